@@ -1,0 +1,44 @@
+"""The demo's database: a real SQLite file, asked by a plain function that blocks its thread."""
+
+import random
+import sqlite3
+import tempfile
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+
+CITIES = ("Amsterdam", "Berlin", "Lagos", "Lima", "Osaka", "Oslo", "Porto", "Toronto")
+
+
+def make_database(directory: Path, *, seed: int, rows: int = 5_000) -> Path:
+    """Write a file with `rows` orders, the same ones for the same seed, and return its path."""
+    path = directory / "orders.sqlite"
+    with closing(sqlite3.connect(path)) as connection, connection:
+        connection.execute("CREATE TABLE orders (id INTEGER PRIMARY KEY, city TEXT NOT NULL, amount INTEGER NOT NULL)")
+        connection.executemany("INSERT INTO orders VALUES (?, ?, ?)", _orders(seed, rows))
+    return path
+
+
+@contextmanager
+def temporary_database(*, seed: int, rows: int = 5_000) -> Iterator[Path]:
+    """Keep a database in a directory of its own for the length of the block.
+
+    It blocks: enter it before the event loop starts.
+    """
+    with tempfile.TemporaryDirectory(prefix="callboard-", ignore_cleanup_errors=True) as directory:
+        yield make_database(Path(directory), seed=seed, rows=rows)
+
+
+def query(path: Path, city: str) -> dict[str, int]:
+    """Count a city's orders and add up their amounts, in cents, over a read-only connection of its own."""
+    # A SQLite connection belongs to the thread that opened it, and worker threads come and go.
+    with closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)) as connection:
+        count, total = connection.execute(
+            "SELECT count(*), coalesce(sum(amount), 0) FROM orders WHERE city = ?", (city,)
+        ).fetchone()
+    return {"count": count, "total": total}
+
+
+def _orders(seed: int, rows: int) -> Iterator[tuple[int, str, int]]:
+    rng = random.Random(seed)
+    return ((number, rng.choice(CITIES), rng.randint(100, 50_000)) for number in range(1, rows + 1))

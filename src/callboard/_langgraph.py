@@ -1,0 +1,205 @@
+"""Everything callboard knows of LangGraph's private keys, in one place.
+
+Names and meanings were read from langgraph 1.2; `tests/test_langgraph_keys.py` notices when they move.
+"""
+
+import itertools
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, cast
+
+from anyio import to_thread
+from langchain_core.runnables import RunnableConfig
+from langchain_core.runnables.config import var_child_runnable_config
+from langgraph._internal._constants import (
+    CONF,
+    CONFIG_KEY_CHECKPOINT_MAP,
+    CONFIG_KEY_CHECKPOINT_NS,
+    CONFIG_KEY_CHECKPOINTER,
+    CONFIG_KEY_DURABILITY,
+    CONFIG_KEY_READ,
+    CONFIG_KEY_RESUME_MAP,
+    CONFIG_KEY_RUNTIME,
+    CONFIG_KEY_SCRATCHPAD,
+    CONFIG_KEY_SEND,
+    CONFIG_KEY_TASK_ID,
+    CONFIG_KEY_THREAD_ID,
+    NS_SEP,
+    RESUME,
+)
+from langgraph._internal._scratchpad import PregelScratchpad
+from langgraph.runtime import Runtime
+from langgraph.types import Interrupt, StreamWriter, _interrupt_id
+
+Writes = Sequence[tuple[str, Any]]
+Send = Callable[[Writes], None]
+
+PLACEHOLDER_ID = Interrupt(value=None).id
+"""The id of an interrupt that nobody has given one."""
+
+_no_runtime: Runtime[Any] = Runtime()
+
+
+def runtime_of(config: RunnableConfig) -> Runtime[Any]:
+    """The runtime of the graph that runs us, or one with nothing in it."""
+    runtime = config.get(CONF, {}).get(CONFIG_KEY_RUNTIME)
+    return _no_runtime if runtime is None else cast("Runtime[Any]", runtime)
+
+
+def writer_of(config: RunnableConfig, runtime: Runtime[Any]) -> StreamWriter:
+    """The graph's stream writer, bound to the node: calls have namespaces of their own, their events not."""
+    write = runtime.stream_writer
+    if CONFIG_KEY_RUNTIME not in config.get(CONF, {}):
+        return write
+
+    def write_as_node(chunk: Any) -> None:
+        token = var_child_runnable_config.set(config)
+        try:
+            write(chunk)
+        finally:
+            var_child_runnable_config.reset(token)
+
+    return write_as_node
+
+
+def read_state(config: RunnableConfig) -> dict[str, Any]:
+    """The channels of the graph that runs us; empty where none does."""
+    read = config.get(CONF, {}).get(CONFIG_KEY_READ)
+    if read is None:
+        return {}
+    # Pregel installs partial(local_read, scratchpad, channels, managed, task): channels only, because
+    # managed values have doors of their own.
+    return cast("dict[str, Any]", read(list(read.args[1]), True))
+
+
+@dataclass(frozen=True, slots=True)
+class GraphTask:
+    """The LangGraph task (or the call of an outer node) that runs us, as far as interrupts are concerned."""
+
+    conf: Mapping[str, Any]
+
+    @property
+    def scratchpad(self) -> PregelScratchpad:
+        return cast("PregelScratchpad", self.conf[CONFIG_KEY_SCRATCHPAD])
+
+    @property
+    def send(self) -> Send:
+        return cast("Send", self.conf[CONFIG_KEY_SEND])
+
+    @property
+    def resume_map(self) -> Mapping[str, Any] | None:
+        """Answers by interrupt id that this run was resumed with."""
+        return cast("Mapping[str, Any] | None", self.conf.get(CONFIG_KEY_RESUME_MAP))
+
+    def take_plain_answer(self) -> Any:
+        """The answer given without an id, once; `None` if there is none."""
+        if self.resume_map is not None:
+            # What is stored then is left over from an earlier resume.
+            return None
+        return self.scratchpad.get_null_resume(True)
+
+    @property
+    def _namespace(self) -> str:
+        """The namespace of the graph; the task's own is one segment longer."""
+        return str(self.conf.get(CONFIG_KEY_CHECKPOINT_NS, "")).rpartition(NS_SEP)[0]
+
+    @property
+    def durable(self) -> bool:
+        """Whether `save` has somewhere to write to, and is wanted."""
+        conf = self.conf
+        return (
+            hasattr(conf.get(CONFIG_KEY_CHECKPOINTER), "put_writes")
+            and conf.get(CONFIG_KEY_TASK_ID) is not None
+            and conf.get(CONFIG_KEY_CHECKPOINT_MAP, {}).get(self._namespace) is not None
+            and conf.get(CONFIG_KEY_DURABILITY) != "exit"
+        )
+
+    async def save(self, resume: list[Any]) -> None:
+        """Write the task's resume slot at once, so that it outlives a killed process.
+
+        LangGraph writes a task when it ends. The slot has a fixed place, so this replaces what was there.
+        Does nothing unless `durable`.
+        """
+        if not self.durable:
+            return
+        saver, task_id = self.conf[CONFIG_KEY_CHECKPOINTER], self.conf[CONFIG_KEY_TASK_ID]
+        namespace = self._namespace
+        checkpoint_id = self.conf[CONFIG_KEY_CHECKPOINT_MAP][namespace]
+        where = {
+            CONF: {
+                CONFIG_KEY_THREAD_ID: self.conf[CONFIG_KEY_THREAD_ID],
+                CONFIG_KEY_CHECKPOINT_NS: namespace,
+                "checkpoint_id": checkpoint_id,
+            }
+        }
+        await _put_writes(saver, where, [(RESUME, resume)], task_id)
+
+
+async def _put_writes(saver: Any, where: dict[str, Any], writes: Writes, task_id: str) -> None:
+    import asyncio
+
+    home = getattr(saver, "loop", None)
+    if home is None or home is asyncio.get_running_loop():
+        try:
+            await saver.aput_writes(where, writes, task_id)
+        except NotImplementedError:
+            pass  # a sync saver
+        else:
+            return
+    await to_thread.run_sync(saver.put_writes, where, writes, task_id)
+
+
+def graph_task(config: RunnableConfig) -> GraphTask | None:
+    """The task that runs us, or `None` outside a graph."""
+    conf = config.get(CONF, {})
+    if CONFIG_KEY_SCRATCHPAD in conf and CONFIG_KEY_SEND in conf:
+        return GraphTask(conf)
+    return None
+
+
+def call_namespace(conf: Mapping[str, Any], key: str) -> str:
+    """The checkpoint namespace of one call; its interrupts are named after it."""
+    around = conf.get(CONFIG_KEY_CHECKPOINT_NS)
+    return f"{around}{NS_SEP}call:{key}" if around else f"call:{key}"
+
+
+def question_id(namespace: str, answered: int) -> str:
+    """The id that `interrupt()` gives to the next question in a namespace."""
+    return _interrupt_id(namespace, answered)
+
+
+def call_keys(
+    conf: Mapping[str, Any], namespace: str, resume: list[Any], send: Send, resume_map: Mapping[str, Any] | None
+) -> dict[str, Any]:
+    """What `interrupt()` looks for in `configurable`, for one call.
+
+    Args:
+        conf: the `configurable` around the call.
+        namespace: the call's own.
+        resume: answers for the call's own questions, in order; `interrupt()` appends nothing to it.
+        send: gets `[("__resume__", answers)]` each time an answer has been accepted.
+        resume_map: all answers by id, for graphs that the tool runs.
+    """
+    around = conf.get(CONFIG_KEY_SCRATCHPAD)
+    scratchpad = PregelScratchpad(
+        step=0 if around is None else around.step,
+        stop=0 if around is None else around.stop,
+        call_counter=itertools.count().__next__ if around is None else around.call_counter,
+        interrupt_counter=itertools.count().__next__,
+        get_null_resume=_no_plain_answer,
+        resume=resume,
+        subgraph_counter=itertools.count().__next__,
+    )
+    keys: dict[str, Any] = {
+        CONFIG_KEY_SCRATCHPAD: scratchpad,
+        CONFIG_KEY_SEND: send,
+        CONFIG_KEY_CHECKPOINT_NS: namespace,
+    }
+    if resume_map is not None:
+        keys[CONFIG_KEY_RESUME_MAP] = resume_map
+    return keys
+
+
+def _no_plain_answer(consume: bool = False) -> None:
+    # Plain answers are turned into answers by id before a call sees them.
+    return None

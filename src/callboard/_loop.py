@@ -1,0 +1,117 @@
+"""What supervision needs of an event loop, and which loop runs here.
+
+The two loops differ in one thing that matters: asyncio delivers a cancellation once, trio as a level that
+stays. Each implementation keeps its own loop's custom, because the clean-up code in the wild was written
+for it; both bound what comes after by a grace. Knows no calls.
+"""
+
+from collections.abc import Awaitable, Callable
+from contextlib import AbstractContextManager
+from types import TracebackType
+from typing import Protocol, Self
+
+import sniffio
+from anyio.lowlevel import RunVar
+
+ChildFn = Callable[[], Awaitable[None]]
+
+
+class Scope(Protocol):
+    """A block that ends at a deadline; swallows the cancellation it causes itself."""
+
+    @property
+    def cancel_called(self) -> bool:
+        """Whether the deadline passed, or somebody called `cancel`, while the block ran."""
+        ...
+
+    def __enter__(self) -> Self: ...
+
+    def __exit__(
+        self, exc_type: type[BaseException] | None, exc: BaseException | None, tb: TracebackType | None
+    ) -> bool: ...
+
+
+class Nursery(Protocol):
+    """Child tasks that have all ended when the `async with` block is left."""
+
+    def start(self, child: ChildFn, grace: float) -> None:
+        """Start a child with so many seconds of clean-up; asyncio begins children in order, trio in any."""
+        ...
+
+    def cancel(self) -> None:
+        """Cancel every child and give it its grace; those that have not begun never do."""
+        ...
+
+    async def __aenter__(self) -> Self: ...
+
+    async def __aexit__(
+        self, exc_type: type[BaseException] | None, exc: BaseException | None, tb: TracebackType | None
+    ) -> bool: ...
+
+
+class Wakeup(Protocol):
+    """One wait of one task, ended once and from any thread."""
+
+    def set(self) -> None: ...
+
+    async def wait(self) -> None: ...
+
+
+class EventLoop(Protocol):
+    """The running event loop; the same object for as long as the loop runs."""
+
+    name: str
+    cancelled_class: type[BaseException]
+    """What a cancelled task raises here."""
+
+    def now(self) -> float:
+        """The loop's clock in seconds; may be read from any thread."""
+        ...
+
+    def nursery(self) -> Nursery: ...
+
+    def scope(self, deadline: float, grace: float) -> Scope: ...
+
+    def shield(self, deadline: float) -> AbstractContextManager[object]:
+        """A block that no cancellation enters before the deadline."""
+        ...
+
+    def wakeup(self) -> Wakeup: ...
+
+    async def raise_cancelled(self) -> None:
+        """Raise the cancellation that has been asked for here, if any."""
+        ...
+
+    def cancelled_itself(self, exc: BaseException) -> bool:
+        """Whether a body raised the cancellation `exc` without anybody asking; takes its traces back."""
+        ...
+
+
+_current: RunVar[EventLoop] = RunVar("callboard_event_loop")
+
+
+def current_loop() -> EventLoop:
+    """The event loop that runs the calling task.
+
+    Raises:
+        RuntimeError: if none does.
+    """
+    try:
+        return _current.get()
+    except LookupError:
+        loop = _open_loop(sniffio.current_async_library())
+        _current.set(loop)
+        return loop
+
+
+def _open_loop(library: str) -> EventLoop:
+    # Only the implementation that runs is imported: trio costs an asyncio program nothing.
+    if library == "trio":
+        from callboard._loop_trio import TrioLoop
+
+        return TrioLoop()
+    if library == "asyncio":
+        from callboard._loop_asyncio import AsyncioLoop
+
+        return AsyncioLoop()
+    raise RuntimeError(f"callboard runs on asyncio and trio, not on {library!r}")

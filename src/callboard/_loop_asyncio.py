@@ -1,0 +1,293 @@
+"""Supervision on asyncio: a task is cancelled once, then left alone for its grace, then cancelled until it ends.
+
+Children are native tasks. anyio's own task group would repeat the cancellation at every turn of the loop,
+and a plain `finally: await client.aclose()`, which is what tools contain, would never complete.
+"""
+
+import asyncio
+import logging
+import math
+import threading
+from collections.abc import Generator
+from contextlib import contextmanager
+from contextvars import ContextVar, Token
+from types import TracebackType
+from typing import Self
+
+from anyio import CancelScope
+
+from callboard._loop import ChildFn
+
+_log = logging.getLogger("callboard")
+
+_AGAIN = 0.05
+"""Seconds between two cancellations of a task whose grace is over."""
+
+
+class AsyncioScope:
+    """A block in one task, with a deadline; the only door through which callboard cancels that task.
+
+    Invariant: `_sent` is the number of cancellations of this scope which the task still counts in
+    `task.cancelling()`; leaving the scope takes exactly those back.
+    """
+
+    __slots__ = (
+        "_before",
+        "_deadline",
+        "_entered",
+        "_grace",
+        "_held",
+        "_loop",
+        "_outer",
+        "_sent",
+        "_shields",
+        "_timer",
+        "_token",
+        "cancel_called",
+        "task",
+    )
+
+    def __init__(self, deadline: float, grace: float) -> None:
+        self.task: asyncio.Task[object] | None = None
+        self.cancel_called = False
+        self._deadline = deadline
+        self._grace = grace
+        self._sent = 0
+        self._entered = False
+        self._shields = 0
+        self._held: list[AsyncioScope] = []
+        self._outer: AsyncioScope | None = None
+        self._timer: asyncio.TimerHandle | None = None
+
+    def __enter__(self) -> Self:
+        task = asyncio.current_task()
+        assert task is not None
+        outer = _innermost.get()
+        # A scope of another task is no outer scope: that task's cancellation reaches us by its own means.
+        self._outer = outer if outer is not None and outer.task is task else None
+        self.task = task
+        self._loop = task.get_loop()
+        self._before = task.cancelling()
+        self._entered = True
+        self._token: Token[AsyncioScope | None] = _innermost.set(self)
+        if self._deadline != math.inf:
+            self._timer = self._loop.call_at(self._deadline, self.cancel)
+        return self
+
+    def __exit__(
+        self, exc_type: type[BaseException] | None, exc: BaseException | None, tb: TracebackType | None
+    ) -> bool:
+        _innermost.reset(self._token)
+        self._entered = False
+        if self._timer is not None:
+            self._timer.cancel()
+        if not self.cancel_called:
+            return False
+        root = self._root()
+        if self in root._held:
+            root._held.remove(self)
+        task = self.task
+        assert task is not None
+        for _ in range(self._sent):
+            task.uncancel()
+        # Somebody else's cancellation goes on outward; ours ends here.
+        return (
+            exc_type is not None
+            and issubclass(exc_type, asyncio.CancelledError)
+            and task.cancelling() <= self._before
+            and not self._outer_cancelled()
+        )
+
+    def cancel(self) -> None:
+        """Cancel the block: once now, and until it ends when the grace is over."""
+        if self.cancel_called or not self._entered:
+            return
+        self.cancel_called = True
+        root = self._root()
+        if root._shields:
+            root._held.append(self)
+        else:
+            self._send()
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = self._loop.call_later(self._grace, self._enforce)
+
+    @contextmanager
+    def shield(self) -> Generator[None]:
+        """Hold cancellations back while the block runs, and deliver them at its end."""
+        root = self._root()
+        root._shields += 1
+        try:
+            yield
+        finally:
+            root._shields -= 1
+            if not root._shields:
+                held, root._held = root._held, []
+                for scope in held:
+                    scope._send()
+
+    def asked(self) -> bool:
+        """Whether this scope or one around it in the same task was cancelled."""
+        return self.cancel_called or self._outer_cancelled()
+
+    def _outer_cancelled(self) -> bool:
+        return self._outer is not None and self._outer.asked()
+
+    def _root(self) -> "AsyncioScope":
+        return self if self._outer is None else self._outer._root()
+
+    def _send(self) -> None:
+        assert self.task is not None
+        self._sent += 1
+        self.task.cancel()
+
+    def _enforce(self) -> None:
+        self._send()
+        if self._sent == 3:
+            _log.warning("%r goes on although it was cancelled and its grace is over", self.task)
+        self._timer = self._loop.call_later(_AGAIN, self._enforce)
+
+
+_innermost: ContextVar[AsyncioScope | None] = ContextVar("callboard_asyncio_scope", default=None)
+
+
+class AsyncioNursery:
+    """Native tasks, owned: the block is left when all have ended, whatever happens to the owner."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._children: dict[asyncio.Task[None], AsyncioScope] = {}
+        self._empty: asyncio.Future[None] | None = None
+        self._cancelled = False
+        self._bug: BaseException | None = None
+
+    def start(self, child: ChildFn, grace: float) -> None:
+        scope = AsyncioScope(math.inf, grace)
+        task = self._loop.create_task(self._run(scope, child))
+        if not task.done():  # an eager task may have ended already
+            self._children[task] = scope
+        task.add_done_callback(self._ended)
+
+    async def _run(self, scope: AsyncioScope, child: ChildFn) -> None:
+        with scope:
+            await child()
+
+    def _ended(self, task: "asyncio.Task[None]") -> None:
+        self._children.pop(task, None)
+        if not task.cancelled() and (exc := task.exception()) is not None:
+            self._bug = exc
+        if not self._children and self._empty is not None and not self._empty.done():
+            self._empty.set_result(None)
+
+    def cancel(self) -> None:
+        if self._cancelled:
+            return
+        self._cancelled = True
+        for task, scope in list(self._children.items()):
+            if scope.task is None:
+                task.cancel()  # not begun: asyncio closes it without running a line
+            else:
+                scope.cancel()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, exc_type: type[BaseException] | None, exc: BaseException | None, tb: TracebackType | None
+    ) -> bool:
+        if exc is not None:
+            await self._cancel_and_drain()
+            return False
+        try:
+            await self._wait_until_empty()
+        except asyncio.CancelledError:
+            await self._cancel_and_drain()
+            raise
+        if self._bug is not None:
+            raise self._bug
+        return False
+
+    async def _cancel_and_drain(self) -> None:
+        self.cancel()
+        # The shield is against anyio scopes, which would cancel us at every turn of the loop; a second
+        # native cancellation is dropped, because the first one is already on its way to the caller.
+        with CancelScope(shield=True):
+            while self._children:
+                try:
+                    await self._wait_until_empty()
+                except asyncio.CancelledError:
+                    continue
+
+    async def _wait_until_empty(self) -> None:
+        while self._children:
+            self._empty = self._loop.create_future()
+            await self._empty
+
+
+class AsyncioWakeup:
+    """A future that any thread may resolve."""
+
+    __slots__ = ("_future", "_loop", "_thread")
+
+    def __init__(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._thread = threading.get_ident()
+        self._future: asyncio.Future[None] = self._loop.create_future()
+
+    def set(self) -> None:
+        if threading.get_ident() == self._thread:
+            self._resolve()
+            return
+        try:
+            self._loop.call_soon_threadsafe(self._resolve)
+        except RuntimeError:
+            return  # the loop is closed, and nobody waits any more
+
+    def _resolve(self) -> None:
+        if not self._future.done():
+            self._future.set_result(None)
+
+    async def wait(self) -> None:
+        await self._future
+
+
+class AsyncioLoop:
+    """asyncio, uvloop included."""
+
+    name = "asyncio"
+    cancelled_class: type[BaseException] = asyncio.CancelledError
+
+    def __init__(self) -> None:
+        self.now = asyncio.get_running_loop().time
+
+    def nursery(self) -> AsyncioNursery:
+        return AsyncioNursery()
+
+    def scope(self, deadline: float, grace: float) -> AsyncioScope:
+        return AsyncioScope(deadline, grace)
+
+    @contextmanager
+    def shield(self, deadline: float) -> Generator[None]:
+        scope = _innermost.get()
+        with CancelScope(deadline=deadline, shield=True):
+            if scope is None or scope.task is not asyncio.current_task():
+                yield
+            else:
+                with scope.shield():
+                    yield
+
+    def wakeup(self) -> AsyncioWakeup:
+        return AsyncioWakeup()
+
+    async def raise_cancelled(self) -> None:
+        raise asyncio.CancelledError
+
+    def cancelled_itself(self, exc: BaseException) -> bool:
+        scope, task = _innermost.get(), asyncio.current_task()
+        if not isinstance(exc, asyncio.CancelledError) or task is None or scope is None or scope.task is not task:
+            return False
+        if scope.asked():
+            return False
+        while task.cancelling():
+            task.uncancel()
+        return True

@@ -1,0 +1,115 @@
+"""Supervision on trio: nurseries and cancel scopes as trio has them, cancellation as a level."""
+
+import asyncio
+import threading
+from contextlib import AbstractContextManager
+from types import TracebackType
+from typing import Self
+
+import trio
+
+from callboard._loop import ChildFn
+
+
+class TrioScope:
+    """A `trio.CancelScope`; the grace is spent inside shielded blocks only."""
+
+    __slots__ = ("_scope",)
+
+    def __init__(self, deadline: float) -> None:
+        self._scope = trio.CancelScope(deadline=deadline)
+
+    @property
+    def cancel_called(self) -> bool:
+        return self._scope.cancel_called
+
+    def __enter__(self) -> Self:
+        self._scope.__enter__()
+        return self
+
+    def __exit__(
+        self, exc_type: type[BaseException] | None, exc: BaseException | None, tb: TracebackType | None
+    ) -> bool:
+        return bool(self._scope.__exit__(exc_type, exc, tb))
+
+
+class TrioNursery:
+    """A `trio.Nursery` whose cancellation arrives bare, never as a group."""
+
+    def __init__(self) -> None:
+        self._manager = trio.open_nursery()
+
+    def start(self, child: ChildFn, grace: float) -> None:
+        self._nursery.start_soon(child)
+
+    def cancel(self) -> None:
+        self._nursery.cancel_scope.cancel()
+
+    async def __aenter__(self) -> Self:
+        self._nursery = await self._manager.__aenter__()
+        return self
+
+    async def __aexit__(
+        self, exc_type: type[BaseException] | None, exc: BaseException | None, tb: TracebackType | None
+    ) -> bool:
+        try:
+            return bool(await self._manager.__aexit__(exc_type, exc, tb))
+        except BaseExceptionGroup as group:
+            others = group.split(trio.Cancelled)[1]
+            if others is not None:
+                raise
+            # Only cancellations: raise the one that is meant for this task instead.
+            await trio.lowlevel.checkpoint_if_cancelled()
+            raise
+
+
+class TrioWakeup:
+    """A `trio.Event` that any thread may set."""
+
+    __slots__ = ("_event", "_thread", "_token")
+
+    def __init__(self) -> None:
+        self._event = trio.Event()
+        self._thread = threading.get_ident()
+        self._token = trio.lowlevel.current_trio_token()
+
+    def set(self) -> None:
+        if threading.get_ident() == self._thread:
+            self._event.set()
+            return
+        try:
+            self._token.run_sync_soon(self._event.set)
+        except trio.RunFinishedError:
+            return  # the run is over, and nobody waits any more
+
+    async def wait(self) -> None:
+        await self._event.wait()
+
+
+class TrioLoop:
+    """trio, whichever clock it runs on."""
+
+    name = "trio"
+    cancelled_class: type[BaseException] = trio.Cancelled
+
+    def __init__(self) -> None:
+        self.now = trio.lowlevel.current_clock().current_time
+
+    def nursery(self) -> TrioNursery:
+        return TrioNursery()
+
+    def scope(self, deadline: float, grace: float) -> TrioScope:
+        return TrioScope(deadline)
+
+    def shield(self, deadline: float) -> AbstractContextManager[object]:
+        return trio.CancelScope(deadline=deadline, shield=True)
+
+    def wakeup(self) -> TrioWakeup:
+        return TrioWakeup()
+
+    async def raise_cancelled(self) -> None:
+        await trio.lowlevel.checkpoint_if_cancelled()
+
+    def cancelled_itself(self, exc: BaseException) -> bool:
+        # trio's own Cancelled cannot be made up by a body; what came over a bridge can.
+        return isinstance(exc, asyncio.CancelledError)

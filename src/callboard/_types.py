@@ -1,0 +1,165 @@
+"""The vocabulary of supervised calls: frozen records and the shapes of functions.
+
+Imports no sibling and knows neither LangChain nor LangGraph: a call is a mapping with a `name`,
+`args` and an `id`, whoever asked for it.
+"""
+
+import math
+from collections.abc import Callable, Hashable, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+ToolCallLike = Mapping[str, Any]
+"""A tool call as a model writes it: `{"name": ..., "args": {...}, "id": ...}`."""
+
+LimitKey = Callable[[ToolCallLike], Hashable]
+"""Says which calls share one limit: `lambda call: call["args"]["host"]`."""
+
+OnError = Literal["cancel", "finish"]
+"""What an error that nobody handles does to the other calls of its batch."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rate:
+    """At most `calls` starts in any window of `per` seconds.
+
+    The window slides: there is no moment at which two full bursts may follow each other.
+
+    Args:
+        calls: how many attempts may start in a window, at least 1.
+        per: the length of the window in seconds, more than 0.
+
+    Raises:
+        ValueError: for any other number.
+    """
+
+    calls: int
+    per: float = 1.0
+
+    def __post_init__(self) -> None:
+        _check_count("Rate(calls=...)", self.calls, least=1)
+        _check_seconds("Rate(per=...)", self.per, zero=False)
+        if not math.isfinite(self.per):
+            raise ValueError(f"Rate(per=...) is a number of seconds, got {self.per!r}")
+
+
+@dataclass(frozen=True, slots=True)
+class Limit:
+    """How many calls may run, start and wait; first come, first served.
+
+    Args:
+        concurrency: how many attempts may run at once; `None` for any number.
+        queue: how many more may wait for a place; the next one is rejected. `None` for any number.
+        rate: how many attempts may start in a span of time.
+        key: takes the tool call (a mapping with `name`, `args`, `id`) and returns what is limited, such
+            as a host name: every key has these numbers for itself. `None` for one place for all.
+
+    Raises:
+        ValueError: for a number out of range.
+    """
+
+    concurrency: int | None = None
+    queue: int | None = None
+    rate: Rate | None = None
+    key: LimitKey | None = None
+
+    def __post_init__(self) -> None:
+        if self.concurrency is not None:
+            _check_count("Limit(concurrency=...)", self.concurrency, least=1)
+        if self.queue is not None:
+            _check_count("Limit(queue=...)", self.queue, least=0)
+        _check_type("Limit(rate=...)", self.rate, Rate, "Rate(20, per=1.0)")
+        if self.key is not None and not callable(self.key):
+            raise TypeError(f"Limit(key=...) takes a function of the tool call, got {self.key!r}")
+        if self.concurrency is None and self.rate is None:
+            raise ValueError(f"{self!r} limits nothing: give it a concurrency or a rate")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CallPolicy:
+    """How the calls of one tool are supervised.
+
+    Args:
+        timeout: seconds for one attempt, from the moment its body starts; `None` for no end.
+        budget: seconds for the whole call: queue wait, attempts and backoff together.
+        limit: how many of its calls may run, start and wait.
+        grace: seconds of clean-up after a cancel; `None` for the node's.
+
+    Raises:
+        ValueError: for a number out of range.
+    """
+
+    timeout: float | None = None
+    budget: float | None = None
+    limit: Limit | None = None
+    grace: float | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("timeout", "budget"):
+            check_seconds(f"CallPolicy({name}=...)", getattr(self, name), zero=False)
+        check_seconds("CallPolicy(grace=...)", self.grace)
+        _check_type("CallPolicy(limit=...)", self.limit, Limit, "Limit(concurrency=8)")
+
+
+CallPhase = Literal["queued", "started", "attempt_ended", "ended"]
+"""`queued`: waits for a place. `started`: a body starts. `attempt_ended`: it ended. `ended`: the call did."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CallEvent:
+    """One thing that happened to one call; what observers see.
+
+    Times are seconds on the clock of the event loop that runs the call.
+    """
+
+    phase: CallPhase
+    tool: str
+    call_id: str | None
+    time: float
+    attempt: int = 0
+    """Which attempt this is about, from 1; 0 while none has started."""
+    queue_wait: float = 0.0
+    """Seconds that the attempt which just started had waited, or all of them together in `ended`."""
+    error: BaseException | None = None
+    """Why the attempt or the call ended without a result; also an error that became a message."""
+
+
+Observer = Callable[[CallEvent], None]
+"""Called in the event loop's thread, at once and often: it must be quick, and never fails a call."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Statistics:
+    """A moment in the life of a node's calls."""
+
+    running: int
+    """Calls with a body that runs now, abandoned threads not counted."""
+    waiting: int
+    """Calls that wait for a place."""
+    abandoned_threads: int
+    """Worker threads that outlived their calls and still hold their places."""
+
+
+def check_seconds(name: str, value: object, *, zero: bool = True) -> None:
+    """Raise unless `value` is `None` or a duration in seconds."""
+    if value is not None:
+        _check_seconds(name, value, zero=zero)
+
+
+def _check_seconds(name: str, value: object, *, zero: bool) -> None:
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        raise TypeError(f"{name} is a number of seconds, got {value!r}")
+    if math.isnan(value) or value < 0 or (value == 0 and not zero):
+        raise ValueError(f"{name} must be {'0 or more' if zero else 'more than 0'} seconds, got {value!r}")
+
+
+def _check_count(name: str, value: object, *, least: int) -> None:
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise TypeError(f"{name} is a whole number, got {value!r}")
+    if value < least:
+        raise ValueError(f"{name} must be {least} or more, got {value!r}")
+
+
+def _check_type(name: str, value: object, kind: type, example: str) -> None:
+    if value is not None and not isinstance(value, kind):
+        raise TypeError(f"{name} takes {kind.__name__}, such as {example}; got {value!r}")

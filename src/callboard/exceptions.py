@@ -1,0 +1,123 @@
+"""Everything callboard raises or warns of, one class for each thing a caller would catch.
+
+    CallboardError
+    └── CallError                   a call ended without a result of its own
+        ├── CallTimeoutError        one attempt took longer than its timeout        (a TimeoutError)
+        ├── DeadlineExceededError   the call's budget was spent, queue included     (a TimeoutError)
+        ├── CallRejectedError       no place: the queue is full, or no thread left
+        └── CallCancelledError      the body cancelled itself; nobody asked it to
+
+    langgraph.errors.GraphInterrupt
+    └── CallsInterrupted            calls of a batch wait for answers; carries what finished
+
+    UserWarning
+    └── CallboardWarning
+        ├── AbandonedThreadWarning  a worker thread outlived its call
+        └── DuplicateCallIdWarning  two calls of one batch share an id
+
+Misuse raises the built-in exceptions (`ValueError`, `TypeError`) and names the argument.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Literal
+
+from langgraph.errors import GraphInterrupt
+from langgraph.types import Interrupt
+
+__all__ = [
+    "AbandonedThreadWarning",
+    "CallCancelledError",
+    "CallError",
+    "CallRejectedError",
+    "CallTimeoutError",
+    "CallboardError",
+    "CallboardWarning",
+    "CallsInterrupted",
+    "DeadlineExceededError",
+    "DuplicateCallIdWarning",
+]
+
+Ended = Literal["timeout", "deadline", "rejected", "cancelled"]
+
+
+class CallboardError(Exception):
+    """Base of every error that callboard raises for a condition of the world."""
+
+
+class CallError(CallboardError):
+    """A call ended without a result of its own."""
+
+    ended: Ended
+    """How the call ended, in one word; also found on the error message for the model."""
+
+    def __init__(self, tool: str, call_id: str | None, sentence: str) -> None:
+        self.tool = tool
+        self.call_id = call_id
+        super().__init__(sentence)
+
+
+class CallTimeoutError(CallError, TimeoutError):
+    """One attempt took longer than its timeout (seconds)."""
+
+    ended: Ended = "timeout"
+
+    def __init__(self, tool: str, call_id: str | None, timeout: float) -> None:
+        self.timeout = timeout
+        super().__init__(tool, call_id, f"Tool {tool!r} did not finish within its timeout of {timeout:g} s.")
+
+
+class DeadlineExceededError(CallError, TimeoutError):
+    """The budget of a call was spent: queue wait, attempts and backoff together."""
+
+    ended: Ended = "deadline"
+
+    def __init__(self, tool: str, call_id: str | None, budget: float | None, *, started: bool) -> None:
+        self.budget = budget
+        self.started = started
+        spent = "The time left for the whole run was spent" if budget is None else f"Its budget of {budget:g} s was spent"
+        where = "while it ran" if started else "before it could start"
+        super().__init__(tool, call_id, f"Tool {tool!r} was given up. {spent} {where}.")
+
+
+class CallRejectedError(CallError):
+    """A call found no place: a queue was full, or every worker thread was lost."""
+
+    ended: Ended = "rejected"
+
+    def __init__(self, tool: str, call_id: str | None, reason: str) -> None:
+        self.reason = reason
+        super().__init__(tool, call_id, f"Tool {tool!r} was not started: {reason}. Try again later, or ask for less at once.")
+
+
+class CallCancelledError(CallError):
+    """The body raised the event loop's cancellation although nobody had cancelled it."""
+
+    ended: Ended = "cancelled"
+
+    def __init__(self, tool: str, call_id: str | None) -> None:
+        super().__init__(tool, call_id, f"Tool {tool!r} cancelled itself before it had a result.")
+
+
+class CallsInterrupted(GraphInterrupt):
+    """Calls of a batch wait for a person; raised by a `ToolNode` that no LangGraph graph runs.
+
+    Hand `ledger` back to `ToolNode.aresume` together with the answers. It consists of plain dicts,
+    messages and LangGraph types only, so any LangGraph serializer can keep it for as long as it takes.
+    """
+
+    def __init__(self, interrupts: Sequence[Interrupt], ledger: Mapping[str, object]) -> None:
+        self.interrupts = tuple(interrupts)
+        self.ledger = ledger
+        super().__init__(self.interrupts)
+
+
+class CallboardWarning(UserWarning):
+    """Base of every warning that callboard gives."""
+
+
+class AbandonedThreadWarning(CallboardWarning):
+    """A worker thread went on after its call had ended; it keeps its places until it ends."""
+
+
+class DuplicateCallIdWarning(CallboardWarning):
+    """Two calls of one batch share an id; each runs and gets a message of its own."""

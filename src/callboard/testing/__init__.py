@@ -1,0 +1,36 @@
+"""What callboard tests itself with, for testing what is built on it: clocks, a model and tools that do as they are told."""
+
+from callboard.testing._clock import (
+    VIRTUAL_ASYNCIO,
+    Backend,
+    VirtualClockLoop,
+    backend,
+    backend_names,
+    eager_virtual_clock_loop,
+    virtual_clock_loop,
+    virtual_trio,
+)
+from callboard.testing._log import Event, Kind
+from callboard.testing._model import Line, Reply, ScriptedModel, ScriptEndedError
+from callboard.testing._replies import calls, tool_call
+from callboard.testing._tools import Recorder
+
+__all__ = [
+    "VIRTUAL_ASYNCIO",
+    "Backend",
+    "Event",
+    "Kind",
+    "Line",
+    "Recorder",
+    "Reply",
+    "ScriptEndedError",
+    "ScriptedModel",
+    "VirtualClockLoop",
+    "backend",
+    "backend_names",
+    "calls",
+    "eager_virtual_clock_loop",
+    "tool_call",
+    "virtual_clock_loop",
+    "virtual_trio",
+]

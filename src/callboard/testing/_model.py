@@ -1,0 +1,178 @@
+"""A chat model that plays a script. It knows messages and no provider."""
+
+import threading
+import time
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, TypeAlias
+
+import anyio
+from langchain_core.callbacks import AsyncCallbackManagerForLLMRun, CallbackManagerForLLMRun
+from langchain_core.language_models import BaseChatModel, LanguageModelInput
+from langchain_core.messages import AIMessage, BaseMessage, ToolCall
+from langchain_core.outputs import ChatGeneration, ChatGenerationChunk, ChatResult
+from langchain_core.runnables import Runnable
+from langchain_core.tools import BaseTool
+from langchain_core.utils.function_calling import convert_to_openai_tool
+from pydantic import PrivateAttr
+
+from callboard.testing._replies import Numbering, as_chunks
+
+Line: TypeAlias = AIMessage | str | Sequence[ToolCall]
+"""What the model says: a message, the text of one, or the tool calls of one."""
+
+Reply: TypeAlias = Line | Exception | Callable[[list[BaseMessage]], Line]
+"""One entry of a script: a line, an error to raise, or a function of the request's messages."""
+
+
+class ScriptEndedError(AssertionError):
+    """The model was asked for more replies than its script has."""
+
+    def __init__(self, replies: int) -> None:
+        many = "1 reply" if replies == 1 else f"{replies} replies"
+        super().__init__(f"the script has {many}, and the model was asked for one more")
+
+
+class _Playback:
+    """The script and what was asked so far; shared by a model and everything bound from it."""
+
+    def __init__(self, script: Iterable[Reply], *, loop: bool) -> None:
+        self.script = tuple(script)
+        self.requests: list[list[BaseMessage]] = []
+        self.requested_tools: list[tuple[str, ...]] = []
+        self._loop = loop
+        self._numbering = Numbering()
+        self._lock = threading.Lock()
+
+    def take(self, messages: list[BaseMessage], options: Mapping[str, Any]) -> Reply:
+        """Record a request and give the reply that is for it."""
+        with self._lock:
+            position = len(self.requests)
+            self.requests.append(list(messages))
+            self.requested_tools.append(tuple(_tool_name(tool) for tool in options.get("tools", ())))
+        if self._loop and self.script:
+            position %= len(self.script)
+        if position >= len(self.script):
+            raise ScriptEndedError(len(self.script))
+        return self.script[position]
+
+    def speak(self, reply: Reply, messages: list[BaseMessage]) -> AIMessage:
+        """Say a reply, or raise it."""
+        if isinstance(reply, Exception):
+            raise reply
+        line = reply(list(messages)) if callable(reply) else reply
+        with self._lock:
+            return self._numbering.number(_as_message(line), messages)
+
+
+class ScriptedModel(BaseChatModel):
+    """A chat model that answers with the replies of a script, one a request.
+
+    `ScriptedModel([calls("search"), "Here is what I found."])` asks for a tool call, then says a text. Missing ids of
+    messages and tool calls are filled in: `reply_1`, `call_1` and so on, new to the conversation. A streamed reply comes
+    word by word. All models bound from this one share its script and its records.
+
+    LangChain's `ainvoke` of a chat model needs asyncio, whatever the model; `astream` works on trio too.
+    """
+
+    loop: bool = False
+    """Start again when the script is over, instead of raising `ScriptEndedError`."""
+
+    delay: float = 0.0
+    """Seconds that each reply takes; a stream waits them before its first word."""
+
+    _playback: _Playback = PrivateAttr()
+
+    def __init__(self, script: Iterable[Reply], /, *, loop: bool = False, delay: float = 0.0, **options: Any) -> None:
+        super().__init__(loop=loop, delay=delay, **options)  # type: ignore[call-arg]
+        self._playback = _Playback(script, loop=loop)
+
+    @property
+    def requests(self) -> list[list[BaseMessage]]:
+        """The messages of each request so far."""
+        return self._playback.requests
+
+    @property
+    def requested_tools(self) -> list[tuple[str, ...]]:
+        """The names of the tools bound in each request so far."""
+        return self._playback.requested_tools
+
+    def bind_tools(
+        self,
+        tools: Sequence[dict[str, Any] | type | Callable[..., Any] | BaseTool],
+        *,
+        tool_choice: str | None = None,
+        **kwargs: Any,
+    ) -> Runnable[LanguageModelInput, AIMessage]:
+        """Bind tools in OpenAI's format, as providers do."""
+        if tool_choice is not None:
+            kwargs["tool_choice"] = tool_choice
+        return self.bind(tools=[convert_to_openai_tool(tool) for tool in tools], **kwargs)
+
+    @property
+    def _llm_type(self) -> str:
+        return "scripted"
+
+    def _generate(
+        self,
+        messages: list[BaseMessage],
+        stop: list[str] | None = None,
+        run_manager: CallbackManagerForLLMRun | None = None,
+        **kwargs: Any,
+    ) -> ChatResult:
+        return _result(self._answer(messages, kwargs))
+
+    async def _agenerate(
+        self,
+        messages: list[BaseMessage],
+        stop: list[str] | None = None,
+        run_manager: AsyncCallbackManagerForLLMRun | None = None,
+        **kwargs: Any,
+    ) -> ChatResult:
+        return _result(await self._aanswer(messages, kwargs))
+
+    def _stream(
+        self,
+        messages: list[BaseMessage],
+        stop: list[str] | None = None,
+        run_manager: CallbackManagerForLLMRun | None = None,
+        **kwargs: Any,
+    ) -> Iterator[ChatGenerationChunk]:
+        for chunk in as_chunks(self._answer(messages, kwargs)):
+            yield ChatGenerationChunk(message=chunk)
+
+    async def _astream(
+        self,
+        messages: list[BaseMessage],
+        stop: list[str] | None = None,
+        run_manager: AsyncCallbackManagerForLLMRun | None = None,
+        **kwargs: Any,
+    ) -> AsyncIterator[ChatGenerationChunk]:
+        for chunk in as_chunks(await self._aanswer(messages, kwargs)):
+            yield ChatGenerationChunk(message=chunk)
+            await anyio.sleep(0)
+
+    def _answer(self, messages: list[BaseMessage], options: Mapping[str, Any]) -> AIMessage:
+        reply = self._playback.take(messages, options)
+        time.sleep(self.delay)
+        return self._playback.speak(reply, messages)
+
+    async def _aanswer(self, messages: list[BaseMessage], options: Mapping[str, Any]) -> AIMessage:
+        reply = self._playback.take(messages, options)
+        await anyio.sleep(self.delay)
+        return self._playback.speak(reply, messages)
+
+
+def _as_message(line: Line) -> AIMessage:
+    if isinstance(line, AIMessage):
+        return line
+    if isinstance(line, str):
+        return AIMessage(content=line)
+    return AIMessage(content="", tool_calls=list(line))
+
+
+def _tool_name(tool: Mapping[str, Any]) -> str:
+    return str(tool.get("function", tool).get("name"))
+
+
+def _result(message: AIMessage) -> ChatResult:
+    return ChatResult(generations=[ChatGeneration(message=message)])

@@ -1,0 +1,306 @@
+"""The calls of one AIMessage, from tool calls to messages."""
+
+import warnings
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, cast
+
+from langchain_core.callbacks import AsyncCallbackManager
+from langchain_core.messages import ToolCall
+from langchain_core.runnables import RunnableConfig
+from langchain_core.tools import BaseTool
+from langgraph.errors import GraphBubbleUp, GraphInterrupt
+from pydantic import ValidationError
+
+from callboard._call import Attempt, Batch, SupervisedCall, ThreadPlaces
+from callboard._langgraph import read_state, runtime_of, writer_of
+from callboard._limits import Limiter
+from callboard._types import CallPolicy, Limit, OnError
+from callboard.exceptions import CallsInterrupted, DuplicateCallIdWarning
+from callboard.middleware._wrap import Link
+from callboard.tools._callbacks import manager_for
+from callboard.tools._errors import ErrorPolicy, error_message, raise_invalid_arguments, unknown_tool
+from callboard.tools._inject import inject
+from callboard.tools._input import Requested
+from callboard.tools._invoke import invoke
+from callboard.tools._ledger import Ledger, call_key
+from callboard.tools._plan import Plan, plan_for
+from callboard.tools._results import Output, ResultRules
+from callboard.tools._vocabulary import ToolCallRequest, ToolRuntime
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Setup:
+    """What a node was built with, ready to use."""
+
+    tools: Mapping[str, BaseTool]
+    plans: dict[str, Plan]
+    policies: Mapping[str, CallPolicy]
+    limiters: Mapping[str, Sequence[Limiter]]
+    default_policy: CallPolicy
+    errors: ErrorPolicy
+    messages_key: str
+    link: Link | None
+    on_error: OnError
+    threads: ThreadPlaces
+    live: set[SupervisedCall[Any]]
+
+    def plan(self, name: str, tool: BaseTool) -> Plan:
+        """How to run a tool; middleware may bring one that the node does not know."""
+        plan = self.plans.get(name)
+        if plan is None or plan.tool is not tool or not plan.holds():
+            plan = plan_for(tool)
+            if self.tools.get(name) is tool:
+                self.plans[name] = plan
+        return plan
+
+
+class ToolBatch:
+    """One run of a node.
+
+    Args:
+        setup: the node's.
+        requested: the calls.
+        config: complete.
+        stored: the ledger of an earlier run, if the caller holds one.
+        answers: to the questions in it.
+    """
+
+    def __init__(
+        self, setup: Setup, requested: Requested, config: RunnableConfig, stored: Mapping[str, Any] | None, answers: object
+    ) -> None:
+        self._setup = setup
+        self._config = config
+        self._calls = requested.calls
+        self._runtime = runtime_of(config)
+        self._writer = writer_of(config, self._runtime)
+        self._state = read_state(config) if requested.kind == "tool_calls" and requested.state is None else requested.state
+        self._rules = ResultRules(requested.kind, setup.messages_key)
+        self._keys = _keys(requested.calls)
+        self._ledger = Ledger(config, self._keys, stored, answers)
+        self._managers: dict[int, AsyncCallbackManager] = {}
+        self._tools: list[BaseTool] | None = None
+        self._wide: list[Limiter] = []
+        if (concurrency := config.get("max_concurrency")) is not None:
+            self._wide = [Limiter(Limit(concurrency=concurrency), "max_concurrency")]
+
+    async def run(self) -> Any:
+        """Run the calls that have no result yet.
+
+        Raises:
+            GraphInterrupt: with the questions of all calls that wait for an answer.
+            BaseException: the error of a call that nobody handles.
+        """
+        supervised = [
+            self._supervised(index, call)
+            for index, call in enumerate(self._calls)
+            if not self._settled(self._keys[index])
+        ]
+        batch = Batch([call for _, call in supervised], on_error=self._setup.on_error, signals=(GraphBubbleUp,))
+        try:
+            await batch.run()
+        except BaseException:
+            self._note(supervised)
+            if self._ledger.records:
+                self._ledger.publish()
+            raise
+        return self._outcome(supervised)
+
+    def _settled(self, key: str) -> bool:
+        return "output" in self._ledger.records.get(key, ()) or self._ledger.waits(key)
+
+    def _supervised(self, index: int, call: ToolCall) -> tuple[str, SupervisedCall[Output]]:
+        setup, name, key = self._setup, call["name"], self._keys[index]
+        supervised: SupervisedCall[Output] = SupervisedCall(
+            call,
+            setup.policies.get(name, setup.default_policy),
+            [*setup.limiters.get(name, ()), *self._wide],
+            partial(self._run_call, key, call, index),
+        )
+        return key, supervised
+
+    def _outcome(self, supervised: Sequence[tuple[str, SupervisedCall[Output]]]) -> Any:
+        signals = [call.error for _, call in supervised if isinstance(call.error, GraphBubbleUp)]
+        if self._ledger.records or any(isinstance(signal, GraphInterrupt) for signal in signals):
+            self._note(supervised)
+        if questions := self._ledger.pending:
+            self._ledger.publish()
+            if self._ledger.in_graph:
+                raise GraphInterrupt(tuple(questions))
+            raise CallsInterrupted(questions, self._ledger.dump())
+        if signals:
+            raise signals[0]
+        outputs = {key: call.result for key, call in supervised}
+        return self._rules.combined([self._output(key, outputs) for key in self._keys])
+
+    def _output(self, key: str, outputs: Mapping[str, Output | None]) -> Output:
+        return cast("Output", outputs[key] if key in outputs else self._ledger.records[key]["output"])
+
+    def _note(self, supervised: Sequence[tuple[str, SupervisedCall[Output]]]) -> None:
+        """Enter every result and every question into the ledger."""
+        for key, call in supervised:
+            if isinstance(call.error, GraphInterrupt):
+                self._ledger.asked(key, call.error)
+            elif call.result is not None:
+                self._ledger.finished(key, call.result)
+
+    async def _run_call(self, key: str, call: ToolCall, index: int, supervised: SupervisedCall[Output]) -> Output:
+        live = self._setup.live
+        live.add(supervised)
+        try:
+            output = await self._within_policies(key, call, index, supervised)
+        finally:
+            live.discard(supervised)
+        if self._ledger.durable and len(self._calls) > 1:
+            self._ledger.finished(key, output)
+            await self._ledger.save()
+        return output
+
+    async def _within_policies(self, key: str, call: ToolCall, index: int, supervised: SupervisedCall[Output]) -> Output:
+        try:
+            return await supervised.within_budget(partial(_Run(self, key, call, index, supervised).run))
+        except Exception as error:
+            content = self._setup.errors.last_content(error)
+            if content is None:
+                raise
+            supervised.handled = error
+            return error_message(content, call, error)
+
+    def config_for(self, key: str, index: int) -> RunnableConfig:
+        """The config of one call: its own copies, and its own place to interrupt from."""
+        config = cast(
+            "RunnableConfig",
+            {
+                **self._config,
+                "tags": self._config["tags"].copy(),
+                "metadata": self._config["metadata"].copy(),
+                "configurable": self._ledger.configurable(key),
+            },
+        )
+        if index and "run_id" in config:  # it names one run, the first
+            del config["run_id"]
+        return config
+
+    def runtime_for(self, call: ToolCall, config: RunnableConfig) -> ToolRuntime[Any, Any]:
+        runtime = self._runtime
+        return ToolRuntime(
+            state=self._state,
+            tool_call_id=call["id"],
+            config=config,
+            context=runtime.context,
+            store=runtime.store,
+            stream_writer=self._writer,
+            tools=list(self._setup.tools.values()),
+            execution_info=runtime.execution_info,
+            server_info=runtime.server_info,
+        )
+
+    def manager(self, plan: Plan) -> AsyncCallbackManager:
+        manager = self._managers.get(id(plan))
+        if manager is None:
+            manager = self._managers[id(plan)] = manager_for(plan.tool, self._config)
+        return manager
+
+    @property
+    def setup(self) -> Setup:
+        return self._setup
+
+    @property
+    def rules(self) -> ResultRules:
+        return self._rules
+
+
+class _Run:
+    """One call on its way through the link and into the tool."""
+
+    __slots__ = ("_batch", "_call", "_config", "_key", "_signal", "_supervised")
+
+    def __init__(
+        self, batch: ToolBatch, key: str, call: ToolCall, index: int, supervised: SupervisedCall[Output]
+    ) -> None:
+        self._batch = batch
+        self._call = call
+        self._config = batch.config_for(key, index)
+        self._supervised = supervised
+        self._signal: GraphBubbleUp | None = None
+
+    async def run(self) -> Output:
+        setup, call = self._batch.setup, self._call
+        tool = setup.tools.get(call["name"])
+        if setup.link is None:
+            if tool is None:
+                return unknown_tool(call, setup.tools)
+            return await self._execute(call, tool, None)
+        request = ToolCallRequest(tool_call=call, tool=tool, state=None, runtime=self._runtime())
+        request = request.override(state=request.runtime.state)
+        try:
+            return cast("Output", await setup.link(request, self._call_next))
+        finally:
+            # Control flow goes through, whatever the link made of it.
+            if self._signal is not None:
+                raise self._signal
+
+    def _runtime(self) -> ToolRuntime[Any, Any]:
+        return self._batch.runtime_for(self._call, self._config)
+
+    async def _call_next(self, request: ToolCallRequest) -> Output:
+        if self._signal is not None:
+            raise self._signal
+        call, tool = request.tool_call, request.tool
+        if tool is None:
+            known = self._batch.setup.tools
+            if call["name"] not in known:
+                return unknown_tool(call, known)
+            raise TypeError(f"Tool {call['name']} is not registered with ToolNode")
+        try:
+            return await self._execute(call, tool, request)
+        except GraphBubbleUp as signal:
+            self._signal = signal
+            raise
+
+    async def _execute(self, call: ToolCall, tool: BaseTool, request: ToolCallRequest | None) -> Output:
+        batch, setup = self._batch, self._batch.setup
+        plan = setup.plan(call["name"], tool)
+        config = self._config
+        ready = call
+        if not plan.injected.none:
+            runtime = self._runtime() if request is None else request.runtime
+            ready = inject(call, plan.injected, runtime, setup.messages_key)
+        if request is not None:
+            config = cast("RunnableConfig", {**config})  # each execution takes its run id from its own copy
+
+        async def body(attempt: Attempt) -> object:
+            return await invoke(plan, ready, config, batch.manager(plan), attempt)
+
+        threads = setup.threads if plan.kind == "sync" else None
+        try:
+            try:
+                response = await self._supervised.attempt(body, threads)
+            except ValidationError as error:
+                raise_invalid_arguments(error, call, plan.injected.names)
+            return batch.rules.checked(response, call)
+        except Exception as error:
+            content = setup.errors.content(error)
+            if content is None:
+                raise
+            self._supervised.handled = error
+            return error_message(content, call, error)
+
+
+def _keys(calls: Sequence[ToolCall]) -> list[str]:
+    seen: set[str | None] = set()
+    repeated: set[str | None] = set()
+    for call in calls:
+        if call["id"] in seen:
+            repeated.add(call["id"])
+        seen.add(call["id"])
+    for call_id in sorted(map(str, repeated)):
+        warnings.warn(
+            f"several calls of one batch have the id {call_id!r}; each runs and gets its own message, in order",
+            DuplicateCallIdWarning,
+            stacklevel=2,
+        )
+    return [call_key(call, index, call["id"] in repeated) for index, call in enumerate(calls)]
+
+

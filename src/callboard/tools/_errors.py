@@ -1,0 +1,156 @@
+"""Which errors of a call become messages, and what the model reads then."""
+
+import inspect
+from collections.abc import Callable
+from types import UnionType
+from typing import Any, NoReturn, Union, get_args, get_origin, get_type_hints
+
+from langchain_core.messages import ToolCall, ToolMessage
+from langgraph.errors import GraphBubbleUp, is_invalid_resume
+from pydantic import ValidationError
+
+from callboard.exceptions import CallError
+from callboard.tools._vocabulary import (
+    INVALID_TOOL_NAME_ERROR_TEMPLATE,
+    TOOL_CALL_ERROR_TEMPLATE,
+    ToolInvocationError,
+)
+
+ErrorHandling = bool | str | Callable[..., str] | type[Exception] | tuple[type[Exception], ...]
+
+
+def only_invalid_arguments(error: Exception) -> str:
+    """The default: invalid arguments are the model's affair, everything else is raised."""
+    if isinstance(error, ToolInvocationError):
+        return str(error.message)
+    raise error
+
+
+class ErrorPolicy:
+    """`handle_tool_errors`, understood once.
+
+    Args:
+        handling: `True` for all errors and the default text, a text for all errors, exception types for
+            the default text, a function from the error to a text for the types that its first parameter
+            is annotated with, `False` for none.
+
+    Raises:
+        ValueError: if a function is annotated with something that is no exception.
+        TypeError: if `handling` is something else.
+    """
+
+    def __init__(self, handling: ErrorHandling) -> None:
+        self._handling = handling
+        self._types = _handled_types(handling)
+        self._is_default = handling is only_invalid_arguments
+
+    def content(self, error: Exception) -> str | None:
+        """The text for an error of a tool, or `None` if it is to be raised."""
+        if not self._handling or not isinstance(error, self._types) or is_control_flow(error):
+            return None
+        if self._is_default and not isinstance(error, ToolInvocationError):
+            return None
+        return self._text(error)
+
+    def last_content(self, error: Exception) -> str | None:
+        """The text for an error that left the middleware, or `None` if it is to be raised.
+
+        The types are not asked here, as in LangGraph. A call that ended without a result, in time or for
+        want of a place, always gets a message; only `False` lets its error through.
+        """
+        if not self._handling or is_control_flow(error):
+            return None
+        if self._is_default or (isinstance(error, CallError) and not isinstance(error, self._types)):
+            return f"Error: {error}" if isinstance(error, CallError) else self.content(error)
+        return self._text(error)
+
+    def _text(self, error: Exception) -> str:
+        handling = self._handling
+        if isinstance(handling, str):
+            return handling
+        if isinstance(handling, (bool, tuple, type)):
+            return str(TOOL_CALL_ERROR_TEMPLATE.format(error=repr(error)))
+        return handling(error)
+
+
+def is_control_flow(error: BaseException) -> bool:
+    """Whether an exception belongs to the graph or to a person, and no handler may have it."""
+    return isinstance(error, GraphBubbleUp) or is_invalid_resume(error)
+
+
+def error_message(content: str, call: ToolCall, error: Exception | None = None) -> ToolMessage:
+    """The message of a call that failed; says in one word how, if the call ended without a result."""
+    extra: dict[str, Any] = {}
+    if isinstance(error, CallError):
+        extra["additional_kwargs"] = {"callboard": {"ended": error.ended}}
+    return ToolMessage(content=content, name=call["name"], tool_call_id=call["id"], status="error", **extra)
+
+
+def unknown_tool(call: ToolCall, known: Any) -> ToolMessage:
+    """The message for a call of a tool that does not exist."""
+    content = INVALID_TOOL_NAME_ERROR_TEMPLATE.format(requested_tool=call["name"], available_tools=", ".join(known))
+    return error_message(content, call)
+
+
+def raise_invalid_arguments(error: ValidationError, call: ToolCall, injected: frozenset[str]) -> NoReturn:
+    """Turn a validation error into one about what the model controls.
+
+    Raises:
+        ToolInvocationError: without a word about injected arguments, nor their values.
+        ValidationError: if it is not about arguments, but about a person's answer.
+    """
+    if is_invalid_resume(error):
+        raise error
+    about = [_without(detail, injected) for detail in error.errors() if detail["loc"] and detail["loc"][0] not in injected]
+    raise ToolInvocationError(call["name"], error, call["args"], about) from error
+
+
+def _without(detail: Any, injected: frozenset[str]) -> Any:
+    given = detail.get("input")
+    if not isinstance(given, dict):
+        return detail
+    return {**detail, "input": {key: value for key, value in given.items() if key not in injected}}
+
+
+def _handled_types(handling: ErrorHandling) -> tuple[type[Exception], ...]:
+    if isinstance(handling, (bool, str)):
+        return (Exception,)
+    if isinstance(handling, type) and issubclass(handling, Exception):
+        return (handling,)
+    if isinstance(handling, tuple):
+        if not all(isinstance(kind, type) and issubclass(kind, Exception) for kind in handling):
+            raise TypeError(f"handle_tool_errors takes a tuple of exception types, got {handling!r}")
+        return handling
+    if callable(handling) and not isinstance(handling, type):
+        return _annotated_types(handling)
+    raise TypeError(
+        "handle_tool_errors takes True, False, a text, exception types, or a function from an error to a text; "
+        f"got {handling!r}"
+    )
+
+
+def _annotated_types(handler: Callable[..., str]) -> tuple[type[Exception], ...]:
+    """The exceptions that a handler's first parameter is annotated with; all, if it is not."""
+    parameters = list(inspect.signature(handler).parameters)
+    if len(parameters) == 2 and parameters[0] in ("self", "cls"):
+        parameters = parameters[1:]
+    try:
+        hints = get_type_hints(handler)
+    except (NameError, TypeError):  # a callable object, or names that exist in a function only
+        hints = get_type_hints(type(handler).__call__) if not inspect.isroutine(handler) else {}
+    if not parameters or parameters[0] not in hints:
+        return (Exception,)
+    hint = hints[parameters[0]]
+    kinds = get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)
+    if all(isinstance(kind, type) and issubclass(kind, Exception) for kind in kinds):
+        return kinds
+    if len(kinds) > 1:
+        raise ValueError(
+            "All types in the error handler error annotation must be Exception types. For example, "
+            f"`def custom_handler(e: Union[ValueError, TypeError])`. Got '{hint}' instead."
+        )
+    raise ValueError(
+        "Arbitrary types are not supported in the error handler signature. Please annotate the error with either "
+        "a specific Exception type or a union of Exception types. For example, `def custom_handler(e: ValueError)` "
+        f"or `def custom_handler(e: Union[ValueError, TypeError])`. Got '{hint}' instead."
+    )

@@ -1,0 +1,159 @@
+"""One run of a LangChain tool: what `BaseTool.arun` does, natively on asyncio and on trio.
+
+The order of events, the config that a body finds in its context, what becomes of errors and results are
+langchain-core's, held to it by `tests/tools/test_invocation_matches_langchain.py`. Its private helpers
+are used where they decide what the caller sees.
+"""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any, cast
+
+from langchain_core.callbacks import AsyncCallbackManager
+from langchain_core.messages import ToolCall
+from langchain_core.runnables import RunnableConfig
+from langchain_core.runnables.config import _set_config_context, var_child_runnable_config
+from langchain_core.tools.base import (
+    ToolException,
+    _format_output,
+    _handle_tool_error,
+    _handle_validation_error,
+)
+from pydantic import ValidationError
+from pydantic.v1 import ValidationError as ValidationErrorV1
+
+from callboard._bridge import run_on_asyncio
+from callboard._call import Attempt
+from callboard.tools._callbacks import ToolRun
+from callboard.tools._plan import ArgsModel, Plan
+
+
+async def invoke(
+    plan: Plan, call: ToolCall, config: RunnableConfig, manager: AsyncCallbackManager, attempt: Attempt
+) -> object:
+    """Run a tool for a tool call and return what `tool.ainvoke` would.
+
+    Args:
+        plan: how to run it.
+        call: with its injected arguments filled in.
+        config: complete, and this call's own.
+        manager: the callback manager of the tool.
+        attempt: whose thread a sync tool takes.
+    """
+    if plan.kind == "foreign":
+        return await run_on_asyncio(partial(plan.tool.ainvoke, cast("Any", {**call, "type": "tool_call"}), config))
+    run = ToolRun(plan.tool, manager, config.pop("run_id", None))
+    call = {**call, "args": call["args"].copy()}
+    await run.started(call, config.get("run_name"))
+    try:
+        output = await _output(plan, call, config, run, attempt)
+    except Exception as exc:
+        await run.failed(exc, call["id"])
+        raise
+    await run.ended(output)
+    return output
+
+
+async def _output(plan: Plan, call: ToolCall, config: RunnableConfig, run: ToolRun, attempt: Attempt) -> object:
+    tool = plan.tool
+    content: Any
+    artifact: Any = None
+    status = "success"
+    try:
+        response = await _respond(plan, call, config, run, attempt)
+        content, artifact = _content_and_artifact(response) if tool.response_format != "content" else (response, None)
+    except (ValidationError, ValidationErrorV1) as exc:
+        if not tool.handle_validation_error:
+            raise
+        content, status = _handle_validation_error(exc, flag=cast("Any", tool.handle_validation_error)), "error"
+    except ToolException as exc:
+        if not tool.handle_tool_error:
+            raise
+        content, status = _handle_tool_error(exc, flag=cast("Any", tool.handle_tool_error)), "error"
+    return _format_output(content, artifact, call["id"], tool.name, status)
+
+
+async def _respond(plan: Plan, call: ToolCall, config: RunnableConfig, run: ToolRun, attempt: Attempt) -> object:
+    args, kwargs = _arguments(plan, call)
+    sync = plan.kind == "sync"
+    callbacks = run.child(sync=sync)
+    if plan.run_manager:
+        kwargs["run_manager"] = run.manager.get_sync() if sync else run.manager
+    if plan.callbacks:
+        kwargs["callbacks"] = run.child(sync=sync)
+    if plan.config_param is not None:
+        kwargs[plan.config_param] = config
+    token = _set_context(_child_config(config, callbacks))
+    try:
+        if sync:
+            return await attempt.run_in_thread(partial(plan.fn, *args, **kwargs))
+        return await plan.fn(*args, **kwargs)
+    finally:
+        token()
+
+
+def _arguments(plan: Plan, call: ToolCall) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    call_id = call["id"]
+    if plan.model is None or (plan.model.call_id and call_id is None):
+        return plan.tool._to_args_and_kwargs(call["args"], call_id)
+    return (), _read(plan.model, plan.direct, call["args"], call_id)
+
+
+def _read(model: ArgsModel, direct: frozenset[str], written: dict[str, Any], call_id: str | None) -> dict[str, Any]:
+    for name in model.call_id:
+        written[name] = call_id
+    values = model.validate(written)
+    arguments = {name: getattr(values, name) for name in written if name in model.names}
+    for name in model.optional:
+        if name not in arguments:
+            arguments[name] = getattr(values, name)
+    for name in direct:
+        if name in written:
+            arguments[name] = written[name]
+        elif name == "tool_call_id":
+            arguments[name] = call_id
+    return arguments
+
+
+def _child_config(config: RunnableConfig, callbacks: Any) -> RunnableConfig:
+    """The config of whatever the body runs: its own copies, without the names of this run."""
+    child = cast(
+        "RunnableConfig",
+        {
+            **config,
+            "tags": config["tags"].copy(),
+            "metadata": config["metadata"].copy(),
+            "configurable": config["configurable"].copy(),
+            "callbacks": callbacks,
+        },
+    )
+    child.pop("run_name", None)
+    child.pop("run_id", None)
+    return child
+
+
+def _set_context(config: RunnableConfig) -> Callable[[], None]:
+    """Make `config` the one of the context; returns what undoes it."""
+    if not getattr(config["callbacks"], "handlers", None):
+        # Without a tracer among the handlers there is no LangSmith parent to set.
+        token = var_child_runnable_config.set(config)
+        return partial(var_child_runnable_config.reset, token)
+    token, before = _set_config_context(config)
+
+    def undo() -> None:
+        var_child_runnable_config.reset(token)
+        if before is not None:
+            from langsmith.run_helpers import _set_tracing_context
+
+            _set_tracing_context(before)
+
+    return undo
+
+
+def _content_and_artifact(response: object) -> tuple[Any, Any]:
+    if isinstance(response, tuple) and len(response) == 2:
+        return response
+    raise ValueError(
+        "Since response_format='content_and_artifact' a two-tuple of the message content and raw tool output is "
+        f"expected. Instead, generated response is of type: {type(response)}."
+    )

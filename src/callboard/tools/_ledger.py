@@ -1,0 +1,201 @@
+"""What a batch knows of its calls between two runs: answers accepted, questions open, results.
+
+Inside a LangGraph task the ledger lives in the task's resume slot, in one position of the list that
+`interrupt()` keeps there; LangGraph stores that slot when a task is interrupted, and we store it after
+each finished call. Outside, the caller holds it. Plain dicts and LangGraph types only, for any serializer.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from langchain_core.messages import ToolCall
+from langchain_core.runnables import RunnableConfig
+from langgraph._internal._constants import RESUME
+from langgraph.errors import GraphInterrupt, UnknownInterruptError
+from langgraph.types import Interrupt
+
+from callboard._call import cleanup
+from callboard._langgraph import PLACEHOLDER_ID, Writes, call_keys, call_namespace, graph_task, question_id
+
+FORMAT = "callboard/1"
+
+Record = dict[str, Any]
+"""Of one call: `answers`, `pending` (interrupts), `own` (whether the call itself asked), `output`."""
+
+
+def call_key(call: ToolCall, index: int, repeated: bool) -> str:
+    """The name of a call within its batch: its id, unless the model used that twice."""
+    return f"{call['id']}#{index}" if repeated else str(call["id"])
+
+
+class Ledger:
+    """The records of a batch, and where they are kept.
+
+    Args:
+        config: complete; says whether a LangGraph task runs us.
+        keys: the batch's calls, in order.
+        stored: the ledger of an earlier run, where the caller holds it.
+        answers: by interrupt id, or one plain answer if one question is open; outside a graph only.
+
+    Raises:
+        UnknownInterruptError: if an answer fits no open question.
+    """
+
+    def __init__(
+        self, config: RunnableConfig, keys: Sequence[str], stored: Mapping[str, Any] | None, answers: object
+    ) -> None:
+        self._conf = config["configurable"]
+        self._keys = list(keys)
+        self._task = graph_task(config)
+        self._in_slot = False
+        self._saving = self._unsaved = False
+        self.records: dict[str, Record] = {}
+        if self._task is not None:
+            stored = self._find_in_slot(self._task.scratchpad.resume)
+        if stored is not None:
+            self.records = {key: dict(record) for key, record in stored["calls"].items()}
+        self._answers = self._answers_of_graph() if self._task is not None else self._answers_of_caller(answers)
+
+    def _find_in_slot(self, resume: Sequence[Any]) -> Mapping[str, Any] | None:
+        assert self._task is not None
+        for value in resume:
+            if isinstance(value, dict) and value.get("format") == FORMAT and value["keys"] == self._keys:
+                self._task.scratchpad.interrupt_counter()  # our position in the list is taken
+                self._in_slot = True
+                return value
+        return None
+
+    def _answers_of_graph(self) -> Mapping[str, Any]:
+        assert self._task is not None
+        if self._task.resume_map is not None:
+            return self._task.resume_map
+        pending = self.pending
+        if len(pending) == 1 and (answer := self._task.take_plain_answer()) is not None:
+            return {pending[0].id: answer}
+        return {}
+
+    def _answers_of_caller(self, answers: object) -> Mapping[str, Any]:
+        if answers is None:
+            return {}
+        pending = {question.id for question in self.pending}
+        if isinstance(answers, dict) and answers and pending.issuperset(answers):
+            return answers
+        if isinstance(answers, dict) and any(isinstance(key, str) and len(key) == 32 for key in answers):
+            unknown = [key for key in answers if key not in pending]
+            raise UnknownInterruptError(
+                f"No open question has the id {', '.join(map(repr, unknown))}; open are {sorted(pending)}.",
+                reason="not_pending",
+                interrupt_ids=unknown,
+                pending_ids=sorted(pending),
+            )
+        if len(pending) != 1:
+            raise UnknownInterruptError(
+                f"{len(pending)} questions are open, so answers go by id: {{interrupt.id: answer}}; got {answers!r}.",
+                reason="ambiguous" if pending else "not_pending",
+                pending_ids=sorted(pending),
+            )
+        return {pending.pop(): answers}
+
+    @property
+    def in_graph(self) -> bool:
+        return self._task is not None
+
+    @property
+    def durable(self) -> bool:
+        """Whether finished calls are worth storing before the batch ends."""
+        return self._task is not None and self._task.durable
+
+    @property
+    def pending(self) -> list[Interrupt]:
+        """Every open question, in call order."""
+        return [question for key in self._keys for question in self.records.get(key, {}).get("pending", ())]
+
+    def waits(self, key: str) -> bool:
+        """Whether a call asked a question that this run does not answer: it need not run at all."""
+        pending = self.records.get(key, {}).get("pending", ())
+        return bool(pending) and not any(question.id in self._answers for question in pending)
+
+    def configurable(self, key: str) -> dict[str, Any]:
+        """The `configurable` of one call, with what `interrupt()` needs."""
+        namespace = call_namespace(self._conf, key.replace("|", "_"))
+        record = self.records.get(key)
+        resume = self._answers_for(record) if record else []
+
+        def send(writes: Writes) -> None:
+            for channel, value in writes:
+                if channel == RESUME:
+                    self.records.setdefault(key, {})["answers"] = list(value)
+                elif self._task is not None:
+                    self._task.send([(channel, value)])
+
+        return {**self._conf, **call_keys(self._conf, namespace, resume, send, self._answers or None)}
+
+    def _answers_for(self, record: Record) -> list[Any]:
+        """Accepted answers and the one that is offered now; it counts when `interrupt()` has accepted it."""
+        answers = list(record.get("answers", ()))
+        pending = record.get("pending", ())
+        if record.get("own") and pending[0].id in self._answers:
+            answers.append(self._answers[pending[0].id])
+        return answers
+
+    def asked(self, key: str, interrupt: GraphInterrupt) -> None:
+        """Note the questions of a call."""
+        record = self.records.setdefault(key, {})
+        name = question_id(call_namespace(self._conf, key.replace("|", "_")), len(record.get("answers", ())))
+        questions: Sequence[Interrupt] = interrupt.args[0] if interrupt.args else ()
+        record["pending"] = [replace(q, id=name) if q.id == PLACEHOLDER_ID else q for q in questions]
+        record["own"] = len(questions) == 1 and record["pending"][0].id == name
+
+    def finished(self, key: str, output: object) -> None:
+        """Note the result of a call; what it asked on the way is settled."""
+        self.records[key] = {"output": output}
+
+    def dump(self) -> dict[str, Any]:
+        return {"format": FORMAT, "keys": self._keys, "calls": self.records}
+
+    def publish(self) -> None:
+        """Put the ledger where the next run of the task finds it."""
+        if self._task is None:
+            return
+        resume = self._task.scratchpad.resume
+        if not self._in_slot:
+            self._task.scratchpad.interrupt_counter()
+            resume.append(self.dump())
+            self._in_slot = True
+        else:
+            resume[self._slot()] = self.dump()
+        self._task.send([(RESUME, resume)])
+
+    async def save(self) -> None:
+        """Store what is known now, so that a killed process finds it; calls that finish meanwhile share a write."""
+        if self._task is None:
+            return
+        self._unsaved = True
+        if self._saving:
+            return
+        self._saving = True
+        try:
+            while self._unsaved:
+                self._unsaved = False
+                with cleanup():
+                    await self._task.save(self._resume_with_dump())
+        finally:
+            self._saving = False
+
+    def _resume_with_dump(self) -> list[Any]:
+        assert self._task is not None
+        resume = list(self._task.scratchpad.resume)
+        dump = {**self.dump(), "calls": dict(self.records)}
+        if self._in_slot:
+            resume[self._slot()] = dump
+        else:
+            resume.append(dump)
+        return resume
+
+    def _slot(self) -> int:
+        assert self._task is not None
+        for position, value in enumerate(self._task.scratchpad.resume):
+            if isinstance(value, dict) and value.get("format") == FORMAT and value["keys"] == self._keys:
+                return position
+        raise AssertionError("the ledger has left its slot")

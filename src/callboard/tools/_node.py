@@ -1,0 +1,224 @@
+"""`ToolNode`: the public door to supervised tool calls."""
+
+import difflib
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
+from typing import Any, cast, get_args
+
+from langchain_core.runnables import Runnable, RunnableConfig
+from langchain_core.runnables.config import ensure_config
+from langchain_core.tools import BaseTool
+from langchain_core.tools import tool as create_tool
+from langgraph.prebuilt import ToolNode as LangGraphToolNode
+
+from callboard._bridge import run_from_sync
+from callboard._call import DEFAULT_GRACE, ThreadPlaces
+from callboard._limits import Limiter
+from callboard._types import CallPolicy, Limit, OnError, Statistics, check_seconds
+from callboard.middleware._wrap import wrapper_link
+from callboard.tools._batch import Setup, ToolBatch
+from callboard.tools._errors import ErrorHandling, ErrorPolicy, only_invalid_arguments
+from callboard.tools._inject import inject, injected_args
+from callboard.tools._input import parse_input
+from callboard.tools._plan import plan_for
+from callboard.tools._vocabulary import AsyncToolCallWrapper, ToolCallWrapper, ToolRuntime
+
+_DEFAULT_THREADS = 40
+"""Worker threads of a node whose limits ask for no more; anyio's own number."""
+
+
+class ToolNode(Runnable[Any, Any]):
+    """Runs the tool calls of the last AIMessage as supervised tasks, at once and together.
+
+    A drop-in for `langgraph.prebuilt.ToolNode`: as a node of a graph, or on its own, on asyncio and trio.
+    The input is a state (dict or object) with messages, a list of messages, a list of tool calls, or a
+    `ToolCallWithContext`; the output has one message or command for each call, in call order.
+
+    Args:
+        tools: LangChain tools, or functions to make tools of.
+        name: the node's name in a graph.
+        tags: tags of the node's runs.
+        handle_tool_errors: which errors of tools become messages: `True` for all, a text for all, exception
+            types, or a function from an error to a text, for the types that it is annotated with; `False`
+            for none. By default only invalid arguments do. A timeout, a rejection or a spent budget
+            always does, unless this is `False`.
+        messages_key: where a state keeps its messages.
+        wrap_tool_call: a function `(request, execute)` around each call; runs in a worker thread.
+        awrap_tool_call: the same, async; goes first where both are given.
+        timeout: seconds for one attempt of every tool whose policy says nothing else.
+        limit: for all calls of the node together, across its runs.
+        policies: by tool name.
+        on_error: what an error that nobody handles does to the other calls: "cancel" them, or let them
+            "finish" before it is raised.
+        grace: seconds of clean-up after a cancel.
+
+    Raises:
+        ValueError: for two tools with one name, a policy of an unknown tool, a number out of range, or an
+            error handler annotated with something that is no exception.
+        TypeError: for a tool or an option of the wrong kind.
+    """
+
+    name: str = "tools"
+
+    def __init__(
+        self,
+        tools: Sequence[BaseTool | Callable[..., Any]],
+        *,
+        name: str = "tools",
+        tags: list[str] | None = None,
+        handle_tool_errors: ErrorHandling = only_invalid_arguments,
+        messages_key: str = "messages",
+        wrap_tool_call: ToolCallWrapper | None = None,
+        awrap_tool_call: AsyncToolCallWrapper | None = None,
+        timeout: float | None = None,
+        limit: Limit | None = None,
+        policies: Mapping[str, CallPolicy] | None = None,
+        on_error: OnError = "cancel",
+        grace: float = DEFAULT_GRACE,
+    ) -> None:
+        check_seconds("ToolNode(grace=...)", grace)
+        check_seconds("ToolNode(timeout=...)", timeout, zero=False)
+        if on_error not in get_args(OnError):
+            raise ValueError(f"ToolNode(on_error=...) is 'cancel' or 'finish', got {on_error!r}")
+        if limit is not None and not isinstance(limit, Limit):
+            raise TypeError(f"ToolNode(limit=...) takes a Limit, such as Limit(concurrency=64); got {limit!r}")
+        self.name = name
+        self.tags = tags
+        by_name = _by_name(tools)
+        default = CallPolicy(timeout=timeout, grace=grace)
+        complete = {name: _completed(policy, default) for name, policy in _checked(policies or {}, by_name).items()}
+        node_limiter = [] if limit is None else [Limiter(limit, f"the queue of node {name!r}")]
+        self._setup = Setup(
+            tools=by_name,
+            plans={name: plan_for(tool) for name, tool in by_name.items()},
+            policies=complete,
+            limiters={name: [*_limiter(name, complete.get(name)), *node_limiter] for name in by_name},
+            default_policy=default,
+            errors=ErrorPolicy(handle_tool_errors),
+            messages_key=messages_key,
+            link=wrapper_link(wrap_tool_call, awrap_tool_call),
+            on_error=on_error,
+            threads=ThreadPlaces(_thread_count(limit, complete.values())),
+            live=set(),
+        )
+
+    @property
+    def tools_by_name(self) -> dict[str, BaseTool]:
+        """The tools, by name."""
+        return cast("dict[str, BaseTool]", self._setup.tools)
+
+    def statistics(self) -> Statistics:
+        """How many calls run and wait now, and how many threads outlived theirs."""
+        live = list(self._setup.live)
+        return Statistics(
+            running=sum(call.running for call in live),
+            waiting=sum(call.waiting for call in live),
+            abandoned_threads=len(self._setup.threads.abandoned),
+        )
+
+    async def ainvoke(
+        self,
+        input: Any,
+        config: RunnableConfig | None = None,
+        *,
+        ledger: Mapping[str, Any] | None = None,
+        resume: object = None,
+        **kwargs: Any,
+    ) -> Any:
+        """Run the calls and return their results.
+
+        Args:
+            input: see the class.
+            config: a LangChain config; its `max_concurrency` bounds this run.
+            ledger: of the `CallsInterrupted` that an earlier run with this input raised; what finished
+                then does not run again.
+            resume: answers, `{interrupt.id: answer}` for any of the open questions, or the answer itself
+                if one question is open. In a LangGraph graph, resume the graph instead.
+            kwargs: accepted and ignored, as by every node of a graph.
+
+        Raises:
+            CallsInterrupted: with the questions of all calls that wait for an answer; inside a LangGraph
+                graph a plain `GraphInterrupt`.
+            ValueError: if there is nothing in the input that could be run.
+            BaseException: the error of a call that nobody handles, bare, once everything that was started
+                has ended.
+        """
+        requested = parse_input(input, self._setup.messages_key)
+        config = ensure_config(config)
+        if self.tags:
+            config["tags"] = [*config["tags"], *self.tags]
+        return await ToolBatch(self._setup, requested, config, ledger, resume).run()
+
+    def invoke(self, input: Any, config: RunnableConfig | None = None, **kwargs: Any) -> Any:
+        """`ainvoke` for sync code, also in the thread of a running event loop, which waits."""
+        return run_from_sync(partial(self.ainvoke, input, config, **kwargs))
+
+    def inject_tool_args(self, tool_call: Any, input: Any, store: Any = None) -> Any:
+        """The tool call with the state and the store that its tool asks for.
+
+        Args:
+            tool_call: with name, args and id; stays as it is.
+            input: the state: a dict, an object or a list of messages.
+            store: for tools with an `InjectedStore`.
+
+        Raises:
+            ValueError: if the tool wants a store and there is none, or a field that a list does not have.
+        """
+        tool = self._setup.tools.get(tool_call["name"])
+        if tool is None:
+            return tool_call
+        runtime: ToolRuntime[Any, Any] = ToolRuntime(
+            state=input,
+            tool_call_id=tool_call.get("id"),
+            config=ensure_config(),
+            context=None,
+            store=store,
+            stream_writer=lambda _: None,
+            tools=list(self._setup.tools.values()),
+        )
+        return inject(tool_call, injected_args(tool), runtime, self._setup.messages_key)
+
+
+# Code that asks `isinstance(tools, langgraph.prebuilt.ToolNode)`, LangGraph's own agent included, means us too.
+LangGraphToolNode.register(ToolNode)
+
+
+def _by_name(tools: Sequence[BaseTool | Callable[..., Any]]) -> dict[str, BaseTool]:
+    by_name: dict[str, BaseTool] = {}
+    for item in tools:
+        if not isinstance(item, BaseTool) and not callable(item):
+            raise TypeError(f"A tool is a LangChain tool or a function, got {item!r}")
+        tool = item if isinstance(item, BaseTool) else create_tool(item)
+        if tool.name in by_name:
+            raise ValueError(f"Two tools are named {tool.name!r}: {by_name[tool.name]!r} and {tool!r}")
+        by_name[tool.name] = tool
+    return by_name
+
+
+def _checked(policies: Mapping[str, CallPolicy], tools: Mapping[str, BaseTool]) -> Mapping[str, CallPolicy]:
+    for name, policy in policies.items():
+        if name not in tools:
+            near = difflib.get_close_matches(name, tools, n=1)
+            hint = f"; did you mean {near[0]!r}?" if near else ""
+            raise ValueError(f"policies[{name!r}]: there is no such tool, only {sorted(tools)}{hint}")
+        if not isinstance(policy, CallPolicy):
+            raise TypeError(f"policies[{name!r}] takes a CallPolicy, such as CallPolicy(timeout=2.0); got {policy!r}")
+    return policies
+
+
+def _completed(policy: CallPolicy, default: CallPolicy) -> CallPolicy:
+    return CallPolicy(
+        timeout=default.timeout if policy.timeout is None else policy.timeout,
+        budget=policy.budget,
+        limit=policy.limit,
+        grace=default.grace if policy.grace is None else policy.grace,
+    )
+
+
+def _limiter(name: str, policy: CallPolicy | None) -> list[Limiter]:
+    return [] if policy is None or policy.limit is None else [Limiter(policy.limit, f"the queue of tool {name!r}")]
+
+
+def _thread_count(limit: Limit | None, policies: Iterable[CallPolicy]) -> int:
+    limits = [limit, *(policy.limit for policy in policies)]
+    return max([_DEFAULT_THREADS, *(one.concurrency for one in limits if one is not None and one.concurrency)])

@@ -1,0 +1,137 @@
+"""What tools may return, and how the results of a batch go back to the graph."""
+
+from collections.abc import Sequence
+from copy import deepcopy
+from dataclasses import dataclass, replace
+from typing import Any, cast
+
+from langchain_core.messages import RemoveMessage, ToolCall, ToolMessage, convert_to_messages
+from langgraph.types import Command, Send
+
+from callboard.tools._input import InputKind
+from callboard.tools._vocabulary import msg_content_output
+
+Output = ToolMessage | Command[Any] | list[ToolMessage | Command[Any]]
+
+REMOVE_ALL_MESSAGES = "__remove_all__"
+
+
+@dataclass(frozen=True, slots=True)
+class ResultRules:
+    """What a result has to look like, which depends on the form of the input."""
+
+    kind: InputKind
+    messages_key: str
+
+    def checked(self, response: object, call: ToolCall) -> Output:
+        """The response of a tool as an output of its call.
+
+        Raises:
+            TypeError: if it is nothing that can become one.
+            ValueError: if a command does not fit the input, or leaves the call without its message.
+        """
+        if isinstance(response, Command):
+            return self._command(response, call, needs_message=True)
+        if isinstance(response, ToolMessage):
+            return _plain_content(response)
+        if isinstance(response, list):
+            return self._list(response, call)
+        raise TypeError(f"Tool {call['name']} returned unexpected type: {type(response)}")
+
+    def _list(self, response: list[Any], call: ToolCall) -> Output:
+        if not all(isinstance(item, (Command, ToolMessage)) for item in response):
+            raise TypeError(
+                f"Tool {call['name']} returned a list with invalid element types: expected all Command or ToolMessage"
+            )
+        answers = sum(self._answers(item, call) for item in response)
+        if answers != 1:
+            raise ValueError(
+                f"Tool {call['name']} returned a list with {answers} messages bound to tool_call_id "
+                f"{call['id']!r}; expected exactly one terminating ToolMessage."
+            )
+        return [
+            self._command(item, call, needs_message=False) if isinstance(item, Command) else _plain_content(item)
+            for item in response
+        ]
+
+    def _answers(self, item: ToolMessage | Command[Any], call: ToolCall) -> int:
+        if isinstance(item, ToolMessage):
+            return int(item.tool_call_id == call["id"])
+        messages = item.update.get(self.messages_key, []) if isinstance(item.update, dict) else []
+        return sum(isinstance(m, ToolMessage) and m.tool_call_id == call["id"] for m in messages)
+
+    def _command(self, command: Command[Any], call: ToolCall, *, needs_message: bool) -> Command[Any]:
+        if isinstance(command.update, dict):
+            self._refuse_if(self.kind == "list", command, call, _DICT_UPDATE)
+            command = deepcopy(command)
+            messages = cast("dict[str, Any]", command.update).get(self.messages_key, [])
+        elif isinstance(command.update, list):
+            self._refuse_if(self.kind != "list", command, call, _LIST_UPDATE)
+            command = deepcopy(command)
+            messages = command.update
+        else:
+            return command
+        messages = convert_to_messages(messages)
+        if messages == [RemoveMessage(id=REMOVE_ALL_MESSAGES)]:
+            return command
+        own = [m for m in messages if isinstance(m, ToolMessage) and m.tool_call_id == call["id"]]
+        for message in own:
+            message.name = call["name"]
+        # A command for another graph leaves this one, and its history, behind.
+        if needs_message and command.graph is None and not own:
+            raise ValueError(self._no_message(messages, call))
+        return command
+
+    def _refuse_if(self, wrong: bool, command: Command[Any], call: ToolCall, rule: str) -> None:
+        if wrong:
+            raise ValueError(f"{rule.format(key=self.messages_key)}, got: {command.update} for tool '{call['name']}'")
+
+    def _no_message(self, messages: Sequence[Any], call: ToolCall) -> str:
+        example = (
+            '`Command(update={"messages": [ToolMessage("Success", tool_call_id=tool_call_id), ...]}, ...)`'
+            if self.kind == "dict"
+            else '`Command(update=[ToolMessage("Success", tool_call_id=tool_call_id), ...], ...)`'
+        )
+        return (
+            f"Expected to have a matching ToolMessage in Command.update for tool '{call['name']}', got: {messages}. "
+            "Every tool call (LLM requesting to call a tool) in the message history MUST have a corresponding "
+            f"ToolMessage. You can fix it by modifying the tool to return {example}."
+        )
+
+    def combined(self, outputs: Sequence[Output]) -> Any:
+        """The outputs of a batch, in call order, in the form that the graph expects for this input."""
+        flat = [item for output in outputs for item in (output if isinstance(output, list) else [output])]
+        if not any(isinstance(item, Command) for item in flat):
+            return self._messages(flat)
+        combined: list[Any] = []
+        sends: list[Send] = []
+        for item in flat:
+            if isinstance(item, Command) and _sends_to_parent(item):
+                sends.extend(cast("list[Send]", item.goto))
+            else:
+                combined.append(item if isinstance(item, Command) else self._messages([item]))
+        if sends:
+            combined.append(Command(graph=Command.PARENT, goto=sends))
+        return combined
+
+    def _messages(self, messages: list[Any]) -> Any:
+        return messages if self.kind == "list" else {self.messages_key: messages}
+
+
+_DICT_UPDATE = "Tools can provide a dict in Command.update only when using dict with '{key}' key as ToolNode input"
+_LIST_UPDATE = (
+    "Tools can provide a list of messages in Command.update only when using list of messages as ToolNode input"
+)
+
+
+def _plain_content(message: ToolMessage) -> ToolMessage:
+    message.content = cast("Any", msg_content_output(message.content))
+    return message
+
+
+def _sends_to_parent(command: Command[Any]) -> bool:
+    return (
+        command.graph is Command.PARENT
+        and isinstance(command.goto, list)
+        and all(isinstance(send, Send) for send in command.goto)
+    )

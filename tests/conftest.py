@@ -1,0 +1,60 @@
+"""Every async test runs on every backend, on a virtual clock unless it is marked `real_clock`."""
+
+from inspect import iscoroutinefunction
+from typing import Any
+
+import pytest
+
+from callboard.testing import Backend, backend, backend_names
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", "real_clock: run on a real clock, because threads, processes or sockets are involved")
+    config.addinivalue_line("markers", "backends(*names): run on these only; 'asyncio' stands for all of its variants")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_pycollect_makeitem(collector: pytest.Module | pytest.Class, name: str, obj: Any) -> None:
+    """Leave every async test to anyio's plugin, but for those that are marked for pytest-trio."""
+    # Not anyio_mode = "auto", which would take the tests of pytest-trio as well.
+    if not collector.istestfunction(obj, name):
+        return
+    inner = obj.hypothesis.inner_test if hasattr(obj, "hypothesis") else obj
+    own = {mark.name for mark in getattr(obj, "pytestmark", ())}
+    if iscoroutinefunction(inner) and "trio" not in own and not collector.get_closest_marker("trio"):
+        pytest.mark.anyio(obj)
+        pytest.mark.usefixtures("anyio_backend")(obj)
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Give `anyio_backend` its parameters, unless the test has done so itself."""
+    definition = metafunc.definition
+    by_hand = (str(mark.args[0]) for mark in definition.iter_markers("parametrize") if mark.args)
+    if "anyio_backend" not in metafunc.fixturenames or any("anyio_backend" in names for names in by_hand):
+        return
+    real_clock = definition.get_closest_marker("real_clock") is not None
+    only = definition.get_closest_marker("backends")
+    names = [
+        name
+        for name in backend_names(real_clock=real_clock)
+        if only is None or name in only.args or name.partition("-")[0] in only.args
+    ]
+    makers = [pytest.param((name, real_clock), id=name) for name in names]
+    metafunc.parametrize("anyio_backend", makers, indirect=True)
+
+
+@pytest.fixture(scope="module")
+def anyio_backend(request: pytest.FixtureRequest) -> Backend:
+    """The backend of the test; for a whole module, so that async fixtures may live that long."""
+    name, real_clock = request.param
+    return backend(name, real_clock=real_clock)
+
+
+@pytest.fixture(autouse=True)
+def _fresh_clock(request: pytest.FixtureRequest) -> None:
+    """Start each test of trio at the beginning of a clock of its own."""
+    if "anyio_backend" not in request.fixturenames:
+        return
+    options = request.getfixturevalue("anyio_backend")[1]
+    if "clock" in options:
+        options.update(backend("trio")[1])
