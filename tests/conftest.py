@@ -1,6 +1,6 @@
 """Every async test runs on every backend, on a virtual clock unless it is marked `real_clock`."""
 
-from inspect import iscoroutinefunction
+from inspect import isasyncgenfunction, iscoroutinefunction
 from typing import Any
 
 import pytest
@@ -9,8 +9,13 @@ from callboard.testing import Backend, backend, backend_names
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    config.addinivalue_line("markers", "real_clock: run on a real clock, because threads, processes or sockets are involved")
-    config.addinivalue_line("markers", "backends(*names): run on these only; 'asyncio' stands for all of its variants")
+    """Declare the markers."""
+    config.addinivalue_line(
+        "markers", "real_clock: run on a real clock, because threads, processes or sockets are involved"
+    )
+    config.addinivalue_line(
+        "markers", "backends(*names): run on these only; 'asyncio' stands for all of its variants"
+    )
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -43,9 +48,18 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     metafunc.parametrize("anyio_backend", makers, indirect=True)
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_fixture_setup(fixturedef: pytest.FixtureDef[Any], request: pytest.FixtureRequest) -> None:
+    """Refuse async fixtures that outlive a test."""
+    # While one lives, anyio runs every test on its loop: real_clock tests on a virtual clock, unnoticed.
+    is_async = iscoroutinefunction(fixturedef.func) or isasyncgenfunction(fixturedef.func)
+    if is_async and fixturedef.scope != "function":
+        pytest.fail(f"the async fixture {fixturedef.argname} must have the scope of one test", pytrace=False)
+
+
 @pytest.fixture(scope="module")
 def anyio_backend(request: pytest.FixtureRequest) -> Backend:
-    """The backend of the test; for a whole module, so that async fixtures may live that long."""
+    """The backend of the test. For a whole module only because hypothesis wants none of a single test."""
     name, real_clock = request.param
     return backend(name, real_clock=real_clock)
 
@@ -55,6 +69,6 @@ def _fresh_clock(request: pytest.FixtureRequest) -> None:
     """Start each test of trio at the beginning of a clock of its own."""
     if "anyio_backend" not in request.fixturenames:
         return
-    options = request.getfixturevalue("anyio_backend")[1]
-    if "clock" in options:
-        options.update(backend("trio")[1])
+    chosen = request.getfixturevalue("anyio_backend")
+    if isinstance(chosen, tuple) and "clock" in chosen[1]:
+        chosen[1].update(backend("trio")[1])

@@ -1,7 +1,128 @@
-"""callboard: tool calls of LLM agents as supervised tasks."""
-from callboard.tools._node import ToolNode
-from callboard._types import CallPolicy, Limit, Rate, Statistics
-from callboard._call import cleanup, remaining
-from callboard.tools._input import tools_condition
-from callboard.tools._vocabulary import *
-from callboard.exceptions import *
+"""callboard: tool calls of LLM agents as supervised tasks, on asyncio and trio.
+
+    layer 5   testing  telemetry  _cli      observers, fakes, the `callboard` command
+    layer 4   agent                         the ReAct loop
+    layer 3   tools  middleware  _langgraph LangChain tools as supervised calls, and links around them
+    layer 2                                 (actors)
+    layer 1   _call  _limits  _threads      a supervised call and its batch; places, threads,
+              _bridge  _loop*  _events      the event loops and the bridges between them
+    layer 0   exceptions  _types            the vocabulary
+
+A module imports only from its own layer and from those below. Names are loaded when they are first asked
+for: `import callboard` costs nothing, `from callboard import ToolNode` costs LangGraph.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    # 0: vocabulary
+    from callboard._types import CallEvent as CallEvent
+    from callboard._types import CallPolicy as CallPolicy
+    from callboard._types import Limit as Limit
+    from callboard._types import Rate as Rate
+    from callboard._types import Statistics as Statistics
+    from callboard.exceptions import AbandonedThreadWarning as AbandonedThreadWarning
+    from callboard.exceptions import CallboardError as CallboardError
+    from callboard.exceptions import CallboardWarning as CallboardWarning
+    from callboard.exceptions import CallCancelledError as CallCancelledError
+    from callboard.exceptions import CallError as CallError
+    from callboard.exceptions import CallRejectedError as CallRejectedError
+    from callboard.exceptions import CallsInterrupted as CallsInterrupted
+    from callboard.exceptions import CallTimeoutError as CallTimeoutError
+    from callboard.exceptions import DeadlineExceededError as DeadlineExceededError
+    from callboard.exceptions import DuplicateCallIdWarning as DuplicateCallIdWarning
+    # 1: supervised calls
+    from callboard._call import cleanup as cleanup
+    from callboard._call import remaining as remaining
+    from callboard._events import observe as observe
+    # 3: LangChain tools
+    from callboard.tools._human import ActionRequest as ActionRequest
+    from callboard.tools._human import HumanInterrupt as HumanInterrupt
+    from callboard.tools._human import HumanInterruptConfig as HumanInterruptConfig
+    from callboard.tools._human import HumanResponse as HumanResponse
+    from callboard.tools._input import tools_condition as tools_condition
+    from callboard.tools._node import ToolNode as ToolNode
+    from callboard.tools._validation import ValidationNode as ValidationNode
+    from callboard.tools._vocabulary import INVALID_TOOL_NAME_ERROR_TEMPLATE as INVALID_TOOL_NAME_ERROR_TEMPLATE
+    from callboard.tools._vocabulary import TOOL_CALL_ERROR_TEMPLATE as TOOL_CALL_ERROR_TEMPLATE
+    from callboard.tools._vocabulary import TOOL_EXECUTION_ERROR_TEMPLATE as TOOL_EXECUTION_ERROR_TEMPLATE
+    from callboard.tools._vocabulary import TOOL_INVOCATION_ERROR_TEMPLATE as TOOL_INVOCATION_ERROR_TEMPLATE
+    from callboard.tools._vocabulary import AsyncToolCallWrapper as AsyncToolCallWrapper
+    from callboard.tools._vocabulary import InjectedState as InjectedState
+    from callboard.tools._vocabulary import InjectedStore as InjectedStore
+    from callboard.tools._vocabulary import ToolCallRequest as ToolCallRequest
+    from callboard.tools._vocabulary import ToolCallWithContext as ToolCallWithContext
+    from callboard.tools._vocabulary import ToolCallWrapper as ToolCallWrapper
+    from callboard.tools._vocabulary import ToolInvocationError as ToolInvocationError
+    from callboard.tools._vocabulary import ToolRuntime as ToolRuntime
+    from callboard.tools._vocabulary import msg_content_output as msg_content_output
+    # 4: the agent
+    from callboard.agent._react import Agent as Agent
+    from callboard.agent._react import create_react_agent as create_react_agent
+    from callboard.agent._state import AgentState as AgentState
+    from callboard.agent._state import AgentStatePydantic as AgentStatePydantic
+    from callboard.agent._state import AgentStateWithStructuredResponse as AgentStateWithStructuredResponse
+    from callboard.agent._state import (
+        AgentStateWithStructuredResponsePydantic as AgentStateWithStructuredResponsePydantic,
+    )
+
+_HOMES = {
+    "_types": ("CallEvent", "CallPolicy", "Limit", "Rate", "Statistics"),
+    "exceptions": (
+        "AbandonedThreadWarning",
+        "CallCancelledError",
+        "CallError",
+        "CallRejectedError",
+        "CallTimeoutError",
+        "CallboardError",
+        "CallboardWarning",
+        "CallsInterrupted",
+        "DeadlineExceededError",
+        "DuplicateCallIdWarning",
+    ),
+    "_call": ("cleanup", "remaining"),
+    "_events": ("observe",),
+    "tools._human": ("ActionRequest", "HumanInterrupt", "HumanInterruptConfig", "HumanResponse"),
+    "tools._input": ("tools_condition",),
+    "tools._node": ("ToolNode",),
+    "tools._validation": ("ValidationNode",),
+    "tools._vocabulary": (
+        "INVALID_TOOL_NAME_ERROR_TEMPLATE",
+        "TOOL_CALL_ERROR_TEMPLATE",
+        "TOOL_EXECUTION_ERROR_TEMPLATE",
+        "TOOL_INVOCATION_ERROR_TEMPLATE",
+        "AsyncToolCallWrapper",
+        "InjectedState",
+        "InjectedStore",
+        "ToolCallRequest",
+        "ToolCallWithContext",
+        "ToolCallWrapper",
+        "ToolInvocationError",
+        "ToolRuntime",
+        "msg_content_output",
+    ),
+    "agent._react": ("Agent", "create_react_agent"),
+    "agent._state": (
+        "AgentState",
+        "AgentStatePydantic",
+        "AgentStateWithStructuredResponse",
+        "AgentStateWithStructuredResponsePydantic",
+    ),
+}
+_HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
+
+__all__ = sorted(_HOME_OF)  # pyright: ignore[reportUnsupportedDunderAll]  # the table above is the truth
+
+
+def __getattr__(name: str) -> Any:
+    home = _HOME_OF.get(name)
+    if home is None:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(import_module(f"{__name__}.{home}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

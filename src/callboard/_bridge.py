@@ -14,7 +14,7 @@ from typing import Generic, TypeVar
 import anyio
 from anyio.from_thread import BlockingPortal
 
-from callboard._loop import Nursery, current_loop
+from callboard._loop import Nursery, Scope, current_loop
 
 T = TypeVar("T")
 
@@ -93,16 +93,15 @@ class _Crossing(Generic[T]):
         finally:
             self._on_end()
 
-    async def _child(self) -> None:
-        try:
-            self._value = await self._fn()
-            self.ended = True
-        except Exception as exc:
-            self._error = exc
-        except BaseException as exc:
-            self._error = exc
-            if isinstance(exc, current_loop().cancelled_class) and self._cancelled:
-                raise
+    async def _child(self, scope: Scope) -> None:
+        with scope:
+            try:
+                self._value = await self._fn()
+                self.ended = True
+            except BaseException as exc:
+                self._error = exc
+                if self._cancelled and isinstance(exc, current_loop().cancelled_class):
+                    raise
 
     def cancel(self) -> None:
         """Cancel the call; from any thread."""

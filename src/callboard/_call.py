@@ -9,15 +9,16 @@ import warnings
 from collections.abc import Awaitable, Callable, Generator, Iterable, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
+from dataclasses import dataclass
 from typing import Any, Generic, NoReturn, TypeVar
 
 from anyio import current_effective_deadline
 
 from callboard._events import current_observers
 from callboard._limits import Gate, Limiter, NoPlace
-from callboard._loop import EventLoop, Nursery, current_loop
+from callboard._loop import EventLoop, Nursery, Scope, current_loop
 from callboard._threads import run_in_thread
-from callboard._types import CallEvent, CallPhase, CallPolicy, Limit, OnError, ToolCallLike
+from callboard._types import CallEvent, CallPhase, CallPolicy, Limit, Observer, OnError, ToolCallLike
 from callboard.exceptions import (
     AbandonedThreadWarning,
     CallCancelledError,
@@ -101,37 +102,49 @@ class ThreadPlaces:
         return f"all {self.concurrency} worker threads are held by calls that were given up and still run"
 
 
-class Attempt(_Timed):
-    """One execution of a call's body: the places it holds and the time it has."""
+class Attempt:
+    """One execution of a call's body: the places it holds, and the thread it may take."""
 
     __slots__ = ("_call", "_handed_over", "_places", "_threads")
 
     def __init__(self, call: "SupervisedCall[Any]", threads: ThreadPlaces | None) -> None:
-        super().__init__(call.loop, call.until, call.grace)
         self._call = call
         self._threads = threads
-        self._places: list[Gate] = []
+        self._places: tuple[Gate, ...] = ()
         self._handed_over = False
 
     async def run_in_thread(self, fn: Callable[[], T]) -> T:
         """Run a sync body in a worker thread, which keeps the attempt's places until it ends."""
-        return await run_in_thread(self.loop, fn, self._abandon_thread)
+        return await run_in_thread(self._call.loop, fn, self._abandon_thread)
 
-    async def enter(self, gate: Gate) -> None:
-        await gate.enter(self.loop)
-        self._places.append(gate)
+    async def enter(self, limiters: Iterable[Limiter]) -> None:
+        """Take a place at every limiter, in turn.
 
-    async def await_start(self) -> None:
+        Raises:
+            NoPlace: if one of them has none, and no room to wait either.
+        """
+        loop = self._call.loop
+        if self._threads is not None:
+            if (lost := self._threads.lost) is not None:
+                raise NoPlace(lost)
+            limiters = (*limiters, self._threads.limiter)
+        for limiter in limiters:
+            gate = limiter.gate(self._call.call, loop)
+            if not gate.try_enter(loop):
+                await gate.enter(loop)
+            self._places = (*self._places, gate)
         for gate in self._places:
-            await gate.await_start(self.loop)
+            await gate.await_start(loop)
 
     def leave(self) -> None:
+        """Give the places back, unless a thread still needs them."""
         if not self._handed_over:
             self._leave_places()
 
     def _leave_places(self) -> None:
-        while self._places:
-            self._places.pop().leave()
+        places, self._places = self._places, ()
+        for gate in reversed(places):
+            gate.leave()
 
     def _abandon_thread(self) -> Callable[[], None]:
         self._handed_over = True
@@ -139,7 +152,7 @@ class Attempt(_Timed):
         if threads is not None:
             threads.abandoned.add(self)
             if threads.lost is not None:
-                threads.limiter.gate(call.call, self.loop).refuse_waiting(threads.lost)
+                threads.limiter.gate(call.call, call.loop).refuse_waiting(threads.lost)
         warnings.warn(
             f"the worker thread of tool {call.name!r} (call {call.id!r}) goes on after its call has ended; "
             "a sync tool can be stopped only if it asks anyio.from_thread.check_cancelled() from time to time",
@@ -155,6 +168,27 @@ class Attempt(_Timed):
         return thread_ended
 
 
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """Where a batch runs; the same for all its calls."""
+
+    loop: EventLoop
+    now: float
+    until: float
+    """The end of what runs around the batch, on the batch's own clock."""
+    observers: tuple[Observer, ...]
+
+
+def surroundings() -> Surroundings:
+    """Where the calls that are started here will run."""
+    loop = current_loop()
+    now = loop.now()
+    around = _current.get()
+    # What runs around us may have another loop, and that another clock.
+    until = math.inf if around is None else now + around.until - around.loop.now()
+    return Surroundings(loop, now, until, current_observers())
+
+
 class SupervisedCall(_Timed, Generic[T]):
     """A call in the hands of its batch, from the queue to its outcome.
 
@@ -164,6 +198,7 @@ class SupervisedCall(_Timed, Generic[T]):
         limiters: what it has to pass before a body starts, narrowest first, so that a call which waits for
             a narrow one holds no place in a wide one.
         run: what to do with it; starts bodies through `attempt` only.
+        around: where it runs.
     """
 
     __slots__ = (
@@ -173,13 +208,13 @@ class SupervisedCall(_Timed, Generic[T]):
         "_observers",
         "_queue_wait",
         "_queued_at",
-        "_run",
         "call",
         "ended",
         "error",
         "handled",
         "policy",
         "result",
+        "run",
         "running",
         "waiting",
     )
@@ -190,16 +225,13 @@ class SupervisedCall(_Timed, Generic[T]):
         policy: CallPolicy,
         limiters: Sequence[Limiter],
         run: "Callable[[SupervisedCall[T]], Awaitable[T]]",
+        around: Surroundings,
     ) -> None:
-        loop = current_loop()
-        around = _current.get()
-        now = loop.now()
-        until = math.inf if policy.budget is None else now + policy.budget
-        if around is not None:  # on another loop perhaps, with a clock of its own
-            until = min(until, now + around.until - around.loop.now())
-        super().__init__(loop, until, DEFAULT_GRACE if policy.grace is None else policy.grace)
+        until = around.until if policy.budget is None else min(around.until, around.now + policy.budget)
+        super().__init__(around.loop, until, DEFAULT_GRACE if policy.grace is None else policy.grace)
         self.call = call
         self.policy = policy
+        self.run = run
         self.result: T | None = None
         self.error: BaseException | None = None
         self.handled: BaseException | None = None
@@ -207,10 +239,9 @@ class SupervisedCall(_Timed, Generic[T]):
         self.ended = False
         self.running = self.waiting = False
         self._limiters = limiters
-        self._run = run
         self._batch: Batch[T] | None = None
-        self._observers = current_observers()
-        self._queued_at = now
+        self._observers = around.observers
+        self._queued_at = around.now
         self._queue_wait = 0.0
         self._attempts = 0
 
@@ -222,23 +253,27 @@ class SupervisedCall(_Timed, Generic[T]):
     def id(self) -> str | None:
         return self.call.get("id")
 
-    async def supervise(self, batch: "Batch[T]") -> None:
-        """Run the call; leaves its outcome in `result` or `error`."""
+    def begin(self, batch: "Batch[T]") -> None:
+        """Note that the call is in its task now."""
         self._batch = batch
         _current.set(self)
-        try:
-            self.result = await self._run(self)
-            self.ended = True
-        except BaseException as exc:
-            if isinstance(exc, asyncio.CancelledError) and self.loop.cancelled_itself(exc):
-                self.error = CallCancelledError(self.name, self.id)
-            elif isinstance(exc, self.loop.cancelled_class):
-                self._tell("ended", error=exc)
-                raise
-            else:
-                self.error = exc
-            self.ended = True
-        self._tell("ended", error=self.error or self.handled, queue_wait=self._queue_wait)
+
+    def end(self, result: T) -> None:
+        self.result = result
+        self.ended = True
+        self._tell("ended", error=self.handled, queue_wait=self._queue_wait)
+
+    def end_with(self, error: BaseException) -> bool:
+        """Note what the call ended with; False for a cancellation that somebody asked for."""
+        if self.loop.cancelled_itself(error):
+            error = CallCancelledError(self.name, self.id)
+        elif isinstance(error, self.loop.cancelled_class):
+            self._tell("ended", error=error, queue_wait=self._queue_wait)
+            return False
+        self.error = error
+        self.ended = True
+        self._tell("ended", error=error, queue_wait=self._queue_wait)
+        return True
 
     async def within_budget(self, run: Callable[[], Awaitable[R]]) -> R:
         """Run what belongs to the call, queue wait and backoff included, until its budget is spent.
@@ -271,8 +306,7 @@ class SupervisedCall(_Timed, Generic[T]):
             CallTimeoutError: if it took longer than the policy's timeout.
             CallCancelledError: if it cancelled itself.
         """
-        batch = self._batch
-        if batch is not None and batch.closed:
+        if self._batch is not None and self._batch.closed:
             await self.loop.raise_cancelled()
         attempt = Attempt(self, threads)
         try:
@@ -280,7 +314,9 @@ class SupervisedCall(_Timed, Generic[T]):
                 await self._enter(attempt)
             self._attempts += 1
             self.running = True
-            return await self._timed(attempt, body)
+            if self.policy.timeout is None and not self._observers:
+                return await body(attempt)
+            return await self._watched(attempt, body)
         except asyncio.CancelledError as exc:
             if not self.loop.cancelled_itself(exc):
                 raise
@@ -291,46 +327,44 @@ class SupervisedCall(_Timed, Generic[T]):
 
     async def _enter(self, attempt: Attempt) -> None:
         since = self.loop.now()
-        limiters: Iterable[Limiter] = self._limiters
-        if attempt._threads is not None:
-            if (lost := attempt._threads.lost) is not None:
-                raise CallRejectedError(self.name, self.id, lost)
-            limiters = (*self._limiters, attempt._threads.limiter)
         self.waiting = True
         self._tell("queued")
         try:
-            for limiter in limiters:
-                await attempt.enter(limiter.gate(self.call, self.loop))
-            await attempt.await_start()
+            await attempt.enter(self._limiters)
         except NoPlace as full:
             raise CallRejectedError(self.name, self.id, str(full)) from None
         finally:
             self.waiting = False
-        self._queue_wait += self.loop.now() - since
+            self._queue_wait += self.loop.now() - since
+
+    async def _watched(self, attempt: Attempt, body: Callable[[Attempt], Awaitable[R]]) -> R:
+        error: BaseException | None = None
+        self._tell("started", queue_wait=self._queue_wait)
+        try:
+            return await (body(attempt) if self.policy.timeout is None else self._timed(attempt, body))
+        except BaseException as exc:
+            error = exc
+            raise
+        finally:
+            self._tell("attempt_ended", error=error)
 
     async def _timed(self, attempt: Attempt, body: Callable[[Attempt], Awaitable[R]]) -> R:
         timeout = self.policy.timeout
-        error: BaseException | None = None
-        token = _current.set(attempt)
-        self._tell("started", queue_wait=self._queue_wait)
+        assert timeout is not None
+        deadline = self.loop.now() + timeout
+        token = _current.set(_Timed(self.loop, min(self.until, deadline), self.grace))
+        cause: Exception | None = None
         try:
-            if timeout is None:
-                return await body(attempt)
-            attempt.until = min(self.until, self.loop.now() + timeout)
-            with self.loop.scope(self.loop.now() + timeout, self.grace) as scope:
+            with self.loop.scope(deadline, self.grace) as scope:
                 try:
                     return await body(attempt)
                 except Exception as exc:
                     if not scope.cancel_called:
                         raise
-                    error = exc  # what the clean-up raised; the timeout is why it ran
-            raise CallTimeoutError(self.name, self.id, timeout) from error
-        except BaseException as exc:
-            error = exc
-            raise
+                    cause = exc  # what the clean-up raised; the timeout is why it ran
         finally:
             _current.reset(token)
-            self._tell("attempt_ended", error=error)
+        raise CallTimeoutError(self.name, self.id, timeout) from cause
 
     def _tell(self, phase: CallPhase, *, error: BaseException | None = None, queue_wait: float = 0.0) -> None:
         if not self._observers:
@@ -358,11 +392,7 @@ class Batch(Generic[T]):
     """
 
     def __init__(
-        self,
-        calls: Sequence[SupervisedCall[T]],
-        *,
-        on_error: OnError,
-        signals: tuple[type[Exception], ...] = (),
+        self, calls: Sequence[SupervisedCall[T]], *, on_error: OnError, signals: tuple[type[Exception], ...] = ()
     ) -> None:
         self.calls = calls
         self.closed = False
@@ -378,9 +408,8 @@ class Batch(Generic[T]):
             BaseException: the error of a call, bare; of several, the first with the others in its notes
                 ("cancel") or a group of them ("finish"). Nothing that was started is alive by then.
         """
-        loop = current_loop()
         try:
-            async with loop.nursery() as nursery:
+            async with current_loop().nursery() as nursery:
                 self._nursery: Nursery = nursery
                 for call in self.calls:
                     if self.closed:
@@ -391,15 +420,24 @@ class Batch(Generic[T]):
         if self._failed:
             self._raise_failures()
 
-    async def _run_next(self) -> None:
+    async def _run_next(self, scope: Scope) -> None:
         # Not "run call n": trio begins children in any order, so each takes the next call when it begins.
         call = next(self._next)
-        await call.supervise(self)
+        with scope:
+            call.begin(self)
+            try:
+                call.end(await call.run(call))
+            except BaseException as error:
+                if not call.end_with(error):
+                    raise
         if call.error is not None and not isinstance(call.error, self._signals):
-            self._failed.append(call)
-            if self._on_error == "cancel" or not isinstance(call.error, Exception):
-                self.closed = True
-                self._nursery.cancel()
+            self._fail(call)
+
+    def _fail(self, call: SupervisedCall[T]) -> None:
+        self._failed.append(call)
+        if self._on_error == "cancel" or not isinstance(call.error, Exception):
+            self.closed = True
+            self._nursery.cancel()
 
     def _raise_failures(self) -> NoReturn:
         errors = [call.error for call in self._failed if call.error is not None]

@@ -3,7 +3,6 @@
 Names and meanings were read from langgraph 1.2; `tests/test_langgraph_keys.py` notices when they move.
 """
 
-import itertools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
@@ -11,6 +10,7 @@ from typing import Any, cast
 from anyio import to_thread
 from langchain_core.runnables import RunnableConfig
 from langchain_core.runnables.config import var_child_runnable_config
+from langgraph._internal._config import ensure_config as _graph_config
 from langgraph._internal._constants import (
     CONF,
     CONFIG_KEY_CHECKPOINT_MAP,
@@ -38,6 +38,11 @@ PLACEHOLDER_ID = Interrupt(value=None).id
 """The id of an interrupt that nobody has given one."""
 
 _no_runtime: Runtime[Any] = Runtime()
+
+
+def run_config(config: RunnableConfig | None) -> RunnableConfig:
+    """A complete config for a run, with the defaults that a graph's run has."""
+    return _graph_config(config)
 
 
 def runtime_of(config: RunnableConfig) -> Runtime[Any]:
@@ -168,38 +173,89 @@ def question_id(namespace: str, answered: int) -> str:
     return _interrupt_id(namespace, answered)
 
 
-def call_keys(
-    conf: Mapping[str, Any], namespace: str, resume: list[Any], send: Send, resume_map: Mapping[str, Any] | None
-) -> dict[str, Any]:
-    """What `interrupt()` looks for in `configurable`, for one call.
+class CallScratchpad(PregelScratchpad):
+    """What `interrupt()` and graphs below a call count and look up; made for every call, so made cheaply.
+
+    A real `PregelScratchpad`, because Pregel asks; but its counters are methods, and begin at 0 here.
 
     Args:
-        conf: the `configurable` around the call.
+        around: the one of the task around the call.
+        resume: answers to the call's own questions, in order.
+        on_answers: told all of them each time one has been accepted.
+        forward: takes the other writes.
+    """
+
+    __slots__ = ("_asked", "_forward", "_on_answers", "_resume", "_subgraphs", "around")
+
+    def __init__(
+        self,
+        around: PregelScratchpad | None,
+        resume: list[Any] | None,
+        on_answers: Callable[[list[Any]], None],
+        forward: Send | None,
+    ) -> None:
+        self.around = around
+        self._resume = resume
+        self._on_answers = on_answers
+        self._forward = forward
+        self._asked = self._subgraphs = 0
+
+    __setattr__ = object.__setattr__  # the parent is frozen; the counters below are not
+
+    @property
+    def step(self) -> int:
+        return 0 if self.around is None else self.around.step
+
+    @property
+    def stop(self) -> int:
+        return 0 if self.around is None else self.around.stop
+
+    @property
+    def resume(self) -> list[Any]:
+        if self._resume is None:
+            self._resume = []
+        return self._resume
+
+    def call_counter(self) -> int:
+        return 0 if self.around is None else self.around.call_counter()
+
+    def interrupt_counter(self) -> int:
+        self._asked += 1
+        return self._asked - 1
+
+    def subgraph_counter(self) -> int:
+        self._subgraphs += 1
+        return self._subgraphs - 1
+
+    def get_null_resume(self, consume: bool = False) -> None:
+        # Plain answers are turned into answers by id before a call sees them.
+        return None
+
+    def send(self, writes: Writes) -> None:
+        for channel, value in writes:
+            if channel == RESUME:
+                self._on_answers(list(value))
+            elif self._forward is not None:
+                self._forward([(channel, value)])
+
+
+def call_configurable(
+    conf: Mapping[str, Any], namespace: str, scratchpad: CallScratchpad, resume_map: Mapping[str, Any] | None
+) -> dict[str, Any]:
+    """The `configurable` of one call.
+
+    Args:
+        conf: the one around the call.
         namespace: the call's own.
-        resume: answers for the call's own questions, in order; `interrupt()` appends nothing to it.
-        send: gets `[("__resume__", answers)]` each time an answer has been accepted.
+        scratchpad: the call's own.
         resume_map: all answers by id, for graphs that the tool runs.
     """
-    around = conf.get(CONFIG_KEY_SCRATCHPAD)
-    scratchpad = PregelScratchpad(
-        step=0 if around is None else around.step,
-        stop=0 if around is None else around.stop,
-        call_counter=itertools.count().__next__ if around is None else around.call_counter,
-        interrupt_counter=itertools.count().__next__,
-        get_null_resume=_no_plain_answer,
-        resume=resume,
-        subgraph_counter=itertools.count().__next__,
-    )
     keys: dict[str, Any] = {
+        **conf,
         CONFIG_KEY_SCRATCHPAD: scratchpad,
-        CONFIG_KEY_SEND: send,
+        CONFIG_KEY_SEND: scratchpad.send,
         CONFIG_KEY_CHECKPOINT_NS: namespace,
     }
-    if resume_map is not None:
+    if resume_map:
         keys[CONFIG_KEY_RESUME_MAP] = resume_map
     return keys
-
-
-def _no_plain_answer(consume: bool = False) -> None:
-    # Plain answers are turned into answers by id before a call sees them.
-    return None

@@ -5,15 +5,16 @@ stays. Each implementation keeps its own loop's custom, because the clean-up cod
 for it; both bound what comes after by a grace. Knows no calls.
 """
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import AbstractContextManager
 from types import TracebackType
-from typing import Protocol, Self
+from typing import Any, Protocol, Self
 
 import sniffio
 from anyio.lowlevel import RunVar
 
-ChildFn = Callable[[], Awaitable[None]]
+ChildFn = Callable[["Scope"], Coroutine[Any, Any, None]]
+"""What a child task runs; it enters the scope that it is given before it does anything else."""
 
 
 class Scope(Protocol):
@@ -54,7 +55,7 @@ class Wakeup(Protocol):
 
     def set(self) -> None: ...
 
-    async def wait(self) -> None: ...
+    def wait(self) -> Awaitable[None]: ...
 
 
 class EventLoop(Protocol):

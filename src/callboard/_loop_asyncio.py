@@ -55,7 +55,7 @@ class AsyncioScope:
         self._sent = 0
         self._entered = False
         self._shields = 0
-        self._held: list[AsyncioScope] = []
+        self._held: list[AsyncioScope] | None = None
         self._outer: AsyncioScope | None = None
         self._timer: asyncio.TimerHandle | None = None
 
@@ -84,7 +84,7 @@ class AsyncioScope:
         if not self.cancel_called:
             return False
         root = self._root()
-        if self in root._held:
+        if root._held and self in root._held:
             root._held.remove(self)
         task = self.task
         assert task is not None
@@ -105,7 +105,7 @@ class AsyncioScope:
         self.cancel_called = True
         root = self._root()
         if root._shields:
-            root._held.append(self)
+            root._held = [*(root._held or ()), self]
         else:
             self._send()
         if self._timer is not None:
@@ -122,8 +122,8 @@ class AsyncioScope:
         finally:
             root._shields -= 1
             if not root._shields:
-                held, root._held = root._held, []
-                for scope in held:
+                held, root._held = root._held, None
+                for scope in held or ():
                     scope._send()
 
     def asked(self) -> bool:
@@ -163,14 +163,10 @@ class AsyncioNursery:
 
     def start(self, child: ChildFn, grace: float) -> None:
         scope = AsyncioScope(math.inf, grace)
-        task = self._loop.create_task(self._run(scope, child))
+        task = self._loop.create_task(child(scope))
         if not task.done():  # an eager task may have ended already
             self._children[task] = scope
         task.add_done_callback(self._ended)
-
-    async def _run(self, scope: AsyncioScope, child: ChildFn) -> None:
-        with scope:
-            await child()
 
     def _ended(self, task: "asyncio.Task[None]") -> None:
         self._children.pop(task, None)
@@ -247,8 +243,8 @@ class AsyncioWakeup:
         if not self._future.done():
             self._future.set_result(None)
 
-    async def wait(self) -> None:
-        await self._future
+    def wait(self) -> "asyncio.Future[None]":
+        return self._future
 
 
 class AsyncioLoop:

@@ -2,6 +2,7 @@
 
 import asyncio
 import threading
+from collections.abc import Awaitable
 from contextlib import AbstractContextManager
 from types import TracebackType
 from typing import Self
@@ -33,6 +34,23 @@ class TrioScope:
         return bool(self._scope.__exit__(exc_type, exc, tb))
 
 
+class _NoScope:
+    """Nothing: the nursery's own cancel scope is the scope of its children."""
+
+    cancel_called = False
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, exc_type: type[BaseException] | None, exc: BaseException | None, tb: TracebackType | None
+    ) -> bool:
+        return False
+
+
+_NO_SCOPE = _NoScope()
+
+
 class TrioNursery:
     """A `trio.Nursery` whose cancellation arrives bare, never as a group."""
 
@@ -40,7 +58,7 @@ class TrioNursery:
         self._manager = trio.open_nursery()
 
     def start(self, child: ChildFn, grace: float) -> None:
-        self._nursery.start_soon(child)
+        self._nursery.start_soon(child, _NO_SCOPE)
 
     def cancel(self) -> None:
         self._nursery.cancel_scope.cancel()
@@ -82,8 +100,8 @@ class TrioWakeup:
         except trio.RunFinishedError:
             return  # the run is over, and nobody waits any more
 
-    async def wait(self) -> None:
-        await self._event.wait()
+    def wait(self) -> Awaitable[None]:
+        return self._event.wait()
 
 
 class TrioLoop:

@@ -14,7 +14,7 @@ def make_database(directory: Path, *, seed: int, rows: int = 5_000) -> Path:
     """Write a file with `rows` orders, the same ones for the same seed, and return its path."""
     path = directory / "orders.sqlite"
     with closing(sqlite3.connect(path)) as connection, connection:
-        connection.execute("CREATE TABLE orders (id INTEGER PRIMARY KEY, city TEXT NOT NULL, amount INTEGER NOT NULL)")
+        connection.execute("CREATE TABLE orders (id INTEGER PRIMARY KEY, city TEXT, amount INTEGER)")
         connection.executemany("INSERT INTO orders VALUES (?, ?, ?)", _orders(seed, rows))
     return path
 

@@ -1,7 +1,8 @@
 """A small HTTP service on loopback, in a process of its own, that is slow, fails and hangs on demand.
 
-`python -m callboard._cli._service --seed 7` prints `listening <port>` and serves until its standard input is closed
-or it gets SIGTERM. Standard input is the leash: the system closes it when the parent dies, however it dies.
+`python -m callboard._cli._service --seed 7` prints `listening <port>` and serves until its standard input is
+closed or it gets SIGTERM. Standard input is the leash: the system closes it when the parent dies, however it
+dies.
 
 - `/item/<n>` answers with JSON after a latency that depends on the seed and `n` only; a few are slow, a few fail.
 - `/hang` takes the request and never answers.
@@ -155,7 +156,8 @@ class _Connection(asyncio.Protocol):
     def _answer(self, item: int, status: HTTPStatus) -> None:
         self._busy = False
         self._stats.end(answered=True)
-        self._send(status, {"item": item} if status is HTTPStatus.OK else {"item": item, "error": status.phrase})
+        failure: dict[str, object] = {} if status is HTTPStatus.OK else {"error": status.phrase}
+        self._send(status, {"item": item, **failure})
 
     def _send(self, status: HTTPStatus, content: dict[str, object], *, close: bool = False) -> None:
         if self._transport is None:
@@ -188,7 +190,9 @@ async def _serve(seed: int) -> None:
     _stop_on_end_of_input(loop, stopped)
     stats = Stats()
     connections: set[_Connection] = set()
-    server = await loop.create_server(lambda: _Connection(seed, stats, connections), _HOST, 0, backlog=_BACKLOG)
+    server = await loop.create_server(
+        lambda: _Connection(seed, stats, connections), _HOST, 0, backlog=_BACKLOG
+    )
     print(f"listening {server.sockets[0].getsockname()[1]}", flush=True)
     await stopped.wait()
     server.close()
@@ -217,7 +221,9 @@ def _stop_on_end_of_input(loop: asyncio.AbstractEventLoop, stopped: asyncio.Even
 
 def main() -> None:
     """Run the service until its standard input ends."""
-    parser = argparse.ArgumentParser(prog="python -m callboard._cli._service", description="The demo's HTTP service.")
+    parser = argparse.ArgumentParser(
+        "python -m callboard._cli._service", description="The demo's HTTP service."
+    )
     parser.add_argument("--seed", type=int, default=0, help="decides latencies and failures")
     asyncio.run(_serve(parser.parse_args().seed))
 
@@ -228,8 +234,7 @@ def main() -> None:
 @asynccontextmanager
 async def running_service(seed: int) -> AsyncIterator[str]:
     """Run the service in its own process for the length of the block; the value is its base URL."""
-    with anyio.fail_after(_START_TIMEOUT):
-        process = await _start(seed)
+    process = await _start(seed)
     try:
         with anyio.fail_after(_START_TIMEOUT):
             port = await _port(process)
@@ -240,11 +245,12 @@ async def running_service(seed: int) -> AsyncIterator[str]:
 
 
 async def _start(seed: int) -> Process:
-    # By its file, not with `-m`: that would import the whole of callboard into the service first. `-P` keeps this
-    # folder off its path. A session of its own, because Ctrl-C is for the parent, which then ends the service.
+    # By its file, not with `-m`: that would import the whole of callboard into the service first. `-P` keeps
+    # this folder off its path. A session of its own: Ctrl-C is for the parent, which then ends the service.
     command = [sys.executable, "-P", __file__, "--seed", str(seed)]
-    with anyio.CancelScope(shield=True):  # a cancelled start would leave a process nobody holds
-        return await anyio.open_process(command, stderr=None, start_new_session=True)
+    with anyio.CancelScope(shield=True):  # a start cancelled half-way would leave a process that nobody holds
+        process = await anyio.open_process(command, stderr=None, start_new_session=True)
+    return process
 
 
 async def _port(process: Process) -> int:

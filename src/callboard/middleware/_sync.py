@@ -14,7 +14,7 @@ from functools import partial
 from typing import Generic, TypeVar
 
 from callboard._limits import Gate
-from callboard._loop import EventLoop, current_loop
+from callboard._loop import EventLoop, Scope, current_loop
 from callboard._threads import run_in_thread
 from callboard._types import Limit
 from callboard.exceptions import AbandonedThreadWarning
@@ -94,7 +94,7 @@ class SyncLink(Generic[Q, A]):
             inbox.close()
         return outcome.result()
 
-    async def _in_thread(self, request: Q, inbox: _Inbox[Q, A], outcome: "Future[A]") -> None:
+    async def _in_thread(self, request: Q, inbox: _Inbox[Q, A], outcome: "Future[A]", scope: Scope) -> None:
         abandoned = False
 
         def ask(inner: Q) -> A:
@@ -111,7 +111,8 @@ class SyncLink(Generic[Q, A]):
             return self._threads.leave
 
         try:
-            outcome.set_result(await run_in_thread(current_loop(), partial(self._fn, request, ask), on_abandoned))
+            with scope:
+                outcome.set_result(await run_in_thread(current_loop(), partial(self._fn, request, ask), on_abandoned))
         except Exception as exc:
             outcome.set_exception(exc)
         finally:
@@ -124,11 +125,11 @@ class SyncLink(Generic[Q, A]):
 _GRACE = 5.0
 
 
-async def _reply(question: _Question[Q, A], call_next: Callable[[Q], Awaitable[A]]) -> None:
+async def _reply(question: _Question[Q, A], call_next: Callable[[Q], Awaitable[A]], scope: Scope) -> None:
     try:
-        question.answer.set_result(await call_next(question.request))
+        with scope:
+            question.answer.set_result(await call_next(question.request))
     except Exception as exc:
         question.answer.set_exception(exc)
-    except BaseException:
-        question.answer.cancel()
-        raise
+    finally:
+        question.answer.cancel()  # without effect where there is an answer

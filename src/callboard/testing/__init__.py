@@ -1,4 +1,4 @@
-"""What callboard tests itself with, for testing what is built on it: clocks, a model and tools that do as they are told."""
+"""What callboard is tested with, for testing what is built on it: clocks, a scripted model and tools."""
 
 from callboard.testing._clock import (
     VIRTUAL_ASYNCIO,

@@ -1,10 +1,11 @@
 """Virtual clocks and the backends that use them: an hour passes at once, in the right order.
 
-`backend()` gives what anyio wants to know about a backend, for its pytest plugin or for `anyio.run`. The virtual ones
-jump to the next deadline whenever every task waits. So a test that would hang fails at once in its `fail_after`, and
-`await anyio.sleep(0.001)` means "until everything else is blocked".
+`backend()` gives what anyio wants to know about a backend, for its pytest plugin or for `anyio.run`. The
+virtual ones jump to the next deadline whenever every task waits. So a test that would hang fails at once in
+its `fail_after`, and `await anyio.sleep(0.001)` means "until everything else is blocked".
+(`anyio.wait_all_tasks_blocked` does the same, but may take 0.1 virtual seconds for it on asyncio.)
 
-A virtual clock does not see worker threads: it jumps while they are busy. Test threads with `real_clock=True`.
+A virtual clock does not see worker threads: it jumps while they are busy. Test those with `real_clock=True`.
 """
 
 import asyncio
@@ -65,7 +66,7 @@ def virtual_clock_loop() -> VirtualClockLoop:
 
 def eager_virtual_clock_loop() -> VirtualClockLoop:
     """Make a virtual loop with eager tasks (Python 3.12 and later); to be given as `loop_factory`."""
-    return _make_eager(VirtualClockLoop())
+    return _eager(VirtualClockLoop)
 
 
 VIRTUAL_ASYNCIO: Backend = ("asyncio", {"loop_factory": virtual_clock_loop})
@@ -98,15 +99,16 @@ def backend(name: str, *, real_clock: bool = False) -> Backend:
     return (_REAL if real_clock else _VIRTUAL)[name]()
 
 
-def _make_eager(loop: _LoopT) -> _LoopT:
+def _eager(make: Callable[[], _LoopT]) -> _LoopT:
     if sys.version_info < (3, 12):
         raise RuntimeError("eager tasks need Python 3.12 or later")
+    loop = make()
     loop.set_task_factory(asyncio.eager_task_factory)
     return loop
 
 
 def _eager_loop() -> asyncio.AbstractEventLoop:
-    return _make_eager(asyncio.new_event_loop())
+    return _eager(asyncio.new_event_loop)
 
 
 def _table(*rows: tuple[str, bool, Callable[[], Backend]]) -> dict[str, Callable[[], Backend]]:

@@ -10,7 +10,7 @@ from typing import Literal, TypeAlias
 import anyio
 
 Kind: TypeAlias = Literal["started", "finished", "raised", "cancelled", "cleaned up"]
-"""What can happen to a call. `cancelled` says that the cancellation arrived; `cleaned up` that the clean-up was completed."""
+"""What can happen to a call: `cancelled` when cancellation arrives, `cleaned up` when clean-up is complete."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,8 +79,7 @@ class Log:
 class _Watch:
     """Seconds since the first reading, on the event loop's clock where there is one.
 
-    A thread cannot read the loop's clock, so it reads the machine's. On a real clock the two run alike; on a virtual one a
-    thread has no time to be right about.
+    A thread cannot read the loop's clock, so it reads the machine's. The two run alike only on a real clock.
     """
 
     def __init__(self) -> None:

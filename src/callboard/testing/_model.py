@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 from typing import Any, TypeAlias
 
 import anyio
+import anyio.lowlevel
 from langchain_core.callbacks import AsyncCallbackManagerForLLMRun, CallbackManagerForLLMRun
 from langchain_core.language_models import BaseChatModel, LanguageModelInput
 from langchain_core.messages import AIMessage, BaseMessage, ToolCall
@@ -67,11 +68,12 @@ class _Playback:
 class ScriptedModel(BaseChatModel):
     """A chat model that answers with the replies of a script, one a request.
 
-    `ScriptedModel([calls("search"), "Here is what I found."])` asks for a tool call, then says a text. Missing ids of
-    messages and tool calls are filled in: `reply_1`, `call_1` and so on, new to the conversation. A streamed reply comes
-    word by word. All models bound from this one share its script and its records.
+    `ScriptedModel([calls("search"), "Here is what I found."])` asks for a tool call, then says a text.
+    Missing ids of messages and tool calls are filled in: `reply_1`, `call_1` and so on, new to the conversation.
+    A streamed reply comes word by word. All models bound from this one share its script and its records.
 
-    LangChain's `ainvoke` of a chat model needs asyncio, whatever the model; `astream` works on trio too.
+    The model itself runs on asyncio and trio. LangChain's `ainvoke` and `astream` around it need asyncio,
+    whatever the model: its callbacks are tasks of asyncio.
     """
 
     loop: bool = False
@@ -82,7 +84,9 @@ class ScriptedModel(BaseChatModel):
 
     _playback: _Playback = PrivateAttr()
 
-    def __init__(self, script: Iterable[Reply], /, *, loop: bool = False, delay: float = 0.0, **options: Any) -> None:
+    def __init__(
+        self, script: Iterable[Reply], /, *, loop: bool = False, delay: float = 0.0, **options: Any
+    ) -> None:
         super().__init__(loop=loop, delay=delay, **options)  # type: ignore[call-arg]
         self._playback = _Playback(script, loop=loop)
 
@@ -149,7 +153,7 @@ class ScriptedModel(BaseChatModel):
     ) -> AsyncIterator[ChatGenerationChunk]:
         for chunk in as_chunks(await self._aanswer(messages, kwargs)):
             yield ChatGenerationChunk(message=chunk)
-            await anyio.sleep(0)
+            await anyio.lowlevel.checkpoint()
 
     def _answer(self, messages: list[BaseMessage], options: Mapping[str, Any]) -> AIMessage:
         reply = self._playback.take(messages, options)

@@ -4,7 +4,6 @@ import json
 import re
 from collections.abc import Iterable, Mapping
 from itertools import count
-from typing import Any
 
 from langchain_core.messages import AIMessage, AIMessageChunk, BaseMessage, ToolCall, ToolMessage
 from langchain_core.messages.tool import ToolCallChunk, tool_call_chunk
@@ -26,8 +25,8 @@ def tool_call(name: str, call_id: str | None = None, /, **args: object) -> ToolC
 def calls(*requests: str | tuple[str, Mapping[str, object]] | ToolCall, content: str = "") -> AIMessage:
     """Write a message that asks for tool calls: `calls("ping", ("search", {"query": "tea"}))`.
 
-    Calls without an id are numbered by their place, `call_1`, `call_2` and so on. A `ScriptedModel` replaces such a number
-    if the conversation has it already; to repeat an id on purpose, write one that is no such number.
+    Calls without an id are numbered by their place, `call_1`, `call_2` and so on. A `ScriptedModel` replaces
+    such a number if the conversation has it already; to repeat an id on purpose, write one of another form.
 
     Args:
         requests: The name of a tool, its name and arguments, or a whole tool call.
@@ -88,13 +87,12 @@ def _ids(messages: Iterable[BaseMessage]) -> Iterable[str]:
 
 def as_chunks(message: AIMessage) -> list[AIMessageChunk]:
     """Cut a message as a provider streams it: word by word, then one chunk a tool call."""
-    parts: list[Any] = message.content or []
-    if isinstance(parts, str):
-        parts = re.findall(r"\s*\S+|\s+$", parts)
-    elif parts:
-        parts = [parts]
-    chunks = [AIMessageChunk(content=part, id=message.id) for part in parts]
-    chunks += [AIMessageChunk(content="", id=message.id, tool_call_chunks=[call]) for call in _call_chunks(message)]
+    content = message.content
+    # Content blocks stay whole: how providers cut them differs too much to imitate.
+    parts = re.findall(r"\s*\S+|\s+$", content) if isinstance(content, str) else [content]
+    chunks = [AIMessageChunk(content=part, id=message.id) for part in parts if part]
+    for call in _call_chunks(message):
+        chunks.append(AIMessageChunk(content="", id=message.id, tool_call_chunks=[call]))
     chunks = chunks or [AIMessageChunk(content="", id=message.id)]
     last = chunks[-1]
     last.chunk_position = "last"

@@ -2,9 +2,10 @@
 
 import threading
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
+from itertools import count
 
 import anyio
 from langchain_core.tools import StructuredTool
@@ -26,14 +27,15 @@ class _Part:
     shield: Callable[[], AbstractContextManager[object]] = nullcontext
     ignores_cancel: int = 0
     release: threading.Event | None = None
-    raised: int = field(default=0, init=False)
+    ends: Iterator[int] = field(default_factory=count, init=False)
 
     def duration(self, query: str) -> float:
         return self.seconds(query) if callable(self.seconds) else self.seconds
 
     def end(self, query: str) -> object:
-        if self.raises is not None and (self.times is None or self.raised < self.times):
-            self.raised += 1
+        # A counter, because threads share it.
+        ended_before = next(self.ends)
+        if self.raises is not None and (self.times is None or ended_before < self.times):
             raise self.raises
         return (query or self.name) if self.returns is None else self.returns
 
@@ -41,8 +43,8 @@ class _Part:
 class Recorder:
     """Makes tools with scripted behaviour and records what happens to their calls.
 
-    Each tool takes one optional argument, `query: str`. Times are seconds since the first event. Everything can be read
-    while calls run, from any thread.
+    Each tool takes one optional argument, `query: str`. Times are seconds since the first event. Everything
+    can be read while calls run, from any thread.
     """
 
     def __init__(self) -> None:
@@ -71,9 +73,9 @@ class Recorder:
             returns: The result; by default the query, or without one the tool's name.
             hang: Never end by itself.
             cleanup: Seconds of async clean-up in a `finally`, whenever and however the call ends.
-            shield: The context manager around the clean-up. By default there is none, as in tools in the wild: such a
-                clean-up is lost on trio, and on asyncio in a cancelled anyio scope.
-            ignores_cancel: How many cancellations a call swallows, each time starting anew, before it gives in.
+            shield: The context manager around the clean-up. By default there is none, as in tools in the
+                wild: such a clean-up is lost on trio, and on asyncio in a cancelled anyio scope.
+            ignores_cancel: How many cancellations a call swallows, starting anew each time, before it ends.
         """
         part = _Part(
             name=name,
@@ -107,7 +109,8 @@ class Recorder:
         Args:
             name: The tool's name.
             seconds: How long a call blocks, on the machine's clock; may depend on its query.
-            release: Block until the test sets this event instead. Set it in a `finally`: nothing else can end the thread.
+            release: Block until the test sets this event instead. Set it in a `finally`: nothing else can end
+                the thread.
             raises: What a call raises when its time is over.
             times: How many calls raise before they succeed; all of them by default.
             returns: The result; by default the query, or without one the tool's name.
@@ -161,9 +164,12 @@ class Recorder:
         return [event.time for event in self._log.select(kind, tool, query)]
 
     async def wait_for(self, kind: Kind, count: int = 1, *, tool: str | None = None) -> None:
-        """Wait until something has happened `count` times, in a task or in a thread. Put it inside `anyio.fail_after`."""
+        """Wait until something has happened `count` times, in a task or in a thread.
+
+        Put it inside `anyio.fail_after`. It asks every millisecond, and so moves a virtual clock.
+        """
         while self.count(kind, tool) < count:
-            # A thread may be the one that does it, so this asks again instead of waiting for an event of the loop.
+            # No event of the loop: a thread may be the one that does it.
             await anyio.sleep(0.001)
 
     async def _perform(self, part: _Part, query: str) -> object:

@@ -1,7 +1,7 @@
 """The calls of one AIMessage, from tool calls to messages."""
 
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, cast
@@ -13,7 +13,7 @@ from langchain_core.tools import BaseTool
 from langgraph.errors import GraphBubbleUp, GraphInterrupt
 from pydantic import ValidationError
 
-from callboard._call import Attempt, Batch, SupervisedCall, ThreadPlaces
+from callboard._call import Batch, SupervisedCall, Surroundings, ThreadPlaces, surroundings
 from callboard._langgraph import read_state, runtime_of, writer_of
 from callboard._limits import Limiter
 from callboard._types import CallPolicy, Limit, OnError
@@ -70,15 +70,15 @@ class ToolBatch:
     def __init__(
         self, setup: Setup, requested: Requested, config: RunnableConfig, stored: Mapping[str, Any] | None, answers: object
     ) -> None:
-        self._setup = setup
+        self.setup = setup
         self._config = config
         self._calls = requested.calls
         self._runtime = runtime_of(config)
         self._writer = writer_of(config, self._runtime)
         self._state = read_state(config) if requested.kind == "tool_calls" and requested.state is None else requested.state
-        self._rules = ResultRules(requested.kind, setup.messages_key)
+        self.rules = ResultRules(requested.kind, setup.messages_key)
         self._keys = _keys(requested.calls)
-        self._ledger = Ledger(config, self._keys, stored, answers)
+        self.ledger = Ledger(config, self._keys, stored, answers)
         self._managers: dict[int, AsyncCallbackManager] = {}
         self._tools: list[BaseTool] | None = None
         self._wide: list[Limiter] = []
@@ -92,80 +92,61 @@ class ToolBatch:
             GraphInterrupt: with the questions of all calls that wait for an answer.
             BaseException: the error of a call that nobody handles.
         """
+        around = surroundings()
         supervised = [
-            self._supervised(index, call)
+            self._supervised(index, call, around)
             for index, call in enumerate(self._calls)
             if not self._settled(self._keys[index])
         ]
-        batch = Batch([call for _, call in supervised], on_error=self._setup.on_error, signals=(GraphBubbleUp,))
+        batch = Batch([call for _, call in supervised], on_error=self.setup.on_error, signals=(GraphBubbleUp,))
         try:
             await batch.run()
         except BaseException:
             self._note(supervised)
-            if self._ledger.records:
-                self._ledger.publish()
+            if self.ledger.records:
+                self.ledger.publish()
             raise
         return self._outcome(supervised)
 
     def _settled(self, key: str) -> bool:
-        return "output" in self._ledger.records.get(key, ()) or self._ledger.waits(key)
+        return "output" in self.ledger.records.get(key, ()) or self.ledger.waits(key)
 
-    def _supervised(self, index: int, call: ToolCall) -> tuple[str, SupervisedCall[Output]]:
-        setup, name, key = self._setup, call["name"], self._keys[index]
+    def _supervised(self, index: int, call: ToolCall, around: Surroundings) -> tuple[str, SupervisedCall[Output]]:
+        setup, name, key = self.setup, call["name"], self._keys[index]
+        limiters = setup.limiters.get(name, ())
         supervised: SupervisedCall[Output] = SupervisedCall(
             call,
             setup.policies.get(name, setup.default_policy),
-            [*setup.limiters.get(name, ()), *self._wide],
-            partial(self._run_call, key, call, index),
+            [*limiters, *self._wide] if self._wide else limiters,
+            _Run(self, key, call, index).run,
+            around,
         )
         return key, supervised
 
     def _outcome(self, supervised: Sequence[tuple[str, SupervisedCall[Output]]]) -> Any:
         signals = [call.error for _, call in supervised if isinstance(call.error, GraphBubbleUp)]
-        if self._ledger.records or any(isinstance(signal, GraphInterrupt) for signal in signals):
+        if self.ledger.records or any(isinstance(signal, GraphInterrupt) for signal in signals):
             self._note(supervised)
-        if questions := self._ledger.pending:
-            self._ledger.publish()
-            if self._ledger.in_graph:
+        if questions := self.ledger.pending:
+            self.ledger.publish()
+            if self.ledger.in_graph:
                 raise GraphInterrupt(tuple(questions))
-            raise CallsInterrupted(questions, self._ledger.dump())
+            raise CallsInterrupted(questions, self.ledger.dump())
         if signals:
             raise signals[0]
         outputs = {key: call.result for key, call in supervised}
-        return self._rules.combined([self._output(key, outputs) for key in self._keys])
+        return self.rules.combined([self._output(key, outputs) for key in self._keys])
 
     def _output(self, key: str, outputs: Mapping[str, Output | None]) -> Output:
-        return cast("Output", outputs[key] if key in outputs else self._ledger.records[key]["output"])
+        return cast("Output", outputs[key] if key in outputs else self.ledger.records[key]["output"])
 
     def _note(self, supervised: Sequence[tuple[str, SupervisedCall[Output]]]) -> None:
         """Enter every result and every question into the ledger."""
         for key, call in supervised:
             if isinstance(call.error, GraphInterrupt):
-                self._ledger.asked(key, call.error)
+                self.ledger.asked(key, call.error)
             elif call.result is not None:
-                self._ledger.finished(key, call.result)
-
-    async def _run_call(self, key: str, call: ToolCall, index: int, supervised: SupervisedCall[Output]) -> Output:
-        live = self._setup.live
-        live.add(supervised)
-        try:
-            output = await self._within_policies(key, call, index, supervised)
-        finally:
-            live.discard(supervised)
-        if self._ledger.durable and len(self._calls) > 1:
-            self._ledger.finished(key, output)
-            await self._ledger.save()
-        return output
-
-    async def _within_policies(self, key: str, call: ToolCall, index: int, supervised: SupervisedCall[Output]) -> Output:
-        try:
-            return await supervised.within_budget(partial(_Run(self, key, call, index, supervised).run))
-        except Exception as error:
-            content = self._setup.errors.last_content(error)
-            if content is None:
-                raise
-            supervised.handled = error
-            return error_message(content, call, error)
+                self.ledger.finished(key, call.result)
 
     def config_for(self, key: str, index: int) -> RunnableConfig:
         """The config of one call: its own copies, and its own place to interrupt from."""
@@ -175,7 +156,7 @@ class ToolBatch:
                 **self._config,
                 "tags": self._config["tags"].copy(),
                 "metadata": self._config["metadata"].copy(),
-                "configurable": self._ledger.configurable(key),
+                "configurable": self.ledger.configurable(key),
             },
         )
         if index and "run_id" in config:  # it names one run, the first
@@ -191,7 +172,7 @@ class ToolBatch:
             context=runtime.context,
             store=runtime.store,
             stream_writer=self._writer,
-            tools=list(self._setup.tools.values()),
+            tools=list(self.setup.tools.values()),
             execution_info=runtime.execution_info,
             server_info=runtime.server_info,
         )
@@ -202,38 +183,58 @@ class ToolBatch:
             manager = self._managers[id(plan)] = manager_for(plan.tool, self._config)
         return manager
 
-    @property
-    def setup(self) -> Setup:
-        return self._setup
-
-    @property
-    def rules(self) -> ResultRules:
-        return self._rules
+    async def keep(self, key: str, output: Output) -> None:
+        """Store a result where a killed process would lose it."""
+        if self.ledger.durable and len(self._calls) > 1:
+            self.ledger.finished(key, output)
+            await self.ledger.save()
 
 
 class _Run:
     """One call on its way through the link and into the tool."""
 
-    __slots__ = ("_batch", "_call", "_config", "_key", "_signal", "_supervised")
+    __slots__ = ("_batch", "_call", "_config", "_index", "_key", "_signal", "_supervised")
 
-    def __init__(
-        self, batch: ToolBatch, key: str, call: ToolCall, index: int, supervised: SupervisedCall[Output]
-    ) -> None:
+    _config: RunnableConfig
+    _supervised: SupervisedCall[Output]
+
+    def __init__(self, batch: ToolBatch, key: str, call: ToolCall, index: int) -> None:
         self._batch = batch
+        self._key = key
         self._call = call
-        self._config = batch.config_for(key, index)
-        self._supervised = supervised
+        self._index = index
         self._signal: GraphBubbleUp | None = None
 
-    async def run(self) -> Output:
-        setup, call = self._batch.setup, self._call
-        tool = setup.tools.get(call["name"])
-        if setup.link is None:
-            if tool is None:
-                return unknown_tool(call, setup.tools)
-            return await self._execute(call, tool, None)
-        request = ToolCallRequest(tool_call=call, tool=tool, state=None, runtime=self._runtime())
-        request = request.override(state=request.runtime.state)
+    async def run(self, supervised: SupervisedCall[Output]) -> Output:
+        """From the call to its output; an error that is handled here or below becomes a message."""
+        batch, setup = self._batch, self._batch.setup
+        self._supervised = supervised
+        self._config = batch.config_for(self._key, self._index)
+        inner = self._direct if setup.link is None else self._through_link
+        setup.live.add(supervised)
+        try:
+            output = await (inner() if supervised.policy.budget is None else supervised.within_budget(inner))
+        except Exception as error:
+            content = setup.errors.last_content(error)
+            if content is None:
+                raise
+            supervised.handled = error
+            output = error_message(content, self._call, error)
+        finally:
+            setup.live.discard(supervised)
+        await batch.keep(self._key, output)
+        return output
+
+    def _direct(self) -> Awaitable[Output]:
+        tools = self._batch.setup.tools
+        tool = tools.get(self._call["name"])
+        return _now(unknown_tool(self._call, tools)) if tool is None else self._execute(self._call, tool, None)
+
+    async def _through_link(self) -> Output:
+        setup, runtime = self._batch.setup, self._runtime()
+        tool = cast("BaseTool", setup.tools.get(self._call["name"]))
+        request = ToolCallRequest(tool_call=self._call, tool=tool, state=runtime.state, runtime=runtime)
+        assert setup.link is not None
         try:
             return cast("Output", await setup.link(request, self._call_next))
         finally:
@@ -262,17 +263,12 @@ class _Run:
     async def _execute(self, call: ToolCall, tool: BaseTool, request: ToolCallRequest | None) -> Output:
         batch, setup = self._batch, self._batch.setup
         plan = setup.plan(call["name"], tool)
-        config = self._config
-        ready = call
+        config, ready = self._config, call
         if not plan.injected.none:
-            runtime = self._runtime() if request is None else request.runtime
-            ready = inject(call, plan.injected, runtime, setup.messages_key)
+            ready = inject(call, plan.injected, self._runtime() if request is None else request.runtime, setup.messages_key)
         if request is not None:
-            config = cast("RunnableConfig", {**config})  # each execution takes its run id from its own copy
-
-        async def body(attempt: Attempt) -> object:
-            return await invoke(plan, ready, config, batch.manager(plan), attempt)
-
+            config = cast("RunnableConfig", {**config})  # an execution takes the run id out of its own copy
+        body = partial(invoke, plan, ready, config, batch.manager(plan))
         threads = setup.threads if plan.kind == "sync" else None
         try:
             try:
@@ -286,6 +282,10 @@ class _Run:
                 raise
             self._supervised.handled = error
             return error_message(content, call, error)
+
+
+async def _now(output: Output) -> Output:
+    return output
 
 
 def _keys(calls: Sequence[ToolCall]) -> list[str]:

@@ -44,11 +44,12 @@ def manager_for(tool: BaseTool, config: RunnableConfig) -> AsyncCallbackManager:
 class ToolRun:
     """One run of a tool, as its handlers see it; says nothing where there are none."""
 
-    __slots__ = ("_manager", "_tool", "id")
+    __slots__ = ("_manager", "_tool", "id", "is_watched")
 
     def __init__(self, tool: BaseTool, manager: AsyncCallbackManager, run_id: UUID | None) -> None:
         self._tool = tool
         self._manager = manager
+        self.is_watched = bool(manager.handlers)
         self.id = uuid7() if run_id is None else run_id
 
     @property
@@ -81,8 +82,6 @@ class ToolRun:
         )
 
     async def started(self, call: ToolCall, run_name: str | None) -> None:
-        if not self._manager.handlers:
-            return
         tool = self._tool
         inputs = tool._filter_injected_args(call["args"])
         await self._tell(
@@ -97,12 +96,10 @@ class ToolRun:
         )
 
     async def ended(self, output: object) -> None:
-        if self._manager.handlers:
-            await self._tell("on_tool_end", output, color="green", name=self._tool.name)
+        await self._tell("on_tool_end", output, color="green", name=self._tool.name)
 
     async def failed(self, error: BaseException, call_id: str | None) -> None:
-        if self._manager.handlers:
-            await self._tell("on_tool_error", error, tool_call_id=call_id)
+        await self._tell("on_tool_error", error, tool_call_id=call_id)
 
     async def _tell(self, event: str, *args: object, **kwargs: object) -> None:
         kwargs |= {"run_id": self.id, "parent_run_id": self._manager.parent_run_id, "tags": self._manager.tags}

@@ -13,6 +13,7 @@ from langchain_core.callbacks import AsyncCallbackManager
 from langchain_core.messages import ToolCall
 from langchain_core.runnables import RunnableConfig
 from langchain_core.runnables.config import _set_config_context, var_child_runnable_config
+from langchain_core.tools import BaseTool
 from langchain_core.tools.base import (
     ToolException,
     _format_output,
@@ -40,56 +41,57 @@ async def invoke(
         manager: the callback manager of the tool.
         attempt: whose thread a sync tool takes.
     """
+    tool = plan.tool
     if plan.kind == "foreign":
-        return await run_on_asyncio(partial(plan.tool.ainvoke, cast("Any", {**call, "type": "tool_call"}), config))
-    run = ToolRun(plan.tool, manager, config.pop("run_id", None))
+        return await run_on_asyncio(partial(tool.ainvoke, cast("Any", {**call, "type": "tool_call"}), config))
+    run = ToolRun(tool, manager, config.pop("run_id", None))
     call = {**call, "args": call["args"].copy()}
-    await run.started(call, config.get("run_name"))
+    if run.is_watched:
+        await run.started(call, config.get("run_name"))
     try:
-        output = await _output(plan, call, config, run, attempt)
-    except Exception as exc:
-        await run.failed(exc, call["id"])
+        try:
+            args, kwargs = _arguments(plan, call)
+            undo = _enter_context(plan, config, run, kwargs)
+            try:
+                if plan.kind == "sync":
+                    response = await attempt.run_in_thread(partial(plan.fn, *args, **kwargs))
+                else:
+                    response = await plan.fn(*args, **kwargs)
+            finally:
+                undo()
+            content, artifact = (response, None) if tool.response_format == "content" else _pair(response)
+            status = "success"
+        except (ValidationError, ValidationErrorV1, ToolException) as error:
+            content, artifact, status = _handled_by_tool(tool, error), None, "error"
+        output = _format_output(content, artifact, call["id"], tool.name, status)
+    except Exception as error:
+        await run.failed(error, call["id"])
         raise
-    await run.ended(output)
+    if run.is_watched:
+        await run.ended(output)
     return output
 
 
-async def _output(plan: Plan, call: ToolCall, config: RunnableConfig, run: ToolRun, attempt: Attempt) -> object:
-    tool = plan.tool
-    content: Any
-    artifact: Any = None
-    status = "success"
-    try:
-        response = await _respond(plan, call, config, run, attempt)
-        content, artifact = _content_and_artifact(response) if tool.response_format != "content" else (response, None)
-    except (ValidationError, ValidationErrorV1) as exc:
-        if not tool.handle_validation_error:
-            raise
-        content, status = _handle_validation_error(exc, flag=cast("Any", tool.handle_validation_error)), "error"
-    except ToolException as exc:
-        if not tool.handle_tool_error:
-            raise
-        content, status = _handle_tool_error(exc, flag=cast("Any", tool.handle_tool_error)), "error"
-    return _format_output(content, artifact, call["id"], tool.name, status)
+def _handled_by_tool(tool: BaseTool, error: Exception) -> Any:
+    """What the tool itself makes of an error; raises it if that is nothing."""
+    if isinstance(error, ToolException):
+        if tool.handle_tool_error:
+            return _handle_tool_error(error, flag=cast("Any", tool.handle_tool_error))
+    elif tool.handle_validation_error:
+        return _handle_validation_error(cast("Any", error), flag=cast("Any", tool.handle_validation_error))
+    raise error
 
 
-async def _respond(plan: Plan, call: ToolCall, config: RunnableConfig, run: ToolRun, attempt: Attempt) -> object:
-    args, kwargs = _arguments(plan, call)
+def _enter_context(plan: Plan, config: RunnableConfig, run: ToolRun, kwargs: dict[str, Any]) -> Callable[[], None]:
+    """Supply what the body finds in its arguments and in its context; returns what undoes the latter."""
     sync = plan.kind == "sync"
-    callbacks = run.child(sync=sync)
     if plan.run_manager:
         kwargs["run_manager"] = run.manager.get_sync() if sync else run.manager
     if plan.callbacks:
         kwargs["callbacks"] = run.child(sync=sync)
     if plan.config_param is not None:
         kwargs[plan.config_param] = config
-    token = _set_context(_child_config(config, callbacks))
-    try:
-        if sync:
-            return await attempt.run_in_thread(partial(plan.fn, *args, **kwargs))
-        return await plan.fn(*args, **kwargs)
-    finally:
-        token()
+    return _set_context(_child_config(config, run.child(sync=sync)))
 
 
 def _arguments(plan: Plan, call: ToolCall) -> tuple[tuple[Any, ...], dict[str, Any]]:
@@ -150,7 +152,7 @@ def _set_context(config: RunnableConfig) -> Callable[[], None]:
     return undo
 
 
-def _content_and_artifact(response: object) -> tuple[Any, Any]:
+def _pair(response: object) -> tuple[Any, Any]:
     if isinstance(response, tuple) and len(response) == 2:
         return response
     raise ValueError(

@@ -7,6 +7,7 @@ each finished call. Outside, the caller holds it. Plain dicts and LangGraph type
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from langchain_core.messages import ToolCall
@@ -16,7 +17,14 @@ from langgraph.errors import GraphInterrupt, UnknownInterruptError
 from langgraph.types import Interrupt
 
 from callboard._call import cleanup
-from callboard._langgraph import PLACEHOLDER_ID, Writes, call_keys, call_namespace, graph_task, question_id
+from callboard._langgraph import (
+    PLACEHOLDER_ID,
+    CallScratchpad,
+    call_configurable,
+    call_namespace,
+    graph_task,
+    question_id,
+)
 
 FORMAT = "callboard/1"
 
@@ -118,18 +126,20 @@ class Ledger:
 
     def configurable(self, key: str) -> dict[str, Any]:
         """The `configurable` of one call, with what `interrupt()` needs."""
-        namespace = call_namespace(self._conf, key.replace("|", "_"))
         record = self.records.get(key)
-        resume = self._answers_for(record) if record else []
+        scratchpad = CallScratchpad(
+            None if self._task is None else self._task.scratchpad,
+            self._answers_for(record) if record else None,
+            partial(self._accepted, key),
+            None if self._task is None else self._task.send,
+        )
+        return call_configurable(self._conf, self._namespace(key), scratchpad, self._answers)
 
-        def send(writes: Writes) -> None:
-            for channel, value in writes:
-                if channel == RESUME:
-                    self.records.setdefault(key, {})["answers"] = list(value)
-                elif self._task is not None:
-                    self._task.send([(channel, value)])
+    def _accepted(self, key: str, answers: list[Any]) -> None:
+        self.records.setdefault(key, {})["answers"] = answers
 
-        return {**self._conf, **call_keys(self._conf, namespace, resume, send, self._answers or None)}
+    def _namespace(self, key: str) -> str:
+        return call_namespace(self._conf, key.replace("|", "_"))
 
     def _answers_for(self, record: Record) -> list[Any]:
         """Accepted answers and the one that is offered now; it counts when `interrupt()` has accepted it."""
@@ -142,7 +152,7 @@ class Ledger:
     def asked(self, key: str, interrupt: GraphInterrupt) -> None:
         """Note the questions of a call."""
         record = self.records.setdefault(key, {})
-        name = question_id(call_namespace(self._conf, key.replace("|", "_")), len(record.get("answers", ())))
+        name = question_id(self._namespace(key), len(record.get("answers", ())))
         questions: Sequence[Interrupt] = interrupt.args[0] if interrupt.args else ()
         record["pending"] = [replace(q, id=name) if q.id == PLACEHOLDER_ID else q for q in questions]
         record["own"] = len(questions) == 1 and record["pending"][0].id == name

@@ -60,7 +60,8 @@ class Plan:
 
     def holds(self) -> bool:
         """Whether the tool still is what it was; its fields may be assigned."""
-        return all(now is then for now, then in zip(_parts(self.tool), self.made_of, strict=True))
+        now, then = _parts(self.tool), self.made_of
+        return now[0] is then[0] and now[1] is then[1] and now[2] is then[2]
 
 
 def _parts(tool: BaseTool) -> tuple[object, ...]:

@@ -1,0 +1,46 @@
+"""A conversation that a model can be given: every call in it has its answer.
+
+LangGraph refuses a history with unanswered calls, and the thread is lost. We answer them, where they were
+asked, with a text that says what happened.
+"""
+
+from collections import Counter
+from collections.abc import Sequence
+
+from langchain_core.messages import AIMessage, BaseMessage, ToolCall, ToolMessage
+
+UNANSWERED = (
+    "Error: this call has no result. It was interrupted before it finished, and whether it had any effect is "
+    "unknown. Call the tool again if the result is still needed."
+)
+
+
+def repaired(messages: Sequence[BaseMessage]) -> list[BaseMessage]:
+    """The conversation, with a message for every call that has none.
+
+    Args:
+        messages: stays as it is; a message that answers keeps its place.
+    """
+    answers = Counter(message.tool_call_id for message in messages if isinstance(message, ToolMessage))
+    history: list[BaseMessage] = []
+    owed: list[ToolMessage] = []
+    for message in messages:
+        if owed and not isinstance(message, ToolMessage):
+            # After the answers that did arrive: providers want them all together.
+            history.extend(owed)
+            owed = []
+        history.append(message)
+        if isinstance(message, AIMessage):
+            owed = [_unanswered(call) for call in message.tool_calls if not _take(answers, call["id"])]
+    return [*history, *owed]
+
+
+def _take(answers: "Counter[str]", call_id: str | None) -> bool:
+    if call_id is None or not answers[call_id]:
+        return False
+    answers[call_id] -= 1
+    return True
+
+
+def _unanswered(call: ToolCall) -> ToolMessage:
+    return ToolMessage(content=UNANSWERED, name=call["name"], tool_call_id=call["id"], status="error")

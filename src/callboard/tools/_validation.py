@@ -1,0 +1,110 @@
+"""`ValidationNode`: checks the arguments of tool calls without running anything."""
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+from langchain_core.messages import AIMessage, ToolCall, ToolMessage
+from langchain_core.runnables import Runnable, RunnableConfig
+from langchain_core.tools import BaseTool, create_schema_from_function
+from langchain_core.utils.pydantic import is_basemodel_subclass
+from pydantic import BaseModel, ValidationError
+from pydantic.v1 import BaseModel as BaseModelV1
+from pydantic.v1 import ValidationError as ValidationErrorV1
+
+FormatError = Callable[[BaseException, ToolCall, type[BaseModel]], str]
+
+
+class ValidationNode(Runnable[Any, Any]):
+    """Validates the tool calls of the last message against schemas, and runs none of them.
+
+    The output has a message for each call: the validated arguments as JSON, or what is wrong with them,
+    then with `is_error` in its `additional_kwargs`.
+
+    Args:
+        schemas: pydantic models (2 or 1), tools with one, or functions to make one of.
+        format_error: from an error, a call and its schema to what the model reads.
+        name: the node's name in a graph.
+        tags: tags of the node's runs.
+
+    Raises:
+        ValueError: for a schema of another kind.
+    """
+
+    def __init__(
+        self,
+        schemas: Sequence[BaseTool | type[BaseModel] | Callable[..., Any]],
+        *,
+        format_error: FormatError | None = None,
+        name: str = "validation",
+        tags: list[str] | None = None,
+    ) -> None:
+        self.name = name
+        self.tags = tags
+        self._format_error = format_error or _default_format
+        self.schemas_by_name: dict[str, type[Any]] = dict(map(_named_schema, schemas))
+
+    def invoke(self, input: Any, config: RunnableConfig | None = None, **kwargs: Any) -> Any:
+        """Validate the calls of the last message.
+
+        Args:
+            input: a list of messages, or a dict with one under `messages`.
+            config: not needed.
+            kwargs: accepted and ignored, as by every node of a graph.
+
+        Raises:
+            ValueError: if there are no messages, or the last one is no AIMessage.
+            KeyError: if a call names a tool without a schema.
+        """
+        is_list = isinstance(input, list)
+        messages = input if is_list else input.get("messages", [])
+        if not messages:
+            raise ValueError("No message found in input")
+        if not isinstance(messages[-1], AIMessage):
+            raise ValueError("Last message is not an AIMessage")
+        outputs = [self._validated(call) for call in messages[-1].tool_calls]
+        return outputs if is_list else {"messages": outputs}
+
+    async def ainvoke(self, input: Any, config: RunnableConfig | None = None, **kwargs: Any) -> Any:
+        """`invoke`; there is nothing to wait for."""
+        return self.invoke(input, config, **kwargs)
+
+    def _validated(self, call: ToolCall) -> ToolMessage:
+        schema = self.schemas_by_name[call["name"]]
+        answer = partial(ToolMessage, name=call["name"], tool_call_id=call["id"])
+        try:
+            return answer(content=_as_json(schema, call["args"]))
+        except (ValidationError, ValidationErrorV1) as error:
+            return answer(content=self._format_error(error, call, schema), additional_kwargs={"is_error": True})
+
+
+def _as_json(schema: type[Any], args: dict[str, Any]) -> str:
+    if issubclass(schema, BaseModel):
+        return schema.model_validate(args).model_dump_json()
+    return str(schema.validate(args).json())
+
+
+def _default_format(error: BaseException, call: ToolCall, schema: type[BaseModel]) -> str:
+    return f"{error!r}\n\nRespond after fixing all validation errors."
+
+
+def _named_schema(schema: Any) -> tuple[str, type[Any]]:
+    if isinstance(schema, BaseTool):
+        return schema.name, _tool_schema(schema)
+    if isinstance(schema, type) and issubclass(schema, (BaseModel, BaseModelV1)):
+        return schema.__name__, schema
+    if callable(schema):
+        return schema.__name__, create_schema_from_function("Validation", schema)
+    raise ValueError(f"Unsupported input to ValidationNode. Expected BaseModel, tool or function. Got: {type(schema)}.")
+
+
+def _tool_schema(tool: BaseTool) -> type[Any]:
+    schema = tool.args_schema
+    if schema is None:
+        raise ValueError(f"Tool {tool.name} does not have an args_schema defined.")
+    if not isinstance(schema, type) or not is_basemodel_subclass(schema):
+        raise ValueError(
+            "Validation node only works with tools that have a pydantic BaseModel args_schema. "
+            f"Got {tool.name} with args_schema: {schema}."
+        )
+    return schema

@@ -1,0 +1,1 @@
+"""callboard against langgraph.prebuilt: the same scenario, the same outcome."""

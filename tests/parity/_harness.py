@@ -1,0 +1,139 @@
+"""A scenario is a function from a namespace to a `Case`; `outcome` runs a case in one drive mode."""
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Annotated, Any
+
+from langchain_core.messages import AIMessage, AnyMessage
+from langgraph.graph import START, StateGraph
+from langgraph.graph.message import add_messages
+from langgraph.runtime import Runtime
+from langgraph.types import Send
+from typing_extensions import TypedDict
+
+from ._dump import dump
+from ._prebuilt import candidate, reference
+
+SYNC, ASYNC, GRAPH_SYNC, GRAPH_ASYNC = "invoke", "ainvoke", "graph invoke", "graph ainvoke"
+MODES = (ASYNC, SYNC, GRAPH_ASYNC, GRAPH_SYNC)
+DIRECT_MODES = (ASYNC, SYNC)
+ASYNC_MODES = (ASYNC, GRAPH_ASYNC)
+SYNC_MODES = (SYNC, GRAPH_SYNC)
+GRAPH_MODES = (GRAPH_ASYNC, GRAPH_SYNC)
+
+
+class State(TypedDict, total=False):
+    messages: Annotated[list[AnyMessage], add_messages]
+    foo: str
+    count: int
+
+
+MessageList = Annotated[list[AnyMessage], add_messages]
+
+
+@dataclass
+class Case:
+    """What to run, with which input, and in which surroundings."""
+
+    node: Any
+    input: Any
+    state: Any = State
+    """Schema of the graph around the node."""
+    send: bool = False
+    """In a graph, hand the input over with Send, from a graph whose state is `seed`."""
+    seed: Any = field(default_factory=dict)
+    parent: bool = False
+    """In a graph, put that graph as a node into a parent graph, next to a node named "other"."""
+    store: Any = None
+    context: Any = None
+    config: dict[str, Any] = field(default_factory=dict)
+    log: list[Any] = field(default_factory=list)
+    """What tools, wrappers, models and callbacks saw; part of the outcome."""
+
+
+Scenario = Callable[[Any], Case]
+
+
+def call(name: str, args: dict[str, Any] | None = None, id: str = "call-1") -> dict[str, Any]:
+    return {"name": name, "args": args or {}, "id": id, "type": "tool_call"}
+
+
+def asks(*calls: dict[str, Any], text: str = "") -> AIMessage:
+    return AIMessage(text, tool_calls=list(calls), id="ai-1")
+
+
+def wants(name: str, args: dict[str, Any] | None = None, **state: Any) -> dict[str, Any]:
+    """A state dict in which the model wants one call."""
+    return {"messages": [asks(call(name, args))], **state}
+
+
+def outcome(scenario: Scenario, ns: Any, mode: str) -> Any:
+    """What the scenario did under `ns`: a value or an error, and what it logged, as plain data."""
+    log: list[Any] = []
+    try:
+        case = scenario(ns)
+        log = case.log
+        value = _drive(case, mode)
+    except Exception as error:  # the outcome under comparison
+        value = error
+    return {"value": dump(value), "log": dump(log)}
+
+
+def assert_same(scenario: Scenario, mode: str, *, raises: str | None = None) -> Any:
+    """callboard's outcome equals LangGraph's; `raises` names the error that LangGraph must have raised."""
+    expected = outcome(scenario, reference(), mode)
+    value = expected["value"]
+    error = value.get("error") if isinstance(value, dict) else None
+    assert error == raises, f"the scenario itself is wrong: {value}"
+    actual = outcome(scenario, candidate(), mode)
+
+    assert actual == expected
+    return expected
+
+
+def _drive(case: Case, mode: str) -> Any:
+    if mode in GRAPH_MODES:
+        runner, payload = _graph(case), case.seed if case.send else case.input
+        config, extra = case.config, {"context": case.context} if case.context is not None else {}
+    else:
+        runner, payload, extra = case.node, case.input, {}
+        config = _direct_config(case)
+    if mode in SYNC_MODES:
+        return runner.invoke(payload, config, **extra)
+    return asyncio.run(runner.ainvoke(payload, config, **extra))
+
+
+def _direct_config(case: Case) -> dict[str, Any]:
+    runtime = Runtime(context=case.context, store=case.store)
+    configurable = {"__pregel_runtime": runtime, **case.config.get("configurable", {})}
+    return {**case.config, "configurable": configurable}
+
+
+def _graph(case: Case) -> Any:
+    builder = _builder(case)
+    builder.add_node("tools", case.node)
+    if case.send:
+        payloads = case.input if isinstance(case.input, list) else [case.input]
+        packed = [[item] if item.get("type") == "tool_call" else item for item in payloads]
+        builder.add_conditional_edges(START, lambda _: [Send("tools", item) for item in packed], ["tools"])
+    else:
+        builder.add_edge(START, "tools")
+    if not case.parent:
+        return builder.compile(store=case.store)
+    outer = _builder(case)
+    outer.add_node("child", builder.compile())
+    outer.add_edge(START, "child")
+    return outer.compile(store=case.store)
+
+
+def _builder(case: Case) -> Any:
+    """A graph with one node, "other", that notes the state with which it was reached."""
+    context_schema = type(case.context) if case.context is not None else None
+    builder: Any = StateGraph(case.state, context_schema=context_schema)
+
+    def other(state: Any) -> None:
+        case.log.append(("other", state))
+
+    builder.add_node("other", other)
+    return builder

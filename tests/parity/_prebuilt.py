@@ -1,0 +1,57 @@
+"""The two namespaces a scenario can be given."""
+
+import importlib
+import os
+from types import SimpleNamespace
+from typing import Any
+
+NAMES = {
+    "langgraph.prebuilt.tool_node": (
+        "ToolNode",
+        "tools_condition",
+        "InjectedState",
+        "InjectedStore",
+        "ToolRuntime",
+        "ToolCallRequest",
+        "ToolCallWithContext",
+        "ToolInvocationError",
+        "msg_content_output",
+        "TOOL_CALL_ERROR_TEMPLATE",
+        "INVALID_TOOL_NAME_ERROR_TEMPLATE",
+        "TOOL_EXECUTION_ERROR_TEMPLATE",
+        "TOOL_INVOCATION_ERROR_TEMPLATE",
+    ),
+    "langgraph.prebuilt.tool_validator": ("ValidationNode",),
+    "langgraph.prebuilt.chat_agent_executor": (
+        "create_react_agent",
+        "AgentState",
+        "AgentStatePydantic",
+        "AgentStateWithStructuredResponse",
+        "AgentStateWithStructuredResponsePydantic",
+    ),
+    "langgraph.prebuilt.interrupt": (
+        "HumanInterrupt",
+        "HumanInterruptConfig",
+        "HumanResponse",
+        "ActionRequest",
+    ),
+}
+
+ALL_NAMES = [name for names in NAMES.values() for name in names]
+
+
+def reference() -> Any:
+    """langgraph.prebuilt, from the modules that define the names."""
+    found = {
+        name: getattr(importlib.import_module(module), name) for module, names in NAMES.items() for name in names
+    }
+    return SimpleNamespace(side="langgraph", **found)
+
+
+def candidate() -> Any:
+    """callboard; or LangGraph again, to check the battery itself, with CALLBOARD_PARITY=reference."""
+    if os.environ.get("CALLBOARD_PARITY") == "reference":
+        return reference()
+    callboard = importlib.import_module("callboard")
+    found = {name: getattr(callboard, name) for name in ALL_NAMES}
+    return SimpleNamespace(side="callboard", **found)

@@ -1,0 +1,213 @@
+"""Commands that tools return: checked, named, combined, and obeyed by the graph."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from langchain_core.messages import HumanMessage, RemoveMessage, ToolMessage
+from langchain_core.tools import StructuredTool
+from langgraph.graph.message import REMOVE_ALL_MESSAGES
+from langgraph.types import Command, Send
+
+from ._harness import Case, MessageList, asks, call, wants
+from .conftest import Same
+
+
+def message(id: str = "call-1", content: str = "done") -> ToolMessage:
+    return ToolMessage(content, tool_call_id=id, id=f"m-{id}-{content}")
+
+
+def gives(name: str, make: Callable[[], Any]) -> StructuredTool:
+    return StructuredTool.from_function(func=make, name=name, description="Give.")
+
+
+def single(ns: Any, make: Callable[[], Any], *, as_list: bool = False, **case: Any) -> Case:
+    state = [asks(call("give"))] if as_list else wants("give", foo="bar")
+    around: dict[str, Any] = {"state": MessageList} if as_list else {}
+    return Case(ns.ToolNode([gives("give", make)]), state, **around, **case)
+
+
+def clear() -> RemoveMessage:
+    return RemoveMessage(id=REMOVE_ALL_MESSAGES)
+
+
+DICT_COMMANDS: dict[str, Callable[[], Any]] = {
+    "an update with its message": lambda: Command(update={"foo": "new", "messages": [message()]}),
+    "an update with a message as dict": lambda: Command(
+        update={"messages": [{"role": "tool", "content": "d", "tool_call_id": "call-1", "id": "m"}]}
+    ),
+    "an update with more messages": lambda: Command(update={"messages": [message(), HumanMessage("h", id="h")]}),
+    "an update with two messages for the call": lambda: Command(
+        update={"messages": [message(content="a"), message(content="b")]}
+    ),
+    "an update and a goto": lambda: Command(update={"messages": [message()]}, goto="other"),
+    "an update and a goto list": lambda: Command(update={"messages": [message()]}, goto=["other"]),
+    "an update and a send": lambda: Command(update={"messages": [message()]}, goto=[Send("other", {"foo": "s"})]),
+    "a goto alone": lambda: Command(goto="other"),
+    "a goto of the end": lambda: Command(update={"messages": [message()]}, goto="__end__"),
+    "a removal of all messages": lambda: Command(update={"messages": [clear()]}),
+    "a list with a command and a message": lambda: [Command(update={"foo": "new"}), message()],
+    "a list with a command that holds the message": lambda: [
+        Command(update={"foo": "new"}),
+        Command(update={"messages": [message()]}),
+    ],
+    "a list with a message first": lambda: [message(), Command(goto="other")],
+    "a list with a send": lambda: [message(), Command(goto=[Send("other", {"foo": "s"})])],
+}
+
+
+@pytest.mark.parametrize("label", DICT_COMMANDS)
+def test_a_dict_state_receives(label: str, same: Same) -> None:
+    same(lambda ns: single(ns, DICT_COMMANDS[label]))
+
+
+REFUSED: dict[str, Callable[[], Any]] = {
+    "an update without a message": lambda: Command(update={"foo": "new"}),
+    "an update with an empty list": lambda: Command(update={"messages": []}),
+    "an update with a message for another call": lambda: Command(update={"messages": [message("other")]}),
+    "a goto and an update without a message": lambda: Command(update={"foo": "new"}, goto="other"),
+    "a removal beside another message": lambda: Command(update={"messages": [clear(), HumanMessage("h")]}),
+    "a list of messages for a dict state": lambda: Command(update=[message()]),
+    "a list of commands without a message": lambda: [Command(update={"foo": "a"}), Command(goto="other")],
+    "a list with the message in two commands": lambda: [
+        Command(update={"messages": [message()]}),
+        Command(update={"messages": [message()]}),
+    ],
+    "a list with the message beside a command that holds it": lambda: [
+        message(),
+        Command(update={"messages": [message()]}),
+    ],
+}
+
+
+@pytest.mark.parametrize("label", REFUSED)
+def test_a_dict_state_refuses(label: str, same: Same) -> None:
+    same(lambda ns: single(ns, REFUSED[label]), raises="ValueError")
+
+
+def test_a_refused_command_can_be_handled(same: Same) -> None:
+    def scenario(ns: Any) -> Case:
+        node = ns.ToolNode([gives("give", REFUSED["an update without a message"])], handle_tool_errors=True)
+        return Case(node, wants("give"))
+
+    same(scenario)
+
+
+LIST_COMMANDS: dict[str, Callable[[], Any]] = {
+    "a list update with its message": lambda: Command(update=[message()]),
+    "a list update and a goto": lambda: Command(update=[message()], goto="other"),
+    "a goto alone": lambda: Command(goto="other"),
+    "a removal of all messages": lambda: Command(update=[clear()]),
+    "a list with a message and a goto": lambda: [message(), Command(goto="other")],
+}
+
+
+@pytest.mark.parametrize("label", LIST_COMMANDS)
+def test_a_list_state_receives(label: str, same: Same) -> None:
+    same(lambda ns: single(ns, LIST_COMMANDS[label], as_list=True))
+
+
+@pytest.mark.parametrize("update", [{"messages": [message()]}, [], [message("other")]], ids=["dict", "empty", "foreign"])
+def test_a_list_state_refuses_the_wrong_update(update: Any, same: Same) -> None:
+    same(lambda ns: single(ns, lambda: Command(update=update), as_list=True), raises="ValueError")
+
+
+def test_a_list_of_calls_may_be_answered_with_a_dict_update(same: Same) -> None:
+    def scenario(ns: Any) -> Case:
+        node = ns.ToolNode([gives("give", DICT_COMMANDS["an update with its message"])])
+        return Case(node, [call("give")], send=True, seed={"foo": "bar"})
+
+    same(scenario)
+
+
+def test_a_list_of_calls_without_a_message_is_told_the_list_example(same: Same) -> None:
+    def scenario(ns: Any) -> Case:
+        node = ns.ToolNode([gives("give", lambda: Command(update={"foo": "x"}))])
+        return Case(node, [call("give")], send=True)
+
+    same(scenario, raises="ValueError")
+
+
+def test_commands_and_plain_results_are_returned_side_by_side(same: Same) -> None:
+    def scenario(ns: Any) -> Case:
+        tools = [
+            gives("one", lambda: Command(update={"foo": "new", "messages": [message("1")]})),
+            gives("two", lambda: "plain"),
+            gives("three", lambda: [message("3"), Command(update={"count": 3})]),
+        ]
+        calls = asks(call("one", id="1"), call("two", id="2"), call("three", id="3"))
+        return Case(ns.ToolNode(tools), {"messages": [calls]})
+
+    same(scenario)
+
+
+def test_commands_and_plain_results_are_lists_for_a_list_state(same: Same) -> None:
+    def scenario(ns: Any) -> Case:
+        tools = [gives("one", lambda: Command(update=[message("1")])), gives("two", lambda: "plain")]
+        return Case(ns.ToolNode(tools), [asks(call("one", id="1"), call("two", id="2"))], state=MessageList)
+
+    same(scenario)
+
+
+def test_commands_use_the_custom_messages_key(same_direct: Same) -> None:
+    def scenario(ns: Any) -> Case:
+        node = ns.ToolNode([gives("give", lambda: Command(update={"chat": [message()]}))], messages_key="chat")
+        return Case(node, {"chat": [asks(call("give"))]})
+
+    same_direct(scenario)
+
+
+def test_a_message_under_another_key_does_not_count(same_direct: Same) -> None:
+    def scenario(ns: Any) -> Case:
+        node = ns.ToolNode([gives("give", lambda: Command(update={"messages": [message()]}))], messages_key="chat")
+        return Case(node, {"chat": [asks(call("give"))]})
+
+    same_direct(scenario, raises="ValueError")
+
+
+PARENT: dict[str, Callable[[], Any]] = {
+    "an update without a message": lambda: Command(graph=Command.PARENT, update={"foo": "up"}),
+    "an update and a goto": lambda: Command(graph=Command.PARENT, update={"messages": [message()]}, goto="other"),
+    "a send": lambda: Command(graph=Command.PARENT, goto=[Send("other", {"foo": "sent"})]),
+    "a goto name": lambda: Command(graph=Command.PARENT, goto="other"),
+}
+
+
+@pytest.mark.parametrize("label", PARENT)
+def test_the_parent_graph_receives(label: str, same: Same) -> None:
+    same(lambda ns: single(ns, PARENT[label], parent=True))
+
+
+def test_sends_to_the_parent_are_combined_into_one_command(same: Same) -> None:
+    def scenario(ns: Any) -> Case:
+        tools = [
+            gives("one", lambda: Command(graph=Command.PARENT, goto=[Send("other", {"foo": "1"})])),
+            gives("two", lambda: Command(graph=Command.PARENT, goto=[Send("other", {"foo": "2"})])),
+        ]
+        calls = asks(call("one", id="1"), call("two", id="2"))
+        return Case(ns.ToolNode(tools), {"messages": [calls]}, parent=True)
+
+    same(scenario)
+
+
+def test_combined_sends_to_the_parent_drop_their_updates_and_stand_last(same_direct: Same) -> None:
+    def scenario(ns: Any) -> Case:
+        up = {"graph": Command.PARENT, "update": {"foo": "up"}}
+        tools = [
+            gives("one", lambda: Command(**up, goto=[Send("other", {"foo": "1"})])),
+            gives("two", lambda: "plain"),
+            gives("three", lambda: Command(**up, goto=["other"])),
+            gives("four", lambda: Command(graph=Command.PARENT, update={"foo": "only"})),
+        ]
+        calls = asks(*(call(tool.name, id=tool.name) for tool in tools))
+        return Case(ns.ToolNode(tools), {"messages": [calls]})
+
+    same_direct(scenario)
+
+
+def test_a_returned_command_is_not_changed(same: Same) -> None:
+    def scenario(ns: Any) -> Case:
+        kept = Command(update={"messages": [ToolMessage("d", tool_call_id="call-1", id="m")]})
+        return single(ns, lambda: kept, log=[kept])
+
+    same(scenario)

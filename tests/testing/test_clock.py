@@ -1,0 +1,249 @@
+"""The virtual clocks: `callboard.testing.backend` and its loops."""
+
+import asyncio
+import sys
+import threading
+import time
+from collections.abc import AsyncIterator
+
+import anyio
+import anyio.from_thread
+import anyio.lowlevel
+import anyio.to_thread
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from callboard.testing import (
+    VIRTUAL_ASYNCIO,
+    VirtualClockLoop,
+    backend,
+    backend_names,
+    eager_virtual_clock_loop,
+)
+
+
+async def test_an_hour_passes_at_once() -> None:
+    """Keeps habit 17: no real sleeping."""
+    real, virtual = time.monotonic(), anyio.current_time()
+    await anyio.sleep(3600)
+    assert anyio.current_time() - virtual == pytest.approx(3600)
+    assert time.monotonic() - real < 1
+
+
+async def test_a_deadline_of_an_hour_fires_at_once() -> None:
+    """A body that hangs is found without waiting for it."""
+    start = anyio.current_time()
+    with pytest.raises(TimeoutError):
+        with anyio.fail_after(3600):
+            await anyio.sleep_forever()
+    assert anyio.current_time() - start == pytest.approx(3600)
+
+
+async def test_several_days_pass_at_once() -> None:
+    """asyncio waits a day at a time at most; the clock goes on after it."""
+    start = anyio.current_time()
+    await anyio.sleep(10 * 86_400)
+    assert anyio.current_time() - start == pytest.approx(10 * 86_400)
+
+
+async def test_concurrent_sleeps_wake_in_the_order_of_their_deadlines() -> None:
+    """The clock jumps from timer to timer and passes none over."""
+    woken: list[tuple[float, float]] = []
+    start = anyio.current_time()
+
+    async def sleeper(seconds: float) -> None:
+        await anyio.sleep(seconds)
+        woken.append((seconds, anyio.current_time() - start))
+
+    with anyio.fail_after(10_000):
+        async with anyio.create_task_group() as tasks:
+            for seconds in (3600.0, 1.0, 60.0, 0.5):
+                tasks.start_soon(sleeper, seconds)
+    assert [seconds for seconds, _ in woken] == [0.5, 1.0, 60.0, 3600.0]
+    assert [at for _, at in woken] == pytest.approx([0.5, 1.0, 60.0, 3600.0])
+
+
+async def test_the_clock_stands_still_while_a_task_is_busy() -> None:
+    """Time passes only when every task waits."""
+    start = anyio.current_time()
+    for _ in range(100):
+        await anyio.lowlevel.checkpoint()
+    assert anyio.current_time() == start
+
+
+async def test_waiting_until_all_tasks_are_blocked_works() -> None:
+    """Keeps habit 18 on a virtual clock."""
+    reached: list[str] = []
+
+    async def waiter() -> None:
+        reached.append("blocked")
+        await anyio.sleep(3600)
+        reached.append("awake")
+
+    with anyio.fail_after(10):
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(waiter)
+            await anyio.wait_all_tasks_blocked()
+            assert reached == ["blocked"]
+            tasks.cancel_scope.cancel()
+
+
+@pytest.mark.parametrize("_again", [1, 2])
+@pytest.mark.backends("trio")
+async def test_each_test_has_a_clock_of_its_own(_again: int) -> None:
+    """Trio's clock starts at zero in every test."""
+    assert anyio.current_time() == pytest.approx(0, abs=1)
+    await anyio.sleep(1000)
+
+
+@pytest.mark.backends("asyncio")
+async def test_a_thread_wakes_a_virtual_loop_that_has_no_timer() -> None:
+    """Without a timer the loop waits for the world outside."""
+    woken = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    thread = threading.Timer(0.05, loop.call_soon_threadsafe, [woken.set])
+    thread.start()
+    await woken.wait()
+    thread.join()
+    assert loop.time() == 0
+
+
+@pytest.mark.backends("asyncio")
+async def test_a_thread_wakes_a_virtual_loop_that_jumps() -> None:
+    """A thread is heard between two jumps too."""
+    woken = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    thread = threading.Timer(0.05, loop.call_soon_threadsafe, [woken.set])
+    thread.start()
+    while not woken.is_set():
+        await asyncio.sleep(1)
+    thread.join()
+    assert loop.time() >= 1
+
+
+async def test_a_worker_thread_returns_its_result() -> None:
+    """Threads work on a virtual clock, as long as no deadline is around them."""
+    assert await anyio.to_thread.run_sync(lambda: anyio.from_thread.run_sync(lambda: 42)) == 42
+
+
+@pytest.mark.filterwarnings("error")
+def test_a_virtual_loop_waits_for_its_executor_when_it_is_closed() -> None:
+    """The timeout for it would be over at once."""
+    done = threading.Event()
+
+    def work() -> None:
+        time.sleep(0.05)
+        done.set()
+
+    async def main() -> None:
+        asyncio.get_running_loop().run_in_executor(None, work)
+
+    with asyncio.Runner(loop_factory=VirtualClockLoop) as runner:
+        runner.run(main())
+    assert done.is_set()
+
+
+def test_the_constant_runs_under_anyio_run() -> None:
+    """A backend is what `anyio.run` takes apart."""
+    name, options = VIRTUAL_ASYNCIO
+    anyio.run(anyio.sleep, 3600, backend=name, backend_options=options)
+
+
+@pytest.mark.parametrize("name", backend_names())
+def test_every_virtual_backend_runs_under_anyio_run(name: str) -> None:
+    """They serve outside of pytest too."""
+    library, options = backend(name)
+    anyio.run(anyio.sleep, 3600, backend=library, backend_options=options)
+
+
+def test_trio_gets_a_fresh_clock_each_time() -> None:
+    """A clock is for one run."""
+    assert backend("trio")[1]["clock"] is not backend("trio")[1]["clock"]
+
+
+def test_the_eager_backends_are_offered_where_the_interpreter_has_them() -> None:
+    """Keeps habit 16."""
+    has_eager = sys.version_info >= (3, 12)
+    assert ("asyncio-eager" in backend_names()) is has_eager
+    assert ("asyncio-eager" in backend_names(real_clock=True)) is has_eager
+
+
+@pytest.mark.skipif(sys.version_info >= (3, 12), reason="this interpreter has eager tasks")
+def test_an_eager_loop_without_eager_tasks_says_what_it_needs() -> None:
+    """Asking for what is not there is an error with a reason."""
+    with pytest.raises(RuntimeError, match=r"need Python 3\.12"):
+        eager_virtual_clock_loop()
+
+
+async def _starts_at_once() -> bool:
+    started: list[bool] = []
+
+    async def child() -> None:
+        started.append(True)
+
+    task = asyncio.create_task(child())
+    at_once = bool(started)
+    await task
+    return at_once
+
+
+@pytest.mark.backends("asyncio")
+async def test_only_the_eager_variant_starts_tasks_at_once(request: pytest.FixtureRequest) -> None:
+    """The eager variant is eager on a virtual clock."""
+    assert await _starts_at_once() is ("asyncio-eager" in request.node.name)
+
+
+@pytest.mark.real_clock
+@pytest.mark.backends("asyncio")
+async def test_only_the_eager_variant_starts_tasks_at_once_on_a_real_clock(
+    request: pytest.FixtureRequest,
+) -> None:
+    """The eager variant is eager on a real clock."""
+    assert await _starts_at_once() is ("asyncio-eager" in request.node.name)
+
+
+@pytest.mark.real_clock
+async def test_a_deadline_around_a_thread_holds_on_a_real_clock() -> None:
+    """The real clock does not jump while a worker thread is busy."""
+    with anyio.fail_after(5):
+        await anyio.to_thread.run_sync(time.sleep, 0.05)
+
+
+@pytest.mark.real_clock
+async def test_time_takes_its_time_on_a_real_clock() -> None:
+    """The marker `real_clock` does what it says."""
+    start = time.monotonic()
+    await anyio.sleep(0.05)
+    assert time.monotonic() - start >= 0.045
+
+
+@pytest.fixture
+async def opened() -> AsyncIterator[float]:
+    """An async fixture."""
+    await anyio.sleep(3600)
+    yield anyio.current_time()
+    await anyio.sleep(3600)
+
+
+async def test_async_fixtures_share_the_clock_of_their_test(opened: float) -> None:
+    """A fixture and its test run on one loop."""
+    assert anyio.current_time() == opened
+
+
+@settings(max_examples=3)
+@given(seconds=st.floats(1, 1e6))
+async def test_hypothesis_tests_run_on_every_backend(seconds: float) -> None:
+    """The fixture lives longer than one example, which is what hypothesis asks for."""
+    start = anyio.current_time()
+    await anyio.sleep(seconds)
+    assert anyio.current_time() - start == pytest.approx(seconds)
+
+
+@pytest.mark.trio
+async def test_a_test_of_pytest_trio_is_left_to_it(autojump_clock: object) -> None:
+    """Both plugins keep to their own."""
+    import trio
+
+    await trio.sleep(3600)
+    assert trio.current_time() == 3600

@@ -1,0 +1,245 @@
+"""`ScriptedModel` and the helpers that write what it says."""
+
+import time
+from typing import Any, cast
+
+import anyio
+import pytest
+from langchain_core.messages import AIMessage, AIMessageChunk, BaseMessage, HumanMessage, ToolMessage
+from langchain_core.tools import tool
+from pydantic import BaseModel
+
+from callboard.testing import ScriptedModel, ScriptEndedError, calls, tool_call
+
+
+@tool
+def search(query: str) -> str:
+    """Search for something."""
+    return query
+
+
+class Weather(BaseModel):
+    """What the weather is like."""
+
+    sunny: bool
+
+
+async def collect(model: ScriptedModel, text: str = "hi") -> list[AIMessageChunk]:
+    """Stream one reply from the model itself: LangChain's `astream` needs asyncio."""
+    with anyio.fail_after(10_000):
+        return [cast(AIMessageChunk, chunk.message) async for chunk in model._astream([HumanMessage(text)])]
+
+
+def joined(chunks: list[AIMessageChunk]) -> AIMessageChunk:
+    """Put the chunks of one reply together."""
+    total = chunks[0]
+    for chunk in chunks[1:]:
+        total = total + chunk
+    return total
+
+
+@pytest.mark.backends("asyncio")
+async def test_it_replays_texts_messages_calls_and_functions_in_order() -> None:
+    """A script may be written in every form that is convenient."""
+    model = ScriptedModel(
+        [
+            "one",
+            AIMessage("two", id="mine"),
+            [tool_call("search", query="three")],
+            lambda messages: f"four after {messages[-1].content}",
+        ]
+    )
+    with anyio.fail_after(5):
+        replies = [await model.ainvoke("go") for _ in range(4)]
+    assert [reply.content for reply in replies] == ["one", "two", "", "four after go"]
+    assert replies[2].tool_calls == [tool_call("search", "call_1", query="three")]
+    assert [reply.id for reply in replies] == ["reply_1", "mine", "reply_2", "reply_3"]
+
+
+def test_it_replays_from_sync_code() -> None:
+    """`invoke` needs no loop."""
+    model = ScriptedModel(["one", calls("search")])
+    assert model.invoke("hi").content == "one"
+    assert model.invoke("hi").tool_calls[0]["name"] == "search"
+
+
+def test_it_raises_the_errors_of_its_script() -> None:
+    """A provider that fails is one line of a script."""
+    model = ScriptedModel([ConnectionError("no route"), "better"])
+    with pytest.raises(ConnectionError, match="no route"):
+        model.invoke("hi")
+    assert model.invoke("hi").content == "better"
+
+
+@pytest.mark.parametrize(
+    ("script", "many"), [([], "0 replies"), (["a"], "1 reply"), (["a", "b"], "2 replies")]
+)
+def test_it_says_how_long_its_script_was_when_it_is_over(script: list[str], many: str) -> None:
+    """A test that asks too often learns why it failed."""
+    model = ScriptedModel(script)
+    for _ in script:
+        model.invoke("hi")
+    with pytest.raises(ScriptEndedError, match=f"the script has {many}, and"):
+        model.invoke("hi")
+
+
+def test_it_starts_again_when_it_loops() -> None:
+    """A looping script has no end, and its ids stay unique."""
+    model = ScriptedModel([calls("search"), "done"], loop=True)
+    replies = [model.invoke("hi") for _ in range(4)]
+    assert [reply.content for reply in replies] == ["", "done", "", "done"]
+    assert [reply.tool_calls[0]["id"] for reply in replies[::2]] == ["call_1", "call_2"]
+    assert len({reply.id for reply in replies}) == 4
+
+
+def test_it_records_what_each_request_got() -> None:
+    """Tests look at what the model saw."""
+    model = ScriptedModel(["one", "two"])
+    model.invoke([HumanMessage("first")])
+    model.invoke([HumanMessage("second"), AIMessage("then"), HumanMessage("third")])
+    assert [[message.content for message in request] for request in model.requests] == [
+        ["first"],
+        ["second", "then", "third"],
+    ]
+    assert model.requested_tools == [(), ()]
+
+
+def test_bound_models_record_the_tools_and_share_the_script() -> None:
+    """Binding gives a new model with the old script, as `create_react_agent` needs it."""
+    model = ScriptedModel(["one", "two"])
+    bound: Any = model.bind_tools([search], tool_choice="any")
+    assert bound.kwargs["tools"][0]["function"]["name"] == "search"
+    assert bound.kwargs["tool_choice"] == "any"
+    assert bound.invoke("hi").content == "one"
+    assert model.invoke("hi").content == "two"
+    assert model.requested_tools == [("search",), ()]
+
+
+def test_structured_output_comes_from_a_scripted_call() -> None:
+    """The model's answer for a schema is a tool call of its name."""
+    model = ScriptedModel([calls(("Weather", {"sunny": True}))])
+    assert model.with_structured_output(Weather).invoke("hi") == Weather(sunny=True)
+
+
+@pytest.mark.filterwarnings("ignore:create_react_agent has been moved")
+@pytest.mark.real_clock
+@pytest.mark.backends("asyncio")
+async def test_langgraphs_agent_accepts_it_with_bound_tools() -> None:
+    """The tools that were bound before are found by LangGraph's check."""
+    from langgraph.prebuilt import create_react_agent
+
+    model = ScriptedModel([calls(("search", {"query": "tea"})), "found"])
+    agent = create_react_agent(model.bind_tools([search]), [search])
+    with anyio.fail_after(60):
+        final = await agent.ainvoke({"messages": [HumanMessage("look")]})
+    assert [message.content for message in final["messages"]] == ["look", "", "tea", "found"]
+    with pytest.raises(ValueError, match="must match"):
+        create_react_agent(model.bind_tools([search]), [])
+
+
+async def test_it_streams_word_by_word() -> None:
+    """Token streams can be tested; no white space is lost."""
+    chunks = await collect(ScriptedModel(["  Here is\nthe  tea. "]))
+    assert [chunk.content for chunk in chunks if chunk.content] == ["  Here", " is", "\nthe", "  tea.", " "]
+    assert {chunk.id for chunk in chunks} == {"reply_1"}
+
+
+@pytest.mark.backends("asyncio")
+async def test_it_streams_through_langchain() -> None:
+    """`astream` and the events made from it see the words."""
+    model = ScriptedModel(["a b", "c d"])
+    with anyio.fail_after(5):
+        assert [chunk.content async for chunk in model.astream("hi") if chunk.content] == ["a", " b"]
+        events = [event async for event in model.astream_events("hi", version="v2")]
+    chunks = [event["data"] for event in events if event["event"] == "on_chat_model_stream"]
+    tokens = [data["chunk"].content for data in chunks if "chunk" in data]
+    assert [token for token in tokens if token] == ["c", " d"]
+
+
+async def test_it_streams_tool_calls_after_the_text() -> None:
+    """Streamed calls come as chunks and add up to the scripted calls."""
+    chunks = await collect(ScriptedModel([calls(("search", {"query": "tea"}), "ping", content="I look.")]))
+    total = joined(chunks)
+    assert total.content == "I look."
+    assert [len(chunk.tool_call_chunks) for chunk in chunks if chunk.tool_call_chunks] == [1, 1]
+    assert total.tool_calls == [tool_call("search", "call_1", query="tea"), tool_call("ping", "call_2")]
+
+
+async def test_a_stream_carries_usage_metadata_and_invalid_calls() -> None:
+    """Nothing of a message is lost on the way."""
+    broken = {"name": "search", "args": "no JSON", "id": "x", "error": None, "type": "invalid_tool_call"}
+    usage = {"input_tokens": 1, "output_tokens": 2, "total_tokens": 3}
+    message = AIMessage("", invalid_tool_calls=[broken], usage_metadata=usage, additional_kwargs={"a": 1})
+    total = joined(await collect(ScriptedModel([message])))
+    assert total.usage_metadata == usage
+    assert total.additional_kwargs == {"a": 1}
+    assert [call["args"] for call in total.invalid_tool_calls] == ["no JSON"]
+
+
+async def test_content_blocks_and_empty_replies_are_streamed_too() -> None:
+    """A stream has at least one chunk."""
+    blocks = AIMessage([{"type": "text", "text": "two words"}])
+    model = ScriptedModel([blocks, ""])
+    assert joined(await collect(model)).content == [{"type": "text", "text": "two words"}]
+    assert joined(await collect(model)).content == ""
+
+
+def test_it_streams_from_sync_code() -> None:
+    """`stream` needs no loop."""
+    chunks = list(ScriptedModel(["a b"]).stream("hi"))
+    assert [chunk.content for chunk in chunks if chunk.content] == ["a", " b"]
+
+
+async def test_a_delay_passes_on_the_clock_of_the_backend() -> None:
+    """A slow model is slow in virtual time only, and can be cancelled."""
+    model = ScriptedModel(["slow", "slow"], delay=3600)
+    start, real = anyio.current_time(), time.monotonic()
+    assert joined(await collect(model)).content == "slow"
+    assert anyio.current_time() - start == pytest.approx(3600)
+    with anyio.move_on_after(10) as scope:
+        await collect(model)
+    assert scope.cancelled_caught
+    assert time.monotonic() - real < 5
+
+
+def test_ids_are_new_to_the_conversation() -> None:
+    """A second model in the same thread overwrites nothing that the first one said."""
+    history: list[BaseMessage] = [AIMessage("", id="reply_1", tool_calls=[tool_call("search", "call_1")])]
+    history.append(ToolMessage("tea", tool_call_id="call_1"))
+    reply = ScriptedModel([calls("search", "ping")]).invoke(history)
+    assert reply.id == "reply_2"
+    assert [call["id"] for call in reply.tool_calls] == ["call_2", "call_3"]
+
+
+def test_ids_of_another_form_are_repeated_as_written() -> None:
+    """Models that repeat an id can be played."""
+    repeated = AIMessage("", tool_calls=[tool_call("search", "same"), tool_call("search", "same")])
+    model = ScriptedModel([repeated, repeated])
+    ids = [call["id"] for _ in range(2) for call in model.invoke("hi").tool_calls]
+    assert ids == ["same"] * 4
+
+
+def test_a_script_is_not_changed_by_playing_it() -> None:
+    """The same message can be part of several scripts."""
+    line = AIMessage("", tool_calls=[tool_call("search")])
+    ScriptedModel([line]).invoke("hi")
+    assert line.id is None
+    assert line.tool_calls[0]["id"] is None
+
+
+def test_calls_numbers_its_calls_and_keeps_given_ids() -> None:
+    """A message for a tool node is written in one line."""
+    message = calls(
+        "ping", ("search", {"query": "tea"}), tool_call("search", "mine", query="cake"), content="hm"
+    )
+    assert message.content == "hm"
+    assert message.tool_calls == [
+        tool_call("ping", "call_1"),
+        tool_call("search", "call_2", query="tea"),
+        tool_call("search", "mine", query="cake"),
+    ]
+
+
+def test_arguments_may_have_any_name() -> None:
+    """A tool with an argument `name` can be called."""
+    assert tool_call("greet", None, name="Ada", call_id="x")["args"] == {"name": "Ada", "call_id": "x"}
