@@ -6,11 +6,12 @@ Knows no LangChain: a call is a mapping, its body an async function, its result 
 import asyncio
 import math
 import warnings
-from collections.abc import Awaitable, Callable, Generator, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterable, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
-from typing import Any, Generic, NoReturn, TypeVar
+from functools import partial
+from typing import Any, Generic, NoReturn, TypeVar, TypeVarTuple, Unpack
 
 from anyio import current_effective_deadline
 
@@ -29,6 +30,7 @@ from callboard.exceptions import (
 
 T = TypeVar("T")
 R = TypeVar("R")
+Args = TypeVarTuple("Args")
 
 DEFAULT_GRACE = 5.0
 """Seconds of clean-up after a cancel where nobody said otherwise."""
@@ -294,12 +296,18 @@ class SupervisedCall(_Timed, Generic[T]):
                 cause = exc
         raise DeadlineExceededError(self.name, self.id, budget, started=self._attempts > 0) from cause
 
-    async def attempt(self, body: Callable[[Attempt], Awaitable[R]], threads: ThreadPlaces | None = None) -> R:
+    async def attempt(
+        self,
+        threads: ThreadPlaces | None,
+        body: Callable[[Attempt, Unpack[Args]], Coroutine[Any, Any, R]],
+        *args: Unpack[Args],
+    ) -> R:
         """Run a body once: wait for its places, start it, end it when its timeout is over.
 
         Args:
-            body: takes the attempt, for `Attempt.run_in_thread`.
             threads: where a body that runs in a thread finds its thread.
+            body: takes the attempt, for `Attempt.run_in_thread`, and `args`.
+            args: for the body.
 
         Raises:
             CallRejectedError: if there is no place for it.
@@ -315,8 +323,8 @@ class SupervisedCall(_Timed, Generic[T]):
             self._attempts += 1
             self.running = True
             if self.policy.timeout is None and not self._observers:
-                return await body(attempt)
-            return await self._watched(attempt, body)
+                return await body(attempt, *args)
+            return await self._watched(partial(body, attempt, *args))
         except asyncio.CancelledError as exc:
             if not self.loop.cancelled_itself(exc):
                 raise
@@ -337,18 +345,18 @@ class SupervisedCall(_Timed, Generic[T]):
             self.waiting = False
             self._queue_wait += self.loop.now() - since
 
-    async def _watched(self, attempt: Attempt, body: Callable[[Attempt], Awaitable[R]]) -> R:
+    async def _watched(self, body: Callable[[], Coroutine[Any, Any, R]]) -> R:
         error: BaseException | None = None
         self._tell("started", queue_wait=self._queue_wait)
         try:
-            return await (body(attempt) if self.policy.timeout is None else self._timed(attempt, body))
+            return await (body() if self.policy.timeout is None else self._timed(body))
         except BaseException as exc:
             error = exc
             raise
         finally:
             self._tell("attempt_ended", error=error)
 
-    async def _timed(self, attempt: Attempt, body: Callable[[Attempt], Awaitable[R]]) -> R:
+    async def _timed(self, body: Callable[[], Coroutine[Any, Any, R]]) -> R:
         timeout = self.policy.timeout
         assert timeout is not None
         deadline = self.loop.now() + timeout
@@ -357,7 +365,7 @@ class SupervisedCall(_Timed, Generic[T]):
         try:
             with self.loop.scope(deadline, self.grace) as scope:
                 try:
-                    return await body(attempt)
+                    return await body()
                 except Exception as exc:
                     if not scope.cancel_called:
                         raise

@@ -5,7 +5,7 @@ Names and meanings were read from langgraph 1.2; `tests/test_langgraph_keys.py` 
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any, Protocol, cast
 
 from anyio import to_thread
 from langchain_core.runnables import RunnableConfig
@@ -173,6 +173,12 @@ def question_id(namespace: str, answered: int) -> str:
     return _interrupt_id(namespace, answered)
 
 
+class AnswerKeeper(Protocol):
+    """Where accepted answers go."""
+
+    def accepted(self, key: str, answers: list[Any]) -> None: ...
+
+
 class CallScratchpad(PregelScratchpad):
     """What `interrupt()` and graphs below a call count and look up; made for every call, so made cheaply.
 
@@ -181,22 +187,25 @@ class CallScratchpad(PregelScratchpad):
     Args:
         around: the one of the task around the call.
         resume: answers to the call's own questions, in order.
-        on_answers: told all of them each time one has been accepted.
+        keeper: told all of them, for `key`, each time one has been accepted.
+        key: the call's name in its batch.
         forward: takes the other writes.
     """
 
-    __slots__ = ("_asked", "_forward", "_on_answers", "_resume", "_subgraphs", "around")
+    __slots__ = ("_asked", "_forward", "_keeper", "_key", "_resume", "_subgraphs", "around")
 
     def __init__(
         self,
         around: PregelScratchpad | None,
         resume: list[Any] | None,
-        on_answers: Callable[[list[Any]], None],
+        keeper: AnswerKeeper,
+        key: str,
         forward: Send | None,
     ) -> None:
         self.around = around
         self._resume = resume
-        self._on_answers = on_answers
+        self._keeper = keeper
+        self._key = key
         self._forward = forward
         self._asked = self._subgraphs = 0
 
@@ -231,10 +240,11 @@ class CallScratchpad(PregelScratchpad):
         # Plain answers are turned into answers by id before a call sees them.
         return None
 
-    def send(self, writes: Writes) -> None:
+    def __call__(self, writes: Writes) -> None:
+        """The call's `send`."""
         for channel, value in writes:
             if channel == RESUME:
-                self._on_answers(list(value))
+                self._keeper.accepted(self._key, list(value))
             elif self._forward is not None:
                 self._forward([(channel, value)])
 
@@ -253,7 +263,7 @@ def call_configurable(
     keys: dict[str, Any] = {
         **conf,
         CONFIG_KEY_SCRATCHPAD: scratchpad,
-        CONFIG_KEY_SEND: scratchpad.send,
+        CONFIG_KEY_SEND: scratchpad,
         CONFIG_KEY_CHECKPOINT_NS: namespace,
     }
     if resume_map:

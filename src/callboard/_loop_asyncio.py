@@ -10,7 +10,7 @@ import math
 import threading
 from collections.abc import Generator
 from contextlib import contextmanager
-from contextvars import ContextVar, Token
+from contextvars import ContextVar, copy_context
 from types import TracebackType
 from typing import Self
 
@@ -32,6 +32,7 @@ class AsyncioScope:
     """
 
     __slots__ = (
+        "_around",
         "_before",
         "_deadline",
         "_entered",
@@ -42,7 +43,6 @@ class AsyncioScope:
         "_sent",
         "_shields",
         "_timer",
-        "_token",
         "cancel_called",
         "task",
     )
@@ -69,7 +69,8 @@ class AsyncioScope:
         self._loop = task.get_loop()
         self._before = task.cancelling()
         self._entered = True
-        self._token: Token[AsyncioScope | None] = _innermost.set(self)
+        self._around = outer
+        _innermost.set(self)
         if self._deadline != math.inf:
             self._timer = self._loop.call_at(self._deadline, self.cancel)
         return self
@@ -77,7 +78,7 @@ class AsyncioScope:
     def __exit__(
         self, exc_type: type[BaseException] | None, exc: BaseException | None, tb: TracebackType | None
     ) -> bool:
-        _innermost.reset(self._token)
+        _innermost.set(self._around)  # not by token: 10,000 waiting calls would keep as many
         self._entered = False
         if self._timer is not None:
             self._timer.cancel()
@@ -156,6 +157,9 @@ class AsyncioNursery:
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
+        # One for all callbacks, instead of one for each.
+        self._context = copy_context()
+        self._on_end = self._ended
         self._children: dict[asyncio.Task[None], AsyncioScope] = {}
         self._empty: asyncio.Future[None] | None = None
         self._cancelled = False
@@ -166,7 +170,7 @@ class AsyncioNursery:
         task = self._loop.create_task(child(scope))
         if not task.done():  # an eager task may have ended already
             self._children[task] = scope
-        task.add_done_callback(self._ended)
+        task.add_done_callback(self._on_end, context=self._context)
 
     def _ended(self, task: "asyncio.Task[None]") -> None:
         self._children.pop(task, None)

@@ -3,7 +3,7 @@
 import random
 import sqlite3
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 
@@ -20,7 +20,7 @@ def make_database(directory: Path, *, seed: int, rows: int = 5_000) -> Path:
 
 
 @contextmanager
-def temporary_database(*, seed: int, rows: int = 5_000) -> Iterator[Path]:
+def temporary_database(*, seed: int, rows: int = 5_000) -> Generator[Path, None, None]:
     """Keep a database in a directory of its own for the length of the block.
 
     It blocks: enter it before the event loop starts.

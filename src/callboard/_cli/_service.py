@@ -4,7 +4,7 @@
 closed or it gets SIGTERM. Standard input is the leash: the system closes it when the parent dies, however it
 dies.
 
-- `/item/<n>` answers with JSON after a latency that depends on the seed and `n` only; a few are slow, a few fail.
+- `/item/<n>` answers after a latency that depends on the seed and `n` only; a few are slow, a few fail.
 - `/hang` takes the request and never answers.
 - `/stats` tells what the service has seen.
 """
@@ -19,7 +19,7 @@ import re
 import signal
 import sys
 import threading
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from dataclasses import asdict, dataclass
 from http import HTTPStatus
@@ -232,7 +232,7 @@ def main() -> None:
 
 
 @asynccontextmanager
-async def running_service(seed: int) -> AsyncIterator[str]:
+async def running_service(seed: int) -> AsyncGenerator[str, None]:
     """Run the service in its own process for the length of the block; the value is its base URL."""
     process = await _start(seed)
     try:
@@ -249,8 +249,8 @@ async def _start(seed: int) -> Process:
     # this folder off its path. A session of its own: Ctrl-C is for the parent, which then ends the service.
     command = [sys.executable, "-P", __file__, "--seed", str(seed)]
     with anyio.CancelScope(shield=True):  # a start cancelled half-way would leave a process that nobody holds
-        process = await anyio.open_process(command, stderr=None, start_new_session=True)
-    return process
+        return await anyio.open_process(command, stderr=None, start_new_session=True)
+    raise AssertionError("the scope above is never cancelled")
 
 
 async def _port(process: Process) -> int:

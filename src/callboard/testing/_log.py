@@ -10,7 +10,7 @@ from typing import Literal, TypeAlias
 import anyio
 
 Kind: TypeAlias = Literal["started", "finished", "raised", "cancelled", "cleaned up"]
-"""What can happen to a call: `cancelled` when cancellation arrives, `cleaned up` when clean-up is complete."""
+"""What can happen to a call: `cancelled` when cancellation arrives, `cleaned up` when clean-up is over."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

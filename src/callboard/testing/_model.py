@@ -69,8 +69,8 @@ class ScriptedModel(BaseChatModel):
     """A chat model that answers with the replies of a script, one a request.
 
     `ScriptedModel([calls("search"), "Here is what I found."])` asks for a tool call, then says a text.
-    Missing ids of messages and tool calls are filled in: `reply_1`, `call_1` and so on, new to the conversation.
-    A streamed reply comes word by word. All models bound from this one share its script and its records.
+    Missing ids of messages and calls are filled in: `reply_1`, `call_1` and so on, new to the conversation. A
+    streamed reply comes word by word. All models bound from this one share its script and its records.
 
     The model itself runs on asyncio and trio. LangChain's `ainvoke` and `astream` around it need asyncio,
     whatever the model: its callbacks are tasks of asyncio.

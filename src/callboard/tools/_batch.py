@@ -3,7 +3,6 @@
 import warnings
 from collections.abc import Awaitable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, cast
 
 from langchain_core.callbacks import AsyncCallbackManager
@@ -23,7 +22,7 @@ from callboard.tools._callbacks import manager_for
 from callboard.tools._errors import ErrorPolicy, error_message, raise_invalid_arguments, unknown_tool
 from callboard.tools._inject import inject
 from callboard.tools._input import Requested
-from callboard.tools._invoke import invoke
+from callboard.tools._invoke import invoke, own_copy
 from callboard.tools._ledger import Ledger, call_key
 from callboard.tools._plan import Plan, plan_for
 from callboard.tools._results import Output, ResultRules
@@ -118,7 +117,7 @@ class ToolBatch:
             call,
             setup.policies.get(name, setup.default_policy),
             [*limiters, *self._wide] if self._wide else limiters,
-            _Run(self, key, call, index).run,
+            _Run(self, key, call, index),
             around,
         )
         return key, supervised
@@ -149,16 +148,8 @@ class ToolBatch:
                 self.ledger.finished(key, call.result)
 
     def config_for(self, key: str, index: int) -> RunnableConfig:
-        """The config of one call: its own copies, and its own place to interrupt from."""
-        config = cast(
-            "RunnableConfig",
-            {
-                **self._config,
-                "tags": self._config["tags"].copy(),
-                "metadata": self._config["metadata"].copy(),
-                "configurable": self.ledger.configurable(key),
-            },
-        )
+        """The config of one call: the batch's, with a place of its own to interrupt from."""
+        config = cast("RunnableConfig", {**self._config, "configurable": self.ledger.configurable(key)})
         if index and "run_id" in config:  # it names one run, the first
             del config["run_id"]
         return config
@@ -168,7 +159,7 @@ class ToolBatch:
         return ToolRuntime(
             state=self._state,
             tool_call_id=call["id"],
-            config=config,
+            config=own_copy(config),
             context=runtime.context,
             store=runtime.store,
             stream_writer=self._writer,
@@ -205,15 +196,17 @@ class _Run:
         self._index = index
         self._signal: GraphBubbleUp | None = None
 
-    async def run(self, supervised: SupervisedCall[Output]) -> Output:
+    async def __call__(self, supervised: SupervisedCall[Output]) -> Output:
         """From the call to its output; an error that is handled here or below becomes a message."""
         batch, setup = self._batch, self._batch.setup
         self._supervised = supervised
         self._config = batch.config_for(self._key, self._index)
-        inner = self._direct if setup.link is None else self._through_link
         setup.live.add(supervised)
         try:
-            output = await (inner() if supervised.policy.budget is None else supervised.within_budget(inner))
+            if supervised.policy.budget is None:
+                output = await self._inner()
+            else:
+                output = await supervised.within_budget(self._inner)
         except Exception as error:
             content = setup.errors.last_content(error)
             if content is None:
@@ -225,10 +218,12 @@ class _Run:
         await batch.keep(self._key, output)
         return output
 
-    def _direct(self) -> Awaitable[Output]:
-        tools = self._batch.setup.tools
-        tool = tools.get(self._call["name"])
-        return _now(unknown_tool(self._call, tools)) if tool is None else self._execute(self._call, tool, None)
+    def _inner(self) -> Awaitable[Output]:
+        setup = self._batch.setup
+        if setup.link is not None:
+            return self._through_link()
+        tool = setup.tools.get(self._call["name"])
+        return _now(unknown_tool(self._call, setup.tools)) if tool is None else self._execute(self._call, tool, None)
 
     async def _through_link(self) -> Output:
         setup, runtime = self._batch.setup, self._runtime()
@@ -267,12 +262,11 @@ class _Run:
         if not plan.injected.none:
             ready = inject(call, plan.injected, self._runtime() if request is None else request.runtime, setup.messages_key)
         if request is not None:
-            config = cast("RunnableConfig", {**config})  # an execution takes the run id out of its own copy
-        body = partial(invoke, plan, ready, config, batch.manager(plan))
+            config = own_copy(config)  # a run uses its config up, and there may be more than one
         threads = setup.threads if plan.kind == "sync" else None
         try:
             try:
-                response = await self._supervised.attempt(body, threads)
+                response = await self._supervised.attempt(threads, invoke, plan, ready, config, batch.manager(plan))
             except ValidationError as error:
                 raise_invalid_arguments(error, call, plan.injected.names)
             return batch.rules.checked(response, call)

@@ -41,21 +41,58 @@ def manager_for(tool: BaseTool, config: RunnableConfig) -> AsyncCallbackManager:
     )
 
 
+class _LazyChild:
+    """Callbacks for whatever a body runs, made when somebody looks; nobody does, most of the time.
+
+    Every attribute that the managers' `__init__` would have set is its own copy all the same.
+    """
+
+    _run: "ToolRun"
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "parent_run_id":
+            value: Any = self._run.id
+        elif name in ("handlers", "inheritable_handlers"):
+            value = self._run.around.inheritable_handlers.copy()
+        elif name in ("tags", "inheritable_tags"):
+            value = self._run.around.inheritable_tags.copy()
+        elif name in ("metadata", "inheritable_metadata"):
+            value = self._run.around.inheritable_metadata.copy()
+        else:
+            raise AttributeError(name)
+        setattr(self, name, value)
+        return value
+
+
+class _AsyncChild(_LazyChild, AsyncCallbackManager):
+    """Where the body is async."""
+
+
+class _SyncChild(_LazyChild, CallbackManager):
+    """Where it is not."""
+
+
 class ToolRun:
     """One run of a tool, as its handlers see it; says nothing where there are none."""
 
-    __slots__ = ("_manager", "_tool", "id", "is_watched")
+    __slots__ = ("_id", "_tool", "around", "is_watched")
 
     def __init__(self, tool: BaseTool, manager: AsyncCallbackManager, run_id: UUID | None) -> None:
         self._tool = tool
-        self._manager = manager
+        self.around = manager
         self.is_watched = bool(manager.handlers)
-        self.id = uuid7() if run_id is None else run_id
+        self._id = run_id
+
+    @property
+    def id(self) -> UUID:
+        if self._id is None:
+            self._id = uuid7()
+        return self._id
 
     @property
     def manager(self) -> AsyncCallbackManagerForToolRun:
         """What a tool with a `run_manager` parameter is given."""
-        around = self._manager
+        around = self.around
         return AsyncCallbackManagerForToolRun(
             run_id=self.id,
             handlers=around.handlers,
@@ -69,17 +106,10 @@ class ToolRun:
 
     def child(self, *, sync: bool) -> AsyncCallbackManager | CallbackManager:
         """The callbacks for whatever the body runs in its turn."""
-        around = self._manager
-        kind = CallbackManager if sync else AsyncCallbackManager
-        return kind(
-            handlers=around.inheritable_handlers.copy(),
-            inheritable_handlers=around.inheritable_handlers.copy(),
-            parent_run_id=self.id,
-            tags=around.inheritable_tags.copy(),
-            inheritable_tags=around.inheritable_tags.copy(),
-            metadata=around.inheritable_metadata.copy(),
-            inheritable_metadata=around.inheritable_metadata.copy(),
-        )
+        kind = _SyncChild if sync else _AsyncChild
+        child = kind.__new__(kind)
+        child._run = self
+        return child
 
     async def started(self, call: ToolCall, run_name: str | None) -> None:
         tool = self._tool
@@ -88,7 +118,7 @@ class ToolRun:
             "on_tool_start",
             {"name": tool.name, "description": tool.description},
             str(inputs),
-            metadata=self._manager.metadata,
+            metadata=self.around.metadata,
             color="green",
             name=run_name,
             inputs=inputs,
@@ -102,8 +132,8 @@ class ToolRun:
         await self._tell("on_tool_error", error, tool_call_id=call_id)
 
     async def _tell(self, event: str, *args: object, **kwargs: object) -> None:
-        kwargs |= {"run_id": self.id, "parent_run_id": self._manager.parent_run_id, "tags": self._manager.tags}
-        await _tell(self._manager.handlers, event, *args, **kwargs)
+        kwargs |= {"run_id": self.id, "parent_run_id": self.around.parent_run_id, "tags": self.around.tags}
+        await _tell(self.around.handlers, event, *args, **kwargs)
 
 
 async def _tell(handlers: Sequence[BaseCallbackHandler], event: str, *args: object, **kwargs: object) -> None:

@@ -5,7 +5,6 @@ langchain-core's, held to it by `tests/tools/test_invocation_matches_langchain.p
 are used where they decide what the caller sees.
 """
 
-from collections.abc import Callable
 from functools import partial
 from typing import Any, cast
 
@@ -30,35 +29,37 @@ from callboard.tools._plan import ArgsModel, Plan
 
 
 async def invoke(
-    plan: Plan, call: ToolCall, config: RunnableConfig, manager: AsyncCallbackManager, attempt: Attempt
+    attempt: Attempt, plan: Plan, call: ToolCall, config: RunnableConfig, manager: AsyncCallbackManager
 ) -> object:
     """Run a tool for a tool call and return what `tool.ainvoke` would.
 
     Args:
-        plan: how to run it.
-        call: with its injected arguments filled in.
-        config: complete, and this call's own.
-        manager: the callback manager of the tool.
         attempt: whose thread a sync tool takes.
+        plan: how to run it.
+        call: with its injected arguments filled in; stays as it is.
+        config: complete, with a `configurable` of its own; is used up.
+        manager: the callback manager of the tool.
     """
     tool = plan.tool
     if plan.kind == "foreign":
         return await run_on_asyncio(partial(tool.ainvoke, cast("Any", {**call, "type": "tool_call"}), config))
     run = ToolRun(tool, manager, config.pop("run_id", None))
-    call = {**call, "args": call["args"].copy()}
     if run.is_watched:
         await run.started(call, config.get("run_name"))
     try:
         try:
             args, kwargs = _arguments(plan, call)
-            undo = _enter_context(plan, config, run, kwargs)
+            before = var_child_runnable_config.get()
+            tracing = _enter_context(plan, config, run, kwargs)
             try:
                 if plan.kind == "sync":
                     response = await attempt.run_in_thread(partial(plan.fn, *args, **kwargs))
                 else:
                     response = await plan.fn(*args, **kwargs)
             finally:
-                undo()
+                var_child_runnable_config.set(before)
+                if tracing is not None:
+                    _restore_tracing(tracing)
             content, artifact = (response, None) if tool.response_format == "content" else _pair(response)
             status = "success"
         except (ValidationError, ValidationErrorV1, ToolException) as error:
@@ -82,28 +83,35 @@ def _handled_by_tool(tool: BaseTool, error: Exception) -> Any:
     raise error
 
 
-def _enter_context(plan: Plan, config: RunnableConfig, run: ToolRun, kwargs: dict[str, Any]) -> Callable[[], None]:
-    """Supply what the body finds in its arguments and in its context; returns what undoes the latter."""
+def _enter_context(
+    plan: Plan, config: RunnableConfig, run: ToolRun, kwargs: dict[str, Any]
+) -> dict[str, Any] | None:
+    """Supply what the body finds in its arguments and in its context; returns the tracing that was there."""
     sync = plan.kind == "sync"
     if plan.run_manager:
         kwargs["run_manager"] = run.manager.get_sync() if sync else run.manager
     if plan.callbacks:
         kwargs["callbacks"] = run.child(sync=sync)
     if plan.config_param is not None:
-        kwargs[plan.config_param] = config
-    return _set_context(_child_config(config, run.child(sync=sync)))
+        kwargs[plan.config_param] = own_copy(config)
+    child = _child_config(config, run.child(sync=sync))
+    if run.is_watched:
+        return _set_config_context(child)[1]
+    # Without a tracer among the handlers there is no LangSmith parent to set.
+    var_child_runnable_config.set(child)
+    return None
 
 
 def _arguments(plan: Plan, call: ToolCall) -> tuple[tuple[Any, ...], dict[str, Any]]:
     call_id = call["id"]
     if plan.model is None or (plan.model.call_id and call_id is None):
-        return plan.tool._to_args_and_kwargs(call["args"], call_id)
+        return plan.tool._to_args_and_kwargs(call["args"].copy(), call_id)
     return (), _read(plan.model, plan.direct, call["args"], call_id)
 
 
 def _read(model: ArgsModel, direct: frozenset[str], written: dict[str, Any], call_id: str | None) -> dict[str, Any]:
-    for name in model.call_id:
-        written[name] = call_id
+    if model.call_id:
+        written = {**written, **dict.fromkeys(model.call_id, call_id)}
     values = model.validate(written)
     arguments = {name: getattr(values, name) for name in written if name in model.names}
     for name in model.optional:
@@ -119,37 +127,30 @@ def _read(model: ArgsModel, direct: frozenset[str], written: dict[str, Any], cal
 
 def _child_config(config: RunnableConfig, callbacks: Any) -> RunnableConfig:
     """The config of whatever the body runs: its own copies, without the names of this run."""
-    child = cast(
+    config["tags"] = config["tags"].copy()
+    config["metadata"] = config["metadata"].copy()
+    config["callbacks"] = callbacks
+    config.pop("run_name", None)
+    return config
+
+
+def own_copy(config: RunnableConfig) -> RunnableConfig:
+    """A config that may be changed without anybody noticing."""
+    return cast(
         "RunnableConfig",
         {
             **config,
             "tags": config["tags"].copy(),
             "metadata": config["metadata"].copy(),
             "configurable": config["configurable"].copy(),
-            "callbacks": callbacks,
         },
     )
-    child.pop("run_name", None)
-    child.pop("run_id", None)
-    return child
 
 
-def _set_context(config: RunnableConfig) -> Callable[[], None]:
-    """Make `config` the one of the context; returns what undoes it."""
-    if not getattr(config["callbacks"], "handlers", None):
-        # Without a tracer among the handlers there is no LangSmith parent to set.
-        token = var_child_runnable_config.set(config)
-        return partial(var_child_runnable_config.reset, token)
-    token, before = _set_config_context(config)
+def _restore_tracing(before: dict[str, Any]) -> None:
+    from langsmith.run_helpers import _set_tracing_context
 
-    def undo() -> None:
-        var_child_runnable_config.reset(token)
-        if before is not None:
-            from langsmith.run_helpers import _set_tracing_context
-
-            _set_tracing_context(before)
-
-    return undo
+    _set_tracing_context(before)
 
 
 def _pair(response: object) -> tuple[Any, Any]:

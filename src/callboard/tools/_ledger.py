@@ -7,7 +7,6 @@ each finished call. Outside, the caller holds it. Plain dicts and LangGraph type
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
 from langchain_core.messages import ToolCall
@@ -130,12 +129,14 @@ class Ledger:
         scratchpad = CallScratchpad(
             None if self._task is None else self._task.scratchpad,
             self._answers_for(record) if record else None,
-            partial(self._accepted, key),
+            self,
+            key,
             None if self._task is None else self._task.send,
         )
         return call_configurable(self._conf, self._namespace(key), scratchpad, self._answers)
 
-    def _accepted(self, key: str, answers: list[Any]) -> None:
+    def accepted(self, key: str, answers: list[Any]) -> None:
+        """Note the answers that a call has accepted so far."""
         self.records.setdefault(key, {})["answers"] = answers
 
     def _namespace(self, key: str) -> str:
