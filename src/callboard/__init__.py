@@ -1,12 +1,12 @@
 """callboard: tool calls of LLM agents as supervised tasks, on asyncio and trio.
 
-    layer 5   testing  telemetry  _cli      observers, fakes, the `callboard` command
-    layer 4   agent                         the ReAct loop
-    layer 3   tools  middleware  _langgraph LangChain tools as supervised calls, and links around them
-    layer 2                                 (actors)
-    layer 1   _call  _limits  _threads      a supervised call and its batch; places, threads,
-              _bridge  _loop*  _events      the event loops and the bridges between them
-    layer 0   exceptions  _types            the vocabulary
+    layer 5   testing  _cli                       fakes and virtual clocks; the `callboard` command
+    layer 4   agent                               the ReAct loop
+    layer 3   tools  middleware  _langgraph       LangChain tools as supervised calls, and links around them
+    layer 1   _call  _attempt  _time  _events     one supervised call and a batch of them
+              _limits  _threads                   places in the queue, worker threads
+              _loop*  _current_loop  _bridge      asyncio and trio, and the bridges
+    layer 0   _types  exceptions                  the vocabulary
 
 A module imports only from its own layer and from those below. Names are loaded when they are first asked
 for: `import callboard` costs nothing, `from callboard import ToolNode` costs LangGraph.
@@ -17,11 +17,25 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     # 0: vocabulary
+    # 1: supervised calls
+    from callboard._events import observe as observe
+    from callboard._time import cleanup as cleanup
+    from callboard._time import remaining as remaining
     from callboard._types import CallEvent as CallEvent
     from callboard._types import CallPolicy as CallPolicy
     from callboard._types import Limit as Limit
     from callboard._types import Rate as Rate
     from callboard._types import Statistics as Statistics
+
+    # 4: the agent
+    from callboard.agent._react import Agent as Agent
+    from callboard.agent._react import create_react_agent as create_react_agent
+    from callboard.agent._state import AgentState as AgentState
+    from callboard.agent._state import AgentStatePydantic as AgentStatePydantic
+    from callboard.agent._state import AgentStateWithStructuredResponse as AgentStateWithStructuredResponse
+    from callboard.agent._state import (
+        AgentStateWithStructuredResponsePydantic as AgentStateWithStructuredResponsePydantic,
+    )
     from callboard.exceptions import AbandonedThreadWarning as AbandonedThreadWarning
     from callboard.exceptions import CallboardError as CallboardError
     from callboard.exceptions import CallboardWarning as CallboardWarning
@@ -32,10 +46,7 @@ if TYPE_CHECKING:
     from callboard.exceptions import CallTimeoutError as CallTimeoutError
     from callboard.exceptions import DeadlineExceededError as DeadlineExceededError
     from callboard.exceptions import DuplicateCallIdWarning as DuplicateCallIdWarning
-    # 1: supervised calls
-    from callboard._call import cleanup as cleanup
-    from callboard._call import remaining as remaining
-    from callboard._events import observe as observe
+
     # 3: LangChain tools
     from callboard.tools._human import ActionRequest as ActionRequest
     from callboard.tools._human import HumanInterrupt as HumanInterrupt
@@ -57,15 +68,6 @@ if TYPE_CHECKING:
     from callboard.tools._vocabulary import ToolInvocationError as ToolInvocationError
     from callboard.tools._vocabulary import ToolRuntime as ToolRuntime
     from callboard.tools._vocabulary import msg_content_output as msg_content_output
-    # 4: the agent
-    from callboard.agent._react import Agent as Agent
-    from callboard.agent._react import create_react_agent as create_react_agent
-    from callboard.agent._state import AgentState as AgentState
-    from callboard.agent._state import AgentStatePydantic as AgentStatePydantic
-    from callboard.agent._state import AgentStateWithStructuredResponse as AgentStateWithStructuredResponse
-    from callboard.agent._state import (
-        AgentStateWithStructuredResponsePydantic as AgentStateWithStructuredResponsePydantic,
-    )
 
 _HOMES = {
     "_types": ("CallEvent", "CallPolicy", "Limit", "Rate", "Statistics"),
@@ -81,8 +83,8 @@ _HOMES = {
         "DeadlineExceededError",
         "DuplicateCallIdWarning",
     ),
-    "_call": ("cleanup", "remaining"),
     "_events": ("observe",),
+    "_time": ("cleanup", "remaining"),
     "tools._human": ("ActionRequest", "HumanInterrupt", "HumanInterruptConfig", "HumanResponse"),
     "tools._input": ("tools_condition",),
     "tools._node": ("ToolNode",),
@@ -112,7 +114,7 @@ _HOMES = {
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 
-__all__ = sorted(_HOME_OF)  # pyright: ignore[reportUnsupportedDunderAll]  # the table above is the truth
+__all__ = sorted(_HOME_OF)  # noqa: PLE0605 (the table above is the truth) # pyright: ignore[reportUnsupportedDunderAll]
 
 
 def __getattr__(name: str) -> Any:

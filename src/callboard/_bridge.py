@@ -14,7 +14,8 @@ from typing import Generic, TypeVar
 import anyio
 from anyio.from_thread import BlockingPortal
 
-from callboard._loop import Nursery, Scope, current_loop
+from callboard._current_loop import current_loop
+from callboard._loop import Nursery, Scope
 
 T = TypeVar("T")
 

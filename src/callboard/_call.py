@@ -5,169 +5,23 @@ Knows no LangChain: a call is a mapping, its body an async function, its result 
 
 import asyncio
 import math
-import warnings
-from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterable, Sequence
-from contextlib import contextmanager
-from contextvars import ContextVar
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Generic, NoReturn, TypeVar, TypeVarTuple, Unpack
+from typing import Any, Generic, NoReturn, TypeVar, TypeVarTuple
 
-from anyio import current_effective_deadline
-
+from callboard._attempt import Attempt, ThreadPlaces
+from callboard._current_loop import current_loop
 from callboard._events import current_observers
-from callboard._limits import Gate, Limiter, NoPlace
-from callboard._loop import EventLoop, Nursery, Scope, current_loop
-from callboard._threads import run_in_thread
-from callboard._types import CallEvent, CallPhase, CallPolicy, Limit, Observer, OnError, ToolCallLike
-from callboard.exceptions import (
-    AbandonedThreadWarning,
-    CallCancelledError,
-    CallRejectedError,
-    CallTimeoutError,
-    DeadlineExceededError,
-)
+from callboard._limits import Limiter, NoPlaceError
+from callboard._loop import EventLoop, Nursery, Scope
+from callboard._time import DEFAULT_GRACE, Timed, current_timed
+from callboard._types import CallEvent, CallPhase, CallPolicy, Observer, OnError, ToolCallLike
+from callboard.exceptions import CallCancelledError, CallRejectedError, CallTimeoutError, DeadlineExceededError
 
 T = TypeVar("T")
 R = TypeVar("R")
 Args = TypeVarTuple("Args")
-
-DEFAULT_GRACE = 5.0
-"""Seconds of clean-up after a cancel where nobody said otherwise."""
-
-
-class _Timed:
-    """Something that has to end: until when, and with how much clean-up after that."""
-
-    __slots__ = ("_cleanup_until", "grace", "loop", "until")
-
-    def __init__(self, loop: EventLoop, until: float, grace: float) -> None:
-        self.loop = loop
-        self.until = until
-        self.grace = grace
-        self._cleanup_until: float | None = None
-
-    def cleanup_deadline(self) -> float:
-        now = self.loop.now()
-        if current_effective_deadline() > now:
-            return now + self.grace
-        # Already cancelled: all clean-up that follows shares one grace.
-        if self._cleanup_until is None:
-            self._cleanup_until = now + self.grace
-        return self._cleanup_until
-
-
-_current: ContextVar[_Timed | None] = ContextVar("callboard_call", default=None)
-
-
-@contextmanager
-def cleanup() -> Generator[None]:
-    """Shield the clean-up of a tool from cancellation, for as long as its grace lasts.
-
-    `with callboard.cleanup(): await client.aclose()` completes on asyncio and on trio after a timeout, a
-    failed neighbour or a cancelled caller, unless it takes longer than the grace of the call's policy
-    (seconds); then it is cut off. Outside a call the grace is 5 seconds.
-    """
-    timed = _current.get() or _Timed(current_loop(), math.inf, DEFAULT_GRACE)
-    with timed.loop.shield(timed.cleanup_deadline()):
-        yield
-
-
-def remaining() -> float:
-    """Seconds that the running call has left; `math.inf` without an end, never below 0.
-
-    The nearest of the attempt's timeout, the call's budget, those of the calls around it and, in async
-    code, the deadlines of the event loop's own scopes. May be asked from a sync tool's thread too.
-    """
-    timed = _current.get()
-    left = math.inf if timed is None else timed.until - timed.loop.now()
-    try:
-        loop = current_loop()
-    except (RuntimeError, LookupError):  # a worker thread
-        return max(0.0, left)
-    return max(0.0, min(left, current_effective_deadline() - loop.now()))
-
-
-class ThreadPlaces:
-    """The worker threads of one node: how many there may be, and which have been abandoned."""
-
-    def __init__(self, concurrency: int) -> None:
-        self.limiter = Limiter(Limit(concurrency=concurrency), "the worker threads' queue")
-        self.concurrency = concurrency
-        self.abandoned: set[object] = set()
-
-    @property
-    def lost(self) -> str | None:
-        """Why no thread can be had, in words, if that is so."""
-        if len(self.abandoned) < self.concurrency:
-            return None
-        return f"all {self.concurrency} worker threads are held by calls that were given up and still run"
-
-
-class Attempt:
-    """One execution of a call's body: the places it holds, and the thread it may take."""
-
-    __slots__ = ("_call", "_handed_over", "_places", "_threads")
-
-    def __init__(self, call: "SupervisedCall[Any]", threads: ThreadPlaces | None) -> None:
-        self._call = call
-        self._threads = threads
-        self._places: tuple[Gate, ...] = ()
-        self._handed_over = False
-
-    async def run_in_thread(self, fn: Callable[[], T]) -> T:
-        """Run a sync body in a worker thread, which keeps the attempt's places until it ends."""
-        return await run_in_thread(self._call.loop, fn, self._abandon_thread)
-
-    async def enter(self, limiters: Iterable[Limiter]) -> None:
-        """Take a place at every limiter, in turn.
-
-        Raises:
-            NoPlace: if one of them has none, and no room to wait either.
-        """
-        loop = self._call.loop
-        if self._threads is not None:
-            if (lost := self._threads.lost) is not None:
-                raise NoPlace(lost)
-            limiters = (*limiters, self._threads.limiter)
-        for limiter in limiters:
-            gate = limiter.gate(self._call.call, loop)
-            if not gate.try_enter(loop):
-                await gate.enter(loop)
-            self._places = (*self._places, gate)
-        for gate in self._places:
-            await gate.await_start(loop)
-
-    def leave(self) -> None:
-        """Give the places back, unless a thread still needs them."""
-        if not self._handed_over:
-            self._leave_places()
-
-    def _leave_places(self) -> None:
-        places, self._places = self._places, ()
-        for gate in reversed(places):
-            gate.leave()
-
-    def _abandon_thread(self) -> Callable[[], None]:
-        self._handed_over = True
-        threads, call = self._threads, self._call
-        if threads is not None:
-            threads.abandoned.add(self)
-            if threads.lost is not None:
-                threads.limiter.gate(call.call, call.loop).refuse_waiting(threads.lost)
-        warnings.warn(
-            f"the worker thread of tool {call.name!r} (call {call.id!r}) goes on after its call has ended; "
-            "a sync tool can be stopped only if it asks anyio.from_thread.check_cancelled() from time to time",
-            AbandonedThreadWarning,
-            stacklevel=2,
-        )
-
-        def thread_ended() -> None:
-            if threads is not None:
-                threads.abandoned.discard(self)
-            self._leave_places()
-
-        return thread_ended
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,13 +39,13 @@ def surroundings() -> Surroundings:
     """Where the calls that are started here will run."""
     loop = current_loop()
     now = loop.now()
-    around = _current.get()
+    outer = current_timed.get()
     # What runs around us may have another loop, and that another clock.
-    until = math.inf if around is None else now + around.until - around.loop.now()
+    until = math.inf if outer is None else now + outer.until - outer.loop.now()
     return Surroundings(loop, now, until, current_observers())
 
 
-class SupervisedCall(_Timed, Generic[T]):
+class SupervisedCall(Timed, Generic[T]):
     """A call in the hands of its batch, from the queue to its outcome.
 
     Args:
@@ -258,7 +112,7 @@ class SupervisedCall(_Timed, Generic[T]):
     def begin(self, batch: "Batch[T]") -> None:
         """Note that the call is in its task now."""
         self._batch = batch
-        _current.set(self)
+        current_timed.set(self)
 
     def end(self, result: T) -> None:
         self.result = result
@@ -299,8 +153,8 @@ class SupervisedCall(_Timed, Generic[T]):
     async def attempt(
         self,
         threads: ThreadPlaces | None,
-        body: Callable[[Attempt, Unpack[Args]], Coroutine[Any, Any, R]],
-        *args: Unpack[Args],
+        body: Callable[[Attempt, *Args], Coroutine[Any, Any, R]],
+        *args: *Args,
     ) -> R:
         """Run a body once: wait for its places, start it, end it when its timeout is over.
 
@@ -339,7 +193,7 @@ class SupervisedCall(_Timed, Generic[T]):
         self._tell("queued")
         try:
             await attempt.enter(self._limiters)
-        except NoPlace as full:
+        except NoPlaceError as full:
             raise CallRejectedError(self.name, self.id, str(full)) from None
         finally:
             self.waiting = False
@@ -360,7 +214,7 @@ class SupervisedCall(_Timed, Generic[T]):
         timeout = self.policy.timeout
         assert timeout is not None
         deadline = self.loop.now() + timeout
-        token = _current.set(_Timed(self.loop, min(self.until, deadline), self.grace))
+        token = current_timed.set(Timed(self.loop, min(self.until, deadline), self.grace))
         cause: Exception | None = None
         try:
             with self.loop.scope(deadline, self.grace) as scope:
@@ -371,7 +225,7 @@ class SupervisedCall(_Timed, Generic[T]):
                         raise
                     cause = exc  # what the clean-up raised; the timeout is why it ran
         finally:
-            _current.reset(token)
+            current_timed.reset(token)
         raise CallTimeoutError(self.name, self.id, timeout) from cause
 
     def _tell(self, phase: CallPhase, *, error: BaseException | None = None, queue_wait: float = 0.0) -> None:

@@ -25,8 +25,8 @@ from langgraph._internal._constants import (
     CONFIG_KEY_TASK_ID,
     CONFIG_KEY_THREAD_ID,
     NS_SEP,
-    RESUME,
 )
+from langgraph._internal._constants import RESUME as RESUME
 from langgraph._internal._scratchpad import PregelScratchpad
 from langgraph.runtime import Runtime
 from langgraph.types import Interrupt, StreamWriter, _interrupt_id
@@ -130,7 +130,7 @@ class GraphTask:
         saver, task_id = self.conf[CONFIG_KEY_CHECKPOINTER], self.conf[CONFIG_KEY_TASK_ID]
         namespace = self._namespace
         checkpoint_id = self.conf[CONFIG_KEY_CHECKPOINT_MAP][namespace]
-        where = {
+        where: dict[str, Any] = {
             CONF: {
                 CONFIG_KEY_THREAD_ID: self.conf[CONFIG_KEY_THREAD_ID],
                 CONFIG_KEY_CHECKPOINT_NS: namespace,
@@ -212,15 +212,15 @@ class CallScratchpad(PregelScratchpad):
     __setattr__ = object.__setattr__  # the parent is frozen; the counters below are not
 
     @property
-    def step(self) -> int:
+    def step(self) -> int:  # type: ignore[override]  # pyright: ignore[reportIncompatibleVariableOverride]
         return 0 if self.around is None else self.around.step
 
     @property
-    def stop(self) -> int:
+    def stop(self) -> int:  # type: ignore[override]  # pyright: ignore[reportIncompatibleVariableOverride]
         return 0 if self.around is None else self.around.stop
 
     @property
-    def resume(self) -> list[Any]:
+    def resume(self) -> list[Any]:  # type: ignore[override]  # pyright: ignore[reportIncompatibleVariableOverride]
         if self._resume is None:
             self._resume = []
         return self._resume

@@ -17,7 +17,7 @@ from callboard._loop import EventLoop, Wakeup
 from callboard._types import Limit, Rate, ToolCallLike
 
 
-class NoPlace(Exception):
+class NoPlaceError(Exception):
     """The queue is full; carries the sentence that says which."""
 
 
@@ -90,7 +90,7 @@ class Gate:
         """Take a place, after everybody who came before.
 
         Raises:
-            NoPlace: if the queue is full.
+            NoPlaceError: if the queue is full.
         """
         waiter = self._join_queue(loop)
         if waiter is None:
@@ -100,7 +100,7 @@ class Gate:
                 if not waiter.awake:
                     await waiter.wakeup.wait()
                 if waiter.refused is not None:
-                    raise NoPlace(waiter.refused)
+                    raise NoPlaceError(waiter.refused)
                 if (opens_at := self._pace_of(loop)) > loop.now():
                     await sleep_until(opens_at)
                 with self._lock:
@@ -135,7 +135,7 @@ class Gate:
             if not self._queue and self._take(loop):
                 return None
             if limit.queue is not None and len(self._queue) >= limit.queue:
-                raise NoPlace(f"{self._name} is full: {self._running()}, {len(self._queue)} wait, and no more may")
+                raise NoPlaceError(f"{self._name} is full: {self._running()}, {len(self._queue)} wait, and no more may")
             waiter = _Waiter(loop.wakeup())
             self._queue[waiter] = None
             self._wake_head()

@@ -1,4 +1,4 @@
-"""What supervision needs of an event loop, and which loop runs here.
+"""What supervision needs of an event loop.
 
 The two loops differ in one thing that matters: asyncio delivers a cancellation once, trio as a level that
 stays. Each implementation keeps its own loop's custom, because the clean-up code in the wild was written
@@ -9,9 +9,6 @@ from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import AbstractContextManager
 from types import TracebackType
 from typing import Any, Protocol, Self
-
-import sniffio
-from anyio.lowlevel import RunVar
 
 ChildFn = Callable[["Scope"], Coroutine[Any, Any, None]]
 """What a child task runs; it enters the scope that it is given before it does anything else."""
@@ -86,33 +83,3 @@ class EventLoop(Protocol):
     def cancelled_itself(self, exc: BaseException) -> bool:
         """Whether a body raised the cancellation `exc` without anybody asking; takes its traces back."""
         ...
-
-
-_current: RunVar[EventLoop] = RunVar("callboard_event_loop")
-
-
-def current_loop() -> EventLoop:
-    """The event loop that runs the calling task.
-
-    Raises:
-        RuntimeError: if none does.
-    """
-    try:
-        return _current.get()
-    except LookupError:
-        loop = _open_loop(sniffio.current_async_library())
-        _current.set(loop)
-        return loop
-
-
-def _open_loop(library: str) -> EventLoop:
-    # Only the implementation that runs is imported: trio costs an asyncio program nothing.
-    if library == "trio":
-        from callboard._loop_trio import TrioLoop
-
-        return TrioLoop()
-    if library == "asyncio":
-        from callboard._loop_asyncio import AsyncioLoop
-
-        return AsyncioLoop()
-    raise RuntimeError(f"callboard runs on asyncio and trio, not on {library!r}")

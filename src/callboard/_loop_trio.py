@@ -5,7 +5,7 @@ import threading
 from collections.abc import Awaitable
 from contextlib import AbstractContextManager
 from types import TracebackType
-from typing import Self
+from typing import Literal, Self
 
 import trio
 
@@ -44,7 +44,7 @@ class _NoScope:
 
     def __exit__(
         self, exc_type: type[BaseException] | None, exc: BaseException | None, tb: TracebackType | None
-    ) -> bool:
+    ) -> Literal[False]:
         return False
 
 

@@ -71,12 +71,11 @@ class DeadlineExceededError(CallError, TimeoutError):
 
     ended: Ended = "deadline"
 
-    def __init__(self, tool: str, call_id: str | None, budget: float | None, *, started: bool) -> None:
+    def __init__(self, tool: str, call_id: str | None, budget: float, *, started: bool) -> None:
         self.budget = budget
         self.started = started
-        spent = "The time left for the whole run was spent" if budget is None else f"Its budget of {budget:g} s was spent"
         where = "while it ran" if started else "before it could start"
-        super().__init__(tool, call_id, f"Tool {tool!r} was given up. {spent} {where}.")
+        super().__init__(tool, call_id, f"Tool {tool!r} was given up: its budget of {budget:g} s was spent {where}.")
 
 
 class CallRejectedError(CallError):
@@ -86,7 +85,8 @@ class CallRejectedError(CallError):
 
     def __init__(self, tool: str, call_id: str | None, reason: str) -> None:
         self.reason = reason
-        super().__init__(tool, call_id, f"Tool {tool!r} was not started: {reason}. Try again later, or ask for less at once.")
+        advice = "Try again later, or ask for less at once."
+        super().__init__(tool, call_id, f"Tool {tool!r} was not started: {reason}. {advice}")
 
 
 class CallCancelledError(CallError):

@@ -56,7 +56,7 @@ def _init_chat_model(name: str) -> BaseChatModel:
             "Please install langchain (`pip install langchain`) to use '<provider>:<model>' string syntax for "
             "`model` parameter."
         ) from None
-    return cast("BaseChatModel", init_chat_model(name))
+    return init_chat_model(name)
 
 
 def _has_tools(model: Runnable[Any, Any], tools: Sequence[BaseTool], at_provider: int) -> bool:
@@ -101,7 +101,7 @@ def prompt_runnable(prompt: Prompt | None) -> Runnable[Any, LanguageModelInput]:
     if inspect.iscoroutinefunction(prompt):
         return RunnableLambda(_no_sync_prompt, afunc=prompt, name="Prompt")
     if callable(prompt):
-        return RunnableLambda(prompt, name="Prompt")
+        return RunnableLambda(cast("Callable[[Any], LanguageModelInput]", prompt), name="Prompt")
     raise ValueError(f"Got unexpected type for `prompt`: {type(prompt)}")
 
 
@@ -110,4 +110,4 @@ def _messages(state: Any) -> list[BaseMessage]:
 
 
 def _no_sync_prompt(state: Any) -> LanguageModelInput:
-    raise TypeError("the prompt is an async function; agents call it from async code only")
+    raise TypeError(f"the prompt is an async function, so it cannot be called in sync code with {type(state)}")

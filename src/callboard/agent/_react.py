@@ -164,7 +164,7 @@ class _State:
 def _input_messages(value: Any) -> list[BaseMessage]:
     messages = value.get("messages") if isinstance(value, dict) else getattr(value, "messages", None)
     if not messages:
-        raise ValueError(f"An agent needs messages to start from, as in {{'messages': [('user', 'hi')]}}; got {value!r}")
+        raise ValueError(f"An agent starts from messages, as in {{'messages': [('user', 'hi')]}}; got {value!r}")
     return cast("list[BaseMessage]", add_messages([], messages))
 
 

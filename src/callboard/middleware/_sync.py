@@ -13,8 +13,9 @@ from contextvars import Context, copy_context
 from functools import partial
 from typing import Generic, TypeVar
 
+from callboard._current_loop import current_loop
 from callboard._limits import Gate
-from callboard._loop import EventLoop, Scope, current_loop
+from callboard._loop import EventLoop, Scope
 from callboard._threads import run_in_thread
 from callboard._types import Limit
 from callboard.exceptions import AbandonedThreadWarning

@@ -100,10 +100,11 @@ def backend(name: str, *, real_clock: bool = False) -> Backend:
 
 
 def _eager(make: Callable[[], _LoopT]) -> _LoopT:
-    if sys.version_info < (3, 12):
+    factory = getattr(asyncio, "eager_task_factory", None)
+    if factory is None:
         raise RuntimeError("eager tasks need Python 3.12 or later")
     loop = make()
-    loop.set_task_factory(asyncio.eager_task_factory)
+    loop.set_task_factory(factory)
     return loop
 
 

@@ -84,9 +84,7 @@ class ScriptedModel(BaseChatModel):
 
     _playback: _Playback = PrivateAttr()
 
-    def __init__(
-        self, script: Iterable[Reply], /, *, loop: bool = False, delay: float = 0.0, **options: Any
-    ) -> None:
+    def __init__(self, script: Iterable[Reply], /, *, loop: bool = False, delay: float = 0.0, **options: Any) -> None:
         super().__init__(loop=loop, delay=delay, **options)  # type: ignore[call-arg]
         self._playback = _Playback(script, loop=loop)
 

@@ -91,8 +91,7 @@ def as_chunks(message: AIMessage) -> list[AIMessageChunk]:
     # Content blocks stay whole: how providers cut them differs too much to imitate.
     parts = re.findall(r"\s*\S+|\s+$", content) if isinstance(content, str) else [content]
     chunks = [AIMessageChunk(content=part, id=message.id) for part in parts if part]
-    for call in _call_chunks(message):
-        chunks.append(AIMessageChunk(content="", id=message.id, tool_call_chunks=[call]))
+    chunks.extend(AIMessageChunk(content="", id=message.id, tool_call_chunks=[call]) for call in _call_chunks(message))
     chunks = chunks or [AIMessageChunk(content="", id=message.id)]
     last = chunks[-1]
     last.chunk_position = "last"

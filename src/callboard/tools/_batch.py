@@ -12,7 +12,8 @@ from langchain_core.tools import BaseTool
 from langgraph.errors import GraphBubbleUp, GraphInterrupt
 from pydantic import ValidationError
 
-from callboard._call import Batch, SupervisedCall, Surroundings, ThreadPlaces, surroundings
+from callboard._attempt import ThreadPlaces
+from callboard._call import Batch, SupervisedCall, Surroundings, surroundings
 from callboard._langgraph import read_state, runtime_of, writer_of
 from callboard._limits import Limiter
 from callboard._types import CallPolicy, Limit, OnError
@@ -67,14 +68,20 @@ class ToolBatch:
     """
 
     def __init__(
-        self, setup: Setup, requested: Requested, config: RunnableConfig, stored: Mapping[str, Any] | None, answers: object
+        self,
+        setup: Setup,
+        requested: Requested,
+        config: RunnableConfig,
+        stored: Mapping[str, Any] | None,
+        answers: object,
     ) -> None:
         self.setup = setup
         self._config = config
         self._calls = requested.calls
         self._runtime = runtime_of(config)
         self._writer = writer_of(config, self._runtime)
-        self._state = read_state(config) if requested.kind == "tool_calls" and requested.state is None else requested.state
+        no_state = requested.kind == "tool_calls" and requested.state is None
+        self._state = read_state(config) if no_state else requested.state
         self.rules = ResultRules(requested.kind, setup.messages_key)
         self._keys = _keys(requested.calls)
         self.ledger = Ledger(config, self._keys, stored, answers)
@@ -260,7 +267,8 @@ class _Run:
         plan = setup.plan(call["name"], tool)
         config, ready = self._config, call
         if not plan.injected.none:
-            ready = inject(call, plan.injected, self._runtime() if request is None else request.runtime, setup.messages_key)
+            runtime = self._runtime() if request is None else request.runtime
+            ready = inject(call, plan.injected, runtime, setup.messages_key)
         if request is not None:
             config = own_copy(config)  # a run uses its config up, and there may be more than one
         threads = setup.threads if plan.kind == "sync" else None
@@ -296,5 +304,3 @@ def _keys(calls: Sequence[ToolCall]) -> list[str]:
             stacklevel=2,
         )
     return [call_key(call, index, call["id"] in repeated) for index, call in enumerate(calls)]
-
-

@@ -106,8 +106,7 @@ class ToolRun:
 
     def child(self, *, sync: bool) -> AsyncCallbackManager | CallbackManager:
         """The callbacks for whatever the body runs in its turn."""
-        kind = _SyncChild if sync else _AsyncChild
-        child = kind.__new__(kind)
+        child = _SyncChild.__new__(_SyncChild) if sync else _AsyncChild.__new__(_AsyncChild)
         child._run = self
         return child
 

@@ -3,7 +3,7 @@
 import inspect
 from collections.abc import Callable
 from types import UnionType
-from typing import Any, NoReturn, Union, get_args, get_origin, get_type_hints
+from typing import Any, NoReturn, Union, cast, get_args, get_origin, get_type_hints
 
 from langchain_core.messages import ToolCall, ToolMessage
 from langgraph.errors import GraphBubbleUp, is_invalid_resume
@@ -101,7 +101,8 @@ def raise_invalid_arguments(error: ValidationError, call: ToolCall, injected: fr
     """
     if is_invalid_resume(error):
         raise error
-    about = [_without(detail, injected) for detail in error.errors() if detail["loc"] and detail["loc"][0] not in injected]
+    details = [detail for detail in error.errors() if detail["loc"] and detail["loc"][0] not in injected]
+    about = [_without(detail, injected) for detail in details]
     raise ToolInvocationError(call["name"], error, call["args"], about) from error
 
 
@@ -112,17 +113,14 @@ def _without(detail: Any, injected: frozenset[str]) -> Any:
     return {**detail, "input": {key: value for key, value in given.items() if key not in injected}}
 
 
-def _handled_types(handling: ErrorHandling) -> tuple[type[Exception], ...]:
+def _handled_types(handling: Any) -> tuple[type[Exception], ...]:
     if isinstance(handling, (bool, str)):
         return (Exception,)
-    if isinstance(handling, type) and issubclass(handling, Exception):
-        return (handling,)
-    if isinstance(handling, tuple):
-        if not all(isinstance(kind, type) and issubclass(kind, Exception) for kind in handling):
-            raise TypeError(f"handle_tool_errors takes a tuple of exception types, got {handling!r}")
-        return handling
+    kinds = handling if isinstance(handling, tuple) else (handling,)
+    if all(isinstance(kind, type) and issubclass(kind, Exception) for kind in kinds):
+        return kinds
     if callable(handling) and not isinstance(handling, type):
-        return _annotated_types(handling)
+        return _annotated_types(cast("Callable[..., str]", handling))
     raise TypeError(
         "handle_tool_errors takes True, False, a text, exception types, or a function from an error to a text; "
         f"got {handling!r}"

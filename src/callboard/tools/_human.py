@@ -40,5 +40,5 @@ class HumanResponse(TypedDict):
     """A person's answer to a `HumanInterrupt`."""
 
     type: Literal["accept", "ignore", "response", "edit"]
-    args: None | str | ActionRequest
+    args: str | ActionRequest | None
     """Nothing to accept or ignore, text for a response, the changed request for an edit."""

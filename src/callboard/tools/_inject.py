@@ -75,9 +75,7 @@ def _marker(hint: Any, kind: type) -> Any:
     """The marker of a kind in an annotation: an instance, its class, or `None`."""
     found = [arg for arg in get_args(hint) if _is_marker(arg, kind)]
     if len(found) > 1:
-        raise ValueError(
-            f"A tool argument should not be annotated with {kind.__name__} more than once. Found: {found}"
-        )
+        raise ValueError(f"A tool argument should not be annotated with {kind.__name__} more than once. Found: {found}")
     if found:
         return found[0]
     return kind if _is_marker(hint, kind) else None
@@ -140,9 +138,7 @@ def _state_values(tool: str, injected: InjectedArgs, state: Any, messages_key: s
     return values
 
 
-def _state_from_messages(
-    tool: str, injected: InjectedArgs, messages: list[Any], messages_key: str
-) -> dict[str, Any]:
+def _state_from_messages(tool: str, injected: InjectedArgs, messages: list[Any], messages_key: str) -> dict[str, Any]:
     fields = list(injected.state.values())
     if fields[0] is None or fields == [messages_key]:
         return {messages_key: messages}

@@ -64,7 +64,9 @@ def _calls_of_last(messages: Sequence[Any]) -> list[ToolCall]:
 
 def _unanswered(calls: list[ToolCall], messages: Sequence[Any]) -> list[ToolCall]:
     """Leave out calls that have their message: an answered call never runs again, nor does a rejected one."""
-    answers = Counter(message.tool_call_id for message in messages if isinstance(message, ToolMessage))
+    answers: Counter[str | None] = Counter(
+        message.tool_call_id for message in messages if isinstance(message, ToolMessage)
+    )
     if not answers:
         return calls
     open_calls = []

@@ -22,8 +22,8 @@ from langchain_core.tools.base import (
 from pydantic import ValidationError
 from pydantic.v1 import ValidationError as ValidationErrorV1
 
+from callboard._attempt import Attempt
 from callboard._bridge import run_on_asyncio
-from callboard._call import Attempt
 from callboard.tools._callbacks import ToolRun
 from callboard.tools._plan import ArgsModel, Plan
 
@@ -83,9 +83,7 @@ def _handled_by_tool(tool: BaseTool, error: Exception) -> Any:
     raise error
 
 
-def _enter_context(
-    plan: Plan, config: RunnableConfig, run: ToolRun, kwargs: dict[str, Any]
-) -> dict[str, Any] | None:
+def _enter_context(plan: Plan, config: RunnableConfig, run: ToolRun, kwargs: dict[str, Any]) -> dict[str, Any] | None:
     """Supply what the body finds in its arguments and in its context; returns the tracing that was there."""
     sync = plan.kind == "sync"
     if plan.run_manager:

@@ -11,19 +11,19 @@ from typing import Any
 
 from langchain_core.messages import ToolCall
 from langchain_core.runnables import RunnableConfig
-from langgraph._internal._constants import RESUME
 from langgraph.errors import GraphInterrupt, UnknownInterruptError
 from langgraph.types import Interrupt
 
-from callboard._call import cleanup
 from callboard._langgraph import (
     PLACEHOLDER_ID,
+    RESUME,
     CallScratchpad,
     call_configurable,
     call_namespace,
     graph_task,
     question_id,
 )
+from callboard._time import cleanup
 
 FORMAT = "callboard/1"
 

@@ -11,9 +11,10 @@ from langchain_core.tools import BaseTool
 from langchain_core.tools import tool as create_tool
 from langgraph.prebuilt import ToolNode as LangGraphToolNode
 
+from callboard._attempt import ThreadPlaces
 from callboard._bridge import run_from_sync
-from callboard._call import DEFAULT_GRACE, ThreadPlaces
 from callboard._limits import Limiter
+from callboard._time import DEFAULT_GRACE
 from callboard._types import CallPolicy, Limit, OnError, Statistics, check_seconds
 from callboard.middleware._wrap import wrapper_link
 from callboard.tools._batch import Setup, ToolBatch
@@ -58,7 +59,7 @@ class ToolNode(Runnable[Any, Any]):
         TypeError: for a tool or an option of the wrong kind.
     """
 
-    name: str = "tools"
+    name: str | None = "tools"
 
     def __init__(
         self,

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from copy import deepcopy
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, cast
 
 from langchain_core.messages import RemoveMessage, ToolCall, ToolMessage, convert_to_messages
@@ -68,7 +68,7 @@ class ResultRules:
         elif isinstance(command.update, list):
             self._refuse_if(self.kind != "list", command, call, _LIST_UPDATE)
             command = deepcopy(command)
-            messages = command.update
+            messages = cast("list[Any]", command.update)
         else:
             return command
         messages = convert_to_messages(messages)

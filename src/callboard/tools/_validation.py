@@ -84,7 +84,7 @@ def _as_json(schema: type[Any], args: dict[str, Any]) -> str:
     return str(schema.validate(args).json())
 
 
-def _default_format(error: BaseException, call: ToolCall, schema: type[BaseModel]) -> str:
+def _default_format(error: BaseException, call: ToolCall, schema: type[BaseModel]) -> str:  # noqa: ARG001 (FormatError)
     return f"{error!r}\n\nRespond after fixing all validation errors."
 
 

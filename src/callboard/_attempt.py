@@ -1,0 +1,108 @@
+"""One execution of a call's body: its places and its thread."""
+
+import warnings
+from collections.abc import Callable, Iterable
+from typing import Protocol, TypeVar
+
+from callboard._limits import Gate, Limiter, NoPlaceError
+from callboard._loop import EventLoop
+from callboard._threads import run_in_thread
+from callboard._types import Limit, ToolCallLike
+from callboard.exceptions import AbandonedThreadWarning
+
+T = TypeVar("T")
+
+
+class Owner(Protocol):
+    """The call whose attempt it is."""
+
+    loop: EventLoop
+    call: ToolCallLike
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def id(self) -> str | None: ...
+
+
+class ThreadPlaces:
+    """The worker threads of one node: how many there may be, and which have been abandoned."""
+
+    def __init__(self, concurrency: int) -> None:
+        self.limiter = Limiter(Limit(concurrency=concurrency), "the worker threads' queue")
+        self.concurrency = concurrency
+        self.abandoned: set[object] = set()
+
+    @property
+    def lost(self) -> str | None:
+        """Why no thread can be had, in words, if that is so."""
+        if len(self.abandoned) < self.concurrency:
+            return None
+        return f"all {self.concurrency} worker threads are held by calls that were given up and still run"
+
+
+class Attempt:
+    """One execution of a call's body: the places it holds, and the thread it may take."""
+
+    __slots__ = ("_call", "_handed_over", "_places", "_threads")
+
+    def __init__(self, call: Owner, threads: ThreadPlaces | None) -> None:
+        self._call = call
+        self._threads = threads
+        self._places: tuple[Gate, ...] = ()
+        self._handed_over = False
+
+    async def run_in_thread(self, fn: Callable[[], T]) -> T:
+        """Run a sync body in a worker thread, which keeps the attempt's places until it ends."""
+        return await run_in_thread(self._call.loop, fn, self._abandon_thread)
+
+    async def enter(self, limiters: Iterable[Limiter]) -> None:
+        """Take a place at every limiter, in turn.
+
+        Raises:
+            NoPlaceError: if one of them has none, and no room to wait either.
+        """
+        loop = self._call.loop
+        if self._threads is not None:
+            if (lost := self._threads.lost) is not None:
+                raise NoPlaceError(lost)
+            limiters = (*limiters, self._threads.limiter)
+        for limiter in limiters:
+            gate = limiter.gate(self._call.call, loop)
+            if not gate.try_enter(loop):
+                await gate.enter(loop)
+            self._places = (*self._places, gate)
+        for gate in self._places:
+            await gate.await_start(loop)
+
+    def leave(self) -> None:
+        """Give the places back, unless a thread still needs them."""
+        if not self._handed_over:
+            self._leave_places()
+
+    def _leave_places(self) -> None:
+        places, self._places = self._places, ()
+        for gate in reversed(places):
+            gate.leave()
+
+    def _abandon_thread(self) -> Callable[[], None]:
+        self._handed_over = True
+        threads, call = self._threads, self._call
+        if threads is not None:
+            threads.abandoned.add(self)
+            if threads.lost is not None:
+                threads.limiter.gate(call.call, call.loop).refuse_waiting(threads.lost)
+        warnings.warn(
+            f"the worker thread of tool {call.name!r} (call {call.id!r}) goes on after its call has ended; "
+            "a sync tool can be stopped only if it asks anyio.from_thread.check_cancelled() from time to time",
+            AbandonedThreadWarning,
+            stacklevel=2,
+        )
+
+        def thread_ended() -> None:
+            if threads is not None:
+                threads.abandoned.discard(self)
+            self._leave_places()
+
+        return thread_ended

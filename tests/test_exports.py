@@ -1,0 +1,101 @@
+"""The shop window: every name is there, leads home, and is known to type checkers."""
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import callboard
+
+WINDOW = Path(callboard.__file__ or "")
+
+LANGGRAPH_NAMES = {
+    "ActionRequest",
+    "AgentState",
+    "AgentStatePydantic",
+    "AgentStateWithStructuredResponse",
+    "AgentStateWithStructuredResponsePydantic",
+    "AsyncToolCallWrapper",
+    "HumanInterrupt",
+    "HumanInterruptConfig",
+    "HumanResponse",
+    "INVALID_TOOL_NAME_ERROR_TEMPLATE",
+    "InjectedState",
+    "InjectedStore",
+    "TOOL_CALL_ERROR_TEMPLATE",
+    "TOOL_EXECUTION_ERROR_TEMPLATE",
+    "TOOL_INVOCATION_ERROR_TEMPLATE",
+    "ToolCallRequest",
+    "ToolCallWithContext",
+    "ToolCallWrapper",
+    "ToolInvocationError",
+    "ToolNode",
+    "ToolRuntime",
+    "ValidationNode",
+    "create_react_agent",
+    "msg_content_output",
+    "tools_condition",
+}
+
+
+@pytest.mark.parametrize("name", callboard.__all__)
+def test_every_exported_name_can_be_had(name: str) -> None:
+    """Names are loaded when they are asked for, so each has to be asked for."""
+    assert getattr(callboard, name) is not None
+
+
+def test_the_names_of_langgraph_prebuilt_are_all_there() -> None:
+    """Promise 12: change the import."""
+    assert set(callboard.__all__) >= LANGGRAPH_NAMES
+
+
+def test_type_checkers_see_the_names_that_are_there() -> None:
+    """The imports for type checkers and the table for Python say the same."""
+    tree = ast.parse(WINDOW.read_text())
+    block = next(node for node in tree.body if isinstance(node, ast.If))
+    seen = {
+        (alias.name, node.module)
+        for node in block.body
+        if isinstance(node, ast.ImportFrom)
+        for alias in node.names
+        if alias.asname == alias.name
+    }
+
+    assert seen == {(name, f"callboard.{home}") for home, names in callboard._HOMES.items() for name in names}
+
+
+def test_an_unknown_name_is_refused_by_name() -> None:
+    """Loading on demand must not turn a slip into something else."""
+    with pytest.raises(AttributeError, match="'callboard' has no attribute 'Toolnode'"):
+        callboard.Toolnode  # noqa: B018
+
+
+def test_exceptions_are_exported_from_their_module_and_from_the_window() -> None:
+    """One tree, two doors."""
+    from callboard import exceptions
+
+    assert set(exceptions.__all__) <= set(callboard.__all__)
+
+
+@pytest.mark.parametrize("forbidden", ["trio", "langgraph", "langchain_core"])
+def test_importing_callboard_loads_nothing_heavy(forbidden: str) -> None:
+    """`import callboard` is free; the names pay for themselves."""
+    code = f"import sys, callboard; sys.exit({forbidden!r} in sys.modules)"
+
+    assert subprocess.run([sys.executable, "-c", code], timeout=60, check=False).returncode == 0
+
+
+def test_a_tool_node_on_asyncio_never_imports_trio() -> None:
+    """trio costs an asyncio program nothing."""
+    code = (
+        "import sys, asyncio\n"
+        "from callboard import ToolNode\n"
+        "def f(x: int) -> int:\n    'f'\n    return x\n"
+        "call = {'name': 'f', 'args': {'x': 1}, 'id': '1', 'type': 'tool_call'}\n"
+        "asyncio.run(ToolNode([f]).ainvoke([call]))\n"
+        "sys.exit('trio' in sys.modules)"
+    )
+
+    assert subprocess.run([sys.executable, "-c", code], timeout=60, check=False).returncode == 0

@@ -1,0 +1,164 @@
+"""The layers are what `docs/explanation/architecture.md` says: imports point downward, in a circle never."""
+
+import ast
+from collections.abc import Iterator
+from graphlib import TopologicalSorter
+from pathlib import Path
+
+import pytest
+
+SOURCE = Path(__file__).parents[1] / "src"
+ACTORS = Path(__file__).parents[1] / "actors" / "src"
+
+LAYERS = {
+    0: ["exceptions", "_types"],
+    1: [
+        "_attempt",
+        "_bridge",
+        "_call",
+        "_current_loop",
+        "_events",
+        "_limits",
+        "_loop",
+        "_loop_asyncio",
+        "_loop_trio",
+        "_threads",
+        "_time",
+    ],
+    3: ["_langgraph", "middleware", "tools"],
+    4: ["agent"],
+    5: ["_cli", "testing"],
+}
+LAYER_OF = {f"callboard.{name}": layer for layer, names in LAYERS.items() for name in names}
+
+# What a layer must not know of, beside what is above it.
+FOREIGN = {
+    "callboard._types": ("langchain_core", "langgraph", "callboard"),
+    "callboard._call": ("langchain_core", "langgraph"),
+    "callboard._attempt": ("langchain_core", "langgraph"),
+    "callboard._time": ("langchain_core", "langgraph"),
+    "callboard._limits": ("langchain_core", "langgraph"),
+    "callboard._threads": ("langchain_core", "langgraph"),
+    "callboard._bridge": ("langchain_core", "langgraph"),
+    "callboard._loop": ("langchain_core", "langgraph", "trio", "asyncio"),
+    "callboard._loop_asyncio": ("langchain_core", "langgraph", "trio"),
+    "callboard._loop_trio": ("langchain_core", "langgraph"),
+}
+SHOP_WINDOW = "callboard"
+
+
+def module_name(path: Path, root: Path) -> str:
+    parts = path.relative_to(root).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+MODULES = {module_name(path, SOURCE): path for path in sorted(SOURCE.rglob("*.py"))}
+
+
+def imported(path: Path) -> Iterator[str]:
+    """Every module that a file imports, also inside functions; `from a import b` gives `a` and `a.b`."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}: relative import"
+            assert node.module is not None
+            yield node.module
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+
+
+def own_imports(name: str) -> set[str]:
+    return {found for found in imported(MODULES[name]) if found in MODULES and found != name}
+
+
+def layer(name: str) -> int:
+    return LAYER_OF[".".join(name.split(".")[:2])]
+
+
+INNER = [name for name in MODULES if name != SHOP_WINDOW]
+
+
+@pytest.mark.parametrize("name", INNER)
+def test_a_module_imports_from_its_layer_and_below_only(name: str) -> None:
+    """Layers point downward."""
+    upward = {found for found in own_imports(name) - {SHOP_WINDOW} if layer(found) > layer(name)}
+
+    assert upward == set()
+
+
+@pytest.mark.parametrize("name", INNER)
+def test_a_module_never_imports_the_package_it_lives_in(name: str) -> None:
+    """The shop window is for customers; the command line is one, on the public names."""
+    may = name.startswith("callboard._cli")
+
+    assert may or SHOP_WINDOW not in {found for found in imported(MODULES[name]) if found == SHOP_WINDOW}
+
+
+@pytest.mark.parametrize("name", FOREIGN)
+def test_a_low_layer_does_not_know_of_what_it_serves(name: str) -> None:
+    """Layer 1 knows no LangChain, the loop's interface no loop."""
+    roots = {found.split(".")[0] for found in imported(MODULES[name])}
+
+    assert roots.isdisjoint(FOREIGN[name])
+
+
+def test_only_one_module_touches_private_langgraph_names() -> None:
+    """When LangGraph moves a key, one module has to follow."""
+    private = {
+        name
+        for name in INNER
+        for found in imported(MODULES[name])
+        if found.startswith("langgraph.") and any(part.startswith("_") for part in found.split(".")[1:])
+    }
+
+    assert private <= {"callboard._langgraph"}
+
+
+def test_there_are_no_import_cycles() -> None:
+    """A module can be understood after those below it, and without those above."""
+    graph = {name: own_imports(name) - {SHOP_WINDOW} for name in INNER}
+
+    TopologicalSorter(graph).prepare()  # raises CycleError
+
+    assert len(graph) == len(INNER)
+
+
+def test_the_actors_use_public_names_only() -> None:
+    """What they need and the shop window lacks, others would lack too."""
+    files = list(ACTORS.rglob("*.py"))
+    private = [
+        found
+        for path in files
+        for found in imported(path)
+        if found.startswith("callboard.") and any(part.startswith("_") for part in found.split("."))
+    ]
+
+    assert files
+    assert private == []
+
+
+def test_trio_is_imported_by_the_module_that_runs_on_it_only() -> None:
+    """An asyncio program does not pay for trio."""
+    users = {name for name in INNER if any(found.split(".")[0] == "trio" for found in imported(MODULES[name]))}
+
+    assert users <= {"callboard._loop_trio", "callboard.testing._clock", "callboard._cli._leftovers"}
+
+
+def test_no_file_is_longer_than_400_lines() -> None:
+    """A longer file has a second idea in it."""
+    long = {name: lines for name, path in MODULES.items() if (lines := len(path.read_text().splitlines())) > 400}
+
+    assert long == {}
+
+
+def test_the_architecture_page_draws_these_layers() -> None:
+    """The picture and the test are one."""
+    page = (SOURCE.parent / "docs" / "explanation" / "architecture.md").read_text()
+    picture = page.split("```text")[1].split("```")[0]
+    drawn = {
+        int(line.split()[0]): {word.strip(",") for word in line.split()[1:]}
+        for line in picture.splitlines()
+        if line.strip()[:1].isdigit()
+    }
+
+    assert drawn == {number: set(names) for number, names in LAYERS.items()}
