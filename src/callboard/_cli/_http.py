@@ -11,7 +11,7 @@ _CLOSE_GRACE = 2.0
 
 
 class HttpClient:
-    """A keep-alive client with at most `connections` requests under way; the others wait, first in, first out.
+    """A keep-alive client with at most `connections` requests under way; the others wait in turn.
 
     It has no timeout of its own: a request lives exactly as long as the cancel scope around it. A cancelled
     request closes its connection, so that no half-read answer is ever met by the next one.

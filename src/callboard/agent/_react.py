@@ -56,6 +56,8 @@ class Agent(Runnable[Any, Any]):
             BaseException: the error of a call that nobody handles.
         """
         config = run_config(config)
+        if config["recursion_limit"] < 1:
+            raise ValueError("recursion_limit must be at least 1")
         state = _State(_input_messages(input), config["recursion_limit"])
         try:
             while await self._turn(state, config):
@@ -74,7 +76,7 @@ class Agent(Runnable[Any, Any]):
         state.messages = repaired(state.messages)
         reply = await self._reply(state, config)
         state.add([reply])
-        if not isinstance(reply, AIMessage) or not reply.tool_calls:
+        if not isinstance(reply, AIMessage) or not reply.tool_calls or not self.tools.tools_by_name:
             return False
         state.step()
         outputs = await self.tools.ainvoke(state.as_input(), config)

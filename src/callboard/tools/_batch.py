@@ -215,7 +215,7 @@ class _Run:
             else:
                 output = await supervised.within_budget(self._inner)
         except Exception as error:
-            content = setup.errors.last_content(error)
+            content = setup.errors.last_content(error, wrapped=setup.link is not None)
             if content is None:
                 raise
             supervised.handled = error

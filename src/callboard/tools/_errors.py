@@ -16,7 +16,7 @@ from callboard.tools._vocabulary import (
     ToolInvocationError,
 )
 
-ErrorHandling = bool | str | Callable[..., str] | type[Exception] | tuple[type[Exception], ...]
+ErrorHandling = bool | str | Callable[..., str] | type[Exception] | tuple[type[Exception], ...] | None
 
 
 def only_invalid_arguments(error: Exception) -> str:
@@ -35,8 +35,7 @@ class ErrorPolicy:
             is annotated with, `False` for none.
 
     Raises:
-        ValueError: if a function is annotated with something that is no exception.
-        TypeError: if `handling` is something else.
+        ValueError: if it is something else, or a function annotated with something that is no exception.
     """
 
     def __init__(self, handling: ErrorHandling) -> None:
@@ -52,17 +51,23 @@ class ErrorPolicy:
             return None
         return self._text(error)
 
-    def last_content(self, error: Exception) -> str | None:
-        """The text for an error that left the middleware, or `None` if it is to be raised.
+    def last_content(self, error: Exception, *, wrapped: bool) -> str | None:
+        """The text for an error that is about to leave the call, or `None` if it is to be raised.
 
-        The types are not asked here, as in LangGraph. A call that ended without a result, in time or for
-        want of a place, always gets a message; only `False` lets its error through.
+        A call that ended without a result, in time or for want of a place, always gets a message; only
+        `False` lets its error through.
+
+        Args:
+            error: has been refused by `content` if the tool raised it.
+            wrapped: whether it may come from a wrapper; then the types are not asked, as in LangGraph.
         """
         if not self._handling or is_control_flow(error):
             return None
-        if self._is_default or (isinstance(error, CallError) and not isinstance(error, self._types)):
-            return f"Error: {error}" if isinstance(error, CallError) else self.content(error)
-        return self._text(error)
+        if isinstance(error, CallError) and (self._is_default or not isinstance(error, self._types)):
+            return f"Error: {error}"
+        if not wrapped:
+            return None
+        return self.content(error) if self._is_default else self._text(error)
 
     def _text(self, error: Exception) -> str:
         handling = self._handling
@@ -114,16 +119,15 @@ def _without(detail: Any, injected: frozenset[str]) -> Any:
 
 
 def _handled_types(handling: Any) -> tuple[type[Exception], ...]:
-    if isinstance(handling, (bool, str)):
+    if handling is None or isinstance(handling, (bool, str)):
         return (Exception,)
     kinds = handling if isinstance(handling, tuple) else (handling,)
     if all(isinstance(kind, type) and issubclass(kind, Exception) for kind in kinds):
         return kinds
     if callable(handling) and not isinstance(handling, type):
         return _annotated_types(cast("Callable[..., str]", handling))
-    raise TypeError(
-        "handle_tool_errors takes True, False, a text, exception types, or a function from an error to a text; "
-        f"got {handling!r}"
+    raise ValueError(
+        f"Got unexpected type of `handle_tool_error`. Expected bool, str or callable. Received: {handling}"
     )
 
 

@@ -89,7 +89,7 @@ def _enter_context(plan: Plan, config: RunnableConfig, run: ToolRun, kwargs: dic
     if plan.run_manager:
         kwargs["run_manager"] = run.manager.get_sync() if sync else run.manager
     if plan.callbacks:
-        kwargs["callbacks"] = run.child(sync=sync)
+        kwargs["callbacks"] = (run.manager.get_sync() if sync else run.manager).get_child()
     if plan.config_param is not None:
         kwargs[plan.config_param] = own_copy(config)
     child = _child_config(config, run.child(sync=sync))
