@@ -250,16 +250,20 @@ class Batch(Generic[T]):
     Args:
         calls: in the order in which they are to start.
         on_error: "cancel" the others when a call fails, or let them "finish" first.
-        signals: exceptions that are no failure: the others go on.
+        is_signal: says of an exception that it is no failure, so that the others go on.
     """
 
     def __init__(
-        self, calls: Sequence[SupervisedCall[T]], *, on_error: OnError, signals: tuple[type[Exception], ...] = ()
+        self,
+        calls: Sequence[SupervisedCall[T]],
+        *,
+        on_error: OnError,
+        is_signal: Callable[[BaseException], bool] = lambda _: False,
     ) -> None:
         self.calls = calls
         self.closed = False
         self._on_error = on_error
-        self._signals = signals
+        self._is_signal = is_signal
         self._failed: list[SupervisedCall[T]] = []
         self._next = iter(calls)
 
@@ -292,7 +296,7 @@ class Batch(Generic[T]):
             except BaseException as error:
                 if not call.end_with(error):
                     raise
-        if call.error is not None and not isinstance(call.error, self._signals):
+        if call.error is not None and not self._is_signal(call.error):
             self._fail(call)
 
     def _fail(self, call: SupervisedCall[T]) -> None:

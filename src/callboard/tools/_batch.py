@@ -8,8 +8,9 @@ from typing import Any, cast
 from langchain_core.callbacks import AsyncCallbackManager
 from langchain_core.messages import ToolCall
 from langchain_core.runnables import RunnableConfig
+from langchain_core.runnables.config import var_child_runnable_config
 from langchain_core.tools import BaseTool
-from langgraph.errors import GraphBubbleUp, GraphInterrupt
+from langgraph.errors import GraphInterrupt, ParentCommand, is_invalid_resume
 from pydantic import ValidationError
 
 from callboard._attempt import ThreadPlaces
@@ -20,7 +21,13 @@ from callboard._types import CallPolicy, Limit, OnError
 from callboard.exceptions import CallsInterrupted, DuplicateCallIdWarning
 from callboard.middleware._wrap import Link
 from callboard.tools._callbacks import manager_for
-from callboard.tools._errors import ErrorPolicy, error_message, raise_invalid_arguments, unknown_tool
+from callboard.tools._errors import (
+    ErrorPolicy,
+    error_message,
+    is_control_flow,
+    raise_invalid_arguments,
+    unknown_tool,
+)
 from callboard.tools._inject import inject
 from callboard.tools._input import Requested
 from callboard.tools._invoke import invoke, own_copy
@@ -86,7 +93,7 @@ class ToolBatch:
         self._keys = _keys(requested.calls)
         self.ledger = Ledger(config, self._keys, stored, answers)
         self._managers: dict[int, AsyncCallbackManager] = {}
-        self._tools: list[BaseTool] | None = None
+        self._open = 0
         self._wide: list[Limiter] = []
         if (concurrency := config.get("max_concurrency")) is not None:
             self._wide = [Limiter(Limit(concurrency=concurrency), "max_concurrency")]
@@ -102,20 +109,17 @@ class ToolBatch:
         supervised = [
             self._supervised(index, call, around)
             for index, call in enumerate(self._calls)
-            if not self._settled(self._keys[index])
+            if not (self.ledger.settled(self._keys[index]) or self.ledger.waits(self._keys[index]))
         ]
-        batch = Batch([call for _, call in supervised], on_error=self.setup.on_error, signals=(GraphBubbleUp,))
+        self._open = len(supervised)
+        batch = Batch([call for _, call in supervised], on_error=self.setup.on_error, is_signal=is_control_flow)
         try:
             await batch.run()
         except BaseException:
             self._note(supervised)
-            if self.ledger.records:
-                self.ledger.publish()
+            self.ledger.publish()
             raise
         return self._outcome(supervised)
-
-    def _settled(self, key: str) -> bool:
-        return "output" in self.ledger.records.get(key, ()) or self.ledger.waits(key)
 
     def _supervised(self, index: int, call: ToolCall, around: Surroundings) -> tuple[str, SupervisedCall[Output]]:
         setup, name, key = self.setup, call["name"], self._keys[index]
@@ -130,27 +134,34 @@ class ToolBatch:
         return key, supervised
 
     def _outcome(self, supervised: Sequence[tuple[str, SupervisedCall[Output]]]) -> Any:
-        signals = [call.error for _, call in supervised if isinstance(call.error, GraphBubbleUp)]
-        if self.ledger.records or any(isinstance(signal, GraphInterrupt) for signal in signals):
-            self._note(supervised)
-        if questions := self.ledger.pending:
+        signals = [call.error for _, call in supervised if call.error is not None]
+        if not signals and not self.ledger.records:
+            return self.rules.combined([cast("Output", call.result) for _, call in supervised])
+        self._note(supervised)
+        questions = self.ledger.pending
+        if questions or signals:
             self.ledger.publish()
-            if self.ledger.in_graph:
-                raise GraphInterrupt(tuple(questions))
+        for signal in signals:
+            if is_invalid_resume(signal):  # somebody gave a wrong answer, and has to know before anything else
+                raise signal
+        if questions and self.ledger.in_graph:
+            raise GraphInterrupt(tuple(questions))
+        if questions:
             raise CallsInterrupted(questions, self.ledger.dump())
-        if signals:
-            raise signals[0]
-        outputs = {key: call.result for key, call in supervised}
-        return self.rules.combined([self._output(key, outputs) for key in self._keys])
-
-    def _output(self, key: str, outputs: Mapping[str, Output | None]) -> Output:
-        return cast("Output", outputs[key] if key in outputs else self.ledger.records[key]["output"])
+        for key in self._keys:
+            if (command := self.ledger.parent_command(key)) is not None:
+                raise ParentCommand(command)
+        for signal in signals:
+            raise signal
+        return self.rules.combined([cast("Output", self.ledger.output(key)) for key in self._keys])
 
     def _note(self, supervised: Sequence[tuple[str, SupervisedCall[Output]]]) -> None:
         """Enter every result and every question into the ledger."""
         for key, call in supervised:
             if isinstance(call.error, GraphInterrupt):
                 self.ledger.asked(key, call.error)
+            elif isinstance(call.error, ParentCommand):
+                self.ledger.left_for_parent(key, call.error.args[0])
             elif call.result is not None:
                 self.ledger.finished(key, call.result)
 
@@ -183,7 +194,8 @@ class ToolBatch:
 
     async def keep(self, key: str, output: Output) -> None:
         """Store a result where a killed process would lose it."""
-        if self.ledger.durable and len(self._calls) > 1:
+        self._open -= 1
+        if self._open and self.ledger.is_kept:  # the last one is kept by whoever runs the batch
             self.ledger.finished(key, output)
             await self.ledger.save()
 
@@ -201,7 +213,7 @@ class _Run:
         self._key = key
         self._call = call
         self._index = index
-        self._signal: GraphBubbleUp | None = None
+        self._signal: Exception | None = None
 
     async def __call__(self, supervised: SupervisedCall[Output]) -> Output:
         """From the call to its output; an error that is handled here or below becomes a message."""
@@ -237,12 +249,17 @@ class _Run:
         tool = cast("BaseTool", setup.tools.get(self._call["name"]))
         request = ToolCallRequest(tool_call=self._call, tool=tool, state=runtime.state, runtime=runtime)
         assert setup.link is not None
+        # A link may ask a person too, and its question belongs to this call.
+        var_child_runnable_config.set(own_copy(self._config))
         try:
-            return cast("Output", await setup.link(request, self._call_next))
-        finally:
-            # Control flow goes through, whatever the link made of it.
-            if self._signal is not None:
-                raise self._signal
+            output = await setup.link(request, self._call_next)
+        except Exception:
+            if self._signal is None:
+                raise
+        # Control flow goes through, whatever the link made of it.
+        if self._signal is not None:
+            raise self._signal
+        return cast("Output", output)
 
     def _runtime(self) -> ToolRuntime[Any, Any]:
         return self._batch.runtime_for(self._call, self._config)
@@ -258,8 +275,9 @@ class _Run:
             raise TypeError(f"Tool {call['name']} is not registered with ToolNode")
         try:
             return await self._execute(call, tool, request)
-        except GraphBubbleUp as signal:
-            self._signal = signal
+        except Exception as error:
+            if is_control_flow(error):
+                self._signal = error
             raise
 
     async def _execute(self, call: ToolCall, tool: BaseTool, request: ToolCallRequest | None) -> Output:

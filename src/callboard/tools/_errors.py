@@ -73,7 +73,7 @@ class ErrorPolicy:
         handling = self._handling
         if isinstance(handling, str):
             return handling
-        if isinstance(handling, (bool, tuple, type)):
+        if handling is None or isinstance(handling, (bool, tuple, type)):
             return str(TOOL_CALL_ERROR_TEMPLATE.format(error=repr(error)))
         return handling(error)
 

@@ -12,7 +12,7 @@ from typing import Any
 from langchain_core.messages import ToolCall
 from langchain_core.runnables import RunnableConfig
 from langgraph.errors import GraphInterrupt, UnknownInterruptError
-from langgraph.types import Interrupt
+from langgraph.types import Command, Interrupt
 
 from callboard._langgraph import (
     PLACEHOLDER_ID,
@@ -58,11 +58,20 @@ class Ledger:
         self._in_slot = False
         self._saving = self._unsaved = False
         self.records: dict[str, Record] = {}
+        self._held = stored if self._task is None and isinstance(stored, dict) else None
         if self._task is not None:
             stored = self._find_in_slot(self._task.scratchpad.resume)
-        if stored is not None:
+        if stored:
+            self._check(stored)
             self.records = {key: dict(record) for key, record in stored["calls"].items()}
         self._answers = self._answers_of_graph() if self._task is not None else self._answers_of_caller(answers)
+
+    def _check(self, stored: Mapping[str, Any]) -> None:
+        if stored.get("format") != FORMAT or stored.get("keys") != self._keys:
+            raise ValueError(
+                f"The ledger is of the calls {stored.get('keys')!r}, and not of {self._keys!r}: "
+                "hand it in with the input that it came from"
+            )
 
     def _find_in_slot(self, resume: Sequence[Any]) -> Mapping[str, Any] | None:
         assert self._task is not None
@@ -109,9 +118,9 @@ class Ledger:
         return self._task is not None
 
     @property
-    def durable(self) -> bool:
-        """Whether finished calls are worth storing before the batch ends."""
-        return self._task is not None and self._task.durable
+    def is_kept(self) -> bool:
+        """Whether somebody wants to know of finished calls before the batch ends."""
+        return self._held is not None if self._task is None else self._task.durable
 
     @property
     def pending(self) -> list[Interrupt]:
@@ -136,8 +145,8 @@ class Ledger:
         return call_configurable(self._conf, self._namespace(key), scratchpad, self._answers)
 
     def accepted(self, key: str, answers: list[Any]) -> None:
-        """Note the answers that a call has accepted so far."""
-        self.records.setdefault(key, {})["answers"] = answers
+        """Note the answers that a call has accepted so far; what it asked for them is settled."""
+        self.records[key] = {"answers": answers}
 
     def _namespace(self, key: str) -> str:
         return call_namespace(self._conf, key.replace("|", "_"))
@@ -162,12 +171,28 @@ class Ledger:
         """Note the result of a call; what it asked on the way is settled."""
         self.records[key] = {"output": output}
 
+    def left_for_parent(self, key: str, command: Command[Any]) -> None:
+        """Note that a call ended with a command for the graph around ours."""
+        self.records[key] = {"parent": command}
+
+    def settled(self, key: str) -> bool:
+        """Whether a call has ended in an earlier run."""
+        return not {"output", "parent"}.isdisjoint(self.records.get(key, ()))
+
+    def output(self, key: str) -> object:
+        return self.records[key]["output"]
+
+    def parent_command(self, key: str) -> Command[Any] | None:
+        return self.records.get(key, {}).get("parent")
+
     def dump(self) -> dict[str, Any]:
         return {"format": FORMAT, "keys": self._keys, "calls": self.records}
 
     def publish(self) -> None:
-        """Put the ledger where the next run of the task finds it."""
-        if self._task is None:
+        """Put the ledger where the next run of the calls finds it."""
+        if self._held is not None:
+            self._held.update(self.dump())
+        if self._task is None or not self.records:
             return
         resume = self._task.scratchpad.resume
         if not self._in_slot:
@@ -180,6 +205,8 @@ class Ledger:
 
     async def save(self) -> None:
         """Store what is known now, so that a killed process finds it; calls that finish meanwhile share a write."""
+        if self._held is not None:
+            self._held.update(self.dump())
         if self._task is None:
             return
         self._unsaved = True

@@ -131,8 +131,9 @@ class ToolNode(Runnable[Any, Any]):
         Args:
             input: see the class.
             config: a LangChain config; its `max_concurrency` bounds this run.
-            ledger: of the `CallsInterrupted` that an earlier run with this input raised; what finished
-                then does not run again.
+            ledger: outside a graph, a dict that is kept up to date while calls finish and ask, empty at
+                first, or the `ledger` of a `CallsInterrupted`; what finished in an earlier run with the
+                same input does not run again, whatever happened to its neighbours.
             resume: answers, `{interrupt.id: answer}` for any of the open questions, or the answer itself
                 if one question is open. In a LangGraph graph, resume the graph instead.
             kwargs: accepted and ignored, as by every node of a graph.
@@ -140,7 +141,8 @@ class ToolNode(Runnable[Any, Any]):
         Raises:
             CallsInterrupted: with the questions of all calls that wait for an answer; inside a LangGraph
                 graph a plain `GraphInterrupt`.
-            ValueError: if there is nothing in the input that could be run.
+            UnknownInterruptError: if an answer fits no open question.
+            ValueError: if there is nothing in the input that could be run, or the ledger is another's.
             BaseException: the error of a call that nobody handles, bare, once everything that was started
                 has ended.
         """
