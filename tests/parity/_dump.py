@@ -49,7 +49,10 @@ def _dump_object(value: Any) -> Any:
     if isinstance(value, BaseMessage):
         return _dump_message(value)
     if isinstance(value, BaseModel):
-        return {"model": type(value).__name__, **{name: dump(getattr(value, name)) for name in type(value).model_fields}}
+        return {
+            "model": type(value).__name__,
+            **{name: dump(getattr(value, name)) for name in type(value).model_fields},
+        }
     if isinstance(value, Send):
         return {"send": value.node, "arg": dump(value.arg)}
     if isinstance(value, Command) or dataclasses.is_dataclass(value):

@@ -48,6 +48,8 @@ class Case:
     store: Any = None
     context: Any = None
     config: dict[str, Any] = field(default_factory=dict)
+    own_runtime: bool = False
+    """An agent: it makes its own runtime, none is put into the config."""
     log: list[Any] = field(default_factory=list)
     """What tools, wrappers, models and callbacks saw; part of the outcome."""
 
@@ -88,7 +90,7 @@ def assert_same(scenario: Scenario, mode: str, *, raises: str | None = None) -> 
     assert error == raises, f"the scenario itself is wrong: {value}"
     actual = outcome(scenario, candidate(), mode)
 
-    assert actual == expected
+    assert actual == expected, f"\ncallboard: {actual}\nlanggraph: {expected}"
     return expected
 
 
@@ -98,7 +100,7 @@ def _drive(case: Case, mode: str) -> Any:
         config, extra = case.config, {"context": case.context} if case.context is not None else {}
     else:
         runner, payload, extra = case.node, case.input, {}
-        config = _direct_config(case)
+        config = case.config if case.own_runtime else _direct_config(case)
     if mode in SYNC_MODES:
         return runner.invoke(payload, config, **extra)
     return asyncio.run(runner.ainvoke(payload, config, **extra))

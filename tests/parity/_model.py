@@ -26,7 +26,9 @@ class ReplayModel(BaseChatModel):
     def _llm_type(self) -> str:
         return "replay"
 
-    def _generate(self, messages: list[BaseMessage], stop: Any = None, run_manager: Any = None, **kw: Any) -> ChatResult:
+    def _generate(
+        self, messages: list[BaseMessage], stop: Any = None, run_manager: Any = None, **kw: Any
+    ) -> ChatResult:
         tools = [tool["function"]["name"] if "function" in tool else tool for tool in kw.get("tools", [])]
         self.log.append(("model", [(message.type, message.content, message.name) for message in messages], tools))
         reply = self.replies[min(len(self.turns), len(self.replies) - 1)]

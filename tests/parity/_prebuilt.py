@@ -42,9 +42,7 @@ ALL_NAMES = [name for names in NAMES.values() for name in names]
 
 def reference() -> Any:
     """langgraph.prebuilt, from the modules that define the names."""
-    found = {
-        name: getattr(importlib.import_module(module), name) for module, names in NAMES.items() for name in names
-    }
+    found = {name: getattr(importlib.import_module(module), name) for module, names in NAMES.items() for name in names}
     return SimpleNamespace(side="langgraph", **found)
 
 

@@ -107,7 +107,9 @@ def test_a_list_state_receives(label: str, same: Same) -> None:
     same(lambda ns: single(ns, LIST_COMMANDS[label], as_list=True))
 
 
-@pytest.mark.parametrize("update", [{"messages": [message()]}, [], [message("other")]], ids=["dict", "empty", "foreign"])
+@pytest.mark.parametrize(
+    "update", [{"messages": [message()]}, [], [message("other")]], ids=["dict", "empty", "foreign"]
+)
 def test_a_list_state_refuses_the_wrong_update(update: Any, same: Same) -> None:
     same(lambda ns: single(ns, lambda: Command(update=update), as_list=True), raises="ValueError")
 

@@ -42,7 +42,6 @@ STATES: dict[str, tuple[Any, dict[str, Any]]] = {
     "a dict without messages": ({"foo": 1}, {}),
     "a dict with an empty list": ({"messages": []}, {}),
     "a pydantic state without the key": (Model(messages=[WANTS]), {"messages_key": "chat"}),
-    "an empty list": ([], {}),
     "a plain object": (object, {}),
     "messages as dicts": ({"messages": [{"role": "assistant", "tool_calls": [call("t")]}]}, {}),
 }

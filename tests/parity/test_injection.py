@@ -48,7 +48,7 @@ def part(ns: Any) -> Any:
 
 def optional(ns: Any) -> Any:
     @tool
-    def peek(x: int, foo: Annotated[Optional[str], ns.InjectedState("absent")] = "default") -> str:  # noqa: UP045
+    def peek(x: int, foo: Annotated[Optional[str], ns.InjectedState("absent")] = "default") -> str:
         """Peek."""
         return f"{x} {foo}"
 
@@ -166,7 +166,10 @@ def test_the_store_is_injected(same: Same) -> None:
 
 @pytest.mark.parametrize("handled", [True, False])
 def test_a_tool_that_wants_a_store_fails_without_one(handled: bool, same: Same) -> None:
-    same(lambda ns: Case(ns.ToolNode([keeper(ns)], handle_tool_errors=handled), wants("keep", {"key": "a"})), raises="ValueError")
+    same(
+        lambda ns: Case(ns.ToolNode([keeper(ns)], handle_tool_errors=handled), wants("keep", {"key": "a"})),
+        raises="ValueError",
+    )
 
 
 @dataclass
@@ -228,7 +231,7 @@ def typed_and_named_runtime(ns: Any) -> Any:
 
 def optional_runtime(ns: Any) -> Any:
     @tool
-    def peek(x: int, rt: Optional[ns.ToolRuntime] = None) -> str:  # noqa: UP045
+    def peek(x: int, rt: Optional[ns.ToolRuntime] = None) -> str:
         """Peek."""
         return facts(rt)
 
@@ -238,6 +241,7 @@ def optional_runtime(ns: Any) -> Any:
 RUNTIMES = [annotated_runtime, generic_runtime, named_runtime, typed_and_named_runtime, optional_runtime]
 
 
+@pytest.mark.filterwarnings("ignore:Pydantic serializer warnings")
 @pytest.mark.parametrize("make", RUNTIMES, ids=lambda make: make.__name__)
 def test_the_runtime_is_injected_by_annotation_or_name(make: Any, same: Same) -> None:
     def scenario(ns: Any) -> Case:
@@ -269,7 +273,9 @@ def test_the_call_id_is_injected(same: Same) -> None:
 FORGED = {"x": 1, "state": "f", "foo": "f", "store": "f", "rt": "f", "runtime": "f"}
 
 
-@pytest.mark.parametrize("make", [whole, part, optional, annotated_runtime, named_runtime], ids=lambda make: make.__name__)
+@pytest.mark.parametrize(
+    "make", [whole, part, optional, annotated_runtime, named_runtime], ids=lambda make: make.__name__
+)
 def test_forged_values_are_replaced(make: Any, same: Same) -> None:
     same(lambda ns: Case(ns.ToolNode([make(ns)]), wants("peek", FORGED, foo="real")))
 

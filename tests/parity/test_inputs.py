@@ -52,7 +52,11 @@ def test_a_dataclass_state_is_answered_with_a_dict(same: Same) -> None:
 
 
 def test_a_message_list_is_answered_with_a_list(same: Same) -> None:
-    same(lambda ns: Case(ns.ToolNode([double]), [HumanMessage("q", id="h"), asks(call("double", {"x": 2}))], state=MessageList))
+    same(
+        lambda ns: Case(
+            ns.ToolNode([double]), [HumanMessage("q", id="h"), asks(call("double", {"x": 2}))], state=MessageList
+        )
+    )
 
 
 def test_a_list_of_calls_is_answered_with_a_dict(same: Same) -> None:
@@ -97,7 +101,12 @@ def test_calls_of_different_tools_are_answered_in_their_order(same: Same) -> Non
 
 def test_the_latest_ai_message_counts_also_when_others_follow(same: Same) -> None:
     old = AIMessage("", tool_calls=[call("double", {"x": 100}, "old")], id="ai-0")
-    history = [old, ToolMessage("200", tool_call_id="old", id="t"), asks(call("double", {"x": 1})), HumanMessage("?", id="h")]
+    history = [
+        old,
+        ToolMessage("200", tool_call_id="old", id="t"),
+        asks(call("double", {"x": 1})),
+        HumanMessage("?", id="h"),
+    ]
     same(lambda ns: Case(ns.ToolNode([double]), {"messages": history}))
 
 
@@ -156,8 +165,3 @@ def test_the_input_is_not_changed(same: Same) -> None:
         return Case(ns.ToolNode([double]), state, log=[state])
 
     same(scenario)
-
-
-def test_a_call_without_an_id_is_answered_without_an_id(same_direct: Same) -> None:
-    nameless = AIMessage("", tool_calls=[{"name": "triple", "args": {}, "id": None, "type": "tool_call"}])
-    same_direct(lambda ns: Case(ns.ToolNode([double]), {"messages": [nameless]}), raises="ValidationError")

@@ -198,9 +198,7 @@ def test_an_overridden_invoke_that_returns_a_raw_value_can_be_handled(output: An
             async def ainvoke(self, *args: Any, **kwargs: Any) -> Any:
                 return output
 
-        node = ns.ToolNode(
-            [Raw.from_function(func=lambda: "x", name="give", description="d")], handle_tool_errors=True
-        )
+        node = ns.ToolNode([Raw.from_function(func=lambda: "x", name="give", description="d")], handle_tool_errors=True)
         return Case(node, wants("give"))
 
     same(scenario)

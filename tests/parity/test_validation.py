@@ -68,7 +68,7 @@ def test_the_model_is_told_the_same_about(label: str, same: Same) -> None:
 
 def injected(ns: Any) -> Any:
     @tool
-    def work(
+    def work(  # noqa: PLR0917 - one parameter for each kind of injection
         x: int,
         y: Annotated[int, Field(ge=0)],
         state: Annotated[dict, ns.InjectedState],
@@ -154,10 +154,17 @@ def test_a_handler_sees_the_filtered_errors(same: Same) -> None:
         log: list[Any] = []
 
         def note(error: Exception) -> str:
-            log.append((type(error).__name__, getattr(error, "filtered_errors", None), getattr(error, "tool_kwargs", None)))
+            log.append(
+                (type(error).__name__, getattr(error, "filtered_errors", None), getattr(error, "tool_kwargs", None))
+            )
             return "noted"
 
-        return Case(ns.ToolNode([injected(ns)], handle_tool_errors=note), wants("work", {}, foo="f"), store=InMemoryStore(), log=log)
+        return Case(
+            ns.ToolNode([injected(ns)], handle_tool_errors=note),
+            wants("work", {}, foo="f"),
+            store=InMemoryStore(),
+            log=log,
+        )
 
     same(scenario)
 

@@ -73,7 +73,7 @@ def answer_for(seed: int, item: int) -> Answer:
 
     One in fifty takes about 1.5 s, one in fifty answers 500, one in fifty 503; the others take 20 to 200 ms.
     """
-    rng = random.Random(f"{seed}/{item}")
+    rng = random.Random(f"{seed}/{item}")  # noqa: S311  (to be the same each time)
     latency = rng.uniform(0.02, 0.2)
     lot = rng.random()
     if lot < 0.02:
@@ -190,9 +190,7 @@ async def _serve(seed: int) -> None:
     _stop_on_end_of_input(loop, stopped)
     stats = Stats()
     connections: set[_Connection] = set()
-    server = await loop.create_server(
-        lambda: _Connection(seed, stats, connections), _HOST, 0, backlog=_BACKLOG
-    )
+    server = await loop.create_server(lambda: _Connection(seed, stats, connections), _HOST, 0, backlog=_BACKLOG)
     print(f"listening {server.sockets[0].getsockname()[1]}", flush=True)
     await stopped.wait()
     server.close()
@@ -221,9 +219,7 @@ def _stop_on_end_of_input(loop: asyncio.AbstractEventLoop, stopped: asyncio.Even
 
 def main() -> None:
     """Run the service until its standard input ends."""
-    parser = argparse.ArgumentParser(
-        "python -m callboard._cli._service", description="The demo's HTTP service."
-    )
+    parser = argparse.ArgumentParser("python -m callboard._cli._service", description="The demo's HTTP service.")
     parser.add_argument("--seed", type=int, default=0, help="decides latencies and failures")
     asyncio.run(_serve(parser.parse_args().seed))
 

@@ -177,6 +177,7 @@ def create_react_agent(
     prompt: Prompt | None = None,
     version: Literal["v1", "v2"] = "v2",
     name: str | None = None,
+    **unknown: object,
 ) -> Agent:
     """Make an agent that calls tools until its model has an answer.
 
@@ -189,12 +190,15 @@ def create_react_agent(
             to the model's input.
         version: accepted for LangGraph's sake; here every call is a task of its own either way.
         name: of the agent, also on its messages.
+        unknown: refused, by name.
 
     Raises:
         ImportError: if a model is given by name and langchain is not installed.
-        TypeError: if the model is none.
+        TypeError: if the model is none, or for an unknown option.
         ValueError: if the model's tools are not the agent's, or the prompt or the version is unknown.
     """
+    if unknown:
+        raise TypeError(f"create_react_agent() got unexpected keyword arguments: {unknown}")
     if version not in ("v1", "v2"):
         raise ValueError(f"Invalid version {version}. Supported versions are 'v1' and 'v2'.")
     if isinstance(tools, ToolNode):

@@ -1,0 +1,168 @@
+"""Links that run elsewhere: in a worker thread, or on asyncio while the call is on trio.
+
+What such a link calls next has to run back in the call's own event loop. The link asks, and the call's own
+nursery answers, with the link's context variables: nothing that a link starts can outlive its call.
+"""
+
+import asyncio
+import threading
+import warnings
+from collections import deque
+from collections.abc import Awaitable, Callable
+from concurrent.futures import CancelledError, Future
+from contextvars import Context, copy_context
+from functools import partial
+from typing import Generic, TypeVar
+
+from callboard._bridge import run_on_asyncio
+from callboard._current_loop import current_loop
+from callboard._limits import Gate
+from callboard._loop import EventLoop, Scope
+from callboard._threads import run_in_thread
+from callboard._time import DEFAULT_GRACE
+from callboard._types import Limit
+from callboard.exceptions import AbandonedThreadWarning
+
+Q = TypeVar("Q")
+A = TypeVar("A")
+
+THREADS = 256
+"""Worker threads of one link; a link that waits for a slow tool keeps its thread."""
+
+
+class _Question(Generic[Q, A]):
+    """A call that the link wants made, in the link's context."""
+
+    def __init__(self, request: Q) -> None:
+        self.request = request
+        self.context: Context = copy_context()
+        self.answer: Future[A] = Future()
+
+    async def be_answered(self, call_next: Callable[[Q], Awaitable[A]], scope: Scope) -> None:
+        try:
+            with scope:
+                self.answer.set_result(await call_next(self.request))
+        except Exception as exc:
+            self.answer.set_exception(exc)
+        finally:
+            self.answer.cancel()  # without effect where there is an answer
+
+
+class _Inbox(Generic[Q, A]):
+    """Questions from elsewhere to the event loop; `None` is the last."""
+
+    def __init__(self, loop: EventLoop) -> None:
+        self._loop = loop
+        self._items: deque[_Question[Q, A] | None] = deque()
+        self._wakeup = loop.wakeup()
+        self._lock = threading.Lock()
+        self._closed = False
+
+    def ask(self, request: Q) -> "Future[A]":
+        """Have a call made; from any thread."""
+        question: _Question[Q, A] = _Question(request)
+        with self._lock:
+            if self._closed:
+                raise CancelledError
+            self._items.append(question)
+            self._wakeup.set()
+        return question.answer
+
+    def close(self) -> None:
+        """Take no more questions, and leave those unanswered that nobody has begun to answer."""
+        with self._lock:
+            self._closed = True
+            left, self._items = self._items, deque([None])
+            self._wakeup.set()
+        for question in left:
+            if question is not None:
+                question.answer.cancel()
+
+    async def get(self) -> "_Question[Q, A] | None":
+        while True:
+            with self._lock:
+                if self._items:
+                    return self._items.popleft()
+                self._wakeup = self._loop.wakeup()
+            await self._wakeup.wait()
+
+
+async def _answer_while(
+    run: Callable[[_Inbox[Q, A]], Awaitable[A]], call_next: Callable[[Q], Awaitable[A]]
+) -> A:
+    """Run a link that is elsewhere and answer what it asks, until it has a result."""
+    loop = current_loop()
+    inbox: _Inbox[Q, A] = _Inbox(loop)
+    outcome: Future[A] = Future()
+
+    async def child(scope: Scope) -> None:
+        try:
+            with scope:
+                outcome.set_result(await run(inbox))
+        except Exception as exc:
+            outcome.set_exception(exc)
+        finally:
+            inbox.close()
+
+    async with loop.nursery() as nursery:
+        nursery.start(child, DEFAULT_GRACE)
+        while (question := await inbox.get()) is not None:
+            question.context.run(nursery.start, partial(question.be_answered, call_next), DEFAULT_GRACE)
+    return outcome.result()
+
+
+class SyncLink(Generic[Q, A]):
+    """A sync function `(request, call_next) -> answer`, made awaitable.
+
+    Args:
+        fn: called in a worker thread, with the context variables of the call.
+    """
+
+    def __init__(self, fn: Callable[[Q, Callable[[Q], A]], A]) -> None:
+        self._fn = fn
+        self._threads = Gate(Limit(concurrency=THREADS), f"the threads of {fn!r}")
+
+    async def __call__(self, request: Q, call_next: Callable[[Q], Awaitable[A]]) -> A:
+        await self._threads.enter(current_loop())
+        return await _answer_while(partial(self._in_thread, request), call_next)
+
+    async def _in_thread(self, request: Q, inbox: _Inbox[Q, A]) -> A:
+        abandoned = False
+
+        def call(inner: Q) -> A:
+            return inbox.ask(inner).result()
+
+        def on_abandoned() -> Callable[[], None]:
+            nonlocal abandoned
+            abandoned = True
+            text = f"the worker thread of {self._fn!r} goes on after its call has ended"
+            warnings.warn(text, AbandonedThreadWarning, stacklevel=2)
+            return self._threads.leave
+
+        try:
+            return await run_in_thread(current_loop(), partial(self._fn, request, call), on_abandoned)
+        finally:
+            if not abandoned:
+                self._threads.leave()
+
+
+class AsyncioLink(Generic[Q, A]):
+    """An async function `(request, call_next) -> answer` that needs asyncio; on trio it crosses the bridge.
+
+    Args:
+        fn: called on asyncio, with the context variables of the call.
+    """
+
+    def __init__(self, fn: Callable[[Q, Callable[[Q], Awaitable[A]]], Awaitable[A]]) -> None:
+        self._fn = fn
+
+    async def __call__(self, request: Q, call_next: Callable[[Q], Awaitable[A]]) -> A:
+        if current_loop().name == "asyncio":
+            return await self._fn(request, call_next)
+        return await _answer_while(partial(self._across, request), call_next)
+
+    async def _across(self, request: Q, inbox: _Inbox[Q, A]) -> A:
+        async def call(inner: Q) -> A:
+            return await asyncio.wrap_future(inbox.ask(inner))
+
+        return await run_on_asyncio(partial(self._fn, request, call))

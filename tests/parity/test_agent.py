@@ -1,0 +1,266 @@
+"""create_react_agent: the loop, its guards and its streams."""
+
+import asyncio
+from typing import Annotated, Any
+
+import pytest
+from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
+from langchain_core.tools import InjectedToolCallId, tool
+from langgraph.checkpoint.memory import InMemorySaver
+from langgraph.store.memory import InMemoryStore
+from langgraph.types import Command
+
+from ._dump import dump
+from ._harness import Case, call
+from ._model import ReplayModel
+from ._prebuilt import candidate, reference
+from .conftest import Same
+
+QUESTION = {"messages": [HumanMessage("q", id="h")]}
+
+
+@tool
+def double(x: int) -> int:
+    """Double."""
+    return 2 * x
+
+
+@tool(return_direct=True)
+def final(x: int) -> str:
+    """The last word."""
+    return f"final {x}"
+
+
+@tool
+def fails(x: int) -> str:
+    """Fail."""
+    raise ValueError("bad")
+
+
+def ai(*calls: dict[str, Any], text: str = "", id: str = "ai") -> AIMessage:
+    return AIMessage(text, tool_calls=list(calls), id=id)
+
+
+def turn(n: int, *calls: dict[str, Any]) -> AIMessage:
+    return ai(*calls, id=f"ai-{n}")
+
+
+ONE = (turn(1, call("double", {"x": 1}, "a")), AIMessage("done", id="ai-2"))
+TWO_AT_ONCE = (turn(1, call("double", {"x": 1}, "a"), call("double", {"x": 2}, "b")), AIMessage("done", id="ai-2"))
+TWO_TURNS = (
+    turn(1, call("double", {"x": 1}, "a")),
+    turn(2, call("double", {"x": 2}, "b")),
+    AIMessage("done", id="ai-3"),
+)
+FOREVER = tuple(turn(n, call("double", {"x": n}, f"c{n}")) for n in range(60))
+
+
+def agent(
+    ns: Any, replies: Any, tools: Any = (double,), *, config: Any = None, input: Any = None, **options: Any
+) -> Case:
+    log: list[Any] = []
+    made = ns.create_react_agent(ReplayModel(*replies, log=log), list(tools), **options)
+    return Case(made, QUESTION if input is None else input, config=config or {}, own_runtime=True, log=log)
+
+
+def versions(test: Any) -> Any:
+    return pytest.mark.parametrize("version", ["v1", "v2"])(test)
+
+
+@versions
+@pytest.mark.parametrize(
+    "replies", [("done",), ONE, TWO_AT_ONCE, TWO_TURNS], ids=["no call", "one call", "two calls", "two turns"]
+)
+def test_the_loop_runs_until_the_model_is_done(replies: Any, version: str, same_direct: Same) -> None:
+    same_direct(lambda ns: agent(ns, replies, version=version))
+
+
+@versions
+def test_unknown_tools_and_wrong_arguments_are_told_to_the_model(version: str, same_direct: Same) -> None:
+    wrong = (turn(1, call("nope", {}, "a"), call("double", {"x": "no"}, "b")), "sorry")
+    same_direct(lambda ns: agent(ns, wrong, version=version))
+
+
+@versions
+def test_an_error_of_a_tool_is_raised(version: str, same_direct: Same) -> None:
+    failing = (turn(1, call("fails", {"x": 1}, "a")), "done")
+    same_direct(lambda ns: agent(ns, failing, [fails], version=version), raises="ValueError")
+
+
+@versions
+def test_a_tool_node_is_taken_with_its_own_error_handling(version: str, same_direct: Same) -> None:
+    def scenario(ns: Any) -> Case:
+        log: list[Any] = []
+        model = ReplayModel(turn(1, call("fails", {"x": 1}, "a")), "done", log=log)
+        node = ns.ToolNode([fails, double], handle_tool_errors="own text")
+        return Case(ns.create_react_agent(model, node, version=version), QUESTION, own_runtime=True, log=log)
+
+    same_direct(scenario)
+
+
+def test_without_tools_the_model_is_asked_once_and_unbound(same_direct: Same) -> None:
+    same_direct(lambda ns: agent(ns, ("done",), []))
+
+
+def test_without_tools_a_call_of_the_model_stays_unanswered(same_direct: Same) -> None:
+    same_direct(lambda ns: agent(ns, ONE, []))
+
+
+@versions
+@pytest.mark.parametrize(
+    "calls",
+    [
+        [call("final", {"x": 1}, "a")],
+        [call("final", {"x": 1}, "a"), call("double", {"x": 2}, "b")],
+        [call("double", {"x": 2}, "b"), call("final", {"x": 1}, "a")],
+        [call("double", {"x": 2}, "b")],
+        [call("final", {"x": "no"}, "a")],
+    ],
+    ids=["alone", "first", "last", "not called", "wrong arguments"],
+)
+def test_a_return_direct_tool_ends_the_run(calls: Any, version: str, same_direct: Same) -> None:
+    same_direct(lambda ns: agent(ns, (turn(1, *calls), "done"), [double, final], version=version))
+
+
+@versions
+@pytest.mark.parametrize("limit", [2, 4, 6, 10])
+def test_an_even_recursion_limit_makes_it_apologise(limit: int, version: str, same_direct: Same) -> None:
+    config = {"recursion_limit": limit}
+    seen = same_direct(lambda ns: agent(ns, FOREVER, version=version, config=config))
+
+    assert "Sorry, need more steps to process this request." in str(seen)
+
+
+@versions
+@pytest.mark.parametrize("limit", [1, 3, 5])
+def test_an_odd_recursion_limit_is_an_error(limit: int, version: str, same_direct: Same) -> None:
+    config = {"recursion_limit": limit}
+    same_direct(lambda ns: agent(ns, FOREVER, version=version, config=config), raises="GraphRecursionError")
+
+
+def test_a_recursion_limit_in_the_middle_of_the_loop_is_an_error(same_direct: Same) -> None:
+    class State(reference().AgentState):  # type: ignore[misc]
+        remaining_steps: int
+
+    config = {"recursion_limit": 5}
+    payload = {**QUESTION, "remaining_steps": 100}
+    same_direct(
+        lambda ns: agent(ns, FOREVER, state_schema=State, config=config, input=payload), raises="GraphRecursionError"
+    )
+
+
+def test_a_return_direct_tool_runs_where_another_would_not(same_direct: Same) -> None:
+    replies = (turn(1, call("final", {"x": 1}, "a")), "done")
+    same_direct(lambda ns: agent(ns, replies, [final], config={"recursion_limit": 2}))
+    same_direct(lambda ns: agent(ns, replies, [final], config={"recursion_limit": 3}))
+
+
+@pytest.mark.parametrize("limit", [0, -1])
+def test_a_recursion_limit_below_one_is_refused(limit: int, same_direct: Same) -> None:
+    same_direct(lambda ns: agent(ns, ONE, config={"recursion_limit": limit}), raises="ValueError")
+
+
+def test_the_name_of_the_agent_stands_on_its_messages(same_direct: Same) -> None:
+    same_direct(lambda ns: agent(ns, ONE, name="helper"))
+
+
+def test_the_name_of_the_agent_is_its_own() -> None:
+    names = [agent(ns, ONE, name="helper").node.name for ns in (reference(), candidate())]
+
+    assert names == ["helper", "helper"]
+
+
+@pytest.mark.parametrize(
+    "messages",
+    ["a text", [("user", "a pair")], [{"role": "user", "content": "a dict"}], HumanMessage("alone")],
+    ids=["text", "pairs", "dicts", "message"],
+)
+def test_messages_are_accepted_in_every_form(messages: Any, same_direct: Same) -> None:
+    same_direct(lambda ns: agent(ns, ("done",), input={"messages": messages}))
+
+
+def test_a_history_with_answers_is_continued(same_direct: Same) -> None:
+    history = [HumanMessage("q", id="h"), ONE[0], ToolMessage("2", tool_call_id="a", id="t", name="double")]
+    same_direct(lambda ns: agent(ns, ("done",), input={"messages": history}))
+
+
+@versions
+def test_a_command_of_a_tool_updates_the_state(version: str, same_direct: Same) -> None:
+    def scenario(ns: Any) -> Case:
+        class State(ns.AgentState):  # type: ignore[misc]
+            mood: str
+
+        @tool
+        def cheer(tool_call_id: Annotated[str, InjectedToolCallId]) -> Any:
+            """Cheer."""
+            return Command(update={"mood": "good", "messages": [ToolMessage("ok", tool_call_id=tool_call_id, id="t")]})
+
+        @tool
+        def ask(mood: Annotated[str, ns.InjectedState("mood")]) -> str:
+            """Ask."""
+            return mood
+
+        replies = (turn(1, call("cheer", {}, "a")), turn(2, call("ask", {}, "b")), "done")
+        return agent(ns, replies, [cheer, ask], state_schema=State, version=version, input={**QUESTION, "mood": "bad"})
+
+    same_direct(scenario)
+
+
+@versions
+def test_the_store_reaches_the_tools(version: str, same_direct: Same) -> None:
+    def scenario(ns: Any) -> Case:
+        @tool
+        def keep(key: str, store: Annotated[Any, ns.InjectedStore()]) -> str:
+            """Keep."""
+            store.put(("k",), key, {"v": 1})
+            return str(len(store.search(("k",))))
+
+        replies = (turn(1, call("keep", {"key": "a"}, "a")), "done")
+        return agent(ns, replies, [keep], store=InMemoryStore(), version=version)
+
+    same_direct(scenario)
+
+
+@versions
+def test_a_checkpointer_remembers_the_conversation(version: str) -> None:
+    def talk(ns: Any) -> Any:
+        log: list[Any] = []
+        model = ReplayModel(*ONE, AIMessage("again", id="ai-3"), log=log)
+        made = ns.create_react_agent(model, [double], checkpointer=InMemorySaver(), version=version)
+        config = {"configurable": {"thread_id": "1"}}
+        made.invoke(QUESTION, config)
+        made.invoke({"messages": [HumanMessage("more", id="h2")]}, config)
+        state = made.get_state(config)
+        return dump([log, state.values, state.next])
+
+    assert talk(candidate()) == talk(reference())
+
+
+@versions
+@pytest.mark.parametrize("mode", ["updates", "values"])
+@pytest.mark.parametrize("replies", [("done",), ONE, TWO_TURNS], ids=["no call", "one call", "two turns"])
+def test_the_stream_has_the_same_chunks(replies: Any, mode: str, version: str) -> None:
+    async def collect(ns: Any) -> Any:
+        case = agent(ns, replies, version=version)
+        return dump([chunk async for chunk in case.node.astream(case.input, stream_mode=mode)])
+
+    def collect_sync(ns: Any) -> Any:
+        case = agent(ns, replies, version=version)
+        return dump(list(case.node.stream(case.input, stream_mode=mode)))
+
+    assert asyncio.run(collect(candidate())) == asyncio.run(collect(reference()))
+    assert collect_sync(candidate()) == collect_sync(reference())
+
+
+@pytest.mark.parametrize("when", ["interrupt_before", "interrupt_after"])
+@pytest.mark.parametrize("node", ["agent", "tools"])
+def test_it_stops_at_a_named_node_and_goes_on(node: str, when: str) -> None:
+    def pause(ns: Any) -> Any:
+        made = ns.create_react_agent(ReplayModel(*ONE), [double], checkpointer=InMemorySaver(), **{when: [node]})
+        config = {"configurable": {"thread_id": "1"}}
+        seen = [made.invoke(QUESTION, config)]
+        while (state := made.get_state(config)).next and len(seen) < 6:
+            seen.append([state.next, made.invoke(None, config)])
+        return dump(seen)
+
+    assert pause(candidate()) == pause(reference())
