@@ -1,4 +1,4 @@
-"""The demo's service, client and database: a real process, real loopback, a real file, on both backends."""
+"""The demo's service, client and database: a real process, real loopback, a real file, on every backend."""
 
 import json
 import sys
@@ -9,13 +9,13 @@ from urllib.parse import urlsplit
 import anyio
 import pytest
 from anyio import to_thread
-from anyio.abc import Process
+from anyio.abc import Process, SocketAttribute, SocketStream
 
 from callboard._cli._database import CITIES, query, temporary_database
 from callboard._cli._http import HttpClient
 from callboard._cli._service import answer_for, running_service
 
-pytestmark = pytest.mark.anyio
+pytestmark = pytest.mark.real_clock
 
 SEED = 7
 PATIENCE = 30.0
@@ -31,12 +31,6 @@ async def main():
 
 anyio.run(main)
 """
-
-
-@pytest.fixture(params=["asyncio", "trio"])
-def anyio_backend(request: pytest.FixtureRequest) -> str:
-    backend: str = request.param
-    return backend
 
 
 async def stats(url: str) -> dict[str, int]:
@@ -176,6 +170,53 @@ async def test_every_answer_reaches_its_request_when_many_are_cancelled() -> Non
             assert set(answered) >= {item for item in wanted if item % 2}
             status, _ = await client.get(f"{url}/item/{wanted[0]}")
             assert status == answer_for(SEED, wanted[0]).status
+
+
+async def test_an_idle_connection_that_the_server_closed_is_replaced() -> None:
+    async def answer_once(stream: SocketStream) -> None:
+        async with stream:
+            await stream.receive()
+            await stream.send(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nhi")
+
+    with anyio.fail_after(PATIENCE):
+        listener = await anyio.create_tcp_listener(local_host="127.0.0.1")
+        port = listener.extra(SocketAttribute.local_port)
+        async with listener, anyio.create_task_group() as group, HttpClient(connections=1) as client:
+            group.start_soon(listener.serve, answer_once)
+            for _ in range(3):
+                assert await client.get(f"http://127.0.0.1:{port}") == (200, b"hi")
+                await anyio.sleep(0.01)
+            group.cancel_scope.cancel()
+
+
+@pytest.mark.parametrize("part", [b"", b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\nhalf", b"no HTTP at all\r\n\r\n"])
+async def test_a_broken_answer_is_a_connection_error(part: bytes) -> None:
+    async def break_off(stream: SocketStream) -> None:
+        async with stream:
+            await stream.receive()
+            if part:
+                await stream.send(part)
+
+    with anyio.fail_after(PATIENCE):
+        listener = await anyio.create_tcp_listener(local_host="127.0.0.1")
+        port = listener.extra(SocketAttribute.local_port)
+        async with listener, anyio.create_task_group() as group, HttpClient(connections=1) as client:
+            group.start_soon(listener.serve, break_off)
+            for _ in range(2):
+                with pytest.raises(ConnectionError):
+                    await client.get(f"http://127.0.0.1:{port}/")
+            group.cancel_scope.cancel()
+
+
+async def test_the_client_says_what_it_cannot_reach() -> None:
+    with anyio.fail_after(PATIENCE):
+        async with running_service(SEED) as url:
+            pass
+        async with HttpClient() as client:
+            with pytest.raises(OSError, match="connect"):
+                await client.get(f"{url}/item/1")
+            with pytest.raises(ValueError, match="plain HTTP"):
+                await client.get("https://127.0.0.1/")
 
 
 async def test_no_more_requests_than_connections_are_under_way() -> None:

@@ -2,8 +2,7 @@
 
 import inspect
 from collections.abc import Awaitable, Callable, Sequence
-from functools import partial
-from typing import Any
+from typing import Any, cast
 
 from langchain_core.messages import ToolMessage
 from langgraph.types import Command
@@ -29,20 +28,26 @@ def wrapper_link(wrap: Callable[..., Any] | None, awrap: Callable[..., Any] | No
     return SyncLink(wrap) if wrap is not None else None
 
 
-def chain_of(middleware: Sequence[object]) -> Link | None:
-    """One link for all of them, the first outermost; `None` for none.
+def chain_of(middleware: Sequence[object], wrapper: Link | None) -> Link | None:
+    """One link for all of them; `None` for none.
+
+    Args:
+        middleware: links, the first outermost.
+        wrapper: inside all of them, and as lenient about its output as LangGraph is.
 
     Raises:
         TypeError: for an object that is no link.
     """
-    if not middleware:
-        return None
-    return _Chain([(link_name(one), as_link(one)) for one in middleware])
+    links = [_Named(link_name(one), as_link(one)) for one in middleware]
+    if not links:
+        return wrapper
+    return _Chain([*links, *([wrapper] if wrapper is not None else [])])
 
 
 def link_name(one: object) -> str:
     """What a link is called in errors."""
-    return getattr(one, "__qualname__", None) or type(one).__qualname__
+    name = getattr(one, "__qualname__", None)
+    return name if isinstance(name, str) else type(one).__qualname__
 
 
 def as_link(one: object) -> Link:
@@ -53,12 +58,12 @@ def as_link(one: object) -> Link:
     """
     awrap, wrap = _own_method(one, "awrap_tool_call"), _own_method(one, "wrap_tool_call")
     if awrap is not None:
-        # What LangChain ships was written for asyncio; our own and the user's run where the call runs.
-        return AsyncioLink(awrap) if _is_langchains(one) else awrap
+        # What LangChain's middleware awaits is asyncio's; any other runs where the call runs.
+        return AsyncioLink(awrap) if _langchain_base(type(one)) else awrap
     if wrap is not None:
         return SyncLink(wrap)
     if not inspect.isclass(one) and callable(one):
-        return one if _is_async(one) else SyncLink(one)
+        return cast("Link", one) if _is_async(one) else SyncLink(cast("Callable[..., Any]", one))
     raise TypeError(
         "A link is a function (request, call_next), sync or async, or an object with awrap_tool_call or "
         f"wrap_tool_call; got {one!r}"
@@ -66,45 +71,65 @@ def as_link(one: object) -> Link:
 
 
 def _is_async(fn: Callable[..., Any]) -> bool:
-    return inspect.iscoroutinefunction(fn) or inspect.iscoroutinefunction(getattr(fn, "__call__", None))  # noqa: B004
+    return inspect.iscoroutinefunction(fn) or inspect.iscoroutinefunction(type(fn).__call__)
 
 
-def _is_langchains(one: object) -> bool:
-    return any(cls.__name__ == "AgentMiddleware" and cls.__module__.startswith("langchain.") for cls in type(one).__mro__)
-
-
-def _own_method(one: object, name: str) -> Callable[..., Any] | None:
-    """A wrapper that the object really has; LangChain's base class has both, and both only raise."""
-    if inspect.isclass(one):
-        return None
-    for cls in type(one).__mro__:
-        if name in vars(cls):
-            is_base = cls.__name__ == "AgentMiddleware" and cls.__module__.startswith("langchain.")
-            return None if is_base else getattr(one, name)
+def _langchain_base(cls: type) -> type | None:
+    """LangChain's AgentMiddleware among the bases of a class, found without importing it."""
+    for base in cls.__mro__:
+        if base.__name__ == "AgentMiddleware" and base.__module__.startswith("langchain."):
+            return base
     return None
 
 
-class _Chain:
-    def __init__(self, links: Sequence[tuple[str, Link]]) -> None:
-        self._links = links
+def _own_method(one: object, name: str) -> Callable[..., Any] | None:
+    """A wrapper that the object really has; those of LangChain's base class only raise."""
+    method = getattr(type(one), name, None)
+    if method is None or method is getattr(_langchain_base(type(one)), name, None):
+        return None
+    return cast("Callable[..., Any]", getattr(one, name))
+
+
+class _Named:
+    """A link that is told, by name, when it returns what is no result."""
+
+    def __init__(self, name: str, link: Link) -> None:
+        self._name = name
+        self._link = link
 
     async def __call__(self, request: Any, call_next: CallNext) -> Any:
-        return await self._from(0, call_next, request)
+        output = await self._link(request, call_next)
+        call_id = request.tool_call["id"]
+        items = output if isinstance(output, list) and output else [output]
+        for item in items:
+            if not isinstance(item, (ToolMessage, Command)):
+                raise TypeError(
+                    f"The link {self._name} returned {output!r} for call {call_id!r}; it has to return a "
+                    "ToolMessage, a Command or a list of them"
+                )
+            if isinstance(output, ToolMessage) and output.tool_call_id != call_id:
+                raise ValueError(
+                    f"The link {self._name} returned a message with tool_call_id {output.tool_call_id!r} for "
+                    f"call {call_id!r}; give it tool_call_id=request.tool_call['id']"
+                )
+        return output
 
-    async def _from(self, position: int, innermost: CallNext, request: Any) -> Any:
+
+class _Chain:
+    """Links, each around the next."""
+
+    def __init__(self, links: Sequence[Link]) -> None:
+        self._links = links
+
+    def __call__(self, request: Any, call_next: CallNext) -> Awaitable[Any]:
+        return self._links[0](request, self._after(0, call_next))
+
+    def _after(self, position: int, innermost: CallNext) -> CallNext:
+        position += 1
         if position == len(self._links):
-            return await innermost(request)
-        name, link = self._links[position]
-        return _checked(name, await link(request, partial(self._from, position + 1, innermost)))
+            return innermost
 
+        def call_next(request: Any) -> Awaitable[Any]:
+            return self._links[position](request, self._after(position, innermost))
 
-def _checked(name: str, output: object) -> object:
-    """The output of a link, if it is one.
-
-    Raises:
-        TypeError: naming the link, if it is not.
-    """
-    items = output if isinstance(output, list) and output else [output]
-    if not all(isinstance(item, (ToolMessage, Command)) for item in items):
-        raise TypeError(f"The link {name} returned {output!r}; it has to return a ToolMessage, a Command or a list of them")
-    return output
+        return call_next

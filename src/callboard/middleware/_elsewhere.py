@@ -72,7 +72,9 @@ class _Inbox(Generic[Q, A]):
         """Take no more questions, and leave those unanswered that nobody has begun to answer."""
         with self._lock:
             self._closed = True
-            left, self._items = self._items, deque([None])
+            left = list(self._items)
+            self._items.clear()
+            self._items.append(None)
             self._wakeup.set()
         for question in left:
             if question is not None:
@@ -87,9 +89,7 @@ class _Inbox(Generic[Q, A]):
             await self._wakeup.wait()
 
 
-async def _answer_while(
-    run: Callable[[_Inbox[Q, A]], Awaitable[A]], call_next: Callable[[Q], Awaitable[A]]
-) -> A:
+async def _answer_while(run: Callable[[_Inbox[Q, A]], Awaitable[A]], call_next: Callable[[Q], Awaitable[A]]) -> A:
     """Run a link that is elsewhere and answer what it asks, until it has a result."""
     loop = current_loop()
     inbox: _Inbox[Q, A] = _Inbox(loop)

@@ -19,10 +19,10 @@ from callboard._langgraph import read_state, runtime_of, writer_of
 from callboard._limits import Limiter
 from callboard._types import CallPolicy, Limit, OnError
 from callboard.exceptions import CallsInterrupted, DuplicateCallIdWarning
-from callboard.middleware._wrap import Link
+from callboard.middleware._chain import Link
 from callboard.tools._callbacks import manager_for
 from callboard.tools._errors import (
-    ErrorPolicy,
+    Judge,
     error_message,
     is_control_flow,
     raise_invalid_arguments,
@@ -46,9 +46,12 @@ class Setup:
     policies: Mapping[str, CallPolicy]
     limiters: Mapping[str, Sequence[Limiter]]
     default_policy: CallPolicy
-    errors: ErrorPolicy
     messages_key: str
     link: Link | None
+    at_tool: Judge
+    """What becomes of an error where the tool raised it: a text for the model, or `None` to raise it."""
+    at_end: Judge
+    """The same, where it is about to leave the call."""
     on_error: OnError
     threads: ThreadPlaces
     live: set[SupervisedCall[Any]]
@@ -227,7 +230,7 @@ class _Run:
             else:
                 output = await supervised.within_budget(self._inner)
         except Exception as error:
-            content = setup.errors.last_content(error, wrapped=setup.link is not None)
+            content = setup.at_end(error)
             if content is None:
                 raise
             supervised.handled = error
@@ -251,6 +254,7 @@ class _Run:
         assert setup.link is not None
         # A link may ask a person too, and its question belongs to this call.
         var_child_runnable_config.set(own_copy(self._config))
+        output: object = None
         try:
             output = await setup.link(request, self._call_next)
         except Exception:
@@ -297,7 +301,7 @@ class _Run:
                 raise_invalid_arguments(error, call, plan.injected.names)
             return batch.rules.checked(response, call)
         except Exception as error:
-            content = setup.errors.content(error)
+            content = setup.at_tool(error)
             if content is None:
                 raise
             self._supervised.handled = error

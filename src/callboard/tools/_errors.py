@@ -18,6 +18,9 @@ from callboard.tools._vocabulary import (
 
 ErrorHandling = bool | str | Callable[..., str] | type[Exception] | tuple[type[Exception], ...] | None
 
+Judge = Callable[[Exception], str | None]
+"""From an error to the text that the model reads, or `None` if the error is to be raised."""
+
 
 def only_invalid_arguments(error: Exception) -> str:
     """The default: invalid arguments are the model's affair, everything else is raised."""
@@ -51,23 +54,25 @@ class ErrorPolicy:
             return None
         return self._text(error)
 
-    def last_content(self, error: Exception, *, wrapped: bool) -> str | None:
-        """The text for an error that is about to leave the call, or `None` if it is to be raised.
+    def invalid_arguments(self, error: Exception) -> str | None:
+        """`content` below middleware, which is to see every error but the model's own."""
+        return self.content(error) if isinstance(error, ToolInvocationError) else None
 
-        A call that ended without a result, in time or for want of a place, always gets a message; only
-        `False` lets its error through.
+    def without_result(self, error: Exception) -> str | None:
+        """The text for a call that ended in time or for want of a place; only `False` lets the error through."""
+        if not self._handling or not isinstance(error, CallError):
+            return None
+        return f"Error: {error}" if self._is_default or not isinstance(error, self._types) else self._text(error)
 
-        Args:
-            error: has been refused by `content` if the tool raised it.
-            wrapped: whether it may come from a wrapper; then the types are not asked, as in LangGraph.
-        """
-        if not self._handling or is_control_flow(error):
-            return None
-        if isinstance(error, CallError) and (self._is_default or not isinstance(error, self._types)):
-            return f"Error: {error}"
-        if not wrapped:
-            return None
-        return self.content(error) if self._is_default else self._text(error)
+    def after_middleware(self, error: Exception) -> str | None:
+        """The text for an error that no link has handled."""
+        return self.content(error) or self.without_result(error)
+
+    def after_wrapper(self, error: Exception) -> str | None:
+        """The text for an error that left a wrapper; as in LangGraph, its type is not asked."""
+        if self._is_default or isinstance(error, CallError):
+            return self.after_middleware(error)
+        return self._text(error) if self._handling and not is_control_flow(error) else None
 
     def _text(self, error: Exception) -> str:
         handling = self._handling

@@ -16,9 +16,9 @@ from callboard._bridge import run_from_sync
 from callboard._limits import Limiter
 from callboard._time import DEFAULT_GRACE
 from callboard._types import CallPolicy, Limit, OnError, Statistics, check_seconds
-from callboard.middleware._wrap import wrapper_link
+from callboard.middleware._chain import chain_of, wrapper_link
 from callboard.tools._batch import Setup, ToolBatch
-from callboard.tools._errors import ErrorHandling, ErrorPolicy, only_invalid_arguments
+from callboard.tools._errors import ErrorHandling, ErrorPolicy, Judge, only_invalid_arguments
 from callboard.tools._inject import inject, injected_args
 from callboard.tools._input import parse_input
 from callboard.tools._plan import plan_for
@@ -46,6 +46,10 @@ class ToolNode(Runnable[Any, Any]):
         messages_key: where a state keeps its messages.
         wrap_tool_call: a function `(request, execute)` around each call; runs in a worker thread.
         awrap_tool_call: the same, async; goes first where both are given.
+        middleware: links around each call, the first outermost: functions `(request, call_next)`, async or
+            sync (these run in worker threads), or objects with `awrap_tool_call` or `wrap_tool_call`, such
+            as LangChain's AgentMiddleware. They see every error of a tool but invalid arguments; what they
+            do not handle, `handle_tool_errors` judges.
         timeout: seconds for one attempt of every tool whose policy says nothing else.
         limit: for all calls of the node together, across its runs.
         policies: by tool name.
@@ -71,6 +75,7 @@ class ToolNode(Runnable[Any, Any]):
         messages_key: str = "messages",
         wrap_tool_call: ToolCallWrapper | None = None,
         awrap_tool_call: AsyncToolCallWrapper | None = None,
+        middleware: Sequence[object] = (),
         timeout: float | None = None,
         limit: Limit | None = None,
         policies: Mapping[str, CallPolicy] | None = None,
@@ -88,6 +93,8 @@ class ToolNode(Runnable[Any, Any]):
         by_name = _by_name(tools)
         default = CallPolicy(timeout=timeout, grace=grace)
         complete = {name: _completed(policy, default) for name, policy in _checked(policies or {}, by_name).items()}
+        errors = ErrorPolicy(handle_tool_errors)
+        wrapper = wrapper_link(wrap_tool_call, awrap_tool_call)
         node_limiter = [] if limit is None else [Limiter(limit, f"the queue of node {name!r}")]
         self._setup = Setup(
             tools=by_name,
@@ -95,9 +102,10 @@ class ToolNode(Runnable[Any, Any]):
             policies=complete,
             limiters={name: [*_limiter(name, complete.get(name)), *node_limiter] for name in by_name},
             default_policy=default,
-            errors=ErrorPolicy(handle_tool_errors),
             messages_key=messages_key,
-            link=wrapper_link(wrap_tool_call, awrap_tool_call),
+            link=chain_of(middleware, wrapper),
+            at_tool=errors.invalid_arguments if middleware and wrapper is None else errors.content,
+            at_end=_last_judge(errors, wrapper=wrapper is not None, middleware=bool(middleware)),
             on_error=on_error,
             threads=ThreadPlaces(_thread_count(limit, complete.values())),
             live=set(),
@@ -184,6 +192,12 @@ class ToolNode(Runnable[Any, Any]):
 
 # Code that asks `isinstance(tools, langgraph.prebuilt.ToolNode)`, LangGraph's own agent included, means us too.
 LangGraphToolNode.register(ToolNode)
+
+
+def _last_judge(errors: ErrorPolicy, *, wrapper: bool, middleware: bool) -> Judge:
+    if wrapper:
+        return errors.after_wrapper
+    return errors.after_middleware if middleware else errors.without_result
 
 
 def _by_name(tools: Sequence[BaseTool | Callable[..., Any]]) -> dict[str, BaseTool]:

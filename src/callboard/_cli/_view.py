@@ -1,0 +1,112 @@
+"""What the demo shows: the calls while they run, a table when they have ended."""
+
+from collections.abc import Generator
+from contextlib import contextmanager
+from typing import Protocol
+
+import anyio
+from rich import box
+from rich.console import Console
+from rich.live import Live
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+
+from callboard._cli._board import Board, Row
+
+_REFRESH = 1 / 8
+_LINE_EVERY = 1.0
+
+
+class View(Protocol):
+    """Shows a board while its calls run."""
+
+    async def keep_up(self) -> None:
+        """Show the latest numbers again and again, until cancelled."""
+
+
+class LiveView:
+    """A table that is drawn anew on a terminal."""
+
+    def __init__(self, board: Board, live: Live) -> None:
+        self._board = board
+        self._live = live
+
+    async def keep_up(self) -> None:
+        """Draw it eight times a second."""
+        while True:
+            self._live.update(_progress_table(self._board), refresh=True)
+            await anyio.sleep(_REFRESH)
+
+
+class PlainView:
+    """A line a second, where output goes to a file or a pipe."""
+
+    def __init__(self, board: Board, console: Console) -> None:
+        self._board = board
+        self._console = console
+
+    async def keep_up(self) -> None:
+        """Print a line a second, once there are calls."""
+        since = anyio.current_time()
+        while True:
+            total = self._board.total()
+            if total.asked:
+                self._console.print(
+                    f"{anyio.current_time() - since:4.1f} s: {total.ended} of {total.asked} ended, "
+                    f"{total.running} running, {total.waiting} waiting"
+                )
+                await anyio.sleep(_LINE_EVERY)
+            else:
+                since = anyio.current_time()
+                await anyio.sleep(_REFRESH)
+
+
+@contextmanager
+def open_view(board: Board, console: Console) -> Generator[View]:
+    """The view that fits where the console writes to."""
+    if not console.is_terminal:
+        yield PlainView(board, console)
+        return
+    # No refreshing thread of rich's: the event loop draws, so that nobody reads a row that is half written.
+    with Live(console=console, auto_refresh=False, transient=True) as live:
+        yield LiveView(board, live)
+
+
+def _progress_table(board: Board) -> Table:
+    table = Table(box=None, padding=(0, 2, 0, 0))
+    table.add_column("tool")
+    table.add_column("", width=24)
+    for name in ("ended", "running", "waiting", "longest wait"):
+        table.add_column(name, justify="right")
+    for tool, row in board.rows.items():
+        table.add_row(
+            tool,
+            ProgressBar(total=max(row.asked, 1), completed=row.ended, width=24),
+            f"{row.ended}/{row.asked}",
+            str(row.running),
+            str(row.waiting),
+            _seconds(row.longest_wait),
+        )
+    return table
+
+
+def result_table(board: Board) -> Table:
+    """How the calls of each tool ended."""
+    table = Table(box=box.SIMPLE_HEAD, show_footer=False)
+    table.add_column("tool")
+    for name in ("calls", "ok", "timeout", "rejected", "error", "longest wait"):
+        table.add_column(name, justify="right")
+    for tool, row in board.rows.items():
+        table.add_row(tool, *_cells(row))
+    table.add_section()
+    table.add_row("all", *_cells(board.total()), style="bold")
+    return table
+
+
+def _cells(row: Row) -> list[str]:
+    counts = (row.asked, row.ok, row.timeout, row.rejected, row.error)
+    return [*map(str, counts), _seconds(row.longest_wait)]
+
+
+def _seconds(value: float) -> str:
+    return f"{value:.2f} s"

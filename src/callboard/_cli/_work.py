@@ -1,0 +1,95 @@
+"""What the agent has to do, and the models that ask for it: one that plays a script, or a real one."""
+
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from langchain_core.language_models import BaseChatModel
+from langchain_core.messages import BaseMessage, ToolMessage
+
+from callboard._cli._database import CITIES
+from callboard.testing import ScriptedModel, calls
+
+_ONE_HANGS_IN = 25
+_ARCHIVE_PAGES = 12
+
+
+class ModelUnavailableError(Exception):
+    """There is no such model here; says what is missing."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Work:
+    """The calls to ask for."""
+
+    paths: Sequence[str]
+    cities: Sequence[str]
+    pages: Sequence[int]
+
+    @property
+    def count(self) -> int:
+        """How many calls these are."""
+        return len(self.paths) + len(self.cities) + len(self.pages)
+
+    def __str__(self) -> str:
+        return f"{len(self.paths)} fetches, {len(self.cities)} queries, {len(self.pages)} archive look-ups"
+
+
+def make_work(fetches: int, *, seed: int) -> Work:
+    """Choose the calls, the same ones for the same seed; one fetch in 25 is of the page that hangs."""
+    rng = random.Random(seed)
+    paths = [f"/item/{number}" for number in range(fetches)]
+    for place in rng.sample(range(fetches), fetches // _ONE_HANGS_IN):
+        paths[place] = "/hang"
+    return Work(
+        paths=paths,
+        cities=[rng.choice(CITIES) for _ in range(max(1, fetches // 5))],
+        pages=range(1, min(fetches, _ARCHIVE_PAGES) + 1),
+    )
+
+
+def scripted_model(work: Work, base_url: str, *, seed: int) -> BaseChatModel:
+    """A model that asks for all the work at once and then reads the answers."""
+    wanted = [
+        *(("fetch", {"url": base_url + path}) for path in work.paths),
+        *(("query", {"city": city}) for city in work.cities),
+        *(("archive", {"page": page}) for page in work.pages),
+    ]
+    random.Random(seed).shuffle(wanted)
+    return ScriptedModel([calls(*wanted), _read_answers])
+
+
+def _read_answers(messages: list[BaseMessage]) -> str:
+    answers = [message for message in messages if isinstance(message, ToolMessage)]
+    failed = sum(answer.status == "error" for answer in answers)
+    return f"I have read {len(answers)} answers: {len(answers) - failed} results, {failed} errors."
+
+
+def real_model(name: str) -> BaseChatModel:
+    """The model of a provider, by langchain's `init_chat_model`.
+
+    Raises:
+        ModelUnavailableError: without langchain, the provider's package or an API key, or for an unknown name.
+    """
+    try:
+        from langchain.chat_models import init_chat_model
+    except ModuleNotFoundError:
+        raise ModelUnavailableError(
+            f"--model {name} needs langchain: pip install 'callboard[langchain]'"
+        ) from None
+    try:
+        return init_chat_model(name)
+    except Exception as error:  # every provider's package has errors of its own for a missing key
+        raise ModelUnavailableError(f"--model {name}: {error}") from error
+
+
+def request(work: Work, base_url: str) -> str:
+    """Tell a model what to do; the scripted one knows it already."""
+    pages = ", ".join(map(str, work.pages))
+    return (
+        f"Make all of these {work.count} tool calls, in one reply if you can, each exactly once.\n"
+        f"fetch, for each of these URLs: {', '.join(base_url + path for path in work.paths)}\n"
+        f"query, for each of these cities, repeated ones too: {', '.join(work.cities)}\n"
+        f"archive, for each of these pages: {pages}\n"
+        "Some will fail or time out: do not repeat those. Then say in two sentences what came back."
+    )

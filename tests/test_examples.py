@@ -1,0 +1,37 @@
+"""The examples hold what they say: each asserts its own claims, and is run as a user would run it."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+EXAMPLES = sorted((Path(__file__).parents[1] / "examples").glob("*.py"))
+
+
+@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
+def test_an_example_runs_to_its_end(path: Path) -> None:
+    """Warnings count as failures, an abandoned thread's among them."""
+    done = subprocess.run(
+        [sys.executable, "-W", "error", str(path)], capture_output=True, text=True, timeout=60, check=False
+    )
+
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == ""
+    assert done.stdout
+
+
+def test_there_are_examples() -> None:
+    """An empty folder would pass the test above."""
+    assert {path.stem for path in EXAMPLES} >= {"quickstart", "http_fan_out", "drop_in_langgraph", "trio_native"}
+
+
+@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
+def test_an_example_uses_public_names_only(path: Path) -> None:
+    """What an example needs and the shop window lacks, readers would lack too."""
+    imports = [
+        line for line in path.read_text().splitlines() if line.startswith(("from callboard", "import callboard"))
+    ]
+
+    assert imports
+    assert all(line.split()[1] in {"callboard", "callboard.testing"} for line in imports)
