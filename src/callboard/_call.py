@@ -168,7 +168,7 @@ class SupervisedCall(Timed, Generic[T]):
             CallTimeoutError: if it took longer than the policy's timeout.
             CallCancelledError: if it cancelled itself.
         """
-        if self._batch is not None and self._batch.closed:
+        if self.loop.is_cancelled() or (self._batch is not None and self._batch.closed):
             await self.loop.raise_cancelled()
         attempt = Attempt(self, threads)
         try:

@@ -76,6 +76,10 @@ class EventLoop(Protocol):
 
     def wakeup(self) -> Wakeup: ...
 
+    def is_cancelled(self) -> bool:
+        """Whether the calling task has been cancelled, and only runs because somebody caught that."""
+        ...
+
     async def raise_cancelled(self) -> None:
         """Raise the cancellation that has been asked for here, if any."""
         ...

@@ -279,6 +279,10 @@ class AsyncioLoop:
     def wakeup(self) -> AsyncioWakeup:
         return AsyncioWakeup()
 
+    def is_cancelled(self) -> bool:
+        scope = _innermost.get()
+        return scope is not None and scope.asked()
+
     async def raise_cancelled(self) -> None:
         raise asyncio.CancelledError
 

@@ -1,6 +1,7 @@
 """Supervision on trio: nurseries and cancel scopes as trio has them, cancellation as a level."""
 
 import asyncio
+import math
 import threading
 from collections.abc import Awaitable
 from contextlib import AbstractContextManager
@@ -71,7 +72,7 @@ class TrioNursery:
         self, exc_type: type[BaseException] | None, exc: BaseException | None, tb: TracebackType | None
     ) -> bool:
         try:
-            return bool(await self._manager.__aexit__(exc_type, exc, tb))
+            result = await self._manager.__aexit__(exc_type, exc, tb)
         except BaseExceptionGroup as group:
             others = group.split(trio.Cancelled)[1]
             if others is not None:
@@ -79,6 +80,9 @@ class TrioNursery:
             # Only cancellations: raise the one that is meant for this task instead.
             await trio.lowlevel.checkpoint_if_cancelled()
             raise
+        # A nursery whose children all caught their cancellation would not raise it here.
+        await trio.lowlevel.checkpoint_if_cancelled()
+        return bool(result)
 
 
 class TrioWakeup:
@@ -124,6 +128,9 @@ class TrioLoop:
 
     def wakeup(self) -> TrioWakeup:
         return TrioWakeup()
+
+    def is_cancelled(self) -> bool:
+        return trio.current_effective_deadline() == -math.inf
 
     async def raise_cancelled(self) -> None:
         await trio.lowlevel.checkpoint_if_cancelled()

@@ -9,10 +9,11 @@ def main() -> None:
     """Run the command line; the console script `callboard`."""
     try:
         from callboard._cli._app import app
+
+        app()
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] not in _NEEDED:
             raise
         sys.exit(f"The callboard command needs {error.name}: pip install 'callboard[cli]'")
     except KeyboardInterrupt:
         sys.exit(130)
-    app()

@@ -1,11 +1,9 @@
 """The commands and their options. They know nothing of what a demo does."""
 
-from enum import Enum
+from enum import StrEnum
 from importlib.metadata import version
 from typing import Annotated
 
-import httpx2 as httpx2  # asked for here, so that a missing one is named before anything is started
-import rich as rich
 import typer
 
 app = typer.Typer(
@@ -17,7 +15,7 @@ app = typer.Typer(
 )
 
 
-class Backend(str, Enum):
+class Backend(StrEnum):
     """The event loops that callboard runs on."""
 
     asyncio = "asyncio"
@@ -74,12 +72,12 @@ def demo(
 
     The default model is scripted: it asks for all calls at once and then reads the answers.
     """
-    from callboard._cli._demo import DemoError, Options, run_demo
+    from callboard._cli._demo import run_demo
+    from callboard._cli._work import ModelError
 
-    options = Options(backend=backend.value, fetches=calls, model=model, seed=seed)
     try:
-        code = run_demo(options)
-    except DemoError as error:
+        code = run_demo(backend=backend.value, fetches=calls, model_name=model, seed=seed)
+    except ModelError as error:
         typer.echo(f"Error: {error}", err=True)
         code = 1
     raise typer.Exit(code)

@@ -5,9 +5,9 @@ from dataclasses import dataclass
 from typing import Literal
 
 from callboard import CallEvent
-from callboard.exceptions import CallRejectedError
+from callboard.exceptions import CallRejectedError, CallTimeoutError, DeadlineExceededError
 
-Ending = Literal["ok", "timeout", "rejected", "error"]
+Ending = Literal["ok", "timeout", "rejected", "error", "cancelled"]
 
 
 @dataclass(slots=True)
@@ -20,6 +20,7 @@ class Row:
     timeout: int = 0
     rejected: int = 0
     error: int = 0
+    cancelled: int = 0
     longest_wait: float = 0.0
     """The longest that one call waited for its place, in seconds."""
     work: float = 0.0
@@ -28,7 +29,7 @@ class Row:
     @property
     def ended(self) -> int:
         """How many have ended, in whatever way."""
-        return self.ok + self.timeout + self.rejected + self.error
+        return self.ok + self.timeout + self.rejected + self.error + self.cancelled
 
     @property
     def asked(self) -> int:
@@ -43,6 +44,7 @@ class Row:
         self.timeout += other.timeout
         self.rejected += other.rejected
         self.error += other.error
+        self.cancelled += other.cancelled
         self.longest_wait = max(self.longest_wait, other.longest_wait)
         self.work += other.work
 
@@ -94,6 +96,8 @@ class Board:
         if event.error is None:
             # A call of a tool that a model has made up ends at once, with a message that says so.
             return "ok" if event.tool in self._known else "error"
-        if isinstance(event.error, TimeoutError):
+        if not isinstance(event.error, Exception):
+            return "cancelled"
+        if isinstance(event.error, (CallTimeoutError, DeadlineExceededError)):
             return "timeout"
         return "rejected" if isinstance(event.error, CallRejectedError) else "error"

@@ -1,54 +1,110 @@
-"""The demo: a service, a database, an agent, and somebody who watches."""
+"""`callboard demo`: says what it does, has it done, says what came of it."""
 
-import signal
-from collections.abc import Sequence
-from dataclasses import dataclass, field
-from functools import partial
-from pathlib import Path
-from typing import Literal
+from collections.abc import Iterable
 
 import anyio
-from anyio import CancelScope
-from langchain_core.language_models import BaseChatModel
 from langchain_core.messages import AIMessage, BaseMessage, ToolMessage
 from rich.console import Console
 
-from callboard import Statistics, ToolNode, create_react_agent, observe
-from callboard._cli._board import Board
 from callboard._cli._database import temporary_database
-from callboard._cli._http import HttpClient
-from callboard._cli._service import running_service
-from callboard._cli._tools import TOOLS, make_node
+from callboard._cli._session import Run, Session
 from callboard._cli._view import open_view, result_table
-from callboard._cli._work import ModelUnavailableError, Work, make_work, real_model, request, scripted_model
+from callboard._cli._work import Work, make_work, real_model
 
-_INTERRUPTED = 130
 _FETCHES = 300
 _FETCHES_OF_A_REAL_MODEL = 20
 
 
-class DemoError(Exception):
-    """The demo cannot go on, and the reader can do something about it."""
+def run_demo(*, backend: str, fetches: int | None, model_name: str | None, seed: int) -> int:
+    """Run the demo and return the exit code.
+
+    Args:
+        backend: "asyncio" or "trio".
+        fetches: how many to ask for; `None` for 300, or 20 with a real model.
+        model_name: `provider:name` of a real model; `None` for the script.
+        seed: decides the work, and what goes wrong.
+
+    Raises:
+        ModelError: if a real model cannot be had, or fails.
+    """
+    console = Console(highlight=False, soft_wrap=True)
+    model = None if model_name is None else real_model(model_name)
+    work = make_work(fetches or (_FETCHES if model is None else _FETCHES_OF_A_REAL_MODEL), seed=seed)
+    for line in _introduction(work, backend, model_name):
+        console.print(line)
+    run = Run()
+    with temporary_database(seed=seed) as database, open_view(run.board, console) as view:
+        session = Session(run=run, view=view, work=work, model=model, seed=seed, database=database)
+        anyio.run(session.play, backend=backend)
+    console.print(result_table(run.board))
+    for line in _conclusion(run):
+        console.print(line)
+    return _exit_code(run)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Options:
-    """What was asked for on the command line."""
+def _introduction(work: Work, backend: str, model_name: str | None) -> Iterable[str]:
+    if model_name is None:
+        yield (
+            f"The model is scripted: it asks for {work.count} calls at once and then reads the answers. "
+            "Use --model provider:name for a real one."
+        )
+    else:
+        yield f"The model is {model_name}: it is told to make {work.count} calls; what it does is its own affair."
+    yield f"The work: {work}, on {backend}."
+    yield "The tools are real: an HTTP service in a process of its own, and a SQLite file asked from worker threads."
 
-    backend: Literal["asyncio", "trio"] | str
-    fetches: int | None
-    model: str | None
-    seed: int
+
+def _conclusion(run: Run) -> Iterable[str]:
+    if run.stopped_by is not None:
+        yield f"Stopped by {run.stopped_by.name}: every call that was under way has been cancelled."
+    else:
+        yield _last_word(run.messages)
+        yield _answers(run.messages)
+        yield _seen_by_service(run.service)
+        yield _speed(run)
+    yield from _left_over(run)
 
 
-@dataclass(slots=True)
-class Run:
-    """What was measured."""
+def _last_word(messages: Iterable[BaseMessage]) -> str:
+    said = [message.text for message in messages if isinstance(message, AIMessage)]
+    return f"The model says: {said[-1] if said else 'nothing'}"
 
-    board: Board = field(default_factory=lambda: Board(TOOLS))
-    wall_clock: float = 0.0
-    left_over: Sequence[str] = ()
-    """The names of the tasks that were alive after the agent's run and not before it."""
-    statistics: Statistics | None = None
-    messages: Sequence[BaseMessage] = ()
-    interrupted: bool = False
+
+def _answers(messages: Iterable[BaseMessage]) -> str:
+    asked = answered = 0
+    for message in messages:
+        asked += len(message.tool_calls) if isinstance(message, AIMessage) else 0
+        answered += isinstance(message, ToolMessage)
+    return f"answers: {answered} messages for {asked} calls"
+
+
+def _seen_by_service(stats: dict[str, int]) -> str:
+    if not stats:
+        return "the service did not say what it has seen"
+    return (
+        f"the service saw {stats['served'] + stats['abandoned'] + stats['in_flight']} requests, at most "
+        f"{stats['peak_in_flight']} at once; {stats['abandoned']} were given up, {stats['in_flight']} are still open"
+    )
+
+
+def _speed(run: Run) -> str:
+    work = run.board.total().work
+    factor = work / run.wall_clock
+    return f"wall clock: {run.wall_clock:.2f} s; one after the other: {work:.2f} s; {factor:.1f} times as fast"
+
+
+def _left_over(run: Run) -> Iterable[str]:
+    names = f" ({', '.join(run.left_over)})" if run.left_over else ""
+    yield f"tasks left over: {len(run.left_over)}{names}"
+    if run.statistics is not None:
+        numbers = run.statistics
+        yield (
+            f"calls left over: {numbers.running} running, {numbers.waiting} waiting; "
+            f"threads left over: {numbers.abandoned_threads}"
+        )
+
+
+def _exit_code(run: Run) -> int:
+    if run.stopped_by is not None:
+        return 128 + run.stopped_by
+    return 1 if run.left_over else 0

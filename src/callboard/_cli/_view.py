@@ -1,8 +1,8 @@
 """What the demo shows: the calls while they run, a table when they have ended."""
 
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from contextlib import contextmanager
-from typing import Protocol
+from typing import Protocol, get_args
 
 import anyio
 from rich import box
@@ -11,7 +11,7 @@ from rich.live import Live
 from rich.progress_bar import ProgressBar
 from rich.table import Table
 
-from callboard._cli._board import Board, Row
+from callboard._cli._board import Board, Ending, Row
 
 _REFRESH = 1 / 8
 _LINE_EVERY = 1.0
@@ -92,20 +92,21 @@ def _progress_table(board: Board) -> Table:
 
 def result_table(board: Board) -> Table:
     """How the calls of each tool ended."""
-    table = Table(box=box.SIMPLE_HEAD, show_footer=False)
+    total = board.total()
+    endings = [name for name in get_args(Ending) if name != "cancelled" or total.cancelled]
+    table = Table(box=box.SIMPLE_HEAD)
     table.add_column("tool")
-    for name in ("calls", "ok", "timeout", "rejected", "error", "longest wait"):
-        table.add_column(name, justify="right")
+    for heading in ("calls", *endings, "longest wait"):
+        table.add_column(heading, justify="right")
     for tool, row in board.rows.items():
-        table.add_row(tool, *_cells(row))
+        table.add_row(tool, *_cells(row, endings))
     table.add_section()
-    table.add_row("all", *_cells(board.total()), style="bold")
+    table.add_row("all", *_cells(total, endings), style="bold")
     return table
 
 
-def _cells(row: Row) -> list[str]:
-    counts = (row.asked, row.ok, row.timeout, row.rejected, row.error)
-    return [*map(str, counts), _seconds(row.longest_wait)]
+def _cells(row: Row, endings: Sequence[str]) -> list[str]:
+    return [str(row.asked), *(str(getattr(row, ending)) for ending in endings), _seconds(row.longest_wait)]
 
 
 def _seconds(value: float) -> str:

@@ -14,8 +14,8 @@ _ONE_HANGS_IN = 25
 _ARCHIVE_PAGES = 12
 
 
-class ModelUnavailableError(Exception):
-    """There is no such model here; says what is missing."""
+class ModelError(Exception):
+    """A real model cannot be had, or failed; says why."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,7 +37,7 @@ class Work:
 
 def make_work(fetches: int, *, seed: int) -> Work:
     """Choose the calls, the same ones for the same seed; one fetch in 25 is of the page that hangs."""
-    rng = random.Random(seed)
+    rng = random.Random(seed)  # noqa: S311 (nothing here is secret)
     paths = [f"/item/{number}" for number in range(fetches)]
     for place in rng.sample(range(fetches), fetches // _ONE_HANGS_IN):
         paths[place] = "/hang"
@@ -50,12 +50,12 @@ def make_work(fetches: int, *, seed: int) -> Work:
 
 def scripted_model(work: Work, base_url: str, *, seed: int) -> BaseChatModel:
     """A model that asks for all the work at once and then reads the answers."""
-    wanted = [
+    wanted: list[tuple[str, dict[str, object]]] = [
         *(("fetch", {"url": base_url + path}) for path in work.paths),
         *(("query", {"city": city}) for city in work.cities),
         *(("archive", {"page": page}) for page in work.pages),
     ]
-    random.Random(seed).shuffle(wanted)
+    random.Random(seed).shuffle(wanted)  # noqa: S311 (as above)
     return ScriptedModel([calls(*wanted), _read_answers])
 
 
@@ -69,18 +69,16 @@ def real_model(name: str) -> BaseChatModel:
     """The model of a provider, by langchain's `init_chat_model`.
 
     Raises:
-        ModelUnavailableError: without langchain, the provider's package or an API key, or for an unknown name.
+        ModelError: without langchain, the provider's package or an API key, or for an unknown name.
     """
     try:
         from langchain.chat_models import init_chat_model
     except ModuleNotFoundError:
-        raise ModelUnavailableError(
-            f"--model {name} needs langchain: pip install 'callboard[langchain]'"
-        ) from None
+        raise ModelError(f"--model {name} needs langchain: pip install 'callboard[langchain]'") from None
     try:
         return init_chat_model(name)
     except Exception as error:  # every provider's package has errors of its own for a missing key
-        raise ModelUnavailableError(f"--model {name}: {error}") from error
+        raise ModelError(f"--model {name}: {error}") from error
 
 
 def request(work: Work, base_url: str) -> str:

@@ -1,0 +1,355 @@
+"""The chain: any function or object around a call, in one order, on both loops."""
+
+import contextvars
+import threading
+import time
+from typing import Any
+
+import anyio
+import pytest
+from langchain.agents.middleware import AgentMiddleware, ToolRetryMiddleware
+from langchain_core.messages import ToolMessage
+from langgraph.types import interrupt
+
+from callboard import CallPolicy, CallsInterrupted, Limit, ToolNode
+from callboard.testing import Recorder, tool_call
+
+WAIT = 5
+
+
+def says(text: str, log: list[str]) -> Any:
+    async def link(request: Any, call_next: Any) -> Any:
+        log.append(f"{text} in")
+        try:
+            return await call_next(request)
+        finally:
+            log.append(f"{text} out")
+
+    return link
+
+
+def contents(result: Any) -> list[Any]:
+    return [message.content for message in result["messages"]]
+
+
+async def test_the_first_link_is_the_outermost() -> None:
+    """One order, in and out."""
+    log: list[str] = []
+    tool = Recorder().tool("work")
+    node = ToolNode([tool], middleware=[says("first", log), says("second", log)], awrap_tool_call=says("wrapper", log))
+
+    with anyio.fail_after(WAIT):
+        await node.ainvoke([tool_call("work", "1")])
+
+    assert log == ["first in", "second in", "wrapper in", "wrapper out", "second out", "first out"]
+
+
+async def test_a_link_may_answer_without_the_tool() -> None:
+    """call_next may be called zero times."""
+    recorder = Recorder()
+
+    async def cached(request: Any, call_next: Any) -> ToolMessage:
+        return ToolMessage("from the cache", tool_call_id=request.tool_call["id"], name="work")
+
+    with anyio.fail_after(WAIT):
+        result = await ToolNode([recorder.tool("work")], middleware=[cached]).ainvoke([tool_call("work", "1")])
+
+    assert contents(result) == ["from the cache"]
+    assert recorder.count("started") == 0
+
+
+async def test_a_link_may_call_on_several_times_at_once() -> None:
+    """call_next may be called concurrently; the requests it is given stay as they are."""
+    recorder = Recorder()
+
+    async def hedge(request: Any, call_next: Any) -> Any:
+        answers: list[Any] = []
+
+        async def ask(query: str) -> None:
+            changed = request.override(tool_call={**request.tool_call, "args": {"query": query}})
+            answers.append(await call_next(changed))
+
+        async with anyio.create_task_group() as group:
+            for query in "abc":
+                group.start_soon(ask, query)
+        assert request.tool_call["args"] == {}
+        return min(answers, key=lambda message: message.content)
+
+    with anyio.fail_after(WAIT):
+        result = await ToolNode([recorder.tool("work", seconds=1)], middleware=[hedge]).ainvoke(
+            [tool_call("work", "1")]
+        )
+
+    assert contents(result) == ["a"]
+    assert recorder.peak == 3
+
+
+async def test_links_see_errors_that_the_policy_would_turn_into_messages() -> None:
+    """A retry has something to retry, whatever handle_tool_errors says; what it lets through, that judges."""
+    tool = Recorder().tool("work", raises=ValueError("no"))
+    seen: list[Exception] = []
+
+    async def watch(request: Any, call_next: Any) -> Any:
+        try:
+            return await call_next(request)
+        except Exception as error:
+            seen.append(error)
+            raise
+
+    with anyio.fail_after(WAIT):
+        result = await ToolNode([tool], middleware=[watch], handle_tool_errors=True).ainvoke([tool_call("work", "1")])
+
+    assert [str(error) for error in seen] == ["no"]
+    assert contents(result) == ["Error: ValueError('no')\n Please fix your mistakes."]
+
+
+async def test_links_do_not_see_the_models_own_mistakes() -> None:
+    """Invalid arguments are a message already, as they are for LangChain's middleware."""
+
+    async def add(a: int) -> int:
+        """Add."""
+        return a
+
+    seen: list[str] = []
+
+    async def watch(request: Any, call_next: Any) -> Any:
+        message = await call_next(request)
+        seen.append(message.status)
+        return message
+
+    with anyio.fail_after(WAIT):
+        await ToolNode([add], middleware=[watch]).ainvoke([tool_call("add", "1", a="x")])
+
+    assert seen == ["error"]
+
+
+@pytest.mark.parametrize("value", ["text", None, 7, [], ["text"]], ids=repr)
+async def test_a_link_that_returns_no_result_is_told_so_by_name(value: Any) -> None:
+    """The author of the third link of five should not have to search."""
+
+    async def careless(request: Any, call_next: Any) -> Any:
+        await call_next(request)
+        return value
+
+    with anyio.fail_after(WAIT), pytest.raises(TypeError, match=r"link .*careless returned"):
+        await ToolNode([Recorder().tool("work")], middleware=[careless]).ainvoke([tool_call("work", "1")])
+
+
+async def test_a_link_cannot_answer_for_another_call() -> None:
+    """Promise 2: the one message of a call carries its id."""
+
+    async def confused(request: Any, call_next: Any) -> Any:
+        return ToolMessage("x", tool_call_id="another")
+
+    with (
+        anyio.fail_after(WAIT),
+        pytest.raises(ValueError, match="confused returned a message with tool_call_id"),
+    ):
+        await ToolNode([Recorder().tool("work")], middleware=[confused]).ainvoke([tool_call("work", "mine")])
+
+
+@pytest.mark.parametrize("link", [3, "retry", object(), ToolRetryMiddleware, AgentMiddleware()], ids=repr)
+def test_what_is_no_link_is_refused_at_construction(link: Any) -> None:
+    """A class instead of an object is the usual slip."""
+    with pytest.raises(TypeError, match="A link is a function"):
+        ToolNode([Recorder().tool("work")], middleware=[link])
+
+
+async def swallow(request: Any, call_next: Any) -> Any:
+    try:
+        return await call_next(request)
+    except Exception:
+        return ToolMessage("swallowed", tool_call_id=request.tool_call["id"])
+
+
+def swallow_sync(request: Any, call_next: Any) -> Any:
+    try:
+        return call_next(request)
+    except Exception:
+        return ToolMessage("swallowed", tool_call_id=request.tool_call["id"])
+
+
+@pytest.mark.parametrize("link", [swallow, swallow_sync])
+@pytest.mark.real_clock
+async def test_a_link_cannot_swallow_an_interrupt(link: Any) -> None:
+    """Promise 4: control flow is not an error, also where somebody catches Exception."""
+
+    async def ask() -> str:
+        """Ask."""
+        return str(interrupt("sure?"))
+
+    node = ToolNode([ask], middleware=[link])
+    with anyio.fail_after(WAIT), pytest.raises(CallsInterrupted) as waiting:
+        await node.ainvoke([tool_call("ask", "1")])
+    with anyio.fail_after(WAIT):
+        result = await node.ainvoke([tool_call("ask", "1")], ledger=waiting.value.ledger, resume="yes")
+
+    assert contents(result) == ["yes"]
+
+
+async def test_a_link_cannot_swallow_a_cancellation() -> None:
+    """A batch that was cancelled starts no body, whatever its links catch and try again."""
+    recorder = Recorder()
+
+    async def stubborn(request: Any, call_next: Any) -> Any:
+        for _ in range(3):
+            try:
+                return await call_next(request)
+            except BaseException:  # the mistake under test
+                continue
+        return ToolMessage("gave up", tool_call_id=request.tool_call["id"])
+
+    node = ToolNode([recorder.tool("work", hang=True)], middleware=[stubborn])
+    with anyio.fail_after(WAIT), anyio.move_on_after(1) as scope:
+        await node.ainvoke([tool_call("work", "1")])
+
+    assert scope.cancelled_caught
+    assert recorder.count("started") == 1
+    assert node.statistics().running == 0
+
+
+async def test_each_attempt_that_a_link_makes_takes_its_own_place() -> None:
+    """Promise 7: a place is not held while a link waits between two attempts."""
+    recorder = Recorder()
+    log: list[str] = []
+
+    async def twice(request: Any, call_next: Any) -> Any:
+        await call_next(request)
+        await anyio.sleep(10)
+        return await call_next(request)
+
+    node = ToolNode(
+        [recorder.tool("work", seconds=1)],
+        middleware=[twice, says("attempt", log)],
+        policies={"work": CallPolicy(limit=Limit(concurrency=1))},
+    )
+    with anyio.fail_after(60):
+        await node.ainvoke([tool_call("work", "1", query="a"), tool_call("work", "2", query="b")])
+
+    assert recorder.peak == 1
+    assert recorder.order == ["work(a)", "work(b)", "work(a)", "work(b)"]
+
+
+VARIABLE: contextvars.ContextVar[str] = contextvars.ContextVar("variable", default="unset")
+
+
+@pytest.mark.real_clock
+@pytest.mark.parametrize("kind", ["sync tool", "async tool"])
+async def test_context_variables_of_outer_links_reach_inner_links_and_the_tool(kind: str) -> None:
+    """In threads too, in both directions of the chain."""
+    seen: list[str] = []
+
+    async def outer(request: Any, call_next: Any) -> Any:
+        VARIABLE.set("outer")
+        return await call_next(request)
+
+    def middle(request: Any, call_next: Any) -> Any:
+        seen.append(VARIABLE.get())
+        VARIABLE.set("middle")
+        return call_next(request)
+
+    async def inner(request: Any, call_next: Any) -> Any:
+        seen.append(VARIABLE.get())
+        return await call_next(request)
+
+    def sync_tool() -> str:
+        """Look."""
+        return VARIABLE.get()
+
+    async def async_tool() -> str:
+        """Look."""
+        return VARIABLE.get()
+
+    tool = sync_tool if kind == "sync tool" else async_tool
+    node = ToolNode([tool], middleware=[outer, middle, inner])
+    with anyio.fail_after(WAIT):
+        result = await node.ainvoke([tool_call(tool.__name__, "1")])
+
+    assert seen == ["outer", "middle"]
+    assert contents(result) == ["middle"]
+
+
+@pytest.mark.real_clock
+async def test_a_sync_link_does_not_hold_up_the_loop() -> None:
+    """Promise 8."""
+    threads: list[threading.Thread] = []
+
+    def slow(request: Any, call_next: Any) -> Any:
+        threads.append(threading.current_thread())
+        time.sleep(0.2)
+        return call_next(request)
+
+    ticks = 0
+
+    async def tick() -> None:
+        nonlocal ticks
+        while True:
+            await anyio.sleep(0.01)
+            ticks += 1
+
+    with anyio.fail_after(WAIT):
+        async with anyio.create_task_group() as group:
+            group.start_soon(tick)
+            await ToolNode([Recorder().tool("work")], middleware=[slow]).ainvoke([tool_call("work", "1")])
+            group.cancel_scope.cancel()
+
+    assert threading.current_thread() not in threads
+    assert ticks >= 5
+
+
+@pytest.mark.real_clock
+async def test_langchains_retry_works_as_it_is() -> None:
+    """Also on trio, where what it awaits is asyncio's."""
+    recorder = Recorder()
+    retry = ToolRetryMiddleware(max_retries=2, initial_delay=0.01, jitter=False)
+    node = ToolNode([recorder.tool("work", raises=ValueError("no"), times=2)], middleware=[retry])
+
+    with anyio.fail_after(WAIT):
+        result = await node.ainvoke([tool_call("work", "1")])
+
+    assert contents(result) == ["work"]
+    assert recorder.count("started") == 3
+
+
+class SyncOnly(AgentMiddleware):
+    def wrap_tool_call(self, request: Any, handler: Any) -> Any:
+        message = handler(request)
+        return message.model_copy(update={"content": f"<{message.content}>"})
+
+
+@pytest.mark.real_clock
+async def test_an_agent_middleware_with_the_sync_method_only_works_from_async_code() -> None:
+    """LangChain raises NotImplementedError there; we run it in a thread."""
+    with anyio.fail_after(WAIT):
+        result = await ToolNode([Recorder().tool("work")], middleware=[SyncOnly()]).ainvoke([tool_call("work", "1")])
+
+    assert contents(result) == ["<work>"]
+
+
+@pytest.mark.real_clock
+async def test_a_cancelled_call_leaves_nothing_of_its_sync_link_behind() -> None:
+    """What a link in a thread had called is cancelled, and the thread is told."""
+    recorder = Recorder()
+    told: list[str] = []
+    ended = threading.Event()
+
+    def link(request: Any, call_next: Any) -> Any:
+        try:
+            return call_next(request)
+        except BaseException as error:
+            told.append(type(error).__name__)
+            raise
+        finally:
+            ended.set()
+
+    node = ToolNode([recorder.tool("work", hang=True)], middleware=[link])
+    with anyio.fail_after(WAIT):
+        async with anyio.create_task_group() as group:
+            group.start_soon(node.ainvoke, [tool_call("work", "1")])
+            await recorder.wait_for("started")
+            group.cancel_scope.cancel()
+
+    assert ended.wait(WAIT)
+    assert told == ["CancelledError"]
+    assert recorder.count("cancelled") == 1
+    assert node.statistics().running == 0
