@@ -1,6 +1,5 @@
 """One execution of a call's body: its places and its thread."""
 
-import warnings
 from collections.abc import Callable, Iterable
 from typing import Protocol, TypeVar
 
@@ -8,7 +7,6 @@ from callboard._limits import Gate, Limiter, NoPlaceError
 from callboard._loop import EventLoop
 from callboard._threads import run_in_thread
 from callboard._types import Limit, ToolCallLike
-from callboard.exceptions import AbandonedThreadWarning
 
 T = TypeVar("T")
 
@@ -55,7 +53,8 @@ class Attempt:
 
     async def run_in_thread(self, fn: Callable[[], T]) -> T:
         """Run a sync body in a worker thread, which keeps the attempt's places until it ends."""
-        return await run_in_thread(self._call.loop, fn, self._abandon_thread)
+        name = f"tool {self._call.name!r} (call {self._call.id!r})"
+        return await run_in_thread(self._call.loop, fn, name, self)
 
     async def enter(self, limiters: Iterable[Limiter]) -> None:
         """Take a place at every limiter, in turn.
@@ -64,17 +63,21 @@ class Attempt:
             NoPlaceError: if one of them has none, and no room to wait either.
         """
         loop = self._call.loop
+        for limiter in limiters:
+            await self._enter(limiter, loop)
         if self._threads is not None:
             if (lost := self._threads.lost) is not None:
                 raise NoPlaceError(lost)
-            limiters = (*limiters, self._threads.limiter)
-        for limiter in limiters:
-            gate = limiter.gate(self._call.call, loop)
-            if not gate.try_enter(loop):
-                await gate.enter(loop)
-            self._places = (*self._places, gate)
+            await self._enter(self._threads.limiter, loop)
         for gate in self._places:
-            await gate.await_start(loop)
+            if gate.starts is not None:
+                await gate.starts.pass_through(loop)
+
+    async def _enter(self, limiter: Limiter, loop: EventLoop) -> None:
+        gate = limiter.gate(self._call.call, loop)
+        if not gate.try_enter(loop):
+            await gate.enter(loop)
+        self._places = (*self._places, gate)
 
     def leave(self) -> None:
         """Give the places back, unless a thread still needs them."""
@@ -86,23 +89,16 @@ class Attempt:
         for gate in reversed(places):
             gate.leave()
 
-    def _abandon_thread(self) -> Callable[[], None]:
+    def thread_abandoned(self) -> None:
+        """Let the thread keep the places, and refuse those who wait for a thread if it was the last."""
         self._handed_over = True
         threads, call = self._threads, self._call
         if threads is not None:
             threads.abandoned.add(self)
             if threads.lost is not None:
                 threads.limiter.gate(call.call, call.loop).refuse_waiting(threads.lost)
-        warnings.warn(
-            f"the worker thread of tool {call.name!r} (call {call.id!r}) goes on after its call has ended; "
-            "a sync tool can be stopped only if it asks anyio.from_thread.check_cancelled() from time to time",
-            AbandonedThreadWarning,
-            stacklevel=2,
-        )
 
-        def thread_ended() -> None:
-            if threads is not None:
-                threads.abandoned.discard(self)
-            self._leave_places()
-
-        return thread_ended
+    def thread_ended(self) -> None:
+        if self._threads is not None:
+            self._threads.abandoned.discard(self)
+        self._leave_places()

@@ -4,18 +4,20 @@ Knows no LangChain: a call is a mapping, its body an async function, its result 
 """
 
 import asyncio
-import math
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Generic, NoReturn, TypeVar, TypeVarTuple
+
+from anyio import current_effective_deadline
+from anyio.lowlevel import checkpoint_if_cancelled
 
 from callboard._attempt import Attempt, ThreadPlaces
 from callboard._current_loop import current_loop
 from callboard._events import current_observers
 from callboard._limits import Limiter, NoPlaceError
 from callboard._loop import EventLoop, Nursery, Scope
-from callboard._time import DEFAULT_GRACE, Timed, current_timed
+from callboard._time import DEFAULT_GRACE, Timed, current_timed, is_cleaning_up
 from callboard._types import CallEvent, CallPhase, CallPolicy, Observer, OnError, ToolCallLike
 from callboard.exceptions import CallCancelledError, CallRejectedError, CallTimeoutError, DeadlineExceededError
 
@@ -31,7 +33,7 @@ class Surroundings:
     loop: EventLoop
     now: float
     until: float
-    """The end of what runs around the batch, on the batch's own clock."""
+    """The end of what runs around the batch, on the batch's own clock; it ends the calls by itself."""
     observers: tuple[Observer, ...]
 
 
@@ -41,7 +43,9 @@ def surroundings() -> Surroundings:
     now = loop.now()
     outer = current_timed.get()
     # What runs around us may have another loop, and that another clock.
-    until = math.inf if outer is None else now + outer.until - outer.loop.now()
+    until = current_effective_deadline()
+    if outer is not None:
+        until = min(until, now + outer.until - outer.loop.now())
     return Surroundings(loop, now, until, current_observers())
 
 
@@ -119,13 +123,19 @@ class SupervisedCall(Timed, Generic[T]):
         self.ended = True
         self._tell("ended", error=self.handled, queue_wait=self._queue_wait)
 
+    def as_error(self, exc: BaseException) -> Exception | None:
+        """What ended the call, as an error that may become a message; `None` for what has to go on."""
+        if isinstance(exc, Exception):
+            return exc
+        return CallCancelledError(self.name, self.id) if self.loop.cancelled_by_stranger(exc) else None
+
     def end_with(self, error: BaseException) -> bool:
         """Note what the call ended with; False for a cancellation that somebody asked for."""
-        if self.loop.cancelled_itself(error):
-            error = CallCancelledError(self.name, self.id)
-        elif isinstance(error, self.loop.cancelled_class):
+        by_itself = self.as_error(error)
+        if by_itself is None and isinstance(error, self.loop.cancelled_class):
             self._tell("ended", error=error, queue_wait=self._queue_wait)
             return False
+        error = by_itself or error
         self.error = error
         self.ended = True
         self._tell("ended", error=error, queue_wait=self._queue_wait)
@@ -141,13 +151,14 @@ class SupervisedCall(Timed, Generic[T]):
         if budget is None:
             return await run()
         cause: Exception | None = None
-        with self.loop.scope(self._queued_at + budget, self.grace) as scope:
-            try:
+        scope = self.loop.scope(self._queued_at + budget, self.grace)
+        try:
+            with scope:
                 return await run()
-            except Exception as exc:
-                if not scope.cancel_called:
-                    raise
-                cause = exc
+        except Exception as exc:
+            if not scope.cancel_called:
+                raise
+            cause = exc
         raise DeadlineExceededError(self.name, self.id, budget, started=self._attempts > 0) from cause
 
     async def attempt(
@@ -170,6 +181,8 @@ class SupervisedCall(Timed, Generic[T]):
         """
         if self.loop.is_cancelled() or (self._batch is not None and self._batch.closed):
             await self.loop.raise_cancelled()
+        if is_cleaning_up() or (self._batch is not None and self._batch.closed):
+            raise CallCancelledError(self.name, self.id)  # behind a shield
         attempt = Attempt(self, threads)
         try:
             if self._limiters or threads is not None:
@@ -209,6 +222,7 @@ class SupervisedCall(Timed, Generic[T]):
             raise
         finally:
             self._tell("attempt_ended", error=error)
+            error = None  # whose traceback leads here
 
     async def _timed(self, body: Callable[[], Coroutine[Any, Any, R]]) -> R:
         timeout = self.policy.timeout
@@ -216,14 +230,14 @@ class SupervisedCall(Timed, Generic[T]):
         deadline = self.loop.now() + timeout
         token = current_timed.set(Timed(self.loop, min(self.until, deadline), self.grace))
         cause: Exception | None = None
+        scope = self.loop.scope(deadline, self.grace)
         try:
-            with self.loop.scope(deadline, self.grace) as scope:
-                try:
-                    return await body()
-                except Exception as exc:
-                    if not scope.cancel_called:
-                        raise
-                    cause = exc  # what the clean-up raised; the timeout is why it ran
+            with scope:
+                return await body()
+        except Exception as exc:
+            if not scope.cancel_called:
+                raise
+            cause = exc  # what the clean-up raised; the timeout is why it ran
         finally:
             current_timed.reset(token)
         raise CallTimeoutError(self.name, self.id, timeout) from cause
@@ -274,13 +288,18 @@ class Batch(Generic[T]):
             BaseException: the error of a call, bare; of several, the first with the others in its notes
                 ("cancel") or a group of them ("finish"). Nothing that was started is alive by then.
         """
+        await checkpoint_if_cancelled()
+        loop = current_loop()
         try:
-            async with current_loop().nursery() as nursery:
+            async with loop.nursery() as nursery:
                 self._nursery: Nursery = nursery
                 for call in self.calls:
                     if self.closed:
                         break
                     nursery.start(self._run_next, call.grace)
+        except loop.cancelled_class:
+            if not self._failed:
+                raise  # otherwise, as in any `finally`, the error takes the cancellation's place
         finally:
             self.closed = True
         if self._failed:
@@ -307,12 +326,15 @@ class Batch(Generic[T]):
 
     def _raise_failures(self) -> NoReturn:
         errors = [call.error for call in self._failed if call.error is not None]
-        first, others = errors[0], errors[1:]
+        notes = [f"Tool {call.name!r} (call {call.id!r}) failed too: {call.error!r}" for call in self._failed[1:]]
+        # The traceback leads here and to our callers; nothing they hold may lead back to the error.
+        for call in self._failed:
+            call.error = None
         try:
-            if others and self._on_error == "finish":
+            if notes and self._on_error == "finish":
                 raise BaseExceptionGroup(f"{len(errors)} of {len(self.calls)} tool calls failed", errors)
-            for call in self._failed[1:]:
-                first.add_note(f"Tool {call.name!r} (call {call.id!r}) failed too: {call.error!r}")
-            raise first
+            for note in notes:
+                errors[0].add_note(note)
+            raise errors[0]
         finally:
-            del errors, first, others  # a traceback that leads back to its own exception is a cycle
+            errors.clear()

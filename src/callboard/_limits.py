@@ -9,7 +9,6 @@ import math
 import threading
 from collections import OrderedDict, deque
 from collections.abc import Hashable
-from weakref import WeakKeyDictionary
 
 from anyio import sleep_until
 
@@ -19,6 +18,10 @@ from callboard._types import Limit, Rate, ToolCallLike
 
 class NoPlaceError(Exception):
     """The queue is full; carries the sentence that says which."""
+
+
+class NoKeyError(Exception):
+    """A limit's key function failed on a call; its cause says how."""
 
 
 class Window:
@@ -57,29 +60,27 @@ class Gate:
     whenever the queue is not empty and there is a place, the head is awake.
     """
 
-    __slots__ = ("_free", "_limit", "_lock", "_name", "_paces", "_queue", "_starts")
+    __slots__ = ("_free", "_limit", "_lock", "_name", "_queue", "_window", "starts")
 
-    def __init__(self, limit: Limit, name: str) -> None:
+    def __init__(self, limit: Limit, name: str, *, is_last: bool = False) -> None:
         self._limit = limit
         self._name = name
         self._free = math.inf if limit.concurrency is None else limit.concurrency
         self._queue: OrderedDict[_Waiter, None] = OrderedDict()
         self._lock = threading.Lock()
-        # One window for each event loop, because the clocks of two loops have nothing in common. `paces`
-        # lets calls through in good order, `starts` is the promise: a call may have waited in between.
-        self._paces: WeakKeyDictionary[EventLoop, Window] = WeakKeyDictionary()
-        self._starts: WeakKeyDictionary[EventLoop, Window] = WeakKeyDictionary()
-
-    @property
-    def waiting(self) -> int:
-        return len(self._queue)
+        self._window = None if limit.rate is None else Window(limit.rate)
+        # A call that passed here may wait at other gates before it starts, and the rate is one of starts.
+        # So it is kept twice: here, to let calls through in good order, and at a gate right before the start.
+        self.starts = None if limit.rate is None or is_last else Gate(Limit(rate=limit.rate), name, is_last=True)
 
     def idle(self, loop: EventLoop) -> bool:
         """Whether forgetting this gate would lose nothing."""
         concurrency = self._limit.concurrency
         if self._queue or self._free != (math.inf if concurrency is None else concurrency):
             return False
-        return all(window.forgotten(loop.now()) for window in (*self._paces.values(), *self._starts.values()))
+        if self._window is not None and not self._window.forgotten(_common_time(loop)):
+            return False
+        return self.starts is None or self.starts.idle(loop)
 
     def try_enter(self, loop: EventLoop) -> bool:
         """Take a place if there is one and nobody was here before."""
@@ -101,8 +102,8 @@ class Gate:
                     await waiter.wakeup.wait()
                 if waiter.refused is not None:
                     raise NoPlaceError(waiter.refused)
-                if (opens_at := self._pace_of(loop)) > loop.now():
-                    await sleep_until(opens_at)
+                if self._window is not None and (wait := self._window.opens_at() - _common_time(loop)) > 0:
+                    await sleep_until(loop.now() + wait)
                 with self._lock:
                     if self._take(loop):
                         del self._queue[waiter]
@@ -114,14 +115,11 @@ class Gate:
             self._leave_queue(waiter)
             raise
 
-    async def await_start(self, loop: EventLoop) -> None:
-        """Wait until one more start keeps the rate, and count it."""
-        if self._limit.rate is None:
-            return
-        window = self._window(self._starts, loop, self._limit.rate)
-        while (opens_at := window.opens_at()) > loop.now():
-            await sleep_until(opens_at)
-        window.stamp(loop.now())
+    async def pass_through(self, loop: EventLoop) -> None:
+        """Wait for a turn, and leave the place to the next at once."""
+        if not self.try_enter(loop):
+            await self.enter(loop)
+        self.leave()
 
     def leave(self) -> None:
         """Give the place back; from any thread."""
@@ -157,12 +155,11 @@ class Gate:
     def _take(self, loop: EventLoop) -> bool:
         if self._free < 1:
             return False
-        if self._limit.rate is not None:
-            window = self._window(self._paces, loop, self._limit.rate)
-            now = loop.now()
-            if window.opens_at() > now:
+        if self._window is not None:
+            now = _common_time(loop)
+            if self._window.opens_at() > now:
                 return False
-            window.stamp(now)
+            self._window.stamp(now)
         self._free -= 1
         return True
 
@@ -173,20 +170,14 @@ class Gate:
                 head.awake = True
                 head.wakeup.set()
 
-    def _pace_of(self, loop: EventLoop) -> float:
-        rate = self._limit.rate
-        return -math.inf if rate is None else self._window(self._paces, loop, rate).opens_at()
-
     def _running(self) -> str:
         concurrency = self._limit.concurrency
         return "the rate is used up" if concurrency is None else f"{concurrency - int(self._free)} of {concurrency} run"
 
-    @staticmethod
-    def _window(windows: "WeakKeyDictionary[EventLoop, Window]", loop: EventLoop, rate: Rate) -> Window:
-        window = windows.get(loop)
-        if window is None:
-            window = windows[loop] = Window(rate)
-        return window
+
+def _common_time(loop: EventLoop) -> float:
+    """The loop's clock, moved to where all loops agree, because a gate may be shared between them."""
+    return loop.now() + loop.offset
 
 
 class Limiter:
@@ -203,11 +194,19 @@ class Limiter:
         self._prune_at = 64
 
     def gate(self, call: ToolCallLike, loop: EventLoop) -> Gate:
-        """The gate that this call has to pass."""
+        """The gate that this call has to pass.
+
+        Raises:
+            NoKeyError: if the key function fails, or returns what cannot be a key.
+        """
         if self._gate is not None:
             return self._gate
         assert self._limit.key is not None
-        key = self._limit.key(call)
+        try:
+            key = self._limit.key(call)
+            hash(key)
+        except Exception as error:
+            raise NoKeyError from error
         with self._lock:
             gate = self._by_key.get(key)
             if gate is None:

@@ -61,6 +61,8 @@ class EventLoop(Protocol):
     name: str
     cancelled_class: type[BaseException]
     """What a cancelled task raises here."""
+    offset: float
+    """Seconds to add to `now()` for the time that all loops of the process share."""
 
     def now(self) -> float:
         """The loop's clock in seconds; may be read from any thread."""
@@ -85,5 +87,12 @@ class EventLoop(Protocol):
         ...
 
     def cancelled_itself(self, exc: BaseException) -> bool:
-        """Whether a body raised the cancellation `exc` without anybody asking; takes its traces back."""
+        """Whether a body raised the cancellation `exc` without anybody asking."""
+        ...
+
+    def cancelled_by_stranger(self, exc: BaseException) -> bool:
+        """Whether it was not callboard that asked for the cancellation `exc` of a call; takes its traces back.
+
+        To be asked where a call ends: within it, a link may have a scope or a timeout of its own.
+        """
         ...

@@ -8,6 +8,7 @@ import asyncio
 import logging
 import math
 import threading
+import time
 from collections.abc import Generator
 from contextlib import contextmanager
 from contextvars import ContextVar, copy_context
@@ -125,7 +126,8 @@ class AsyncioScope:
             if not root._shields:
                 held, root._held = root._held, None
                 for scope in held or ():
-                    scope._send()
+                    # Not at once: a scope that ends right here takes its cancellation with it.
+                    self._loop.call_soon(scope._send)
 
     def asked(self) -> bool:
         """Whether this scope or one around it in the same task was cancelled."""
@@ -138,6 +140,8 @@ class AsyncioScope:
         return self if self._outer is None else self._outer._root()
 
     def _send(self) -> None:
+        if not self._entered:
+            return
         assert self.task is not None
         self._sent += 1
         self.task.cancel()
@@ -259,6 +263,7 @@ class AsyncioLoop:
 
     def __init__(self) -> None:
         self.now = asyncio.get_running_loop().time
+        self.offset = time.monotonic() - self.now()
 
     def nursery(self) -> AsyncioNursery:
         return AsyncioNursery()
@@ -290,8 +295,14 @@ class AsyncioLoop:
         scope, task = _innermost.get(), asyncio.current_task()
         if not isinstance(exc, asyncio.CancelledError) or task is None or scope is None or scope.task is not task:
             return False
+        return not scope.asked() and task.cancelling() <= scope._before
+
+    def cancelled_by_stranger(self, exc: BaseException) -> bool:
+        scope, task = _innermost.get(), asyncio.current_task()
+        if not isinstance(exc, asyncio.CancelledError) or task is None or scope is None or scope.task is not task:
+            return False
         if scope.asked():
             return False
-        while task.cancelling():
+        while task.cancelling() > scope._before:
             task.uncancel()
         return True

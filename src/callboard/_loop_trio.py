@@ -3,6 +3,7 @@
 import asyncio
 import math
 import threading
+import time
 from collections.abc import Awaitable
 from contextlib import AbstractContextManager
 from types import TracebackType
@@ -116,6 +117,7 @@ class TrioLoop:
 
     def __init__(self) -> None:
         self.now = trio.lowlevel.current_clock().current_time
+        self.offset = time.monotonic() - self.now()
 
     def nursery(self) -> TrioNursery:
         return TrioNursery()
@@ -138,3 +140,5 @@ class TrioLoop:
     def cancelled_itself(self, exc: BaseException) -> bool:
         # trio's own Cancelled cannot be made up by a body; what came over a bridge can.
         return isinstance(exc, asyncio.CancelledError)
+
+    cancelled_by_stranger = cancelled_itself

@@ -2,13 +2,16 @@
 
 import math
 import threading
+import warnings
 from collections.abc import Callable
-from typing import Generic, TypeVar
+from concurrent.futures import CancelledError
+from typing import Generic, Protocol, TypeVar
 
 from anyio import CancelScope, CapacityLimiter, to_thread
 from anyio.lowlevel import RunVar
 
 from callboard._loop import EventLoop, Wakeup
+from callboard.exceptions import AbandonedThreadWarning
 
 T = TypeVar("T")
 
@@ -23,15 +26,19 @@ _unbounded: RunVar[CapacityLimiter] = RunVar("callboard_threads")
 class _Job(Generic[T]):
     """A function in a thread; `ended` and `_after` change hands under the lock, so neither side misses the other."""
 
-    __slots__ = ("_after", "_ended", "_fn", "_lock")
+    __slots__ = ("_after", "_begun", "_ended", "_fn", "_lock")
 
     def __init__(self, fn: Callable[[], T]) -> None:
         self._fn = fn
         self._lock = threading.Lock()
-        self._ended = False
+        self._begun = self._ended = False
         self._after: Callable[[], None] | None = None
 
     def run(self) -> T:
+        with self._lock:
+            if self._ended:
+                raise CancelledError  # nobody hears it
+            self._begun = True
         try:
             return self._fn()
         except StopIteration as exc:
@@ -44,6 +51,12 @@ class _Job(Generic[T]):
             if after is not None:
                 after()
 
+    def drop(self) -> bool:
+        """Have it never run; False if it already has begun."""
+        with self._lock:
+            self._ended = self._ended or not self._begun
+            return not self._begun
+
     def call_after(self, after: Callable[[], None] | None) -> bool:
         """Have `after` called by the thread when it ends; False if it has already ended."""
         with self._lock:
@@ -51,7 +64,19 @@ class _Job(Generic[T]):
             return not self._ended
 
 
-async def run_in_thread(loop: EventLoop, fn: Callable[[], T], on_abandoned: Callable[[], Callable[[], None]]) -> T:
+class ThreadOwner(Protocol):
+    """Who answers for a thread that goes on after its call."""
+
+    def thread_abandoned(self) -> None:
+        """Called in the event loop, when nobody waits for the thread any more."""
+        ...
+
+    def thread_ended(self) -> None:
+        """Called when such a thread has ended after all, in that thread."""
+        ...
+
+
+async def run_in_thread(loop: EventLoop, fn: Callable[[], T], name: str, owner: ThreadOwner) -> T:
     """Run `fn` in a worker thread, with the caller's context variables.
 
     A cancelled caller waits a beat for the thread; then it goes, and the result is dropped.
@@ -59,7 +84,8 @@ async def run_in_thread(loop: EventLoop, fn: Callable[[], T], on_abandoned: Call
     Args:
         loop: the running event loop.
         fn: what to run.
-        on_abandoned: called if the thread goes on without us; returns what the thread calls at its end.
+        name: what to call it in the warning about a thread that goes on.
+        owner: told of such a thread.
     """
     job = _Job(fn)
     scope = CancelScope()
@@ -69,18 +95,28 @@ async def run_in_thread(loop: EventLoop, fn: Callable[[], T], on_abandoned: Call
     except loop.cancelled_class:
         # Not for ourselves, we are leaving: it makes `check_cancelled()` raise in the thread on asyncio.
         scope.cancel()
-        try:
-            await _wait_a_beat(loop, job)
-        finally:  # also when the grace is shorter than a beat
-            if job.call_after(None):
-                _abandon(job, on_abandoned())
+        if not job.drop():
+            try:
+                await _wait_a_beat(loop, job)
+            finally:  # also when the grace is shorter than a beat
+                if job.call_after(None):
+                    _abandon(job, name, owner)
         raise
     raise AssertionError("a scope that nobody cancels swallowed a cancellation")
 
 
-def _abandon(job: _Job[T], after: Callable[[], None]) -> None:
-    if not job.call_after(after):
-        after()
+def _abandon(job: _Job[T], name: str, owner: ThreadOwner) -> None:
+    owner.thread_abandoned()
+    if not job.call_after(owner.thread_ended):
+        owner.thread_ended()
+        return
+    # Last, because it raises where warnings are errors, and the places have to come back there too.
+    warnings.warn(
+        f"the worker thread of {name} goes on after its call has ended; a sync function can be stopped only if "
+        "it asks anyio.from_thread.check_cancelled() from time to time",
+        AbandonedThreadWarning,
+        stacklevel=2,
+    )
 
 
 async def _wait_a_beat(loop: EventLoop, job: _Job[T]) -> None:

@@ -35,6 +35,7 @@ class Timed:
         return self._cleanup_until
 
 
+_cleaning_up: ContextVar[bool] = ContextVar("callboard_cleaning_up", default=False)
 current_timed: ContextVar[Timed | None] = ContextVar("callboard_call", default=None)
 
 
@@ -47,8 +48,17 @@ def cleanup() -> Generator[None]:
     (seconds); then it is cut off. Outside a call the grace is 5 seconds.
     """
     timed = current_timed.get() or Timed(current_loop(), math.inf, DEFAULT_GRACE)
-    with timed.loop.shield(timed.cleanup_deadline()):
-        yield
+    token = _cleaning_up.set(_cleaning_up.get() or timed.loop.is_cancelled())
+    try:
+        with timed.loop.shield(timed.cleanup_deadline()):
+            yield
+    finally:
+        _cleaning_up.reset(token)
+
+
+def is_cleaning_up() -> bool:
+    """Whether this is the clean-up of something cancelled; behind the shield one cannot see that any more."""
+    return _cleaning_up.get()
 
 
 def remaining() -> float:

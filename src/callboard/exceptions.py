@@ -101,7 +101,7 @@ class CallCancelledError(CallError):
 class CallsInterrupted(GraphInterrupt):
     """Calls of a batch wait for a person; raised by a `ToolNode` that no LangGraph graph runs.
 
-    Hand `ledger` back to `ToolNode.aresume` together with the answers. It consists of plain dicts,
+    Hand `ledger` back to `ToolNode.ainvoke`, with the same input and the answers. It consists of plain dicts,
     messages and LangGraph types only, so any LangGraph serializer can keep it for as long as it takes.
     """
 

@@ -2,7 +2,7 @@
 
 import sys
 
-_NEEDED = frozenset({"rich", "typer", "httpx2"})
+_NEEDED = frozenset({"rich", "typer", "h11"})
 
 
 def main() -> None:
@@ -12,8 +12,9 @@ def main() -> None:
 
         app()
     except ModuleNotFoundError as error:
-        if (error.name or "").partition(".")[0] not in _NEEDED:
+        missing = (error.name or "").partition(".")[0]
+        if missing not in _NEEDED:
             raise
-        sys.exit(f"The callboard command needs {error.name}: pip install 'callboard[cli]'")
+        sys.exit(f"The callboard command needs {missing}: pip install 'callboard[cli]'")
     except KeyboardInterrupt:
         sys.exit(130)

@@ -1,11 +1,13 @@
 """`callboard demo`: says what it does, has it done, says what came of it."""
 
+import warnings
 from collections.abc import Iterable
 
 import anyio
 from langchain_core.messages import AIMessage, BaseMessage, ToolMessage
 from rich.console import Console
 
+from callboard import AbandonedThreadWarning
 from callboard._cli._database import temporary_database
 from callboard._cli._session import Run, Session
 from callboard._cli._view import open_view, result_table
@@ -27,7 +29,8 @@ def run_demo(*, backend: str, fetches: int | None, model_name: str | None, seed:
     Raises:
         ModelError: if a real model cannot be had, or fails.
     """
-    console = Console(highlight=False, soft_wrap=True)
+    console = Console(highlight=False, markup=False)
+    console.soft_wrap = not console.is_terminal  # whoever reads a file finds whole lines
     model = None if model_name is None else real_model(model_name)
     work = make_work(fetches or (_FETCHES if model is None else _FETCHES_OF_A_REAL_MODEL), seed=seed)
     for line in _introduction(work, backend, model_name):
@@ -35,7 +38,10 @@ def run_demo(*, backend: str, fetches: int | None, model_name: str | None, seed:
     run = Run()
     with temporary_database(seed=seed) as database, open_view(run.board, console) as view:
         session = Session(run=run, view=view, work=work, model=model, seed=seed, database=database)
-        anyio.run(session.play, backend=backend)
+        with warnings.catch_warnings():
+            # A query that a signal catches half-way; it is counted under "threads left over".
+            warnings.simplefilter("ignore", AbandonedThreadWarning)
+            anyio.run(session.play, backend=backend)
     console.print(result_table(run.board))
     for line in _conclusion(run):
         console.print(line)
@@ -50,7 +56,7 @@ def _introduction(work: Work, backend: str, model_name: str | None) -> Iterable[
         )
     else:
         yield f"The model is {model_name}: it is told to make {work.count} calls; what it does is its own affair."
-    yield f"The work: {work}, on {backend}."
+    yield f"The work: {work}; on {backend}."
     yield "The tools are real: an HTTP service in a process of its own, and a SQLite file asked from worker threads."
 
 
@@ -107,4 +113,6 @@ def _left_over(run: Run) -> Iterable[str]:
 def _exit_code(run: Run) -> int:
     if run.stopped_by is not None:
         return 128 + run.stopped_by
-    return 1 if run.left_over else 0
+    numbers = run.statistics
+    still = numbers is not None and (numbers.running or numbers.waiting or numbers.abandoned_threads)
+    return 1 if run.left_over or still else 0

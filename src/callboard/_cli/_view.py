@@ -75,14 +75,15 @@ def open_view(board: Board, console: Console) -> Generator[View]:
 def _progress_table(board: Board) -> Table:
     table = Table(box=None, padding=(0, 2, 0, 0))
     table.add_column("tool")
-    table.add_column("", width=24)
-    for name in ("ended", "running", "waiting", "longest wait"):
+    table.add_column("", width=20)
+    for name in ("ended", "failed", "running", "waiting", "longest wait"):
         table.add_column(name, justify="right")
     for tool, row in board.rows.items():
         table.add_row(
             tool,
-            ProgressBar(total=max(row.asked, 1), completed=row.ended, width=24),
+            ProgressBar(total=max(row.asked, 1), completed=row.ended, width=20),
             f"{row.ended}/{row.asked}",
+            str(row.ended - row.ok),
             str(row.running),
             str(row.waiting),
             _seconds(row.longest_wait),
@@ -94,7 +95,7 @@ def result_table(board: Board) -> Table:
     """How the calls of each tool ended."""
     total = board.total()
     endings = [name for name in get_args(Ending) if name != "cancelled" or total.cancelled]
-    table = Table(box=box.SIMPLE_HEAD)
+    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
     table.add_column("tool")
     for heading in ("calls", *endings, "longest wait"):
         table.add_column(heading, justify="right")

@@ -1,7 +1,7 @@
 """What the agent has to do, and the models that ask for it: one that plays a script, or a real one."""
 
 import random
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from langchain_core.language_models import BaseChatModel
@@ -32,7 +32,7 @@ class Work:
         return len(self.paths) + len(self.cities) + len(self.pages)
 
     def __str__(self) -> str:
-        return f"{len(self.paths)} fetches, {len(self.cities)} queries, {len(self.pages)} archive look-ups"
+        return f"fetch {len(self.paths)}, query {len(self.cities)}, archive {len(self.pages)}"
 
 
 def make_work(fetches: int, *, seed: int) -> Work:
@@ -50,7 +50,7 @@ def make_work(fetches: int, *, seed: int) -> Work:
 
 def scripted_model(work: Work, base_url: str, *, seed: int) -> BaseChatModel:
     """A model that asks for all the work at once and then reads the answers."""
-    wanted: list[tuple[str, dict[str, object]]] = [
+    wanted: list[tuple[str, Mapping[str, object]]] = [
         *(("fetch", {"url": base_url + path}) for path in work.paths),
         *(("query", {"city": city}) for city in work.cities),
         *(("archive", {"page": page}) for page in work.pages),

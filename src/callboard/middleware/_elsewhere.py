@@ -6,7 +6,6 @@ nursery answers, with the link's context variables: nothing that a link starts c
 
 import asyncio
 import threading
-import warnings
 from collections import deque
 from collections.abc import Awaitable, Callable
 from concurrent.futures import CancelledError, Future
@@ -21,7 +20,6 @@ from callboard._loop import EventLoop, Scope
 from callboard._threads import run_in_thread
 from callboard._time import DEFAULT_GRACE
 from callboard._types import Limit
-from callboard.exceptions import AbandonedThreadWarning
 
 Q = TypeVar("Q")
 A = TypeVar("A")
@@ -39,13 +37,8 @@ class _Question(Generic[Q, A]):
         self.answer: Future[A] = Future()
 
     async def be_answered(self, call_next: Callable[[Q], Awaitable[A]], scope: Scope) -> None:
-        try:
-            with scope:
-                self.answer.set_result(await call_next(self.request))
-        except Exception as exc:
-            self.answer.set_exception(exc)
-        finally:
-            self.answer.cancel()  # without effect where there is an answer
+        with scope:
+            await _settle(self.answer, call_next(self.request))
 
 
 class _Inbox(Generic[Q, A]):
@@ -89,6 +82,18 @@ class _Inbox(Generic[Q, A]):
             await self._wakeup.wait()
 
 
+async def _settle(future: "Future[A]", awaitable: Awaitable[A]) -> None:
+    """Put what comes of an awaitable into a future, a wish to exit included; only a cancellation goes on."""
+    try:
+        future.set_result(await awaitable)
+    except BaseException as exc:
+        if isinstance(exc, current_loop().cancelled_class):
+            raise
+        future.set_exception(exc)
+    finally:
+        future.cancel()  # without effect where there is an outcome
+
+
 async def _answer_while(run: Callable[[_Inbox[Q, A]], Awaitable[A]], call_next: Callable[[Q], Awaitable[A]]) -> A:
     """Run a link that is elsewhere and answer what it asks, until it has a result."""
     loop = current_loop()
@@ -98,9 +103,7 @@ async def _answer_while(run: Callable[[_Inbox[Q, A]], Awaitable[A]], call_next: 
     async def child(scope: Scope) -> None:
         try:
             with scope:
-                outcome.set_result(await run(inbox))
-        except Exception as exc:
-            outcome.set_exception(exc)
+                await _settle(outcome, run(inbox))
         finally:
             inbox.close()
 
@@ -123,27 +126,34 @@ class SyncLink(Generic[Q, A]):
         self._threads = Gate(Limit(concurrency=THREADS), f"the threads of {fn!r}")
 
     async def __call__(self, request: Q, call_next: Callable[[Q], Awaitable[A]]) -> A:
-        await self._threads.enter(current_loop())
         return await _answer_while(partial(self._in_thread, request), call_next)
 
     async def _in_thread(self, request: Q, inbox: _Inbox[Q, A]) -> A:
-        abandoned = False
-
         def call(inner: Q) -> A:
             return inbox.ask(inner).result()
 
-        def on_abandoned() -> Callable[[], None]:
-            nonlocal abandoned
-            abandoned = True
-            text = f"the worker thread of {self._fn!r} goes on after its call has ended"
-            warnings.warn(text, AbandonedThreadWarning, stacklevel=2)
-            return self._threads.leave
-
+        loop = current_loop()
+        await self._threads.enter(loop)
+        place = _Place(self._threads)
         try:
-            return await run_in_thread(current_loop(), partial(self._fn, request, call), on_abandoned)
+            return await run_in_thread(loop, partial(self._fn, request, call), repr(self._fn), place)
         finally:
-            if not abandoned:
-                self._threads.leave()
+            if not place.is_abandoned:
+                place.thread_ended()
+
+
+class _Place:
+    """A link's thread; kept until the thread has really ended."""
+
+    def __init__(self, gate: Gate) -> None:
+        self._gate = gate
+        self.is_abandoned = False
+
+    def thread_abandoned(self) -> None:
+        self.is_abandoned = True
+
+    def thread_ended(self) -> None:
+        self._gate.leave()
 
 
 class AsyncioLink(Generic[Q, A]):

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any, cast
 
 from langchain_core.callbacks import AsyncCallbackManager
-from langchain_core.messages import ToolCall
+from langchain_core.messages import ToolCall, ToolMessage
 from langchain_core.runnables import RunnableConfig
 from langchain_core.runnables.config import var_child_runnable_config
 from langchain_core.tools import BaseTool
@@ -16,7 +16,7 @@ from pydantic import ValidationError
 from callboard._attempt import ThreadPlaces
 from callboard._call import Batch, SupervisedCall, Surroundings, surroundings
 from callboard._langgraph import read_state, runtime_of, writer_of
-from callboard._limits import Limiter
+from callboard._limits import Limiter, NoKeyError
 from callboard._types import CallPolicy, Limit, OnError
 from callboard.exceptions import CallsInterrupted, DuplicateCallIdWarning
 from callboard.middleware._chain import Link
@@ -30,7 +30,7 @@ from callboard.tools._errors import (
 )
 from callboard.tools._inject import inject
 from callboard.tools._input import Requested
-from callboard.tools._invoke import invoke, own_copy
+from callboard.tools._invoke import check_arguments, invoke, own_copy
 from callboard.tools._ledger import Ledger, call_key
 from callboard.tools._plan import Plan, plan_for
 from callboard.tools._results import Output, ResultRules
@@ -144,9 +144,8 @@ class ToolBatch:
         questions = self.ledger.pending
         if questions or signals:
             self.ledger.publish()
-        for signal in signals:
-            if is_invalid_resume(signal):  # somebody gave a wrong answer, and has to know before anything else
-                raise signal
+        # Somebody who gave a wrong answer has to know before anything else.
+        self._raise_first([signal for signal in signals if is_invalid_resume(signal)])
         if questions and self.ledger.in_graph:
             raise GraphInterrupt(tuple(questions))
         if questions:
@@ -154,9 +153,15 @@ class ToolBatch:
         for key in self._keys:
             if (command := self.ledger.parent_command(key)) is not None:
                 raise ParentCommand(command)
-        for signal in signals:
-            raise signal
+        self._raise_first(signals)
         return self.rules.combined([cast("Output", self.ledger.output(key)) for key in self._keys])
+
+    def _raise_first(self, signals: list[BaseException]) -> None:
+        try:
+            if signals:
+                raise signals[0]
+        finally:
+            signals.clear()  # the traceback leads to this list, which must not lead back
 
     def _note(self, supervised: Sequence[tuple[str, SupervisedCall[Output]]]) -> None:
         """Enter every result and every question into the ledger."""
@@ -229,16 +234,28 @@ class _Run:
                 output = await self._inner()
             else:
                 output = await supervised.within_budget(self._inner)
-        except Exception as error:
-            content = setup.at_end(error)
-            if content is None:
+        except BaseException as exc:
+            message = self._message_at_end(exc)
+            if message is None:
                 raise
-            supervised.handled = error
-            output = error_message(content, self._call, error)
+            output = message
         finally:
             setup.live.discard(supervised)
         await batch.keep(self._key, output)
         return output
+
+    def _message_at_end(self, exc: BaseException) -> ToolMessage | None:
+        """The message for what ended the call, or `None` if it goes on as it is."""
+        error = self._supervised.as_error(exc)
+        if error is None:
+            return None
+        content = self._batch.setup.at_end(error)
+        if content is not None:
+            self._supervised.handled = error
+            return error_message(content, self._call, error)
+        if error is not exc:
+            raise error from exc
+        return None
 
     def _inner(self) -> Awaitable[Output]:
         setup = self._batch.setup
@@ -293,10 +310,9 @@ class _Run:
             ready = inject(call, plan.injected, runtime, setup.messages_key)
         if request is not None:
             config = own_copy(config)  # a run uses its config up, and there may be more than one
-        threads = setup.threads if plan.kind == "sync" else None
         try:
             try:
-                response = await self._supervised.attempt(threads, invoke, plan, ready, config, batch.manager(plan))
+                response = await self._attempt(plan, ready, config)
             except ValidationError as error:
                 raise_invalid_arguments(error, call, plan.injected.names)
             return batch.rules.checked(response, call)
@@ -306,6 +322,14 @@ class _Run:
                 raise
             self._supervised.handled = error
             return error_message(content, call, error)
+
+    async def _attempt(self, plan: Plan, call: ToolCall, config: RunnableConfig) -> object:
+        threads = self._batch.setup.threads if plan.kind == "sync" else None
+        try:
+            return await self._supervised.attempt(threads, invoke, plan, call, config, self._batch.manager(plan))
+        except NoKeyError as error:
+            check_arguments(plan, call)  # the key function stumbled over them, perhaps, and they are the model's
+            raise error.__cause__ or error from None
 
 
 async def _now(output: Output) -> Output:

@@ -73,6 +73,11 @@ async def invoke(
     return output
 
 
+def check_arguments(plan: Plan, call: ToolCall) -> None:
+    """Raise what the tool's schema has to say against the arguments."""
+    _arguments(plan, call)
+
+
 def _handled_by_tool(tool: BaseTool, error: Exception) -> Any:
     """What the tool itself makes of an error; raises it if that is nothing."""
     if isinstance(error, ToolException):
