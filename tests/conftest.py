@@ -13,9 +13,7 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line(
         "markers", "real_clock: run on a real clock, because threads, processes or sockets are involved"
     )
-    config.addinivalue_line(
-        "markers", "backends(*names): run on these only; 'asyncio' stands for all of its variants"
-    )
+    config.addinivalue_line("markers", "backends(*names): run on these only; 'asyncio' stands for all of its variants")
 
 
 @pytest.hookimpl(tryfirst=True)

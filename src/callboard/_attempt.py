@@ -63,21 +63,21 @@ class Attempt:
             NoPlaceError: if one of them has none, and no room to wait either.
         """
         loop = self._call.loop
-        for limiter in limiters:
-            await self._enter(limiter, loop)
         if self._threads is not None:
-            if (lost := self._threads.lost) is not None:
-                raise NoPlaceError(lost)
-            await self._enter(self._threads.limiter, loop)
+            limiters = (*limiters, self._threads.limiter)
+        for limiter in limiters:
+            gate = limiter.gate(self._call.call, loop)
+            self._refuse_if_lost()  # perhaps while it waited
+            if not gate.try_enter(loop):
+                await gate.enter(loop)
+            self._places = (*self._places, gate)
         for gate in self._places:
             if gate.starts is not None:
                 await gate.starts.pass_through(loop)
 
-    async def _enter(self, limiter: Limiter, loop: EventLoop) -> None:
-        gate = limiter.gate(self._call.call, loop)
-        if not gate.try_enter(loop):
-            await gate.enter(loop)
-        self._places = (*self._places, gate)
+    def _refuse_if_lost(self) -> None:
+        if self._threads is not None and (lost := self._threads.lost) is not None:
+            raise NoPlaceError(lost)
 
     def leave(self) -> None:
         """Give the places back, unless a thread still needs them."""

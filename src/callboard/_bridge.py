@@ -16,10 +16,9 @@ from anyio.from_thread import BlockingPortal
 
 from callboard._current_loop import current_loop
 from callboard._loop import Nursery, Scope
+from callboard._time import DEFAULT_GRACE, current_timed
 
 T = TypeVar("T")
-
-_GRACE = 5.0
 
 # Set in whatever runs below a sync call that was made in the background thread itself: that thread is
 # blocked for as long, so the call and everything below it need a loop of their own.
@@ -72,6 +71,8 @@ class _Crossing(Generic[T]):
     """One call on a background loop: cancelled once, then given a grace, like every task of ours."""
 
     def __init__(self, background: _BackgroundLoop, fn: Callable[[], Awaitable[T]], on_end: Callable[[], None]) -> None:
+        around = current_timed.get()
+        self._grace = DEFAULT_GRACE if around is None else around.grace
         self._background = background
         self._fn = fn
         self._on_end = on_end
@@ -85,7 +86,7 @@ class _Crossing(Generic[T]):
     async def _host(self) -> None:
         try:
             async with current_loop().nursery() as self._nursery:
-                self._nursery.start(self._child, _GRACE)
+                self._nursery.start(self._child, self._grace)
                 if self._cancelled:
                     self._nursery.cancel()
         except BaseException as exc:

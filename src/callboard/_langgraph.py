@@ -162,6 +162,15 @@ def graph_task(config: RunnableConfig) -> GraphTask | None:
     return None
 
 
+def is_graph_node(config: RunnableConfig, name: str) -> bool:
+    """Whether a graph runs the node of this name itself, and not a function that uses it.
+
+    LangGraph does not say; what it says is the name under which the graph knows what runs. A node that was
+    added under another name than its own is taken for a function, which costs some bytes and no promise.
+    """
+    return (config.get("metadata") or {}).get("langgraph_node") == name
+
+
 def call_namespace(conf: Mapping[str, Any], key: str) -> str:
     """The checkpoint namespace of one call; its interrupts are named after it."""
     around = conf.get(CONFIG_KEY_CHECKPOINT_NS)

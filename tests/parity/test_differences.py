@@ -326,3 +326,14 @@ def test_a_badly_annotated_handler_is_refused_at_construction() -> None:
 
     with pytest.raises(ValueError, match="Arbitrary types are not supported"):
         candidate().ToolNode([double], handle_tool_errors=handler)
+
+
+def test_a_message_for_another_call_is_an_error_of_the_tool() -> None:
+    """LangGraph passes it on, and the call that asked stays unanswered."""
+
+    def foreign() -> ToolMessage:
+        """Answer somebody else."""
+        return ToolMessage("hello", tool_call_id="another")
+
+    with pytest.raises(ValueError, match="tool_call_id 'another' for the call 'call-1'"):
+        candidate().ToolNode([foreign]).invoke(wants("foreign"))

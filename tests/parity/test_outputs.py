@@ -134,10 +134,6 @@ def test_a_tool_message_of_the_tool_is_passed_on(label: str, same: Same) -> None
     same(scenario)
 
 
-def test_a_tool_message_for_another_call_is_passed_on(same: Same) -> None:
-    same(lambda ns: returning(ns, ToolMessage("done", tool_call_id="other", id="m")))
-
-
 def test_a_single_message_in_a_list_is_passed_on(same: Same) -> None:
     same(lambda ns: returning(ns, [ToolMessage("done", tool_call_id="call-1", id="m")]))
 

@@ -71,9 +71,7 @@ def test_it_raises_the_errors_of_its_script() -> None:
     assert model.invoke("hi").content == "better"
 
 
-@pytest.mark.parametrize(
-    ("script", "many"), [([], "0 replies"), (["a"], "1 reply"), (["a", "b"], "2 replies")]
-)
+@pytest.mark.parametrize(("script", "many"), [([], "0 replies"), (["a"], "1 reply"), (["a", "b"], "2 replies")])
 def test_it_says_how_long_its_script_was_when_it_is_over(script: list[str], many: str) -> None:
     """A test that asks too often learns why it failed."""
     model = ScriptedModel(script)
@@ -229,9 +227,7 @@ def test_a_script_is_not_changed_by_playing_it() -> None:
 
 def test_calls_numbers_its_calls_and_keeps_given_ids() -> None:
     """A message for a tool node is written in one line."""
-    message = calls(
-        "ping", ("search", {"query": "tea"}), tool_call("search", "mine", query="cake"), content="hm"
-    )
+    message = calls("ping", ("search", {"query": "tea"}), tool_call("search", "mine", query="cake"), content="hm")
     assert message.content == "hm"
     assert message.tool_calls == [
         tool_call("ping", "call_1"),

@@ -5,12 +5,11 @@ from collections.abc import Iterable
 
 import anyio
 from langchain_core.messages import AIMessage, BaseMessage, ToolMessage
-from rich.console import Console
 
 from callboard import AbandonedThreadWarning
 from callboard._cli._database import temporary_database
 from callboard._cli._session import Run, Session
-from callboard._cli._view import open_view, result_table
+from callboard._cli._view import QuietlyClosedConsole, open_view, result_table
 from callboard._cli._work import Work, make_work, real_model
 
 _FETCHES = 300
@@ -29,7 +28,7 @@ def run_demo(*, backend: str, fetches: int | None, model_name: str | None, seed:
     Raises:
         ModelError: if a real model cannot be had, or fails.
     """
-    console = Console(highlight=False, markup=False)
+    console = QuietlyClosedConsole(highlight=False, markup=False)
     console.soft_wrap = not console.is_terminal  # whoever reads a file finds whole lines
     model = None if model_name is None else real_model(model_name)
     work = make_work(fetches or (_FETCHES if model is None else _FETCHES_OF_A_REAL_MODEL), seed=seed)

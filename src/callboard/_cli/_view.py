@@ -1,5 +1,7 @@
 """What the demo shows: the calls while they run, a table when they have ended."""
 
+import os
+import sys
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from typing import Protocol, get_args
@@ -15,6 +17,17 @@ from callboard._cli._board import Board, Ending, Row
 
 _REFRESH = 1 / 8
 _LINE_EVERY = 1.0
+
+
+class QuietlyClosedConsole(Console):
+    """A console whose reader may go away, as in `callboard demo | head`; the run goes on to its orderly end."""
+
+    def on_broken_pipe(self) -> None:
+        """Write to nowhere from now on, where rich would raise SystemExit in the middle of the run."""
+        self.quiet = True
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, sys.stdout.fileno())
+        os.close(nowhere)
 
 
 class View(Protocol):

@@ -6,7 +6,7 @@ from typing import Any, cast
 
 from langchain_core.language_models import BaseChatModel, LanguageModelInput
 from langchain_core.messages import BaseMessage, SystemMessage
-from langchain_core.runnables import Runnable, RunnableBinding, RunnableLambda, RunnableSequence
+from langchain_core.runnables import Runnable, RunnableBinding, RunnableConfig, RunnableLambda, RunnableSequence
 from langchain_core.tools import BaseTool
 
 Prompt = (
@@ -85,17 +85,21 @@ def _bound_name(tool: Any) -> str | None:
     return tool.get("name")
 
 
-def prompt_runnable(prompt: Prompt | None) -> Runnable[Any, LanguageModelInput]:
-    """What makes the model's input of the state.
+def prompted(model: Model, prompt: Prompt | None) -> Callable[[Any, RunnableConfig], Awaitable[BaseMessage]]:
+    """From the state to the model's reply.
 
     Raises:
         ValueError: if the prompt is of none of the known kinds.
     """
-    if prompt is None:
-        return RunnableLambda(_messages, name="Prompt")
-    if isinstance(prompt, (str, SystemMessage)):
-        system = SystemMessage(content=prompt) if isinstance(prompt, str) else prompt
-        return RunnableLambda(lambda state: [system, *_messages(state)], name="Prompt")
+    if prompt is None or isinstance(prompt, (str, SystemMessage)):
+        # No sequence of Runnables for what is a list: it would cost as much as all the rest of a turn.
+        system = [SystemMessage(content=prompt)] if isinstance(prompt, str) else [prompt] if prompt else []
+        return lambda state, config: model.ainvoke([*system, *_messages(state)], config)
+    sequence: Runnable[Any, BaseMessage] = _prompt_runnable(prompt) | model
+    return sequence.ainvoke
+
+
+def _prompt_runnable(prompt: Prompt) -> Runnable[Any, LanguageModelInput]:
     if isinstance(prompt, Runnable):
         return prompt
     if inspect.iscoroutinefunction(prompt):

@@ -1,6 +1,6 @@
 """`create_react_agent`: a model that calls tools until it has an answer."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from typing import Any, Literal, NoReturn, cast
 
@@ -14,9 +14,12 @@ from langgraph.types import Command, Interrupt
 from callboard._bridge import run_from_sync, run_on_asyncio
 from callboard._langgraph import run_config
 from callboard.agent._history import repaired
-from callboard.agent._model import Model, Prompt, model_with_tools, prompt_runnable
+from callboard.agent._model import Prompt, model_with_tools, prompted
 from callboard.exceptions import CallsInterrupted
 from callboard.tools._node import ToolNode
+
+Ask = Callable[[Any, RunnableConfig], Awaitable[BaseMessage]]
+"""From a state and a config to the model's reply."""
 
 NEEDS_MORE_STEPS = "Sorry, need more steps to process this request."
 INTERRUPT = "__interrupt__"
@@ -30,10 +33,10 @@ class Agent(Runnable[Any, Any]):
     `recursion_limit`.
     """
 
-    def __init__(self, model: Model, tools: ToolNode, *, name: str | None) -> None:
+    def __init__(self, ask: Ask, tools: ToolNode, *, name: str | None) -> None:
         self.name = name or "agent"
         self._message_name = name
-        self._model = model
+        self._ask = ask
         self.tools = tools
         self._direct = {tool.name for tool in tools.tools_by_name.values() if tool.return_direct}
 
@@ -85,7 +88,7 @@ class Agent(Runnable[Any, Any]):
 
     async def _reply(self, state: "_State", config: RunnableConfig) -> BaseMessage:
         state.step()
-        reply = await run_on_asyncio(partial(self._model.ainvoke, cast("Any", state.as_input()), config))
+        reply = await run_on_asyncio(partial(self._ask, state.as_input(), config))
         reply.name = self._message_name
         if isinstance(reply, AIMessage) and self._lacks_steps(state, reply):
             return AIMessage(id=reply.id, content=NEEDS_MORE_STEPS)
@@ -207,4 +210,4 @@ def create_react_agent(
         provider_tools = [tool for tool in tools if isinstance(tool, dict)]
         node = ToolNode([tool for tool in tools if not isinstance(tool, dict)])
     bound = model_with_tools(model, list(node.tools_by_name.values()), provider_tools)
-    return Agent(cast("Model", prompt_runnable(prompt) | bound), node, name=name)
+    return Agent(prompted(bound, prompt), node, name=name)

@@ -41,6 +41,7 @@ from callboard.tools._vocabulary import ToolCallRequest, ToolRuntime
 class Setup:
     """What a node was built with, ready to use."""
 
+    name: str
     tools: Mapping[str, BaseTool]
     plans: dict[str, Plan]
     policies: Mapping[str, CallPolicy]
@@ -94,7 +95,7 @@ class ToolBatch:
         self._state = read_state(config) if no_state else requested.state
         self.rules = ResultRules(requested.kind, setup.messages_key)
         self._keys = _keys(requested.calls)
-        self.ledger = Ledger(config, self._keys, stored, answers)
+        self.ledger = Ledger(config, setup.name, self._keys, stored, answers)
         self._managers: dict[int, AsyncCallbackManager] = {}
         self._open = 0
         self._wide: list[Limiter] = []
@@ -138,11 +139,11 @@ class ToolBatch:
 
     def _outcome(self, supervised: Sequence[tuple[str, SupervisedCall[Output]]]) -> Any:
         signals = [call.error for _, call in supervised if call.error is not None]
-        if not signals and not self.ledger.records:
+        if not signals and not self.ledger.records and not self.ledger.may_be_replayed:
             return self.rules.combined([cast("Output", call.result) for _, call in supervised])
         self._note(supervised)
         questions = self.ledger.pending
-        if questions or signals:
+        if questions or signals or self.ledger.may_be_replayed:
             self.ledger.publish()
         # Somebody who gave a wrong answer has to know before anything else.
         self._raise_first([signal for signal in signals if is_invalid_resume(signal)])
@@ -262,7 +263,12 @@ class _Run:
         if setup.link is not None:
             return self._through_link()
         tool = setup.tools.get(self._call["name"])
-        return _now(unknown_tool(self._call, setup.tools)) if tool is None else self._execute(self._call, tool, None)
+        return self._unknown(self._call) if tool is None else self._execute(self._call, tool, None)
+
+    async def _unknown(self, call: ToolCall) -> ToolMessage:
+        known = self._batch.setup.tools
+        self._supervised.handled = LookupError(f"there is no tool {call['name']!r}")
+        return unknown_tool(call, known)
 
     async def _through_link(self) -> Output:
         setup, runtime = self._batch.setup, self._runtime()
@@ -290,9 +296,8 @@ class _Run:
             raise self._signal
         call, tool = request.tool_call, request.tool
         if tool is None:
-            known = self._batch.setup.tools
-            if call["name"] not in known:
-                return unknown_tool(call, known)
+            if call["name"] not in self._batch.setup.tools:
+                return await self._unknown(call)
             raise TypeError(f"Tool {call['name']} is not registered with ToolNode")
         try:
             return await self._execute(call, tool, request)
@@ -310,9 +315,13 @@ class _Run:
             ready = inject(call, plan.injected, runtime, setup.messages_key)
         if request is not None:
             config = own_copy(config)  # a run uses its config up, and there may be more than one
+        threads = setup.threads if plan.kind == "sync" else None
         try:
             try:
-                response = await self._attempt(plan, ready, config)
+                response = await self._supervised.attempt(threads, invoke, plan, ready, config, batch.manager(plan))
+            except NoKeyError as error:
+                check_arguments(plan, ready)  # the key function stumbled over them, perhaps: they are the model's
+                raise error.__cause__ or error from None
             except ValidationError as error:
                 raise_invalid_arguments(error, call, plan.injected.names)
             return batch.rules.checked(response, call)
@@ -322,18 +331,6 @@ class _Run:
                 raise
             self._supervised.handled = error
             return error_message(content, call, error)
-
-    async def _attempt(self, plan: Plan, call: ToolCall, config: RunnableConfig) -> object:
-        threads = self._batch.setup.threads if plan.kind == "sync" else None
-        try:
-            return await self._supervised.attempt(threads, invoke, plan, call, config, self._batch.manager(plan))
-        except NoKeyError as error:
-            check_arguments(plan, call)  # the key function stumbled over them, perhaps, and they are the model's
-            raise error.__cause__ or error from None
-
-
-async def _now(output: Output) -> Output:
-    return output
 
 
 def _keys(calls: Sequence[ToolCall]) -> list[str]:

@@ -21,6 +21,7 @@ from callboard._langgraph import (
     call_configurable,
     call_namespace,
     graph_task,
+    is_graph_node,
     question_id,
 )
 from callboard._time import cleanup
@@ -41,6 +42,7 @@ class Ledger:
 
     Args:
         config: complete; says whether a LangGraph task runs us.
+        node: the name of the tool node.
         keys: the batch's calls, in order.
         stored: the ledger of an earlier run, where the caller holds it.
         answers: by interrupt id, or one plain answer if one question is open; outside a graph only.
@@ -50,7 +52,12 @@ class Ledger:
     """
 
     def __init__(
-        self, config: RunnableConfig, keys: Sequence[str], stored: Mapping[str, Any] | None, answers: object
+        self,
+        config: RunnableConfig,
+        node: str,
+        keys: Sequence[str],
+        stored: Mapping[str, Any] | None,
+        answers: object,
     ) -> None:
         self._conf = config["configurable"]
         self._keys = list(keys)
@@ -61,6 +68,8 @@ class Ledger:
         self._held = stored if self._task is None and isinstance(stored, dict) else None
         if self._task is not None:
             stored = self._find_in_slot(self._task.scratchpad.resume)
+        self._is_node = is_graph_node(config, node)
+        self._bare = self._bare_answers() if stored is None else []
         if stored:
             self._check(stored)
             self.records = {key: dict(record) for key, record in stored["calls"].items()}
@@ -75,12 +84,26 @@ class Ledger:
 
     def _find_in_slot(self, resume: Sequence[Any]) -> Mapping[str, Any] | None:
         assert self._task is not None
-        for value in resume:
+        for position, value in enumerate(resume):
             if isinstance(value, dict) and value.get("format") == FORMAT and value["keys"] == self._keys:
-                self._task.scratchpad.interrupt_counter()  # our position in the list is taken
+                # As `interrupt()` does when it finds its answer: count, and hand on what was found so far,
+                # or the answers of earlier questions would be all that is stored.
+                self._task.scratchpad.interrupt_counter()
+                self._task.send([(RESUME, list(resume[: position + 1]))])
                 self._in_slot = True
                 return value
         return None
+
+    def _bare_answers(self) -> list[Any]:
+        """Answers to the questions of our only call, where LangGraph's own node had asked them.
+
+        They have no name on them, so it has to be clear whose they are.
+        """
+        if self._task is None or not self._is_node or len(self._keys) != 1:
+            return []
+        answers = list(self._task.scratchpad.resume)
+        plain = self._task.take_plain_answer()
+        return answers if plain is None else [*answers, plain]
 
     def _answers_of_graph(self) -> Mapping[str, Any]:
         assert self._task is not None
@@ -114,6 +137,11 @@ class Ledger:
         return {pending.pop(): answers}
 
     @property
+    def may_be_replayed(self) -> bool:
+        """Whether the node may be run again for what it asks after this batch, results and all."""
+        return self._in_slot or (self._task is not None and not self._is_node and self._task.durable)
+
+    @property
     def in_graph(self) -> bool:
         return self._task is not None
 
@@ -137,7 +165,7 @@ class Ledger:
         record = self.records.get(key)
         scratchpad = CallScratchpad(
             None if self._task is None else self._task.scratchpad,
-            self._answers_for(record) if record else None,
+            self._answers_for(record) if record else self._bare or None,
             self,
             key,
             None if self._task is None else self._task.send,
@@ -173,6 +201,10 @@ class Ledger:
 
     def left_for_parent(self, key: str, command: Command[Any]) -> None:
         """Note that a call ended with a command for the graph around ours."""
+        if command.graph == self._namespace(key):
+            # A graph that the tool ran knows the call as its parent; LangGraph knows the task only.
+            around = self._conf.get("checkpoint_ns")
+            command = replace(command, graph=around or Command.PARENT)
         self.records[key] = {"parent": command}
 
     def settled(self, key: str) -> bool:

@@ -97,6 +97,7 @@ class ToolNode(Runnable[Any, Any]):
         wrapper = wrapper_link(wrap_tool_call, awrap_tool_call)
         node_limiter = [] if limit is None else [Limiter(limit, f"the queue of node {name!r}")]
         self._setup = Setup(
+            name=name,
             tools=by_name,
             plans={name: plan_for(tool) for name, tool in by_name.items()},
             policies=complete,

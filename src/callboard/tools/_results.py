@@ -33,6 +33,11 @@ class ResultRules:
         if isinstance(response, Command):
             return self._command(response, call, needs_message=True)
         if isinstance(response, ToolMessage):
+            if response.tool_call_id != call["id"]:
+                raise ValueError(
+                    f"Tool {call['name']} returned a message with tool_call_id {response.tool_call_id!r} for the call "
+                    f"{call['id']!r}. Take the id from an argument annotated with InjectedToolCallId."
+                )
             return _plain_content(response)
         if isinstance(response, list):
             return self._list(response, call)

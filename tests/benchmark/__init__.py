@@ -1,0 +1,61 @@
+"""Benchmarks: callboard beside LangGraph and beside the least that such a call can cost.
+
+`uv run python -m tests.benchmark [--quick] [name ...]`, see `docs/reference/benchmarks.md`.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from . import _agent, _cost, _imports, _memory, _throughput
+from ._measure import Table
+
+
+@dataclass(frozen=True, slots=True)
+class Benchmark:
+    """A measurement, and how much of it to do."""
+
+    measure: Callable[..., Table]
+    full: Mapping[str, Any]
+    quick: Mapping[str, Any]
+    tiny: Mapping[str, Any]
+    """Enough to see that it works, not to see a number."""
+
+    def run(self, size: Literal["full", "quick", "tiny"]) -> Table:
+        return self.measure(**getattr(self, size))
+
+
+BENCHMARKS = {
+    "cost": Benchmark(
+        _cost.calls,
+        full={"sizes": (1, 10, 100, 1_000, 10_000), "repetitions": 15},
+        quick={"sizes": (1, 100, 1_000), "repetitions": 5},
+        tiny={"sizes": (2,), "repetitions": 0},
+    ),
+    "wrappers": Benchmark(
+        _cost.wrappers,
+        full={"sizes": (100, 1_000), "repetitions": 15},
+        quick={"sizes": (100,), "repetitions": 5},
+        tiny={"sizes": (2,), "repetitions": 0},
+    ),
+    "memory": Benchmark(_memory.waiting_calls, full={"count": 10_000}, quick={"count": 1_000}, tiny={"count": 3}),
+    "threads": Benchmark(
+        _throughput.threads,
+        full={"count": 1_000, "few": 200, "limit": 100, "repetitions": 5},
+        quick={"count": 1_000, "few": 60, "limit": 100, "repetitions": 1},
+        tiny={"count": 3, "few": 1, "limit": 2, "repetitions": 0},
+    ),
+    "http": Benchmark(
+        _throughput.http,
+        full={"count": 1_000, "limit": 100, "repetitions": 5},
+        quick={"count": 1_000, "limit": 100, "repetitions": 1},
+        tiny={"count": 3, "limit": 2, "repetitions": 0},
+    ),
+    "agent": Benchmark(
+        _agent.turns,
+        full={"shapes": ((1, 100), (10, 10)), "repetitions": 9},
+        quick={"shapes": ((1, 100), (10, 10)), "repetitions": 3},
+        tiny={"shapes": ((2, 2),), "repetitions": 0},
+    ),
+    "imports": Benchmark(_imports.imports, full={"repetitions": 9}, quick={"repetitions": 3}, tiny={"repetitions": 1}),
+}

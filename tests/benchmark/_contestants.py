@@ -1,0 +1,72 @@
+"""The same calls, run by callboard, by LangGraph, and by next to nothing."""
+
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any
+
+import anyio
+from langchain_core.messages import AIMessage, ToolCall, ToolMessage
+from langchain_core.tools import BaseTool, StructuredTool
+from langgraph.graph import END, START, MessagesState, StateGraph
+from langgraph.runtime import DEFAULT_RUNTIME
+
+Work = Callable[[], Awaitable[object]]
+
+
+async def look_up(query: str, limit: int = 10) -> str:
+    """Look something up."""
+    return f"{query} {limit}"
+
+
+RUNTIME = {"__pregel_runtime": DEFAULT_RUNTIME}
+"""What a graph supplies, and LangGraph's ToolNode does not run without."""
+
+LOOK_UP = StructuredTool.from_function(coroutine=look_up)
+
+
+def asking(name: str, argument: str, values: Sequence[object]) -> AIMessage:
+    """A message that asks for a call with each of the values."""
+    calls = [
+        ToolCall(name=name, args={argument: value}, id=f"call_{number}", type="tool_call")
+        for number, value in enumerate(values)
+    ]
+    return AIMessage(content="", id="reply", tool_calls=calls)
+
+
+def queries(count: int, name: str = "look_up") -> AIMessage:
+    return asking(name, "query", [f"query {number}" for number in range(count)])
+
+
+def direct(node: Any, message: AIMessage) -> Work:
+    """The node by itself."""
+    return lambda: node.ainvoke({"messages": [message]}, {"configurable": RUNTIME})
+
+
+def in_graph(node: Any, message: AIMessage) -> Work:
+    """The node as the only one of a compiled graph."""
+    graph = StateGraph(MessagesState)
+    graph.add_node("tools", node)
+    graph.add_edge(START, "tools")
+    graph.add_edge("tools", END)
+    compiled = graph.compile()
+    return lambda: compiled.ainvoke({"messages": [message]})
+
+
+def floor(tool: BaseTool, body: Callable[..., Awaitable[str]], message: AIMessage) -> Work:
+    """A task, the validation of the arguments and a ToolMessage for each call, and nothing else."""
+    schema: Any = tool.args_schema
+    fields = tuple(schema.model_fields)
+
+    async def run() -> list[ToolMessage]:
+        results: list[Any] = [None] * len(message.tool_calls)
+
+        async def one(index: int, call: ToolCall) -> None:
+            arguments = schema.model_validate(call["args"])
+            content = await body(**{name: getattr(arguments, name) for name in fields})
+            results[index] = ToolMessage(content=content, name=call["name"], tool_call_id=call["id"])
+
+        async with anyio.create_task_group() as group:
+            for index, call in enumerate(message.tool_calls):
+                group.start_soon(one, index, call)
+        return results
+
+    return run

@@ -1,0 +1,100 @@
+"""What a call costs: by itself, and with a wrapper around it."""
+
+import math
+from typing import Any
+
+import langgraph.prebuilt
+
+import callboard
+
+from ._contestants import LOOK_UP, Work, direct, floor, in_graph, look_up, queries
+from ._measure import Budget, Contestant, Samples, Table, interleaved, timed
+
+LANGGRAPH = "LangGraph ToolNode in a graph"
+FLOOR, TRIO_FLOOR = "floor, asyncio", "floor, trio"
+DIRECT, TRIO_DIRECT = "callboard ToolNode, asyncio", "callboard ToolNode, trio"
+IN_GRAPH = "callboard ToolNode in a graph"
+_AT_LEAST = 500
+"""Calls in one measurement; small batches are repeated."""
+
+
+def calls(*, sizes: tuple[int, ...], repetitions: int) -> Table:
+    """A call with no handlers, no middleware, no SDK."""
+    table = Table("Cost of a call", ["calls in the batch", *map(str, sizes)])
+    costs = [_costs(size, repetitions if size < 10_000 else max(1, repetitions // 3)) for size in sizes]
+    for name in costs[0]:
+        table.add(f"{name}, us", *(cost[name] / size * 1e6 for size, cost in zip(sizes, costs, strict=True)))
+    for name, whole in (
+        (IN_GRAPH, LANGGRAPH),
+        (DIRECT, LANGGRAPH),
+        (IN_GRAPH, FLOOR),
+        (DIRECT, FLOOR),
+        (TRIO_DIRECT, TRIO_FLOOR),
+    ):
+        table.add(f"{name} : {whole}", *(cost.ratio(name, whole) for cost in costs))
+    by_size = dict(zip(sizes, costs, strict=True))
+    for size in sorted({100, 1_000} & set(sizes)):
+        cost = by_size[size]
+        table.budgets += [
+            Budget(f"{size} calls, a fifth of LangGraph, both in a graph", 0.20, cost.ratio(IN_GRAPH, LANGGRAPH)),
+            Budget(f"{size} calls, a fifth of LangGraph, directly", 0.20, cost.ratio(DIRECT, LANGGRAPH)),
+            Budget(f"{size} calls, 1.5 x the floor, asyncio (an aim)", 1.5, cost.ratio(DIRECT, FLOOR)),
+            Budget(f"{size} calls, 1.5 x the floor, trio (an aim)", 1.5, cost.ratio(TRIO_DIRECT, TRIO_FLOOR)),
+        ]
+    return table
+
+
+def _costs(size: int, repetitions: int) -> Samples:
+    message = queries(size)
+    ours, theirs = callboard.ToolNode([LOOK_UP]), langgraph.prebuilt.ToolNode([LOOK_UP])
+    ground = floor(LOOK_UP, look_up, message)
+    contestants = {
+        FLOOR: _asyncio(ground, size),
+        TRIO_FLOOR: _trio(ground, size),
+        DIRECT: _asyncio(direct(ours, message), size),
+        TRIO_DIRECT: _trio(direct(ours, message), size),
+        IN_GRAPH: _asyncio(in_graph(ours, message), size),
+        "LangGraph ToolNode": _asyncio(direct(theirs, message), size),
+        LANGGRAPH: _asyncio(in_graph(theirs, message), size),
+    }
+    return interleaved(contestants, repetitions)
+
+
+def wrappers(*, sizes: tuple[int, ...], repetitions: int) -> Table:
+    """What an `awrap_tool_call` that only passes the call on adds to it."""
+    table = Table("Cost of a wrapper", ["calls in the batch", *map(str, sizes)])
+    costs = [_wrapped_costs(size, repetitions) for size in sizes]
+    for name in ("callboard, asyncio", "callboard, trio", "LangGraph, asyncio"):
+        table.add(f"{name}, without, us", *(cost[name] / size * 1e6 for size, cost in zip(sizes, costs, strict=True)))
+        table.add(
+            f"{name}, added, us",
+            *((cost[f"{name}, wrapped"] - cost[name]) / size * 1e6 for size, cost in zip(sizes, costs, strict=True)),
+        )
+    return table
+
+
+async def pass_on(request: Any, execute: Any) -> Any:
+    """A wrapper that does nothing."""
+    return await execute(request)
+
+
+def _wrapped_costs(size: int, repetitions: int) -> Samples:
+    message = queries(size)
+    contestants: dict[str, Contestant] = {}
+    for suffix, options in (("", {}), (", wrapped", {"awrap_tool_call": pass_on})):
+        ours = direct(callboard.ToolNode([LOOK_UP], **options), message)
+        theirs = direct(langgraph.prebuilt.ToolNode([LOOK_UP], **options), message)
+        contestants |= {
+            f"callboard, asyncio{suffix}": _asyncio(ours, size),
+            f"callboard, trio{suffix}": _trio(ours, size),
+            f"LangGraph, asyncio{suffix}": _asyncio(theirs, size),
+        }
+    return interleaved(contestants, repetitions)
+
+
+def _asyncio(work: Work, size: int) -> Contestant:
+    return timed("asyncio", work, times=math.ceil(_AT_LEAST / size), warm=size < 10_000)
+
+
+def _trio(work: Work, size: int) -> Contestant:
+    return timed("trio", work, times=math.ceil(_AT_LEAST / size), warm=size < 10_000)

@@ -1,0 +1,15 @@
+"""The benchmarks work; what they measure is nobody's test, because the machine may be busy."""
+
+import pytest
+
+from . import BENCHMARKS
+
+
+@pytest.mark.parametrize("name", BENCHMARKS)
+def test_a_benchmark_of_next_to_nothing_has_every_number(name: str) -> None:
+    table = BENCHMARKS[name].run("tiny")
+
+    assert table.rows
+    assert all(len(row) == len(table.columns) for row in table.rows)
+    assert all(budget.measured > 0 for budget in table.budgets)
+    assert str(table).startswith("## ")

@@ -1,0 +1,338 @@
+"""`callboard demo` as a user runs it: a command of its own, a real service, a real SQLite file."""
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from functools import cache
+from pathlib import Path
+
+import anyio
+import pytest
+
+from callboard import CallEvent, ToolNode, create_react_agent
+from callboard._cli._board import Board
+from callboard._cli._session import Run, run_agent
+from callboard.testing import ScriptedModel, calls
+
+PATIENCE = 60.0
+SCRIPTED = (
+    "The model is scripted: it asks for 84 calls at once and then reads the answers. "
+    "Use --model provider:name for a real one."
+)
+ENDINGS = ("ok", "timeout", "rejected", "error")
+COMMAND = (sys.executable, "-m", "callboard._cli")
+WITHOUT = "import sys; sys.modules[{module!r}] = None; from callboard._cli import main; sys.argv = {argv!r}; main()"
+
+MISSING_KEY = """
+def ChatOpenAI(**options):
+    raise RuntimeError("no key: set OPENAI_API_KEY")
+"""
+FAILING = """
+from callboard.testing import ScriptedModel
+def ChatOpenAI(**options):
+    return ScriptedModel([ConnectionError("nobody answers")])
+"""
+INVENTIVE = """
+from callboard.testing import ScriptedModel, calls
+def ChatOpenAI(**options):
+    return ScriptedModel([
+        calls(("query", {"city": "Oslo"}), "nothing", ("fetch", {"url": "http://example.org/"})),
+        "Some [bold]came back.",
+    ])
+"""
+
+
+def environment(**extra: str) -> dict[str, str]:
+    kept = {name: value for name, value in os.environ.items() if name not in ("FORCE_COLOR", "PY_COLORS")}
+    return {**kept, "COLUMNS": "100", "NO_COLOR": "1", "TERM": "dumb", **extra}
+
+
+def run(*arguments: str, **extra: str) -> subprocess.CompletedProcess[str]:
+    return execute([*COMMAND, *arguments], **extra)
+
+
+def execute(command: Sequence[str], **extra: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        command, env=environment(**extra), capture_output=True, text=True, timeout=PATIENCE, check=False
+    )
+
+
+@cache
+def demo(backend: str, seed: int = 0) -> subprocess.CompletedProcess[str]:
+    """One run for all tests that look at the same one."""
+    return run("demo", "--backend", backend, "--calls", "60", "--seed", str(seed))
+
+
+def table(output: str) -> dict[str, dict[str, int]]:
+    """The numbers of the final table, by tool and heading."""
+    lines = iter(output.splitlines())
+    headings = next(line for line in lines if line.split()[:2] == ["tool", "calls"]).split()[1:-2]
+    rows = {}
+    for line in lines:
+        cells = line.split()
+        if len(cells) == len(headings) + 3 and cells[-1] == "s":
+            rows[cells[0]] = dict(zip(headings, map(int, cells[1:-2]), strict=True))
+    return rows
+
+
+def check_sums(rows: Mapping[str, Mapping[str, int]]) -> None:
+    for row in rows.values():
+        assert row["calls"] == sum(number for heading, number in row.items() if heading != "calls")
+    tools = [row for name, row in rows.items() if name != "all"]
+    assert rows["all"] == {heading: sum(row[heading] for row in tools) for heading in rows["all"]}
+
+
+@pytest.mark.parametrize("backend", ["asyncio", "trio"])
+def test_the_demo_shows_how_every_call_ended(backend: str) -> None:
+    finished = demo(backend)
+
+    assert (finished.returncode, finished.stderr) == (0, "")
+    output = finished.stdout
+    assert SCRIPTED in output
+    assert f"fetch 60, query 12, archive 12; on {backend}." in output
+    rows = table(output)
+    assert list(rows) == ["fetch", "query", "archive", "all"]
+    assert [row["calls"] for row in rows.values()] == [60, 12, 12, 84]
+    assert tuple(rows["all"]) == ("calls", *ENDINGS)
+    check_sums(rows)
+    assert rows["fetch"]["timeout"] >= 2  # two are of the page that hangs
+    assert rows["query"]["ok"] == 12
+    assert rows["archive"]["rejected"] == 4  # two run and six wait
+    results = rows["all"]["ok"]
+    assert f"The model says: I have read 84 answers: {results} results, {84 - results} errors." in output
+    assert "answers: 84 messages for 84 calls" in output
+    seen = re.search(r"the service saw (\d+) requests, at most (\d+) at once; (\d+) were given up, (\d+) are", output)
+    assert seen is not None
+    requests, most, given_up, still_open = map(int, seen.groups())
+    assert requests == 72 - rows["archive"]["rejected"]
+    assert most <= 34
+    assert (given_up, still_open) == (rows["all"]["timeout"], 0)
+    assert "\ntasks left over: 0\n" in output
+    assert "calls left over: 0 running, 0 waiting; threads left over: 0" in output
+
+
+def test_wall_clock_and_serial_sum_are_told() -> None:
+    output = demo("asyncio").stdout
+
+    told = re.search(r"wall clock: (\S+) s; one after the other: (\S+) s; (\S+) times as fast", output)
+    assert told is not None
+    wall_clock, serial, factor = map(float, told.groups())
+    assert wall_clock >= 1.0  # a page hangs until its timeout
+    assert serial > 2 * wall_clock
+    assert factor == pytest.approx(serial / wall_clock, rel=0.05)
+
+
+def test_without_a_terminal_progress_is_plain_lines() -> None:
+    output = demo("asyncio").stdout
+
+    progress = re.findall(r"^ *[\d.]+ s: (\d+) of (\d+) ended, (\d+) running, (\d+) waiting$", output, re.MULTILINE)
+    assert progress
+    for ended, asked, running, waiting in progress:
+        assert int(ended) + int(running) + int(waiting) == int(asked) == 84
+    assert "\x1b" not in output
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="there are no such terminals")
+def test_on_a_terminal_progress_is_a_table_that_goes_away() -> None:
+    ours, theirs = os.openpty()
+    command = [*COMMAND, "demo", "--calls", "30"]
+    with subprocess.Popen(command, env=environment(TERM="xterm"), stdout=theirs, stdin=theirs) as process:
+        os.close(theirs)
+        output = read_all(ours)
+        assert process.wait(PATIENCE) == 0
+    assert "running" in output
+    assert " ended, " not in output
+    assert "tasks left over: 0" in output
+
+
+def read_all(descriptor: int) -> str:
+    read = b""
+    try:
+        while chunk := os.read(descriptor, 65_536):
+            read += chunk
+    except OSError:  # how Linux says that the other side is closed
+        pass
+    finally:
+        os.close(descriptor)
+    return read.decode()
+
+
+def test_the_same_seed_gives_the_same_counts_on_both_backends() -> None:
+    first, again = table(demo("asyncio").stdout), table(demo("trio").stdout)
+    other = table(demo("asyncio", seed=6).stdout)
+
+    assert first == again
+    assert first != other
+
+
+def children_of(process: int) -> list[str]:
+    """The children of all threads: trio starts a process in a worker thread."""
+    return [child for path in Path(f"/proc/{process}/task").glob("*/children") for child in path.read_text().split()]
+
+
+@pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="children are found in /proc")
+@pytest.mark.parametrize("backend", ["asyncio", "trio"])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_ends_the_run_and_the_service(backend: str, number: signal.Signals) -> None:
+    command = [*COMMAND, "demo", "--backend", backend, "--calls", "3000"]
+    with subprocess.Popen(
+        command, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        while " running, " not in process.stdout.readline():
+            assert process.poll() is None
+        children = children_of(process.pid)
+        assert children
+        since = time.monotonic()
+        process.send_signal(number)
+        output = process.stdout.read()
+        assert process.wait(PATIENCE) == 128 + number
+        assert time.monotonic() - since < 5.0
+        assert process.stderr.read() == ""
+    assert f"Stopped by {number.name}" in output
+    assert "\ntasks left over: 0\n" in output
+    check_sums(table(output))
+    assert not [child for child in children if Path(f"/proc/{child}").exists()]
+
+
+def test_a_reader_that_goes_away_does_no_harm() -> None:
+    command = [*COMMAND, "demo", "--calls", "30"]
+    with subprocess.Popen(command, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        process.stdout.readline()
+        process.stdout.close()
+        assert process.stderr.read() == b""
+        assert process.wait(PATIENCE) == 0
+
+
+def test_the_help_texts_say_what_there_is() -> None:
+    top, demo_help, version = run("--help"), run("demo", "--help"), run("--version")
+
+    assert (top.returncode, demo_help.returncode, version.returncode) == (0, 0, 0)
+    assert "demo" in top.stdout
+    for word in ("--backend", "--calls", "--model", "--seed", "asyncio|trio", "callboard[langchain]", "scripted"):
+        assert word in demo_help.stdout
+    assert re.fullmatch(r"callboard \d+\.\d+\S*\n", version.stdout)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (["--calls", "0"], "--calls"),
+        (["--calls", "-3"], "--calls"),
+        (["--calls", "many"], "--calls"),
+        (["--backend", "curio"], "--backend"),
+        (["--seed", "x"], "--seed"),
+        (["--speed", "1"], "--speed"),
+    ],
+)
+def test_a_bad_option_is_named(arguments: list[str], expected: str) -> None:
+    finished = run("demo", *arguments)
+
+    assert finished.returncode == 2
+    assert expected in finished.stderr
+    assert "Traceback" not in finished.stderr
+    assert finished.stdout == ""
+
+
+def provider(directory: Path, source: str) -> str:
+    """Write a stand-in for a provider's package, which `init_chat_model` finds first."""
+    (directory / "langchain_openai").mkdir()
+    (directory / "langchain_openai" / "__init__.py").write_text(source)
+    return str(directory)
+
+
+def test_a_real_model_without_a_key_is_one_line(tmp_path: Path) -> None:
+    finished = run("demo", "--model", "openai:gpt", PYTHONPATH=provider(tmp_path, MISSING_KEY))
+
+    assert (finished.returncode, finished.stdout) == (1, "")
+    assert finished.stderr == "Error: --model openai:gpt: no key: set OPENAI_API_KEY\n"
+
+
+def test_an_unknown_provider_is_told() -> None:
+    finished = run("demo", "--model", "nobody:gpt")
+
+    assert (finished.returncode, finished.stdout) == (1, "")
+    assert finished.stderr.startswith("Error: --model nobody:gpt: ")
+    assert "Traceback" not in finished.stderr
+
+
+@pytest.mark.parametrize("backend", ["asyncio", "trio"])
+def test_a_real_model_that_fails_is_one_line(tmp_path: Path, backend: str) -> None:
+    finished = run("demo", "--backend", backend, "--model", "openai:gpt", PYTHONPATH=provider(tmp_path, FAILING))
+
+    assert finished.returncode == 1
+    assert finished.stderr == "Error: the run with the model failed: ConnectionError: nobody answers\n"
+    assert "The model is openai:gpt" in finished.stdout
+    assert "scripted" not in finished.stdout
+
+
+@pytest.mark.parametrize("backend", ["asyncio", "trio"])
+def test_a_real_model_decides_itself_what_it_calls(tmp_path: Path, backend: str) -> None:
+    finished = run("demo", "--backend", backend, "--model", "openai:gpt", PYTHONPATH=provider(tmp_path, INVENTIVE))
+
+    assert (finished.returncode, finished.stderr) == (0, "")
+    rows = table(finished.stdout)
+    check_sums(rows)
+    assert (rows["query"]["ok"], rows["nothing"]["error"], rows["fetch"]["error"]) == (1, 1, 1)
+    assert "The model says: Some [bold]came back." in finished.stdout
+    assert "answers: 3 messages for 3 calls" in finished.stdout
+    assert "the service saw 0 requests" in finished.stdout
+
+
+@pytest.mark.parametrize("module", ["typer", "rich", "h11"])
+def test_without_the_extra_one_line_says_what_to_install(module: str) -> None:
+    finished = execute([sys.executable, "-c", WITHOUT.format(module=module, argv=["callboard", "demo"])])
+
+    assert (finished.returncode, finished.stdout) == (1, "")
+    assert finished.stderr == f"The callboard command needs {module}: pip install 'callboard[cli]'\n"
+
+
+def test_without_langchain_a_real_model_says_what_to_install() -> None:
+    argv = ["callboard", "demo", "--model", "openai:gpt"]
+    finished = execute([sys.executable, "-c", WITHOUT.format(module="langchain", argv=argv)])
+
+    assert (finished.returncode, finished.stdout) == (1, "")
+    assert finished.stderr == "Error: --model openai:gpt needs langchain: pip install 'callboard[langchain]'\n"
+
+
+async def test_a_task_that_is_left_over_is_found_and_named() -> None:
+    async with anyio.create_task_group() as outside:
+
+        async def leave() -> str:
+            """Leave a task behind."""
+            outside.start_soon(anyio.sleep_forever, name="left behind")
+            return "done"
+
+        measured = Run(Board(["leave"]))
+        agent = create_react_agent(ScriptedModel([calls("leave"), "Done."]), ToolNode([leave]))
+        await run_agent(measured, agent, "go")
+        outside.cancel_scope.cancel()
+
+    assert measured.left_over == ["left behind"]
+    assert measured.board.total().ok == 1
+
+
+def test_the_board_counts_waits_work_and_made_up_tools() -> None:
+    board = Board(["fetch"])
+    for event in (
+        CallEvent(phase="queued", tool="fetch", call_id="1", time=1.0),
+        CallEvent(phase="queued", tool="fetch", call_id="2", time=1.0),
+        CallEvent(phase="started", tool="fetch", call_id="1", time=3.0, attempt=1, queue_wait=2.0),
+        CallEvent(phase="ended", tool="invented", call_id="3", time=3.0),
+    ):
+        board.note(event)
+    row = board.rows["fetch"]
+    assert (row.asked, row.waiting, row.running, row.ended) == (2, 1, 1, 0)
+    assert board.rows["invented"].error == 1
+
+    board.note(CallEvent(phase="attempt_ended", tool="fetch", call_id="1", time=4.5, attempt=1))
+    board.note(CallEvent(phase="ended", tool="fetch", call_id="1", time=4.5, attempt=1, queue_wait=2.0))
+    assert (row.asked, row.waiting, row.running, row.ok) == (2, 1, 0, 1)
+    assert (row.longest_wait, row.work) == (2.0, 1.5)

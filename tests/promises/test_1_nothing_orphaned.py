@@ -1,0 +1,865 @@
+"""Promise 1: when a call of a node returns, raises or is cancelled, everything that it started has ended."""
+
+import asyncio
+import threading
+import time
+import warnings
+from collections.abc import Awaitable, Callable
+from contextlib import AbstractContextManager, nullcontext
+
+import anyio
+import anyio.from_thread
+import anyio.lowlevel
+import pytest
+import sniffio
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from langchain_core.messages import ToolMessage
+from langchain_core.tools import StructuredTool
+
+from callboard import (
+    AbandonedThreadWarning,
+    CallPolicy,
+    CallRejectedError,
+    CallTimeoutError,
+    Limit,
+    Rate,
+    Statistics,
+    ToolNode,
+    cleanup,
+)
+from callboard.testing import Recorder, calls
+
+IDLE = Statistics(running=0, waiting=0, abandoned_threads=0)
+
+
+def live_tasks() -> set[object]:
+    """Every task of the event loop that has not ended."""
+    if sniffio.current_async_library() == "asyncio":
+        return set(asyncio.all_tasks())
+    import trio
+
+    root = trio.lowlevel.current_root_task()
+    found, todo = set(), [root]
+    while todo:
+        task = todo.pop()
+        found.add(task)
+        todo.extend(child for nursery in task.child_nurseries for child in nursery.child_tasks)
+    return found
+
+
+def make(fn: Callable[..., object], name: str | None = None) -> StructuredTool:
+    return StructuredTool.from_function(coroutine=fn, name=name or fn.__name__, description="A tool of a test.")
+
+
+def make_sync(fn: Callable[..., object], name: str | None = None) -> StructuredTool:
+    return StructuredTool.from_function(func=fn, name=name or fn.__name__, description="A tool of a test.")
+
+
+def ask(*requests: object) -> list[object]:
+    return [calls(*requests)]
+
+
+def ended(message: ToolMessage) -> str | None:
+    return message.additional_kwargs.get("callboard", {}).get("ended")
+
+
+# Ways in which a body that sleeps for ever is cancelled: `await how(node, messages)` returns when it is over.
+
+
+async def by_a_neighbour(node: ToolNode, name: str) -> None:
+    with pytest.raises(ValueError, match="boom"):
+        await node.ainvoke(ask(name, "boom"))
+
+
+async def by_the_caller(node: ToolNode, name: str) -> None:
+    with anyio.move_on_after(1) as scope:
+        await node.ainvoke(ask(name))
+    assert scope.cancelled_caught
+
+
+async def by_its_timeout(node: ToolNode, name: str) -> None:
+    [message] = await node.ainvoke(ask(name))
+    assert ended(message) == "timeout"
+
+
+async def by_its_budget(node: ToolNode, name: str) -> None:
+    [message] = await node.ainvoke(ask(name))
+    assert ended(message) == "deadline"
+
+
+async def by_a_native_cancel(node: ToolNode, name: str) -> None:
+    task = asyncio.ensure_future(node.ainvoke(ask(name)))
+    await asyncio.sleep(1)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+
+
+async def by_a_native_timeout(node: ToolNode, name: str) -> None:
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(1):
+            await node.ainvoke(ask(name))
+
+
+ON_BOTH = [by_a_neighbour, by_the_caller, by_its_timeout, by_its_budget]
+ON_ASYNCIO = [*ON_BOTH, by_a_native_cancel, by_a_native_timeout]
+How = Callable[[ToolNode, str], Awaitable[None]]
+
+
+def policy_for(how: How, grace: float | None = None) -> CallPolicy:
+    """A policy under which the way `how` works; everything is cancelled after one second."""
+    return CallPolicy(
+        timeout=1 if how is by_its_timeout else None, budget=1 if how is by_its_budget else None, grace=grace
+    )
+
+
+def node_for(rec: Recorder, body: StructuredTool, how: How, grace: float | None = None) -> ToolNode:
+    boom = rec.tool("boom", seconds=1, raises=ValueError("boom"))
+    return ToolNode([body, boom], policies={body.name: policy_for(how, grace)})
+
+
+async def test_one_failure_among_a_hundred_ends_the_others_before_the_error_arrives() -> None:
+    """Promise 1: no task and no body of the batch outlives the error."""
+    rec = Recorder()
+    error = ValueError("boom")
+    node = ToolNode([rec.tool("slow", hang=True), rec.tool("boom", seconds=0.01, raises=error)])
+    before = live_tasks()
+    start = anyio.current_time()
+    with anyio.fail_after(60):
+        with pytest.raises(ValueError, match="boom") as caught:
+            await node.ainvoke(ask(*["slow"] * 50, "boom", *["slow"] * 49))
+    assert caught.value is error
+    assert anyio.current_time() - start == pytest.approx(0.01)
+    assert live_tasks() == before
+    assert rec.running == 0
+    assert rec.count("cancelled") == 99
+    assert node.statistics() == IDLE
+    lines = rec.lines
+    await anyio.sleep(100)
+    assert rec.lines == lines
+
+
+@pytest.mark.parametrize("how", ON_BOTH)
+async def test_a_cancelled_call_leaves_no_task_behind(how: How) -> None:
+    """Promise 1: whoever cancels, the body has ended when the caller goes on."""
+    rec = Recorder()
+    node = node_for(rec, rec.tool("stuck", hang=True), how)
+    before = live_tasks()
+    start = anyio.current_time()
+    with anyio.fail_after(60):
+        await how(node, "stuck")
+    assert anyio.current_time() - start == pytest.approx(1)
+    assert (live_tasks(), rec.running, node.statistics()) == (before, 0, IDLE)
+    assert rec.count("cancelled") == 1
+
+
+@pytest.mark.backends("asyncio")
+@pytest.mark.parametrize("how", [by_a_native_cancel, by_a_native_timeout])
+async def test_a_native_cancellation_leaves_no_task_behind(how: How) -> None:
+    """Promise 1: `task.cancel()` and `asyncio.timeout()` as well."""
+    rec = Recorder()
+    node = ToolNode([rec.tool("stuck", hang=True)])
+    before = live_tasks()
+    with anyio.fail_after(60):
+        await how(node, "stuck")
+    assert (live_tasks(), rec.running, node.statistics()) == (before, 0, IDLE)
+
+
+@pytest.mark.parametrize("how", [by_a_neighbour, by_the_caller])
+async def test_bodies_that_wait_in_a_queue_never_start_after_the_end(how: How) -> None:
+    """Promise 1: a failure or a cancel ends those that wait, and none of them begins."""
+    rec = Recorder()
+    tools = [rec.tool("slow", seconds=2), rec.tool("boom", seconds=1, raises=ValueError("boom"))]
+    node = ToolNode(tools, policies={"slow": CallPolicy(limit=Limit(concurrency=2))})
+    with anyio.fail_after(600):
+        if how is by_the_caller:
+            with anyio.move_on_after(1):
+                await node.ainvoke(ask(*["slow"] * 10))
+        else:
+            with pytest.raises(ValueError, match="boom"):
+                await node.ainvoke(ask(*["slow"] * 10, "boom"))
+        await anyio.sleep(100)
+    assert rec.count("started", "slow") == 2
+    assert node.statistics() == IDLE
+    with anyio.fail_after(60):  # the places came back
+        assert len(await node.ainvoke(ask("slow", "slow"))) == 2
+
+
+@settings(max_examples=30, deadline=None)
+@given(data=st.data())
+async def test_nothing_starts_later_than_the_moment_of_the_cancel(data: st.DataObject) -> None:
+    """Promise 1: also where places become free in the very moment of the cancel."""
+    seconds = data.draw(st.lists(st.sampled_from([0.5, 1.0, 1.5, 2.0]), min_size=1, max_size=12))
+    width = data.draw(st.integers(1, 4))
+    rec = Recorder()
+    node = ToolNode([rec.tool("slow", seconds=float)], limit=Limit(concurrency=width))
+    begin = anyio.current_time()
+    with anyio.fail_after(600):
+        with anyio.move_on_after(2.0):
+            await node.ainvoke(ask(*[("slow", {"query": str(s)}) for s in seconds]))
+        end = anyio.current_time() - begin
+        await anyio.sleep(100)
+    assert end <= 2.0 + 1e-9
+    assert all(at <= end + 1e-9 for at in rec.times("started"))
+    assert (rec.running, node.statistics()) == (0, IDLE)
+    assert rec.peak <= width
+
+
+async def test_no_body_starts_in_a_scope_that_was_cancelled_before() -> None:
+    """Promise 1: a caller that has given up starts nothing, not even up to its first await."""
+    started: list[str] = []
+
+    async def send_mail() -> str:
+        started.append("mail")
+        return "sent"
+
+    node = ToolNode([make(send_mail)])
+    with anyio.fail_after(60):
+        with anyio.CancelScope() as scope:
+            scope.cancel()
+            await node.ainvoke(ask("send_mail", "send_mail"))
+    assert started == []
+    assert node.statistics() == IDLE
+
+
+@pytest.mark.parametrize("how", [by_a_neighbour, by_the_caller])
+@pytest.mark.parametrize("shield", [nullcontext, cleanup])
+async def test_middleware_that_survives_the_cancel_cannot_start_a_body(
+    how: How, shield: Callable[[], AbstractContextManager[object]]
+) -> None:
+    """Promise 1: no body starts after the batch has failed or been cancelled, whoever asks for it."""
+    rec = Recorder()
+
+    async def stubborn(request: object, execute: Callable[[object], Awaitable[ToolMessage]]) -> ToolMessage:
+        try:
+            return await execute(request)
+        finally:
+            if request.tool_call["name"] == "stuck":
+                with shield():
+                    await execute(request)
+
+    boom = rec.tool("boom", seconds=1, raises=ValueError("boom"))
+    node = ToolNode([rec.tool("stuck", seconds=3), boom], awrap_tool_call=stubborn)
+    before = live_tasks()
+    with anyio.fail_after(60):
+        await how(node, "stuck")
+    assert rec.count("started", "stuck") == 1
+    assert (live_tasks(), rec.running, node.statistics()) == (before, 0, IDLE)
+
+
+@pytest.mark.backends("asyncio")
+@pytest.mark.parametrize("how", ON_ASYNCIO)
+async def test_a_plain_finally_completes_on_asyncio(how: How) -> None:
+    """Promise 1: cancellation is delivered once there, so `finally: await client.aclose()` works."""
+    rec = Recorder()
+    node = node_for(rec, rec.tool("stuck", hang=True, cleanup=0.2), how)
+    start = anyio.current_time()
+    with anyio.fail_after(60):
+        await how(node, "stuck")
+    assert rec.lines.count("stuck cleaned up") == 1
+    assert anyio.current_time() - start == pytest.approx(1.2)
+    assert rec.running == 0
+
+
+@pytest.mark.parametrize("how", ON_BOTH)
+async def test_a_clean_up_inside_cleanup_completes(how: How) -> None:
+    """Promise 1: the same code works on asyncio and on trio."""
+    rec = Recorder()
+    node = node_for(rec, rec.tool("stuck", hang=True, cleanup=0.2, shield=cleanup), how)
+    start = anyio.current_time()
+    with anyio.fail_after(60):
+        await how(node, "stuck")
+    assert rec.lines.count("stuck cleaned up") == 1
+    assert anyio.current_time() - start == pytest.approx(1.2)
+    assert rec.running == 0
+
+
+@pytest.mark.parametrize("how", ON_BOTH)
+@pytest.mark.parametrize("grace", [None, 0.5, 30.0])
+async def test_a_clean_up_that_never_ends_is_cut_off_when_the_grace_is_over(how: How, grace: float | None) -> None:
+    """Promise 1: the grace of the tool's policy counts, else the node's, 5 seconds."""
+    rec = Recorder()
+    node = node_for(rec, rec.tool("stuck", hang=True, cleanup=1000, shield=cleanup), how, grace)
+    before = live_tasks()
+    start = anyio.current_time()
+    with anyio.fail_after(600):
+        await how(node, "stuck")
+    assert rec.count("cleaned up") == 0
+    assert anyio.current_time() - start == pytest.approx(1 + (5 if grace is None else grace), abs=0.2)
+    assert (live_tasks(), rec.running, node.statistics()) == (before, 0, IDLE)
+
+
+@pytest.mark.backends("asyncio")
+@pytest.mark.parametrize("how", ON_ASYNCIO)
+async def test_a_plain_finally_that_never_ends_is_cut_off_on_asyncio(how: How) -> None:
+    """Promise 1: the grace is enforced there without anything shielded."""
+    rec = Recorder()
+    node = node_for(rec, rec.tool("stuck", hang=True, cleanup=1000), how, 2.0)
+    start = anyio.current_time()
+    with anyio.fail_after(600):
+        await how(node, "stuck")
+    assert anyio.current_time() - start == pytest.approx(3, abs=0.2)
+    assert rec.count("cleaned up") == 0
+    assert rec.running == 0
+
+
+async def test_each_tool_has_its_own_grace() -> None:
+    """Promise 1: a short grace of one tool does not cut another off."""
+    rec = Recorder()
+    tools = [rec.tool(name, hang=True, cleanup=3, shield=cleanup) for name in ("patient", "hasty", "plain")]
+    policies = {"patient": CallPolicy(grace=10), "hasty": CallPolicy(grace=1)}
+    node = ToolNode(tools, policies=policies, grace=2)
+    start = anyio.current_time()
+    with anyio.fail_after(60), anyio.move_on_after(1):
+        await node.ainvoke(ask("patient", "hasty", "plain"))
+    assert [event.tool for event in rec.events if event.kind == "cleaned up"] == ["patient"]
+    assert anyio.current_time() - start == pytest.approx(4)
+    assert rec.running == 0
+
+
+@pytest.mark.parametrize("how", ON_BOTH)
+async def test_no_cancellation_enters_a_clean_up_that_has_begun(how: How) -> None:
+    """Promise 1: what is inside `cleanup()` already when the cancel comes is not disturbed."""
+    seen: list[str] = []
+    rec = Recorder()
+
+    async def stuck() -> None:
+        with cleanup():
+            await anyio.sleep(3)
+            seen.append("cleaned up")
+        await anyio.sleep(0)
+        seen.append("went on")
+
+    node = node_for(rec, make(stuck), how)
+    start = anyio.current_time()
+    with anyio.fail_after(60):
+        await how(node, "stuck")
+    assert seen == ["cleaned up"]
+    assert anyio.current_time() - start == pytest.approx(3)
+    assert node.statistics() == IDLE
+
+
+@pytest.mark.parametrize("how", ON_BOTH)
+async def test_nested_clean_ups_are_one_clean_up(how: How) -> None:
+    """Promise 1: a held back cancellation arrives at the end of the outer block, not of the inner."""
+    seen: list[str] = []
+
+    async def stuck() -> None:
+        with cleanup():
+            with cleanup():
+                await anyio.sleep(2)
+            await anyio.sleep(1)
+            seen.append("cleaned up")
+        await anyio.sleep(0)
+        seen.append("went on")
+
+    with anyio.fail_after(60):
+        await how(node_for(Recorder(), make(stuck), how), "stuck")
+    assert seen == ["cleaned up"]
+
+
+@pytest.mark.backends("asyncio")
+async def test_a_second_cancel_does_not_disturb_the_clean_up() -> None:
+    """Promise 1: the caller's second `task.cancel()` neither cuts the clean-up nor leaves it behind."""
+    rec = Recorder()
+    node = ToolNode([rec.tool("stuck", hang=True, cleanup=2)])
+    before = live_tasks()
+    with anyio.fail_after(60):
+        task = asyncio.ensure_future(node.ainvoke(ask("stuck", "stuck")))
+        await asyncio.sleep(1)
+        task.cancel()
+        await asyncio.sleep(1)
+        task.cancel()
+        await asyncio.sleep(0.5)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+    assert rec.count("cleaned up") == 2
+    assert (live_tasks(), rec.running) == (before, 0)
+
+
+async def test_an_unshielded_second_cancel_waits_for_the_clean_up_too() -> None:
+    """Promise 1: a scope around the scope that cancelled changes nothing."""
+    rec = Recorder()
+    node = ToolNode([rec.tool("stuck", hang=True, cleanup=2, shield=cleanup)])
+    before = live_tasks()
+    with anyio.fail_after(60), anyio.move_on_after(2), anyio.move_on_after(1):
+        await node.ainvoke(ask("stuck"))
+    assert rec.count("cleaned up") == 1
+    assert (live_tasks(), rec.running) == (before, 0)
+
+
+async def test_a_failure_during_the_clean_up_of_a_timeout_does_not_disturb_it() -> None:
+    """Promise 1: the timeout's clean-up goes on when the batch fails meanwhile."""
+    rec = Recorder()
+    tools = [
+        rec.tool("stuck", hang=True, cleanup=2, shield=cleanup),
+        rec.tool("boom", seconds=2, raises=ValueError("boom")),
+    ]
+    node = ToolNode(tools, policies={"stuck": CallPolicy(timeout=1)})
+    start = anyio.current_time()
+    with anyio.fail_after(60):
+        with pytest.raises(ValueError, match="boom"):
+            await node.ainvoke(ask("stuck", "boom"))
+    assert rec.count("cleaned up") == 1
+    assert anyio.current_time() - start == pytest.approx(3)
+
+
+@pytest.mark.backends("asyncio")
+@pytest.mark.parametrize("how", ON_ASYNCIO)
+async def test_a_body_that_ignores_cancellations_is_cancelled_until_it_ends(how: How) -> None:
+    """Promise 1: swallowing a few cancellations outlasts the grace, but not callboard."""
+    rec = Recorder()
+    node = node_for(rec, rec.tool("stuck", hang=True, ignores_cancel=3), how, 2.0)
+    before = live_tasks()
+    start = anyio.current_time()
+    with anyio.fail_after(60):
+        await how(node, "stuck")
+    assert anyio.current_time() - start == pytest.approx(3, abs=0.5)
+    assert rec.count("cancelled") == 4
+    assert (live_tasks(), rec.running) == (before, 0)
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt("stop"), SystemExit(3)], ids=["Ctrl-C", "exit"])
+@pytest.mark.parametrize("on_error", ["cancel", "finish"])
+async def test_an_exit_out_of_a_tool_ends_everything_and_arrives(error: BaseException, on_error: str) -> None:
+    """Promise 1: `KeyboardInterrupt` and `SystemExit` cancel the others, whatever `on_error` says."""
+
+    async def leave() -> None:
+        await anyio.sleep(1)
+        raise error
+
+    rec = Recorder()
+    node = ToolNode(
+        [make(leave), rec.tool("stuck", hang=True, cleanup=0.2, shield=cleanup)],
+        on_error=on_error,
+        handle_tool_errors=True,
+    )
+    before = live_tasks()
+    with anyio.fail_after(60):
+        with pytest.raises(type(error)) as caught:
+            await node.ainvoke(ask("leave", "stuck"))
+    assert caught.value is error
+    assert rec.count("cleaned up") == 1
+    assert (live_tasks(), rec.running, node.statistics()) == (before, 0, IDLE)
+
+
+async def test_a_tool_that_cancels_itself_ends_alone() -> None:
+    """Promise 1: nobody asked for it, so the others go on, and the call has a result that says so."""
+
+    async def confused() -> None:
+        await anyio.sleep(1)
+        raise asyncio.CancelledError
+
+    rec = Recorder()
+    node = ToolNode([make(confused), rec.tool("slow", seconds=2)])
+    with anyio.fail_after(60):
+        first, second = await node.ainvoke(ask("confused", "slow"))
+    assert (first.status, ended(first), second.content) == ("error", "cancelled", "slow")
+
+
+@pytest.mark.backends("asyncio")
+@pytest.mark.parametrize("cancels", [1, 3])
+async def test_a_tool_that_cancels_its_own_task_ends_alone(cancels: int) -> None:
+    """Promise 1: the cancellation does not leak into what comes after."""
+
+    async def confused() -> None:
+        for _ in range(cancels):
+            asyncio.current_task().cancel()
+        await anyio.sleep(1)
+
+    rec = Recorder()
+    node = ToolNode([make(confused), rec.tool("slow", seconds=2)])
+    with anyio.fail_after(60):
+        first, second = await node.ainvoke(ask("confused", "slow"))
+        await anyio.sleep(1)
+    assert (first.status, ended(first), second.content) == ("error", "cancelled", "slow")
+
+
+@pytest.mark.parametrize("how", [by_a_neighbour, by_the_caller])
+async def test_a_value_returned_instead_of_the_cancellation_changes_nothing(how: How) -> None:
+    """Promise 1: the caller gets the error or its own cancellation all the same."""
+
+    async def stuck() -> str:
+        try:
+            await anyio.sleep_forever()
+        except anyio.get_cancelled_exc_class():
+            return "what cancellation?"
+
+    node = node_for(Recorder(), make(stuck), how)
+    before = live_tasks()
+    with anyio.fail_after(60):
+        await how(node, "stuck")
+    assert (live_tasks(), node.statistics()) == (before, IDLE)
+
+
+async def test_a_value_returned_within_the_grace_of_a_timeout_is_the_result() -> None:
+    """Promise 1: the attempt ended with it; nothing of the timeout is left in the task."""
+
+    async def stuck() -> str:
+        try:
+            await anyio.sleep_forever()
+        except anyio.get_cancelled_exc_class():
+            return "half of it"
+
+    async def slowly(request: object, execute: Callable[[object], Awaitable[ToolMessage]]) -> ToolMessage:
+        message = await execute(request)
+        await anyio.sleep(1)
+        return message
+
+    node = ToolNode([make(stuck)], timeout=1, awrap_tool_call=slowly)
+    with anyio.fail_after(60):
+        [message] = await node.ainvoke(ask("stuck"))
+    assert message.content == "half of it"
+
+
+async def test_a_timeout_held_back_to_the_end_of_the_body_does_not_hit_what_follows() -> None:
+    """Promise 1: a cancellation that `cleanup()` held back belongs to the attempt and ends with it."""
+
+    async def stuck() -> str:
+        with cleanup():
+            await anyio.sleep(2)
+        return "done"
+
+    async def slowly(request: object, execute: Callable[[object], Awaitable[ToolMessage]]) -> ToolMessage:
+        message = await execute(request)
+        await anyio.sleep(1)
+        return message
+
+    node = ToolNode([make(stuck)], timeout=1, awrap_tool_call=slowly)
+    with anyio.fail_after(60):
+        [message] = await node.ainvoke(ask("stuck"))
+    assert (message.content, message.status) == ("done", "success")
+
+
+async def test_a_scope_of_the_middleware_can_end_an_attempt() -> None:
+    """Promise 1: `move_on_after` around `execute` works, and is nobody's self-cancellation."""
+    rec = Recorder()
+
+    async def impatient(request: object, execute: Callable[[object], Awaitable[ToolMessage]]) -> ToolMessage:
+        with anyio.move_on_after(1) as scope:
+            return await execute(request)
+        assert scope.cancelled_caught
+        await anyio.sleep(1)
+        return ToolMessage("given up", tool_call_id=request.tool_call["id"])
+
+    node = ToolNode([rec.tool("stuck", hang=True, cleanup=0.2, shield=cleanup)], awrap_tool_call=impatient)
+    with anyio.fail_after(60):
+        [message] = await node.ainvoke(ask("stuck"))
+    assert message.content == "given up"
+    assert rec.count("cleaned up") == 1
+    assert (rec.running, node.statistics()) == (0, IDLE)
+
+
+@pytest.mark.backends("asyncio")
+async def test_a_native_timeout_of_the_middleware_can_end_an_attempt() -> None:
+    """Promise 1: `asyncio.timeout` around `execute` raises its `TimeoutError`."""
+    rec = Recorder()
+
+    async def impatient(request: object, execute: Callable[[object], Awaitable[ToolMessage]]) -> ToolMessage:
+        try:
+            async with asyncio.timeout(1):
+                return await execute(request)
+        except TimeoutError:
+            return ToolMessage("given up", tool_call_id=request.tool_call["id"])
+
+    node = ToolNode([rec.tool("stuck", hang=True)], awrap_tool_call=impatient)
+    with anyio.fail_after(60):
+        [message] = await node.ainvoke(ask("stuck"))
+    assert message.content == "given up"
+    assert (rec.running, node.statistics()) == (0, IDLE)
+
+
+@pytest.mark.real_clock
+async def test_a_sync_wrapper_leaves_nothing_behind_when_its_call_is_cancelled() -> None:
+    """Promise 1: what the wrapper's thread asked for ends with the batch."""
+    rec = Recorder()
+
+    def through(request: object, execute: Callable[[object], ToolMessage]) -> ToolMessage:
+        return execute(request)
+
+    tools = [rec.tool("stuck", hang=True), rec.tool("boom", raises=ValueError("boom"))]
+    node = ToolNode(tools, wrap_tool_call=through)
+    before = live_tasks()
+    with anyio.fail_after(60):
+        with pytest.raises(ValueError, match="boom"):
+            await node.ainvoke(ask("stuck", "stuck", "boom"))
+    assert (live_tasks(), rec.running, node.statistics()) == (before, 0, IDLE)
+
+
+BEHAVIOURS = ("returns", "raises", "hangs", "cancels itself", "swallows", "cleans up", "cleans up for ever")
+
+
+def behaving(kind: str, seconds: float, log: list[int]) -> Callable[[], Awaitable[str]]:
+    async def act() -> str:
+        if kind in ("returns", "raises", "cancels itself"):
+            await anyio.sleep(seconds)
+        if kind == "raises":
+            raise ValueError("boom")
+        if kind == "cancels itself":
+            raise asyncio.CancelledError
+        if kind == "returns":
+            return "done"
+        try:
+            await anyio.sleep_forever()
+        except anyio.get_cancelled_exc_class():
+            if kind == "swallows":
+                return "swallowed"
+            if kind != "hangs":
+                with cleanup():
+                    await anyio.sleep(seconds if kind == "cleans up" else 10_000)
+            raise
+
+    async def body() -> str:
+        log.append(+1)
+        try:
+            return await act()
+        finally:
+            log.append(-1)
+
+    return body
+
+
+@settings(max_examples=60, deadline=None)
+@given(data=st.data())
+async def test_any_mix_of_behaviours_ends_with_one_result_a_call_or_a_bare_error(data: st.DataObject) -> None:
+    """Promises 1, 2 and 3: and nothing that the batch started is left."""
+    moments = st.sampled_from([0.0, 0.5, 1.0, 2.0, 7.0])
+    mix = data.draw(st.lists(st.tuples(st.sampled_from(BEHAVIOURS), moments), min_size=1, max_size=8))
+    spans = st.sampled_from([None, 0.5, 1.0, 3.0])
+    policies: dict[str, CallPolicy] = {}
+    log: list[int] = []
+    tools = []
+    for index, (kind, seconds) in enumerate(mix):
+        name = f"tool{index}"
+        tools.append(make(behaving(kind, seconds, log), name))
+        policies[name] = CallPolicy(
+            timeout=data.draw(spans),
+            budget=data.draw(spans),
+            grace=data.draw(spans),
+            limit=data.draw(st.sampled_from([None, Limit(concurrency=1, queue=0), Limit(rate=None, concurrency=2)])),
+        )
+    width = data.draw(st.sampled_from([None, 1, 3]))
+    node = ToolNode(
+        tools,
+        policies=policies,
+        limit=None if width is None else Limit(concurrency=width, queue=data.draw(st.sampled_from([None, 2]))),
+        on_error=data.draw(st.sampled_from(["cancel", "finish"])),
+        handle_tool_errors=data.draw(st.booleans()),
+        grace=2.0,
+    )
+    asked = data.draw(st.lists(st.sampled_from(tools), min_size=1, max_size=12))
+    before = live_tasks()
+    messages = None
+    errors: list[BaseException] = []
+    with anyio.fail_after(100_000):
+        with anyio.move_on_after(30) as scope:
+            try:
+                messages = await node.ainvoke(ask(*[tool.name for tool in asked]))
+            except Exception as error:
+                errors.append(error)
+    assert live_tasks() == before
+    assert sum(log) == 0
+    assert node.statistics() == IDLE
+    if messages is not None:
+        assert [m.tool_call_id for m in messages] == [f"call_{n}" for n in range(1, len(asked) + 1)]
+        assert [m.name for m in messages] == [tool.name for tool in asked]
+    elif errors:
+        flat = errors[0].exceptions if isinstance(errors[0], BaseExceptionGroup) else errors
+        assert len(flat) > 1 or flat is errors
+        assert not any(isinstance(error, (BaseExceptionGroup, asyncio.CancelledError)) for error in flat)
+    else:
+        assert scope.cancelled_caught
+    starts = len(log)
+    await anyio.sleep(20_000)
+    assert len(log) == starts
+
+
+# Worker threads, on the real clock.
+
+
+@pytest.fixture
+def release() -> object:
+    """An event that is set at the end of the test, because nothing else ends the threads that wait for it."""
+    event = threading.Event()
+    yield event
+    event.set()
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    while not condition():
+        await anyio.sleep(0.005)
+
+
+@pytest.mark.real_clock
+async def test_a_thread_that_goes_on_is_counted_and_named_in_a_warning(release: threading.Event) -> None:
+    """Promise 1: and its result, when it comes, changes nothing."""
+    rec = Recorder()
+    node = ToolNode([rec.sync_tool("stuck", release=release)], timeout=0.05)
+    with anyio.fail_after(10):
+        with pytest.warns(AbandonedThreadWarning, match=r"'stuck'.*'call_1'"):
+            result = await node.ainvoke(ask("stuck"))
+        assert ended(result[0]) == "timeout"
+        assert node.statistics() == Statistics(running=0, waiting=0, abandoned_threads=1)
+        kept = result[0].model_copy(deep=True)
+        release.set()
+        await until(lambda: node.statistics() == IDLE)
+    assert rec.count("finished") == 1
+    assert result == [kept]
+
+
+@pytest.mark.real_clock
+@pytest.mark.parametrize("how", [by_a_neighbour, by_the_caller])
+async def test_a_thread_does_not_hold_the_caller_up(how: How, release: threading.Event) -> None:
+    """Promise 1: a failure and a cancel leave the thread behind, and say so."""
+    rec = Recorder()
+    node = ToolNode(
+        [rec.sync_tool("stuck", release=release), rec.tool("boom", seconds=0.05, raises=ValueError("boom"))]
+    )
+    before = live_tasks()
+    with anyio.fail_after(10), pytest.warns(AbandonedThreadWarning, match="'stuck'"):
+        await how(node, "stuck")
+    assert live_tasks() == before
+    assert node.statistics().abandoned_threads == 1
+    with anyio.fail_after(10):
+        release.set()
+        await until(lambda: node.statistics() == IDLE)
+
+
+@pytest.mark.real_clock
+async def test_an_abandoned_thread_holds_its_place_until_it_ends(release: threading.Event) -> None:
+    """Promises 1 and 7: so a limit of one never means two threads."""
+    rec = Recorder()
+    policy = CallPolicy(timeout=0.05, limit=Limit(concurrency=1))
+    node = ToolNode([rec.sync_tool("stuck", release=release)], policies={"stuck": policy})
+    with anyio.fail_after(10):
+        with pytest.warns(AbandonedThreadWarning):
+            await node.ainvoke(ask("stuck"))
+        messages: list[ToolMessage] = []
+
+        async def again() -> None:
+            messages.extend(await node.ainvoke(ask("stuck")))
+
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(again)
+            await until(lambda: node.statistics().waiting == 1)
+            await anyio.sleep(0.15)  # more than the timeout of an attempt: the queue is no part of it
+            assert rec.count("started") == 1
+            assert node.statistics() == Statistics(running=0, waiting=1, abandoned_threads=1)
+            release.set()
+    assert [message.status for message in messages] == ["success"]
+    assert rec.peak == 1
+    assert node.statistics() == IDLE
+
+
+@pytest.mark.real_clock
+async def test_when_all_threads_are_lost_sync_calls_are_rejected(release: threading.Event) -> None:
+    """Promise 1: abandoned threads are capped; async calls still run, and so do sync ones when threads come back."""
+    rec = Recorder()
+    tools = [rec.sync_tool("stuck", release=release), rec.sync_tool("quick"), rec.tool("other")]
+    node = ToolNode(tools, policies={"stuck": CallPolicy(timeout=0.3)})
+    with anyio.fail_after(30):
+        with pytest.warns(AbandonedThreadWarning):
+            # The last five wait for a thread when the first forty are lost.
+            messages = await node.ainvoke(ask(*["stuck"] * 40, *["quick"] * 5))
+        assert [ended(message) for message in messages] == ["timeout"] * 40 + ["rejected"] * 5
+        assert node.statistics() == Statistics(running=0, waiting=0, abandoned_threads=40)
+        lost, fine = await node.ainvoke(ask("quick", "other"))
+        assert (ended(lost), fine.content) == ("rejected", "other")
+        assert "40 worker threads" in lost.content
+        release.set()
+        await until(lambda: node.statistics() == IDLE)
+        [message] = await node.ainvoke(ask("quick"))
+    assert message.content == "quick"
+
+
+@pytest.mark.real_clock
+async def test_a_call_that_comes_to_lost_threads_out_of_another_queue_is_rejected_too(
+    release: threading.Event,
+) -> None:
+    """Promise 1: the threads may be lost while a call waits for something else."""
+    rec = Recorder()
+    tools = [rec.sync_tool("stuck", release=release), rec.sync_tool("quick")]
+    slowly = CallPolicy(limit=Limit(rate=Rate(1, per=1.0)))
+    node = ToolNode(tools, policies={"stuck": CallPolicy(timeout=0.2), "quick": slowly})
+    with anyio.fail_after(5):
+        await node.ainvoke(ask("quick"))  # the next one waits for a second
+        with pytest.warns(AbandonedThreadWarning):
+            messages = await node.ainvoke(ask(*["stuck"] * 40, "quick"))
+    assert [ended(message) for message in messages] == ["timeout"] * 40 + ["rejected"]
+
+
+@pytest.mark.real_clock
+async def test_without_handling_a_lost_thread_raises_the_typed_rejection(release: threading.Event) -> None:
+    """Promise 1: `CallRejectedError`, for those who want errors."""
+    rec = Recorder()
+    node = ToolNode([rec.sync_tool("stuck", release=release)], timeout=0.2, handle_tool_errors=False, on_error="finish")
+    with anyio.fail_after(30):
+        with pytest.warns(AbandonedThreadWarning), pytest.raises(ExceptionGroup) as caught:
+            await node.ainvoke(ask(*["stuck"] * 41))
+    kinds = [type(error) for error in caught.value.exceptions]
+    assert kinds == [CallTimeoutError] * 40 + [CallRejectedError]
+
+
+@pytest.mark.real_clock
+async def test_a_thread_that_asks_whether_it_is_cancelled_is_not_abandoned() -> None:
+    """Promise 1: `anyio.from_thread.check_cancelled()` ends it, without a warning."""
+    ends: list[str] = []
+
+    def polite() -> str:
+        try:
+            while True:
+                anyio.from_thread.check_cancelled()
+                time.sleep(0.005)
+        finally:
+            ends.append("left")
+
+    node = ToolNode([make_sync(polite)], timeout=0.05)
+    with anyio.fail_after(10), warnings.catch_warnings():
+        warnings.simplefilter("error")
+        [message] = await node.ainvoke(ask("polite"))
+    assert ended(message) == "timeout"
+    assert ends == ["left"]
+    assert node.statistics() == IDLE
+
+
+@pytest.mark.real_clock
+async def test_a_sync_wrapper_that_goes_on_is_named_in_a_warning(release: threading.Event) -> None:
+    """Promise 1: its thread is as lost as a tool's, and what it asks for later does not start."""
+    rec = Recorder()
+    after: list[BaseException] = []
+
+    def stubborn(request: object, execute: Callable[[object], ToolMessage]) -> ToolMessage:
+        release.wait()
+        try:
+            return execute(request)
+        except BaseException as error:
+            after.append(error)
+            raise
+
+    node = ToolNode([rec.tool("quick")], wrap_tool_call=stubborn, policies={"quick": CallPolicy(budget=0.1)})
+    with anyio.fail_after(10):
+        with pytest.warns(AbandonedThreadWarning, match="stubborn"):
+            [message] = await node.ainvoke(ask("quick"))
+        assert ended(message) == "deadline"
+        release.set()
+        await until(lambda: bool(after))
+    assert rec.events == []
+
+
+@pytest.mark.real_clock
+async def test_a_thread_that_never_began_is_not_abandoned() -> None:
+    """Promise 1: a sync call that is cancelled at any step before its thread begins gives its places back."""
+    quick = Recorder().sync_tool("quick", seconds=0.001)
+    node = ToolNode([quick], policies={"quick": CallPolicy(limit=Limit(concurrency=10))})
+    with anyio.fail_after(60):
+        for steps in range(5):
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(node.ainvoke, ask(*["quick"] * 20))
+                for _ in range(steps):
+                    await anyio.lowlevel.checkpoint()
+                tasks.cancel_scope.cancel()
+        with anyio.fail_after(5):
+            await until(lambda: node.statistics() == IDLE)
+            assert len(await node.ainvoke(ask(*["quick"] * 20))) == 20

@@ -1,0 +1,414 @@
+"""Promise 2: every call id ends with exactly one message, or one command that carries it."""
+
+import asyncio
+from collections import Counter
+from typing import Annotated, Any
+
+import anyio
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
+from langchain_core.tools import InjectedToolCallId, StructuredTool
+from langgraph.types import Command
+
+from callboard import (
+    CallPolicy,
+    CallTimeoutError,
+    DeadlineExceededError,
+    DuplicateCallIdWarning,
+    Limit,
+    ToolNode,
+    create_react_agent,
+)
+from callboard.testing import Recorder, ScriptedModel, calls, tool_call
+
+
+class Boom(Exception):
+    """An error that a test raises."""
+
+
+def make(fn: Any, name: str | None = None) -> StructuredTool:
+    return StructuredTool.from_function(coroutine=fn, name=name or fn.__name__, description="A tool of a test.")
+
+
+async def commands(tool_call_id: Annotated[str, InjectedToolCallId]) -> Command[Any]:
+    return Command(update={"messages": [ToolMessage("commanded", tool_call_id=tool_call_id)], "foo": "bar"})
+
+
+async def several(tool_call_id: Annotated[str, InjectedToolCallId]) -> list[Any]:
+    return [Command(update={"foo": "bar"}), ToolMessage("listed", name="several", tool_call_id=tool_call_id)]
+
+
+async def gives_up() -> str:
+    raise asyncio.CancelledError
+
+
+async def wants_a_number(x: int) -> str:
+    return str(x)
+
+
+def answers(outputs: Any) -> list[ToolMessage]:
+    """Every message that answers a call, in order, in commands too."""
+    found: list[ToolMessage] = []
+    for output in outputs if isinstance(outputs, list) else [outputs]:
+        update = output.update if isinstance(output, Command) else output
+        found += [message for message in update.get("messages", ()) if isinstance(message, ToolMessage)]
+    return found
+
+
+def ended(message: ToolMessage) -> Any:
+    return message.additional_kwargs.get("callboard", {}).get("ended")
+
+
+def everything(rec: Recorder, **options: Any) -> ToolNode:
+    """A node with a tool for every way in which a call can end."""
+    return ToolNode(
+        [
+            rec.tool("fine"),
+            rec.tool("slow", seconds=2),
+            rec.tool("boom", raises=Boom("no")),
+            rec.tool("late", hang=True),
+            rec.tool("spent", hang=True),
+            rec.tool("crowded", seconds=3),
+            make(commands),
+            make(several),
+            make(wants_a_number),
+            make(gives_up),
+        ],
+        policies={
+            "late": CallPolicy(timeout=1),
+            "spent": CallPolicy(budget=1.5),
+            "crowded": CallPolicy(limit=Limit(concurrency=1, queue=0)),
+        },
+        handle_tool_errors=True,
+        **options,
+    )
+
+
+ENDS = {
+    "fine": ("success", None, "fine"),
+    "slow": ("success", None, "slow"),
+    "boom": ("error", None, "Boom"),
+    "late": ("error", "timeout", "timeout of 1 s"),
+    "spent": ("error", "deadline", "budget of 1.5 s"),
+    "crowded": ("success", None, "crowded"),
+    "commands": ("success", None, "commanded"),
+    "several": ("success", None, "listed"),
+    "wants_a_number": ("error", None, "x"),
+    "gives_up": ("error", "cancelled", "cancelled itself"),
+    "nowhere": ("error", None, "nowhere is not a valid tool"),
+}
+
+
+@pytest.mark.parametrize("name", [name for name in ENDS if name != "gives_up"])
+async def test_a_call_ends_with_one_message_however_it_ends(name: str) -> None:
+    """Promise 2: success, error, timeout, budget, command, list, bad arguments, unknown tool."""
+    status, how, text = ENDS[name]
+    with anyio.fail_after(60):
+        outputs = await everything(Recorder()).ainvoke({"messages": [calls(name)]})
+    (message,) = answers(outputs)
+    assert (message.tool_call_id, message.name, message.status) == ("call_1", name, status)
+    assert ended(message) == how
+    assert text in message.content
+
+
+@pytest.mark.backends("asyncio")
+async def test_a_body_that_cancels_itself_ends_with_a_message() -> None:
+    """Promise 2: nobody asked for the cancellation, so it is a result like any other."""
+    with anyio.fail_after(60):
+        outputs = await everything(Recorder()).ainvoke({"messages": [calls("fine", "gives_up", "slow")]})
+    assert [(message.status, ended(message)) for message in answers(outputs)] == [
+        ("success", None),
+        ("error", "cancelled"),
+        ("success", None),
+    ]
+
+
+async def test_a_rejected_call_ends_with_a_message_and_never_starts() -> None:
+    """Promise 2: the queue has no room for the second, and the model reads so."""
+    rec = Recorder()
+    with anyio.fail_after(60):
+        outputs = await everything(rec).ainvoke({"messages": [calls("crowded", "crowded", "fine")]})
+    first, second, third = answers(outputs)
+    assert (first.status, second.status, third.status) == ("success", "error", "success")
+    assert ended(second) == "rejected"
+    assert rec.count("started", "crowded") == 1
+
+
+async def test_without_error_handling_the_error_is_raised_in_the_place_of_a_message() -> None:
+    """Promise 2: `handle_tool_errors=False` means an exception, for these ends as well."""
+    rec = Recorder()
+    tools = [rec.tool("late", hang=True), rec.tool("spent", hang=True)]
+    policies = {"late": CallPolicy(timeout=1), "spent": CallPolicy(budget=1)}
+    node = ToolNode(tools, policies=policies, handle_tool_errors=False)
+    with anyio.fail_after(60):
+        with pytest.raises(CallTimeoutError):
+            await node.ainvoke([calls("late")])
+        with pytest.raises(DeadlineExceededError):
+            await node.ainvoke([calls("spent")])
+
+
+QUIET = [name for name in ENDS if name != "gives_up"]
+
+
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(names=st.lists(st.sampled_from(QUIET), min_size=1, max_size=8), limited=st.booleans())
+async def test_any_batch_gives_one_message_a_call_in_call_order(names: list[str], limited: bool) -> None:
+    """Promise 2, for any mixture of ends."""
+    rec = Recorder()
+    node = everything(rec, limit=Limit(concurrency=2) if limited else None)
+    with anyio.fail_after(600):
+        messages = answers(await node.ainvoke({"messages": [calls(*names)]}))
+    assert [message.tool_call_id for message in messages] == [f"call_{i}" for i in range(1, len(names) + 1)]
+    assert [message.name for message in messages] == names
+    for message, name in zip(messages, names, strict=True):
+        if name not in {"crowded", "spent"}:
+            assert (message.status, ended(message)) == ENDS[name][:2]
+    assert rec.running == 0
+
+
+async def test_calls_with_one_id_each_run_and_get_a_message_of_their_own() -> None:
+    """Promise 2: a model that repeats an id loses nothing, and its author is told."""
+    rec = Recorder()
+    node = ToolNode([rec.tool("slow", seconds=lambda query: {"a": 3, "b": 2, "c": 1}[query])])
+    asked = [tool_call("slow", "same", query="a"), tool_call("slow", "other", query="b")]
+    asked.append(tool_call("slow", "same", query="c"))
+    with anyio.fail_after(60), pytest.warns(DuplicateCallIdWarning, match="'same'") as caught:
+        outputs = await node.ainvoke([calls(*asked)])
+    assert len(caught) == 1
+    assert "other" not in str(caught[0].message)
+    assert [(message.tool_call_id, message.content) for message in outputs] == [
+        ("same", "a"),
+        ("other", "b"),
+        ("same", "c"),
+    ]
+    assert rec.count("started") == 3
+
+
+async def test_three_calls_with_one_id_of_which_one_is_answered_leave_two() -> None:
+    """Promise 2: answers are counted, so a repeated id is not taken for answered as a whole."""
+    rec = Recorder()
+    node = ToolNode([rec.tool("slow", seconds=1)])
+    asked = calls(*(tool_call("slow", "same", query=query) for query in "abc"))
+    with anyio.fail_after(60), pytest.warns(DuplicateCallIdWarning):
+        outputs = await node.ainvoke([asked, ToolMessage("done", tool_call_id="same")])
+    assert [message.content for message in outputs] == ["b", "c"]
+
+
+async def test_an_answered_call_is_not_run_again() -> None:
+    """Promise 2: the history says what is done; order and other messages do not matter."""
+    rec = Recorder()
+    node = ToolNode([rec.tool("a"), rec.tool("b"), rec.tool("c")])
+    history = [
+        HumanMessage("go"),
+        calls("a", "b", "c"),
+        ToolMessage("b is done", tool_call_id="call_2"),
+        HumanMessage("well?"),
+    ]
+    with anyio.fail_after(60):
+        outputs = await node.ainvoke({"messages": history})
+    assert [message.tool_call_id for message in outputs["messages"]] == ["call_1", "call_3"]
+    assert rec.count("started", "b") == 0
+
+
+async def test_a_history_in_which_everything_is_answered_runs_nothing() -> None:
+    """Promise 2: no call is left, so the result is empty and no error."""
+    rec = Recorder()
+    node = ToolNode([rec.tool("a")])
+    outputs = await node.ainvoke({"messages": [calls("a"), ToolMessage("done", tool_call_id="call_1")]})
+    assert outputs == {"messages": []}
+    assert rec.events == []
+
+
+@pytest.mark.real_clock
+async def test_an_agent_repairs_a_history_with_unanswered_calls_in_place() -> None:
+    """Promise 2: the model gets an answer for each call, next to its call, and none is run."""
+    rec = Recorder()
+    model = ScriptedModel(["fine"])
+    agent = create_react_agent(model, [rec.tool("a"), rec.tool("b")])
+    history = [
+        HumanMessage("go"),
+        calls("a", "b", "a"),
+        ToolMessage("b is done", tool_call_id="call_2"),
+        HumanMessage("never mind"),
+    ]
+    with anyio.fail_after(60):
+        result = await agent.ainvoke({"messages": history})
+    kinds = [(type(message).__name__, getattr(message, "tool_call_id", None)) for message in model.requests[0]]
+    assert kinds[:2] == [("HumanMessage", None), ("AIMessage", None)]
+    assert sorted(kinds[2:5]) == [("ToolMessage", f"call_{i}") for i in (1, 2, 3)]
+    assert kinds[5:] == [("HumanMessage", None)]
+    repaired = [m for m in model.requests[0] if isinstance(m, ToolMessage) and m.tool_call_id != "call_2"]
+    assert all(message.status == "error" and "no result" in message.content for message in repaired)
+    assert Counter(m.tool_call_id for m in result["messages"] if isinstance(m, ToolMessage)) == {
+        "call_1": 1,
+        "call_2": 1,
+        "call_3": 1,
+    }
+    assert rec.events == []
+
+
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    turns=st.lists(st.lists(st.booleans(), max_size=4), min_size=1, max_size=4),
+    questions=st.lists(st.booleans(), min_size=4, max_size=4),
+)
+@pytest.mark.real_clock
+async def test_any_history_reaches_the_model_with_each_call_answered_once(
+    turns: list[list[bool]], questions: list[bool]
+) -> None:
+    """Promise 2: whichever answers are missing, before or between a person's messages."""
+    history: list[Any] = [HumanMessage("go")]
+    for turn, answered in enumerate(turns):
+        asked = [tool_call("a", f"turn{turn}-{place}") for place in range(len(answered))]
+        history.append(AIMessage("", tool_calls=asked, id=f"ai-{turn}"))
+        history += [ToolMessage("ok", tool_call_id=c["id"]) for c, is_ in zip(asked, answered, strict=True) if is_]
+        if questions[turn]:
+            history.append(HumanMessage("well?"))
+    model = ScriptedModel(["done"])
+    with anyio.fail_after(60):
+        await create_react_agent(model, [Recorder().tool("a")]).ainvoke({"messages": history})
+    owed: list[str] = []
+    for message in model.requests[0]:
+        if isinstance(message, ToolMessage):
+            owed.remove(message.tool_call_id)
+            continue
+        assert owed == []
+        owed = [str(call["id"]) for call in message.tool_calls] if isinstance(message, AIMessage) else []
+    assert owed == []
+
+
+def raw(**call: Any) -> dict[str, Any]:
+    return {"type": "tool_call", **call}
+
+
+@pytest.mark.parametrize(
+    ("bad", "text"),
+    [
+        ([], "No message found"),
+        ({"messages": []}, "No message found"),
+        ({"other": 1}, "No message found"),
+        ([HumanMessage("hi")], "No AIMessage found"),
+        ({"messages": [HumanMessage("hi")]}, "No AIMessage found"),
+        ([raw(name="a", args={}, id="1"), raw(name="a", args={})], "'id'"),
+        ([raw(name="a", args={}, id=None)], "'id'.*None"),
+        ([raw(name="a", args="x=1", id="1")], "'args'.*'x=1'"),
+        ([raw(name="a", args=None, id="1")], "'args'.*None"),
+        ([raw(name=3, args={}, id="1")], "'name'.*3"),
+        ([raw(args={}, id="1")], "'name'"),
+    ],
+    ids=repr,
+)
+async def test_input_that_cannot_be_run_is_named_and_nothing_runs(bad: Any, text: str) -> None:
+    """Promise 2: a call that could not be answered is refused before the first body starts."""
+    rec = Recorder()
+    with pytest.raises(ValueError, match=text):
+        await ToolNode([rec.tool("a")]).ainvoke(bad)
+    assert rec.events == []
+
+
+async def test_a_call_without_an_id_in_a_message_is_refused_with_the_call_in_the_text() -> None:
+    rec = Recorder()
+    message = AIMessage("", tool_calls=[tool_call("a", "1"), tool_call("a", None, query="mine")])
+    with pytest.raises(ValueError, match="mine"):
+        await ToolNode([rec.tool("a")]).ainvoke([message])
+    assert rec.events == []
+
+
+def test_two_tools_with_one_name_are_refused() -> None:
+    rec = Recorder()
+    with pytest.raises(ValueError, match="'twin'"):
+        ToolNode([rec.tool("twin"), rec.tool("twin")])
+
+
+def test_a_policy_of_an_unknown_tool_is_refused_with_a_suggestion() -> None:
+    with pytest.raises(ValueError, match=r"'serch'.*did you mean 'search'"):
+        ToolNode([Recorder().tool("search")], policies={"serch": CallPolicy(timeout=1)})
+
+
+@pytest.mark.parametrize("timeout", [-1, -0.5, 0, float("nan")])
+def test_a_timeout_that_is_no_duration_is_refused_and_named(timeout: float) -> None:
+    with pytest.raises(ValueError, match=rf"timeout=.*{timeout}"):
+        ToolNode([Recorder().tool("a")], timeout=timeout)
+    with pytest.raises(ValueError, match=rf"timeout=.*{timeout}"):
+        CallPolicy(timeout=timeout)
+
+
+@pytest.mark.parametrize("timeout", ["1", True, [1]])
+def test_a_timeout_of_another_type_is_refused_and_named(timeout: Any) -> None:
+    with pytest.raises(TypeError, match="timeout"):
+        ToolNode([Recorder().tool("a")], timeout=timeout)
+
+
+@pytest.mark.parametrize("tool", [3, None, "search", {"name": "search"}])
+def test_a_tool_that_is_none_is_refused_and_named(tool: Any) -> None:
+    with pytest.raises(TypeError, match=r"got"):
+        ToolNode([tool])
+
+
+async def test_what_cannot_become_a_message_is_an_error_that_names_tool_and_value() -> None:
+    """Promise 2: a list of commands and other things is no answer."""
+
+    async def mixture(tool_call_id: Annotated[str, InjectedToolCallId]) -> list[Any]:
+        return [ToolMessage("a", tool_call_id=tool_call_id), ToolMessage("b", tool_call_id=tool_call_id)]
+
+    async def orphan() -> Command[Any]:
+        return Command(update={"foo": 1})
+
+    async def foreign() -> ToolMessage:
+        return ToolMessage("for somebody else", tool_call_id="call_99")
+
+    node = ToolNode([make(mixture), make(orphan)])
+    with pytest.raises(ValueError, match="mixture.*2 messages.*call_1"):
+        await node.ainvoke({"messages": [calls("mixture")]})
+    with pytest.raises(ValueError, match="orphan"):
+        await node.ainvoke({"messages": [calls("orphan")]})
+
+
+async def test_the_last_word_is_the_error_when_a_result_is_handled() -> None:
+    """Promise 2: with `handle_tool_errors` such a result is an error message under the call's id."""
+
+    async def orphan() -> Command[Any]:
+        return Command(update={"foo": 1})
+
+    outputs = await ToolNode([make(orphan)], handle_tool_errors=True).ainvoke({"messages": [calls("orphan")]})
+    (message,) = answers(outputs)
+    assert (message.tool_call_id, message.status) == ("call_1", "error")
+
+
+async def test_a_message_for_another_call_does_not_count_as_the_result() -> None:
+    """Promise 2: exactly one message *under the call's id*."""
+
+    async def foreign() -> ToolMessage:
+        return ToolMessage("for somebody else", tool_call_id="call_99")
+
+    node = ToolNode([make(foreign)], handle_tool_errors=True)
+    (message,) = answers(await node.ainvoke({"messages": [calls("foreign")]}))
+    assert message.tool_call_id == "call_1"
+
+
+async def test_a_finished_result_survives_a_neighbour_that_fails() -> None:
+    """Promise 2: with a ledger, what finished is there when the batch is run again."""
+    rec = Recorder()
+    node = ToolNode([rec.tool("quick", seconds=1), rec.tool("boom", seconds=2, raises=Boom("no"), times=1)])
+    asked, ledger = {"messages": [calls("quick", "boom")]}, {}
+    with anyio.fail_after(60):
+        with pytest.raises(Boom):
+            await node.ainvoke(asked, ledger=ledger)
+        outputs = await node.ainvoke(asked, ledger=ledger)
+    assert [message.content for message in outputs["messages"]] == ["quick", "boom"]
+    assert (rec.count("started", "quick"), rec.count("started", "boom")) == (1, 2)
+
+
+async def test_a_finished_result_survives_a_cancelled_batch() -> None:
+    """Promise 2: the caller gives up, and what was done is done."""
+    rec = Recorder()
+    node = ToolNode([rec.tool("quick", seconds=1), rec.tool("slow", seconds=lambda _: 5)])
+    asked, ledger = {"messages": [calls("quick", "slow")]}, {}
+    with anyio.fail_after(60):
+        with anyio.move_on_after(2):
+            await node.ainvoke(asked, ledger=ledger)
+        outputs = await node.ainvoke(asked, ledger=ledger)
+    assert [message.content for message in outputs["messages"]] == ["quick", "slow"]
+    assert (rec.count("started", "quick"), rec.count("started", "slow")) == (1, 2)

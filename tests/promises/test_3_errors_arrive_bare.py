@@ -1,0 +1,319 @@
+"""Promise 3: errors arrive bare, with their traceback; several at once say so plainly."""
+
+import asyncio
+import gc
+import traceback
+import weakref
+from collections.abc import Awaitable, Callable
+
+import anyio
+import pytest
+from langchain_core.messages import ToolMessage
+from langchain_core.tools import StructuredTool
+from langgraph.errors import GraphBubbleUp
+
+from callboard import CallPolicy, CallRejectedError, CallTimeoutError, DeadlineExceededError, Limit, ToolNode, cleanup
+from callboard.testing import Recorder, calls
+
+
+class Boom(Exception):
+    """An error that a test raises."""
+
+
+def make(fn: Callable[..., object], name: str | None = None) -> StructuredTool:
+    return StructuredTool.from_function(coroutine=fn, name=name or fn.__name__, description="A tool of a test.")
+
+
+def ask(*requests: object) -> list[object]:
+    return [calls(*requests)]
+
+
+def frames(error: BaseException) -> list[str]:
+    return [frame.name for frame in traceback.extract_tb(error.__traceback__)]
+
+
+async def deep() -> None:
+    raise Boom("from the depth")
+
+
+async def test_an_error_is_the_same_object_with_the_frames_of_the_tool() -> None:
+    """Promise 3: no group, no wrapper, no cause that was not there."""
+    errors: list[Boom] = []
+
+    async def boom() -> None:
+        await anyio.sleep(1)
+        try:
+            await deep()
+        except Boom as error:
+            errors.append(error)
+            raise
+
+    rec = Recorder()
+    node = ToolNode([make(boom), rec.tool("stuck", hang=True)])
+    with anyio.fail_after(60), pytest.raises(Boom) as caught:
+        await node.ainvoke(ask("stuck", "boom", "stuck"))
+    assert type(caught.value) is Boom
+    assert caught.value is errors[0]
+    assert frames(caught.value)[-2:] == ["boom", "deep"]
+    assert (caught.value.__cause__, caught.value.__context__) == (None, None)
+    assert not hasattr(caught.value, "__notes__")
+
+
+async def test_an_error_that_has_a_cause_keeps_it() -> None:
+    """Promise 3: `raise ... from ...` in a tool is seen outside."""
+
+    async def boom() -> None:
+        try:
+            await deep()
+        except Boom as error:
+            raise LookupError("outer") from error
+
+    with anyio.fail_after(60), pytest.raises(LookupError, match="outer") as caught:
+        await ToolNode([make(boom)]).ainvoke(ask("boom"))
+    assert isinstance(caught.value.__cause__, Boom)
+
+
+@pytest.mark.real_clock
+async def test_an_error_of_a_sync_tool_arrives_bare_too() -> None:
+    """Promise 3: from a worker thread, with its frames."""
+    error = Boom("in a thread")
+
+    def in_thread() -> None:
+        raise error
+
+    tool = StructuredTool.from_function(func=in_thread, name="boom", description="A tool of a test.")
+    with anyio.fail_after(10), pytest.raises(Boom) as caught:
+        await ToolNode([tool]).ainvoke(ask("boom"))
+    assert caught.value is error
+    assert frames(error)[-1] == "in_thread"
+
+
+def test_an_error_arrives_bare_out_of_a_sync_invoke() -> None:
+    """Promise 3: the bridge changes nothing."""
+    error = Boom("over the bridge")
+
+    async def boom() -> None:
+        raise error
+
+    with pytest.raises(Boom) as caught:
+        ToolNode([make(boom)]).invoke(ask("boom"))
+    assert caught.value is error
+    assert frames(error)[-1] == "boom"
+
+
+async def test_an_error_arrives_bare_through_nested_nodes_and_middleware() -> None:
+    """Promise 3: however many nurseries lie between."""
+    error = Boom("deep down")
+
+    async def boom() -> None:
+        await anyio.sleep(1)
+        raise error
+
+    async def through(request: object, execute: Callable[[object], Awaitable[ToolMessage]]) -> ToolMessage:
+        return await execute(request)
+
+    inner = ToolNode([make(boom)], awrap_tool_call=through)
+
+    async def outer() -> object:
+        return await inner.ainvoke(ask("boom"))
+
+    node = ToolNode([make(outer), Recorder().tool("stuck", hang=True)], awrap_tool_call=through)
+    with anyio.fail_after(60), pytest.raises(Boom) as caught:
+        await node.ainvoke(ask("outer", "stuck"))
+    assert caught.value is error
+
+
+@pytest.mark.real_clock
+async def test_an_error_arrives_bare_through_a_sync_wrapper() -> None:
+    """Promise 3: through a thread and back."""
+    error = Boom("deep down")
+
+    async def boom() -> None:
+        raise error
+
+    def through(request: object, execute: Callable[[object], ToolMessage]) -> ToolMessage:
+        return execute(request)
+
+    with anyio.fail_after(10), pytest.raises(Boom) as caught:
+        await ToolNode([make(boom)], wrap_tool_call=through).ainvoke(ask("boom"))
+    assert caught.value is error
+
+
+async def test_an_error_of_the_clean_up_is_a_note_on_the_first() -> None:
+    """Promise 3: `on_error="cancel"` raises the error that came first and names the others."""
+
+    async def untidy() -> None:
+        try:
+            await anyio.sleep_forever()
+        finally:
+            with cleanup():
+                await anyio.sleep(0.2)
+            raise Boom("while cleaning up")
+
+    rec = Recorder()
+    node = ToolNode([make(untidy), rec.tool("boom", seconds=1, raises=ValueError("first"))])
+    with anyio.fail_after(60), pytest.raises(ValueError, match="first") as caught:
+        await node.ainvoke(ask("untidy", "boom"))
+    [note] = caught.value.__notes__
+    assert "'untidy'" in note
+    assert "'call_1'" in note
+    assert "while cleaning up" in note
+
+
+async def test_with_finish_two_errors_are_a_group() -> None:
+    """Promise 3: `on_error="finish"` lets the others finish and raises all errors together, in the order they came."""
+    first, second = Boom("first"), LookupError("second")
+    rec = Recorder()
+    node = ToolNode(
+        [
+            rec.tool("late", seconds=2, raises=second),
+            rec.tool("early", seconds=1, raises=first),
+            rec.tool("slow", seconds=3),
+        ],
+        on_error="finish",
+    )
+    start = anyio.current_time()
+    with anyio.fail_after(60), pytest.raises(ExceptionGroup) as caught:
+        await node.ainvoke(ask("late", "slow", "early"))
+    assert caught.value.exceptions == (first, second)
+    assert str(caught.value).startswith("2 of 3 tool calls failed")
+    assert anyio.current_time() - start == pytest.approx(3)
+    assert rec.count("finished", "slow") == 1
+
+
+async def test_with_finish_one_error_is_bare_after_the_others_have_finished() -> None:
+    """Promise 3: a group of one does not exist."""
+    error = Boom("alone")
+    rec = Recorder()
+    node = ToolNode([rec.tool("boom", raises=error), rec.tool("slow", seconds=3)], on_error="finish")
+    with anyio.fail_after(60), pytest.raises(Boom) as caught:
+        await node.ainvoke(ask("boom", "slow"))
+    assert caught.value is error
+    assert rec.count("finished", "slow") == 1
+    assert rec.count("cancelled") == 0
+
+
+async def test_the_same_error_raised_by_every_call_is_raised_once() -> None:
+    """Promise 3: an error object that several calls share stays bare."""
+    error = Boom("shared")
+    node = ToolNode([Recorder().tool("boom", seconds=1, raises=error)])
+    with anyio.fail_after(60), pytest.raises(Boom) as caught:
+        await node.ainvoke(ask("boom", "boom", "boom"))
+    assert caught.value is error
+
+
+async def test_a_group_that_a_tool_raises_is_its_own() -> None:
+    """Promise 3: groups are neither made nor unmade."""
+    group = ExceptionGroup("mine", [Boom("a")])
+    node = ToolNode([Recorder().tool("boom", raises=group)])
+    with anyio.fail_after(60), pytest.raises(ExceptionGroup) as caught:
+        await node.ainvoke(ask("boom"))
+    assert caught.value is group
+
+
+@pytest.mark.parametrize(
+    ("policy", "requests", "kind"),
+    [
+        (CallPolicy(timeout=1), 1, CallTimeoutError),
+        (CallPolicy(budget=1), 1, DeadlineExceededError),
+        (CallPolicy(limit=Limit(concurrency=1, queue=0)), 2, CallRejectedError),
+    ],
+    ids=["timeout", "deadline", "rejected"],
+)
+async def test_the_end_of_a_call_is_raised_bare_where_nothing_is_handled(
+    policy: CallPolicy, requests: int, kind: type[Exception]
+) -> None:
+    """Promise 3: `handle_tool_errors=False` raises the typed error itself."""
+    rec = Recorder()
+    node = ToolNode([rec.tool("stuck", hang=True)], policies={"stuck": policy}, handle_tool_errors=False)
+    with anyio.fail_after(60), pytest.raises(kind) as caught:
+        await node.ainvoke(ask(*["stuck"] * requests))
+    assert type(caught.value) is kind
+    assert (caught.value.tool, caught.value.call_id) == ("stuck", f"call_{requests}")
+    assert isinstance(caught.value, TimeoutError) is (kind is not CallRejectedError)
+    assert rec.running == 0
+
+
+async def test_a_cancellation_is_the_callers_own_and_no_group() -> None:
+    """Promise 3: what the caller sees when it is cancelled is what its loop raises."""
+    node = ToolNode([Recorder().tool("stuck", hang=True)])
+    seen: list[BaseException] = []
+    with anyio.fail_after(60), anyio.move_on_after(1):
+        try:
+            await node.ainvoke(ask("stuck", "stuck", "stuck"))
+        except BaseException as error:
+            seen.append(error)
+            raise
+    assert type(seen[0]) is anyio.get_cancelled_exc_class()
+
+
+@pytest.mark.backends("asyncio")
+async def test_the_message_of_a_native_cancel_is_kept() -> None:
+    """Promise 3: `task.cancel("why")` says why."""
+    node = ToolNode([Recorder().tool("stuck", hang=True)])
+    with anyio.fail_after(60):
+        task = asyncio.ensure_future(node.ainvoke(ask("stuck")))
+        await asyncio.sleep(1)
+        task.cancel("why")
+        with pytest.raises(asyncio.CancelledError, match="why"):
+            await task
+
+
+async def test_an_error_during_the_clean_up_of_a_cancelled_caller_is_not_lost() -> None:
+    """Promise 3: as in any `finally`, it takes the place of the cancellation, on every event loop."""
+    error = Boom("while cleaning up")
+
+    async def untidy() -> None:
+        try:
+            await anyio.sleep_forever()
+        finally:
+            raise error
+
+    node = ToolNode([make(untidy)])
+    with anyio.fail_after(60), pytest.raises(Boom) as caught:
+        with anyio.move_on_after(1):
+            await node.ainvoke(ask("untidy"))
+    assert caught.value is error
+
+
+async def test_control_flow_of_one_call_is_raised_bare() -> None:
+    """Promise 3: a signal is no error, the others finish, and it comes alone."""
+    signal = GraphBubbleUp("up")
+    rec = Recorder()
+
+    async def bubble() -> None:
+        raise signal
+
+    node = ToolNode([make(bubble), rec.tool("slow", seconds=2)], handle_tool_errors=True)
+    with anyio.fail_after(60), pytest.raises(GraphBubbleUp) as caught:
+        await node.ainvoke(ask("bubble", "slow"))
+    assert caught.value is signal
+    assert rec.count("finished", "slow") == 1
+
+
+@pytest.mark.backends("asyncio")
+async def test_an_error_that_was_dealt_with_is_freed_without_the_garbage_collector() -> None:
+    """Promise 3: a traceback does not lead back to its own error and keep everything alive."""
+    refs: list[weakref.ref[Boom]] = []
+
+    async def boom() -> None:
+        error = Boom("short-lived")
+        refs.append(weakref.ref(error))
+        try:
+            raise error
+        finally:
+            del error
+
+    node = ToolNode([make(boom)])
+    gc.collect()
+    gc.disable()
+    try:
+        with anyio.fail_after(60):
+            try:
+                await node.ainvoke(ask("boom"))
+            except Boom:
+                pass
+            await asyncio.sleep(1)
+        assert refs[0]() is None
+    finally:
+        gc.enable()

@@ -1,0 +1,293 @@
+"""Promise 4: control flow is not an error: it passes error handling and middleware, whatever they catch."""
+
+import asyncio
+import time
+from collections.abc import Callable
+from typing import Any
+
+import anyio
+import pytest
+from langchain_core.messages import ToolMessage
+from langchain_core.tools import StructuredTool
+from langgraph.errors import GraphBubbleUp, GraphDrained, GraphInterrupt, ParentCommand, is_invalid_resume
+from langgraph.types import Command, Interrupt, interrupt
+from pydantic import BaseModel, ValidationError
+
+from callboard import CallsInterrupted, ToolNode
+from callboard.testing import Recorder, calls
+
+HANDLING: dict[str, Any] = {
+    "True": True,
+    "False": False,
+    "text": "never mind",
+    "Exception": Exception,
+    "GraphBubbleUp": GraphBubbleUp,
+    "types": (ValueError, Exception),
+    "function": lambda error: f"handled {error!r}",
+}
+
+
+def make(fn: Callable[..., Any], name: str | None = None) -> StructuredTool:
+    return StructuredTool.from_function(coroutine=fn, name=name or fn.__name__, description="A tool of a test.")
+
+
+def raising(error: Exception, *, sync: bool = False) -> StructuredTool:
+    """A tool `signal` that raises an error, from its event loop or from a thread."""
+
+    async def signal() -> str:
+        raise error
+
+    def sync_signal() -> str:
+        raise error
+
+    if sync:
+        return StructuredTool.from_function(func=sync_signal, name="signal", description="Raises.")
+    return make(signal)
+
+
+def swallowed(request: Any) -> ToolMessage:
+    return ToolMessage("swallowed", tool_call_id=request.tool_call["id"], name=request.tool_call["name"])
+
+
+class Swallow:
+    """Wrappers that answer with a message whatever exception they see; they note what they saw."""
+
+    def __init__(self) -> None:
+        self.seen: list[BaseException] = []
+
+    def sync(self, request: Any, execute: Callable[[Any], Any]) -> Any:
+        try:
+            return execute(request)
+        except Exception as error:
+            self.seen.append(error)
+            return swallowed(request)
+
+    async def asynchronous(self, request: Any, execute: Callable[[Any], Any]) -> Any:
+        try:
+            return await execute(request)
+        except Exception as error:
+            self.seen.append(error)
+            return swallowed(request)
+
+    async def translating(self, request: Any, execute: Callable[[Any], Any]) -> Any:
+        try:
+            return await execute(request)
+        except Exception as error:
+            self.seen.append(error)
+            raise RuntimeError("something went wrong") from error
+
+    async def retrying(self, request: Any, execute: Callable[[Any], Any]) -> Any:
+        for _ in range(3):
+            try:
+                return await execute(request)
+            except Exception as error:
+                self.seen.append(error)
+        return swallowed(request)
+
+
+def options_of(kind: str, swallow: Swallow) -> dict[str, Any]:
+    return {
+        "none": {},
+        "wrap_tool_call": {"wrap_tool_call": swallow.sync},
+        "awrap_tool_call": {"awrap_tool_call": swallow.asynchronous},
+        "translating": {"awrap_tool_call": swallow.translating},
+        "retrying": {"awrap_tool_call": swallow.retrying},
+        "middleware": {"middleware": [swallow.asynchronous, swallow.sync]},
+        "both": {"middleware": [swallow.translating], "wrap_tool_call": swallow.sync},
+    }[kind]
+
+
+WRAPPERS = ["none", "wrap_tool_call", "awrap_tool_call", "translating", "retrying", "middleware", "both"]
+
+
+def signals() -> list[GraphBubbleUp]:
+    return [
+        GraphInterrupt((Interrupt(value="why?", id="0" * 32),)),
+        ParentCommand(Command(goto="elsewhere", graph=Command.PARENT)),
+        GraphDrained("shutdown"),
+        GraphBubbleUp("something of tomorrow"),
+    ]
+
+
+@pytest.mark.real_clock
+@pytest.mark.parametrize("sync", [False, True], ids=["async tool", "sync tool"])
+@pytest.mark.parametrize("wrapper", WRAPPERS)
+@pytest.mark.parametrize("handling", HANDLING)
+async def test_a_signal_of_the_graph_passes_error_handling_and_wrappers(
+    handling: str, wrapper: str, sync: bool
+) -> None:
+    """Promise 4: no `handle_tool_errors` and no `except Exception` turns it into a message."""
+    for signal in signals():
+        swallow = Swallow()
+        node = ToolNode(
+            [raising(signal, sync=sync)], handle_tool_errors=HANDLING[handling], **options_of(wrapper, swallow)
+        )
+        with anyio.fail_after(10), pytest.raises(GraphBubbleUp) as caught:
+            await node.ainvoke([calls("signal")])
+        if isinstance(signal, GraphInterrupt):
+            assert isinstance(caught.value, CallsInterrupted)
+            assert caught.value.interrupts == signal.args[0]
+        elif isinstance(signal, ParentCommand):
+            assert type(caught.value) is ParentCommand
+            assert caught.value.args == signal.args
+        else:
+            assert caught.value is signal
+
+
+@pytest.mark.parametrize("wrapper", ["retrying"])
+async def test_a_wrapper_that_tries_again_does_not_run_the_body_again(wrapper: str) -> None:
+    """Promise 4: after a signal there is nothing to try again."""
+    ran = 0
+
+    async def ask() -> str:
+        nonlocal ran
+        ran += 1
+        return str(interrupt("why?"))
+
+    swallow = Swallow()
+    with pytest.raises(CallsInterrupted):
+        await ToolNode([make(ask)], **options_of(wrapper, swallow)).ainvoke([calls("ask")])
+    assert ran == 1
+
+
+@pytest.mark.real_clock
+@pytest.mark.parametrize("wrapper", WRAPPERS)
+async def test_an_interrupt_reaches_the_caller_and_its_answer_the_tool(wrapper: str) -> None:
+    """Promise 4: `interrupt()` itself, through every wrapper, and resumed through it."""
+
+    async def ask() -> str:
+        return f"because {interrupt('why?')}"
+
+    swallow = Swallow()
+    node = ToolNode([make(ask)], handle_tool_errors=True, **options_of(wrapper, swallow))
+    with anyio.fail_after(10):
+        with pytest.raises(CallsInterrupted) as caught:
+            await node.ainvoke([calls("ask")])
+        assert [question.value for question in caught.value.interrupts] == ["why?"]
+        (message,) = await node.ainvoke([calls("ask")], ledger=caught.value.ledger, resume="I say so")
+    assert (message.content, message.status) == ("because I say so", "success")
+
+
+@pytest.mark.real_clock
+@pytest.mark.parametrize("sync", [False, True], ids=["async", "sync"])
+async def test_a_wrapper_may_ask_itself(sync: bool) -> None:
+    """Promise 4: a question of the wrapper passes as well, and its answer comes back to it."""
+    rec = Recorder()
+
+    def approved(request: Any, execute: Callable[[Any], Any]) -> Any:
+        return execute(request) if interrupt("may I?") == "yes" else swallowed(request)
+
+    async def aapproved(request: Any, execute: Callable[[Any], Any]) -> Any:
+        return await execute(request) if interrupt("may I?") == "yes" else swallowed(request)
+
+    wrapper = {"wrap_tool_call": approved} if sync else {"awrap_tool_call": aapproved}
+    node = ToolNode([rec.tool("act")], handle_tool_errors=True, **wrapper)
+    with anyio.fail_after(10):
+        for answer, result, runs in (("no", "swallowed", 0), ("yes", "act", 1)):
+            with pytest.raises(CallsInterrupted) as caught:
+                await node.ainvoke([calls("act")])
+            assert rec.events == []
+            (message,) = await node.ainvoke([calls("act")], ledger=caught.value.ledger, resume=answer)
+            assert (message.content, rec.count("started")) == (result, runs)
+
+
+class Answer(BaseModel):
+    ok: bool
+
+
+@pytest.mark.real_clock
+@pytest.mark.parametrize("wrapper", WRAPPERS)
+async def test_a_wrong_answer_is_told_to_who_gave_it(wrapper: str) -> None:
+    """Promise 4: a `ValidationError` of an answer is no invalid argument, and no error for the model."""
+
+    async def ask() -> str:
+        return str(interrupt("ok?", response_schema=Answer).ok)
+
+    swallow = Swallow()
+    node = ToolNode([make(ask)], handle_tool_errors=True, **options_of(wrapper, swallow))
+    with anyio.fail_after(10):
+        with pytest.raises(CallsInterrupted) as caught:
+            await node.ainvoke([calls("ask")])
+        ledger = caught.value.ledger
+        with pytest.raises(ValidationError) as wrong:
+            await node.ainvoke([calls("ask")], ledger=ledger, resume={"ok": "perhaps"})
+        assert is_invalid_resume(wrong.value)
+        (message,) = await node.ainvoke([calls("ask")], ledger=ledger, resume={"ok": True})
+    assert message.content == "True"
+
+
+@pytest.mark.parametrize("handling", HANDLING)
+@pytest.mark.parametrize("wrapper", ["none", "awrap_tool_call", "translating", "retrying"])
+async def test_cancellation_passes_error_handling_and_wrappers(handling: str, wrapper: str) -> None:
+    """Promise 4: the caller's cancellation arrives at the tool and comes back as nothing else."""
+    rec = Recorder()
+    swallow = Swallow()
+    node = ToolNode(
+        [rec.tool("slow", seconds=100)], handle_tool_errors=HANDLING[handling], **options_of(wrapper, swallow)
+    )
+    finished = False
+    with anyio.fail_after(60), anyio.move_on_after(3) as scope:
+        await node.ainvoke([calls("slow", "slow")])
+        finished = True
+    assert scope.cancelled_caught
+    assert not finished
+    assert swallow.seen == []
+    assert (rec.count("started"), rec.count("cancelled"), rec.running) == (2, 2, 0)
+
+
+@pytest.mark.real_clock
+@pytest.mark.parametrize("kind", ["wrap_tool_call", "middleware"])
+async def test_cancellation_passes_sync_wrappers(kind: str) -> None:
+    """Promise 4: also where the wrapper sits in a thread and catches what its call gives."""
+    rec = Recorder()
+    node = ToolNode([rec.tool("slow", seconds=100)], handle_tool_errors=True, **options_of(kind, Swallow()))
+    began = time.monotonic()
+    with anyio.fail_after(20), anyio.move_on_after(0.2) as scope:
+        await node.ainvoke([calls("slow")])
+    assert scope.cancelled_caught
+    assert time.monotonic() - began < 5
+    assert (rec.count("cancelled"), rec.running) == (1, 0)
+
+
+@pytest.mark.backends("asyncio")
+async def test_a_native_cancellation_passes_as_such() -> None:
+    """Promise 4: `task.cancel()` of asyncio, which is what LangGraph uses, is a cancellation for the caller."""
+    rec = Recorder()
+    node = ToolNode([rec.tool("slow", hang=True)], handle_tool_errors=True, awrap_tool_call=Swallow().asynchronous)
+    task = asyncio.ensure_future(node.ainvoke([calls("slow")]))
+    await anyio.sleep(1)
+    task.cancel()
+    with anyio.fail_after(60), pytest.raises(asyncio.CancelledError):
+        await task
+    assert (rec.count("cancelled"), rec.running) == (1, 0)
+
+
+async def test_the_siblings_of_an_interrupt_finish() -> None:
+    """Promise 4: a signal is no failure, so nobody else is cancelled for it."""
+    rec = Recorder()
+
+    async def ask() -> str:
+        return str(interrupt("why?"))
+
+    node = ToolNode([make(ask), rec.tool("slow", seconds=5)])
+    with anyio.fail_after(60), pytest.raises(CallsInterrupted):
+        await node.ainvoke([calls("slow", "ask", "slow")])
+    assert (rec.count("finished", "slow"), rec.count("cancelled")) == (2, 0)
+
+
+async def test_a_real_error_wins_over_a_question() -> None:
+    """Promise 4: an error that nobody handles ends the batch; the question is asked again in the next run."""
+    rec = Recorder()
+
+    async def ask() -> str:
+        return str(interrupt("why?"))
+
+    node = ToolNode([make(ask), rec.tool("boom", seconds=1, raises=KeyError("no"), times=1)])
+    ledger: dict[str, Any] = {}
+    with anyio.fail_after(60):
+        with pytest.raises(KeyError):
+            await node.ainvoke([calls("ask", "boom")], ledger=ledger)
+        with pytest.raises(CallsInterrupted) as caught:
+            await node.ainvoke([calls("ask", "boom")], ledger=ledger)
+        messages = await node.ainvoke([calls("ask", "boom")], ledger=caught.value.ledger, resume="so")
+    assert [message.content for message in messages] == ["so", "boom"]

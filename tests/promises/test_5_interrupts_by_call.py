@@ -1,0 +1,442 @@
+"""Promise 5, outside a graph: all questions of a batch come together, and answers go to who asked."""
+
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+import anyio
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from langchain_core.tools import StructuredTool
+from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
+from langgraph.errors import GraphInterrupt, UnknownInterruptError, is_invalid_resume
+from langgraph.types import Interrupt, interrupt
+from pydantic import BaseModel, ValidationError
+
+from callboard import CallsInterrupted, ToolNode
+from callboard.testing import Recorder, calls, tool_call
+
+
+class Boom(Exception):
+    """An error that a test raises."""
+
+
+class Asking:
+    """Makes tools that ask questions, and counts how often each of their calls runs."""
+
+    def __init__(self) -> None:
+        self.runs: Counter[str] = Counter()
+        self.ends: Counter[str] = Counter()
+
+    def body(self, who: str, questions: int) -> str:
+        self.runs[who] += 1
+        answers = [interrupt(f"{who}?{number}") for number in range(questions)]
+        self.ends[who] += 1
+        return f"{who} got {answers}"
+
+    def tool(self, name: str = "ask", *, seconds: Callable[[str], float] = lambda _: 0.0) -> StructuredTool:
+        async def ask(who: str, questions: int = 1) -> str:
+            await anyio.sleep(seconds(who))
+            return self.body(who, questions)
+
+        return StructuredTool.from_function(coroutine=ask, name=name, description="Asks.")
+
+    def sync_tool(self, name: str = "ask") -> StructuredTool:
+        return StructuredTool.from_function(func=self.body, name=name, description="Asks.")
+
+
+def asks(*questions: tuple[str, int]) -> Any:
+    """A message whose calls ask so many questions each."""
+    return calls(*(tool_call("ask", f"id-{who}", who=who, questions=number) for who, number in questions))
+
+
+async def interrupted(node: ToolNode, asked: Any, **options: Any) -> CallsInterrupted:
+    with pytest.raises(CallsInterrupted) as caught:
+        await node.ainvoke(asked, **options)
+    return caught.value
+
+
+def ids(waiting: CallsInterrupted) -> dict[Any, str]:
+    return {question.value: question.id for question in waiting.interrupts}
+
+
+def texts(messages: Any) -> list[str]:
+    return [message.content for message in messages]
+
+
+@pytest.fixture(params=["async", pytest.param("sync", marks=pytest.mark.real_clock)])
+def kind(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+async def test_all_questions_come_together_each_with_an_id_of_its_own() -> None:
+    """Promise 5: LangGraph shows one of them."""
+    asking, rec = Asking(), Recorder()
+    node = ToolNode([asking.tool(), rec.tool("plain")])
+    message = calls(*asks(("a", 1), ("b", 1)).tool_calls, tool_call("plain", "id-p"))
+    waiting = await interrupted(node, [message])
+    assert isinstance(waiting, GraphInterrupt)
+    assert [question.value for question in waiting.interrupts] == ["a?0", "b?0"]
+    assert waiting.args[0] == waiting.interrupts
+    assert len(set(ids(waiting).values())) == 2
+    assert rec.count("finished", "plain") == 1
+
+
+async def test_questions_come_in_call_order_whoever_asks_first() -> None:
+    asking = Asking()
+    node = ToolNode([asking.tool(seconds=lambda who: {"a": 3, "b": 2, "c": 1}[who])])
+    waiting = await interrupted(node, [asks(("a", 1), ("b", 1), ("c", 1))])
+    assert [question.value for question in waiting.interrupts] == ["a?0", "b?0", "c?0"]
+
+
+async def test_all_answers_at_once() -> None:
+    """Promise 5: two runs of a body that asked, one of a body that did not."""
+    asking, rec = Asking(), Recorder()
+    node = ToolNode([asking.tool(), rec.tool("plain", seconds=1)])
+    asked = [calls(*asks(("a", 1), ("b", 1)).tool_calls, tool_call("plain", "id-p"))]
+    waiting = await interrupted(node, asked)
+    named = ids(waiting)
+    answers = {named["b?0"]: "B", named["a?0"]: "A"}
+    messages = await node.ainvoke(asked, ledger=waiting.ledger, resume=answers)
+    assert texts(messages) == ["a got ['A']", "b got ['B']", "plain"]
+    assert asking.runs == {"a": 2, "b": 2}
+    assert rec.count("started", "plain") == 1
+
+
+async def test_one_answer_at_a_time_in_the_other_order() -> None:
+    """Promise 5: a call that is not answered does not run; one that has finished does not either."""
+    asking = Asking()
+    node = ToolNode([asking.tool()])
+    asked = [asks(("a", 1), ("b", 1), ("c", 1))]
+    waiting = await interrupted(node, asked)
+    first = ids(waiting)
+    waiting = await interrupted(node, asked, ledger=waiting.ledger, resume={first["c?0"]: "C"})
+    assert [question.value for question in waiting.interrupts] == ["a?0", "b?0"]
+    assert {question.id for question in waiting.interrupts} == {first["a?0"], first["b?0"]}
+    assert asking.runs == {"a": 1, "b": 1, "c": 2}
+    waiting = await interrupted(node, asked, ledger=waiting.ledger, resume={first["b?0"]: "B"})
+    assert asking.runs == {"a": 1, "b": 2, "c": 2}
+    messages = await node.ainvoke(asked, ledger=waiting.ledger, resume="A")
+    assert texts(messages) == ["a got ['A']", "b got ['B']", "c got ['C']"]
+    assert asking.runs == {"a": 2, "b": 2, "c": 2}
+
+
+async def test_without_an_answer_nothing_runs_and_the_same_questions_come_again() -> None:
+    """Promise 5: an unanswered call does not run again until answered."""
+    asking = Asking()
+    node = ToolNode([asking.tool()])
+    asked = [asks(("a", 1), ("b", 2))]
+    waiting = await interrupted(node, asked)
+    again = await interrupted(node, asked, ledger=waiting.ledger)
+    assert again.interrupts == waiting.interrupts
+    assert asking.runs == {"a": 1, "b": 1}
+    anew = await interrupted(node, asked)
+    assert anew.interrupts == waiting.interrupts
+    assert asking.runs == {"a": 2, "b": 2}
+
+
+async def test_several_questions_in_one_tool_come_one_after_the_other() -> None:
+    """Promise 5: each has its own id, and earlier answers are kept."""
+    asking = Asking()
+    node = ToolNode([asking.tool()])
+    asked = [asks(("a", 3), ("b", 1))]
+    waiting = await interrupted(node, asked)
+    seen = list(ids(waiting).values())
+    for number in range(3):
+        assert ids(waiting).keys() == {f"a?{number}", "b?0"}
+        question = ids(waiting)[f"a?{number}"]
+        waiting = await interrupted(node, asked, ledger=waiting.ledger, resume={question: number})
+        seen += [i for i in ids(waiting).values() if i not in seen]
+    assert len(seen) == 4
+    assert asking.runs == {"a": 4, "b": 1}
+    messages = await node.ainvoke(asked, ledger=waiting.ledger, resume="B")
+    assert texts(messages) == ["a got [0, 1, 2]", "b got ['B']"]
+
+
+@pytest.mark.parametrize("answer", [None, False, 0, "", [], {}, {"a": 1}, ["x"]], ids=repr)
+async def test_any_value_is_an_answer_by_id(answer: Any) -> None:
+    """Promise 5: what is false is an answer too, `None` included."""
+    asking = Asking()
+    node = ToolNode([asking.tool()])
+    asked = [asks(("a", 1), ("b", 1))]
+    waiting = await interrupted(node, asked)
+    answers = dict.fromkeys(ids(waiting).values(), answer)
+    messages = await node.ainvoke(asked, ledger=waiting.ledger, resume=answers)
+    assert texts(messages) == [f"a got [{answer!r}]", f"b got [{answer!r}]"]
+
+
+@pytest.mark.parametrize("answer", [False, 0, "", [], {"a": 1}, {"ok": True, "note": "x"}], ids=repr)
+async def test_a_plain_answer_goes_to_the_only_question(answer: Any) -> None:
+    asking = Asking()
+    node = ToolNode([asking.tool()])
+    waiting = await interrupted(node, [asks(("a", 1))])
+    messages = await node.ainvoke([asks(("a", 1))], ledger=waiting.ledger, resume=answer)
+    assert texts(messages) == [f"a got [{answer!r}]"]
+
+
+@pytest.mark.real_clock
+async def test_sync_tools_ask_from_their_threads() -> None:
+    """Promise 5: all of it, in worker threads."""
+    asking = Asking()
+    node = ToolNode([asking.sync_tool()])
+    asked = [asks(("a", 2), ("b", 1), ("c", 0))]
+    with anyio.fail_after(10):
+        waiting = await interrupted(node, asked)
+        first = ids(waiting)
+        answers = {first["a?0"]: 1, first["b?0"]: "B"}
+        waiting = await interrupted(node, asked, ledger=waiting.ledger, resume=answers)
+        messages = await node.ainvoke(asked, ledger=waiting.ledger, resume=2)
+    assert texts(messages) == ["a got [1, 2]", "b got ['B']", "c got []"]
+    assert asking.runs == {"a": 3, "b": 2, "c": 1}
+
+
+async def test_calls_that_share_an_id_have_questions_of_their_own() -> None:
+    """Promise 5: the answer finds its call although the model repeated the id."""
+    asking = Asking()
+    node = ToolNode([asking.tool()])
+    asked = [calls(tool_call("ask", "same", who="a"), tool_call("ask", "same", who="b"))]
+    with pytest.warns(UserWarning, match="same"):
+        waiting = await interrupted(node, asked)
+        named = ids(waiting)
+        waiting = await interrupted(node, asked, ledger=waiting.ledger, resume={named["b?0"]: "B"})
+        messages = await node.ainvoke(asked, ledger=waiting.ledger, resume={named["a?0"]: "A"})
+    assert texts(messages) == ["a got ['A']", "b got ['B']"]
+
+
+class Decision(BaseModel):
+    approve: bool
+
+
+async def test_a_wrong_answer_harms_nobody_and_may_be_given_again() -> None:
+    """Promise 5: `response_schema` refuses it; the right answers of the same resume are kept."""
+    asking = Asking()
+
+    async def decide() -> str:
+        asking.runs["decide"] += 1
+        return f"approved {interrupt('approve?', response_schema=Decision).approve}"
+
+    node = ToolNode([asking.tool(), StructuredTool.from_function(coroutine=decide, description="Decides.")])
+    asked = [calls(*asks(("a", 1)).tool_calls, tool_call("decide", "id-d"), *asks(("b", 1)).tool_calls)]
+    waiting = await interrupted(node, asked)
+    named, ledger = ids(waiting), waiting.ledger
+    answers = {named["a?0"]: "A", named["approve?"]: "perhaps"}
+    with pytest.raises(ValidationError) as wrong:
+        await node.ainvoke(asked, ledger=ledger, resume=answers)
+    assert is_invalid_resume(wrong.value)
+    waiting = await interrupted(node, asked, ledger=ledger, resume={named["approve?"]: {"approve": True}})
+    assert [question.id for question in waiting.interrupts] == [named["b?0"]]
+    messages = await node.ainvoke(asked, ledger=waiting.ledger, resume="B")
+    assert texts(messages) == ["a got ['A']", "approved True", "b got ['B']"]
+    assert asking.runs == {"a": 2, "b": 2, "decide": 3}
+
+
+async def test_answers_that_fit_no_question_are_refused_before_anything_runs() -> None:
+    """Promise 5: a wrong id, one that was used up, a plain answer to two questions, any to none."""
+    asking = Asking()
+    node = ToolNode([asking.tool()])
+    asked = [asks(("a", 1), ("b", 1))]
+    waiting = await interrupted(node, asked)
+    named = ids(waiting)
+    runs = asking.runs.copy()
+
+    async def refused(ledger: Any, resume: Any) -> UnknownInterruptError:
+        with pytest.raises(UnknownInterruptError) as caught:
+            await node.ainvoke(asked, ledger=ledger, resume=resume)
+        return caught.value
+
+    error = await refused(waiting.ledger, {"f" * 32: "x"})
+    assert (error.reason, error.interrupt_ids) == ("not_pending", ("f" * 32,))
+    assert set(error.pending_ids) == set(named.values())
+    error = await refused(waiting.ledger, {named["a?0"]: "A", "f" * 32: "x"})
+    assert error.interrupt_ids == ("f" * 32,)
+    assert (await refused(waiting.ledger, "both")).reason == "ambiguous"
+    assert (await refused(None, {named["a?0"]: "A"})).reason == "not_pending"
+    assert (await refused(None, "A")).reason == "not_pending"
+    assert asking.runs == runs
+    waiting = await interrupted(node, asked, ledger=waiting.ledger, resume={named["a?0"]: "A"})
+    error = await refused(waiting.ledger, {named["a?0"]: "again"})
+    assert error.interrupt_ids == (named["a?0"],)
+
+
+async def test_a_ledger_of_other_calls_is_refused() -> None:
+    asking = Asking()
+    node = ToolNode([asking.tool()])
+    waiting = await interrupted(node, [asks(("a", 1))])
+    with pytest.raises(ValueError, match="id-b"):
+        await node.ainvoke([asks(("b", 1))], ledger=waiting.ledger, resume="A")
+    assert asking.runs == {"a": 1}
+
+
+async def test_the_ledger_survives_langgraphs_serializer() -> None:
+    """Promise 5: it may wait in a database, for as long as a person needs."""
+    asking, rec = Asking(), Recorder()
+    node = ToolNode([asking.tool(), rec.tool("plain", returns={"rows": [1, 2]})])
+    asked = [calls(*asks(("a", 2), ("b", 1)).tool_calls, tool_call("plain", "id-p"))]
+    serde = JsonPlusSerializer()
+
+    def stored(ledger: Any) -> Any:
+        return serde.loads_typed(serde.dumps_typed(ledger))
+
+    waiting = await interrupted(node, asked)
+    named = ids(waiting)
+    waiting = await interrupted(node, asked, ledger=stored(waiting.ledger), resume={named["a?0"]: 1})
+    answers = {ids(waiting)["a?1"]: 2, named["b?0"]: {"deep": [None]}}
+    messages = await node.ainvoke(asked, ledger=stored(waiting.ledger), resume=answers)
+    assert texts(messages) == ["a got [1, 2]", "b got [{'deep': [None]}]", '{"rows": [1, 2]}']
+    assert rec.count("started", "plain") == 1
+
+
+async def test_a_ledger_may_be_used_twice() -> None:
+    """Promise 5: what a `CallsInterrupted` carries is the caller's to copy; two copies do not mix."""
+    asking = Asking()
+    node = ToolNode([asking.tool()])
+    asked = [asks(("a", 1))]
+    waiting = await interrupted(node, asked)
+    serde = JsonPlusSerializer()
+    copy = serde.loads_typed(serde.dumps_typed(waiting.ledger))
+    assert texts(await node.ainvoke(asked, ledger=waiting.ledger, resume="one")) == ["a got ['one']"]
+    assert texts(await node.ainvoke(asked, ledger=copy, resume="two")) == ["a got ['two']"]
+
+
+async def test_a_tool_that_asks_in_a_nested_node_asks_through_the_outer_one() -> None:
+    """Promise 5: a batch inside a call; its questions are those of the outer batch."""
+    asking, rec = Asking(), Recorder()
+    inner = ToolNode([asking.tool(), rec.tool("plain")])
+
+    async def outer(name: str) -> str:
+        asking.runs[name] += 1
+        message = calls(
+            tool_call("ask", "in-1", who=f"{name}1"),
+            tool_call("plain", "in-2", query=name),
+            tool_call("ask", "in-3", who=f"{name}2"),
+        )
+        return " and ".join(texts(await inner.ainvoke([message])))
+
+    node = ToolNode([StructuredTool.from_function(coroutine=outer, description="Delegates.")])
+    asked = [calls(("outer", {"name": "x"}), ("outer", {"name": "y"}))]
+    with anyio.fail_after(60):
+        waiting = await interrupted(node, asked)
+        named = ids(waiting)
+        assert list(named) == ["x1?0", "x2?0", "y1?0", "y2?0"]
+        assert len(set(named.values())) == 4
+        answers = {named["x2?0"]: "X2", named["y1?0"]: "Y1"}
+        waiting = await interrupted(node, asked, ledger=waiting.ledger, resume=answers)
+        assert ids(waiting) == {"x1?0": named["x1?0"], "y2?0": named["y2?0"]}
+        answers = {named["x1?0"]: "X1", named["y2?0"]: "Y2"}
+        messages = await node.ainvoke(asked, ledger=waiting.ledger, resume=answers)
+    assert texts(messages) == ["x1 got ['X1'] and x and x2 got ['X2']", "y1 got ['Y1'] and y and y2 got ['Y2']"]
+    assert asking.ends == {"x1": 1, "x2": 1, "y1": 1, "y2": 1}
+
+
+async def test_a_nested_node_keeps_what_it_finished() -> None:
+    """Promise 5: inside a call, too, finished siblings do not run again."""
+    asking, rec = Asking(), Recorder()
+    inner = ToolNode([asking.tool(), rec.tool("plain")])
+
+    async def outer() -> str:
+        message = calls(
+            tool_call("ask", "in-1", who="a"), tool_call("plain", "in-2"), tool_call("ask", "in-3", who="b")
+        )
+        return " and ".join(texts(await inner.ainvoke([message])))
+
+    node = ToolNode([StructuredTool.from_function(coroutine=outer, description="Delegates.")])
+    waiting = await interrupted(node, [calls("outer")])
+    named = ids(waiting)
+    waiting = await interrupted(node, [calls("outer")], ledger=waiting.ledger, resume={named["b?0"]: "B"})
+    await node.ainvoke([calls("outer")], ledger=waiting.ledger, resume={named["a?0"]: "A"})
+    assert asking.ends == {"a": 1, "b": 1}
+    assert asking.runs == {"a": 2, "b": 2}
+    assert rec.count("started", "plain") == 1
+
+
+async def test_an_own_question_before_and_after_a_nested_batch() -> None:
+    """Promise 5: the tool asks, its batch asks, the tool asks again."""
+    asking = Asking()
+    inner = ToolNode([asking.tool()])
+
+    async def outer() -> str:
+        before = interrupt("before?")
+        messages = await inner.ainvoke([asks(("a", 1), ("b", 1))])
+        after = interrupt("after?")
+        return f"{before} {texts(messages)} {after}"
+
+    node = ToolNode([StructuredTool.from_function(coroutine=outer, description="Asks around.")])
+    asked = [calls("outer")]
+    waiting = await interrupted(node, asked)
+    waiting = await interrupted(node, asked, ledger=waiting.ledger, resume="first")
+    named = ids(waiting)
+    assert list(named) == ["a?0", "b?0"]
+    waiting = await interrupted(node, asked, ledger=waiting.ledger, resume={named["b?0"]: "B"})
+    waiting = await interrupted(node, asked, ledger=waiting.ledger, resume={named["a?0"]: "A"})
+    assert list(ids(waiting)) == ["after?"]
+    (message,) = await node.ainvoke(asked, ledger=waiting.ledger, resume="last")
+    assert message.content == """first ["a got ['A']", "b got ['B']"] last"""
+    assert asking.ends == {"a": 1, "b": 1}
+
+
+async def test_a_retry_of_the_run_after_an_error_keeps_answers_and_results() -> None:
+    """Promise 5: an error in one call loses nothing of the others."""
+    asking, rec = Asking(), Recorder()
+    node = ToolNode([asking.tool(), rec.tool("boom", seconds=2, raises=Boom("no"), times=1)])
+    asked = [calls(*asks(("a", 1), ("b", 2)).tool_calls, tool_call("boom", "id-x"))]
+    ledger: dict[str, Any] = {}
+    with anyio.fail_after(60):
+        with pytest.raises(Boom):
+            await node.ainvoke(asked, ledger=ledger)
+        waiting = await interrupted(node, asked, ledger=ledger)
+        assert asking.runs == {"a": 1, "b": 1}
+        named = ids(waiting)
+        answers = {named["a?0"]: "A", named["b?0"]: 1}
+        waiting = await interrupted(node, asked, ledger=waiting.ledger, resume=answers)
+        messages = await node.ainvoke(asked, ledger=waiting.ledger, resume=2)
+    assert texts(messages) == ["a got ['A']", "b got [1, 2]", "boom"]
+    assert rec.count("started", "boom") == 2
+
+
+def test_from_sync_code() -> None:
+    """Promise 5: `invoke` raises the same and takes the same."""
+    asking = Asking()
+    node = ToolNode([asking.tool()])
+    asked = [asks(("a", 1), ("b", 1))]
+    with pytest.raises(CallsInterrupted) as caught:
+        node.invoke(asked)
+    named = ids(caught.value)
+    messages = node.invoke(asked, ledger=caught.value.ledger, resume={named["b?0"]: "B", named["a?0"]: "A"})
+    assert texts(messages) == ["a got ['A']", "b got ['B']"]
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(data=st.data(), counts=st.lists(st.integers(0, 3), min_size=1, max_size=4))
+async def test_any_answers_in_any_order_reach_who_asked_and_bodies_run_no_more_than_they_must(
+    data: st.DataObject, counts: list[int]
+) -> None:
+    """Promise 5: whoever asks how many questions, answered in whatever portions."""
+    asking = Asking()
+    delays = data.draw(st.lists(st.integers(0, 3), min_size=len(counts), max_size=len(counts)))
+    node = ToolNode([asking.tool(seconds=lambda who: float(delays[int(who)]))])
+    asked = [asks(*((str(who), number) for who, number in enumerate(counts)))]
+    serde = JsonPlusSerializer()
+    ledger: Any = None
+    resume: Any = None
+    seen: dict[Any, str] = {}
+    expected: Counter[str] = Counter({str(who): 1 for who in range(len(counts))})
+    messages: Any = None
+    while messages is None:
+        try:
+            with anyio.fail_after(600):
+                messages = await node.ainvoke(asked, ledger=ledger, resume=resume)
+        except CallsInterrupted as waiting:
+            assert asking.runs == expected
+            for question in waiting.interrupts:
+                assert seen.setdefault(question.value, question.id) == question.id
+            ledger = serde.loads_typed(serde.dumps_typed(waiting.ledger))
+            open_now: list[Interrupt] = list(waiting.interrupts)
+            chosen = data.draw(st.lists(st.sampled_from(range(len(open_now))), min_size=1, unique=True))
+            resume = {open_now[place].id: f"to {open_now[place].value}" for place in chosen}
+            expected.update(str(open_now[place].value).partition("?")[0] for place in chosen)
+    assert asking.runs == expected == {str(who): number + 1 for who, number in enumerate(counts)}
+    assert len(set(seen.values())) == sum(counts)
+    assert texts(messages) == [
+        f"{who} got {[f'to {who}?{question}' for question in range(number)]}" for who, number in enumerate(counts)
+    ]

@@ -1,0 +1,782 @@
+"""Promise 5, in LangGraph's graphs: all questions of a batch, answered by call, through its checkpoints."""
+
+import asyncio
+import sqlite3
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated, Any
+
+import pytest
+from langchain_core.messages import AIMessage, AnyMessage, HumanMessage, ToolMessage
+from langchain_core.runnables import RunnableConfig
+from langchain_core.tools import StructuredTool
+from langgraph.checkpoint.memory import InMemorySaver
+from langgraph.checkpoint.sqlite import SqliteSaver
+from langgraph.checkpoint.sqlite.aio import AsyncSqliteSaver
+from langgraph.errors import UnknownInterruptError, is_invalid_resume
+from langgraph.graph import END, START, StateGraph
+from langgraph.graph.message import add_messages
+from langgraph.prebuilt import ToolNode as LangGraphToolNode
+from langgraph.prebuilt import create_react_agent as langgraph_react_agent
+from langgraph.types import Command, RetryPolicy, Send, interrupt
+from pydantic import BaseModel, ValidationError
+from typing_extensions import TypedDict
+
+from callboard import ToolNode
+from callboard.testing import ScriptedModel, calls, tool_call
+
+
+class Boom(Exception):
+    """An error that a test raises."""
+
+
+class State(TypedDict, total=False):
+    messages: Annotated[list[AnyMessage], add_messages]
+    notes: Annotated[list[str], lambda old, new: [*old, *new]]
+
+
+class Asking:
+    """Makes tools that ask, or not, and counts how often each of their calls runs."""
+
+    def __init__(self) -> None:
+        self.runs: Counter[str] = Counter()
+
+    def tool(self, *, sync: bool = False, seconds: Callable[[str], float] = lambda _: 0.0) -> StructuredTool:
+        def ask(who: str, questions: int = 1) -> str:
+            self.runs[who] += 1
+            return f"{who} got {[interrupt(f'{who}?{number}') for number in range(questions)]}"
+
+        async def aask(who: str, questions: int = 1) -> str:
+            await asyncio.sleep(seconds(who))
+            return ask(who, questions)
+
+        if sync:
+            return StructuredTool.from_function(func=ask, name="ask", description="Asks.")
+        return StructuredTool.from_function(coroutine=aask, name="ask", description="Asks.")
+
+    def boom(self, times: int = 1) -> StructuredTool:
+        async def boom() -> str:
+            self.runs["boom"] += 1
+            await asyncio.sleep(0.05)
+            if self.runs["boom"] <= times:
+                raise Boom("no")
+            return "no boom"
+
+        return StructuredTool.from_function(coroutine=boom, name="boom", description="Fails.")
+
+
+def asks(*questions: tuple[str, int], message_id: str = "ai-1") -> AIMessage:
+    message = calls(*(tool_call("ask", f"id-{who}", who=who, questions=number) for who, number in questions))
+    message.id = message_id
+    return message
+
+
+def starting(*questions: tuple[str, int]) -> dict[str, Any]:
+    return {"messages": [HumanMessage("go", id="h-1"), asks(*questions)]}
+
+
+def results(state: Any) -> list[str]:
+    return [message.content for message in state["messages"] if isinstance(message, ToolMessage)]
+
+
+def graph_of(node: Any, saver: Any, **options: Any) -> Any:
+    builder: Any = StateGraph(State)
+    # A function that uses a tool node is a node of its own, under a name of its own.
+    name = "tools" if isinstance(node, LangGraphToolNode) else "work"
+    builder.add_node(name, node, **options)
+    builder.add_edge(START, name)
+    return builder.compile(checkpointer=saver)
+
+
+@contextmanager
+def sync_runner(saver: Any) -> Iterator[Callable[..., Any]]:
+    def run(build: Callable[[Any], Any], value: Any, **conf: Any) -> Any:
+        return build(saver).invoke(value, {"configurable": {"thread_id": "t", **conf}})
+
+    yield run
+
+
+@contextmanager
+def async_runner(make: Callable[[], Any]) -> Iterator[Callable[..., Any]]:
+    def run(build: Callable[[Any], Any], value: Any, **conf: Any) -> Any:
+        async def main() -> Any:
+            async with make() as saver:
+                return await build(saver).ainvoke(value, {"configurable": {"thread_id": "t", **conf}})
+
+        return asyncio.run(asyncio.wait_for(main(), 20))
+
+    yield run
+
+
+class _Same:
+    """An async context manager around a saver that lives on."""
+
+    def __init__(self, saver: Any) -> None:
+        self._saver = saver
+
+    async def __aenter__(self) -> Any:
+        return self._saver
+
+    async def __aexit__(self, *_: object) -> None:
+        pass
+
+
+Run = Callable[..., Any]
+
+
+@pytest.fixture(params=["memory invoke", "memory ainvoke", "sqlite invoke", "aiosqlite ainvoke"])
+def run(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Run]:
+    """Runs a graph once: with a saver in memory or in a file, that every run opens anew if it is async."""
+    path = tmp_path / "checkpoints.db"
+    if request.param == "memory invoke":
+        with sync_runner(InMemorySaver()) as runner:
+            yield runner
+    elif request.param == "memory ainvoke":
+        saver = InMemorySaver()
+        with async_runner(lambda: _Same(saver)) as runner:
+            yield runner
+    elif request.param == "sqlite invoke":
+        connection = sqlite3.connect(path, check_same_thread=False)
+        with sync_runner(SqliteSaver(connection)) as runner:
+            yield runner
+        connection.close()
+    else:
+        with async_runner(lambda: AsyncSqliteSaver.from_conn_string(str(path))) as runner:
+            yield runner
+
+
+@pytest.fixture
+def quick() -> Iterator[Run]:
+    """Runs a graph with a saver in memory."""
+    with sync_runner(InMemorySaver()) as runner:
+        yield runner
+
+
+def ids(state: Any) -> dict[Any, str]:
+    return {question.value: question.id for question in state.get("__interrupt__", ())}
+
+
+@pytest.mark.parametrize("sync", [False, True], ids=["async tools", "sync tools"])
+def test_answers_by_id_one_after_the_other(run: Run, sync: bool) -> None:
+    """Promise 5: any order; finished and unanswered calls do not run."""
+    asking = Asking()
+    node = ToolNode([asking.tool(sync=sync)])
+
+    def build(saver: Any) -> Any:
+        return graph_of(node, saver)
+
+    state = run(build, starting(("a", 1), ("b", 2), ("plain", 0), ("c", 1)))
+    named = ids(state)
+    assert list(named) == ["a?0", "b?0", "c?0"]
+    assert len(set(named.values())) == 3
+    state = run(build, Command(resume={named["c?0"]: "C"}))
+    assert ids(state) == {"a?0": named["a?0"], "b?0": named["b?0"]}
+    assert asking.runs == {"a": 1, "b": 1, "plain": 1, "c": 2}
+    state = run(build, Command(resume={named["b?0"]: 1}))
+    assert list(ids(state)) == ["a?0", "b?1"]
+    state = run(build, Command(resume={named["a?0"]: "A"}))
+    assert list(ids(state)) == ["b?1"]
+    state = run(build, Command(resume=2))
+    assert results(state) == ["a got ['A']", "b got [1, 2]", "plain got []", "c got ['C']"]
+    assert asking.runs == {"a": 2, "b": 3, "plain": 1, "c": 2}
+    assert ids(state) == {}
+
+
+def test_several_answers_in_one_resume(run: Run) -> None:
+    asking = Asking()
+    node = ToolNode([asking.tool()])
+
+    def build(saver: Any) -> Any:
+        return graph_of(node, saver)
+
+    named = ids(run(build, starting(("a", 1), ("b", 1), ("c", 1))))
+    state = run(build, Command(resume={named["c?0"]: "C", named["a?0"]: "A"}))
+    assert list(ids(state)) == ["b?0"]
+    state = run(build, Command(resume={named["b?0"]: "B"}))
+    assert results(state) == ["a got ['A']", "b got ['B']", "c got ['C']"]
+    assert asking.runs == {"a": 2, "b": 2, "c": 2}
+
+
+def test_the_timing_of_the_calls_does_not_change_who_gets_the_answer(quick: Run) -> None:
+    """Promise 5: LangGraph hands answers out in order of arrival, and so to the wrong call."""
+    asking = Asking()
+    first = ToolNode([asking.tool(seconds=lambda who: {"a": 0.0, "b": 0.1}[who])])
+    second = ToolNode([asking.tool(seconds=lambda who: {"a": 0.1, "b": 0.0}[who])])
+    named = ids(quick(lambda saver: graph_of(first, saver), starting(("a", 2), ("b", 2))))
+    answers = {named["a?0"]: "A", named["b?0"]: "B"}
+    named = ids(quick(lambda saver: graph_of(second, saver), Command(resume=answers)))
+    answers = {named["a?1"]: "AA", named["b?1"]: "BB"}
+    state = quick(lambda saver: graph_of(first, saver), Command(resume=answers))
+    assert results(state) == ["a got ['A', 'AA']", "b got ['B', 'BB']"]
+
+
+def test_an_id_that_is_not_open_changes_nothing(quick: Run) -> None:
+    """Promise 5: as in LangGraph, foreign ids are ignored unless resume is strict."""
+    asking = Asking()
+    node = ToolNode([asking.tool()])
+
+    def build(saver: Any) -> Any:
+        return graph_of(node, saver)
+
+    named = ids(quick(build, starting(("a", 1), ("b", 1))))
+    state = quick(build, Command(resume={"f" * 32: "x"}))
+    assert ids(state) == named
+    assert asking.runs == {"a": 1, "b": 1}
+
+
+def test_a_plain_answer_to_two_questions_is_refused_by_langgraph(quick: Run) -> None:
+    asking = Asking()
+    node = ToolNode([asking.tool()])
+
+    def build(saver: Any) -> Any:
+        return graph_of(node, saver)
+
+    named = ids(quick(build, starting(("a", 1), ("b", 1))))
+    with pytest.raises(RuntimeError, match="multiple pending interrupts"):
+        quick(build, Command(resume="x"))
+    assert asking.runs == {"a": 1, "b": 1}
+    state = quick(build, Command(resume={i: value for value, i in named.items()}))
+    assert results(state) == ["a got ['a?0']", "b got ['b?0']"]
+
+
+def test_strict_resume_knows_our_questions(run: Run) -> None:
+    """Promise 5: LangGraph's own check refuses unknown and used-up ids, and accepts ours."""
+    asking = Asking()
+    node = ToolNode([asking.tool()])
+    strict = {"__pregel_strict_resume": True}
+
+    def build(saver: Any) -> Any:
+        return graph_of(node, saver)
+
+    named = ids(run(build, starting(("a", 1), ("b", 2)), **strict))
+    for wrong in ({"f" * 32: "x"}, {named["a?0"]: "A", "f" * 32: "x"}, {}, "plain"):
+        with pytest.raises(UnknownInterruptError):
+            run(build, Command(resume=wrong), **strict)
+    state = run(build, Command(resume={named["b?0"]: 1}), **strict)
+    with pytest.raises(UnknownInterruptError):
+        run(build, Command(resume={named["b?0"]: "again"}), **strict)
+    answers = {named["a?0"]: "A", ids(state)["b?1"]: 2}
+    state = run(build, Command(resume=answers), **strict)
+    assert results(state) == ["a got ['A']", "b got [1, 2]"]
+    assert asking.runs == {"a": 2, "b": 3}
+
+
+def test_a_resume_without_an_answer_asks_the_same_again(run: Run) -> None:
+    """Promise 5: `invoke(None)` runs no call that waits."""
+    asking = Asking()
+    node = ToolNode([asking.tool()])
+
+    def build(saver: Any) -> Any:
+        return graph_of(node, saver)
+
+    named = ids(run(build, starting(("a", 1), ("plain", 0), ("b", 1))))
+    assert ids(run(build, None)) == named
+    assert asking.runs == {"a": 1, "plain": 1, "b": 1}
+
+
+@pytest.mark.xfail(reason="LangGraph keeps a plain answer until the next checkpoint, and offers it to every later run")
+def test_a_plain_answer_is_not_used_twice(quick: Run) -> None:
+    """Promise 5: in LangGraph the answer of the last resume also answers the next question."""
+    asking = Asking()
+    node = ToolNode([asking.tool()])
+
+    def build(saver: Any) -> Any:
+        return graph_of(node, saver)
+
+    quick(build, starting(("a", 2)))
+    assert list(ids(quick(build, Command(resume="first")))) == ["a?1"]
+    assert list(ids(quick(build, None))) == ["a?1"]
+    assert results(quick(build, Command(resume="second"))) == ["a got ['first', 'second']"]
+
+
+class Decision(BaseModel):
+    approve: bool
+
+
+def test_a_wrong_answer_may_be_given_again(run: Run) -> None:
+    """Promise 5: `response_schema` in a graph; the other answers of that resume are not lost."""
+    asking = Asking()
+
+    async def decide() -> str:
+        asking.runs["decide"] += 1
+        return f"approved {interrupt('approve?', response_schema=Decision).approve}"
+
+    node = ToolNode([asking.tool(), StructuredTool.from_function(coroutine=decide, description="Decides.")])
+    message = calls(*asks(("a", 1)).tool_calls, tool_call("decide", "id-d"))
+
+    def build(saver: Any) -> Any:
+        return graph_of(node, saver)
+
+    named = ids(run(build, {"messages": [message]}))
+    with pytest.raises(ValidationError) as wrong:
+        run(build, Command(resume={named["a?0"]: "A", named["approve?"]: "perhaps"}))
+    assert is_invalid_resume(wrong.value)
+    state = run(build, Command(resume={named["approve?"]: {"approve": True}}))
+    if ids(state):  # what came with the wrong answer need not have been kept, but must not be mixed up
+        assert ids(state) == {"a?0": named["a?0"]}
+        state = run(build, Command(resume={named["a?0"]: "A"}))
+    assert results(state) == ["a got ['A']", "approved True"]
+
+
+def around(node: ToolNode, log: Counter[str], *, before: bool, after: bool) -> Callable[..., Any]:
+    """A node function with a batch in it, and questions of its own."""
+
+    async def work(state: State, config: RunnableConfig) -> Any:
+        log["node"] += 1
+        notes = [f"before: {interrupt('before?')}"] if before else []
+        output = await node.ainvoke(state, config)
+        notes += [f"after: {interrupt('after?')}"] if after else []
+        return {**output, "notes": notes}
+
+    return work
+
+
+@pytest.mark.parametrize("quiet", [False, True], ids=["asking batch", "quiet batch"])
+@pytest.mark.parametrize(("before", "after"), [(True, False), (False, True), (True, True)])
+@pytest.mark.parametrize("how", ["plain", "by id"])
+def test_questions_of_the_node_around_a_batch(how: str, before: bool, after: bool, quiet: bool, tmp_path: Path) -> None:
+    """Promise 5: the node asks before and after its batch; each answer finds its question."""
+    asking, log = Asking(), Counter[str]()
+    work = around(ToolNode([asking.tool()]), log, before=before, after=after)
+    number = 0 if quiet else 1
+    saver_path = str(tmp_path / "c.db")
+    with async_runner(lambda: AsyncSqliteSaver.from_conn_string(saver_path)) as run:
+
+        def build(saver: Any) -> Any:
+            return graph_of(work, saver)
+
+        def answer(state: Any, question: str) -> Any:
+            assert list(ids(state)) == [question]
+            resume: Any = f"to {question}"
+            return run(build, Command(resume=resume if how == "plain" else {ids(state)[question]: resume}))
+
+        state = run(build, starting(("a", number), ("plain", 0), ("b", number)))
+        if before:
+            assert asking.runs == {}
+            state = answer(state, "before?")
+        if not quiet:
+            named = ids(state)
+            assert list(named) == ["a?0", "b?0"]
+            state = run(build, Command(resume={named["b?0"]: "B"}))
+            state = answer(state, "a?0")
+        if after:
+            state = answer(state, "after?")
+    expected = ["a got []", "plain got []", "b got []"]
+    if not quiet:
+        expected = ["a got ['to a?0']", "plain got []", "b got ['B']"]
+    assert results(state) == expected
+    assert state["notes"] == [f"{when}: to {when}?" for when, asked in (("before", before), ("after", after)) if asked]
+    assert asking.runs == {"a": number + 1, "plain": 1, "b": number + 1}
+
+
+def test_two_batches_in_one_node(run: Run) -> None:
+    """Promise 5: each keeps its own results, and its own questions."""
+    asking = Asking()
+    node = ToolNode([asking.tool()])
+
+    async def work(state: State, config: RunnableConfig) -> Any:
+        one = await node.ainvoke([asks(("a", 1), ("p", 0))], config)
+        two = await node.ainvoke([asks(("b", 1), ("q", 0), ("c", 1))], config)
+        return {"notes": [message.content for message in [*one, *two]]}
+
+    def build(saver: Any) -> Any:
+        return graph_of(_both(work), saver)
+
+    named = ids(run(build, {"messages": [HumanMessage("go")]}))
+    assert list(named) == ["a?0"]
+    state = run(build, Command(resume="A"))
+    named = ids(state)
+    assert list(named) == ["b?0", "c?0"]
+    assert ids(run(build, Command(resume={named["c?0"]: "C"}))) == {"b?0": named["b?0"]}
+    state = run(build, Command(resume={named["b?0"]: "B"}))
+    assert state["notes"] == ["a got ['A']", "p got []", "b got ['B']", "q got []", "c got ['C']"]
+    assert asking.runs == {"a": 2, "p": 1, "b": 2, "q": 1, "c": 2}
+
+
+def _both(work: Callable[..., Any]) -> Any:
+    """A node for `invoke` and `ainvoke`: LangGraph wants a sync function for the first."""
+    from langchain_core.runnables import RunnableLambda
+
+    def sync(state: State, config: RunnableConfig) -> Any:
+        return asyncio.run(work(state, config))
+
+    return RunnableLambda(sync, afunc=work)
+
+
+def test_a_retried_node_runs_what_failed_and_nothing_else(run: Run) -> None:
+    """Promise 5: LangGraph's `RetryPolicy` of the node; finished calls and answers are kept."""
+    asking = Asking()
+    node = ToolNode([asking.tool(), asking.boom(times=2)])
+    policy = RetryPolicy(initial_interval=0.01, jitter=False, max_attempts=3, retry_on=Boom)
+    message = calls(*asks(("plain", 0), ("a", 1)).tool_calls, tool_call("boom", "id-x"))
+
+    def build(saver: Any) -> Any:
+        return graph_of(node, saver, retry_policy=policy)
+
+    state = run(build, {"messages": [message]})
+    assert list(ids(state)) == ["a?0"]
+    assert asking.runs == {"plain": 1, "a": 1, "boom": 3}
+    state = run(build, Command(resume="A"))
+    assert results(state) == ["plain got []", "a got ['A']", "no boom"]
+    assert asking.runs == {"plain": 1, "a": 2, "boom": 3}
+
+
+def test_after_an_error_the_next_run_does_what_is_left(run: Run) -> None:
+    """Promise 5: a sibling fails, `invoke(None)` goes on; what had finished does not run again."""
+    asking = Asking()
+    node = ToolNode([asking.tool(), asking.boom()])
+    message = calls(*asks(("p", 0), ("a", 1), ("q", 0)).tool_calls, tool_call("boom", "id-x"))
+
+    def build(saver: Any) -> Any:
+        return graph_of(node, saver)
+
+    with pytest.raises(Boom):
+        run(build, {"messages": [message]})
+    assert asking.runs == {"p": 1, "a": 1, "q": 1, "boom": 1}
+    named = ids(run(build, None))
+    assert list(named) == ["a?0"]
+    state = run(build, Command(resume={named["a?0"]: "A"}))
+    assert results(state) == ["p got []", "a got ['A']", "q got []", "no boom"]
+    assert (asking.runs["p"], asking.runs["q"], asking.runs["boom"]) == (1, 1, 2)
+
+
+def subgraph_tool(log: Counter[str], *, sync: bool = False) -> StructuredTool:
+    """A compiled graph with two nodes, of which the second asks, as a tool that asks once more."""
+
+    def first(state: State) -> Any:
+        log["first"] += 1
+        return {"notes": ["first"]}
+
+    def second(state: State) -> Any:
+        log["second"] += 1
+        return {"notes": [f"second: {interrupt('inner?')}"]}
+
+    builder: Any = StateGraph(State)
+    builder.add_node("first", first)
+    builder.add_node("second", second)
+    builder.add_edge(START, "first")
+    builder.add_edge("first", "second")
+    inner = builder.compile()
+
+    async def delegate(who: str) -> str:
+        log[who] += 1
+        state = await inner.ainvoke({"notes": [who]})
+        return f"{state['notes']} {interrupt(f'{who}?')}"
+
+    def sync_delegate(who: str) -> str:
+        log[who] += 1
+        state = inner.invoke({"notes": [who]})
+        return f"{state['notes']} {interrupt(f'{who}?')}"
+
+    if sync:
+        return StructuredTool.from_function(func=sync_delegate, name="delegate", description="Runs a graph.")
+    return StructuredTool.from_function(coroutine=delegate, name="delegate", description="Runs a graph.")
+
+
+def skip_if_saver_has_no_such_calls(request: pytest.FixtureRequest, *, sync: bool) -> None:
+    """Below an async tool LangGraph calls its saver asynchronously, below a sync tool synchronously."""
+    kind = request.node.callspec.params["run"]
+    if kind == ("aiosqlite ainvoke" if sync else "sqlite invoke"):
+        pytest.skip(f"the saver of {kind!r} has no such calls")
+
+
+@pytest.mark.parametrize("sync", [False, True], ids=["async tool", "sync tool"])
+def test_a_graph_as_a_tool_asks_through_the_call(run: Run, sync: bool, request: pytest.FixtureRequest) -> None:
+    """Promise 5: the inner graph keeps its own checkpoints; its finished node does not run again."""
+    skip_if_saver_has_no_such_calls(request, sync=sync)
+    log = Counter[str]()
+    node = ToolNode([subgraph_tool(log, sync=sync)])
+    message = calls(tool_call("delegate", "id-x", who="x"), tool_call("delegate", "id-y", who="y"))
+
+    def build(saver: Any) -> Any:
+        return graph_of(node, saver)
+
+    state = run(build, {"messages": [message]})
+    questions = state["__interrupt__"]
+    assert [question.value for question in questions] == ["inner?", "inner?"]
+    assert questions[0].id != questions[1].id
+    state = run(build, Command(resume={questions[1].id: "Y inside"}))
+    named = ids(state)
+    assert list(named) == ["inner?", "y?"]
+    state = run(build, Command(resume={named["inner?"]: "X inside", named["y?"]: "Y"}))
+    state = run(build, Command(resume={ids(state)["x?"]: "X"}))
+    assert results(state) == ["['x', 'first', 'second: X inside'] X", "['y', 'first', 'second: Y inside'] Y"]
+    assert log["first"] == 2
+    assert log["second"] == 4
+
+
+def parent_of(tools: Any, saver: Any, log: Counter[str]) -> Any:
+    """A parent with a subgraph `team` that has our node, and a node `elsewhere`."""
+    team: Any = StateGraph(State)
+    team.add_node("tools", tools)
+    team.add_edge(START, "tools")
+
+    def elsewhere(state: State) -> Any:
+        log["elsewhere"] += 1
+        return {"notes": ["elsewhere"]}
+
+    builder: Any = StateGraph(State)
+    builder.add_node("team", team.compile())
+    builder.add_node("elsewhere", elsewhere)
+    builder.add_edge(START, "team")
+    return builder.compile(checkpointer=saver)
+
+
+def test_a_command_for_the_parent_from_a_graph_in_a_tool(run: Run, request: pytest.FixtureRequest) -> None:
+    """Promises 4 and 5: the parent of a graph in a tool is the graph of our node, as below LangGraph's own."""
+    skip_if_saver_has_no_such_calls(request, sync=False)
+    log = Counter[str]()
+
+    def leave(state: State) -> Any:
+        answer = interrupt("leave?")
+        return Command(graph=Command.PARENT, goto="elsewhere", update={"notes": [f"left: {answer}"]})
+
+    builder: Any = StateGraph(State)
+    builder.add_node("leave", leave)
+    builder.add_edge(START, "leave")
+    inner = builder.compile()
+
+    async def delegate() -> str:
+        await inner.ainvoke({"notes": []})
+        raise AssertionError("the graph has left")
+
+    node = ToolNode([StructuredTool.from_function(coroutine=delegate, description="Runs a graph.")])
+
+    builder = StateGraph(State)
+    builder.add_node("tools", node)
+
+    def elsewhere(state: State) -> Any:
+        log["elsewhere"] += 1
+        return {"notes": ["elsewhere"]}
+
+    builder.add_node("elsewhere", elsewhere)
+    builder.add_edge(START, "tools")
+    whole: Any = builder
+
+    def build(saver: Any) -> Any:
+        return whole.compile(checkpointer=saver)
+
+    state = run(build, {"messages": [calls("delegate")]})
+    assert list(ids(state)) == ["leave?"]
+    state = run(build, Command(resume="yes"))
+    assert state["notes"] == ["left: yes", "elsewhere"]
+    assert log["elsewhere"] == 1
+
+
+def test_questions_of_a_node_in_a_subgraph(run: Run) -> None:
+    """Promise 5: two levels of graphs, one saver."""
+    asking, log = Asking(), Counter[str]()
+    node = ToolNode([asking.tool()])
+
+    def build(saver: Any) -> Any:
+        return parent_of(node, saver, log)
+
+    named = ids(run(build, starting(("a", 1), ("p", 0), ("b", 1))))
+    assert list(named) == ["a?0", "b?0"]
+    state = run(build, Command(resume={named["b?0"]: "B"}))
+    assert ids(state) == {"a?0": named["a?0"]}
+    state = run(build, Command(resume="A"))
+    assert results(state) == ["a got ['A']", "p got []", "b got ['B']"]
+    assert asking.runs == {"a": 2, "p": 1, "b": 2}
+
+
+def test_a_fork_runs_everything_again() -> None:
+    """Promise 5: time travel starts from the checkpoint, without the answers that came after it."""
+    asking, saver = Asking(), InMemorySaver()
+    graph = graph_of(ToolNode([asking.tool()]), saver)
+    config: Any = {"configurable": {"thread_id": "t"}}
+    named = ids(graph.invoke(starting(("a", 1), ("p", 0), ("b", 1)), config))
+    graph.invoke(Command(resume={named["a?0"]: "A"}), config)
+    graph.invoke(Command(resume={named["b?0"]: "B"}), config)
+    runs = asking.runs.copy()
+    before = next(state for state in graph.get_state_history(config) if state.next == ("tools",))
+    fork = graph.update_state(before.config, {"notes": ["forked"]}, as_node="__start__")
+    state = graph.invoke(None, fork)
+    forked = ids(state)
+    assert list(forked) == ["a?0", "b?0"]
+    assert not set(forked.values()) & set(named.values())
+    assert asking.runs - runs == {"a": 1, "p": 1, "b": 1}
+    state = graph.invoke(Command(resume={forked["a?0"]: "AA", forked["b?0"]: "BB"}), config)
+    assert results(state) == ["a got ['AA']", "p got []", "b got ['BB']"]
+    assert state["notes"] == ["forked"]
+
+
+def send_graph(node: Any, saver: Any) -> Any:
+    """One task a call, as LangGraph's agents do it."""
+
+    def route(state: State) -> list[Send]:
+        return [Send("tools", [call]) for call in state["messages"][-1].tool_calls]
+
+    builder: Any = StateGraph(State)
+    builder.add_node("tools", node)
+    builder.add_conditional_edges(START, route, ["tools"])
+    return builder.compile(checkpointer=saver)
+
+
+def test_one_task_a_call_through_send(run: Run) -> None:
+    """Promise 5: with `Send` the graph does what our batch does; ids and answers agree."""
+    asking = Asking()
+    node = ToolNode([asking.tool()])
+
+    def build(saver: Any) -> Any:
+        return send_graph(node, saver)
+
+    state = run(build, starting(("a", 2), ("p", 0), ("b", 1)))
+    named = ids(state)
+    assert sorted(named) == ["a?0", "b?0"]
+    state = run(build, Command(resume={named["b?0"]: "B"}))
+    state = run(build, Command(resume={named["a?0"]: 1}))
+    state = run(build, Command(resume=2))
+    assert sorted(results(state)) == ["a got [1, 2]", "b got ['B']", "p got []"]
+    assert asking.runs == {"a": 3, "p": 1, "b": 2}
+
+
+@pytest.mark.filterwarnings("ignore::langgraph.warnings.LangGraphDeprecatedSinceV10")
+@pytest.mark.parametrize("version", ["v1", "v2"])
+def test_in_langgraphs_agent(run: Run, version: Any) -> None:
+    """Promise 5: our node in `langgraph.prebuilt.create_react_agent`."""
+    asking = Asking()
+    asked = asks(("a", 1), ("p", 0), ("b", 1))
+    model = ScriptedModel([asked, "done"])
+    node = ToolNode([asking.tool()])
+
+    def build(saver: Any) -> Any:
+        return langgraph_react_agent(model, node, checkpointer=saver, version=version)
+
+    named = ids(run(build, {"messages": [HumanMessage("go")]}))
+    assert sorted(named) == ["a?0", "b?0"]
+    state = run(build, Command(resume={named["b?0"]: "B"}))
+    assert ids(state) == {"a?0": named["a?0"]}
+    state = run(build, Command(resume="A"))
+    assert sorted(results(state)) == ["a got ['A']", "b got ['B']", "p got []"]
+    assert state["messages"][-1].content == "done"
+    assert asking.runs == {"a": 2, "p": 1, "b": 2}
+    assert len(model.requests) == 2
+
+
+@pytest.mark.parametrize("how", ["plain", "by id"])
+def test_a_thread_that_waits_since_langgraphs_own_node(run: Run, how: str) -> None:
+    """Promise 12: interrupted before the import was changed, resumed after it; one call."""
+    asking = Asking()
+    theirs, ours = LangGraphToolNode([asking.tool(sync=True)]), ToolNode([asking.tool(sync=True)])
+    state = run(lambda saver: graph_of(theirs, saver), starting(("a", 1)))
+    (question,) = state["__interrupt__"]
+    resume: Any = "A" if how == "plain" else {question.id: "A"}
+    state = run(lambda saver: graph_of(ours, saver), Command(resume=resume))
+    assert results(state) == ["a got ['A']"]
+
+
+def test_a_thread_with_two_questions_since_langgraphs_own_node(run: Run) -> None:
+    """Promise 12: the first was answered there, the second is answered here."""
+    asking = Asking()
+    theirs, ours = LangGraphToolNode([asking.tool(sync=True)]), ToolNode([asking.tool(sync=True)])
+    run(lambda saver: graph_of(theirs, saver), starting(("a", 2)))
+    state = run(lambda saver: graph_of(theirs, saver), Command(resume=1))
+    assert list(ids(state)) == ["a?1"]
+    state = run(lambda saver: graph_of(ours, saver), Command(resume=2))
+    assert results(state) == ["a got [1, 2]"]
+
+
+def test_without_a_checkpointer_the_questions_come_and_nothing_is_stored() -> None:
+    asking = Asking()
+    graph = graph_of(ToolNode([asking.tool()]), None)
+    named = ids(graph.invoke(starting(("a", 1), ("b", 1))))
+    assert list(named) == ["a?0", "b?0"]
+
+
+def test_a_finished_batch_leaves_no_resume_slot_for_the_next_one() -> None:
+    """Promise 5: the same calls asked again in a later turn are new calls."""
+    asking, saver = Asking(), InMemorySaver()
+    graph = graph_of(ToolNode([asking.tool()]), saver)
+    config: Any = {"configurable": {"thread_id": "t"}}
+    for turn in range(2):
+        value = {"messages": [HumanMessage("go"), asks(("a", 1), message_id=f"ai-{turn}")]}
+        named = ids(graph.invoke(value, config))
+        assert list(named) == ["a?0"]
+        state = graph.invoke(Command(resume=f"A{turn}"), config)
+        assert results(state)[-1] == f"a got ['A{turn}']"
+    assert asking.runs == {"a": 4}
+
+
+def test_a_message_instead_of_an_answer_leaves_the_question_behind() -> None:
+    """Promise 2 and 5: a person writes on instead of answering; the old question is not asked again."""
+    asking, saver = Asking(), InMemorySaver()
+    graph = graph_of(ToolNode([asking.tool()]), saver)
+    config: Any = {"configurable": {"thread_id": "t"}}
+    graph.invoke(starting(("a", 1), ("p", 0)), config)
+    state = graph.invoke({"messages": [asks(("b", 1), message_id="ai-2")]}, config)
+    assert list(ids(state)) == ["b?0"]
+    state = graph.invoke(Command(resume="B"), config)
+    assert results(state) == ["b got ['B']"]
+    assert asking.runs["a"] == 1
+
+
+@pytest.mark.parametrize("durability", ["sync", "async", "exit"])
+def test_any_durability(durability: Any) -> None:
+    """Promise 5: when LangGraph writes does not change what runs."""
+    asking, saver = Asking(), InMemorySaver()
+    graph = graph_of(ToolNode([asking.tool()]), saver)
+    config: Any = {"configurable": {"thread_id": "t"}}
+    named = ids(graph.invoke(starting(("a", 1), ("p", 0), ("b", 1)), config, durability=durability))
+    state = graph.invoke(Command(resume={named["b?0"]: "B"}), config, durability=durability)
+    assert ids(state) == {"a?0": named["a?0"]}
+    state = graph.invoke(Command(resume="A"), config, durability=durability)
+    assert results(state) == ["a got ['A']", "p got []", "b got ['B']"]
+    assert asking.runs == {"a": 2, "p": 1, "b": 2}
+
+
+def test_the_stream_shows_every_question_once() -> None:
+    """Promise 5: `updates` has one entry with all of them, as LangGraph has for one."""
+    asking, saver = Asking(), InMemorySaver()
+    graph = graph_of(ToolNode([asking.tool()]), saver)
+    config: Any = {"configurable": {"thread_id": "t"}}
+    chunks = list(graph.stream(starting(("a", 1), ("b", 1)), config, stream_mode="updates"))
+    assert [list(chunk) for chunk in chunks] == [["__interrupt__"]]
+    assert [question.value for question in chunks[0]["__interrupt__"]] == ["a?0", "b?0"]
+    waiting = graph.get_state(config)
+    assert [question.value for task in waiting.tasks for question in task.interrupts] == ["a?0", "b?0"]
+    assert waiting.next == ("tools",)
+    resume = {question.id: question.value for question in chunks[0]["__interrupt__"]}
+    chunks = list(graph.stream(Command(resume=resume), config, stream_mode="updates"))
+    assert [list(chunk) for chunk in chunks] == [["tools"]]
+    assert graph.get_state(config).next == ()
+
+
+def test_a_question_in_a_graph_that_ends_leaves_the_others_result(run: Run) -> None:
+    """Promise 5: a node beside ours that fails does not lose what our batch has finished."""
+    asking = Asking()
+    node = ToolNode([asking.tool()])
+    failures = Counter[str]()
+
+    async def beside(state: State) -> Any:
+        failures["beside"] += 1
+        await asyncio.sleep(0.2)
+        if failures["beside"] == 1:
+            raise Boom("beside")
+        return {"notes": ["beside"]}
+
+    def build(saver: Any) -> Any:
+        builder: Any = StateGraph(State)
+        builder.add_node("tools", node)
+        builder.add_node("beside", _both_state(beside))
+        builder.add_edge(START, "tools")
+        builder.add_edge(START, "beside")
+        builder.add_edge("tools", END)
+        return builder.compile(checkpointer=saver)
+
+    with pytest.raises(Boom):
+        run(build, starting(("p", 0), ("a", 1)))
+    state = run(build, None)
+    assert list(ids(state)) == ["a?0"]
+    state = run(build, Command(resume="A"))
+    assert results(state) == ["p got []", "a got ['A']"]
+    assert state["notes"] == ["beside"]
+    assert asking.runs["p"] == 1
+
+
+def _both_state(work: Callable[..., Any]) -> Any:
+    from langchain_core.runnables import RunnableLambda
+
+    return RunnableLambda(lambda state: asyncio.run(work(state)), afunc=work)

@@ -1,0 +1,434 @@
+"""Promise 6: time is a budget, which queue wait and attempts share, and which a tool can read."""
+
+import math
+import threading
+from collections.abc import Awaitable, Callable
+
+import anyio
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from langchain_core.messages import ToolMessage
+from langchain_core.tools import StructuredTool
+
+from callboard import (
+    AbandonedThreadWarning,
+    CallPolicy,
+    CallTimeoutError,
+    DeadlineExceededError,
+    Limit,
+    Rate,
+    ToolNode,
+    cleanup,
+    remaining,
+)
+from callboard.testing import Recorder, calls
+
+
+def make(fn: Callable[..., object], name: str | None = None) -> StructuredTool:
+    return StructuredTool.from_function(coroutine=fn, name=name or fn.__name__, description="A tool of a test.")
+
+
+def make_sync(fn: Callable[..., object], name: str | None = None) -> StructuredTool:
+    return StructuredTool.from_function(func=fn, name=name or fn.__name__, description="A tool of a test.")
+
+
+def ask(*requests: object) -> list[object]:
+    return [calls(*requests)]
+
+
+def ended(message: ToolMessage) -> str | None:
+    return message.additional_kwargs.get("callboard", {}).get("ended")
+
+
+class Stopwatch:
+    """Seconds since it was made."""
+
+    def __init__(self) -> None:
+        self._start = anyio.current_time()
+
+    @property
+    def seconds(self) -> float:
+        return anyio.current_time() - self._start
+
+
+async def test_a_timeout_becomes_a_message_that_says_so() -> None:
+    """Promise 6: the model reads what happened, a program reads it in one word."""
+    node = ToolNode([Recorder().tool("stuck", hang=True)], timeout=2.5)
+    with anyio.fail_after(60):
+        watch = Stopwatch()
+        [message] = await node.ainvoke(ask("stuck"))
+    assert watch.seconds == pytest.approx(2.5)
+    assert message.content == "Error: Tool 'stuck' did not finish within its timeout of 2.5 s."
+    assert (message.status, message.name, message.tool_call_id) == ("error", "stuck", "call_1")
+    assert message.additional_kwargs == {"callboard": {"ended": "timeout"}}
+
+
+async def test_without_handling_a_timeout_is_raised_bare() -> None:
+    """Promise 6: `handle_tool_errors=False` raises `CallTimeoutError`, which is a `TimeoutError`."""
+    node = ToolNode([Recorder().tool("stuck", hang=True)], timeout=2, handle_tool_errors=False)
+    with anyio.fail_after(60), pytest.raises(CallTimeoutError, match="its timeout of 2 s") as caught:
+        await node.ainvoke(ask("stuck"))
+    assert isinstance(caught.value, TimeoutError)
+    assert (caught.value.tool, caught.value.call_id, caught.value.timeout) == ("stuck", "call_1", 2)
+
+
+@pytest.mark.parametrize("handling", [True, ValueError, (KeyError, OSError), lambda error: f"handled {error}"])
+async def test_a_timeout_becomes_a_message_under_any_handling_but_false(handling: object) -> None:
+    """Promise 6: also where the handler is for other errors."""
+    node = ToolNode([Recorder().tool("stuck", hang=True)], timeout=2, handle_tool_errors=handling)
+    with anyio.fail_after(60):
+        [message] = await node.ainvoke(ask("stuck"))
+    assert (message.status, ended(message)) == ("error", "timeout")
+
+
+async def test_each_tool_has_its_own_timeout() -> None:
+    """Promise 6: the policy's, else the node's, in exact times."""
+    rec = Recorder()
+    node = ToolNode(
+        [rec.tool(name, seconds=10) for name in ("one", "three", "twenty")],
+        timeout=3,
+        policies={"one": CallPolicy(timeout=1), "twenty": CallPolicy(timeout=20)},
+    )
+    with anyio.fail_after(60):
+        watch = Stopwatch()
+        messages = await node.ainvoke(ask("one", "three", "twenty"))
+    assert [ended(message) for message in messages] == ["timeout", "timeout", None]
+    assert sorted(rec.times("cancelled")) == pytest.approx([1, 3])
+    assert watch.seconds == pytest.approx(10)
+
+
+@settings(max_examples=50, deadline=None)
+@given(seconds=st.floats(0.1, 100), timeout=st.floats(0.1, 100))
+async def test_a_body_ends_by_itself_or_exactly_at_its_timeout(seconds: float, timeout: float) -> None:
+    """Promise 6: whichever comes first."""
+    node = ToolNode([Recorder().tool("slow", seconds=seconds)], timeout=timeout)
+    with anyio.fail_after(1000):
+        watch = Stopwatch()
+        [message] = await node.ainvoke(ask("slow"))
+    if abs(seconds - timeout) > 1e-6:
+        assert ended(message) == (None if seconds < timeout else "timeout")
+    assert watch.seconds == pytest.approx(min(seconds, timeout))
+
+
+async def test_a_timeout_starts_with_the_body_and_not_in_the_queue() -> None:
+    """Promise 6: waiting for a place takes nothing from the attempt."""
+    rec = Recorder()
+    policy = CallPolicy(timeout=3, limit=Limit(concurrency=1))
+    node = ToolNode([rec.tool("slow", seconds=2)], policies={"slow": policy})
+    with anyio.fail_after(60):
+        messages = await node.ainvoke(ask(*["slow"] * 5))
+    assert [message.status for message in messages] == ["success"] * 5
+    assert rec.times("started") == pytest.approx([0, 2, 4, 6, 8])
+
+
+async def test_each_attempt_has_the_whole_timeout() -> None:
+    """Promise 6: a retry starts with a fresh timeout."""
+    rec = Recorder()
+
+    async def retry(request: object, execute: Callable[[object], Awaitable[ToolMessage]]) -> ToolMessage:
+        try:
+            return await execute(request)
+        except CallTimeoutError:
+            await anyio.sleep(1)
+            return await execute(request)
+
+    node = ToolNode(
+        [rec.tool("stuck", hang=True)], timeout=2, awrap_tool_call=retry, handle_tool_errors=(CallTimeoutError,)
+    )
+    with anyio.fail_after(60):
+        watch = Stopwatch()
+        [message] = await node.ainvoke(ask("stuck"))
+    assert ended(message) == "timeout"
+    # The handler above is for CallTimeoutError, so `execute` returns a message and nothing is tried again.
+    assert watch.seconds == pytest.approx(2)
+    node = ToolNode([rec.tool("stuck", hang=True)], timeout=2, awrap_tool_call=retry)
+    with anyio.fail_after(60):
+        watch = Stopwatch()
+        [message] = await node.ainvoke(ask("stuck"))
+    assert ended(message) == "timeout"
+    assert watch.seconds == pytest.approx(5)
+
+
+async def test_the_queue_and_the_attempt_share_the_budget() -> None:
+    """Promise 6: a call whose budget is spent in the queue never starts."""
+    rec = Recorder()
+    policy = CallPolicy(budget=5, limit=Limit(concurrency=1))
+    node = ToolNode([rec.tool("slow", seconds=2)], policies={"slow": policy})
+    with anyio.fail_after(60):
+        watch = Stopwatch()
+        messages = await node.ainvoke(ask(*["slow"] * 5))
+    assert [ended(message) for message in messages] == [None, None, *["deadline"] * 3]
+    assert watch.seconds == pytest.approx(5)
+    assert rec.times("started") == pytest.approx([0, 2, 4])
+    texts = [message.content for message in messages[2:]]
+    assert texts == [
+        "Error: Tool 'slow' was given up: its budget of 5 s was spent while it ran.",
+        *["Error: Tool 'slow' was given up: its budget of 5 s was spent before it could start."] * 2,
+    ]
+    assert messages[2].additional_kwargs == {"callboard": {"ended": "deadline"}}
+
+
+async def test_waiting_for_the_rate_is_part_of_the_budget() -> None:
+    """Promise 6: a rate is a queue like any other."""
+    rec = Recorder()
+    policy = CallPolicy(budget=2.5, limit=Limit(rate=Rate(1, per=1.0)))
+    node = ToolNode([rec.tool("quick")], policies={"quick": policy})
+    with anyio.fail_after(60):
+        messages = await node.ainvoke(ask(*["quick"] * 5))
+    assert [ended(message) for message in messages] == [None, None, None, "deadline", "deadline"]
+    assert rec.times("started") == pytest.approx([0, 1, 2])
+
+
+async def test_backoff_and_attempts_share_the_budget() -> None:
+    """Promise 6: middleware that retries for ever ends with the budget."""
+    rec = Recorder()
+
+    async def retry(request: object, execute: Callable[[object], Awaitable[ToolMessage]]) -> ToolMessage:
+        while True:
+            try:
+                return await execute(request)
+            except (ValueError, CallTimeoutError):
+                await anyio.sleep(1)
+
+    node = ToolNode(
+        [rec.tool("flaky", seconds=1, raises=ValueError("no"))],
+        policies={"flaky": CallPolicy(budget=6.5)},
+        awrap_tool_call=retry,
+    )
+    with anyio.fail_after(60):
+        watch = Stopwatch()
+        [message] = await node.ainvoke(ask("flaky"))
+    assert ended(message) == "deadline"
+    assert "while it ran" in message.content
+    assert watch.seconds == pytest.approx(6.5)
+    assert rec.times("started") == pytest.approx([0, 2, 4, 6])
+
+
+@pytest.mark.parametrize("started", [True, False])
+async def test_the_deadline_error_knows_whether_the_body_started(started: bool) -> None:
+    """Promise 6: whether a retry is safe depends on it."""
+    rec = Recorder()
+    node = ToolNode(
+        [rec.tool("first", hang=True), rec.tool("other", hang=True)],
+        policies={"other": CallPolicy(budget=2)},
+        limit=Limit(concurrency=2 if started else 1),
+        handle_tool_errors=False,
+    )
+    with anyio.fail_after(60), pytest.raises(DeadlineExceededError) as caught:
+        await node.ainvoke(ask("first", "other"))
+    assert caught.value.started is started
+    assert (caught.value.budget, caught.value.call_id) == (2, "call_2")
+    assert rec.count("started", "other") == int(started)
+
+
+async def test_the_nearer_of_timeout_and_budget_ends_a_call() -> None:
+    """Promise 6: and is named as the reason."""
+    rec = Recorder()
+    policies = {"a": CallPolicy(timeout=1, budget=3), "b": CallPolicy(timeout=3, budget=1)}
+    node = ToolNode([rec.tool("a", hang=True), rec.tool("b", hang=True)], policies=policies)
+    with anyio.fail_after(60):
+        messages = await node.ainvoke(ask("a", "b"))
+    assert [ended(message) for message in messages] == ["timeout", "deadline"]
+    assert rec.times("cancelled") == pytest.approx([1, 1])
+
+
+async def test_remaining_tells_an_async_tool_what_is_left() -> None:
+    """Promise 6: the timeout of the attempt, the budget after the queue, or no end."""
+    seen: list[tuple[str, float]] = []
+
+    def looker(name: str) -> StructuredTool:
+        async def body() -> None:
+            seen.append((name, remaining()))
+            await anyio.sleep(1)
+            seen.append((name, remaining()))
+
+        return make(body, name)
+
+    node = ToolNode(
+        [looker(name) for name in ("free", "timed", "budget", "both")],
+        policies={
+            "timed": CallPolicy(timeout=4),
+            "budget": CallPolicy(budget=5),
+            "both": CallPolicy(timeout=7, budget=6.5),
+        },
+        limit=Limit(concurrency=1),
+    )
+    with anyio.fail_after(1000):
+        # Each waits for a second for the one before it.
+        await node.ainvoke(ask("free", "timed", "budget", "both"))
+        left = {name: [s for n, s in seen if n == name] for name in ("free", "timed", "budget", "both")}
+    assert left["timed"] == pytest.approx([4, 3])
+    assert left["budget"] == pytest.approx([3, 2])
+    assert left["both"] == pytest.approx([3.5, 2.5])
+
+
+async def test_remaining_knows_the_deadlines_of_the_scopes_around_the_node() -> None:
+    """Promise 6: what the caller gives is all that there is, on every event loop."""
+    seen: list[float] = []
+
+    async def look() -> None:
+        seen.append(remaining())
+
+    with anyio.fail_after(30):
+        await ToolNode([make(look)]).ainvoke(ask("look"))
+        await ToolNode([make(look)], timeout=50).ainvoke(ask("look"))
+        await ToolNode([make(look)], timeout=20).ainvoke(ask("look"))
+    assert seen == pytest.approx([30, 30, 20])
+
+
+async def test_remaining_without_a_call_or_an_end_is_infinite() -> None:
+    """Promise 6: no budget is an answer too."""
+    assert remaining() == math.inf
+    with anyio.fail_after(5):
+        assert remaining() == pytest.approx(5)
+
+
+async def test_remaining_reaches_through_nested_nodes() -> None:
+    """Promise 6: an inner call has no more than the one around it."""
+    seen: list[float] = []
+
+    async def leaf() -> None:
+        seen.append(remaining())
+
+    inner = ToolNode([make(leaf)], timeout=100)
+
+    async def outer() -> object:
+        await anyio.sleep(1)
+        return await inner.ainvoke(ask("leaf"))
+
+    node = ToolNode([make(outer)], policies={"outer": CallPolicy(timeout=4, budget=50)})
+    with anyio.fail_after(1000):
+        await node.ainvoke(ask("outer"))
+    assert seen == pytest.approx([3])
+
+
+async def test_an_outer_timeout_ends_the_inner_node_and_everything_in_it() -> None:
+    """Promises 1 and 6: the nearer end counts, and it is the outer call that has timed out."""
+    rec = Recorder()
+    inner = ToolNode([rec.tool("stuck", hang=True, cleanup=0.5, shield=cleanup)], timeout=100)
+
+    async def outer() -> object:
+        return await inner.ainvoke(ask("stuck", "stuck"))
+
+    node = ToolNode([make(outer)], timeout=2)
+    with anyio.fail_after(60):
+        watch = Stopwatch()
+        [message] = await node.ainvoke(ask("outer"))
+    assert ended(message) == "timeout"
+    assert "'outer'" in message.content
+    assert watch.seconds == pytest.approx(2.5)
+    assert (rec.count("cleaned up"), rec.running) == (2, 0)
+
+
+@pytest.mark.real_clock
+async def test_remaining_tells_a_sync_tool_what_is_left() -> None:
+    """Promise 6: in its thread, and in the nodes that it calls from there."""
+    seen: list[float] = []
+
+    async def leaf() -> None:
+        seen.append(remaining())
+
+    inner = ToolNode([make(leaf)])
+
+    def outer() -> str:
+        seen.append(remaining())
+        inner.invoke(ask("leaf"))
+        return "done"
+
+    node = ToolNode([make_sync(outer)], policies={"outer": CallPolicy(timeout=30, budget=20)})
+    free = ToolNode([make_sync(outer)])
+    with anyio.fail_after(40):
+        await node.ainvoke(ask("outer"))
+    await free.ainvoke(ask("outer"))
+    assert 19 < seen[0] <= 20
+    assert 19 < seen[1] <= 20
+    assert seen[2:] == [math.inf, math.inf]
+
+
+@pytest.mark.real_clock
+async def test_a_sync_tool_is_given_up_at_its_timeout() -> None:
+    """Promise 6: a thread cannot be stopped, its call can."""
+    release = threading.Event()
+    rec = Recorder()
+    node = ToolNode([rec.sync_tool("stuck", release=release)], timeout=0.2)
+    try:
+        watch = Stopwatch()
+        with anyio.fail_after(10), pytest.warns(AbandonedThreadWarning):
+            [message] = await node.ainvoke(ask("stuck"))
+        assert ended(message) == "timeout"
+        assert 0.2 <= watch.seconds < 2
+    finally:
+        release.set()
+
+
+@pytest.mark.parametrize("policy", [CallPolicy(timeout=1), CallPolicy(budget=1)], ids=["timeout", "budget"])
+async def test_a_clean_up_that_raises_is_the_cause_of_the_timeout(policy: CallPolicy) -> None:
+    """Promise 6: it still is a timeout, and the error is not lost."""
+
+    async def untidy() -> None:
+        try:
+            await anyio.sleep_forever()
+        finally:
+            raise ValueError("while cleaning up")
+
+    node = ToolNode([make(untidy)], policies={"untidy": policy}, handle_tool_errors=False)
+    with anyio.fail_after(60), pytest.raises((CallTimeoutError, DeadlineExceededError)) as caught:
+        await node.ainvoke(ask("untidy"))
+    assert isinstance(caught.value, CallTimeoutError if policy.timeout else DeadlineExceededError)
+    assert isinstance(caught.value.__cause__, ValueError)
+
+
+@pytest.mark.parametrize("policy", [CallPolicy(timeout=1), CallPolicy(budget=1)], ids=["timeout", "budget"])
+async def test_a_clean_up_that_raises_inside_a_task_group_is_the_cause_as_well(policy: CallPolicy) -> None:
+    """Promise 6: a group of an error and of cancellations is an error in the clean-up, too."""
+
+    async def untidy_child() -> None:
+        try:
+            await anyio.sleep_forever()
+        finally:
+            raise ValueError("while cleaning up")
+
+    async def untidy() -> None:
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(untidy_child)
+            tasks.start_soon(anyio.sleep_forever)
+
+    node = ToolNode([make(untidy)], policies={"untidy": policy}, handle_tool_errors=False)
+    with anyio.fail_after(60), pytest.raises((CallTimeoutError, DeadlineExceededError)) as caught:
+        await node.ainvoke(ask("untidy"))
+    group = caught.value.__cause__
+    assert isinstance(group, ExceptionGroup)
+    assert group.subgroup(ValueError) is not None
+
+
+async def test_a_timeout_error_of_the_tool_itself_is_no_timeout_of_the_call() -> None:
+    """Promise 6: a client that gives up by itself raises its own error."""
+
+    async def client() -> None:
+        with anyio.fail_after(1):
+            await anyio.sleep_forever()
+
+    node = ToolNode([make(client)], timeout=5)
+    with anyio.fail_after(60), pytest.raises(TimeoutError) as caught:
+        await node.ainvoke(ask("client"))
+    assert not isinstance(caught.value, CallTimeoutError)
+
+
+async def test_a_result_in_the_last_moment_is_kept() -> None:
+    """Promise 6: what finished in time stays, while others time out."""
+    rec = Recorder()
+    node = ToolNode([rec.tool("slow", seconds=float)], timeout=2)
+    with anyio.fail_after(60):
+        messages = await node.ainvoke(ask(*[("slow", {"query": q}) for q in ("1.9", "2.1", "0.1")]))
+    assert [ended(message) for message in messages] == [None, "timeout", None]
+
+
+@pytest.mark.parametrize("value", [0, -1, math.nan, "2", True])
+def test_a_timeout_that_is_no_duration_is_refused(value: object) -> None:
+    """Promise 6: at once, not in the middle of a run."""
+    for keyword in ("timeout", "budget"):
+        with pytest.raises((ValueError, TypeError), match=keyword):
+            CallPolicy(**{keyword: value})
+    with pytest.raises((ValueError, TypeError), match="timeout"):
+        ToolNode([Recorder().tool("a")], timeout=value)

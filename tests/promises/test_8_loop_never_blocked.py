@@ -1,0 +1,296 @@
+"""Promise 8: the event loop is never blocked; what is sync runs in threads, with its context variables."""
+
+import threading
+import time
+from collections.abc import Callable
+from contextvars import ContextVar
+from typing import Self
+
+import anyio
+import anyio.lowlevel
+import pytest
+from langchain_core.messages import ToolMessage
+from langchain_core.tools import BaseTool, StructuredTool
+
+from callboard import Limit, Statistics, ToolNode
+from callboard.testing import Recorder, calls
+
+pytestmark = pytest.mark.real_clock
+
+IDLE = Statistics(running=0, waiting=0, abandoned_threads=0)
+user: ContextVar[str] = ContextVar("user", default="nobody")
+
+
+def make(fn: Callable[..., object], name: str | None = None) -> StructuredTool:
+    return StructuredTool.from_function(coroutine=fn, name=name or fn.__name__, description="A tool of a test.")
+
+
+def make_sync(fn: Callable[..., object], name: str | None = None) -> StructuredTool:
+    return StructuredTool.from_function(func=fn, name=name or fn.__name__, description="A tool of a test.")
+
+
+def ask(*requests: object) -> list[object]:
+    return [calls(*requests)]
+
+
+class Ticks:
+    """Counts how often the event loop comes round while the block runs."""
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    async def __aenter__(self) -> Self:
+        self._tasks = anyio.create_task_group()
+        await self._tasks.__aenter__()
+        self._tasks.start_soon(self._tick)
+        return self
+
+    async def _tick(self) -> None:
+        while True:
+            await anyio.sleep(0.005)
+            self.count += 1
+
+    async def __aexit__(self, *exc: object) -> None:
+        self._tasks.cancel_scope.cancel()
+        await self._tasks.__aexit__(*exc)
+
+
+class Counter:
+    """Counts the threads that are inside the block at once."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self.running = self.peak = 0
+
+    def __enter__(self) -> None:
+        with self._lock:
+            self.running += 1
+            self.peak = max(self.peak, self.running)
+
+    def __exit__(self, *exc: object) -> None:
+        with self._lock:
+            self.running -= 1
+
+
+class Subclass(BaseTool):
+    name: str = "blocking"
+    description: str = "Blocks."
+
+    def _run(self) -> str:
+        time.sleep(0.2)
+        return str(threading.get_ident())
+
+
+def blocking() -> str:
+    """Block."""
+    time.sleep(0.2)
+    return str(threading.get_ident())
+
+
+@pytest.mark.parametrize("tool", [make_sync(blocking), Subclass(), blocking], ids=["tool", "class", "function"])
+async def test_the_loop_goes_round_while_sync_tools_block(tool: object) -> None:
+    """Promise 8: whatever kind of sync tool it is."""
+    node = ToolNode([tool])
+    with anyio.fail_after(10):
+        async with Ticks() as ticks:
+            messages = await node.ainvoke(ask("blocking", "blocking"))
+    assert ticks.count >= 10
+    threads = {message.content for message in messages}
+    assert len(threads) == 2  # at the same time, in two threads
+    assert str(threading.get_ident()) not in threads
+
+
+async def test_the_loop_goes_round_while_a_sync_wrapper_blocks() -> None:
+    """Promise 8: and what it executes runs in the loop's own thread again."""
+    threads: dict[str, object] = {}
+
+    async def quick() -> str:
+        threads["body"] = threading.current_thread()
+        return "quick"
+
+    def slow_wrapper(request: object, execute: Callable[[object], ToolMessage]) -> ToolMessage:
+        threads["wrapper"] = threading.current_thread()
+        time.sleep(0.1)
+        message = execute(request)
+        time.sleep(0.1)
+        return message
+
+    node = ToolNode([make(quick)], wrap_tool_call=slow_wrapper)
+    with anyio.fail_after(10):
+        async with Ticks() as ticks:
+            messages = await node.ainvoke(ask("quick", "quick", "quick"))
+    assert ticks.count >= 10
+    assert [message.content for message in messages] == ["quick"] * 3
+    assert threads["body"] is threading.current_thread()
+    assert threads["wrapper"] is not threading.current_thread()
+
+
+async def test_a_sync_wrapper_may_execute_any_number_of_times_or_never() -> None:
+    """Promise 8: each time the body runs in the loop, and errors come back into the thread."""
+    rec = Recorder()
+
+    def wrapper(request: object, execute: Callable[[object], ToolMessage]) -> ToolMessage:
+        if request.tool_call["name"] == "never":
+            return ToolMessage("short cut", tool_call_id=request.tool_call["id"])
+        for _ in range(2):
+            try:
+                return execute(request)
+            except ValueError:
+                continue
+        return execute(request)
+
+    node = ToolNode([rec.tool("flaky", raises=ValueError("no"), times=2), rec.tool("never")], wrap_tool_call=wrapper)
+    with anyio.fail_after(10):
+        messages = await node.ainvoke(ask("flaky", "never"))
+    assert [message.content for message in messages] == ["flaky", "short cut"]
+    assert rec.order == ["flaky"] * 3
+
+
+async def test_context_variables_reach_sync_tools_and_what_they_set_stays_with_them() -> None:
+    """Promise 8: a thread has a copy of its caller's context."""
+
+    def whoami() -> str:
+        found = user.get()
+        user.set("tool")
+        return found
+
+    token = user.set("ada")
+    try:
+        with anyio.fail_after(10):
+            messages = await ToolNode([make_sync(whoami)]).ainvoke(ask("whoami", "whoami"))
+        assert [message.content for message in messages] == ["ada", "ada"]
+        assert user.get() == "ada"
+    finally:
+        user.reset(token)
+
+
+@pytest.mark.parametrize("sync", [True, False], ids=["sync tool", "async tool"])
+async def test_what_a_sync_wrapper_sets_reaches_the_body_below_it(sync: bool) -> None:
+    """Promise 8: context flows from the wrapper's thread to the body, wherever that runs."""
+
+    def whoami() -> str:
+        return user.get()
+
+    async def whoami_async() -> str:
+        return user.get()
+
+    def wrapper(request: object, execute: Callable[[object], ToolMessage]) -> ToolMessage:
+        assert user.get() == "ada"
+        user.set("wrapper")
+        return execute(request)
+
+    tool = make_sync(whoami) if sync else make(whoami_async, "whoami")
+    token = user.set("ada")
+    try:
+        with anyio.fail_after(10):
+            [message] = await ToolNode([tool], wrap_tool_call=wrapper).ainvoke(ask("whoami"))
+        assert message.content == "wrapper"
+        assert user.get() == "ada"
+    finally:
+        user.reset(token)
+
+
+async def test_a_thousand_sync_tools_run_a_hundred_at_once() -> None:
+    """Promise 8: threads are a limit's, not the event loop's default pool's."""
+    counter = Counter()
+    together = threading.Barrier(100)  # however slow the machine is, the first hundred meet
+
+    def work(query: str) -> None:
+        with counter:
+            if int(query) < 100:
+                together.wait(timeout=30)
+            time.sleep(0.01)
+
+    node = ToolNode([make_sync(work)], limit=Limit(concurrency=100))
+    with anyio.fail_after(60):
+        async with Ticks() as ticks:
+            messages = await node.ainvoke(ask(*[("work", {"query": str(n)}) for n in range(1000)]))
+    assert len(messages) == 1000
+    assert counter.peak == 100
+    assert ticks.count >= 5
+    assert node.statistics() == IDLE
+
+
+async def test_many_sync_wrappers_around_sync_tools_do_not_starve_one_another() -> None:
+    """Promise 8: a wrapper that waits holds no thread that its tool needs."""
+    rec = Recorder()
+
+    def wrapper(request: object, execute: Callable[[object], ToolMessage]) -> ToolMessage:
+        return execute(request)
+
+    node = ToolNode([rec.sync_tool("work", seconds=0.001)], wrap_tool_call=wrapper)
+    with anyio.fail_after(60):
+        messages = await node.ainvoke(ask(*["work"] * 400))
+    assert len(messages) == 400
+    assert node.statistics() == IDLE
+
+
+async def test_a_sync_tool_that_raises_stop_iteration_does_not_return() -> None:
+    """Promise 8: the one error that a thread cannot hand to a coroutine becomes another."""
+
+    def stop() -> None:
+        raise StopIteration("end")
+
+    with anyio.fail_after(10), pytest.raises(RuntimeError, match="raised StopIteration") as caught:
+        await ToolNode([make_sync(stop)]).ainvoke(ask("stop"))
+    assert isinstance(caught.value.__cause__, StopIteration)
+
+
+@pytest.mark.parametrize("kind", ["tool", "wrapper"])
+async def test_an_exit_out_of_a_thread_arrives_and_ends_the_others(kind: str) -> None:
+    """Promises 1 and 8: `SystemExit` from a worker thread hangs nobody."""
+    rec = Recorder()
+
+    def leave() -> None:
+        raise SystemExit(3)
+
+    def wrapper(request: object, execute: Callable[[object], ToolMessage]) -> ToolMessage:
+        if kind == "wrapper" and request.tool_call["name"] == "leave":
+            raise SystemExit(3)
+        return execute(request)
+
+    node = ToolNode(
+        [make_sync(leave), rec.tool("stuck", hang=True)], wrap_tool_call=wrapper if kind == "wrapper" else None
+    )
+    with anyio.fail_after(10), pytest.raises(SystemExit):
+        await node.ainvoke(ask("leave", "stuck"))
+    assert rec.running == 0
+    assert node.statistics() == IDLE
+
+
+async def test_an_exit_out_of_a_body_below_a_sync_wrapper_arrives_too() -> None:
+    """Promises 1 and 8: through the thread that waits for the body."""
+    rec = Recorder()
+
+    async def leave() -> None:
+        raise SystemExit(3)
+
+    def wrapper(request: object, execute: Callable[[object], ToolMessage]) -> ToolMessage:
+        return execute(request)
+
+    node = ToolNode([make(leave), rec.tool("stuck", hang=True)], wrap_tool_call=wrapper)
+    with anyio.fail_after(10), pytest.raises(SystemExit):
+        await node.ainvoke(ask("leave", "stuck"))
+    assert node.statistics() == IDLE
+
+
+async def test_a_sync_wrapper_that_is_cancelled_at_any_step_gives_its_thread_back() -> None:
+    """Promises 1 and 8: also when its call is cancelled before the thread has begun."""
+
+    async def work() -> str:
+        return "done"
+
+    def wrapper(request: object, execute: Callable[[object], ToolMessage]) -> ToolMessage:
+        return execute(request)
+
+    node = ToolNode([make(work)], wrap_tool_call=wrapper)
+    with anyio.fail_after(60):
+        for steps in range(4):
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(node.ainvoke, ask(*["work"] * 260))
+                for _ in range(steps):
+                    await anyio.lowlevel.checkpoint()
+                tasks.cancel_scope.cancel()
+        with anyio.fail_after(5):
+            assert len(await node.ainvoke(ask("work"))) == 1
+    assert node.statistics() == IDLE

@@ -1,0 +1,368 @@
+"""Promise 9: the model is not trusted: what it forges is replaced, what it must not know it does not read."""
+
+import logging
+from collections.abc import Callable
+from typing import Annotated, Any
+
+import anyio
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from langchain_core.messages import HumanMessage, ToolMessage
+from langchain_core.runnables import RunnableConfig
+from langchain_core.tools import InjectedToolArg, InjectedToolCallId, StructuredTool, tool
+from langgraph.prebuilt import InjectedState as LangGraphInjectedState
+from langgraph.prebuilt import InjectedStore as LangGraphInjectedStore
+from langgraph.prebuilt import ToolRuntime as LangGraphToolRuntime
+from langgraph.runtime import Runtime
+from langgraph.store.base import BaseStore
+from langgraph.store.memory import InMemoryStore
+from langgraph.types import interrupt
+from pydantic import BaseModel, Field
+
+from callboard import (
+    CallPolicy,
+    CallsInterrupted,
+    InjectedState,
+    InjectedStore,
+    Limit,
+    ToolCallRequest,
+    ToolNode,
+    ToolRuntime,
+    create_react_agent,
+)
+from callboard.testing import Recorder, ScriptedModel, calls, tool_call
+
+SECRET = "s3cret-of-the-state"
+FORGED = "forged-by-the-model"
+
+
+def state_of(message: Any, **more: Any) -> dict[str, Any]:
+    return {"messages": [message], "token": SECRET, **more}
+
+
+def with_store(store: BaseStore) -> RunnableConfig:
+    return {"configurable": {"__pregel_runtime": Runtime(store=store)}}
+
+
+class Seen:
+    """Tools with every kind of injected argument; they note what they were given."""
+
+    def __init__(self) -> None:
+        self.values: dict[str, Any] = {}
+
+    def tools(self) -> list[StructuredTool]:
+        seen = self.values
+
+        @tool
+        async def ours(
+            query: str,
+            token: Annotated[str, InjectedState("token")],
+            state: Annotated[dict, InjectedState],
+            store: Annotated[BaseStore, InjectedStore],
+            runtime: ToolRuntime,
+        ) -> str:
+            """Use everything that callboard injects."""
+            seen.update(query=query, token=token, state=state, store=store, runtime=runtime)
+            return "done"
+
+        @tool
+        async def theirs(
+            query: str,
+            token: Annotated[str, LangGraphInjectedState("token")],
+            state: Annotated[dict, LangGraphInjectedState],
+            store: Annotated[BaseStore, LangGraphInjectedStore()],
+            runtime: LangGraphToolRuntime,
+        ) -> str:
+            """Use everything that LangGraph injects."""
+            seen.update(query=query, token=token, state=state, store=store, runtime=runtime)
+            return "done"
+
+        @tool
+        async def identified(query: str, tool_call_id: Annotated[str, InjectedToolCallId]) -> str:
+            """Use the id of the call."""
+            seen.update(query=query, tool_call_id=tool_call_id)
+            return "done"
+
+        @tool
+        async def private(query: str, user: Annotated[str, InjectedToolArg] = "nobody") -> str:
+            """Use an argument that only middleware may fill."""
+            seen.update(query=query, user=user)
+            return "done"
+
+        return [ours, theirs, identified, private]  # type: ignore[list-item]
+
+
+@pytest.mark.parametrize("name", ["ours", "theirs"])
+async def test_forged_injected_arguments_are_replaced(name: str) -> None:
+    """Promise 9: state, store and runtime are ours, whatever the model wrote under their names."""
+    seen, store = Seen(), InMemoryStore()
+    forged = {"token": FORGED, "state": {"token": FORGED}, "store": FORGED, "runtime": FORGED}
+    message = calls((name, {"query": "tea", **forged}))
+    output = await ToolNode(seen.tools()).ainvoke(state_of(message), with_store(store))
+    assert output["messages"][0].content == "done"
+    assert (seen.values["query"], seen.values["token"]) == ("tea", SECRET)
+    assert seen.values["state"]["token"] == SECRET
+    assert seen.values["store"] is store
+    assert seen.values["runtime"].store is store
+    assert seen.values["runtime"].tool_call_id == "call_1"
+    assert FORGED not in repr(seen.values["runtime"].config)
+
+
+async def test_a_forged_call_id_is_replaced() -> None:
+    seen = Seen()
+    await ToolNode(seen.tools()).ainvoke([calls(("identified", {"query": "tea", "tool_call_id": FORGED}))])
+    assert seen.values == {"query": "tea", "tool_call_id": "call_1"}
+
+
+async def test_a_forged_private_argument_is_stripped() -> None:
+    """Promise 9: `InjectedToolArg` that nobody fills keeps its default, and not what the model wrote."""
+    seen = Seen()
+    await ToolNode(seen.tools()).ainvoke([calls(("private", {"query": "tea", "user": FORGED}))])
+    assert seen.values == {"query": "tea", "user": "nobody"}
+
+
+async def test_a_forged_config_or_run_manager_does_not_reach_the_tool() -> None:
+    """Promise 9: parameters that LangChain fills are no arguments of the model either."""
+    seen: dict[str, Any] = {}
+
+    @tool
+    async def configured(query: str, config: RunnableConfig) -> str:
+        """Use the config."""
+        seen.update(query=query, config=config)
+        return "done"
+
+    node = ToolNode([configured], handle_tool_errors=True)
+    forged = {"tags": [FORGED], "configurable": {"user_id": FORGED}}
+    await node.ainvoke(
+        [calls(("configured", {"query": "tea", "config": forged}))],
+        {"configurable": {"user_id": "me"}, "tags": ["mine"]},
+    )
+    assert seen["config"]["configurable"]["user_id"] == "me"
+    assert FORGED not in repr(seen["config"]["tags"])
+
+
+async def test_an_argument_that_the_tool_does_not_have_does_not_reach_it() -> None:
+    seen = Seen()
+    await ToolNode(seen.tools()).ainvoke([calls(("identified", {"query": "tea", "callbacks": [FORGED], "extra": 1}))])
+    assert seen.values == {"query": "tea", "tool_call_id": "call_1"}
+
+
+@pytest.mark.real_clock
+async def test_a_forged_argument_of_a_sync_tool_is_replaced() -> None:
+    seen: dict[str, Any] = {}
+
+    @tool
+    def sync(query: str, token: Annotated[str, InjectedState("token")]) -> str:
+        """Use the state."""
+        seen.update(query=query, token=token)
+        return "done"
+
+    with anyio.fail_after(10):
+        await ToolNode([sync]).ainvoke(state_of(calls(("sync", {"query": "tea", "token": FORGED}))))
+    assert seen == {"query": "tea", "token": SECRET}
+
+
+async def test_a_wrapper_sees_the_models_arguments_and_its_changes_are_injected_again() -> None:
+    """Promise 9: injection comes after the last link, so a link that copies arguments forges nothing."""
+    seen = Seen()
+    requests: list[ToolCallRequest] = []
+
+    async def copying(request: ToolCallRequest, execute: Callable[[ToolCallRequest], Any]) -> Any:
+        requests.append(request)
+        changed = {**request.tool_call, "args": {**request.tool_call["args"], "token": FORGED}}
+        return await execute(request.override(tool_call=changed))
+
+    node = ToolNode(seen.tools(), awrap_tool_call=copying)
+    await node.ainvoke(state_of(calls(("ours", {"query": "tea"}))), with_store(InMemoryStore()))
+    assert seen.values["token"] == SECRET
+    assert requests[0].tool_call["args"] == {"query": "tea"}
+
+
+@settings(max_examples=50, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    forged=st.dictionaries(
+        st.sampled_from(["token", "state", "store", "runtime", "config", "tool_call_id", "args", "kwargs", "self"]),
+        st.one_of(st.none(), st.just(FORGED), st.just({"token": FORGED}), st.integers(), st.lists(st.just(FORGED))),
+    )
+)
+async def test_nothing_that_a_model_can_write_reaches_an_injected_argument(forged: dict[str, Any]) -> None:
+    """Promise 9, for any arguments."""
+    seen, store = Seen(), InMemoryStore()
+    message = calls(("ours", {"query": "tea", **forged}))
+    output = await ToolNode(seen.tools()).ainvoke(state_of(message), with_store(store))
+    assert output["messages"][0].status == "success"
+    assert seen.values["token"] == SECRET
+    assert seen.values["store"] is store
+    assert FORGED not in repr({name: value for name, value in seen.values.items() if name == "token"})
+
+
+class Nested(BaseModel):
+    size: int = Field(gt=0)
+
+
+@pytest.mark.parametrize(
+    ("args", "says"),
+    [
+        ({}, "query"),
+        ({"query": "tea", "nested": {"size": 0}}, "size"),
+        ({"query": ["x"], "nested": {"size": 1}}, "query"),
+        ({"query": "tea", "nested": "x"}, "nested"),
+        ({"token": FORGED, "state": FORGED, "store": FORGED, "runtime": 3}, "query"),
+    ],
+    ids=str,
+)
+async def test_validation_errors_tell_of_the_models_arguments_only(args: dict[str, Any], says: str) -> None:
+    """Promise 9: neither names nor values of what is injected."""
+
+    @tool
+    async def strict(
+        query: str,
+        nested: Nested,
+        token: Annotated[int, InjectedState("token")],
+        state: Annotated[dict, InjectedState],
+        store: Annotated[BaseStore, InjectedStore],
+        runtime: ToolRuntime,
+    ) -> str:
+        """Is strict."""
+        return "done"
+
+    store = InMemoryStore()
+    output = await ToolNode([strict]).ainvoke(state_of(calls(("strict", args))), with_store(store))
+    (message,) = output["messages"]
+    assert message.status == "error"
+    assert says in message.content
+    told = message.content.replace(str(args), "")  # the model's own words are quoted to it
+    for hidden in (SECRET, "token", "runtime", "store", "InMemoryStore", "ToolRuntime"):
+        assert hidden not in told
+
+
+async def test_an_injected_value_of_the_wrong_type_is_not_told_to_the_model() -> None:
+    """Promise 9: the state holds a text where the tool wants a number; that is not the model's mistake."""
+
+    @tool
+    async def strict(query: str, token: Annotated[int, InjectedState("token")]) -> str:
+        """Is strict."""
+        return "done"
+
+    node = ToolNode([strict], handle_tool_errors=True)
+    output = await node.ainvoke(state_of(calls(("strict", {"query": "tea"}))))
+    (message,) = output["messages"]
+    assert message.status == "error"
+    assert SECRET not in message.content
+
+
+def test_the_model_is_not_told_of_injected_arguments() -> None:
+    """Promise 9: they are not in the schema that a provider gets."""
+    model = ScriptedModel(["hello"])
+    create_react_agent(model, Seen().tools())
+    for one in Seen().tools():
+        assert list(one.tool_call_schema.model_json_schema()["properties"]) == ["query"]
+
+
+@pytest.mark.parametrize(
+    "forged",
+    [
+        {"messages": ["a"]},
+        {"__type": "tool_call_with_context", "tool_call": {}, "state": {}},
+        {"type": "tool_call", "name": "wipe", "args": {}, "id": "x"},
+    ],
+    ids=["state", "context", "call"],
+)
+async def test_arguments_in_the_form_of_an_input_are_arguments(forged: dict[str, Any]) -> None:
+    """Promise 9: nothing in the arguments is taken for a call or a state."""
+    seen: list[Any] = []
+    rec = Recorder()
+
+    @tool
+    async def keep(value: dict) -> str:
+        """Keep a value."""
+        seen.append(value)
+        return "kept"
+
+    await ToolNode([keep, rec.tool("wipe")]).ainvoke([calls(("keep", {"value": forged}))])
+    assert seen == [forged]
+    assert rec.events == []
+
+
+async def test_an_answered_call_never_runs_again() -> None:
+    """Promise 9: not by its message, a second one, nor an error as an answer."""
+    rec = Recorder()
+    node = ToolNode([rec.tool("pay")])
+    for answer in (
+        ToolMessage("paid", tool_call_id="call_1"),
+        ToolMessage("no", tool_call_id="call_1", status="error"),
+        ToolMessage("", tool_call_id="call_1", name="another"),
+    ):
+        assert await node.ainvoke([calls("pay"), answer]) == []
+        assert await node.ainvoke({"messages": [calls("pay"), answer, HumanMessage("again!")]}) == {"messages": []}
+    assert rec.events == []
+
+
+async def test_an_answered_call_never_runs_again_with_its_context() -> None:
+    """Promise 9: also where LangGraph's agent sends one call with the state."""
+    rec = Recorder()
+    message = calls("pay")
+    state = {"messages": [message, ToolMessage("paid", tool_call_id="call_1")]}
+    value = {"__type": "tool_call_with_context", "tool_call": message.tool_calls[0], "state": state}
+    output = await ToolNode([rec.tool("pay")]).ainvoke(value)
+    assert rec.events == []
+    assert output in ({"messages": []}, [])
+
+
+async def test_the_call_of_an_earlier_message_never_runs() -> None:
+    """Promise 9: only the last message of the model asks for calls."""
+    rec = Recorder()
+    node = ToolNode([rec.tool("pay"), rec.tool("look")])
+    earlier = calls(tool_call("pay", "early"))
+    await node.ainvoke([earlier, HumanMessage("no!"), calls(tool_call("look", "late"))])
+    assert rec.order == ["look"]
+
+
+async def test_a_call_that_a_person_rejected_never_runs() -> None:
+    """Promise 9: rejected with an interrupt in the link; the answer becomes the call's message."""
+    rec = Recorder()
+
+    async def approved(request: ToolCallRequest, execute: Callable[[ToolCallRequest], Any]) -> Any:
+        if interrupt(request.tool_call["name"]) == "yes":
+            return await execute(request)
+        return ToolMessage("A person said no.", tool_call_id=request.tool_call["id"], name=request.tool_call["name"])
+
+    node = ToolNode([rec.tool("pay"), rec.tool("look")], middleware=[approved])
+    asked = calls("pay", "look")
+    with pytest.raises(CallsInterrupted) as caught:
+        await node.ainvoke([asked])
+    pay, look = caught.value.interrupts
+    messages = await node.ainvoke([asked], ledger=caught.value.ledger, resume={pay.id: "no", look.id: "yes"})
+    assert [message.content for message in messages] == ["A person said no.", "look"]
+    assert rec.order == ["look"]
+    assert await node.ainvoke([asked, *messages]) == []
+    assert rec.order == ["look"]
+
+
+async def test_a_call_that_found_no_place_never_runs() -> None:
+    """Promise 9: its message says so, and so the next run leaves it alone."""
+    rec = Recorder()
+    node = ToolNode([rec.tool("pay", seconds=1)], policies={"pay": CallPolicy(limit=Limit(concurrency=1, queue=0))})
+    asked = calls(("pay", {"query": "a"}), ("pay", {"query": "b"}))
+    messages = await node.ainvoke([asked])
+    assert messages[1].status == "error"
+    assert await node.ainvoke([asked, *messages]) == []
+    assert rec.order == ["pay(a)"]
+
+
+async def test_a_tool_that_the_node_does_not_have_never_runs() -> None:
+    """Promise 9: names are looked up, never searched: no attributes, no near misses."""
+    rec = Recorder()
+    names = ["Pay", "pay ", "_pay", "tools_by_name", "__class__", "", "pay\n"]
+    messages = await ToolNode([rec.tool("pay")]).ainvoke([calls(*names)])
+    assert [message.status for message in messages] == ["error"] * len(names)
+    assert rec.events == []
+
+
+async def test_arguments_and_results_are_not_logged(caplog: pytest.LogCaptureFixture) -> None:
+    """Promise 9: they leave the process only when switched on."""
+    rec = Recorder()
+    with caplog.at_level(logging.DEBUG):
+        await ToolNode([rec.tool("look")]).ainvoke([calls(("look", {"query": SECRET}))])
+    assert SECRET not in caplog.text

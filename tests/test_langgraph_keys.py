@@ -1,0 +1,268 @@
+"""Every private name of LangGraph that callboard uses still exists, and still means what it did."""
+
+import ast
+import functools
+from collections.abc import Callable
+from importlib import import_module
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import pytest
+from langchain_core.runnables import RunnableConfig
+from langchain_core.runnables.config import var_child_runnable_config
+from langgraph._internal import _constants
+from langgraph._internal._config import ensure_config
+from langgraph._internal._scratchpad import PregelScratchpad
+from langgraph.checkpoint.base import WRITES_IDX_MAP
+from langgraph.checkpoint.memory import InMemorySaver
+from langgraph.config import get_config
+from langgraph.errors import GraphInterrupt
+from langgraph.graph import START, StateGraph
+from langgraph.runtime import Runtime
+from langgraph.types import Command, Interrupt, _interrupt_id, interrupt
+from typing_extensions import TypedDict
+from xxhash import xxh3_128_hexdigest
+
+VALUES = {
+    "CONF": "configurable",
+    "CONFIG_KEY_CHECKPOINTER": "__pregel_checkpointer",
+    "CONFIG_KEY_CHECKPOINT_MAP": "checkpoint_map",
+    "CONFIG_KEY_CHECKPOINT_NS": "checkpoint_ns",
+    "CONFIG_KEY_DURABILITY": "__pregel_durability",
+    "CONFIG_KEY_READ": "__pregel_read",
+    "CONFIG_KEY_RESUME_MAP": "__pregel_resume_map",
+    "CONFIG_KEY_RUNTIME": "__pregel_runtime",
+    "CONFIG_KEY_SCRATCHPAD": "__pregel_scratchpad",
+    "CONFIG_KEY_SEND": "__pregel_send",
+    "CONFIG_KEY_TASK_ID": "__pregel_task_id",
+    "CONFIG_KEY_THREAD_ID": "thread_id",
+    "NS_SEP": "|",
+    "RESUME": "__resume__",
+}
+
+SOURCES = Path(str(find_spec("callboard").origin)).parent  # type: ignore[union-attr]
+
+
+class State(TypedDict, total=False):
+    value: str
+
+
+def private_imports(path: Path) -> set[tuple[str, str]]:
+    """What a module takes from LangGraph although it has an underscore: (module, name)."""
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == "langgraph":
+            private_module = any(part.startswith("_") for part in str(node.module).split("."))
+            found |= {(str(node.module), a.name) for a in node.names if private_module or a.name.startswith("_")}
+    return found
+
+
+def seen_by_a_node(value: Any = None, *, saver: Any = None, run: Callable[[], Any] = lambda: None) -> dict[str, Any]:
+    """The `configurable` that LangGraph gives to a node."""
+    seen: dict[str, Any] = {}
+
+    def node(state: State, config: RunnableConfig) -> Any:
+        seen.update(config["configurable"])
+        run()
+        return {}
+
+    builder: Any = StateGraph(State)
+    builder.add_node("node", node)
+    builder.add_edge(START, "node")
+    builder.compile(checkpointer=saver).invoke(value or {"value": "x"}, {"configurable": {"thread_id": "t"}})
+    return seen
+
+
+@pytest.mark.parametrize("name", sorted(VALUES))
+def test_a_key_has_the_value_that_it_had(name: str) -> None:
+    assert getattr(_constants, name) == VALUES[name]
+
+
+def test_every_key_that_is_used_is_checked_here() -> None:
+    """A key that is added to `_langgraph.py` has to be added to the table."""
+    used = {name for module, name in private_imports(SOURCES / "_langgraph.py") if module.endswith("_constants")}
+    assert used == VALUES.keys()
+
+
+def test_only_one_module_uses_private_names() -> None:
+    """Layer 3 has one door to LangGraph's inside."""
+    users = {path.name for path in SOURCES.rglob("*.py") if private_imports(path)}
+    assert users == {"_langgraph.py"}
+
+
+def test_every_private_name_that_is_used_exists() -> None:
+    for module, name in private_imports(SOURCES / "_langgraph.py"):
+        assert hasattr(import_module(module), name), f"{module}.{name}"
+
+
+def test_an_interrupt_is_named_after_its_namespace_and_the_answers_before_it() -> None:
+    assert _interrupt_id("tools:1", 0) == xxh3_128_hexdigest(b"tools:1")
+    assert _interrupt_id("tools:1", 2) == xxh3_128_hexdigest(b"tools:1|2")
+    assert Interrupt.from_ns("why?", "tools:1").id == _interrupt_id("tools:1", 0)
+
+
+def test_an_interrupt_without_an_id_has_the_placeholder() -> None:
+    from callboard._langgraph import PLACEHOLDER_ID
+
+    assert Interrupt(value="one").id == Interrupt(value="other").id == PLACEHOLDER_ID
+
+
+def test_interrupt_uses_three_keys_and_the_scratchpad_as_our_calls_do() -> None:
+    """`interrupt()` counts, looks up, tells, and names; nothing else."""
+    from callboard._langgraph import CallScratchpad, call_configurable, question_id
+
+    told: list[tuple[str, list[Any]]] = []
+
+    class Keeper:
+        def accepted(self, key: str, answers: list[Any]) -> None:
+            told.append((key, answers))
+
+    def asked(answers: list[Any] | None, times: int) -> list[Any]:
+        scratchpad = CallScratchpad(None, answers, Keeper(), "call-1", None)
+        conf = call_configurable({}, "call:1", scratchpad, None)
+        token = var_child_runnable_config.set({"configurable": conf})
+        try:
+            return [interrupt(f"{number}?") for number in range(times)]
+        finally:
+            var_child_runnable_config.reset(token)
+
+    with pytest.raises(GraphInterrupt) as caught:
+        asked(None, 1)
+    (question,) = caught.value.args[0]
+    assert (question.value, question.id) == ("0?", question_id("call:1", 0))
+    assert told == []
+    with pytest.raises(GraphInterrupt) as caught:
+        asked(["a", None], 3)
+    (question,) = caught.value.args[0]
+    assert (question.value, question.id) == ("2?", question_id("call:1", 2))
+    assert told == [("call-1", ["a"]), ("call-1", ["a", None])]
+    assert asked(["a", None], 2) == ["a", None]
+
+
+def test_the_call_scratchpad_is_a_whole_pregel_scratchpad() -> None:
+    """Pregel asks `isinstance`, and reads every field."""
+    from dataclasses import fields
+
+    from callboard._langgraph import CallScratchpad
+
+    made = CallScratchpad(None, None, None, "call-1", None)  # type: ignore[arg-type]
+    assert isinstance(made, PregelScratchpad)
+    assert {field.name for field in fields(PregelScratchpad)} == {
+        "step",
+        "stop",
+        "call_counter",
+        "interrupt_counter",
+        "get_null_resume",
+        "resume",
+        "subgraph_counter",
+    }
+    assert (made.step, made.stop, made.resume, made.get_null_resume(True)) == (0, 0, [], None)
+    assert [made.interrupt_counter(), made.interrupt_counter()] == [0, 1]
+    assert [made.subgraph_counter(), made.subgraph_counter()] == [0, 1]
+
+
+def test_a_task_has_what_we_read_from_it() -> None:
+    from callboard._langgraph import graph_task
+
+    saver = InMemorySaver()
+    conf = seen_by_a_node(saver=saver)
+    assert isinstance(conf["__pregel_scratchpad"], PregelScratchpad)
+    assert conf["__pregel_scratchpad"].resume == []
+    assert callable(conf["__pregel_send"])
+    assert conf["__pregel_checkpointer"] is saver
+    assert isinstance(conf["__pregel_runtime"], Runtime)
+    assert conf["checkpoint_ns"] == f"node:{conf['__pregel_task_id']}"
+    assert list(conf["checkpoint_map"]) == [""]
+    assert conf["thread_id"] == "t"
+    task = graph_task({"configurable": conf})
+    assert task is not None
+    assert task.durable
+    assert graph_task({"configurable": {"thread_id": "t"}}) is None
+
+
+def test_without_a_checkpointer_there_is_nothing_to_write_to() -> None:
+    from callboard._langgraph import graph_task
+
+    task = graph_task({"configurable": seen_by_a_node()})
+    assert task is not None
+    assert not task.durable
+
+
+def test_the_reader_is_a_partial_with_the_channels_in_second_place() -> None:
+    """`read_state` reads all of them; LangGraph has no function for that."""
+    from callboard._langgraph import read_state
+
+    read: dict[str, Any] = {}
+    reader: list[Any] = []
+
+    def look() -> None:
+        config = get_config()
+        reader.append(config["configurable"]["__pregel_read"])
+        read.update(read_state(config))
+
+    seen_by_a_node({"value": "mine"}, run=look)
+    assert isinstance(reader[0], functools.partial)
+    assert read["value"] == "mine"
+    assert read_state({"configurable": {}}) == {}
+
+
+def test_resume_writes_have_a_place_of_their_own() -> None:
+    """A saver replaces what is there, so a ledger may be written as often as a call ends."""
+    assert WRITES_IDX_MAP["__resume__"] < 0
+    saver = InMemorySaver()
+    where: Any = {"configurable": {"thread_id": "t", "checkpoint_ns": "", "checkpoint_id": "1"}}
+    for value in ([1], [1, 2]):
+        saver.put_writes(where, [("__resume__", value)], "task-1")
+    assert len(saver.writes["t", "", "1"]) == 1
+
+
+def test_an_answer_by_id_is_put_after_the_answers_of_the_task() -> None:
+    """What our ledger relies on: foreign ids change nothing, and reach the node in the map."""
+    seen: list[tuple[list[Any], Any]] = []
+
+    def node(state: State, config: RunnableConfig) -> Any:
+        conf = config["configurable"]
+        seen.append((list(conf["__pregel_scratchpad"].resume), conf.get("__pregel_resume_map")))
+        return {"value": str([interrupt("one?"), interrupt("two?")])}
+
+    builder: Any = StateGraph(State)
+    builder.add_node("node", node)
+    builder.add_edge(START, "node")
+    graph = builder.compile(checkpointer=InMemorySaver())
+    config: Any = {"configurable": {"thread_id": "t"}}
+    (one,) = graph.invoke({"value": "x"}, config)["__interrupt__"]
+    foreign = {"f" * 32: "foreign"}
+    graph.invoke(Command(resume=foreign), config)
+    (two,) = graph.invoke(Command(resume={one.id: 1}), config)["__interrupt__"]
+    assert graph.invoke(Command(resume={two.id: 2}), config)["value"] == "[1, 2]"
+    assert seen == [([], None), ([], foreign), ([1], {one.id: 1}), ([1, 2], {two.id: 2})]
+
+
+def test_a_plain_answer_is_taken_once_in_a_run() -> None:
+    taken: list[Any] = []
+
+    def node(state: State, config: RunnableConfig) -> Any:
+        scratchpad = config["configurable"]["__pregel_scratchpad"]
+        taken.append([scratchpad.get_null_resume(flag) for flag in (False, True, True)])
+        if len(taken) == 1:
+            interrupt("why?")
+        return {}
+
+    builder: Any = StateGraph(State)
+    builder.add_node("node", node)
+    builder.add_edge(START, "node")
+    graph = builder.compile(checkpointer=InMemorySaver())
+    config: Any = {"configurable": {"thread_id": "t"}}
+    graph.invoke({"value": "x"}, config)
+    graph.invoke(Command(resume="plain"), config)
+    assert taken == [[None, None, None], ["plain", "plain", None]]
+
+
+def test_a_complete_config_has_the_recursion_limit_of_a_graph() -> None:
+    from callboard._langgraph import run_config
+
+    config = run_config(None)
+    assert config == ensure_config(None)
+    assert config["recursion_limit"] > 0
+    assert {"tags", "metadata", "callbacks", "configurable"} <= config.keys()
