@@ -100,6 +100,8 @@ class ToolBatch:
         self._open = 0
         self._wide: list[Limiter] = []
         if (concurrency := config.get("max_concurrency")) is not None:
+            if concurrency < 1:
+                raise ValueError(f"config['max_concurrency'] must be 1 or more, got {concurrency!r}")
             self._wide = [Limiter(Limit(concurrency=concurrency), "max_concurrency")]
 
     async def run(self) -> Any:

@@ -202,6 +202,9 @@ def _last_judge(errors: ErrorPolicy, *, wrapper: bool, middleware: bool) -> Judg
 
 
 def _by_name(tools: Sequence[BaseTool | Callable[..., Any]]) -> dict[str, BaseTool]:
+    given: object = tools
+    if isinstance(given, BaseTool):
+        raise TypeError(f"ToolNode takes a list of tools: ToolNode([{given.name}]), not ToolNode({given.name})")
     by_name: dict[str, BaseTool] = {}
     for item in tools:
         if not isinstance(item, BaseTool) and not callable(item):
