@@ -420,7 +420,7 @@ async def test_remaining_crosses_the_bridge() -> None:
 
     with anyio.fail_after(100):
         await ToolNode([foreign(look)], timeout=20).ainvoke(ask("look"))
-    assert 19 < seen[0] <= 20
+    assert 19 < seen[0] <= 20.1  # a loop may keep its time by milliseconds
 
 
 @pytest.mark.real_clock

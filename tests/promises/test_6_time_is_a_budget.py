@@ -341,8 +341,8 @@ async def test_remaining_tells_a_sync_tool_what_is_left() -> None:
     with anyio.fail_after(40):
         await node.ainvoke(ask("outer"))
     await free.ainvoke(ask("outer"))
-    assert 19 < seen[0] <= 20
-    assert 19 < seen[1] <= 20
+    assert 19 < seen[0] <= 20.1  # a loop may keep its time by milliseconds
+    assert 19 < seen[1] <= 20.1  # a loop may keep its time by milliseconds
     assert seen[2:] == [math.inf, math.inf]
 
 

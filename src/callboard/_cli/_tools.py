@@ -5,7 +5,7 @@ from http import HTTPStatus
 from pathlib import Path
 
 from callboard import CallPolicy, Limit, ToolNode
-from callboard._cli import _database
+from callboard._cli._database import query as query_database
 from callboard._cli._http import HttpClient
 
 TOOLS = ("fetch", "query", "archive")
@@ -38,7 +38,7 @@ def make_node(base_url: str, client: HttpClient, database: Path) -> ToolNode:
 
     def query(city: str) -> dict[str, int]:
         """Count the orders of a city in the database, and add up their amounts, in cents."""
-        return _database.query(database, city)
+        return query_database(database, city)
 
     return ToolNode([fetch, query, archive], policies=_POLICIES, handle_tool_errors=_text_for_model)
 

@@ -15,6 +15,7 @@ from callboard._bridge import run_from_sync, run_on_asyncio
 from callboard._langgraph import run_config
 from callboard.agent._history import repaired
 from callboard.agent._model import Prompt, model_with_tools, prompted
+from callboard.agent._trace import traced
 from callboard.exceptions import CallsInterrupted
 from callboard.tools._node import ToolNode
 
@@ -61,7 +62,12 @@ class Agent(Runnable[Any, Any]):
         config = run_config(config)
         if config["recursion_limit"] < 1:
             raise ValueError("recursion_limit must be at least 1")
-        state = _State(_input_messages(input), config["recursion_limit"])
+        messages = _input_messages(input)
+        result = await traced(partial(self._run, messages), input, config, self.name or "agent")
+        return cast("dict[str, Any]", result)
+
+    async def _run(self, messages: list[BaseMessage], config: RunnableConfig) -> dict[str, Any]:
+        state = _State(messages, config["recursion_limit"])
         try:
             while await self._turn(state, config):
                 pass
