@@ -360,7 +360,7 @@ async def test_what_cannot_become_a_message_is_an_error_that_names_tool_and_valu
         return ToolMessage("for somebody else", tool_call_id="call_99")
 
     node = ToolNode([make(mixture), make(orphan)])
-    with pytest.raises(ValueError, match="mixture.*2 messages.*call_1"):
+    with pytest.raises(ValueError, match=r"mixture.*2 messages.*call_1"):
         await node.ainvoke({"messages": [calls("mixture")]})
     with pytest.raises(ValueError, match="orphan"):
         await node.ainvoke({"messages": [calls("orphan")]})
