@@ -68,7 +68,7 @@ def test_the_model_is_told_the_same_about(label: str, same: Same) -> None:
 
 def injected(ns: Any) -> Any:
     @tool
-    def work(  # noqa: PLR0917 - one parameter for each kind of injection
+    def work(
         x: int,
         y: Annotated[int, Field(ge=0)],
         state: Annotated[dict, ns.InjectedState],

@@ -32,7 +32,9 @@ class Crash:
 
     def dies(self, answers: dict[str, Any] | None = None) -> None:
         """A process that ends itself at once, without any clean-up."""
-        died = subprocess.run(self._command("exit", answers), capture_output=True, timeout=SECONDS, text=True)
+        died = subprocess.run(
+            self._command("exit", answers), check=False, capture_output=True, timeout=SECONDS, text=True
+        )
         assert died.returncode == 9, died.stderr
 
     def is_killed(self, answers: dict[str, Any] | None = None) -> None:
@@ -50,7 +52,9 @@ class Crash:
 
     def goes_on(self, answers: dict[str, Any] | None = None) -> dict[str, Any]:
         """A process that lives; returns what the graph did."""
-        done = subprocess.run(self._command("live", answers), capture_output=True, timeout=SECONDS, text=True)
+        done = subprocess.run(
+            self._command("live", answers), check=False, capture_output=True, timeout=SECONDS, text=True
+        )
         assert done.returncode == 0, done.stderr
         return dict(json.loads(done.stdout.splitlines()[-1]))
 

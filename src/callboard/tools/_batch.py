@@ -3,7 +3,7 @@
 import warnings
 from collections.abc import Awaitable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any, NoReturn, cast
 
 from langchain_core.callbacks import AsyncCallbackManager
 from langchain_core.messages import ToolCall, ToolMessage
@@ -322,8 +322,7 @@ class _Run:
             try:
                 response = await self._supervised.attempt(threads, invoke, plan, ready, config, batch.manager(plan))
             except NoKeyError as error:
-                check_arguments(plan, ready)  # the key function stumbled over them, perhaps: they are the model's
-                raise error.__cause__ or error from None
+                _raise_without_key(error, plan, ready)
             except ValidationError as error:
                 raise_invalid_arguments(error, call, plan.injected.names)
             return batch.rules.checked(response, call)
@@ -333,6 +332,15 @@ class _Run:
                 raise
             self._supervised.handled = error
             return error_message(content, call, error)
+
+
+def _raise_without_key(error: NoKeyError, plan: Plan, call: ToolCall) -> NoReturn:
+    """A key function failed; over arguments that are wrong, perhaps, and they are the model's affair."""
+    try:
+        check_arguments(plan, call)
+    except ValidationError as invalid:
+        raise_invalid_arguments(invalid, call, plan.injected.names)
+    raise error.__cause__ or error from None
 
 
 def _keys(calls: Sequence[ToolCall]) -> list[str]:

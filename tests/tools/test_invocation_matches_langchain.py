@@ -1,0 +1,1034 @@
+"""Our way of running a tool does what `BaseTool.ainvoke` does: same events, results, errors and surroundings.
+
+Each case is run by langchain-core itself on asyncio, and by a `ToolNode` on every backend. A release of
+langchain-core that changes how tools run is noticed here.
+"""
+
+import asyncio
+import re
+from collections import defaultdict
+from collections.abc import Callable
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from typing import Annotated, Any
+from uuid import UUID, uuid4
+
+import anyio
+import pytest
+from langchain_core.callbacks import (
+    AsyncCallbackHandler,
+    AsyncCallbackManager,
+    AsyncCallbackManagerForToolRun,
+    BaseCallbackHandler,
+    CallbackManagerForToolRun,
+    Callbacks,
+)
+from langchain_core.callbacks.manager import adispatch_custom_event, dispatch_custom_event
+from langchain_core.messages import AIMessage, ToolMessage
+from langchain_core.runnables import RunnableConfig, RunnableLambda
+from langchain_core.runnables.config import ensure_config, var_child_runnable_config
+from langchain_core.tools import (
+    BaseTool,
+    InjectedToolArg,
+    InjectedToolCallId,
+    StructuredTool,
+    Tool,
+    ToolException,
+    tool,
+)
+from langgraph.errors import GraphInterrupt
+from langgraph.types import Command, Interrupt
+from pydantic import BaseModel, ConfigDict, Field, field_serializer
+from pydantic.v1 import BaseModel as BaseModelV1
+
+from callboard import ToolInvocationError, ToolNode, msg_content_output
+from callboard.testing import tool_call
+
+pytestmark = pytest.mark.real_clock
+
+PARENT = UUID(int=7)
+
+
+@dataclass
+class Notes:
+    """What one run showed: to handlers, and to the body."""
+
+    events: list[tuple[str, str, dict[str, Any]]] = field(default_factory=list)
+    saw: list[Any] = field(default_factory=list)
+
+
+def plain(value: Any, runs: dict[Any, str]) -> Any:
+    """A value without the ids and addresses that differ from run to run."""
+    if isinstance(value, UUID):
+        return "parent" if value == PARENT else runs.setdefault(value, f"run {len(runs)}")
+    if isinstance(value, BaseException):
+        error = value.source if isinstance(value, ToolInvocationError) else value
+        return type(error).__name__, str(error)
+    if isinstance(value, dict):
+        # The namespace is the runner's: every call of a node has one, for its questions.
+        return {key: plain(item, runs) for key, item in value.items() if key != "checkpoint_ns"}
+    if isinstance(value, (list, tuple)):
+        return [plain(item, runs) for item in value]
+    if isinstance(value, BaseModel):
+        return type(value).__name__, {name: plain(item, runs) for name, item in value}
+    return re.sub(r"0x[0-9a-f]+", "0x", repr(value))
+
+
+class _Recording:
+    """The methods of a recording handler, sync or async."""
+
+    def __init__(self, name: str, notes: Notes, *, fails: str | None = None) -> None:
+        super().__init__()
+        self.name = name
+        self.notes = notes
+        self.fails = fails
+
+    def note(self, event: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        # As it is now: messages may be changed later on.
+        now = [arg.model_copy() if isinstance(arg, BaseModel) else arg for arg in args]
+        self.notes.events.append((self.name, event, {**dict(enumerate(now)), **kwargs}))
+        if event == self.fails:
+            raise ZeroDivisionError(f"{self.name} {event}")
+
+
+class SyncHandler(_Recording, BaseCallbackHandler):
+    def on_tool_start(self, *args: Any, **kwargs: Any) -> None:
+        self.note("start", args, kwargs)
+
+    def on_tool_end(self, *args: Any, **kwargs: Any) -> None:
+        self.note("end", args, kwargs)
+
+    def on_tool_error(self, *args: Any, **kwargs: Any) -> None:
+        self.note("error", args, kwargs)
+
+    def on_custom_event(self, *args: Any, **kwargs: Any) -> None:
+        self.note("custom", args, kwargs)
+
+    def on_chain_start(self, *args: Any, **kwargs: Any) -> None:
+        self.note("chain start", args[1:], kwargs)
+
+    def on_chain_end(self, *args: Any, **kwargs: Any) -> None:
+        self.note("chain end", args, kwargs)
+
+
+class AsyncHandler(_Recording, AsyncCallbackHandler):
+    async def on_tool_start(self, *args: Any, **kwargs: Any) -> None:
+        await asyncio.sleep(0)
+        self.note("start", args, kwargs)
+
+    async def on_tool_end(self, *args: Any, **kwargs: Any) -> None:
+        await asyncio.sleep(0)
+        self.note("end", args, kwargs)
+
+    async def on_tool_error(self, *args: Any, **kwargs: Any) -> None:
+        await asyncio.sleep(0)
+        self.note("error", args, kwargs)
+
+    async def on_custom_event(self, *args: Any, **kwargs: Any) -> None:
+        self.note("custom", args, kwargs)
+
+
+class InlineHandler(SyncHandler):
+    run_inline = True
+
+
+class InlineAsyncHandler(AsyncHandler):
+    run_inline = True
+
+
+def handlers(notes: Notes) -> list[BaseCallbackHandler]:
+    return [
+        SyncHandler("sync", notes),
+        AsyncHandler("async", notes),
+        InlineHandler("inline", notes),
+        InlineAsyncHandler("inline async", notes),
+        InlineHandler("inline 2", notes),
+    ]
+
+
+HANDLERS: dict[str, Callable[[Notes], list[BaseCallbackHandler]]] = {
+    "none": lambda notes: [],
+    "all": handlers,
+    "sync": lambda notes: [SyncHandler("sync", notes)],
+    "async": lambda notes: [AsyncHandler("async", notes)],
+    "inline": lambda notes: [InlineHandler("inline", notes), InlineHandler("inline 2", notes)],
+}
+
+Make = Callable[[Notes], BaseTool]
+CASES: dict[str, tuple[Make, dict[str, Any]]] = {}
+
+
+def case(args: dict[str, Any] | None = None, name: str | None = None) -> Callable[[Make], Make]:
+    """Declare a case: a function from notes to a tool, and the arguments of the call."""
+
+    def declare(make: Make) -> Make:
+        CASES[name or make.__name__] = (make, {"x": 1} if args is None else args)
+        return make
+
+    return declare
+
+
+def visible(config: RunnableConfig) -> dict[str, Any]:
+    """The part of a config that does not depend on who runs the tool."""
+    configurable = {
+        key: value
+        for key, value in config.get("configurable", {}).items()
+        if not key.startswith("__pregel") and key != "checkpoint_ns"
+    }
+    callbacks = config.get("callbacks")
+    inherited = [h.name for h in getattr(callbacks, "inheritable_handlers", callbacks or [])]
+    return {
+        "tags": sorted(config.get("tags") or []),
+        "metadata": config.get("metadata"),
+        "configurable": configurable,
+        "run_name": config.get("run_name"),
+        "has run_id": "run_id" in config,
+        "max_concurrency": config.get("max_concurrency"),
+        "recursion_limit": config.get("recursion_limit"),
+        "handlers": inherited,
+        "parent": getattr(callbacks, "parent_run_id", None),
+    }
+
+
+def child(config: RunnableConfig) -> dict[str, Any]:
+    """What a runnable in the body inherits."""
+    callbacks: Any = config["callbacks"]
+    return {
+        **visible(config),
+        "inheritable tags": sorted(callbacks.inheritable_tags),
+        "inheritable metadata": callbacks.inheritable_metadata,
+        "own tags": sorted(callbacks.tags),
+        "is async": isinstance(callbacks, AsyncCallbackManager),
+    }
+
+
+def inherited() -> dict[str, Any]:
+    config = var_child_runnable_config.get()
+    assert config is not None
+    return child(config)
+
+
+# --- functions, sync and async
+
+
+@case()
+def async_function(notes: Notes) -> BaseTool:
+    @tool
+    async def f(x: int, y: str = "why") -> str:
+        """Do."""
+        notes.saw.append((x, y, inherited()))
+        return f"{x}{y}"
+
+    return f
+
+
+@case()
+def sync_function(notes: Notes) -> BaseTool:
+    @tool
+    def f(x: int, y: str = "why") -> str:
+        """Do."""
+        notes.saw.append((x, y, inherited()))
+        return f"{x}{y}"
+
+    return f
+
+
+@case()
+def both_functions(notes: Notes) -> BaseTool:
+    def f(x: int) -> str:
+        return f"sync {x}"
+
+    async def af(x: int) -> str:
+        return f"async {x}"
+
+    return StructuredTool.from_function(func=f, coroutine=af, name="f", description="Do.")
+
+
+@case({})
+def no_arguments(notes: Notes) -> BaseTool:
+    @tool
+    async def f() -> str:
+        """Do."""
+        return "done"
+
+    return f
+
+
+@case({"x": "3", "extra": "ignored"})
+def coerced_and_extra(notes: Notes) -> BaseTool:
+    @tool
+    async def f(x: int, y: float = 2) -> str:
+        """Do."""
+        notes.saw.append((x, y))
+        return "done"
+
+    return f
+
+
+class Deep(BaseModel):
+    a: int
+    b: list[int] = Field(default_factory=lambda: [1])
+
+
+@case({"x": {"a": "1"}, "more": [{"a": 2, "b": [3]}]})
+def nested_models(notes: Notes) -> BaseTool:
+    @tool
+    async def f(x: Deep, more: list[Deep]) -> str:
+        """Do."""
+        notes.saw.append((x, more))
+        return "done"
+
+    return f
+
+
+@case({"x": 1, "y": 2})
+def variable_arguments(notes: Notes) -> BaseTool:
+    class Args(BaseModel):
+        x: int
+        y: int
+
+    async def f(**kwargs: Any) -> str:
+        notes.saw.append(kwargs)
+        return "done"
+
+    return StructuredTool.from_function(coroutine=f, name="f", description="Do.", args_schema=Args)
+
+
+@case({"query": "tea"})
+def single_input(notes: Notes) -> BaseTool:
+    return Tool(name="f", description="Do.", func=lambda query: f"sync {query}")
+
+
+@case({"query": "tea"})
+def single_input_async(notes: Notes) -> BaseTool:
+    async def f(query: str) -> str:
+        return f"async {query}"
+
+    return Tool(name="f", description="Do.", func=None, coroutine=f)
+
+
+@case({"one": 1, "two": 2})
+def single_input_with_two(notes: Notes) -> BaseTool:
+    return Tool(name="f", description="Do.", func=lambda query: "never")
+
+
+# --- schemas
+
+
+@case({"x": 1, "free": "yes"})
+def dict_schema(notes: Notes) -> BaseTool:
+    async def f(**kwargs: Any) -> str:
+        notes.saw.append(kwargs)
+        return "done"
+
+    schema = {"title": "f", "type": "object", "properties": {"x": {"type": "integer"}}, "required": ["x"]}
+    return StructuredTool(name="f", description="Do.", coroutine=f, args_schema=schema)
+
+
+@case({"ex": 5})
+def aliases(notes: Notes) -> BaseTool:
+    class Args(BaseModel):
+        x: int = Field(alias="ex")
+
+    async def f(**kwargs: Any) -> str:
+        notes.saw.append(kwargs)
+        return "done"
+
+    return StructuredTool.from_function(coroutine=f, name="f", description="Do.", args_schema=Args)
+
+
+@case({"x": 1, "y": 2})
+def extra_allowed(notes: Notes) -> BaseTool:
+    class Args(BaseModel):
+        model_config = ConfigDict(extra="allow")
+        x: int
+
+    async def f(**kwargs: Any) -> str:
+        notes.saw.append(kwargs)
+        return "done"
+
+    return StructuredTool.from_function(coroutine=f, name="f", description="Do.", args_schema=Args)
+
+
+@case({"x": 1, "y": 2})
+def serializer_and_excluded(notes: Notes) -> BaseTool:
+    class Args(BaseModel):
+        x: int
+        y: int = Field(exclude=True)
+
+        @field_serializer("x")
+        def as_text(self, x: int) -> str:
+            return f"<{x}>"
+
+    async def f(**kwargs: Any) -> str:
+        notes.saw.append(kwargs)
+        return "done"
+
+    return StructuredTool.from_function(coroutine=f, name="f", description="Do.", args_schema=Args)
+
+
+@case()
+def pydantic_1_schema(notes: Notes) -> BaseTool:
+    class Args(BaseModelV1):
+        x: int
+        y: int = 4
+
+    async def f(x: int, y: int) -> str:
+        notes.saw.append((x, y))
+        return "done"
+
+    return StructuredTool.from_function(coroutine=f, name="f", description="Do.", args_schema=Args)
+
+
+# --- classes
+
+
+@case()
+def class_with_run(notes: Notes) -> BaseTool:
+    class Own(BaseTool):
+        name: str = "own"
+        description: str = "Do."
+
+        def _run(self, x: int, run_manager: CallbackManagerForToolRun | None = None) -> str:
+            assert run_manager is not None
+            notes.saw.append((type(run_manager).__name__, run_manager.run_id, run_manager.parent_run_id))
+            notes.saw.append((sorted(run_manager.tags), run_manager.metadata, [h.name for h in run_manager.handlers]))
+            return f"run {x}"
+
+    return Own()
+
+
+@case()
+def class_with_arun(notes: Notes) -> BaseTool:
+    class Own(BaseTool):
+        name: str = "own"
+        description: str = "Do."
+
+        def _run(self, x: int) -> str:
+            raise NotImplementedError
+
+        async def _arun(self, x: int, run_manager: AsyncCallbackManagerForToolRun | None = None) -> str:
+            assert run_manager is not None
+            notes.saw.append((type(run_manager).__name__, run_manager.run_id, run_manager.parent_run_id))
+            notes.saw.append((sorted(run_manager.tags), run_manager.metadata, [h.name for h in run_manager.handlers]))
+            notes.saw.append(run_manager.get_child("step").parent_run_id)
+            return f"arun {x}"
+
+    return Own()
+
+
+@case()
+def class_with_config(notes: Notes) -> BaseTool:
+    class Own(BaseTool):
+        name: str = "own"
+        description: str = "Do."
+
+        def _run(self, x: int) -> str:
+            raise NotImplementedError
+
+        async def _arun(self, x: int, config: RunnableConfig) -> str:
+            notes.saw.append((visible(config), inherited()))
+            return f"arun {x}"
+
+    return Own()
+
+
+@case()
+def class_with_its_own_ainvoke(notes: Notes) -> BaseTool:
+    class Own(BaseTool):
+        name: str = "own"
+        description: str = "Do."
+
+        def _run(self, x: int) -> str:
+            return f"run {x}"
+
+        async def ainvoke(self, input: Any, config: Any = None, **kwargs: Any) -> Any:
+            message = await super().ainvoke(input, config, **kwargs)
+            message.content += " marked"
+            return message
+
+    return Own()
+
+
+# --- parameters that langchain-core fills
+
+
+@case()
+def config_parameter(notes: Notes) -> BaseTool:
+    @tool
+    async def f(x: int, config: RunnableConfig) -> str:
+        """Do."""
+        notes.saw.append((visible(config), inherited()))
+        return "done"
+
+    return f
+
+
+@case()
+def sync_config_parameter(notes: Notes) -> BaseTool:
+    @tool
+    def f(x: int, config: RunnableConfig) -> str:
+        """Do."""
+        notes.saw.append((visible(config), inherited()))
+        return "done"
+
+    return f
+
+
+@case()
+def callbacks_parameter(notes: Notes) -> BaseTool:
+    @tool
+    async def f(x: int, callbacks: Callbacks) -> str:
+        """Do."""
+        manager: Any = callbacks
+        notes.saw.append((manager.parent_run_id, [h.name for h in manager.handlers], sorted(manager.tags)))
+        return "done"
+
+    return f
+
+
+@case()
+def call_id_parameter(notes: Notes) -> BaseTool:
+    @tool
+    async def f(x: int, tool_call_id: Annotated[str, InjectedToolCallId]) -> str:
+        """Do."""
+        notes.saw.append(tool_call_id)
+        return tool_call_id
+
+    return f
+
+
+@case()
+def call_id_under_another_name(notes: Notes) -> BaseTool:
+    class Args(BaseModel):
+        x: int
+        mine: Annotated[str, InjectedToolCallId]
+
+    @tool(args_schema=Args)
+    async def f(x: int, mine: Annotated[str, InjectedToolCallId]) -> str:
+        """Do."""
+        notes.saw.append(mine)
+        return mine
+
+    return f
+
+
+@case()
+def private_parameter(notes: Notes) -> BaseTool:
+    @tool
+    async def f(x: int, private: Annotated[str, InjectedToolArg] = "mine") -> str:
+        """Do."""
+        notes.saw.append(private)
+        return "done"
+
+    return f
+
+
+# --- results
+
+
+def returning(name: str, value: Any) -> None:
+    def make(notes: Notes) -> BaseTool:
+        @tool
+        async def f(x: int) -> Any:
+            """Do."""
+            return value() if callable(value) else value
+
+        return f
+
+    case(name=f"returns {name}")(make)
+
+
+returning("a number", 3)
+returning("None", None)
+returning("a dict", {"a": [1, None], "b": "ü"})
+returning("a set", {1})
+returning("a list of texts", ["a", "b"])
+returning("an empty list", [])
+returning("content blocks", [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}])
+returning("a model", lambda: Deep(a=1))
+returning("an object", object())
+returning("a message", lambda: ToolMessage("own", tool_call_id="call_1", artifact=[1], status="error"))
+returning("a list of a message", lambda: [ToolMessage("own", tool_call_id="call_1")])
+returning("a command", lambda: Command(update=[ToolMessage("own", tool_call_id="call_1", name="f")]))
+
+
+def artifact(name: str, value: Any, *, sync: bool = False) -> None:
+    def make(notes: Notes) -> BaseTool:
+        async def f(x: int) -> Any:
+            """Do."""
+            return value
+
+        def sync_f(x: int) -> Any:
+            """Do."""
+            return value
+
+        return tool(response_format="content_and_artifact")(sync_f if sync else f)
+
+    case(name=f"artifact: {name}")(make)
+
+
+artifact("a pair", ("text", {"rows": 1}))
+artifact("a pair in a thread", ("text", [1]), sync=True)
+artifact("no pair", "text")
+artifact("a list of two", ["text", 1])
+artifact("a triple", (1, 2, 3))
+
+
+# --- errors
+
+
+class Whatever(Exception):
+    """An error of a tool."""
+
+
+class Inner(BaseModel):
+    n: int
+
+
+def raising(name: str, error: Callable[[], Exception], args: dict[str, Any] | None = None, **options: Any) -> None:
+    def make(sync: bool, notes: Notes) -> BaseTool:
+        def f(x: int) -> str:
+            raise error()
+
+        async def af(x: int) -> str:
+            raise error()
+
+        if sync:
+            return StructuredTool.from_function(func=f, name="f", description="Do.", **options)
+        return StructuredTool.from_function(coroutine=af, name="f", description="Do.", **options)
+
+    case(args, name=f"raises {name}")(lambda notes: make(False, notes))
+    case(args, name=f"raises {name} in a thread")(lambda notes: make(True, notes))
+
+
+def invalid() -> Exception:
+    try:
+        Inner(n="x")  # type: ignore[arg-type]
+    except ValueError as error:
+        return error
+    raise AssertionError
+
+
+def interrupted() -> Exception:
+    return GraphInterrupt((Interrupt(value="why?", id="0" * 32),))
+
+
+raising("an error", lambda: Whatever("no"))
+raising("StopAsyncIteration", lambda: StopAsyncIteration("no"))
+raising("a ToolException", lambda: ToolException("no"))
+raising("a ToolException, True", lambda: ToolException("no"), handle_tool_error=True)
+raising("an empty ToolException, True", ToolException, handle_tool_error=True)
+raising("a ToolException, text", lambda: ToolException("no"), handle_tool_error="sorry")
+raising("a ToolException, function", lambda: ToolException("no"), handle_tool_error=lambda e: f"handled {e}")
+raising(
+    "a ToolException, blocks",
+    lambda: ToolException("no"),
+    handle_tool_error=lambda e: [{"type": "text", "text": str(e)}],
+)
+raising("an error, True", lambda: Whatever("no"), handle_tool_error=True)
+raising("a validation error inside", invalid)
+raising("a validation error inside, handled", invalid, handle_validation_error="inside")
+raising("invalid arguments", lambda: Whatever("never"), {"x": "one"})
+raising("missing arguments", lambda: Whatever("never"), {})
+raising("invalid arguments, True", lambda: Whatever("never"), {"x": "one"}, handle_validation_error=True)
+raising("invalid arguments, text", lambda: Whatever("never"), {"x": "one"}, handle_validation_error="try again")
+raising(
+    "invalid arguments, function",
+    lambda: Whatever("never"),
+    {"x": "one"},
+    handle_validation_error=lambda e: f"{len(e.errors())} mistakes",
+)
+
+
+# --- what tools carry
+
+
+@case()
+def tags_metadata_and_callbacks_of_the_tool(notes: Notes) -> BaseTool:
+    @tool
+    async def f(x: int) -> str:
+        """Do."""
+        notes.saw.append(inherited())
+        return "done"
+
+    f.tags, f.metadata = ["of the tool"], {"tool": 1, "both": "tool"}
+    f.callbacks = [InlineHandler("of the tool", notes)]
+    return f
+
+
+@case()
+def described_at_length(notes: Notes) -> BaseTool:
+    @tool("another name", return_direct=True, parse_docstring=True)
+    async def f(x: int) -> str:
+        """Do what has to be done.
+
+        Args:
+            x: a number
+        """
+        return "done"
+
+    return f
+
+
+# --- running both
+
+
+def config_for(kind: str, notes: Notes, **more: Any) -> RunnableConfig:
+    return {
+        "callbacks": HANDLERS[kind](notes) or None,
+        "tags": ["of the config"],
+        "metadata": {"config": 1, "both": "config"},
+        "configurable": {"user": "me"},
+        **more,
+    }  # type: ignore[typeddict-item]
+
+
+Result = dict[str, Any]
+
+
+def shown(notes: Notes, outcome: Any) -> Result:
+    """Everything that one run showed, comparable with that of another."""
+    runs: dict[Any, str] = {}
+    by_handler: dict[str, list[Any]] = defaultdict(list)
+    for name, event, content in notes.events:
+        by_handler[name].append((event, plain(content, runs)))
+    # Among sync handlers: langchain-core leaves async ones to the end where the tool is sync.
+    inline = [(name, event) for name, event, _ in notes.events if name in {"inline", "inline 2"}]
+    return {
+        "outcome": plain(outcome, runs),
+        "events": dict(by_handler),
+        "inline order": inline,
+        "saw": plain(notes.saw, runs),
+    }
+
+
+def call_of(args: dict[str, Any], name: str) -> Any:
+    return tool_call(name, "call_1", **args)
+
+
+async def by_langchain(make: Make, args: dict[str, Any], kind: str, **more: Any) -> Result:
+    notes, outcome = Notes(), None
+    one = make(notes)
+    try:
+        outcome = await one.ainvoke(call_of(args, one.name), config_for(kind, notes, **more))
+        if isinstance(outcome, ToolMessage):  # what LangGraph's ToolNode does with it
+            outcome.content = msg_content_output(outcome.content)
+    except Exception as error:
+        outcome = error
+    return shown(notes, outcome)
+
+
+async def by_us(make: Make, args: dict[str, Any], kind: str, **more: Any) -> Result:
+    notes, outcome = Notes(), None
+    one = make(notes)
+    call = call_of(args, one.name)
+    node = ToolNode([one], handle_tool_errors=False)
+    try:
+        (output,) = await node.ainvoke([AIMessage("", tool_calls=[call])], config_for(kind, notes, **more))
+        outcome = output
+    except Exception as error:
+        outcome = error
+    return shown(notes, outcome)
+
+
+def expected_of(make: Make, args: dict[str, Any], kind: str, **more: Any) -> Result:
+    """What langchain-core does, in a loop of its own: the test's may be trio's."""
+    expected = asyncio.run(by_langchain(make, args, kind, **more))
+    return normalised(expected)
+
+
+def normalised(result: Result) -> Result:
+    """Differences that a `ToolNode` makes on purpose, and LangGraph's too."""
+    outcome = result["outcome"]
+    if isinstance(outcome, list) and len(outcome) == 1:
+        result["outcome"] = outcome[0]  # a list of one message is given out as that message
+    return result
+
+
+def test_there_are_enough_cases() -> None:
+    assert len(CASES) >= 60
+
+
+@pytest.mark.parametrize("kind", HANDLERS)
+@pytest.mark.parametrize("name", CASES)
+async def test_a_tool_is_run_as_langchain_runs_it(name: str, kind: str) -> None:
+    """Promise 12: events, their order and contents, result or error, and what the body sees."""
+    make, args = CASES[name]
+    expected = await anyio.to_thread.run_sync(expected_of, make, args, kind)
+    with anyio.fail_after(10):
+        actual = normalised(await by_us(make, args, kind))
+    assert actual == expected
+
+
+@pytest.mark.parametrize("name", ["async_function", "sync_function", "class_with_arun", "raises an error"])
+async def test_names_ids_and_limits_of_the_run(name: str) -> None:
+    """Promise 12: `run_name`, `run_id`, `max_concurrency` and `recursion_limit` of the config."""
+    make, args = CASES[name]
+    more = {"run_name": "a name", "run_id": uuid4(), "max_concurrency": 3, "recursion_limit": 11}
+    expected = await anyio.to_thread.run_sync(lambda: expected_of(make, args, "all", **more))
+    actual = normalised(await by_us(make, args, "all", **more))
+    assert actual == expected
+    assert expected["events"]["sync"][0][1]["name"] == "'a name'"
+
+
+async def test_the_run_id_of_the_config_is_that_of_the_run() -> None:
+    notes, run_id = Notes(), uuid4()
+    node = ToolNode([CASES["async_function"][0](notes)])
+    await node.ainvoke([call_of({"x": 1}, "f")], config_for("all", notes, run_id=run_id))
+    assert {content["run_id"] for _, _, content in notes.events} == {run_id}
+
+
+@pytest.mark.parametrize("name", ["async_function", "sync_function", "config_parameter", "class_with_run"])
+async def test_the_parent_run_is_passed_on(name: str) -> None:
+    """Promise 12: a manager with a parent run, its own and its inheritable handlers, tags and metadata."""
+    make, args = CASES[name]
+
+    def manager(notes: Notes) -> AsyncCallbackManager:
+        inheritable = [SyncHandler("sync", notes), AsyncHandler("async", notes)]
+        return AsyncCallbackManager(
+            handlers=[*inheritable, InlineHandler("inline local", notes)],
+            inheritable_handlers=inheritable,
+            parent_run_id=PARENT,
+            tags=["local"],
+            inheritable_tags=["inheritable"],
+            metadata={"local": 1},
+            inheritable_metadata={"inheritable": 1},
+        )
+
+    async def run(how: Callable[..., Any]) -> Result:
+        notes = Notes()
+        one = make(notes)
+        config: RunnableConfig = {"callbacks": manager(notes), "tags": ["of the config"], "metadata": {"config": 1}}
+        return shown(notes, await how(one, config))
+
+    async def langchains(one: BaseTool, config: RunnableConfig) -> Any:
+        return await one.ainvoke(call_of(args, one.name), config)
+
+    async def ours(one: BaseTool, config: RunnableConfig) -> Any:
+        (message,) = await ToolNode([one]).ainvoke([AIMessage("", tool_calls=[call_of(args, one.name)])], config)
+        return message
+
+    expected = await anyio.to_thread.run_sync(lambda: asyncio.run(run(langchains)))
+    actual = await run(ours)
+    assert actual == expected
+    assert expected["events"]["sync"][0][1]["parent_run_id"] == "parent"
+
+
+async def test_the_input_of_handlers_has_no_injected_arguments() -> None:
+    """Promise 9: as in langchain-core, what is filled in is not shown."""
+    notes = Notes()
+    make, _ = CASES["call_id_parameter"]
+    await ToolNode([make(notes)]).ainvoke([call_of({"x": 1}, "f")], config_for("sync", notes))
+    start = notes.events[0][2]
+    assert (start["inputs"], start[1], start["tool_call_id"]) == ({"x": 1}, "{'x': 1}", "call_1")
+
+
+position: ContextVar[str] = ContextVar("position", default="outside")
+
+
+class Positioned(InlineHandler):
+    """Sets a context variable in the body's context, as LangGraph's stream handler does."""
+
+    def on_tool_start(self, *args: Any, **kwargs: Any) -> None:
+        position.set(f"inside {kwargs['tool_call_id']}")
+
+
+@pytest.mark.parametrize("sync", [False, True], ids=["async", "sync"])
+async def test_what_an_inline_handler_sets_is_seen_by_the_body_of_its_call(sync: bool) -> None:
+    """Promise 12: inline handlers run in the context of the call, and each call has its own."""
+
+    async def body() -> str:
+        return position.get()
+
+    def sync_body() -> str:
+        return position.get()
+
+    functions: Any = {"func": sync_body} if sync else {"coroutine": body}
+    one = StructuredTool.from_function(**functions, name="f", description="Do.")
+    node = ToolNode([one])
+    asked = [tool_call("f", "a"), tool_call("f", "b")]
+    output = await node.ainvoke(asked, {"callbacks": [Positioned("inline", Notes())]})
+    assert [message.content for message in output["messages"]] == ["inside a", "inside b"]
+    assert position.get() == "outside"
+
+
+async def test_custom_events_are_sent_below_the_run_of_the_tool() -> None:
+    """Promise 12: `adispatch_custom_event` needs a parent run, with and without handlers of the tool."""
+
+    def make(notes: Notes) -> BaseTool:
+        @tool
+        async def f(x: int, config: RunnableConfig) -> str:
+            """Do."""
+            if asyncio_runs():
+                await adispatch_custom_event("progress", {"done": x})
+            else:
+                notes.saw.append("on trio langchain-core cannot")
+            return "done"
+
+        return f
+
+    for kind in ("none", "sync", "inline"):
+        actual = normalised(await by_us(make, {"x": 1}, kind))
+        if actual["saw"]:
+            continue
+        assert actual == await anyio.to_thread.run_sync(expected_of, make, {"x": 1}, kind)
+
+
+def asyncio_runs() -> bool:
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return False
+    return True
+
+
+async def test_custom_events_of_a_sync_tool() -> None:
+    """Promise 12: `dispatch_custom_event` in a thread, on every backend."""
+
+    def make(notes: Notes) -> BaseTool:
+        @tool
+        def f(x: int) -> str:
+            """Do."""
+            dispatch_custom_event("progress", {"done": x})
+            return "done"
+
+        return f
+
+    for kind in ("none", "sync", "inline"):
+        expected = await anyio.to_thread.run_sync(expected_of, make, {"x": 1}, kind)
+        assert normalised(await by_us(make, {"x": 1}, kind)) == expected
+
+
+@pytest.mark.parametrize("explicit", [False, True], ids=["from the context", "handed over"])
+async def test_a_runnable_in_a_sync_body_is_a_child_of_the_tool(explicit: bool) -> None:
+    """Promise 12: its run has the tool's as parent, with inherited tags and metadata."""
+
+    def make(notes: Notes) -> BaseTool:
+        inner = RunnableLambda(lambda x: x + 1, name="inner")
+
+        @tool
+        def f(x: int, config: RunnableConfig) -> str:
+            """Do."""
+            return str(inner.invoke(x, {"tags": ["explicit"]} if explicit else None))
+
+        return f
+
+    for kind in ("sync", "inline"):
+        expected = await anyio.to_thread.run_sync(expected_of, make, {"x": 1}, kind)
+        actual = normalised(await by_us(make, {"x": 1}, kind))
+        assert actual == expected
+
+
+@pytest.mark.parametrize("event", ["start", "end", "error"])
+@pytest.mark.parametrize("strict", [False, True], ids=["lenient", "raise_error"])
+@pytest.mark.parametrize("kind", ["sync", "async", "inline"])
+async def test_a_handler_that_fails(kind: str, strict: bool, event: str) -> None:
+    """Promise 12: logged, or raised if the handler says so; the others are told all the same."""
+    make, args = CASES["raises an error" if event == "error" else "async_function"]
+
+    def failing(notes: Notes) -> list[BaseCallbackHandler]:
+        cls: Any = {"sync": SyncHandler, "async": AsyncHandler, "inline": InlineHandler}[kind]
+        broken = cls("broken", notes, fails=event)
+        broken.raise_error = strict
+        return [broken, SyncHandler("sync", notes), InlineHandler("inline", notes)]
+
+    HANDLERS["failing"] = failing
+    try:
+        expected = await anyio.to_thread.run_sync(expected_of, make, args, "failing")
+        actual = normalised(await by_us(make, args, "failing"))
+    finally:
+        del HANDLERS["failing"]
+    assert actual["outcome"] == expected["outcome"]
+    # langchain-core may leave before the others have been told; we wait for them.
+    told = [name for name, _ in actual["events"].get("sync", ())]
+    whole = ["start", "error" if event == "error" else "end"]
+    if strict and kind == "inline":
+        assert told == whole[: whole.index(event)]  # an inline handler goes first
+    else:
+        assert told == (["start"] if strict and event == "start" else whole)
+
+
+async def test_a_handler_that_ignores_agents_hears_nothing() -> None:
+    notes = Notes()
+
+    class Ignoring(SyncHandler):
+        ignore_agent = True
+
+    config: RunnableConfig = {"callbacks": [Ignoring("ignoring", notes), SyncHandler("sync", notes)]}
+    await ToolNode([CASES["async_function"][0](notes)]).ainvoke([call_of({"x": 1}, "f")], config)
+    assert {name for name, _, _ in notes.events} == {"sync"}
+
+
+@pytest.mark.parametrize("sync", [False, True], ids=["async", "sync"])
+async def test_an_error_of_the_tools_own_error_handler_ends_the_run(sync: bool) -> None:
+    """Not as in langchain-core, which tells nobody: a run that started there never ends for its handlers."""
+
+    def body() -> str:
+        raise ToolException("no")
+
+    async def abody() -> str:
+        raise ToolException("no")
+
+    functions: Any = {"func": body} if sync else {"coroutine": abody}
+    one = StructuredTool.from_function(**functions, name="f", description="Do.", handle_tool_error=lambda _: 1 // 0)
+    notes = Notes()
+    with pytest.raises(ZeroDivisionError):
+        await ToolNode([one]).ainvoke([call_of({}, "f")], config_for("sync", notes))
+    assert [event for _, event, _ in notes.events] == ["start", "error"]
+
+
+async def test_stop_iteration_in_a_thread_becomes_a_runtime_error() -> None:
+    """As in langchain-core, but for the text, which is empty there."""
+
+    def body() -> str:
+        raise StopIteration("no")
+
+    one = StructuredTool.from_function(func=body, name="f", description="Do.")
+    notes = Notes()
+    with pytest.raises(RuntimeError, match="StopIteration") as caught:
+        await ToolNode([one]).ainvoke([call_of({}, "f")], config_for("sync", notes))
+    assert isinstance(caught.value.__cause__, StopIteration)
+    assert [event for _, event, _ in notes.events] == ["start", "error"]
+
+
+async def test_the_config_of_the_caller_stays_as_it_is() -> None:
+    """Promise 12: neither the batch nor a body that changes its own copies touches it."""
+
+    def make(notes: Notes) -> BaseTool:
+        @tool
+        async def f(x: int, config: RunnableConfig) -> str:
+            """Do."""
+            for one in (config, ensure_config()):
+                one["tags"].append("changed")
+                one["metadata"]["changed"] = 1
+                one["configurable"]["changed"] = 1
+            return "done"
+
+        return f
+
+    notes = Notes()
+    config = config_for("none", notes)
+    node = ToolNode([make(notes)])
+    await node.ainvoke([tool_call("f", "a", x=1), tool_call("f", "b", x=1)], config)
+    assert config == config_for("none", notes)
+
+
+async def test_the_arguments_of_the_message_stay_as_they_are() -> None:
+    @tool
+    async def f(values: list[int], options: dict[str, int]) -> str:
+        """Do."""
+        values.append(3)
+        options["new"] = 1
+        return "done"
+
+    call = tool_call("f", "a", values=[1], options={"old": 1})
+    await ToolNode([f]).ainvoke([call])
+    assert call["args"] == {"values": [1], "options": {"old": 1}}
+
+
+async def test_the_context_of_the_caller_stays_as_it_is() -> None:
+    before = var_child_runnable_config.get()
+    notes = Notes()
+    await ToolNode([CASES["async_function"][0](notes)]).ainvoke([call_of({"x": 1}, "f")], config_for("all", notes))
+    assert var_child_runnable_config.get() is before
