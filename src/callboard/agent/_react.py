@@ -41,6 +41,9 @@ class Agent(Runnable[Any, Any]):
         self.tools = tools
         self._direct = {tool.name for tool in tools.tools_by_name.values() if tool.return_direct}
 
+    def __repr__(self) -> str:
+        return f"Agent(name={self.name!r}, tools={self.tools!r})"
+
     async def ainvoke(self, input: Any, config: RunnableConfig | None = None, **kwargs: Any) -> dict[str, Any]:
         """Run until the model has an answer.
 

@@ -112,6 +112,9 @@ class ToolNode(Runnable[Any, Any]):
             live=set(),
         )
 
+    def __repr__(self) -> str:
+        return f"ToolNode([{', '.join(self._setup.tools)}], name={self.name!r})"
+
     @property
     def tools_by_name(self) -> dict[str, BaseTool]:
         """The tools, by name."""
