@@ -3,6 +3,9 @@
 from inspect import isasyncgenfunction, iscoroutinefunction
 from typing import Any
 
+# Before any test: hypothesis imports these when it needs them, pytest compiles them then, and CPython 3.11 may
+# raise SystemError where the compiler is entered deep in a test ("AST constructor recursion depth mismatch",
+# python/cpython#106905).
 import pytest
 
 from callboard.testing import Backend, backend, backend_names

@@ -385,7 +385,7 @@ async def test_a_tool_that_needs_asyncio_completes_its_clean_up_within_the_grace
             await asyncio.sleep(0.1)
             seen.append("cleaned up")
 
-    node = ToolNode([foreign(stuck)], timeout=0.05)
+    node = ToolNode([foreign(stuck)], timeout=0.4)
     with anyio.fail_after(10):
         [message] = await node.ainvoke(ask("stuck"))
     assert message.additional_kwargs == {"callboard": {"ended": "timeout"}}
@@ -403,7 +403,7 @@ async def test_the_grace_of_the_policy_crosses_the_bridge() -> None:
         finally:
             await asyncio.sleep(100)
 
-    node = ToolNode([foreign(stuck)], policies={"stuck": CallPolicy(timeout=0.05, grace=0.2)})
+    node = ToolNode([foreign(stuck)], policies={"stuck": CallPolicy(timeout=0.4, grace=0.2)})
     start = time.monotonic()
     with anyio.fail_after(10):
         await node.ainvoke(ask("stuck"))

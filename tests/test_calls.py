@@ -246,7 +246,7 @@ async def test_a_thread_keeps_the_places_of_its_attempt_until_it_ends() -> None:
         return await call.attempt(threads, act)
 
     def call() -> SupervisedCall[object]:
-        policy = CallPolicy(timeout=0.05)
+        policy = CallPolicy(timeout=0.4)
         return SupervisedCall({"name": "w", "args": {}, "id": "c1"}, policy, [limiter], once, surroundings())
 
     with anyio.fail_after(10):

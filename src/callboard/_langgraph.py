@@ -96,6 +96,12 @@ class GraphTask:
         """Answers by interrupt id that this run was resumed with."""
         return cast("Mapping[str, Any] | None", self.conf.get(CONFIG_KEY_RESUME_MAP))
 
+    @property
+    def attempt(self) -> int:
+        """Which attempt of its retry policy the task is in, from 1."""
+        info = getattr(self.conf.get(CONFIG_KEY_RUNTIME), "execution_info", None)
+        return 1 if info is None else int(info.node_attempt)
+
     def take_plain_answer(self) -> Any:
         """The answer given without an id, once; `None` if there is none."""
         if self.resume_map is not None:

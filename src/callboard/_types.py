@@ -84,6 +84,7 @@ class CallPolicy:
         budget: seconds for the whole call: queue wait, attempts and backoff together.
         limit: how many of its calls may run, start and wait.
         grace: seconds of clean-up after a cancel; `None` for the node's.
+        idempotent: whether running a call twice does no harm; asked before anything runs one again.
 
     Raises:
         ValueError: for a number out of range.
@@ -93,6 +94,7 @@ class CallPolicy:
     budget: float | None = None
     limit: Limit | None = None
     grace: float | None = None
+    idempotent: bool = False
 
     def __post_init__(self) -> None:
         for name in ("timeout", "budget"):

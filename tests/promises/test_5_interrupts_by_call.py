@@ -440,3 +440,27 @@ async def test_any_answers_in_any_order_reach_who_asked_and_bodies_run_no_more_t
     assert texts(messages) == [
         f"{who} got {[f'to {who}?{question}' for question in range(number)]}" for who, number in enumerate(counts)
     ]
+
+
+async def test_two_nested_batches_with_the_same_ids_are_two_batches() -> None:
+    """Promise 5: a tool runs a node twice, and the model numbers its calls anew each time."""
+    asking = Asking()
+    inner = ToolNode([asking.tool()])
+
+    async def outer() -> str:
+        found: list[str] = []
+        for turn in "12":
+            batch = calls(tool_call("ask", "x", who=f"a{turn}"), tool_call("ask", "y", who=f"p{turn}", questions=0))
+            found += texts(await inner.ainvoke([batch]))
+        return " and ".join(found)
+
+    node = ToolNode([StructuredTool.from_function(coroutine=outer, description="Delegates.")])
+    waiting = await interrupted(node, [calls("outer")])
+    first = ids(waiting)
+    waiting = await interrupted(node, [calls("outer")], ledger=waiting.ledger, resume={first["a1?0"]: "one"})
+    second = ids(waiting)
+    assert list(second) == ["a2?0"]
+    assert second["a2?0"] != first["a1?0"]
+    (message,) = await node.ainvoke([calls("outer")], ledger=waiting.ledger, resume={second["a2?0"]: "two"})
+    assert message.content == "a1 got ['one'] and p1 got [] and a2 got ['two'] and p2 got []"
+    assert (asking.ends, asking.runs["p2"]) == ({"a1": 1, "a2": 1, "p1": 1, "p2": 1}, 1)

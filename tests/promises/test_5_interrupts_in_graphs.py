@@ -24,7 +24,7 @@ from langgraph.types import Command, RetryPolicy, Send, interrupt
 from pydantic import BaseModel, ValidationError
 from typing_extensions import TypedDict
 
-from callboard import ToolNode
+from callboard import ToolNode, create_react_agent
 from callboard.testing import ScriptedModel, calls, tool_call
 
 
@@ -393,6 +393,69 @@ def test_two_batches_in_one_node(run: Run) -> None:
     state = run(build, Command(resume={named["b?0"]: "B"}))
     assert state["notes"] == ["a got ['A']", "p got []", "b got ['B']", "q got []", "c got ['C']"]
     assert asking.runs == {"a": 2, "p": 1, "b": 2, "q": 1, "c": 2}
+
+
+@pytest.mark.parametrize("queries", ["12", "11"], ids=["other arguments", "same arguments"])
+def test_two_batches_with_the_same_ids_in_one_node_are_two_batches(run: Run, queries: str) -> None:
+    """Promises 2 and 5: some models number their calls anew in each message; every call runs all the same."""
+    asking = Asking()
+    node = ToolNode([asking.tool()])
+
+    async def work(state: State, config: RunnableConfig) -> Any:
+        found: list[str] = []
+        for query in queries:
+            batch = calls(
+                tool_call("ask", "x", who=f"p{query}", questions=0), tool_call("ask", "y", who="q", questions=0)
+            )
+            found += [message.content for message in await node.ainvoke([batch], config)]
+        return {"notes": found}
+
+    def build(saver: Any) -> Any:
+        return graph_of(_both(work), saver)
+
+    state = run(build, {"messages": [HumanMessage("go")]})
+    first, second = queries
+    assert state["notes"] == [f"p{first} got []", "q got []", f"p{second} got []", "q got []"]
+    assert sum(asking.runs.values()) == 4
+
+
+def test_questions_of_two_batches_with_the_same_ids_in_one_node(run: Run) -> None:
+    """Promise 5: each batch has questions and results of its own, whatever its calls are called."""
+    asking = Asking()
+    node = ToolNode([asking.tool()])
+
+    async def work(state: State, config: RunnableConfig) -> Any:
+        found: list[str] = []
+        for query in "12":
+            batch = calls(tool_call("ask", "x", who=f"a{query}"), tool_call("ask", "y", who=f"p{query}", questions=0))
+            found += [message.content for message in await node.ainvoke([batch], config)]
+        return {"notes": found}
+
+    def build(saver: Any) -> Any:
+        return graph_of(_both(work), saver)
+
+    assert list(ids(run(build, {"messages": [HumanMessage("go")]}))) == ["a1?0"]
+    assert list(ids(run(build, Command(resume="one")))) == ["a2?0"]
+    state = run(build, Command(resume="two"))
+    assert state["notes"] == ["a1 got ['one']", "p1 got []", "a2 got ['two']", "p2 got []"]
+    assert asking.runs == {"a1": 2, "p1": 1, "a2": 2, "p2": 1}
+
+
+def test_an_agent_in_a_node_whose_model_repeats_its_ids(run: Run) -> None:
+    """Promise 2: two turns, one id; both calls run, and the model reads both results."""
+    asking = Asking()
+
+    async def work(state: State, config: RunnableConfig) -> Any:
+        turns = [[tool_call("ask", "same", who=who, questions=0)] for who in ("a", "b")]
+        model = ScriptedModel([*turns, "done"])
+        result = await create_react_agent(model, [asking.tool()]).ainvoke({"messages": [HumanMessage("go")]}, config)
+        return {"notes": results(result)}
+
+    def build(saver: Any) -> Any:
+        return graph_of(_both(work), saver)
+
+    assert run(build, {"messages": [HumanMessage("go")]})["notes"] == ["a got []", "b got []"]
+    assert asking.runs == {"a": 1, "b": 1}
 
 
 def _both(work: Callable[..., Any]) -> Any:

@@ -1,1 +1,5 @@
-"""Links around a tool call: each takes the request and what comes next, and returns the result."""
+"""Links around a tool call, for `ToolNode(middleware=[...])`: each takes the request and what comes next."""
+
+from callboard.middleware._retry import Retry
+
+__all__ = ["Retry"]

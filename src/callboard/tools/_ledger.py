@@ -37,6 +37,12 @@ def call_key(call: ToolCall, index: int, repeated: bool) -> str:
     return f"{call['id']}#{index}" if repeated else str(call["id"])
 
 
+class _Slot(dict[str, Any]):
+    """A ledger in the resume list that a batch of this run has taken; to a serializer it is a plain dict."""
+
+    attempt: int
+
+
 class Ledger:
     """The records of a batch, and where they are kept.
 
@@ -63,6 +69,8 @@ class Ledger:
         self._keys = list(keys)
         self._task = graph_task(config)
         self._in_slot = False
+        self._position = 0
+        self._number = 0
         self._saving = self._unsaved = False
         self.records: dict[str, Record] = {}
         self._held = stored if self._task is None and isinstance(stored, dict) else None
@@ -86,13 +94,23 @@ class Ledger:
         assert self._task is not None
         for position, value in enumerate(resume):
             if isinstance(value, dict) and value.get("format") == FORMAT and value["keys"] == self._keys:
+                if isinstance(value, _Slot) and value.attempt == self._task.attempt:
+                    self._number += 1  # another batch of this run has it; models number their calls anew
+                    continue
                 # As `interrupt()` does when it finds its answer: count, and hand on what was found so far,
                 # or the answers of earlier questions would be all that is stored.
                 self._task.scratchpad.interrupt_counter()
                 self._task.send([(RESUME, list(resume[: position + 1]))])
-                self._in_slot = True
+                self._take(position, value)
                 return value
         return None
+
+    def _take(self, position: int, ledger: Mapping[str, Any]) -> None:
+        assert self._task is not None
+        slot = _Slot(ledger)
+        slot.attempt = self._task.attempt
+        self._task.scratchpad.resume[position : position + 1] = [slot]
+        self._position, self._in_slot = position, True
 
     def _bare_answers(self) -> list[Any]:
         """Answers to the questions of our only call, where LangGraph's own node had asked them.
@@ -139,7 +157,7 @@ class Ledger:
     @property
     def may_be_replayed(self) -> bool:
         """Whether the node may be run again for what it asks after this batch, results and all."""
-        return self._in_slot or (self._task is not None and not self._is_node and self._task.durable)
+        return self._in_slot or (self._task is not None and not self._is_node)
 
     @property
     def in_graph(self) -> bool:
@@ -174,9 +192,10 @@ class Ledger:
 
     def accepted(self, key: str, answers: list[Any]) -> None:
         """Note the answers that a call has accepted so far; what it asked for them is settled."""
-        self.records[key] = {"answers": answers}
+        self.records[key] = {"answers": [dict(a) if isinstance(a, _Slot) else a for a in answers]}
 
     def _namespace(self, key: str) -> str:
+        key = f"{key}~{self._number}" if self._number else key
         return call_namespace(self._conf, key.replace("|", "_"))
 
     def _answers_for(self, record: Record) -> list[Any]:
@@ -229,10 +248,9 @@ class Ledger:
         resume = self._task.scratchpad.resume
         if not self._in_slot:
             self._task.scratchpad.interrupt_counter()
-            resume.append(self.dump())
-            self._in_slot = True
+            self._take(len(resume), self.dump())
         else:
-            resume[self._slot()] = self.dump()
+            self._take(self._position, self.dump())
         self._task.send([(RESUME, resume)])
 
     async def save(self) -> None:
@@ -258,14 +276,7 @@ class Ledger:
         resume = list(self._task.scratchpad.resume)
         dump = {**self.dump(), "calls": dict(self.records)}
         if self._in_slot:
-            resume[self._slot()] = dump
+            resume[self._position] = dump
         else:
             resume.append(dump)
         return resume
-
-    def _slot(self) -> int:
-        assert self._task is not None
-        for position, value in enumerate(self._task.scratchpad.resume):
-            if isinstance(value, dict) and value.get("format") == FORMAT and value["keys"] == self._keys:
-                return position
-        raise AssertionError("the ledger has left its slot")

@@ -236,6 +236,7 @@ def _completed(policy: CallPolicy, default: CallPolicy) -> CallPolicy:
         budget=policy.budget,
         limit=policy.limit,
         grace=default.grace if policy.grace is None else policy.grace,
+        idempotent=policy.idempotent,
     )
 
 

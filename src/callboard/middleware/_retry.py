@@ -1,0 +1,137 @@
+"""`Retry`: run a call again when it failed, after a pause."""
+
+import email.utils
+import random
+import time
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import anyio
+from langchain_core.messages import ToolMessage
+from langgraph.types import Command
+
+from callboard._call import SupervisedCall
+from callboard._time import current_timed, remaining
+from callboard._types import check_seconds
+from callboard.exceptions import CallRejectedError
+from callboard.tools._errors import is_control_flow
+from callboard.tools._vocabulary import ToolCallRequest
+
+Output = ToolMessage | Command[Any] | list[ToolMessage | Command[Any]]
+When = type[Exception] | tuple[type[Exception], ...] | Callable[[Exception], bool]
+
+
+class Retry:
+    """Runs a call again when it failed, with exponential backoff and full jitter.
+
+    The pause before attempt n + 1 is a random share of `initial * factor ** (n - 1)` seconds, at most
+    `maximum`; see "Exponential Backoff And Jitter", AWS Architecture Blog, 2015. What a server says in
+    `Retry-After` is a lower bound. No place is held meanwhile, and no attempt is made that the call's
+    budget has no time for: then the last error stands.
+
+    Only calls of tools whose policy says `idempotent=True` are run again, and calls whose body never ran.
+
+    Args:
+        attempts: how many in all, at least 1.
+        initial: seconds, the longest first pause.
+        factor: by which the longest pause grows each time, at least 1.
+        maximum: seconds, the longest pause of all.
+        on: which errors: exception types, or a function that says so.
+        on_message: says of a message that it stands for a failure worth another attempt; by default none is.
+        any_tool: run the calls of every tool again, whatever its policy says.
+        rng: where the jitter comes from; seeded, it is the same each time.
+
+    Raises:
+        ValueError: for a number out of range.
+    """
+
+    def __init__(
+        self,
+        attempts: int = 3,
+        *,
+        initial: float = 0.5,
+        factor: float = 2.0,
+        maximum: float = 30.0,
+        on: When = Exception,
+        on_message: Callable[[ToolMessage], bool] | None = None,
+        any_tool: bool = False,
+        rng: random.Random | None = None,
+    ) -> None:
+        if attempts < 1:
+            raise ValueError(f"Retry(attempts=...) must be 1 or more, got {attempts!r}")
+        if factor < 1:
+            raise ValueError(f"Retry(factor=...) must be 1 or more, got {factor!r}")
+        check_seconds("Retry(initial=...)", initial)
+        check_seconds("Retry(maximum=...)", maximum)
+        self._attempts = attempts
+        self._initial = initial
+        self._factor = factor
+        self._maximum = maximum
+        self._on = on
+        self._on_message = on_message
+        self._any_tool = any_tool
+        self._rng = rng or random.Random()  # noqa: S311 (jitter is no secret)
+
+    async def awrap_tool_call(
+        self, request: ToolCallRequest, call_next: Callable[[ToolCallRequest], Awaitable[Output]]
+    ) -> Output:
+        """Run the call until it succeeds, attempts or time run out, or its failure is final."""
+        for attempt in range(1, self._attempts):
+            try:
+                output = await call_next(request)
+            except Exception as error:
+                pause = self._pause(attempt, retry_after(error))
+                if not self._is_worth_another(error) or pause >= remaining():
+                    raise
+            else:
+                pause = self._pause(attempt, 0.0)
+                if not self._is_failure(output) or pause >= remaining():
+                    return output
+            await anyio.sleep(pause)
+        return await call_next(request)
+
+    def _pause(self, attempt: int, at_least: float) -> float:
+        longest = min(self._maximum, self._initial * self._factor ** (attempt - 1))
+        return max(at_least, self._rng.uniform(0.0, longest))
+
+    def _is_worth_another(self, error: Exception) -> bool:
+        if is_control_flow(error) or not self._matches(error):
+            return False
+        return isinstance(error, CallRejectedError) or self._may_run_twice()
+
+    def _matches(self, error: Exception) -> bool:
+        if isinstance(self._on, (type, tuple)):
+            return isinstance(error, self._on)
+        return self._on(error)
+
+    def _is_failure(self, output: Output) -> bool:
+        if self._on_message is None or not isinstance(output, ToolMessage):
+            return False
+        return self._on_message(output) and self._may_run_twice()
+
+    def _may_run_twice(self) -> bool:
+        call = current_timed.get()
+        return self._any_tool or (isinstance(call, SupervisedCall) and call.policy.idempotent)
+
+
+def retry_after(error: BaseException) -> float:
+    """Seconds that a server asked to wait, as HTTP clients hang it on their errors; 0 if it did not.
+
+    Looks for a number in `error.retry_after`, and for the header in `error.response.headers`, in seconds or
+    as a date (RFC 9110, section 10.2.3).
+    """
+    value = getattr(error, "retry_after", None)
+    if value is None:
+        headers: Any = getattr(getattr(error, "response", None), "headers", None)
+        value = headers.get("Retry-After") if headers else None
+    try:
+        return max(0.0, float(value)) if value is not None else 0.0
+    except (TypeError, ValueError):
+        return _seconds_until(str(value))
+
+
+def _seconds_until(date: str) -> float:
+    try:
+        return max(0.0, email.utils.parsedate_to_datetime(date).timestamp() - time.time())
+    except ValueError:
+        return 0.0

@@ -1,0 +1,234 @@
+"""`Retry`: exact times under the virtual clock."""
+
+import email.utils
+import random
+import time
+from types import SimpleNamespace
+from typing import Any
+
+import anyio
+import pytest
+from langchain_core.messages import ToolMessage
+from langgraph.types import interrupt
+
+from callboard import CallPolicy, CallsInterrupted, DeadlineExceededError, Limit, ToolNode
+from callboard.middleware import Retry
+from callboard.middleware._retry import retry_after
+from callboard.testing import Recorder, tool_call
+
+WAIT = 1000
+AGAIN = CallPolicy(idempotent=True)
+
+
+class Full(random.Random):
+    """No jitter: always the longest pause."""
+
+    def uniform(self, a: float, b: float) -> float:
+        return b
+
+
+def node_of(recorder: Recorder, retry: Retry, policy: CallPolicy = AGAIN, **behaviour: Any) -> ToolNode:
+    return ToolNode([recorder.tool("work", **behaviour)], middleware=[retry], policies={"work": policy})
+
+
+def contents(result: Any) -> list[Any]:
+    return [message.content for message in result["messages"]]
+
+
+async def test_pauses_double_up_to_the_longest() -> None:
+    """The times of the attempts, to the second."""
+    recorder = Recorder()
+    retry = Retry(6, initial=1, maximum=5, rng=Full())
+
+    with anyio.fail_after(WAIT):
+        result = await node_of(recorder, retry, raises=ValueError("no"), times=5).ainvoke([tool_call("work", "1")])
+
+    assert contents(result) == ["work"]
+    assert recorder.times("started") == pytest.approx([0, 1, 3, 7, 12, 17])
+
+
+@pytest.mark.parametrize("seed", range(5))
+async def test_the_jitter_is_full_and_comes_from_the_seed(seed: int) -> None:
+    """Any share of the pause, the same one for the same seed."""
+    recorder, expected = Recorder(), random.Random(seed)
+    retry = Retry(4, initial=10, rng=random.Random(seed))
+
+    with anyio.fail_after(WAIT):
+        await node_of(recorder, retry, raises=ValueError("no"), times=3).ainvoke([tool_call("work", "1")])
+
+    moments = [0.0]
+    for longest in (10, 20, 30):
+        moments.append(moments[-1] + expected.uniform(0, longest))
+    assert recorder.times("started") == pytest.approx(moments)
+
+
+async def test_the_last_error_stands_when_attempts_run_out() -> None:
+    """Bare, as ever."""
+    recorder, error = Recorder(), ValueError("no")
+
+    with anyio.fail_after(WAIT), pytest.raises(ValueError, match="no") as caught:
+        await node_of(recorder, Retry(3), raises=error).ainvoke([tool_call("work", "1")])
+
+    assert caught.value is error
+    assert recorder.count("started") == 3
+
+
+async def test_a_tool_that_is_not_idempotent_is_not_run_again() -> None:
+    """Unless one says so: who knows what the first attempt did."""
+    recorder, anyway = Recorder(), Recorder()
+
+    with anyio.fail_after(WAIT):
+        with pytest.raises(ValueError, match="no"):
+            await node_of(recorder, Retry(3), CallPolicy(), raises=ValueError("no")).ainvoke([tool_call("work", "1")])
+        node = node_of(anyway, Retry(3, any_tool=True), CallPolicy(), raises=ValueError("no"), times=1)
+        await node.ainvoke([tool_call("work", "1")])
+
+    assert (recorder.count("started"), anyway.count("started")) == (1, 2)
+
+
+async def test_a_rejected_call_is_tried_again_whatever_its_tool() -> None:
+    """Its body never ran."""
+    recorder = Recorder()
+    policy = CallPolicy(limit=Limit(concurrency=1, queue=0))
+    node = node_of(recorder, Retry(5, initial=4, rng=Full()), policy, seconds=1)
+
+    with anyio.fail_after(WAIT):
+        result = await node.ainvoke([tool_call("work", "1", query="a"), tool_call("work", "2", query="b")])
+
+    assert contents(result) == ["a", "b"]
+    assert recorder.times("started") == pytest.approx([0, 4])
+
+
+async def test_no_attempt_is_made_that_the_budget_has_no_time_for() -> None:
+    """Promise 6: the error comes at once, not when the budget is spent."""
+    recorder = Recorder()
+    retry = Retry(9, initial=4, factor=1, rng=Full())
+    policy = CallPolicy(idempotent=True, budget=10)
+
+    with anyio.fail_after(WAIT), pytest.raises(ValueError, match="no"):
+        await node_of(recorder, retry, policy, raises=ValueError("no")).ainvoke([tool_call("work", "1")])
+
+    assert recorder.times("started") == pytest.approx([0, 4, 8])
+
+
+async def test_the_budget_ends_an_attempt_in_the_middle() -> None:
+    """Attempts and pauses share it."""
+    recorder = Recorder()
+    policy = CallPolicy(idempotent=True, budget=10, timeout=4)
+    node = ToolNode(
+        [recorder.tool("work", hang=True)],
+        middleware=[Retry(9, initial=0.5, factor=1, rng=Full())],
+        policies={"work": policy},
+        handle_tool_errors=False,
+    )
+
+    with anyio.fail_after(WAIT) as scope, pytest.raises(DeadlineExceededError):
+        started = anyio.current_time()
+        await node.ainvoke([tool_call("work", "1")])
+
+    assert anyio.current_time() - started == pytest.approx(10)
+    assert recorder.times("started") == pytest.approx([0, 4.5, 9])
+    assert not scope.cancel_called
+
+
+async def test_the_place_is_free_during_the_pause() -> None:
+    """Promise 7: a second call runs meanwhile."""
+    recorder = Recorder()
+    policy = CallPolicy(idempotent=True, limit=Limit(concurrency=1))
+    node = node_of(recorder, Retry(initial=10, rng=Full()), policy, seconds=1, raises=ValueError("no"), times=1)
+
+    with anyio.fail_after(WAIT):
+        await node.ainvoke([tool_call("work", "1", query="a"), tool_call("work", "2", query="b")])
+
+    assert recorder.order == ["work(a)", "work(b)", "work(a)"]
+    assert recorder.times("started") == pytest.approx([0, 1, 11])
+    assert recorder.peak == 1
+
+
+class ServerBusyError(Exception):
+    def __init__(self, seconds: float) -> None:
+        self.retry_after = seconds
+
+
+async def test_a_server_that_says_when_is_obeyed() -> None:
+    """Retry-After is a lower bound of the pause."""
+    recorder = Recorder()
+
+    with anyio.fail_after(WAIT):
+        node = node_of(recorder, Retry(initial=1, rng=Full()), raises=ServerBusyError(7), times=1)
+        await node.ainvoke([tool_call("work", "1")])
+
+    assert recorder.times("started") == pytest.approx([0, 7])
+
+
+@pytest.mark.parametrize(
+    ("header", "least", "most"),
+    [
+        ("3", 3, 3),
+        (email.utils.formatdate(time.time() + 3600, usegmt=True), 3500, 3601),
+        (email.utils.formatdate(0, usegmt=True), 0, 0),
+        ("-5", 0, 0),
+        ("soon", 0, 0),
+        (None, 0, 0),
+    ],
+)
+def test_the_header_is_read_in_all_its_forms(header: str | None, least: float, most: float) -> None:
+    """RFC 9110: seconds or a date; nonsense is no reason to fail."""
+    error = ValueError("503")
+    error.response = SimpleNamespace(headers={"Retry-After": header} if header else {})  # type: ignore[attr-defined]
+
+    assert least <= retry_after(error) <= most
+
+
+@pytest.mark.parametrize(
+    ("on", "attempts"),
+    [(KeyError, 1), ((KeyError, ValueError), 2), (lambda error: "no" in str(error), 2), (lambda _: False, 1)],
+)
+async def test_only_chosen_errors_are_worth_another_attempt(on: Any, attempts: int) -> None:
+    """By type or by a function."""
+    recorder = Recorder()
+
+    with anyio.fail_after(WAIT), pytest.raises(ValueError, match="no"):
+        await node_of(recorder, Retry(2, on=on), raises=ValueError("no")).ainvoke([tool_call("work", "1")])
+
+    assert recorder.count("started") == attempts
+
+
+async def test_a_message_may_be_a_failure_too() -> None:
+    """Some tools report theirs in words; the last one stands."""
+    recorder = Recorder()
+
+    def busy(message: ToolMessage) -> bool:
+        return "busy" in str(message.content)
+
+    with anyio.fail_after(WAIT):
+        node = node_of(recorder, Retry(3, on_message=busy), returns="busy")
+        result = await node.ainvoke([tool_call("work", "1")])
+
+    assert contents(result) == ["busy"]
+    assert recorder.count("started") == 3
+
+
+async def test_an_interrupt_is_not_tried_again() -> None:
+    """Promise 4."""
+    asked: list[str] = []
+
+    async def ask() -> str:
+        """Ask."""
+        asked.append("asked")
+        return str(interrupt("sure?"))
+
+    node = ToolNode([ask], middleware=[Retry(any_tool=True)])
+    with anyio.fail_after(WAIT), pytest.raises(CallsInterrupted):
+        await node.ainvoke([tool_call("ask", "1")])
+
+    assert asked == ["asked"]
+
+
+@pytest.mark.parametrize(
+    "options", [{"attempts": 0}, {"factor": 0.5}, {"initial": -1}, {"maximum": float("nan")}], ids=repr
+)
+def test_a_retry_that_makes_no_sense_is_refused(options: dict[str, Any]) -> None:
+    """At construction, naming the argument."""
+    with pytest.raises(ValueError, match=rf"Retry\({next(iter(options))}=...\)"):
+        Retry(**options)
