@@ -1,22 +1,32 @@
 """Every async test runs on every backend, on a virtual clock unless it is marked `real_clock`."""
 
+import logging
 from inspect import isasyncgenfunction, iscoroutinefunction
 from typing import Any
 
-# Before any test: hypothesis imports these when it needs them, pytest compiles them then, and CPython 3.11 may
-# raise SystemError where the compiler is entered deep in a test ("AST constructor recursion depth mismatch",
-# python/cpython#106905).
 import pytest
+from hypothesis.errors import StopTest
 
 from callboard.testing import Backend, backend, backend_names
 
 
 def pytest_configure(config: pytest.Config) -> None:
     """Declare the markers."""
+    logging.getLogger("asyncio").addFilter(_is_no_stop_of_hypothesis)
     config.addinivalue_line(
         "markers", "real_clock: run on a real clock, because threads, processes or sockets are involved"
     )
     config.addinivalue_line("markers", "backends(*names): run on these only; 'asyncio' stands for all of its variants")
+
+
+def _is_no_stop_of_hypothesis(record: logging.LogRecord) -> bool:
+    """Let `StopTest`, by which hypothesis ends an example that draws data, pass without a word.
+
+    It ends anyio's runner task, and asyncio says so when that is collected. To print the traceback it compiles
+    code, and if the collector ran within a compilation, CPython 3.11 raises SystemError ("AST constructor
+    recursion depth mismatch", python/cpython#106905).
+    """
+    return record.exc_info is None or not isinstance(record.exc_info[1], StopTest)
 
 
 @pytest.hookimpl(tryfirst=True)
