@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     from callboard.exceptions import CallTimeoutError as CallTimeoutError
     from callboard.exceptions import DeadlineExceededError as DeadlineExceededError
     from callboard.exceptions import DuplicateCallIdWarning as DuplicateCallIdWarning
+    from callboard.exceptions import LinkOrderWarning as LinkOrderWarning
 
     # 3: LangChain tools
     from callboard.tools._human import ActionRequest as ActionRequest
@@ -82,6 +83,7 @@ _HOMES = {
         "CallsInterrupted",
         "DeadlineExceededError",
         "DuplicateCallIdWarning",
+        "LinkOrderWarning",
     ),
     "_events": ("observe",),
     "_time": ("cleanup", "remaining"),

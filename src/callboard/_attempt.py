@@ -15,13 +15,6 @@ class Owner(Protocol):
     """The call whose attempt it is."""
 
     loop: EventLoop
-    call: ToolCallLike
-
-    @property
-    def name(self) -> str: ...
-
-    @property
-    def id(self) -> str | None: ...
 
 
 class ThreadPlaces:
@@ -41,11 +34,18 @@ class ThreadPlaces:
 
 
 class Attempt:
-    """One execution of a call's body: the places it holds, and the thread it may take."""
+    """One execution of a call's body: the places it holds, and the thread it may take.
 
-    __slots__ = ("_call", "_handed_over", "_places", "_threads")
+    Args:
+        owner: the supervised call.
+        call: as this attempt executes it; a link may have changed it.
+        threads: where it finds a thread.
+    """
 
-    def __init__(self, call: Owner, threads: ThreadPlaces | None) -> None:
+    __slots__ = ("_call", "_handed_over", "_owner", "_places", "_threads")
+
+    def __init__(self, owner: Owner, call: ToolCallLike, threads: ThreadPlaces | None) -> None:
+        self._owner = owner
         self._call = call
         self._threads = threads
         self._places: tuple[Gate, ...] = ()
@@ -53,8 +53,8 @@ class Attempt:
 
     async def run_in_thread(self, fn: Callable[[], T]) -> T:
         """Run a sync body in a worker thread, which keeps the attempt's places until it ends."""
-        name = f"tool {self._call.name!r} (call {self._call.id!r})"
-        return await run_in_thread(self._call.loop, fn, name, self)
+        name = f"tool {self._call['name']!r} (call {self._call.get('id')!r})"
+        return await run_in_thread(self._owner.loop, fn, name, self)
 
     async def enter(self, limiters: Iterable[Limiter]) -> None:
         """Take a place at every limiter, in turn.
@@ -62,11 +62,11 @@ class Attempt:
         Raises:
             NoPlaceError: if one of them has none, and no room to wait either.
         """
-        loop = self._call.loop
+        loop = self._owner.loop
         if self._threads is not None:
             limiters = (*limiters, self._threads.limiter)
         for limiter in limiters:
-            gate = limiter.gate(self._call.call, loop)
+            gate = limiter.gate(self._call, loop)
             self._refuse_if_lost()  # perhaps while it waited
             if not gate.try_enter(loop):
                 await gate.enter(loop)
@@ -92,11 +92,11 @@ class Attempt:
     def thread_abandoned(self) -> None:
         """Let the thread keep the places, and refuse those who wait for a thread if it was the last."""
         self._handed_over = True
-        threads, call = self._threads, self._call
+        threads = self._threads
         if threads is not None:
             threads.abandoned.add(self)
             if threads.lost is not None:
-                threads.limiter.gate(call.call, call.loop).refuse_waiting(threads.lost)
+                threads.limiter.gate(self._call, self._owner.loop).refuse_waiting(threads.lost)
 
     def thread_ended(self) -> None:
         if self._threads is not None:

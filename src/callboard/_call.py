@@ -4,10 +4,11 @@ Knows no LangChain: a call is a mapping, its body an async function, its result 
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Generic, NoReturn, TypeVar, TypeVarTuple
+from typing import Any, Generic, NamedTuple, NoReturn, TypeVar, TypeVarTuple
 
 from anyio import current_effective_deadline
 from anyio.lowlevel import checkpoint_if_cancelled
@@ -47,6 +48,14 @@ def surroundings() -> Surroundings:
     if outer is not None:
         until = min(until, now + outer.until - outer.loop.now())
     return Surroundings(loop, now, until, current_observers())
+
+
+class Terms(NamedTuple):
+    """What an attempt is held to."""
+
+    call: ToolCallLike
+    policy: CallPolicy
+    limiters: Sequence[Limiter]
 
 
 class SupervisedCall(Timed, Generic[T]):
@@ -117,11 +126,12 @@ class SupervisedCall(Timed, Generic[T]):
         """Note that the call is in its task now."""
         self._batch = batch
         current_timed.set(self)
+        current_call.set(self)
 
     def end(self, result: T) -> None:
         self.result = result
         self.ended = True
-        self._tell("ended", error=self.handled, queue_wait=self._queue_wait)
+        self._tell("ended", self.name, error=self.handled, queue_wait=self._queue_wait)
 
     def as_error(self, exc: BaseException) -> Exception | None:
         """What ended the call, as an error that may become a message; `None` for what has to go on."""
@@ -133,12 +143,12 @@ class SupervisedCall(Timed, Generic[T]):
         """Note what the call ended with; False for a cancellation that somebody asked for."""
         by_itself = self.as_error(error)
         if by_itself is None and isinstance(error, self.loop.cancelled_class):
-            self._tell("ended", error=error, queue_wait=self._queue_wait)
+            self._tell("ended", self.name, error=error, queue_wait=self._queue_wait)
             return False
         error = by_itself or error
         self.error = error
         self.ended = True
-        self._tell("ended", error=error, queue_wait=self._queue_wait)
+        self._tell("ended", self.name, error=error, queue_wait=self._queue_wait)
         return True
 
     async def within_budget(self, run: Callable[[], Awaitable[R]]) -> R:
@@ -166,6 +176,7 @@ class SupervisedCall(Timed, Generic[T]):
         threads: ThreadPlaces | None,
         body: Callable[[Attempt, *Args], Coroutine[Any, Any, R]],
         *args: *Args,
+        terms: "Terms | None" = None,
     ) -> R:
         """Run a body once: wait for its places, start it, end it when its timeout is over.
 
@@ -173,6 +184,7 @@ class SupervisedCall(Timed, Generic[T]):
             threads: where a body that runs in a thread finds its thread.
             body: takes the attempt, for `Attempt.run_in_thread`, and `args`.
             args: for the body.
+            terms: what the attempt is held to, if that is not what the call is.
 
         Raises:
             CallRejectedError: if there is no place for it.
@@ -183,50 +195,49 @@ class SupervisedCall(Timed, Generic[T]):
             await self.loop.raise_cancelled()
         if is_cleaning_up() or (self._batch is not None and self._batch.closed):
             raise CallCancelledError(self.name, self.id)  # behind a shield
-        attempt = Attempt(self, threads)
+        call, policy, limiters = terms or (self.call, self.policy, self._limiters)
+        attempt = Attempt(self, call, threads)
         try:
-            if self._limiters or threads is not None:
-                await self._enter(attempt)
+            if limiters or threads is not None:
+                await self._enter(attempt, call["name"], limiters)
             self._attempts += 1
             self.running = True
-            if self.policy.timeout is None and not self._observers:
+            if policy.timeout is None and not self._observers:
                 return await body(attempt, *args)
-            return await self._watched(partial(body, attempt, *args))
+            return await self._watched(partial(body, attempt, *args), call["name"], policy.timeout)
         except asyncio.CancelledError as exc:
             if not self.loop.cancelled_itself(exc):
                 raise
-            raise CallCancelledError(self.name, self.id) from exc
+            raise CallCancelledError(call["name"], self.id) from exc
         finally:
             self.running = False
             attempt.leave()
 
-    async def _enter(self, attempt: Attempt) -> None:
+    async def _enter(self, attempt: Attempt, tool: str, limiters: Sequence[Limiter]) -> None:
         since = self.loop.now()
         self.waiting = True
-        self._tell("queued")
+        self._tell("queued", tool)
         try:
-            await attempt.enter(self._limiters)
+            await attempt.enter(limiters)
         except NoPlaceError as full:
-            raise CallRejectedError(self.name, self.id, str(full)) from None
+            raise CallRejectedError(tool, self.id, str(full)) from None
         finally:
             self.waiting = False
             self._queue_wait += self.loop.now() - since
 
-    async def _watched(self, body: Callable[[], Coroutine[Any, Any, R]]) -> R:
+    async def _watched(self, body: Callable[[], Coroutine[Any, Any, R]], tool: str, timeout: float | None) -> R:
         error: BaseException | None = None
-        self._tell("started", queue_wait=self._queue_wait)
+        self._tell("started", tool, queue_wait=self._queue_wait)
         try:
-            return await (body() if self.policy.timeout is None else self._timed(body))
+            return await (body() if timeout is None else self._timed(body, tool, timeout))
         except BaseException as exc:
             error = exc
             raise
         finally:
-            self._tell("attempt_ended", error=error)
+            self._tell("attempt_ended", tool, error=error)
             error = None  # whose traceback leads here
 
-    async def _timed(self, body: Callable[[], Coroutine[Any, Any, R]]) -> R:
-        timeout = self.policy.timeout
-        assert timeout is not None
+    async def _timed(self, body: Callable[[], Coroutine[Any, Any, R]], tool: str, timeout: float) -> R:
         deadline = self.loop.now() + timeout
         token = current_timed.set(Timed(self.loop, min(self.until, deadline), self.grace))
         cause: Exception | None = None
@@ -240,22 +251,34 @@ class SupervisedCall(Timed, Generic[T]):
             cause = exc  # what the clean-up raised; the timeout is why it ran
         finally:
             current_timed.reset(token)
-        raise CallTimeoutError(self.name, self.id, timeout) from cause
+        raise CallTimeoutError(tool, self.id, timeout) from cause
 
-    def _tell(self, phase: CallPhase, *, error: BaseException | None = None, queue_wait: float = 0.0) -> None:
+    def note(self, what: str, facts: Mapping[str, object]) -> None:
+        """Tell observers what was decided about the call."""
+        self._tell("noted", self.name, what=what, facts=facts)
+
+    def _tell(self, phase: CallPhase, tool: str, **more: Any) -> None:
         if not self._observers:
             return
-        event = CallEvent(
-            phase=phase,
-            tool=self.name,
-            call_id=self.id,
-            time=self.loop.now(),
-            attempt=self._attempts,
-            queue_wait=queue_wait,
-            error=error,
-        )
+        event = CallEvent(phase=phase, tool=tool, call_id=self.id, time=self.loop.now(), attempt=self._attempts, **more)
         for observer in self._observers:
             observer(event)
+
+
+current_call: ContextVar[SupervisedCall[Any] | None] = ContextVar("callboard_supervised", default=None)
+
+
+def note(what: str, **facts: object) -> None:
+    """Tell those who observe the running call what a link decided; outside a call, nobody.
+
+    Args:
+        what: in one word, such as "retry".
+        facts: more about it, such as `pause=0.5` (seconds). Never an argument or a result: what is noted
+            leaves the process.
+    """
+    call = current_call.get()
+    if call is not None:
+        call.note(what, facts)
 
 
 class Batch(Generic[T]):

@@ -205,9 +205,10 @@ class CallScratchpad(PregelScratchpad):
         keeper: told all of them, for `key`, each time one has been accepted.
         key: the call's name in its batch.
         forward: takes the other writes.
+        digests: what the answers are good for, where their questions said so.
     """
 
-    __slots__ = ("_asked", "_forward", "_keeper", "_key", "_resume", "_subgraphs", "around")
+    __slots__ = ("_asked", "_digests", "_forward", "_keeper", "_key", "_resume", "_subgraphs", "around")
 
     def __init__(
         self,
@@ -216,7 +217,10 @@ class CallScratchpad(PregelScratchpad):
         keeper: AnswerKeeper,
         key: str,
         forward: Send | None,
+        *,
+        digests: Sequence[str | None] = (),
     ) -> None:
+        self._digests = digests
         self.around = around
         self._resume = resume
         self._keeper = keeper
@@ -255,6 +259,11 @@ class CallScratchpad(PregelScratchpad):
         # Plain answers are turned into answers by id before a call sees them.
         return None
 
+    def last_answer_is_for(self, digest: str) -> bool:
+        """Whether the answer that `interrupt()` returned last was given to a question with this digest."""
+        position = self._asked - 1
+        return position < len(self._digests) and self._digests[position] == digest
+
     def __call__(self, writes: Writes) -> None:
         """The call's `send`."""
         for channel, value in writes:
@@ -262,6 +271,15 @@ class CallScratchpad(PregelScratchpad):
                 self._keeper.accepted(self._key, list(value))
             elif self._forward is not None:
                 self._forward([(channel, value)])
+
+
+def answer_is_for(digest: str, config: RunnableConfig) -> bool:
+    """Whether the answer that `interrupt()` returned last was given to a question with this digest.
+
+    Only a `ToolNode` of ours knows what had been asked; elsewhere the engine's word has to do.
+    """
+    scratchpad = config.get(CONF, {}).get(CONFIG_KEY_SCRATCHPAD)
+    return not isinstance(scratchpad, CallScratchpad) or scratchpad.last_answer_is_for(digest)
 
 
 def call_configurable(

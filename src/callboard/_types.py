@@ -6,7 +6,7 @@ Imports no sibling and knows neither LangChain nor LangGraph: a call is a mappin
 
 import math
 from collections.abc import Callable, Hashable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 ToolCallLike = Mapping[str, Any]
@@ -103,8 +103,9 @@ class CallPolicy:
         _check_type("CallPolicy(limit=...)", self.limit, Limit, "Limit(concurrency=8)")
 
 
-CallPhase = Literal["queued", "started", "attempt_ended", "ended"]
-"""`queued`: waits for a place. `started`: a body starts. `attempt_ended`: it ended. `ended`: the call did."""
+CallPhase = Literal["queued", "started", "attempt_ended", "noted", "ended"]
+"""`queued`: waits for a place. `started`: a body starts. `attempt_ended`: it ended. `noted`: a link decided
+something. `ended`: the call ended."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -124,6 +125,10 @@ class CallEvent:
     """Seconds that the attempt which just started had waited, or all of them together in `ended`."""
     error: BaseException | None = None
     """Why the attempt or the call ended without a result; also an error that became a message."""
+    what: str = ""
+    """What was noted, in one word, such as "retry"."""
+    facts: Mapping[str, object] = field(default_factory=dict[str, object])
+    """More about what was noted; never an argument or a result."""
 
 
 Observer = Callable[[CallEvent], None]

@@ -13,7 +13,8 @@
     UserWarning
     └── CallboardWarning
         ├── AbandonedThreadWarning  a worker thread outlived its call
-        └── DuplicateCallIdWarning  two calls of one batch share an id
+        ├── DuplicateCallIdWarning  two calls of one batch share an id
+        └── LinkOrderWarning        two links in an order that is known to go wrong
 
 Misuse raises the built-in exceptions (`ValueError`, `TypeError`) and names the argument.
 """
@@ -35,6 +36,7 @@ __all__ = [
     "CallsInterrupted",
     "DeadlineExceededError",
     "DuplicateCallIdWarning",
+    "LinkOrderWarning",
 ]
 
 Ended = Literal["timeout", "deadline", "rejected", "cancelled"]
@@ -121,3 +123,7 @@ class AbandonedThreadWarning(CallboardWarning):
 
 class DuplicateCallIdWarning(CallboardWarning):
     """Two calls of one batch share an id; each runs and gets a message of its own."""
+
+
+class LinkOrderWarning(CallboardWarning):
+    """Two links stand in an order that is known to go wrong; says why, and which order to choose."""

@@ -8,6 +8,7 @@ from langchain_core.messages import ToolMessage
 from langgraph.types import Command
 
 from callboard.middleware._elsewhere import AsyncioLink, SyncLink
+from callboard.middleware._order import warn_of_wrong_order
 
 CallNext = Callable[[Any], Awaitable[Any]]
 Link = Callable[[Any, CallNext], Awaitable[Any]]
@@ -38,10 +39,25 @@ def chain_of(middleware: Sequence[object], wrapper: Link | None) -> Link | None:
     Raises:
         TypeError: for an object that is no link.
     """
-    links = [_Named(link_name(one), as_link(one)) for one in middleware]
-    if not links:
-        return wrapper
-    return _Chain([*links, *([wrapper] if wrapper is not None else [])])
+    warn_of_wrong_order(middleware)
+    links: list[Link] = [_Named(link_name(one), as_link(one)) for one in middleware]
+    if wrapper is not None:
+        links.append(wrapper)
+    return _Chain(links) if len(links) > 1 else links[0] if links else None
+
+
+def tools_of(middleware: Sequence[object]) -> list[Any]:
+    """The tools that links bring along, as LangChain's middleware does."""
+    return [tool for link in middleware for tool in getattr(link, "tools", None) or ()]
+
+
+def offers_of(middleware: Sequence[object]) -> list[Callable[[Any], bool]]:
+    """What asks each link whether a model should be told of a tool now."""
+    return [
+        cast("Callable[[Any], bool]", link.offers)
+        for link in cast("Sequence[Any]", middleware)
+        if hasattr(link, "offers")
+    ]
 
 
 def link_name(one: object) -> str:
@@ -93,43 +109,47 @@ def _own_method(one: object, name: str) -> Callable[..., Any] | None:
 class _Named:
     """A link that is told, by name, when it returns what is no result."""
 
+    __slots__ = ("_link", "_name")
+
     def __init__(self, name: str, link: Link) -> None:
         self._name = name
         self._link = link
 
     async def __call__(self, request: Any, call_next: CallNext) -> Any:
         output = await self._link(request, call_next)
-        call_id = request.tool_call["id"]
-        items = output if isinstance(output, list) and output else [output]
+        if type(output) is not ToolMessage or output.tool_call_id != request.tool_call["id"]:
+            self._check(output, request.tool_call["id"])
+        return output
+
+    def _check(self, output: object, call_id: str | None) -> None:
+        items: list[object] = output if isinstance(output, list) and output else [output]
         for item in items:
             if not isinstance(item, (ToolMessage, Command)):
                 raise TypeError(
                     f"The link {self._name} returned {output!r} for call {call_id!r}; it has to return a "
                     "ToolMessage, a Command or a list of them"
                 )
-            if isinstance(output, ToolMessage) and output.tool_call_id != call_id:
-                raise ValueError(
-                    f"The link {self._name} returned a message with tool_call_id {output.tool_call_id!r} for "
-                    f"call {call_id!r}; give it tool_call_id=request.tool_call['id']"
-                )
-        return output
+        if isinstance(output, ToolMessage) and output.tool_call_id != call_id:
+            raise ValueError(
+                f"The link {self._name} returned a message with tool_call_id {output.tool_call_id!r} for "
+                f"call {call_id!r}; give it tool_call_id=request.tool_call['id']"
+            )
 
 
 class _Chain:
     """Links, each around the next."""
 
+    __slots__ = ("_first", "_inner")
+
     def __init__(self, links: Sequence[Link]) -> None:
-        self._links = links
+        self._first = links[0]
+        self._inner = links[:0:-1]
 
     def __call__(self, request: Any, call_next: CallNext) -> Awaitable[Any]:
-        return self._links[0](request, self._after(0, call_next))
+        for link in self._inner:
+            call_next = _before(call_next, link)
+        return self._first(request, call_next)
 
-    def _after(self, position: int, innermost: CallNext) -> CallNext:
-        position += 1
-        if position == len(self._links):
-            return innermost
 
-        def call_next(request: Any) -> Awaitable[Any]:
-            return self._links[position](request, self._after(position, innermost))
-
-        return call_next
+def _before(call_next: CallNext, link: Link) -> CallNext:
+    return lambda request: link(request, call_next)

@@ -1,7 +1,7 @@
 """The calls of one AIMessage, from tool calls to messages."""
 
 import warnings
-from collections.abc import Awaitable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NoReturn, cast
 
@@ -14,7 +14,7 @@ from langgraph.errors import GraphInterrupt, ParentCommand, is_invalid_resume
 from pydantic import ValidationError
 
 from callboard._attempt import ThreadPlaces
-from callboard._call import Batch, SupervisedCall, Surroundings, surroundings
+from callboard._call import Batch, SupervisedCall, Surroundings, Terms, surroundings
 from callboard._langgraph import read_state, runtime_of, writer_of
 from callboard._limits import Limiter, NoKeyError
 from callboard._types import CallPolicy, Limit, OnError
@@ -46,9 +46,12 @@ class Setup:
     plans: dict[str, Plan]
     policies: Mapping[str, CallPolicy]
     limiters: Mapping[str, Sequence[Limiter]]
+    node_limiters: Sequence[Limiter]
     default_policy: CallPolicy
     messages_key: str
     link: Link | None
+    offers: Sequence[Callable[[BaseTool], bool]]
+    """Which tools the links let a model know of."""
     at_tool: Judge
     """What becomes of an error where the tool raised it: a text for the model, or `None` to raise it."""
     at_end: Judge
@@ -96,6 +99,7 @@ class ToolBatch:
         self.rules = ResultRules(requested.kind, setup.messages_key)
         self._keys = _keys(requested.calls)
         self.ledger = Ledger(config, setup.name, self._keys, stored, answers)
+        self._tools = list(setup.tools.values())
         self._managers: dict[int, AsyncCallbackManager] = {}
         self._open = 0
         self._wide: list[Limiter] = []
@@ -128,16 +132,20 @@ class ToolBatch:
         return self._outcome(supervised)
 
     def _supervised(self, index: int, call: ToolCall, around: Surroundings) -> tuple[str, SupervisedCall[Output]]:
-        setup, name, key = self.setup, call["name"], self._keys[index]
-        limiters = setup.limiters.get(name, ())
-        supervised: SupervisedCall[Output] = SupervisedCall(
+        key = self._keys[index]
+        run = _Run(self, key, call, index)
+        supervised: SupervisedCall[Output] = SupervisedCall(*self.terms(call), run, around)
+        return key, supervised
+
+    def terms(self, call: ToolCall) -> Terms:
+        """The policy of a call's tool, and the limits that it has to pass."""
+        setup, name = self.setup, call["name"]
+        limiters = setup.limiters.get(name, setup.node_limiters)
+        return Terms(
             call,
             setup.policies.get(name, setup.default_policy),
             [*limiters, *self._wide] if self._wide else limiters,
-            _Run(self, key, call, index),
-            around,
         )
-        return key, supervised
 
     def _outcome(self, supervised: Sequence[tuple[str, SupervisedCall[Output]]]) -> Any:
         signals = [call.error for _, call in supervised if call.error is not None]
@@ -192,7 +200,7 @@ class ToolBatch:
             context=runtime.context,
             store=runtime.store,
             stream_writer=self._writer,
-            tools=list(self.setup.tools.values()),
+            tools=self._tools,
             execution_info=runtime.execution_info,
             server_info=runtime.server_info,
         )
@@ -275,10 +283,10 @@ class _Run:
     async def _through_link(self) -> Output:
         setup, runtime = self._batch.setup, self._runtime()
         tool = cast("BaseTool", setup.tools.get(self._call["name"]))
-        request = ToolCallRequest(tool_call=self._call, tool=tool, state=runtime.state, runtime=runtime)
+        request = _request(tool_call=self._call, tool=tool, state=runtime.state, runtime=runtime)
         assert setup.link is not None
         # A link may ask a person too, and its question belongs to this call.
-        var_child_runnable_config.set(own_copy(self._config))
+        var_child_runnable_config.set(self._config)
         output: object = None
         try:
             output = await setup.link(request, self._call_next)
@@ -318,9 +326,12 @@ class _Run:
         if request is not None:
             config = own_copy(config)  # a run uses its config up, and there may be more than one
         threads = setup.threads if plan.kind == "sync" else None
+        # A link may have changed the arguments, or the tool.
+        terms = None if call is self._call else batch.terms(call)
+        manager = batch.manager(plan)
         try:
             try:
-                response = await self._supervised.attempt(threads, invoke, plan, ready, config, batch.manager(plan))
+                response = await self._supervised.attempt(threads, invoke, plan, ready, config, manager, terms=terms)
             except NoKeyError as error:
                 _raise_without_key(error, plan, ready)
             except ValidationError as error:
@@ -332,6 +343,13 @@ class _Run:
                 raise
             self._supervised.handled = error
             return error_message(content, call, error)
+
+
+def _request(**fields: object) -> ToolCallRequest:
+    """A request, past the check in its `__setattr__`, which costs more than all the rest of a link."""
+    request = object.__new__(ToolCallRequest)
+    request.__dict__.update(fields)
+    return request
 
 
 def _raise_without_key(error: NoKeyError, plan: Plan, call: ToolCall) -> NoReturn:

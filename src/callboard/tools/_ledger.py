@@ -29,12 +29,21 @@ from callboard._time import cleanup
 FORMAT = "callboard/1"
 
 Record = dict[str, Any]
-"""Of one call: `answers`, `pending` (interrupts), `own` (whether the call itself asked), `output`."""
+"""Of one call: `answers`, `digests` (what the answers are good for), `pending` (interrupts), `own` (whether the
+call itself asked), `output`."""
 
 
 def call_key(call: ToolCall, index: int, repeated: bool) -> str:
     """The name of a call within its batch: its id, unless the model used that twice."""
     return f"{call['id']}#{index}" if repeated else str(call["id"])
+
+
+def digest_in(question: object) -> str | None:
+    """The `digest` of the only request in a question: its answer is good for what has this digest."""
+    if isinstance(question, list) and len(question) == 1 and isinstance(question[0], dict):
+        digest = question[0].get("digest")
+        return digest if isinstance(digest, str) else None
+    return None
 
 
 class _Slot(dict[str, Any]):
@@ -187,12 +196,16 @@ class Ledger:
             self,
             key,
             None if self._task is None else self._task.send,
+            digests=self._digests_for(record) if record else (),
         )
         return call_configurable(self._conf, self._namespace(key), scratchpad, self._answers)
 
     def accepted(self, key: str, answers: list[Any]) -> None:
         """Note the answers that a call has accepted so far; what it asked for them is settled."""
+        digests = self._digests_for(self.records.get(key, {}))[: len(answers)]
         self.records[key] = {"answers": [dict(a) if isinstance(a, _Slot) else a for a in answers]}
+        if any(digests):
+            self.records[key]["digests"] = digests
 
     def _namespace(self, key: str) -> str:
         key = f"{key}~{self._number}" if self._number else key
@@ -205,6 +218,15 @@ class Ledger:
         if record.get("own") and pending[0].id in self._answers:
             answers.append(self._answers[pending[0].id])
         return answers
+
+    def _digests_for(self, record: Record) -> list[str | None]:
+        """What each of the answers is good for, where the question said so."""
+        digests = list(record.get("digests", ()))
+        pending = record.get("pending", ())
+        if record.get("own") and (digest := digest_in(pending[0].value)) is not None:
+            digests += [None] * (len(record.get("answers", ())) - len(digests))
+            digests.append(digest)
+        return digests
 
     def asked(self, key: str, interrupt: GraphInterrupt) -> None:
         """Note the questions of a call."""

@@ -16,7 +16,7 @@ from callboard._bridge import run_from_sync
 from callboard._limits import Limiter
 from callboard._time import DEFAULT_GRACE
 from callboard._types import CallPolicy, Limit, OnError, Statistics, check_seconds
-from callboard.middleware._chain import chain_of, wrapper_link
+from callboard.middleware._chain import chain_of, offers_of, tools_of, wrapper_link
 from callboard.tools._batch import Setup, ToolBatch
 from callboard.tools._errors import ErrorHandling, ErrorPolicy, Judge, only_invalid_arguments
 from callboard.tools._inject import inject, injected_args
@@ -49,7 +49,7 @@ class ToolNode(Runnable[Any, Any]):
         middleware: links around each call, the first outermost: functions `(request, call_next)`, async or
             sync (these run in worker threads), or objects with `awrap_tool_call` or `wrap_tool_call`, such
             as LangChain's AgentMiddleware. They see every error of a tool but invalid arguments; what they
-            do not handle, `handle_tool_errors` judges.
+            do not handle, `handle_tool_errors` judges. What they have in `tools` are tools of the node too.
         timeout: seconds for one attempt of every tool whose policy says nothing else.
         limit: for all calls of the node together, across its runs.
         policies: by tool name.
@@ -90,7 +90,7 @@ class ToolNode(Runnable[Any, Any]):
             raise TypeError(f"ToolNode(limit=...) takes a Limit, such as Limit(concurrency=64); got {limit!r}")
         self.name = name
         self.tags = tags
-        by_name = _by_name(tools)
+        by_name = _by_name(tools, tools_of(middleware))
         default = CallPolicy(timeout=timeout, grace=grace)
         complete = {name: _completed(policy, default) for name, policy in _checked(policies or {}, by_name).items()}
         errors = ErrorPolicy(handle_tool_errors)
@@ -102,9 +102,11 @@ class ToolNode(Runnable[Any, Any]):
             plans={name: plan_for(tool) for name, tool in by_name.items()},
             policies=complete,
             limiters={name: [*_limiter(name, complete.get(name)), *node_limiter] for name in by_name},
+            node_limiters=node_limiter,
             default_policy=default,
             messages_key=messages_key,
             link=chain_of(middleware, wrapper),
+            offers=offers_of(middleware),
             at_tool=errors.invalid_arguments if middleware and wrapper is None else errors.content,
             at_end=_last_judge(errors, wrapper=wrapper is not None, middleware=bool(middleware)),
             on_error=on_error,
@@ -119,6 +121,13 @@ class ToolNode(Runnable[Any, Any]):
     def tools_by_name(self) -> dict[str, BaseTool]:
         """The tools, by name."""
         return cast("dict[str, BaseTool]", self._setup.tools)
+
+    def offered_tools(self) -> list[BaseTool]:
+        """The tools that a model should be told of now: all, but for those that a link holds back.
+
+        A link holds a tool back by a method `offers(tool) -> bool`, as an open `CircuitBreaker` does.
+        """
+        return [tool for tool in self._setup.tools.values() if all(offers(tool) for offers in self._setup.offers)]
 
     def statistics(self) -> Statistics:
         """How many calls run and wait now, and how many threads outlived theirs."""
@@ -204,16 +213,18 @@ def _last_judge(errors: ErrorPolicy, *, wrapper: bool, middleware: bool) -> Judg
     return errors.after_middleware if middleware else errors.without_result
 
 
-def _by_name(tools: Sequence[BaseTool | Callable[..., Any]]) -> dict[str, BaseTool]:
+def _by_name(
+    tools: Sequence[BaseTool | Callable[..., Any]], of_links: Iterable[BaseTool | Callable[..., Any]]
+) -> dict[str, BaseTool]:
     given: object = tools
     if isinstance(given, BaseTool):
         raise TypeError(f"ToolNode takes a list of tools: ToolNode([{given.name}]), not ToolNode({given.name})")
     by_name: dict[str, BaseTool] = {}
-    for item in tools:
+    for item in (*tools, *of_links):
         if not isinstance(item, BaseTool) and not callable(item):
             raise TypeError(f"A tool is a LangChain tool or a function, got {item!r}")
         tool = item if isinstance(item, BaseTool) else create_tool(item)
-        if tool.name in by_name:
+        if tool.name in by_name and by_name[tool.name] is not tool:
             raise ValueError(f"Two tools are named {tool.name!r}: {by_name[tool.name]!r} and {tool!r}")
         by_name[tool.name] = tool
     return by_name

@@ -1,0 +1,66 @@
+"""Which order of links is known to go wrong, and why."""
+
+import warnings
+from collections.abc import Sequence
+
+from callboard.exceptions import LinkOrderWarning
+
+RECOMMENDED = (
+    "OutputBudget",
+    "RepairArguments",
+    "Sanitize",
+    "RequireApproval",
+    "Fallback",
+    "Cache",
+    "CircuitBreaker",
+    "Retry",
+    "Redact",
+)
+"""The outermost first."""
+
+_SAME = {"ToolRetryMiddleware": "Retry", "HumanInTheLoopMiddleware": "RequireApproval"}
+"""LangChain's names for links of ours."""
+
+_ASKS_TOO_LATE = "the question comes after a body has run, and the answer runs that body again"
+_CHANGED_AFTERWARDS = "a person approves arguments that are changed afterwards"
+
+_WRONG = {
+    ("Retry", "CircuitBreaker"): "each attempt counts as a failure, and attempts are spent on an open circuit",
+    ("Retry", "Retry"): "their attempts multiply",
+    ("Retry", "Fallback"): "the fallback answers for the first failure, and nothing is left to retry",
+    ("Retry", "RequireApproval"): _ASKS_TOO_LATE,
+    ("CircuitBreaker", "Fallback"): "the fallback hides the failures, and the circuit never opens",
+    ("CircuitBreaker", "Cache"): "answers from the cache count as proof that the tool works",
+    ("Fallback", "RequireApproval"): _ASKS_TOO_LATE,
+    ("Cache", "Fallback"): "what the fallback answers is cached as if the tool had said it",
+    ("Cache", "RequireApproval"): "a cached result is handed out that nobody has approved",
+    ("RequireApproval", "Sanitize"): _CHANGED_AFTERWARDS,
+    ("RequireApproval", "RepairArguments"): _CHANGED_AFTERWARDS,
+    ("Sanitize", "RepairArguments"): "what a repair takes out of a string has not been checked",
+    ("Redact", "OutputBudget"): "secrets are stored in the clear, and one that is cut in two is not recognised",
+    ("Redact", "RequireApproval"): "the question shows, and a checkpoint keeps, what tokens stand for",
+    ("Redact", "Cache"): "secrets are cached in the clear",
+}
+"""From (outer, inner) to what goes wrong then."""
+
+
+def warn_of_wrong_order(middleware: Sequence[object]) -> None:
+    """Warn once for each pair of links that is known to go wrong in its order."""
+    kinds = [_kinds(link) for link in middleware]
+    for position, outer in enumerate(kinds):
+        for inner in kinds[position + 1 :]:
+            for pair, reason in _WRONG.items():
+                if pair[0] in outer and pair[1] in inner:
+                    warnings.warn(_sentence(*pair, reason), LinkOrderWarning, stacklevel=4)
+
+
+def _kinds(link: object) -> set[str]:
+    """What a link is, by the names of its classes: their modules need not be imported for this."""
+    names = {cls.__name__ for cls in type(link).__mro__}
+    return names | {_SAME[name] for name in names & _SAME.keys()}
+
+
+def _sentence(outer: str, inner: str, reason: str) -> str:
+    if outer == inner:
+        return f"There are two links of the kind {outer}: {reason}. Keep one."
+    return f"The link {outer} is outside of {inner}: {reason}. Put {inner} before {outer} in middleware=[...]."

@@ -1,0 +1,101 @@
+"""The order of links: what they see on the way in and out, and which order is warned of."""
+
+import itertools
+import warnings
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+
+from callboard import LinkOrderWarning, ToolNode
+from callboard.middleware._order import _WRONG, RECOMMENDED, warn_of_wrong_order
+from callboard.testing import Recorder, tool_call
+
+WAIT = 1000
+PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "middleware.md"
+
+
+def link_named(name: str) -> Any:
+    return type(name, (), {"awrap_tool_call": None})()
+
+
+async def test_links_go_in_from_the_first_and_out_from_the_last() -> None:
+    """The table in the docs, row by row."""
+    seen: list[tuple[str, str]] = []
+    recorder = Recorder()
+
+    def link(name: str) -> Any:
+        async def around(request: Any, call_next: Any) -> Any:
+            seen.append(("in", name))
+            output = await call_next(request)
+            seen.append(("out", name))
+            return output
+
+        return around
+
+    node = ToolNode(
+        [recorder.tool("work")], middleware=[link("middleware[0]"), link("middleware[1]")], awrap_tool_call=link("wrap")
+    )
+    with anyio.fail_after(WAIT):
+        await node.ainvoke([tool_call("work", "1")])
+
+    order = ["middleware[0]", "middleware[1]", "wrap"]
+    assert seen == [*(("in", name) for name in order), *(("out", name) for name in reversed(order))]
+
+
+def test_the_recommended_order_passes_without_a_warning() -> None:
+    """All of it, and any part of it."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for size in (2, len(RECOMMENDED)):
+            for names in itertools.combinations(RECOMMENDED, size):
+                warn_of_wrong_order([link_named(name) for name in names])
+
+
+@pytest.mark.parametrize("pair", _WRONG, ids="-".join)
+def test_a_known_bad_order_is_warned_of_with_its_reason(pair: tuple[str, str]) -> None:
+    """Both names, why, and what to do."""
+    with pytest.warns(LinkOrderWarning) as caught:
+        warn_of_wrong_order([link_named(name) for name in pair])
+
+    (warning,) = caught
+    assert _WRONG[pair] in str(warning.message)
+    assert pair[0] in str(warning.message)
+    assert pair[1] in str(warning.message)
+
+
+def test_every_bad_pair_turns_the_recommended_order_round() -> None:
+    """The two tables cannot contradict each other."""
+    places = {name: place for place, name in enumerate(RECOMMENDED)}
+
+    assert all(places[outer] >= places[inner] for outer, inner in _WRONG)
+
+
+def test_the_warning_points_to_where_the_node_is_built() -> None:
+    """At the line that has to be changed."""
+    from callboard.middleware import Retry
+
+    with pytest.warns(LinkOrderWarning, match="attempts multiply") as caught:
+        ToolNode([], middleware=[Retry(2), Retry(3)])
+
+    assert caught[0].filename == __file__
+
+
+def test_links_of_langchain_are_known_by_their_names() -> None:
+    """A retry is a retry."""
+    from langchain.agents.middleware import ToolRetryMiddleware
+
+    from callboard.middleware import Retry
+
+    with pytest.warns(LinkOrderWarning, match="attempts multiply"):
+        ToolNode([], middleware=[ToolRetryMiddleware(), Retry(2)])
+
+
+def test_the_page_lists_the_recommended_order() -> None:
+    """Outermost first, as in the code."""
+    text = PAGE.read_text()
+    cells = [line.split("|")[2].strip().strip("`") for line in text.splitlines() if line.startswith("| ")]
+    listed = [name for name in cells if name in RECOMMENDED]
+
+    assert listed == list(RECOMMENDED)

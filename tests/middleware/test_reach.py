@@ -1,0 +1,131 @@
+"""What a link may change about a call, and what the change is held to; what it tells, and what it brings along."""
+
+from typing import Any
+
+import anyio
+import pytest
+from langchain_core.tools import BaseTool, tool
+
+from callboard import CallEvent, CallPolicy, CallTimeoutError, Limit, ToolNode, observe
+from callboard.middleware import note
+from callboard.testing import Recorder, tool_call
+
+WAIT = 1000
+
+
+def instead(other: BaseTool) -> Any:
+    async def link(request: Any, call_next: Any) -> Any:
+        call = {**request.tool_call, "name": other.name}
+        return await call_next(request.override(tool_call=call, tool=other))
+
+    return link
+
+
+def with_query(query: str) -> Any:
+    async def link(request: Any, call_next: Any) -> Any:
+        return await call_next(request.override(tool_call={**request.tool_call, "args": {"query": query}}))
+
+    return link
+
+
+async def test_another_tool_is_held_to_its_own_limit() -> None:
+    """Promise 7: a limit holds whoever calls the tool."""
+    recorder = Recorder()
+    first, second = recorder.tool("first"), recorder.tool("second", seconds=1)
+    policies = {"second": CallPolicy(limit=Limit(concurrency=1))}
+    node = ToolNode([first, second], middleware=[instead(second)], policies=policies)
+
+    with anyio.fail_after(WAIT):
+        await node.ainvoke([tool_call("first", str(number)) for number in range(3)])
+
+    assert recorder.peak_of("second") == 1
+    assert recorder.count("started") == 3
+
+
+async def test_another_tool_is_held_to_its_own_timeout() -> None:
+    """And the error names it."""
+    recorder = Recorder()
+    first, second = recorder.tool("first"), recorder.tool("second", hang=True)
+    policies = {"first": CallPolicy(timeout=9), "second": CallPolicy(timeout=2)}
+    node = ToolNode([first, second], middleware=[instead(second)], policies=policies, handle_tool_errors=False)
+
+    with anyio.fail_after(WAIT), pytest.raises(CallTimeoutError, match=r"'second'.*2 s"):
+        await node.ainvoke([tool_call("first", "1")])
+
+
+async def test_a_limits_key_sees_the_arguments_that_the_tool_gets() -> None:
+    """Promise 7: not those that the model had written."""
+    recorder, keys = Recorder(), []
+
+    def by_query(call: Any) -> str:
+        keys.append(call["args"]["query"])
+        return str(call["args"]["query"])
+
+    policies = {"work": CallPolicy(limit=Limit(concurrency=1, key=by_query))}
+    node = ToolNode([recorder.tool("work")], middleware=[with_query("changed")], policies=policies)
+
+    with anyio.fail_after(WAIT):
+        await node.ainvoke([tool_call("work", "1", query="written")])
+
+    assert keys == ["changed"]
+
+
+async def test_what_a_link_notes_reaches_the_observers() -> None:
+    """With the call that it is about."""
+    events: list[CallEvent] = []
+
+    async def noting(request: Any, call_next: Any) -> Any:
+        note("seen", attempts=2)
+        return await call_next(request)
+
+    with anyio.fail_after(WAIT), observe(events.append):
+        await ToolNode([Recorder().tool("work")], middleware=[noting]).ainvoke([tool_call("work", "1")])
+
+    (noted,) = [event for event in events if event.phase == "noted"]
+    assert (noted.what, noted.facts, noted.call_id, noted.tool) == ("seen", {"attempts": 2}, "1", "work")
+
+
+def test_a_note_outside_of_a_call_is_for_nobody() -> None:
+    """A link may be tried on its own."""
+    note("seen")
+
+
+@tool
+async def extra() -> str:
+    """Come along with a link."""
+    return "extra"
+
+
+class Bringing:
+    """A link with a tool of its own."""
+
+    tools = (extra,)
+
+    async def awrap_tool_call(self, request: Any, call_next: Any) -> Any:
+        return await call_next(request)
+
+    def offers(self, tool: BaseTool) -> bool:
+        return tool.name != "extra"
+
+
+async def test_the_tools_of_a_link_are_tools_of_the_node() -> None:
+    """As LangChain's middleware brings them."""
+    node = ToolNode([Recorder().tool("work")], middleware=[Bringing()])
+
+    with anyio.fail_after(WAIT):
+        result = await node.ainvoke([tool_call("extra", "1")])
+
+    assert result["messages"][0].content == "extra"
+    assert list(node.tools_by_name) == ["work", "extra"]
+
+
+def test_a_tool_that_is_given_twice_is_one_tool() -> None:
+    """By its link and in the list."""
+    assert list(ToolNode([extra], middleware=[Bringing()]).tools_by_name) == ["extra"]
+
+
+def test_a_link_may_hold_a_tool_back() -> None:
+    """As an open circuit does."""
+    node = ToolNode([Recorder().tool("work")], middleware=[Bringing()])
+
+    assert [one.name for one in node.offered_tools()] == ["work"]
