@@ -1,6 +1,8 @@
 """Layer 1 alone: `Batch`, `SupervisedCall` and `Attempt`, without LangChain."""
 
 import asyncio
+import copy
+import pickle
 import sys
 import threading
 from collections.abc import Awaitable, Callable, Sequence
@@ -19,8 +21,10 @@ from callboard._types import CallEvent, CallPolicy, Limit, OnError, Rate
 from callboard.exceptions import (
     AbandonedThreadWarning,
     CallCancelledError,
+    CallError,
     CallRejectedError,
     CallTimeoutError,
+    CircuitOpenError,
     DeadlineExceededError,
 )
 
@@ -332,3 +336,22 @@ async def test_a_batch_of_thousands_does_not_recurse() -> None:
     with anyio.fail_after(60):
         await run(*calls)
     assert all(call.ended for call in calls)
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        CallTimeoutError("work", "1", 2.0),
+        DeadlineExceededError("work", "1", 3.0, started=True),
+        CallRejectedError("work", None, "full"),
+        CircuitOpenError("work", "1", 4.5, partly=True),
+        CallCancelledError("work", "1"),
+    ],
+    ids=lambda error: type(error).__name__,
+)
+def test_an_error_of_a_call_can_be_copied_and_pickled(error: CallError) -> None:
+    """It may have to cross a process, or be handed to several."""
+    for again in (copy.copy(error), pickle.loads(pickle.dumps(error))):
+        assert type(again) is type(error)
+        assert str(again) == str(error)
+        assert vars(again) == vars(error)

@@ -34,4 +34,4 @@ def test_an_example_uses_public_names_only(path: Path) -> None:
     ]
 
     assert imports
-    assert all(line.split()[1] in {"callboard", "callboard.testing"} for line in imports)
+    assert all(line.split()[1] in {"callboard", "callboard.middleware", "callboard.testing"} for line in imports)

@@ -6,14 +6,15 @@
     layer 1   _call  _attempt  _time  _events     one supervised call and a batch of them
               _limits  _threads                   places in the queue, worker threads
               _loop*  _current_loop  _bridge      asyncio and trio, and the bridges
-    layer 0   _types  exceptions                  the vocabulary
+    layer 0   _types  exceptions  _lazy           the vocabulary; names that are loaded late
 
 A module imports only from its own layer and from those below. Names are loaded when they are first asked
 for: `import callboard` costs nothing, `from callboard import ToolNode` costs LangGraph.
 """
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from callboard._lazy import lazy
 
 if TYPE_CHECKING:
     # 0: vocabulary
@@ -44,8 +45,10 @@ if TYPE_CHECKING:
     from callboard.exceptions import CallRejectedError as CallRejectedError
     from callboard.exceptions import CallsInterrupted as CallsInterrupted
     from callboard.exceptions import CallTimeoutError as CallTimeoutError
+    from callboard.exceptions import CircuitOpenError as CircuitOpenError
     from callboard.exceptions import DeadlineExceededError as DeadlineExceededError
     from callboard.exceptions import DuplicateCallIdWarning as DuplicateCallIdWarning
+    from callboard.exceptions import IgnoredHooksWarning as IgnoredHooksWarning
     from callboard.exceptions import LinkOrderWarning as LinkOrderWarning
 
     # 3: LangChain tools
@@ -81,8 +84,10 @@ _HOMES = {
         "CallboardError",
         "CallboardWarning",
         "CallsInterrupted",
+        "CircuitOpenError",
         "DeadlineExceededError",
         "DuplicateCallIdWarning",
+        "IgnoredHooksWarning",
         "LinkOrderWarning",
     ),
     "_events": ("observe",),
@@ -114,18 +119,11 @@ _HOMES = {
         "AgentStateWithStructuredResponsePydantic",
     ),
 }
-_HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 
-__all__ = sorted(_HOME_OF)  # noqa: PLE0605 (the table above is the truth) # pyright: ignore[reportUnsupportedDunderAll]
+# The table above is the truth.
+__all__ = sorted(name for names in _HOMES.values() for name in names)  # noqa: PLE0605 # pyright: ignore[reportUnsupportedDunderAll]
 
-
-def __getattr__(name: str) -> Any:
-    home = _HOME_OF.get(name)
-    if home is None:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = getattr(import_module(f"{__name__}.{home}"), name)
-    globals()[name] = value
-    return value
+__getattr__ = lazy(__name__, _HOMES)
 
 
 def __dir__() -> list[str]:

@@ -78,6 +78,14 @@ class EventLoop(Protocol):
 
     def wakeup(self) -> Wakeup: ...
 
+    def spawn(self, child: ChildFn, grace: float) -> Callable[[], None]:
+        """Start a task that no nursery owns, and return what cancels it; whoever starts it waits for its end.
+
+        For what an async generator runs beside itself: on trio it cannot hold a nursery open while it yields.
+        The child raises nothing.
+        """
+        ...
+
     def is_cancelled(self) -> bool:
         """Whether the calling task has been cancelled, and only runs because somebody caught that."""
         ...

@@ -9,7 +9,7 @@ import logging
 import math
 import threading
 import time
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from contextvars import ContextVar, copy_context
 from types import TracebackType
@@ -153,6 +153,8 @@ class AsyncioScope:
         self._timer = self._loop.call_later(_AGAIN, self._enforce)
 
 
+_spawned: set[asyncio.Task[None]] = set()
+
 _innermost: ContextVar[AsyncioScope | None] = ContextVar("callboard_asyncio_scope", default=None)
 
 
@@ -283,6 +285,20 @@ class AsyncioLoop:
 
     def wakeup(self) -> AsyncioWakeup:
         return AsyncioWakeup()
+
+    def spawn(self, child: ChildFn, grace: float) -> Callable[[], None]:
+        scope = AsyncioScope(math.inf, grace)
+        task = asyncio.get_running_loop().create_task(child(scope))
+        _spawned.add(task)  # the loop itself refers to tasks weakly
+        task.add_done_callback(_spawned.discard)
+
+        def cancel() -> None:
+            if scope.task is None:
+                task.cancel()
+            else:
+                scope.cancel()
+
+        return cancel
 
     def is_cancelled(self) -> bool:
         scope = _innermost.get()

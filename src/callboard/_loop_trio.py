@@ -4,8 +4,9 @@ import asyncio
 import math
 import threading
 import time
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
 from contextlib import AbstractContextManager
+from contextvars import copy_context
 from types import TracebackType
 from typing import Literal, Self
 
@@ -130,6 +131,16 @@ class TrioLoop:
 
     def wakeup(self) -> TrioWakeup:
         return TrioWakeup()
+
+    def spawn(self, child: ChildFn, grace: float) -> Callable[[], None]:
+        scope = trio.CancelScope()
+
+        async def run() -> None:
+            with scope:
+                await child(_NO_SCOPE)
+
+        trio.lowlevel.spawn_system_task(run, context=copy_context())
+        return scope.cancel
 
     def is_cancelled(self) -> bool:
         return trio.current_effective_deadline() == -math.inf

@@ -5,6 +5,7 @@
         ├── CallTimeoutError        one attempt took longer than its timeout        (a TimeoutError)
         ├── DeadlineExceededError   the call's budget was spent, queue included     (a TimeoutError)
         ├── CallRejectedError       no place: the queue is full, or no thread left
+        ├── CircuitOpenError        the tool kept failing, and is left alone for a while
         └── CallCancelledError      the body cancelled itself; nobody asked it to
 
     langgraph.errors.GraphInterrupt
@@ -14,11 +15,13 @@
     └── CallboardWarning
         ├── AbandonedThreadWarning  a worker thread outlived its call
         ├── DuplicateCallIdWarning  two calls of one batch share an id
+        ├── IgnoredHooksWarning     a middleware of LangChain's has hooks that will not run
         └── LinkOrderWarning        two links in an order that is known to go wrong
 
 Misuse raises the built-in exceptions (`ValueError`, `TypeError`) and names the argument.
 """
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Literal
 
@@ -34,12 +37,14 @@ __all__ = [
     "CallboardError",
     "CallboardWarning",
     "CallsInterrupted",
+    "CircuitOpenError",
     "DeadlineExceededError",
     "DuplicateCallIdWarning",
+    "IgnoredHooksWarning",
     "LinkOrderWarning",
 ]
 
-Ended = Literal["timeout", "deadline", "rejected", "cancelled"]
+Ended = Literal["timeout", "deadline", "rejected", "unavailable", "cancelled"]
 
 
 class CallboardError(Exception):
@@ -56,6 +61,22 @@ class CallError(CallboardError):
         self.tool = tool
         self.call_id = call_id
         super().__init__(sentence)
+
+    def __reduce__(self) -> tuple[object, ...]:
+        # By its attributes: subclasses take other arguments than the sentence that they make of them.
+        return _remade, (type(self), self.args, self.__dict__)
+
+    @property
+    def facts(self) -> dict[str, object]:
+        """What programs may want to read off the message, besides `ended`."""
+        return {}
+
+
+def _remade(cls: type[CallError], args: tuple[object, ...], attributes: dict[str, object]) -> CallError:
+    error = cls.__new__(cls)
+    error.args = args
+    error.__dict__.update(attributes)
+    return error
 
 
 class CallTimeoutError(CallError, TimeoutError):
@@ -91,6 +112,26 @@ class CallRejectedError(CallError):
         super().__init__(tool, call_id, f"Tool {tool!r} was not started: {reason}. {advice}")
 
 
+class CircuitOpenError(CallError):
+    """A tool kept failing and is left alone for a while; the body did not run.
+
+    `retry_after` is the number of seconds until it may be tried again; 0 while others are trying it.
+    """
+
+    ended: Ended = "unavailable"
+
+    def __init__(self, tool: str, call_id: str | None, retry_after: float, *, partly: bool = False) -> None:
+        self.retry_after = retry_after
+        what = f"Tool {tool!r} is unavailable{' for calls like this one' if partly else ''} after repeated failures."
+        super().__init__(tool, call_id, f"{what} Try again after {self.facts['retry_after']} s.")
+
+    @property
+    def facts(self) -> dict[str, object]:
+        """`retry_after`, in whole seconds."""
+        # To the millisecond first: two clocks never agree to the last digit.
+        return {"retry_after": max(1, math.ceil(round(self.retry_after, 3)))}
+
+
 class CallCancelledError(CallError):
     """The body raised the event loop's cancellation although nobody had cancelled it."""
 
@@ -123,6 +164,10 @@ class AbandonedThreadWarning(CallboardWarning):
 
 class DuplicateCallIdWarning(CallboardWarning):
     """Two calls of one batch share an id; each runs and gets a message of its own."""
+
+
+class IgnoredHooksWarning(CallboardWarning):
+    """A middleware of LangChain's has hooks that only `create_agent` would run; names them."""
 
 
 class LinkOrderWarning(CallboardWarning):

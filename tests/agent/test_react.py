@@ -6,7 +6,7 @@ import anyio
 import pytest
 from langchain_core.callbacks import BaseCallbackHandler
 from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
-from langgraph.errors import GraphRecursionError
+from langgraph.errors import EmptyInputError, GraphRecursionError, InvalidUpdateError
 from langgraph.types import interrupt
 
 from callboard import CallPolicy, Limit, ToolNode, create_react_agent
@@ -171,9 +171,12 @@ async def test_models_and_tools_are_traced_below_one_run_of_the_agent(raises: Ex
             with pytest.raises(ValueError, match="no"):
                 await agent.ainvoke(QUESTION, {"callbacks": [family]})
 
-    again = [("model", "clerk")] if raises is None else []
-    assert family.born == [("clerk", None), ("model", "clerk"), ("tool", "clerk"), *again]
-    assert family.ended == ["clerk" if raises is None else "clerk failed"]
+    reply = [("agent", "clerk"), ("model", "agent")]
+    again = reply if raises is None else []
+    assert family.born == [("clerk", None), *reply, ("tools", "clerk"), ("tool", "tools"), *again]
+    assert family.ended == (
+        ["agent", "tools", "agent", "clerk"] if raises is None else ["agent", "tools failed", "clerk failed"]
+    )
 
 
 def test_from_sync_code() -> None:
@@ -183,10 +186,16 @@ def test_from_sync_code() -> None:
     assert shape(agent.invoke(QUESTION)) == ["human:go", "ai:", "tool:work", "ai:done"]
 
 
-@pytest.mark.parametrize("given", [{}, {"messages": []}, None, "hello"], ids=repr)
+@pytest.mark.parametrize("given", [{}, {"question": "hi"}, None], ids=repr)
 async def test_an_agent_without_messages_says_what_it_needs(given: Any) -> None:
     """The error shows the form."""
     agent = create_react_agent(ScriptedModel(["hi"]), [])
 
-    with pytest.raises(ValueError, match="An agent starts from messages"):
+    with pytest.raises(EmptyInputError, match="An agent starts from messages"):
         await agent.ainvoke(given)
+
+
+async def test_input_that_is_no_state_is_refused() -> None:
+    """With LangGraph's words."""
+    with pytest.raises(InvalidUpdateError, match="Expected dict, got hello"):
+        await create_react_agent(ScriptedModel(["hi"]), []).ainvoke("hello")

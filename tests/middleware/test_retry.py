@@ -11,7 +11,7 @@ import pytest
 from langchain_core.messages import ToolMessage
 from langgraph.types import interrupt
 
-from callboard import CallPolicy, CallsInterrupted, DeadlineExceededError, Limit, ToolNode
+from callboard import CallEvent, CallPolicy, CallsInterrupted, DeadlineExceededError, Limit, ToolNode, observe
 from callboard.middleware import Retry
 from callboard.middleware._retry import retry_after
 from callboard.testing import Recorder, tool_call
@@ -145,6 +145,88 @@ async def test_the_place_is_free_during_the_pause() -> None:
     assert recorder.peak == 1
 
 
+def noted(events: list[CallEvent]) -> list[tuple[float, str, dict[str, object]]]:
+    began = events[0].time
+    return [(event.time - began, event.what, dict(event.facts)) for event in events if event.phase == "noted"]
+
+
+@pytest.mark.parametrize("seed", range(3))
+async def test_observers_are_told_of_every_pause(seed: int) -> None:
+    """When it begins, which attempt failed, why, and for how long: the attempts begin when the pauses end."""
+    recorder, rng = Recorder(), random.Random(seed)
+    pauses = [rng.uniform(0, longest) for longest in (4, 8)]
+    events: list[CallEvent] = []
+    node = node_of(recorder, Retry(5, initial=4, rng=random.Random(seed)), seconds=1, raises=ValueError("x"), times=2)
+
+    with anyio.fail_after(WAIT), observe(events.append):
+        await node.ainvoke([tool_call("work", "1", query="secret")])
+
+    assert noted(events) == [
+        (pytest.approx(1), "retry", {"attempt": 1, "pause": pytest.approx(pauses[0]), "error": "ValueError"}),
+        (
+            pytest.approx(2 + pauses[0]),
+            "retry",
+            {"attempt": 2, "pause": pytest.approx(pauses[1]), "error": "ValueError"},
+        ),
+    ]
+    assert recorder.times("started") == pytest.approx([0, 1 + pauses[0], 2 + sum(pauses)])
+    assert [event.attempt for event in events if event.phase == "started"] == [1, 2, 3]
+
+
+async def test_observers_are_told_of_a_message_that_is_a_failure() -> None:
+    """Without its text, which is a result."""
+    recorder, events = Recorder(), list[CallEvent]()
+    retry = Retry(2, initial=4, on_message=lambda message: message.content == "busy", rng=Full())
+
+    with anyio.fail_after(WAIT), observe(events.append):
+        await node_of(recorder, retry, returns="busy").ainvoke([tool_call("work", "1")])
+
+    assert noted(events) == [(0, "retry", {"attempt": 1, "pause": 4, "error": "error message"})]
+
+
+@pytest.mark.parametrize(
+    ("retry", "policy"),
+    [
+        (Retry(1), AGAIN),
+        (Retry(3), CallPolicy()),
+        (Retry(3, on=KeyError), AGAIN),
+        (Retry(3, initial=4, rng=Full()), CallPolicy(idempotent=True, budget=3)),
+    ],
+    ids=["attempts", "policy", "error", "budget"],
+)
+async def test_nobody_is_told_of_a_pause_that_is_not_made(retry: Retry, policy: CallPolicy) -> None:
+    """A note stands for what happens, not for what was considered."""
+    recorder, events = Recorder(), list[CallEvent]()
+
+    with anyio.fail_after(WAIT), observe(events.append), pytest.raises(ValueError, match="no"):
+        await node_of(recorder, retry, policy, raises=ValueError("no")).ainvoke([tool_call("work", "1")])
+
+    assert noted(events) == []
+    assert recorder.times("started") == [0]
+
+
+async def test_other_calls_take_turns_with_the_pauses_of_one() -> None:
+    """Promise 7, with all the jitter there is: one place, never idle while somebody could run."""
+    recorder, rng = Recorder(), random.Random(7)
+    policy = CallPolicy(idempotent=True, limit=Limit(concurrency=1))
+    pauses = [rng.uniform(0, 16), rng.uniform(0, 16)]
+    retry = Retry(initial=16, rng=random.Random(7))
+    node = node_of(recorder, retry, policy, seconds=1, raises=ValueError("no"), times=2)
+
+    async def neighbour() -> None:
+        await anyio.sleep(0.5)
+        await node.ainvoke([tool_call("work", f"{number}", query="b") for number in range(3)])
+
+    with anyio.fail_after(WAIT):
+        async with anyio.create_task_group() as group:
+            group.start_soon(neighbour)
+            await node.ainvoke([tool_call("work", "1", query="a")])
+
+    # The first call and the first of its neighbours fail; each pauses on its own.
+    assert recorder.times("started") == pytest.approx([0, 1, 2, 3, *sorted([1 + pauses[0], 2 + pauses[1]])])
+    assert recorder.peak == 1
+
+
 class ServerBusyError(Exception):
     def __init__(self, seconds: float) -> None:
         self.retry_after = seconds
@@ -240,3 +322,12 @@ def test_a_retry_that_makes_no_sense_is_refused(options: dict[str, Any]) -> None
     """At construction, naming the argument."""
     with pytest.raises(ValueError, match=rf"Retry\({next(iter(options))}=...\)"):
         Retry(**options)
+
+
+@pytest.mark.parametrize(
+    "on", ["ValueError", [ValueError], ValueError("x"), BaseException, (ValueError, int)], ids=repr
+)
+def test_a_retry_on_what_is_no_error_is_refused(on: Any) -> None:
+    """At construction, not at the first failure."""
+    with pytest.raises(TypeError, match=r"Retry\(on=...\) takes an exception type"):
+        Retry(on=on)

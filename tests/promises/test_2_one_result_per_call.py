@@ -412,3 +412,20 @@ async def test_a_finished_result_survives_a_cancelled_batch() -> None:
         outputs = await node.ainvoke(asked, ledger=ledger)
     assert [message.content for message in outputs["messages"]] == ["quick", "slow"]
     assert (rec.count("started", "quick"), rec.count("started", "slow")) == (1, 2)
+
+
+async def test_a_call_id_that_the_model_uses_again_in_a_later_turn_is_a_new_call() -> None:
+    """Also where the call comes with its state: only an answer after the message that asks counts."""
+    recorder = Recorder()
+    asks = AIMessage("", tool_calls=[tool_call("work", "call_1", query="again")])
+    history = [
+        AIMessage("", tool_calls=[tool_call("work", "call_1", query="first")]),
+        ToolMessage("first", tool_call_id="call_1"),
+        asks,
+    ]
+    alone = {"__type": "tool_call_with_context", "tool_call": asks.tool_calls[0], "state": {"messages": history}}
+
+    with anyio.fail_after(5):
+        result = await ToolNode([recorder.tool("work")]).ainvoke(alone)
+
+    assert [message.content for message in result["messages"]] == ["again"]

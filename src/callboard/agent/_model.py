@@ -2,12 +2,17 @@
 
 import inspect
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Any, cast
+from functools import partial
+from typing import Any, Protocol, cast
 
 from langchain_core.language_models import BaseChatModel, LanguageModelInput
 from langchain_core.messages import BaseMessage, SystemMessage
-from langchain_core.runnables import Runnable, RunnableBinding, RunnableConfig, RunnableLambda, RunnableSequence
+from langchain_core.runnables import Runnable, RunnableBinding, RunnableConfig, RunnableSequence
 from langchain_core.tools import BaseTool
+
+from callboard._bridge import run_on_asyncio
+from callboard._langgraph import runtime_of
+from callboard._langgraph._place import graph_runnable
 
 Prompt = (
     str
@@ -17,6 +22,8 @@ Prompt = (
     | Runnable[Any, LanguageModelInput]
 )
 Model = Runnable[LanguageModelInput, BaseMessage]
+ModelChoice = Callable[[Any, Any], Any]
+"""From a state and a runtime to a model that has its tools bound, sync or async."""
 
 
 def model_with_tools(
@@ -85,33 +92,170 @@ def _bound_name(tool: Any) -> str | None:
     return tool.get("name")
 
 
-def prompted(model: Model, prompt: Prompt | None) -> Callable[[Any, RunnableConfig], Awaitable[BaseMessage]]:
-    """From the state to the model's reply.
+class Asks(Protocol):
+    """What answers for a state: a model, or whoever chooses one."""
+
+    async def reply(self, state: Any, config: RunnableConfig, offered: Sequence[BaseTool]) -> BaseMessage:
+        """The model's reply.
+
+        Args:
+            state: for the prompt.
+            config: with the runtime in it.
+            offered: the tools that the model may know of now.
+        """
+        ...
+
+    async def respond(self, state: Any, config: RunnableConfig, response_format: Any) -> object:
+        """The conversation as a value of a schema; see `structured`."""
+        ...
+
+
+class FixedModel:
+    """One model, told of its tools.
+
+    Args:
+        model: see `model_with_tools`.
+        tools: those that run here.
+        provider_tools: those that run at the provider.
+        prompt: what stands before the conversation, or makes the model's input of a state.
+    """
+
+    def __init__(
+        self,
+        model: "str | Runnable[Any, Any]",
+        tools: Sequence[BaseTool],
+        provider_tools: Sequence[dict[str, Any]],
+        prompt: Prompt | None,
+    ) -> None:
+        self._model = _init_chat_model(model) if isinstance(model, str) else model
+        self._tools = tools
+        self._provider_tools = provider_tools
+        self._prompt = prompt_of(prompt)
+        self._all = model_with_tools(self._model, tools, provider_tools)
+
+    async def reply(self, state: Any, config: RunnableConfig, offered: Sequence[BaseTool]) -> BaseMessage:
+        model = self._all if len(offered) == len(self._tools) else self._knowing(offered)
+        return await run_on_asyncio(partial(self._prompt.ask, model, state, config))
+
+    def _knowing(self, offered: Sequence[BaseTool]) -> Model:
+        """The model, told of some tools only."""
+        if isinstance(self._all, RunnableBinding) and self._all is self._model:
+            names = {tool.name for tool in self._tools} - {tool.name for tool in offered}
+            kept = [tool for tool in self._all.kwargs["tools"] if _bound_name(tool) not in names]
+            return self._all.bound.bind(**{**self._all.kwargs, "tools": kept})
+        return model_with_tools(self._model, offered, self._provider_tools)
+
+    async def respond(self, state: Any, config: RunnableConfig, response_format: Any) -> object:
+        return await run_on_asyncio(partial(structured, self._all, state, config, response_format))
+
+
+class ChosenModel:
+    """A model that is chosen for each step.
+
+    Args:
+        choose: from the state and the runtime to a model with its tools bound, sync or async.
+        prompt: see `FixedModel`.
+    """
+
+    def __init__(self, choose: ModelChoice, prompt: Prompt | None) -> None:
+        self._choose = choose
+        self._prompt = prompt_of(prompt)
+
+    async def reply(self, state: Any, config: RunnableConfig, offered: Sequence[BaseTool]) -> BaseMessage:
+        return await run_on_asyncio(partial(self._reply, state, config))
+
+    async def _reply(self, state: Any, config: RunnableConfig) -> BaseMessage:
+        return await self._prompt.ask(await self._chosen(state, config), state, config)
+
+    async def respond(self, state: Any, config: RunnableConfig, response_format: Any) -> object:
+        return await run_on_asyncio(partial(self._respond, state, config, response_format))
+
+    async def _respond(self, state: Any, config: RunnableConfig, response_format: Any) -> object:
+        return await structured(await self._chosen(state, config), state, config, response_format)
+
+    async def _chosen(self, state: Any, config: RunnableConfig) -> Model:
+        model = self._choose(state, runtime_of(config))
+        return cast("Model", await model if inspect.isawaitable(model) else model)
+
+
+class _Fixed:
+    """A prompt that stands before every conversation."""
+
+    def __init__(self, messages: Sequence[BaseMessage]) -> None:
+        self._messages = messages
+
+    def ask(self, model: Model, state: Any, config: RunnableConfig) -> Awaitable[BaseMessage]:
+        # No sequence of Runnables for what is a list: it would cost as much as all the rest of a turn.
+        return model.ainvoke([*self._messages, *messages_of(state)], config)
+
+
+class _Made:
+    """A prompt that makes the model's input of a state."""
+
+    def __init__(self, make: Runnable[Any, Any]) -> None:
+        self._make = make
+
+    def ask(self, model: Model, state: Any, config: RunnableConfig) -> Awaitable[BaseMessage]:
+        sequence: Runnable[Any, BaseMessage] = self._make | model
+        return sequence.ainvoke(state, config)
+
+
+def prompt_of(prompt: Prompt | None) -> _Fixed | _Made:
+    """A prompt, understood once.
 
     Raises:
-        ValueError: if the prompt is of none of the known kinds.
+        ValueError: if it is of none of the known kinds.
     """
-    if prompt is None or isinstance(prompt, (str, SystemMessage)):
-        # No sequence of Runnables for what is a list: it would cost as much as all the rest of a turn.
-        system = [SystemMessage(content=prompt)] if isinstance(prompt, str) else [prompt] if prompt else []
-        return lambda state, config: model.ainvoke([*system, *_messages(state)], config)
-    sequence: Runnable[Any, BaseMessage] = _prompt_runnable(prompt) | model
-    return sequence.ainvoke
-
-
-def _prompt_runnable(prompt: Prompt) -> Runnable[Any, LanguageModelInput]:
+    if prompt is None:
+        return _Fixed([])
+    if isinstance(prompt, str):
+        return _Fixed([SystemMessage(content=prompt)])
+    if isinstance(prompt, SystemMessage):
+        return _Fixed([prompt])
     if isinstance(prompt, Runnable):
-        return prompt
-    if inspect.iscoroutinefunction(prompt):
-        return RunnableLambda(_no_sync_prompt, afunc=prompt, name="Prompt")
+        return _Made(prompt)
     if callable(prompt):
-        return RunnableLambda(cast("Callable[[Any], LanguageModelInput]", prompt), name="Prompt")
+        return _Made(graph_runnable(prompt, "Prompt"))
     raise ValueError(f"Got unexpected type for `prompt`: {type(prompt)}")
 
 
-def _messages(state: Any) -> list[BaseMessage]:
-    return list(state["messages"] if isinstance(state, dict) else state.messages)
+async def structured(model: Model, state: Any, config: RunnableConfig, response_format: Any) -> object:
+    """The conversation as a value of a schema.
+
+    Args:
+        model: its tools are left aside.
+        state: has the conversation.
+        config: for the model.
+        response_format: a schema, or a system prompt and a schema.
+
+    Raises:
+        TypeError: if there is no chat model in `model`.
+    """
+    messages = messages_of(state)
+    if isinstance(response_format, tuple):
+        prompt, response_format = cast("tuple[str, Any]", response_format)
+        messages = [SystemMessage(content=prompt), *messages]
+    return await _bare(model).with_structured_output(response_format).ainvoke(messages, config)
 
 
-def _no_sync_prompt(state: Any) -> LanguageModelInput:
-    raise TypeError(f"the prompt is an async function, so it cannot be called in sync code with {type(state)}")
+def _bare(model: Any) -> BaseChatModel:
+    """The chat model inside of bindings and sequences."""
+    if isinstance(model, RunnableSequence):
+        model = next((step for step in model.steps if isinstance(step, (RunnableBinding, BaseChatModel))), model)
+    if isinstance(model, RunnableBinding):
+        model = model.bound
+    if not isinstance(model, BaseChatModel):
+        raise TypeError(
+            f"Expected `model` to be a ChatModel or RunnableBinding (e.g. model.bind_tools(...)), got {type(model)}"
+        )
+    return model
+
+
+def messages_of(state: Any) -> list[BaseMessage]:
+    """The conversation of a state, dict or object, as the model is to see it."""
+    found = _field(state, "llm_input_messages")
+    return list(_field(state, "messages") or () if found is None else found)
+
+
+def _field(state: Any, name: str) -> Any:
+    return state.get(name) if isinstance(state, dict) else getattr(state, name, None)

@@ -1,14 +1,16 @@
 """The chain around a tool call: links from the outermost to the innermost, built once for a node."""
 
 import inspect
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from typing import Any, cast
 
 from langchain_core.messages import ToolMessage
 from langgraph.types import Command
 
-from callboard.middleware._elsewhere import AsyncioLink, SyncLink
+from callboard.middleware._elsewhere import SyncLink
+from callboard.middleware._langchain import langchain_base, langchain_link, warn_of_ignored_hooks
 from callboard.middleware._order import warn_of_wrong_order
+from callboard.tools._errors import is_control_flow
 
 CallNext = Callable[[Any], Awaitable[Any]]
 Link = Callable[[Any, CallNext], Awaitable[Any]]
@@ -38,9 +40,11 @@ def chain_of(middleware: Sequence[object], wrapper: Link | None) -> Link | None:
 
     Raises:
         TypeError: for an object that is no link.
+        ValueError: for one that would do nothing as it is set.
     """
     warn_of_wrong_order(middleware)
     links: list[Link] = [_Named(link_name(one), as_link(one)) for one in middleware]
+    warn_of_ignored_hooks(middleware)
     if wrapper is not None:
         links.append(wrapper)
     return _Chain(links) if len(links) > 1 else links[0] if links else None
@@ -51,13 +55,30 @@ def tools_of(middleware: Sequence[object]) -> list[Any]:
     return [tool for link in middleware for tool in getattr(link, "tools", None) or ()]
 
 
-def offers_of(middleware: Sequence[object]) -> list[Callable[[Any], bool]]:
-    """What asks each link whether a model should be told of a tool now."""
-    return [
-        cast("Callable[[Any], bool]", link.offers)
-        for link in cast("Sequence[Any]", middleware)
-        if hasattr(link, "offers")
-    ]
+def check_tools(middleware: Sequence[object], names: Collection[str]) -> None:
+    """Let links look for the tools that they were told of by name.
+
+    Raises:
+        ValueError: by a link that misses one.
+    """
+    for link in cast("Sequence[Any]", middleware):
+        if callable(getattr(link, "check_tools", None)):
+            link.check_tools(names)
+
+
+def offers_of(middleware: Sequence[object]) -> Callable[[Any], bool]:
+    """What says whether a model should be told of a tool now: the outermost link that has an opinion."""
+    links = [link for link in cast("Sequence[Any]", middleware) if hasattr(link, "offers") or hasattr(link, "covers")]
+
+    def offers(tool: Any) -> bool:
+        for link in links:
+            if hasattr(link, "covers") and link.covers(tool):
+                return True
+            if hasattr(link, "offers") and not link.offers(tool):
+                return False
+        return True
+
+    return offers
 
 
 def link_name(one: object) -> str:
@@ -71,12 +92,13 @@ def as_link(one: object) -> Link:
 
     Raises:
         TypeError: if it is none of these.
+        ValueError: if it would do nothing as it is set.
     """
-    awrap, wrap = _own_method(one, "awrap_tool_call"), _own_method(one, "wrap_tool_call")
-    if awrap is not None:
-        # What LangChain's middleware awaits is asyncio's; any other runs where the call runs.
-        return AsyncioLink(awrap) if _langchain_base(type(one)) else awrap
-    if wrap is not None:
+    if langchain_base(type(one)) is not None:
+        return langchain_link(one)
+    if (awrap := _method(one, "awrap_tool_call")) is not None:
+        return awrap
+    if (wrap := _method(one, "wrap_tool_call")) is not None:
         return SyncLink(wrap)
     if not inspect.isclass(one) and callable(one):
         return cast("Link", one) if _is_async(one) else SyncLink(cast("Callable[..., Any]", one))
@@ -90,18 +112,8 @@ def _is_async(fn: Callable[..., Any]) -> bool:
     return inspect.iscoroutinefunction(fn) or inspect.iscoroutinefunction(type(fn).__call__)
 
 
-def _langchain_base(cls: type) -> type | None:
-    """LangChain's AgentMiddleware among the bases of a class, found without importing it."""
-    for base in cls.__mro__:
-        if base.__name__ == "AgentMiddleware" and base.__module__.startswith("langchain."):
-            return base
-    return None
-
-
-def _own_method(one: object, name: str) -> Callable[..., Any] | None:
-    """A wrapper that the object really has; those of LangChain's base class only raise."""
-    method = getattr(type(one), name, None)
-    if method is None or method is getattr(_langchain_base(type(one)), name, None):
+def _method(one: object, name: str) -> Callable[..., Any] | None:
+    if getattr(type(one), name, None) is None:
         return None
     return cast("Callable[..., Any]", getattr(one, name))
 
@@ -145,11 +157,30 @@ class _Chain:
         self._first = links[0]
         self._inner = links[:0:-1]
 
-    def __call__(self, request: Any, call_next: CallNext) -> Awaitable[Any]:
+    async def __call__(self, request: Any, call_next: CallNext) -> Any:
+        signals: list[Exception] = []
         for link in self._inner:
-            call_next = _before(call_next, link)
-        return self._first(request, call_next)
+            call_next = _before(call_next, link, signals)
+        output: object = None
+        try:
+            output = await self._first(request, call_next)
+        except Exception:
+            if not signals:
+                raise
+        if signals:
+            raise signals[0]
+        return output
 
 
-def _before(call_next: CallNext, link: Link) -> CallNext:
-    return lambda request: link(request, call_next)
+def _before(call_next: CallNext, link: Link, signals: list[Exception]) -> CallNext:
+    async def step(request: Any) -> Any:
+        if signals:
+            raise signals[0]
+        try:
+            return await link(request, call_next)
+        except Exception as error:
+            if is_control_flow(error):
+                signals.append(error)
+            raise
+
+    return step

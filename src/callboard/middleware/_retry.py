@@ -10,15 +10,16 @@ import anyio
 from langchain_core.messages import ToolMessage
 from langgraph.types import Command
 
-from callboard._call import SupervisedCall
+from callboard._call import SupervisedCall, note
 from callboard._time import current_timed, remaining
 from callboard._types import check_seconds
-from callboard.exceptions import CallRejectedError
+from callboard.exceptions import CallRejectedError, CircuitOpenError
 from callboard.tools._errors import is_control_flow
 from callboard.tools._vocabulary import ToolCallRequest
 
 Output = ToolMessage | Command[Any] | list[ToolMessage | Command[Any]]
 When = type[Exception] | tuple[type[Exception], ...] | Callable[[Exception], bool]
+"""Which errors a link acts upon."""
 
 
 class Retry:
@@ -30,6 +31,8 @@ class Retry:
     budget has no time for: then the last error stands.
 
     Only calls of tools whose policy says `idempotent=True` are run again, and calls whose body never ran.
+    Observers are told of every pause: `retry`, with the attempt that failed, the pause in seconds, and the
+    name of the error.
 
     Args:
         attempts: how many in all, at least 1.
@@ -43,6 +46,7 @@ class Retry:
 
     Raises:
         ValueError: for a number out of range.
+        TypeError: for an `on` that is neither exception types nor a function.
     """
 
     def __init__(
@@ -63,6 +67,7 @@ class Retry:
             raise ValueError(f"Retry(factor=...) must be 1 or more, got {factor!r}")
         check_seconds("Retry(initial=...)", initial)
         check_seconds("Retry(maximum=...)", maximum)
+        check_when("Retry(on=...)", on)
         self._attempts = attempts
         self._initial = initial
         self._factor = factor
@@ -83,10 +88,12 @@ class Retry:
                 pause = self._pause(attempt, retry_after(error))
                 if not self._is_worth_another(error) or pause >= remaining():
                     raise
+                note("retry", attempt=attempt, pause=pause, error=type(error).__name__)
             else:
                 pause = self._pause(attempt, 0.0)
                 if not self._is_failure(output) or pause >= remaining():
                     return output
+                note("retry", attempt=attempt, pause=pause, error="error message")
             await anyio.sleep(pause)
         return await call_next(request)
 
@@ -95,14 +102,9 @@ class Retry:
         return max(at_least, self._rng.uniform(0.0, longest))
 
     def _is_worth_another(self, error: Exception) -> bool:
-        if is_control_flow(error) or not self._matches(error):
+        if is_control_flow(error) or not matches(self._on, error):
             return False
-        return isinstance(error, CallRejectedError) or self._may_run_twice()
-
-    def _matches(self, error: Exception) -> bool:
-        if isinstance(self._on, (type, tuple)):
-            return isinstance(error, self._on)
-        return self._on(error)
+        return isinstance(error, (CallRejectedError, CircuitOpenError)) or self._may_run_twice()
 
     def _is_failure(self, output: Output) -> bool:
         if self._on_message is None or not isinstance(output, ToolMessage):
@@ -112,6 +114,22 @@ class Retry:
     def _may_run_twice(self) -> bool:
         call = current_timed.get()
         return self._any_tool or (isinstance(call, SupervisedCall) and call.policy.idempotent)
+
+
+def check_when(name: str, on: object) -> None:
+    """Raise unless `on` says which errors a link acts upon."""
+    kinds = on if isinstance(on, tuple) else (on,)
+    if all(isinstance(kind, type) and issubclass(kind, Exception) for kind in kinds):
+        return
+    if isinstance(on, (type, tuple)) or not callable(on):
+        raise TypeError(f"{name} takes an exception type, a tuple of them or a function of an error, got {on!r}")
+
+
+def matches(on: When, error: Exception) -> bool:
+    """Whether a link acts upon an error."""
+    if isinstance(on, (type, tuple)):
+        return isinstance(error, on)
+    return on(error)
 
 
 def retry_after(error: BaseException) -> float:

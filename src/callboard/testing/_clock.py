@@ -46,6 +46,8 @@ class VirtualClockLoop(asyncio.SelectorEventLoop):
     def __init__(self) -> None:
         self._jumping = _JumpingSelector()
         super().__init__(self._jumping)
+        # asyncio's is a nanosecond, which is lost in the rounding after some months: a due timer would never be ready.
+        self._clock_resolution = 1e-6
 
     def time(self) -> float:
         """The virtual time, in seconds since the loop was made."""

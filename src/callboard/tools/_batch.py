@@ -29,12 +29,15 @@ from callboard.tools._errors import (
     unknown_tool,
 )
 from callboard.tools._inject import inject
-from callboard.tools._input import Requested
+from callboard.tools._input import Requested, unanswered_in
 from callboard.tools._invoke import check_arguments, invoke, own_copy
 from callboard.tools._ledger import Ledger, call_key
 from callboard.tools._plan import Plan, plan_for
 from callboard.tools._results import Output, ResultRules
 from callboard.tools._vocabulary import ToolCallRequest, ToolRuntime
+
+OnFinish = Callable[[str, ToolCall, Output], Awaitable[None]]
+"""Takes a call's key, the call and its output."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,8 +53,8 @@ class Setup:
     default_policy: CallPolicy
     messages_key: str
     link: Link | None
-    offers: Sequence[Callable[[BaseTool], bool]]
-    """Which tools the links let a model know of."""
+    offers: Callable[[BaseTool], bool]
+    """Which tools the links let a model know of now."""
     at_tool: Judge
     """What becomes of an error where the tool raised it: a text for the model, or `None` to raise it."""
     at_end: Judge
@@ -79,6 +82,7 @@ class ToolBatch:
         config: complete.
         stored: the ledger of an earlier run, if the caller holds one.
         answers: to the questions in it.
+        on_finish: told each result as it is there, before the next step may know of it.
     """
 
     def __init__(
@@ -88,7 +92,10 @@ class ToolBatch:
         config: RunnableConfig,
         stored: Mapping[str, Any] | None,
         answers: object,
+        *,
+        on_finish: OnFinish | None = None,
     ) -> None:
+        self._on_finish = on_finish
         self.setup = setup
         self._config = config
         self._calls = requested.calls
@@ -97,10 +104,12 @@ class ToolBatch:
         no_state = requested.kind == "tool_calls" and requested.state is None
         self._state = read_state(config) if no_state else requested.state
         self.rules = ResultRules(requested.kind, setup.messages_key)
-        self._keys = _keys(requested.calls)
+        if no_state:
+            self._calls = unanswered_in(requested.calls, self._state, setup.messages_key)
+        self._keys = keys_of(self._calls)
         self.ledger = Ledger(config, setup.name, self._keys, stored, answers)
         self._tools = list(setup.tools.values())
-        self._managers: dict[int, AsyncCallbackManager] = {}
+        self._managers: dict[int, tuple[Plan, AsyncCallbackManager]] = {}
         self._open = 0
         self._wide: list[Limiter] = []
         if (concurrency := config.get("max_concurrency")) is not None:
@@ -206,13 +215,16 @@ class ToolBatch:
         )
 
     def manager(self, plan: Plan) -> AsyncCallbackManager:
-        manager = self._managers.get(id(plan))
-        if manager is None:
-            manager = self._managers[id(plan)] = manager_for(plan.tool, self._config)
-        return manager
+        # With its plan, which must not be collected while its id is the key.
+        known = self._managers.get(id(plan))
+        if known is None:
+            known = self._managers[id(plan)] = (plan, manager_for(plan.tool, self._config))
+        return known[1]
 
-    async def keep(self, key: str, output: Output) -> None:
+    async def keep(self, key: str, call: ToolCall, output: Output) -> None:
         """Store a result where a killed process would lose it."""
+        if self._on_finish is not None:
+            await self._on_finish(key, call, output)
         self._open -= 1
         if self._open and self.ledger.is_kept:  # the last one is kept by whoever runs the batch
             self.ledger.finished(key, output)
@@ -252,7 +264,7 @@ class _Run:
             output = message
         finally:
             setup.live.discard(supervised)
-        await batch.keep(self._key, output)
+        await batch.keep(self._key, self._call, output)
         return output
 
     def _message_at_end(self, exc: BaseException) -> ToolMessage | None:
@@ -336,7 +348,9 @@ class _Run:
                 _raise_without_key(error, plan, ready)
             except ValidationError as error:
                 raise_invalid_arguments(error, call, plan.injected.names)
-            return batch.rules.checked(response, call)
+            output = batch.rules.checked(response, call)
+            self._supervised.handled = None  # of an attempt before this one
+            return output
         except Exception as error:
             content = setup.at_tool(error)
             if content is None:
@@ -361,7 +375,8 @@ def _raise_without_key(error: NoKeyError, plan: Plan, call: ToolCall) -> NoRetur
     raise error.__cause__ or error from None
 
 
-def _keys(calls: Sequence[ToolCall]) -> list[str]:
+def keys_of(calls: Sequence[ToolCall]) -> list[str]:
+    """The names of a batch's calls: their ids, unless the model used one twice."""
     seen: set[str | None] = set()
     repeated: set[str | None] = set()
     for call in calls:

@@ -92,7 +92,7 @@ def error_message(content: str, call: ToolCall, error: Exception | None = None) 
     """The message of a call that failed; says in one word how, if the call ended without a result."""
     extra: dict[str, Any] = {}
     if isinstance(error, CallError):
-        extra["additional_kwargs"] = {"callboard": {"ended": error.ended}}
+        extra["additional_kwargs"] = {"callboard": {"ended": error.ended, **error.facts}}
     return ToolMessage(content=content, name=call["name"], tool_call_id=call["id"], status="error", **extra)
 
 

@@ -34,7 +34,7 @@ def parse_input(value: Any, messages_key: str) -> Requested:
     """
     if isinstance(value, dict) and value.get("__type") == "tool_call_with_context":
         state = value["state"]
-        calls = _unanswered([_checked(value["tool_call"])], _messages(state, messages_key))
+        calls = unanswered_in([_checked(value["tool_call"])], state, messages_key)
         return Requested(calls, "tool_calls", state)
     if isinstance(value, list):
         if value and _is_call(value[-1]):
@@ -76,6 +76,20 @@ def _unanswered(calls: list[ToolCall], messages: Sequence[Any]) -> list[ToolCall
         else:
             open_calls.append(call)
     return open_calls
+
+
+def unanswered_in(calls: Sequence[ToolCall], state: Any, messages_key: str) -> list[ToolCall]:
+    """Leave out calls that a state has an answer to, after the message that asks for them: models reuse ids."""
+    messages = _messages(state, messages_key)
+    return [call for call in calls if _unanswered([call], _since(call, messages))]
+
+
+def _since(call: ToolCall, messages: Sequence[Any]) -> Sequence[Any]:
+    for position in range(len(messages) - 1, -1, -1):
+        message = messages[position]
+        if isinstance(message, AIMessage) and any(one["id"] == call["id"] for one in message.tool_calls):
+            return messages[position + 1 :]
+    return ()
 
 
 def _checked(call: Any) -> ToolCall:

@@ -202,10 +202,15 @@ class Ledger:
 
     def accepted(self, key: str, answers: list[Any]) -> None:
         """Note the answers that a call has accepted so far; what it asked for them is settled."""
-        digests = self._digests_for(self.records.get(key, {}))[: len(answers)]
-        self.records[key] = {"answers": [dict(a) if isinstance(a, _Slot) else a for a in answers]}
-        if any(digests):
-            self.records[key]["digests"] = digests
+        record = self.records.get(key, {})
+        before = record.get("answers", [])
+        noted: Record = {"answers": [dict(a) if isinstance(a, _Slot) else a for a in answers] + before[len(answers) :]}
+        if any(digests := self._digests_for(record)[: len(noted["answers"])]):
+            noted["digests"] = digests
+        if record.get("own") and len(answers) <= len(before):
+            # A replay of what was accepted before: the question after it is still open.
+            noted |= {"pending": record["pending"], "own": True}
+        self.records[key] = noted
 
     def _namespace(self, key: str) -> str:
         key = f"{key}~{self._number}" if self._number else key

@@ -1,6 +1,5 @@
 """`ToolNode`: the public door to supervised tool calls."""
 
-import difflib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any, cast, get_args
@@ -11,21 +10,17 @@ from langchain_core.tools import BaseTool
 from langchain_core.tools import tool as create_tool
 from langgraph.prebuilt import ToolNode as LangGraphToolNode
 
-from callboard._attempt import ThreadPlaces
 from callboard._bridge import run_from_sync
-from callboard._limits import Limiter
 from callboard._time import DEFAULT_GRACE
-from callboard._types import CallPolicy, Limit, OnError, Statistics, check_seconds
-from callboard.middleware._chain import chain_of, offers_of, tools_of, wrapper_link
+from callboard._types import CallPolicy, Limit, OnError, Statistics
+from callboard.middleware._chain import chain_of, check_tools, offers_of, tools_of, wrapper_link
 from callboard.tools._batch import Setup, ToolBatch
 from callboard.tools._errors import ErrorHandling, ErrorPolicy, Judge, only_invalid_arguments
 from callboard.tools._inject import inject, injected_args
 from callboard.tools._input import parse_input
 from callboard.tools._plan import plan_for
+from callboard.tools._supervision import Supervision, unknown_policy
 from callboard.tools._vocabulary import AsyncToolCallWrapper, ToolCallWrapper, ToolRuntime
-
-_DEFAULT_THREADS = 40
-"""Worker threads of a node whose limits ask for no more; anyio's own number."""
 
 
 class ToolNode(Runnable[Any, Any]):
@@ -82,36 +77,35 @@ class ToolNode(Runnable[Any, Any]):
         on_error: OnError = "cancel",
         grace: float = DEFAULT_GRACE,
     ) -> None:
-        check_seconds("ToolNode(grace=...)", grace)
-        check_seconds("ToolNode(timeout=...)", timeout, zero=False)
         if on_error not in get_args(OnError):
             raise ValueError(f"ToolNode(on_error=...) is 'cancel' or 'finish', got {on_error!r}")
-        if limit is not None and not isinstance(limit, Limit):
-            raise TypeError(f"ToolNode(limit=...) takes a Limit, such as Limit(concurrency=64); got {limit!r}")
         self.name = name
         self.tags = tags
         by_name = _by_name(tools, tools_of(middleware))
-        default = CallPolicy(timeout=timeout, grace=grace)
-        complete = {name: _completed(policy, default) for name, policy in _checked(policies or {}, by_name).items()}
+        check_tools(middleware, by_name)
+        if unknown := unknown_policy(policies or (), by_name):
+            raise ValueError(unknown)
+        self._supervision = supervision = Supervision(
+            "ToolNode", f"node {name!r}", timeout=timeout, limit=limit, policies=policies, grace=grace
+        )
         errors = ErrorPolicy(handle_tool_errors)
         wrapper = wrapper_link(wrap_tool_call, awrap_tool_call)
-        node_limiter = [] if limit is None else [Limiter(limit, f"the queue of node {name!r}")]
         self._setup = Setup(
             name=name,
             tools=by_name,
             plans={name: plan_for(tool) for name, tool in by_name.items()},
-            policies=complete,
-            limiters={name: [*_limiter(name, complete.get(name)), *node_limiter] for name in by_name},
-            node_limiters=node_limiter,
-            default_policy=default,
+            policies=supervision.policies,
+            limiters=supervision.limiters,
+            node_limiters=supervision.shared,
+            default_policy=supervision.default,
             messages_key=messages_key,
             link=chain_of(middleware, wrapper),
             offers=offers_of(middleware),
-            at_tool=errors.invalid_arguments if middleware and wrapper is None else errors.content,
+            at_tool=errors.invalid_arguments if middleware else errors.content,
             at_end=_last_judge(errors, wrapper=wrapper is not None, middleware=bool(middleware)),
             on_error=on_error,
-            threads=ThreadPlaces(_thread_count(limit, complete.values())),
-            live=set(),
+            threads=supervision.threads,
+            live=supervision.live,
         )
 
     def __repr__(self) -> str:
@@ -125,18 +119,14 @@ class ToolNode(Runnable[Any, Any]):
     def offered_tools(self) -> list[BaseTool]:
         """The tools that a model should be told of now: all, but for those that a link holds back.
 
-        A link holds a tool back by a method `offers(tool) -> bool`, as an open `CircuitBreaker` does.
+        A link holds a tool back by a method `offers(tool) -> bool`, as an open `CircuitBreaker` does, unless
+        one outside of it says by `covers(tool) -> bool` that it answers instead, as a `Fallback` does.
         """
-        return [tool for tool in self._setup.tools.values() if all(offers(tool) for offers in self._setup.offers)]
+        return [tool for tool in self._setup.tools.values() if self._setup.offers(tool)]
 
     def statistics(self) -> Statistics:
         """How many calls run and wait now, and how many threads outlived theirs."""
-        live = list(self._setup.live)
-        return Statistics(
-            running=sum(call.running for call in live),
-            waiting=sum(call.waiting for call in live),
-            abandoned_threads=len(self._setup.threads.abandoned),
-        )
+        return self._supervision.statistics()
 
     async def ainvoke(
         self,
@@ -208,9 +198,9 @@ LangGraphToolNode.register(ToolNode)
 
 
 def _last_judge(errors: ErrorPolicy, *, wrapper: bool, middleware: bool) -> Judge:
-    if wrapper:
-        return errors.after_wrapper
-    return errors.after_middleware if middleware else errors.without_result
+    if middleware:
+        return errors.after_middleware
+    return errors.after_wrapper if wrapper else errors.without_result
 
 
 def _by_name(
@@ -228,33 +218,3 @@ def _by_name(
             raise ValueError(f"Two tools are named {tool.name!r}: {by_name[tool.name]!r} and {tool!r}")
         by_name[tool.name] = tool
     return by_name
-
-
-def _checked(policies: Mapping[str, CallPolicy], tools: Mapping[str, BaseTool]) -> Mapping[str, CallPolicy]:
-    for name, policy in policies.items():
-        if name not in tools:
-            near = difflib.get_close_matches(name, tools, n=1)
-            hint = f"; did you mean {near[0]!r}?" if near else ""
-            raise ValueError(f"policies[{name!r}]: there is no such tool, only {sorted(tools)}{hint}")
-        if not isinstance(policy, CallPolicy):
-            raise TypeError(f"policies[{name!r}] takes a CallPolicy, such as CallPolicy(timeout=2.0); got {policy!r}")
-    return policies
-
-
-def _completed(policy: CallPolicy, default: CallPolicy) -> CallPolicy:
-    return CallPolicy(
-        timeout=default.timeout if policy.timeout is None else policy.timeout,
-        budget=policy.budget,
-        limit=policy.limit,
-        grace=default.grace if policy.grace is None else policy.grace,
-        idempotent=policy.idempotent,
-    )
-
-
-def _limiter(name: str, policy: CallPolicy | None) -> list[Limiter]:
-    return [] if policy is None or policy.limit is None else [Limiter(policy.limit, f"the queue of tool {name!r}")]
-
-
-def _thread_count(limit: Limit | None, policies: Iterable[CallPolicy]) -> int:
-    limits = [limit, *(policy.limit for policy in policies)]
-    return max([_DEFAULT_THREADS, *(one.concurrency for one in limits if one is not None and one.concurrency)])

@@ -1,11 +1,8 @@
-"""Everything callboard knows of LangGraph's private keys, in one place.
-
-Names and meanings were read from langgraph 1.2; `tests/test_langgraph_keys.py` notices when they move.
-"""
+"""The LangGraph graph that runs us: its runtime, its state, its task."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, cast
+from typing import Any, cast
 
 from anyio import to_thread
 from langchain_core.runnables import RunnableConfig
@@ -25,17 +22,14 @@ from langgraph._internal._constants import (
     CONFIG_KEY_TASK_ID,
     CONFIG_KEY_THREAD_ID,
     NS_SEP,
+    RESUME,
 )
-from langgraph._internal._constants import RESUME as RESUME
 from langgraph._internal._scratchpad import PregelScratchpad
 from langgraph.runtime import Runtime
-from langgraph.types import Interrupt, StreamWriter, _interrupt_id
+from langgraph.types import StreamWriter
 
 Writes = Sequence[tuple[str, Any]]
 Send = Callable[[Writes], None]
-
-PLACEHOLDER_ID = Interrupt(value=None).id
-"""The id of an interrupt that nobody has given one."""
 
 _no_runtime: Runtime[Any] = Runtime()
 
@@ -175,130 +169,3 @@ def is_graph_node(config: RunnableConfig, name: str) -> bool:
     added under another name than its own is taken for a function, which costs some bytes and no promise.
     """
     return (config.get("metadata") or {}).get("langgraph_node") == name
-
-
-def call_namespace(conf: Mapping[str, Any], key: str) -> str:
-    """The checkpoint namespace of one call; its interrupts are named after it."""
-    around = conf.get(CONFIG_KEY_CHECKPOINT_NS)
-    return f"{around}{NS_SEP}call:{key}" if around else f"call:{key}"
-
-
-def question_id(namespace: str, answered: int) -> str:
-    """The id that `interrupt()` gives to the next question in a namespace."""
-    return _interrupt_id(namespace, answered)
-
-
-class AnswerKeeper(Protocol):
-    """Where accepted answers go."""
-
-    def accepted(self, key: str, answers: list[Any]) -> None: ...
-
-
-class CallScratchpad(PregelScratchpad):
-    """What `interrupt()` and graphs below a call count and look up; made for every call, so made cheaply.
-
-    A real `PregelScratchpad`, because Pregel asks; but its counters are methods, and begin at 0 here.
-
-    Args:
-        around: the one of the task around the call.
-        resume: answers to the call's own questions, in order.
-        keeper: told all of them, for `key`, each time one has been accepted.
-        key: the call's name in its batch.
-        forward: takes the other writes.
-        digests: what the answers are good for, where their questions said so.
-    """
-
-    __slots__ = ("_asked", "_digests", "_forward", "_keeper", "_key", "_resume", "_subgraphs", "around")
-
-    def __init__(
-        self,
-        around: PregelScratchpad | None,
-        resume: list[Any] | None,
-        keeper: AnswerKeeper,
-        key: str,
-        forward: Send | None,
-        *,
-        digests: Sequence[str | None] = (),
-    ) -> None:
-        self._digests = digests
-        self.around = around
-        self._resume = resume
-        self._keeper = keeper
-        self._key = key
-        self._forward = forward
-        self._asked = self._subgraphs = 0
-
-    __setattr__ = object.__setattr__  # the parent is frozen; the counters below are not
-
-    @property
-    def step(self) -> int:  # type: ignore[override]  # pyright: ignore[reportIncompatibleVariableOverride]
-        return 0 if self.around is None else self.around.step
-
-    @property
-    def stop(self) -> int:  # type: ignore[override]  # pyright: ignore[reportIncompatibleVariableOverride]
-        return 0 if self.around is None else self.around.stop
-
-    @property
-    def resume(self) -> list[Any]:  # type: ignore[override]  # pyright: ignore[reportIncompatibleVariableOverride]
-        if self._resume is None:
-            self._resume = []
-        return self._resume
-
-    def call_counter(self) -> int:
-        return 0 if self.around is None else self.around.call_counter()
-
-    def interrupt_counter(self) -> int:
-        self._asked += 1
-        return self._asked - 1
-
-    def subgraph_counter(self) -> int:
-        self._subgraphs += 1
-        return self._subgraphs - 1
-
-    def get_null_resume(self, consume: bool = False) -> None:
-        # Plain answers are turned into answers by id before a call sees them.
-        return None
-
-    def last_answer_is_for(self, digest: str) -> bool:
-        """Whether the answer that `interrupt()` returned last was given to a question with this digest."""
-        position = self._asked - 1
-        return position < len(self._digests) and self._digests[position] == digest
-
-    def __call__(self, writes: Writes) -> None:
-        """The call's `send`."""
-        for channel, value in writes:
-            if channel == RESUME:
-                self._keeper.accepted(self._key, list(value))
-            elif self._forward is not None:
-                self._forward([(channel, value)])
-
-
-def answer_is_for(digest: str, config: RunnableConfig) -> bool:
-    """Whether the answer that `interrupt()` returned last was given to a question with this digest.
-
-    Only a `ToolNode` of ours knows what had been asked; elsewhere the engine's word has to do.
-    """
-    scratchpad = config.get(CONF, {}).get(CONFIG_KEY_SCRATCHPAD)
-    return not isinstance(scratchpad, CallScratchpad) or scratchpad.last_answer_is_for(digest)
-
-
-def call_configurable(
-    conf: Mapping[str, Any], namespace: str, scratchpad: CallScratchpad, resume_map: Mapping[str, Any] | None
-) -> dict[str, Any]:
-    """The `configurable` of one call.
-
-    Args:
-        conf: the one around the call.
-        namespace: the call's own.
-        scratchpad: the call's own.
-        resume_map: all answers by id, for graphs that the tool runs.
-    """
-    keys: dict[str, Any] = {
-        **conf,
-        CONFIG_KEY_SCRATCHPAD: scratchpad,
-        CONFIG_KEY_SEND: scratchpad,
-        CONFIG_KEY_CHECKPOINT_NS: namespace,
-    }
-    if resume_map:
-        keys[CONFIG_KEY_RESUME_MAP] = resume_map
-    return keys

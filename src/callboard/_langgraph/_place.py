@@ -1,0 +1,133 @@
+"""What LangGraph would say of a node of our agent's: its config, its task id, its place in streams."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, cast
+
+from langchain_core.runnables import Runnable, RunnableConfig
+from langchain_core.runnables.config import var_child_runnable_config
+from langgraph._internal._constants import (
+    CONF,
+    CONFIG_KEY_CHECKPOINT_ID,
+    CONFIG_KEY_CHECKPOINT_MAP,
+    CONFIG_KEY_CHECKPOINT_NS,
+    CONFIG_KEY_READ,
+    CONFIG_KEY_RESUME_MAP,
+    CONFIG_KEY_RUNTIME,
+    CONFIG_KEY_SCRATCHPAD,
+    CONFIG_KEY_SEND,
+    CONFIG_KEY_TASK_ID,
+    CONFIG_KEY_THREAD_ID,
+    NS_SEP,
+)
+from langgraph._internal._constants import PULL as PULL
+from langgraph._internal._constants import PUSH as PUSH
+from langgraph._internal._runnable import coerce_to_runnable
+from langgraph._internal._typing import MISSING as MISSING
+from langgraph.pregel._algo import _xxhash_str
+from langgraph.pregel._messages import StreamMessagesHandler as StreamMessagesHandler
+from langgraph.pregel._tools import StreamToolCallHandler as StreamToolCallHandler
+from langgraph.runtime import ExecutionInfo, Runtime
+from langgraph.types import StreamWriter
+
+
+def graph_runnable(fn: Any, name: str) -> Runnable[Any, Any]:
+    """A function as a node of a graph is one: config, store, writer and runtime are handed to those who ask."""
+    return coerce_to_runnable(fn, name=name, trace=False)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """One node in one step of a run of ours, as LangGraph would describe it to what runs inside."""
+
+    node: str
+    step: int
+    task_id: str
+    graph_ns: str
+    """The namespace of the agent; empty at the root."""
+    checkpoint_id: str
+    path: tuple[object, ...]
+    triggers: tuple[str, ...]
+
+    @property
+    def namespace(self) -> str:
+        own = f"{self.node}:{self.task_id}"
+        return f"{self.graph_ns}{NS_SEP}{own}" if self.graph_ns else own
+
+
+def config_at(place: Place, config: RunnableConfig, *, runtime: Runtime[Any], channels: Any) -> RunnableConfig:
+    """The config of what a node of ours runs: what LangGraph would hand to it, but for its scratchpad.
+
+    Args:
+        place: which node, and when.
+        config: the run's, with the callbacks of the node.
+        runtime: the run's.
+        channels: the state, for those who read it through the config.
+    """
+    conf = config.get(CONF, {})
+    info = ExecutionInfo(
+        checkpoint_id=place.checkpoint_id,
+        checkpoint_ns=place.namespace,
+        task_id=place.task_id,
+        thread_id=conf.get(CONFIG_KEY_THREAD_ID),
+        run_id=str(run_id) if (run_id := config.get("run_id")) else None,
+    )
+    metadata = {
+        **(config.get("metadata") or {}),
+        "langgraph_step": place.step,
+        "langgraph_node": place.node,
+        "langgraph_triggers": place.triggers,
+        "langgraph_path": place.path,
+        "langgraph_checkpoint_ns": place.namespace,
+    }
+    inner = {
+        **{key: value for key, value in conf.items() if key not in _OF_THE_TASK_AROUND},
+        CONFIG_KEY_TASK_ID: place.task_id,
+        CONFIG_KEY_READ: partial(_read_channels, None, channels),
+        CONFIG_KEY_CHECKPOINT_MAP: {**conf.get(CONFIG_KEY_CHECKPOINT_MAP, {}), place.graph_ns: place.checkpoint_id},
+        CONFIG_KEY_CHECKPOINT_ID: None,
+        CONFIG_KEY_CHECKPOINT_NS: place.namespace,
+        CONFIG_KEY_RUNTIME: runtime.override(execution_info=info),
+    }
+    own = {key: value for key, value in config.items() if key not in ("run_id", "run_name")}
+    return cast("RunnableConfig", {**own, "metadata": metadata, CONF: inner})
+
+
+_OF_THE_TASK_AROUND = (CONFIG_KEY_SCRATCHPAD, CONFIG_KEY_SEND, CONFIG_KEY_RESUME_MAP)
+
+
+def _read_channels(_: object, channels: Any, select: Any, _fresh: bool = False) -> Any:
+    """What LangGraph's `local_read` does; its arguments stand where `read_state` looks for them."""
+    if isinstance(select, str):
+        return channels[select].get()
+    return {name: channels[name].get() for name in select if name in channels and channels[name].is_available()}
+
+
+def task_id_of(checkpoint_id: str, graph_ns: str, step: int, node: str, *path: str) -> str:
+    """The id that LangGraph would give to a task.
+
+    Args:
+        checkpoint_id: of the checkpoint that the step starts from.
+        graph_ns: the agent's namespace.
+        step: its number.
+        node: its name.
+        path: `PULL` and the triggers, or `PUSH` and the number of the send.
+    """
+    namespace = f"{graph_ns}{NS_SEP}{node}" if graph_ns else node
+    return _xxhash_str(_id_bytes(checkpoint_id), namespace, str(step), node, *path)
+
+
+def _id_bytes(checkpoint_id: str) -> bytes:
+    return bytes.fromhex(checkpoint_id.replace("-", ""))
+
+
+def writer_of_run(put: Callable[[tuple[tuple[str, ...], str, Any]], None]) -> StreamWriter:
+    """The stream writer of a run of ours: chunks carry the namespace of whoever writes."""
+
+    def write(chunk: Any) -> None:
+        config = var_child_runnable_config.get() or {}
+        namespace = str(config.get(CONF, {}).get(CONFIG_KEY_CHECKPOINT_NS, ""))
+        put((tuple(namespace.split(NS_SEP)[:-1]), "custom", chunk))
+
+    return write

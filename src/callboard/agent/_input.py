@@ -1,0 +1,123 @@
+"""What an agent is given: new input, answers, a command, or nothing but the wish to go on."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from langchain_core.messages import AIMessage
+from langgraph.errors import EmptyInputError, UnknownInterruptError
+from langgraph.types import Command, Interrupt, Send
+
+from callboard._langgraph import is_interrupt_id
+from callboard.agent._flow import END, Flow
+from callboard.agent._thread import Thread
+from callboard.tools._batch import keys_of
+from callboard.tools._input import parse_input
+
+Answers = Mapping[str, Any]
+"""By interrupt id."""
+
+
+async def take_in(given: Any, thread: Thread, flow: Flow) -> tuple[Answers, bool]:
+    """Take the input of a run into its thread.
+
+    Args:
+        given: as an agent takes it.
+        thread: where it goes.
+        flow: what comes next.
+
+    Returns:
+        The answers in it, and whether the run goes on from where the thread stopped.
+
+    Raises:
+        EmptyInputError: if there is nothing in it, and nothing to go on with.
+        UnknownInterruptError: if an answer fits no open question.
+        RuntimeError: for answers that nobody can have asked for, without a checkpointer.
+    """
+    if isinstance(given, Command):
+        return await _take_command(given, thread)
+    if given is None:
+        if not thread.exists:
+            raise _nothing(given)
+        return {}, True
+    writes = thread.schema.writes_of(given)
+    if not writes:
+        raise _nothing(given)
+    # What has finished counts, whoever starts anew instead of going on.
+    await thread.amend([*finished_writes(thread), *writes], lambda: [flow.entry], "input")
+    return {}, False
+
+
+async def _take_command(command: "Command[Any]", thread: Thread) -> tuple[Answers, bool]:
+    if command.resume is not None and not thread.is_kept:
+        raise RuntimeError("Cannot use Command(resume=...) without checkpointer")
+    writes = thread.schema.writes_of(Command(update=command.update)) if command.update else []
+    goto = [_node(target) for target in _listed(command.goto)]
+    if command.resume is None and not writes and not goto:
+        raise EmptyInputError("Received empty Command input")
+    answers = answers_by_id(command.resume, thread.questions) if command.resume is not None else {}
+    if writes or goto:
+        following = [node for node in goto if node != END]
+        await thread.amend(writes, (lambda: following) if goto else None, "update")
+    return answers, True
+
+
+def answers_by_id(resume: Any, questions: Sequence[Interrupt]) -> Answers:
+    """Answers by the id of their question.
+
+    Args:
+        resume: `{interrupt.id: answer}` for any of the open questions, or the answer itself if one is open.
+        questions: the open ones.
+
+    Raises:
+        UnknownInterruptError: if an answer fits no open question.
+    """
+    pending = sorted({question.id for question in questions})
+    if isinstance(resume, dict) and all(isinstance(key, str) and is_interrupt_id(key) for key in resume):
+        if unknown := sorted(resume.keys() - set(pending)):
+            raise UnknownInterruptError(
+                f"Unknown or already-consumed interrupt: {unknown[0]}; open are {pending}",
+                reason="not_pending",
+                interrupt_ids=unknown,
+                pending_ids=pending,
+            )
+        return resume
+    if not pending:
+        raise UnknownInterruptError(
+            f"No question is open, so there is nothing that {resume!r} could answer", reason="not_pending"
+        )
+    if len(pending) > 1:
+        raise UnknownInterruptError(
+            "When there are multiple pending interrupts, you must specify the interrupt id when resuming: "
+            f"Command(resume={{interrupt_id: answer}}); open are {pending}",
+            reason="ambiguous",
+            pending_ids=pending,
+        )
+    return {pending[0]: resume}
+
+
+def open_calls(thread: Thread) -> list[str]:
+    """The names of the calls that the conversation has no result for, in the order in which they were asked for."""
+    messages = thread.state.get("messages") or []
+    if not any(isinstance(message, AIMessage) for message in messages):
+        return []
+    return keys_of(parse_input({"messages": messages}, "messages").calls)
+
+
+def finished_writes(thread: Thread) -> list[tuple[str, Any]]:
+    """What tasks of an unfinished step have written, calls in the order in which they were asked for."""
+    if not thread.records:
+        return []
+    calls = open_calls(thread)
+    return thread.written(sorted(thread.records, key=lambda task: calls.index(task) if task in calls else -1))
+
+
+def _listed(goto: Any) -> list[Any]:
+    return [target for target in (goto if isinstance(goto, (list, tuple)) else [goto]) if target]
+
+
+def _node(target: object) -> str:
+    return target.node if isinstance(target, Send) else str(target)
+
+
+def _nothing(given: object) -> EmptyInputError:
+    return EmptyInputError(f"An agent starts from messages, as in {{'messages': [('user', 'hi')]}}; got {given!r}")

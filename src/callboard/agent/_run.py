@@ -1,0 +1,358 @@
+"""One run of an agent: from where its thread stands to the next stop."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Literal, NoReturn, cast
+
+from langchain_core.messages import AIMessage, BaseMessage, ToolCall
+from langchain_core.runnables import Runnable, RunnableConfig
+from langchain_core.runnables.config import var_child_runnable_config
+from langgraph.errors import ErrorCode, GraphInterrupt, GraphRecursionError, ParentCommand, create_error_message
+from langgraph.runtime import Runtime
+from langgraph.types import Command, Interrupt, Send
+
+from callboard._bridge import run_on_asyncio
+from callboard._langgraph._place import PULL, PUSH, Place, config_at, task_id_of
+from callboard.agent._channels import Clock, Schema, goto_of
+from callboard.agent._flow import AGENT, END, RESPONSE, TOOLS, Flow
+from callboard.agent._history import repaired
+from callboard.agent._input import finished_writes
+from callboard.agent._model import Asks
+from callboard.agent._stream import Emit
+from callboard.agent._thread import Record, Thread, as_update
+from callboard.agent._trace import traced
+from callboard.exceptions import CallsInterrupted
+from callboard.tools._batch import ToolBatch, keys_of
+from callboard.tools._input import parse_input
+from callboard.tools._ledger import FORMAT, Ledger
+from callboard.tools._node import ToolNode
+
+NEEDS_MORE_STEPS = "Sorry, need more steps to process this request."
+INTERRUPT = "__interrupt__"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """What an agent was built with, ready to run."""
+
+    name: str | None
+    """Stands on the model's messages."""
+    flow: Flow
+    schema: Schema
+    model: Asks
+    tools: ToolNode
+    hooks: Mapping[str, Runnable[Any, Any]]
+    response_format: Any
+    version: Literal["v1", "v2"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stops:
+    """Nodes at which a run stops; `"*"` for all."""
+
+    before: Sequence[str] | Literal["*"] = ()
+    after: Sequence[str] | Literal["*"] = ()
+
+    def stop_before(self, nodes: Sequence[str]) -> bool:
+        return _meets(self.before, nodes)
+
+    def stop_after(self, nodes: Sequence[str]) -> bool:
+        return _meets(self.after, nodes)
+
+
+def _meets(stops: Sequence[str] | Literal["*"], nodes: Sequence[str]) -> bool:
+    return bool(nodes) if stops == "*" else any(node in stops for node in nodes)
+
+
+class Run:
+    """One run.
+
+    Args:
+        plan: the agent's.
+        thread: where it starts, and what keeps what it does.
+        config: complete, with the callbacks of the run.
+        runtime: for tools, hooks and prompts.
+        emit: told what happens, for streams.
+        answers: to open questions, by interrupt id.
+        stops: nodes at which to stop.
+        resumed: whether the run goes on from a stop, which it must not meet again at once.
+        graph_ns: the agent's namespace; empty at the root.
+    """
+
+    def __init__(
+        self,
+        plan: Plan,
+        thread: Thread,
+        config: RunnableConfig,
+        runtime: Runtime[Any],
+        emit: Emit,
+        *,
+        answers: Mapping[str, Any],
+        stops: Stops,
+        resumed: bool,
+        graph_ns: str = "",
+    ) -> None:
+        self._plan = plan
+        self._thread = thread
+        self._config = config
+        self._runtime = runtime
+        self._emit = emit
+        self._answers = answers
+        self._stops = stops
+        self._resumed = resumed
+        self._graph_ns = graph_ns
+        self._stop = thread.step + config["recursion_limit"] + (2 if resumed else 0)
+        self.interrupts: list[Interrupt] = []
+        """What the run stopped for."""
+
+    async def go(self) -> None:
+        """Take steps until there is none left, or one has to wait.
+
+        Raises:
+            GraphRecursionError: if the steps are used up.
+            BaseException: the error of a task that nobody handles.
+        """
+        thread = self._thread
+        self._emit_values()
+        while thread.next:
+            self._check_steps()
+            if not self._resumed and self._stops.stop_before(thread.next):
+                return self._stopped(())
+            self._resumed = False
+            nodes = thread.next
+            try:
+                await self._step(nodes)
+            except CallsInterrupted as waiting:
+                return self._stopped(waiting.interrupts)
+            if self._stops.stop_after(nodes) and thread.next:
+                return self._stopped(())
+        self._check_steps()
+        return None
+
+    def _check_steps(self) -> None:
+        if self._thread.step + 1 > self._stop:
+            _raise_exhausted(self._config["recursion_limit"])
+
+    def _stopped(self, interrupts: Sequence[Interrupt]) -> None:
+        self.interrupts.extend(interrupts)
+        self._emit("updates", lambda: {INTERRUPT: tuple(interrupts)})
+        if interrupts:
+            self._emit("values", lambda: {**self.values(), INTERRUPT: tuple(interrupts)})
+
+    async def _step(self, nodes: Sequence[str]) -> None:
+        thread = self._thread
+        await thread.prepare()
+        order: list[str] = []
+        for node in nodes:
+            order += await self._tasks(node)
+        gotos = [target for task in order for target in goto_of(thread.records[task]["output"])]
+        written = thread.apply_outputs(order)
+        messages = self._messages()
+        edges = [self._plan.flow.following(node, messages) for node in nodes]
+        await thread.stepped(order, _distinct([*edges, *map(_node_of, gotos)], self._plan.flow.nodes))
+        if written:
+            self._emit_values()
+
+    async def _tasks(self, node: str) -> list[str]:
+        """Run a node of this step; returns the names of its tasks, in the order in which their outputs count."""
+        if node == TOOLS:
+            return await _Tools(self, node).run()
+        if "output" not in self._thread.records.get(node, {}):
+            await self._plain(node)
+        return [node]
+
+    async def _plain(self, node: str) -> None:
+        """Run a node that is one task."""
+        if node == AGENT:
+            await self._repair()
+        place = self.place(node, PULL, f"branch:to:{node}")
+        given = self.given(node)
+        record = self._thread.records.get(node)
+        stored = {"format": FORMAT, "keys": [node], "calls": {node: record}} if record else None
+        config = config_at(place, self._config, runtime=self._runtime, channels=self._thread.state.channels)
+        ledger = Ledger(config, node, [node], stored, self.answers_for([node]) or None)
+        if ledger.waits(node):
+            raise CallsInterrupted(ledger.pending, ledger.dump())
+        config = cast("RunnableConfig", {**config, "configurable": ledger.configurable(node)})
+        self._emit_task(place, given)
+        try:
+            output = await traced(partial(self._body(node), given), given, config, node)
+        except GraphInterrupt as interrupt:
+            ledger.asked(node, interrupt)
+            await self._thread.asked(ledger.records)
+            raise CallsInterrupted(ledger.pending, ledger.dump()) from None
+        except Exception as error:
+            await self._thread.failed(node, error)
+            raise
+        await self._thread.finished(node, output)
+        self.emit_update(node, [output], place)
+
+    def _body(self, node: str) -> Callable[[Any, RunnableConfig], Any]:
+        if node == AGENT:
+            return self._reply
+        if node == RESPONSE:
+            return self._response
+        return partial(self._hook, self._plan.hooks[node])
+
+    async def _hook(self, hook: Runnable[Any, Any], state: Any, config: RunnableConfig) -> Any:
+        return await run_on_asyncio(partial(hook.ainvoke, state, config))
+
+    async def _reply(self, state: Any, config: RunnableConfig) -> dict[str, Any]:
+        plan = self._plan
+        var_child_runnable_config.set(config)
+        reply = await plan.model.reply(self._for_model(state), config, plan.tools.offered_tools())
+        reply.name = plan.name
+        if isinstance(reply, AIMessage) and self._lacks_steps(reply):
+            reply = AIMessage(id=reply.id, content=NEEDS_MORE_STEPS)
+        return {"messages": [reply]}
+
+    def _for_model(self, state: Any) -> Any:
+        """The state, with the messages that the hook before the model wants it to see."""
+        if not self._plan.flow.before:
+            return state
+        messages = self._thread.state.get("llm_input_messages") or self._messages()
+        if isinstance(state, dict):
+            return {**state, "messages": repaired(messages)}
+        state.messages = repaired(messages)
+        return state
+
+    async def _response(self, state: Any, config: RunnableConfig) -> dict[str, Any]:
+        var_child_runnable_config.set(config)
+        return {"structured_response": await self._plan.model.respond(state, config, self._plan.response_format)}
+
+    def _lacks_steps(self, reply: AIMessage) -> bool:
+        remaining = self._stop - (self._thread.step + 1)
+        all_direct = all(call["name"] in self._plan.flow.direct for call in reply.tool_calls)
+        return (remaining < 1 and all_direct) or (remaining < 2 and bool(reply.tool_calls))
+
+    async def _repair(self) -> None:
+        """Answer what no call has answered; a provider refuses the conversation otherwise."""
+        messages = self._messages()
+        whole = repaired(messages)
+        if len(whole) != len(messages):
+            await self._thread.amend([self._thread.state.replacing("messages", whole)], None, "repair")
+
+    def _messages(self) -> list[BaseMessage]:
+        return self._thread.state.get("messages") or []
+
+    def values(self) -> dict[str, Any]:
+        """The state, as the run's result has it: with what finished beside those that wait."""
+        state = self._thread.state
+        if self._thread.records and self._plan.version == "v2":
+            state = state.with_writes(finished_writes(self._thread))
+        return state.read(self._plan.schema.output)
+
+    def given(self, node: str) -> Any:
+        return self._plan.schema.given_to(node, self._thread.state, Clock(self._thread.step + 1, self._stop))
+
+    def answers_for(self, tasks: Sequence[str]) -> dict[str, Any]:
+        """The answers to the open questions of some tasks."""
+        asked = [question.id for task in tasks for question in self._thread.records.get(task, {}).get("pending", ())]
+        return {name: self._answers[name] for name in asked if name in self._answers}
+
+    def place(self, node: str, kind: str, *rest: str) -> Place:
+        thread, step = self._thread, self._thread.step + 1
+        path: tuple[object, ...] = (PULL, node) if kind == PULL else (PUSH, int(rest[0]), False)
+        return Place(
+            node=node,
+            step=step,
+            task_id=task_id_of(thread.checkpoint_id, self._graph_ns, step, node, kind, *rest),
+            graph_ns=self._graph_ns,
+            checkpoint_id=thread.checkpoint_id,
+            path=path,
+            triggers=rest if kind == PULL else (PUSH,),
+        )
+
+    def _emit_values(self) -> None:
+        self._emit("values", self.values)
+
+    def _emit_task(self, place: Place, given: object) -> None:
+        self._emit(
+            "tasks", lambda: {"id": place.task_id, "name": place.node, "input": given, "triggers": place.triggers}
+        )
+
+    def emit_update(self, node: str, outputs: Sequence[object], place: Place) -> None:
+        """Tell streams what a task wrote."""
+        self._emit("updates", lambda: {node: _update(outputs, self._plan.schema)})
+        self._emit("tasks", lambda: _task_result(place, outputs, self._plan.schema))
+
+
+class _Tools:
+    """The tools node in one step of a run: a batch, whose calls are tasks of their own to whoever looks."""
+
+    def __init__(self, run: Run, node: str) -> None:
+        self._run = run
+        self._place = run.place(node, PULL, f"branch:to:{node}")
+
+    async def run(self) -> list[str]:
+        run, thread, tools = self._run, self._run._thread, self._run._plan.tools
+        state = run.given(TOOLS)
+        requested = parse_input(state, tools._setup.messages_key)
+        keys = keys_of(requested.calls)
+        config = config_at(self._place, run._config, runtime=run._runtime, channels=thread.state.channels)
+        records = {key: thread.records[key] for key in keys if key in thread.records}
+        stored = {"format": FORMAT, "keys": keys, "calls": records} if records else None
+        body = partial(self._batch, requested, stored, run.answers_for(keys) or None)
+        run._emit_task(self._place, state)
+        await traced(body, state, config, TOOLS)
+        return keys
+
+    async def _batch(self, requested: Any, stored: Any, answers: Any, config: RunnableConfig) -> Any:
+        run = self._run
+        batch = ToolBatch(run._plan.tools._setup, requested, config, stored, answers, on_finish=self._finished)
+        try:
+            combined = await batch.run()
+        except CallsInterrupted as waiting:
+            calls = cast("Mapping[str, Record]", waiting.ledger["calls"])
+            await run._thread.asked({key: record for key, record in calls.items() if "output" not in record})
+            raise
+        outputs = combined if isinstance(combined, list) else [combined]
+        for output in outputs:
+            if isinstance(output, Command) and output.graph is not None:
+                raise ParentCommand(output)
+        if run._plan.version == "v1":
+            run.emit_update(TOOLS, outputs, self._place)
+        return combined
+
+    async def _finished(self, key: str, call: ToolCall, output: Any) -> None:
+        run = self._run
+        await run._thread.finished(key, output)
+        if run._plan.version == "v2":
+            run.emit_update(TOOLS, [as_update(output, run._plan.tools._setup.messages_key)], self._place)
+
+
+def _update(outputs: Sequence[object], schema: Schema) -> Any:
+    """What a task wrote, as the `updates` stream shows it."""
+    shown: list[dict[str, Any]] = []
+    for output in outputs:
+        writes = schema.writes_of(output)
+        names = [name for name, _ in writes]
+        if len(set(names)) < len(names):
+            shown += [{name: value} for name, value in writes]
+        elif writes:
+            shown.append(dict(writes))
+    return None if not shown else shown[0] if len(shown) == 1 else shown
+
+
+def _task_result(place: Place, outputs: Sequence[object], schema: Schema) -> dict[str, Any]:
+    writes = [write for output in outputs for write in schema.writes_of(output)]
+    return {"id": place.task_id, "name": place.node, "error": None, "result": dict(writes), "interrupts": []}
+
+
+def _distinct(targets: Sequence[str], known: Sequence[str]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(target for target in targets if target != END and target in known))
+
+
+def _node_of(target: object) -> str:
+    return target.node if isinstance(target, Send) else str(target)
+
+
+def _raise_exhausted(limit: int) -> NoReturn:
+    raise GraphRecursionError(
+        create_error_message(
+            message=f"Recursion limit of {limit} reached without hitting a stop condition. You can increase the "
+            "limit by setting the `recursion_limit` config key.",
+            error_code=ErrorCode.GRAPH_RECURSION_LIMIT,
+        )
+    )

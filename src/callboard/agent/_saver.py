@@ -1,0 +1,125 @@
+"""A LangGraph checkpointer, awaited on asyncio and on trio."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from functools import partial
+from typing import Any, TypeVar
+
+from anyio import to_thread
+from langchain_core.runnables import RunnableConfig
+from langgraph.checkpoint.base import BaseCheckpointSaver, Checkpoint, CheckpointMetadata, CheckpointTuple
+from langgraph.checkpoint.memory import InMemorySaver
+
+from callboard._bridge import run_on_asyncio
+from callboard._current_loop import current_loop
+from callboard._time import cleanup
+
+T = TypeVar("T")
+
+
+class Saver:
+    """One thread's part of a checkpointer.
+
+    A saver in memory is called where we are. One that has async methods is awaited: on its own event loop if
+    it keeps one, else on asyncio, here or over the bridge. One that has only sync methods works in threads.
+
+    Args:
+        saver: any.
+        thread_id: of the conversation.
+        namespace: of the graph within it.
+    """
+
+    def __init__(self, saver: "BaseCheckpointSaver[Any]", thread_id: str, namespace: str) -> None:
+        self._saver = saver
+        self._thread_id = thread_id
+        self.namespace = namespace
+        self._has_async = True
+
+    def config(self, checkpoint_id: str | None = None) -> RunnableConfig:
+        """Where a checkpoint is."""
+        where = {"thread_id": self._thread_id, "checkpoint_ns": self.namespace}
+        return {"configurable": where if checkpoint_id is None else {**where, "checkpoint_id": checkpoint_id}}
+
+    def next_version(self, current: Any) -> Any:
+        return self._saver.get_next_version(current, None)
+
+    async def get(self, checkpoint_id: str | None = None) -> CheckpointTuple | None:
+        """A checkpoint with what was written on it; the latest by default."""
+        config = self.config(checkpoint_id)
+        return await self._call(partial(_get, config), partial(_aget, config))
+
+    async def before(self, checkpoint_id: str | None, limit: int | None) -> list[CheckpointTuple]:
+        """Checkpoints, the latest first.
+
+        Args:
+            checkpoint_id: only older ones than this.
+            limit: how many at most.
+        """
+        bound = None if checkpoint_id is None else self.config(checkpoint_id)
+        config = self.config()
+        return await self._call(partial(_list, config, bound, limit), partial(_alist, config, bound, limit))
+
+    async def put(
+        self, checkpoint: Checkpoint, metadata: CheckpointMetadata, parent: str | None, versions: Mapping[str, Any]
+    ) -> None:
+        """Store a checkpoint, or replace the one that has its id."""
+        args = (self.config(parent), checkpoint, metadata, dict(versions))
+        await self._write("put", args)
+
+    async def write(self, checkpoint_id: str, writes: Sequence[tuple[str, Any]], task_id: str, path: str) -> None:
+        """Store what belongs to a checkpoint; what was stored under the same task stays."""
+        await self._write("put_writes", (self.config(checkpoint_id), list(writes), task_id, path))
+
+    async def _write(self, name: str, args: tuple[Any, ...]) -> None:
+        async def acall(saver: Any) -> None:
+            await getattr(saver, f"a{name}")(*args)
+
+        # What is true has to be stored, also while the run is being cancelled.
+        with cleanup():
+            await self._call(lambda saver: getattr(saver, name)(*args), acall)
+
+    async def _call(self, call: Callable[[Any], T], acall: Callable[[Any], Awaitable[T]]) -> T:
+        saver = self._saver
+        if isinstance(saver, InMemorySaver):
+            return call(saver)
+        if self._has_async:
+            try:
+                return await self._acall(acall)
+            except NotImplementedError:
+                self._has_async = False  # it has sync methods only, and says so when it is asked
+        return await to_thread.run_sync(call, saver)
+
+    async def _acall(self, acall: Callable[[Any], Awaitable[T]]) -> T:
+        saver, home = self._saver, getattr(self._saver, "loop", None)
+        if home is None or (current_loop().name == "asyncio" and home is asyncio.get_running_loop()):
+            return await run_on_asyncio(partial(acall, saver))
+        return await to_thread.run_sync(_on_loop, home, acall, saver)
+
+
+def _on_loop(home: asyncio.AbstractEventLoop, acall: Callable[[Any], Awaitable[T]], saver: Any) -> T:
+    """Have a saver do something on the event loop that it belongs to; in a worker thread."""
+    return asyncio.run_coroutine_threadsafe(_coroutine(acall, saver), home).result()
+
+
+async def _coroutine(acall: Callable[[Any], Awaitable[T]], saver: Any) -> T:
+    return await acall(saver)
+
+
+def _get(config: RunnableConfig, saver: Any) -> CheckpointTuple | None:
+    return saver.get_tuple(config)  # type: ignore[no-any-return]
+
+
+async def _aget(config: RunnableConfig, saver: Any) -> CheckpointTuple | None:
+    return await saver.aget_tuple(config)  # type: ignore[no-any-return]
+
+
+def _list(
+    config: RunnableConfig, before: RunnableConfig | None, limit: int | None, saver: Any
+) -> list[CheckpointTuple]:
+    return list(saver.list(config, before=before, limit=limit))
+
+
+async def _alist(
+    config: RunnableConfig, before: RunnableConfig | None, limit: int | None, saver: Any
+) -> list[CheckpointTuple]:
+    return [found async for found in saver.alist(config, before=before, limit=limit)]

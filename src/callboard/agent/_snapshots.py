@@ -1,0 +1,155 @@
+"""A thread as others look at it: `get_state`, its history, and changes from outside."""
+
+from collections.abc import AsyncIterator, Mapping, Sequence
+from typing import Any, cast
+
+from langchain_core.messages import HumanMessage, ToolMessage
+from langchain_core.runnables import RunnableConfig
+from langgraph.checkpoint.base import CheckpointMetadata, CheckpointTuple
+from langgraph.errors import InvalidUpdateError
+from langgraph.types import PregelTask, StateSnapshot
+
+from callboard._langgraph._place import PULL, PUSH, task_id_of
+from callboard.agent._flow import AFTER, AGENT, END, START, TOOLS, Flow
+from callboard.agent._input import finished_writes, open_calls
+from callboard.agent._journal import SavedThread, entries_of
+from callboard.agent._thread import Thread
+
+
+def snapshot_of(thread: SavedThread, *, by_call: bool, past: bool = False) -> StateSnapshot:
+    """The thread where it stands.
+
+    Args:
+        thread: any.
+        by_call: whether each call is a task of its own.
+        past: whether it stood there once, so that what finished afterwards was still to come.
+    """
+    tasks = tuple(task for node in thread.next for task in _tasks(thread, node, by_call=by_call))
+    shows_finished = by_call and not past and bool(thread.records)
+    state = thread.state.with_writes(finished_writes(thread)) if shows_finished else thread.state
+    return StateSnapshot(
+        values=state.read(thread.schema.output),
+        next=tuple(task.name for task in tasks if past or not task.result),
+        config=thread.config,
+        metadata=cast("CheckpointMetadata", {"source": thread.source, "step": thread.step, "parents": {}}),
+        created_at=thread.ts if thread.exists else None,
+        parent_config=thread.parent_config,
+        tasks=tasks,
+        interrupts=tuple(question for task in tasks for question in task.interrupts),
+    )
+
+
+def _tasks(thread: Thread, node: str, *, by_call: bool) -> list[PregelTask]:
+    """What a node of the next step consists of."""
+    if node != TOOLS:
+        return [_task(thread, node, [node], (PULL, node), f"branch:to:{node}")]
+    calls = open_calls(thread)
+    if not by_call:
+        return [_task(thread, node, calls, (PULL, node), f"branch:to:{node}")]
+    return [_task(thread, node, [key], (PUSH, number, False), str(number)) for number, key in enumerate(calls)]
+
+
+def _task(thread: Thread, node: str, keys: Sequence[str], path: tuple[Any, ...], rest: str) -> PregelTask:
+    records = [thread.records.get(key, {}) for key in keys]
+    finished = bool(records) and all("output" in record for record in records)
+    return PregelTask(
+        task_id_of(thread.checkpoint_id, thread.namespace, thread.step + 1, node, path[0], rest),
+        node,
+        path,
+        next((record["error"] for record in records if "error" in record), None),
+        tuple(question for record in records for question in record.get("pending", ())),
+        None,
+        dict(thread.written(keys)) if finished else None,
+    )
+
+
+async def history_of(
+    thread: SavedThread, *, filter: Mapping[str, Any] | None, before: str | None, limit: int | None, by_call: bool
+) -> AsyncIterator[StateSnapshot]:
+    """Every place where the thread has been, the latest first.
+
+    Args:
+        thread: any; it is moved about.
+        filter: on the metadata.
+        before: only places before this checkpoint.
+        limit: how many at most.
+        by_call: see `snapshot_of`.
+    """
+    left = limit
+    seen: str | None = None
+    for found in await thread.saver.before(None, None):
+        for snapshot in reversed(_places(thread, found, by_call=by_call)):
+            where = snapshot.config["configurable"]["checkpoint_id"]
+            # A checkpoint at the end of a turn says the same as the last entry before it.
+            if where == seen or (before is not None and where >= before) or not _fits(snapshot, filter):
+                continue
+            if left is not None:
+                if left <= 0:
+                    return
+                left -= 1
+            seen = where
+            yield snapshot
+
+
+def _places(thread: SavedThread, found: CheckpointTuple, *, by_call: bool) -> list[StateSnapshot]:
+    """The thread at a checkpoint, and after each entry that moved it."""
+    thread.play(found, [])
+    places = [snapshot_of(thread, by_call=by_call, past=True)]
+    for entry in entries_of(found):
+        thread.take(entry)
+        if "id" in entry:
+            places.append(snapshot_of(thread, by_call=by_call, past=True))
+        else:
+            places[-1] = snapshot_of(thread, by_call=by_call, past=True)
+    return places
+
+
+def _fits(snapshot: StateSnapshot, wanted: Mapping[str, Any] | None) -> bool:
+    metadata: Mapping[str, Any] = snapshot.metadata or {}
+    return not wanted or all(metadata.get(key) == value for key, value in wanted.items())
+
+
+async def update(thread: SavedThread, flow: Flow, values: Any, as_node: str | None) -> RunnableConfig:
+    """Change a thread's state from outside.
+
+    Args:
+        thread: where it is to be changed.
+        flow: what follows which node.
+        values: as a node's output.
+        as_node: the node that the change is taken for, so that what follows it comes next; `__end__` for
+            none. By default the one that ran last.
+
+    Returns:
+        The config of the changed thread.
+
+    Raises:
+        InvalidUpdateError: if there is no such node.
+    """
+    node = as_node or _last_node(thread, flow)
+    if node not in (*flow.nodes, START, END):
+        raise InvalidUpdateError(f"Node {node} does not exist; there are {', '.join(flow.nodes)}")
+    writes = thread.schema.writes_of(values)
+    if node in (START, END):
+        following = [flow.entry] if node == START else []
+        await thread.amend(
+            [*finished_writes(thread), *writes], lambda: following, "input" if node == START else "update"
+        )
+    else:
+        await thread.amend(writes, lambda: _after(thread, flow, node), "update")
+    await thread.stop()
+    return thread.config
+
+
+def _after(thread: Thread, flow: Flow, node: str) -> list[str]:
+    following = flow.following(node, thread.state.get("messages") or [])
+    return [] if following == END else [following]
+
+
+def _last_node(thread: Thread, flow: Flow) -> str:
+    """The node after which the thread stands, as its last message tells."""
+    messages = thread.state.get("messages") or []
+    if not messages or isinstance(messages[-1], HumanMessage):
+        return START
+    if isinstance(messages[-1], ToolMessage):
+        return TOOLS
+    return AFTER if flow.after else AGENT

@@ -1,0 +1,213 @@
+"""Where a conversation stands: its state, the steps that come next, and what is known of their tasks.
+
+All that happens to a thread is an entry: a plain dict, so that a journal can keep it and play it again.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any, Literal
+from uuid import uuid4
+
+from langchain_core.messages import BaseMessage, ToolMessage, convert_to_messages
+from langgraph.checkpoint.base.id import uuid6
+from langgraph.types import Command, Interrupt, Overwrite
+
+from callboard.agent._channels import Schema, State, Write
+
+Record = dict[str, Any]
+"""Of one task of a step: `output`, or `answers` and `pending` (as in `tools/_ledger`), or `error`."""
+
+Entry = dict[str, Any]
+"""`kind` and what belongs to it:
+
+`amend`  the state changed outside of any step: `writes`, `next` (if that changes), `source`, `id`, `ts`
+`task`   a task of the step ended: `task`, `output`
+`asked`  tasks of the step wait: `records`
+`failed` a task raised: `task`, `error`
+`step`   the step ended: `order` (its tasks), `next`, `id`, `ts`
+"""
+
+Source = Literal["input", "loop", "update", "fork", "repair"]
+
+_STEPS: Mapping[Source, int] = {"input": 1, "loop": 1, "update": 1, "fork": 0, "repair": 0}
+"""How many steps a change counts for."""
+
+
+class Thread:
+    """A conversation and how far it has come; kept in memory.
+
+    Args:
+        schema: of its state.
+        messages_key: where the state has the conversation.
+    """
+
+    def __init__(self, schema: Schema, messages_key: str = "messages") -> None:
+        self.schema = schema
+        self.state = State(schema, {})
+        self.step = -1
+        """The number of the last step that has ended."""
+        self.next: tuple[str, ...] = ()
+        """The nodes of the step that comes."""
+        self.records: dict[str, Record] = {}
+        """By task of that step: a node's name, or the key of a call."""
+        self.source: Source = "input"
+        """What the thread's last change came from."""
+        self.checkpoint_id = new_id(self.step)
+        self.parent_id: str | None = None
+        self.ts = now()
+        self.namespace = ""
+        """Of the agent within the graphs around it."""
+        self._messages_key = messages_key
+        self._has_ids = schema.adds_messages(messages_key)
+
+    @property
+    def exists(self) -> bool:
+        """Whether anything was known of it before this run."""
+        return False
+
+    @property
+    def is_kept(self) -> bool:
+        """Whether another run can go on where this one stops."""
+        return False
+
+    @property
+    def questions(self) -> list[Interrupt]:
+        """Every open question."""
+        return [question for record in self.records.values() for question in record.get("pending", ())]
+
+    async def amend(
+        self, writes: Iterable[Write], following: Callable[[], Sequence[str]] | None, source: Source
+    ) -> None:
+        """Change the state outside of any step.
+
+        Args:
+            writes: to its channels.
+            following: says, of the changed state, which nodes come next; `None` for the same as before.
+            source: what the change comes from.
+        """
+        await self.prepare()
+        has_ids, key = self._has_ids, self._messages_key
+        named = [(name, _with_ids(value) if has_ids and name == key else value) for name, value in writes]
+        self.state.apply(named)
+        nodes = None if following is None else list(following())
+        entry = {"kind": "amend", "writes": named, "next": nodes, "source": source}
+        await self.record(self._stamped(entry, _STEPS[source]), live=True)
+
+    async def finished(self, task: str, output: object) -> None:
+        """Note that a task of this step has ended."""
+        await self.record({"kind": "task", "task": task, "output": self.identified(output)})
+
+    async def asked(self, records: Mapping[str, Record]) -> None:
+        """Note what tasks of this step wait for."""
+        await self.record({"kind": "asked", "records": dict(records)})
+
+    async def failed(self, task: str, error: BaseException) -> None:
+        """Note that a task of this step raised; it is run again when the thread goes on."""
+        await self.record({"kind": "failed", "task": task, "error": repr(error)})
+
+    def apply_outputs(self, order: Sequence[str]) -> list[Write]:
+        """Take in what the tasks of this step wrote, in their order."""
+        writes = self.written(order)
+        self.state.apply(writes)
+        return writes
+
+    def written(self, order: Iterable[str]) -> list[Write]:
+        """What tasks of this step wrote, as far as they have ended."""
+        records = [self.records.get(task, {}) for task in order]
+        return [
+            write
+            for record in records
+            if "output" in record
+            for write in self.schema.writes_of(as_update(record["output"], self._messages_key))
+        ]
+
+    async def stepped(self, order: Sequence[str], following: Sequence[str]) -> None:
+        """End the step, whose writes the state has by now."""
+        entry = {"kind": "step", "order": list(order), "next": list(following)}
+        await self.record(self._stamped(entry, _STEPS["loop"]), live=True)
+
+    async def prepare(self) -> None:
+        """Be ready for changes."""
+
+    async def stop(self) -> None:
+        """Leave the thread as the run leaves it."""
+
+    async def record(self, entry: Entry, *, live: bool = False) -> None:
+        """Let something happen.
+
+        Args:
+            entry: what.
+            live: whether the state has what was written already.
+        """
+        self.take(entry, live=live)
+
+    def take(self, entry: Entry, *, live: bool = False) -> None:
+        """Make true what an entry says."""
+        kind = entry["kind"]
+        if kind == "task":
+            self.records[entry["task"]] = {"output": entry["output"]}
+        elif kind == "asked":
+            self.records.update(entry["records"])
+        elif kind == "failed":
+            self.records[entry["task"]] = {**self.records.get(entry["task"], {}), "error": entry["error"]}
+        elif kind == "step":
+            if not live:
+                self.apply_outputs(entry["order"])
+            self._move(entry, "loop")
+        elif kind == "amend":
+            if not live:
+                self.state.apply(entry["writes"])
+            self._move(entry, entry["source"])
+
+    def _move(self, entry: Entry, source: Source) -> None:
+        self.step += _STEPS[source]
+        self.source = source
+        self.parent_id = self.checkpoint_id
+        self.checkpoint_id, self.ts = entry["id"], entry["ts"]
+        if entry["next"] is not None:
+            self.next, self.records = tuple(entry["next"]), {}
+
+    def _stamped(self, entry: Entry, steps: int) -> Entry:
+        return {**entry, "id": new_id(self.step + steps), "ts": now()}
+
+    def identified(self, output: Any) -> Any:
+        """An output whose messages have ids, so that it is the same whenever it is played again."""
+        if not self._has_ids:
+            return output
+        if isinstance(output, BaseMessage):
+            return _with_ids([output])[0]
+        if isinstance(output, list):
+            return [self.identified(item) for item in output]
+        if isinstance(output, Command) and isinstance(output.update, dict):
+            self.identified(output.update)
+        elif isinstance(output, dict) and self._messages_key in output:
+            output[self._messages_key] = _with_ids(output[self._messages_key])
+        return output
+
+
+def as_update(output: Any, messages_key: str) -> Any:
+    """The output of a call as an update of the state."""
+    if isinstance(output, list):
+        return [as_update(item, messages_key) for item in output]
+    return {messages_key: [output]} if isinstance(output, ToolMessage) else output
+
+
+def _with_ids(messages: Any) -> Any:
+    """Messages with ids, as `add_messages` would read what was written."""
+    if isinstance(messages, Overwrite):
+        return messages
+    found = convert_to_messages(messages if isinstance(messages, list) else [messages])
+    for message in found:
+        if message.id is None:
+            message.id = str(uuid4())
+    return found
+
+
+def new_id(step: int) -> str:
+    """An id for a checkpoint; later ones are greater."""
+    return str(uuid6(clock_seq=step))
+
+
+def now() -> str:
+    """The time as checkpoints have it."""
+    return datetime.now(UTC).isoformat()

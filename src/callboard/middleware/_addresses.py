@@ -1,0 +1,59 @@
+"""Which addresses and names the whole Internet knows, and which only a machine or a network does."""
+
+import ipaddress
+
+Address = ipaddress.IPv4Address | ipaddress.IPv6Address
+
+# RFC 6761 and 6762, ICANN's .internal, and what routers and companies call their own.
+_OWN_DOMAINS = (
+    *("localhost", "local", "internal", "test", "invalid", "onion", "alt", "arpa"),
+    *("localdomain", "lan", "corp", "home", "intranet", "private"),
+)
+_NOT_PUBLIC = tuple(
+    ipaddress.ip_network(network)
+    for network in (
+        "192.0.0.0/24",  # IETF protocol assignments; the metadata service of one cloud
+        "192.88.99.0/24",  # relays of 6to4
+        "168.63.129.16/32",  # Azure's own services, at an address that looks public
+        "64:ff9b:1::/48",  # NAT64 of one network
+        "3fff::/20",  # documentation, newer than some versions of Python
+    )
+)
+_GLOBAL_UNICAST = ipaddress.IPv6Network("2000::/3")
+_EMBEDDED_V4 = tuple(
+    ipaddress.IPv6Network(network)
+    for network in ("::/96", "::ffff:0:0/96", "::ffff:0:0:0/96", "64:ff9b::/96")  # RFC 4291, 2765, 6052
+)
+
+
+def literal(host: str) -> Address | None:
+    """The address that a host is, or `None` for a name."""
+    try:
+        return ipaddress.ip_address(host)
+    except ValueError:
+        return None
+
+
+def is_public(host: str) -> bool:
+    """Whether a host, in its one form, is an address or a name that the whole Internet knows."""
+    address = literal(host)
+    if address is not None:
+        return is_public_address(address)
+    labels = host.split(".")
+    return len(labels) > 1 and labels[-1] not in _OWN_DOMAINS
+
+
+def is_public_address(address: Address) -> bool:
+    """Whether an address is global unicast, and those are that IPv6 carries inside (RFC 3056, 4380, 6052)."""
+    if any(address in network for network in _NOT_PUBLIC):
+        return False
+    if isinstance(address, ipaddress.IPv4Address):
+        return address.is_global and not address.is_multicast and not address.is_reserved
+    if any(address in network for network in _EMBEDDED_V4):
+        return is_public_address(ipaddress.IPv4Address(int(address) & 0xFFFFFFFF))
+    inside = [address.sixtofour] if address.sixtofour else [*(address.teredo or ())]
+    if not all(is_public_address(each) for each in inside):
+        return False
+    if (int(address) >> 32) & 0xFDFFFFFF == 0x00005EFE:  # ISATAP, RFC 5214
+        return False
+    return address in _GLOBAL_UNICAST and (bool(inside) or address.is_global)

@@ -1,0 +1,142 @@
+"""`RequireApproval`: a call runs when a person has agreed to it, with the arguments that they saw."""
+
+import inspect
+from collections.abc import Awaitable, Callable, Collection, Mapping
+from dataclasses import dataclass
+from typing import Any, cast
+
+from langchain_core.messages import ToolMessage
+from langchain_core.tools import BaseTool
+from langgraph.config import get_config
+from langgraph.types import Command
+
+from callboard._call import note
+from callboard._langgraph import bound_answer_waits
+from callboard.middleware._question import ANSWERS, FIELDS, AnswerType, Question
+from callboard.tools._human import HumanInterruptConfig
+from callboard.tools._vocabulary import ToolCallRequest
+
+Output = ToolMessage | Command[Any] | list[ToolMessage | Command[Any]]
+Predicate = Callable[[ToolCallRequest], bool]
+
+
+class RequireApproval:
+    """Asks a person before a call runs, with LangGraph's `interrupt()`.
+
+    The question is a list of one `HumanInterrupt`, the answer a `HumanResponse` or a list of one: "accept" runs
+    the call; "edit" runs it with other arguments; "response" has the result; "ignore" tells the model that the
+    call was declined, and why if there is a text with it. Neither of the last two runs anything.
+
+    An answer is good for the tool and the arguments that the question was about, by their digest. Where they
+    have been changed since, the person is asked again. An edit is its own approval.
+
+    Args:
+        tools: whose calls are asked about: names; or by name whether (a bool, or a function of the request), or
+            which answers are allowed (a `HumanInterruptConfig`). `None` for every tool.
+        when: a function of the request that says whether to ask, in addition to `tools`. It runs again when
+            the answer has come, and has to say the same then.
+        description: what the person reads, or a function of the request that says it; by default the tool's
+            name and the arguments.
+        allow: which answers are allowed where `tools` does not say.
+        other_tools: whether an edit may name another tool of the node.
+
+    Raises:
+        ValueError: for an answer that there is not, or where none is allowed.
+        TypeError: for an argument of the wrong kind.
+    """
+
+    def __init__(
+        self,
+        tools: Collection[str] | Mapping[str, HumanInterruptConfig | bool | Predicate] | None = None,
+        *,
+        when: Predicate | None = None,
+        description: str | Callable[[ToolCallRequest], str] | None = None,
+        allow: Collection[AnswerType] = ANSWERS,
+        other_tools: bool = False,
+    ) -> None:
+        if when is not None:
+            _check_function("RequireApproval(when=...)", when)
+        if description is not None and not isinstance(description, str):
+            _check_function("RequireApproval(description=...)", description)
+        rule = _Rule(_config_of(allow), when)
+        self._rule = rule if tools is None else None
+        self._rules = _rules_of(tools, rule)
+        self._description = description
+        self._other_tools = other_tools
+
+    async def awrap_tool_call(
+        self, request: ToolCallRequest, call_next: Callable[[ToolCallRequest], Awaitable[Output]]
+    ) -> Output:
+        """Ask, and do what the person says.
+
+        Raises:
+            GraphInterrupt: with the question, until it is answered.
+            pydantic.ValidationError: for an answer that is not allowed; the question stays open.
+        """
+        tool = request.tool
+        rule = None if tool is None else self._rules.get(tool.name, self._rule)
+        if tool is None or rule is None or not (rule.applies_to(request) or bound_answer_waits(get_config())):
+            return await call_next(request)
+        others = {one.name: one for one in request.runtime.tools} if self._other_tools else {}
+        question = Question(request, tool, others, rule.config)
+        decision, step = question.ask(self._described(request, tool))
+        note(decision)
+        return step if isinstance(step, ToolMessage) else await call_next(step)
+
+    def _described(self, request: ToolCallRequest, tool: BaseTool) -> str:
+        if callable(self._description):
+            return self._description(request)
+        args = request.tool_call["args"]
+        return self._description or f"Tool execution requires approval\n\nTool: {tool.name}\nArgs: {args}"
+
+
+@dataclass(frozen=True, slots=True)
+class _Rule:
+    """Which answers are allowed, and which calls are asked about."""
+
+    config: HumanInterruptConfig
+    when: Predicate | None
+    also_when: Predicate | None = None
+
+    def applies_to(self, request: ToolCallRequest) -> bool:
+        return all(when(request) for when in (self.when, self.also_when) if when is not None)
+
+
+def _config_of(allow: Collection[str]) -> HumanInterruptConfig:
+    if isinstance(allow, str) or not set(allow) <= set(ANSWERS):
+        raise ValueError(f"RequireApproval(allow=...) is a collection of {list(ANSWERS)}, got {allow!r}")
+    return _checked("RequireApproval(allow=...)", {field: answer in allow for answer, field in FIELDS.items()})
+
+
+def _checked(name: str, config: Mapping[str, object]) -> HumanInterruptConfig:
+    fields = set(FIELDS.values())
+    if set(config) != fields or not all(isinstance(value, bool) for value in config.values()):
+        raise ValueError(f"{name} is a HumanInterruptConfig: {sorted(fields)}, each True or False; got {config!r}")
+    if not any(config.values()):
+        raise ValueError(f"{name} allows no answer: its questions would stay open for ever")
+    return cast("HumanInterruptConfig", dict(config))
+
+
+def _rules_of(tools: Any, default: _Rule) -> dict[str, _Rule | None]:
+    """By tool name; `None` for a tool whose calls are not asked about."""
+    if tools is None:
+        return {}
+    if isinstance(tools, str) or not isinstance(tools, Collection) or not all(isinstance(one, str) for one in tools):
+        raise TypeError(f"RequireApproval(tools=...) takes names of tools, such as ['delete']; got {tools!r}")
+    asked: Mapping[str, Any] = tools if isinstance(tools, Mapping) else dict.fromkeys(tools, True)
+    return {name: _rule_of(name, value, default) for name, value in asked.items()}
+
+
+def _rule_of(name: str, value: object, default: _Rule) -> _Rule | None:
+    where = f"RequireApproval(tools={{{name!r}: ...}})"
+    if isinstance(value, bool):
+        return default if value else None
+    if isinstance(value, Mapping):
+        return _Rule(_checked(where, cast("Mapping[str, object]", value)), default.when)
+    _check_function(where, value)
+    return _Rule(default.config, default.when, cast("Predicate", value))
+
+
+def _check_function(name: str, value: object) -> None:
+    if not callable(value) or inspect.iscoroutinefunction(value):
+        raise TypeError(f"{name} takes a function of the request, and no async one; got {value!r}")

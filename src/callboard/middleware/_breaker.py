@@ -1,0 +1,212 @@
+"""`CircuitBreaker`: leave a tool alone that keeps failing, for a while."""
+
+import threading
+from collections.abc import Awaitable, Callable, Hashable
+from typing import Any, NamedTuple
+
+from langchain_core.messages import ToolMessage
+from langchain_core.tools import BaseTool
+
+from callboard._call import SupervisedCall, current_call, note
+from callboard._current_loop import current_loop
+from callboard._limits import _common_time
+from callboard._types import LimitKey, ToolCallLike
+from callboard.exceptions import CallCancelledError, CallRejectedError, CircuitOpenError
+from callboard.middleware._circuit import INSTANT, Circuit, Rules, State
+from callboard.middleware._retry import Output, When, check_when, matches
+from callboard.tools._errors import is_control_flow
+from callboard.tools._vocabulary import ToolCallRequest, ToolInvocationError
+
+_NOT_OUTCOMES = (CallRejectedError, CircuitOpenError, CallCancelledError, ToolInvocationError)
+"""Errors that say nothing about the tool: its body did not run, or did not run to an end."""
+
+
+class CircuitBreaker:
+    """Stops calling a tool that keeps failing, and tries it again after a while.
+
+    Closed, it lets every call pass and counts. When a share of `ratio` of the calls within the last `window`
+    seconds has failed, it opens: for `open_for` seconds calls end at once, with `CircuitOpenError`, which the
+    model reads as "unavailable, try again after 12 s". Then it is half-open: `probes` calls at a time may try
+    the tool; a success closes the circuit, a failure opens it again. See M. Nygard, "Release It!", chapter
+    "Stability Patterns".
+
+    An error that `on` names is a failure, timeouts and spent budgets included, and so is a message that
+    `on_message` names. Cancellations, interrupts, invalid arguments, rejections for want of a place, other
+    error messages and other errors are neither failures nor successes. Inside of it, a `Retry` has one
+    outcome, however many attempts it made.
+
+    Observers are told of `breaker_opened`, `breaker_half_open`, `breaker_closed`, `breaker_refused` and, if
+    `key` fails, `breaker_no_key`.
+
+    Args:
+        ratio: the share of failed calls that opens the circuit, above 0 and at most 1.
+        minimum: how many calls the window must have before the circuit may open. Of more than 1,000 calls
+            (or `minimum`, if that is more) the latest count.
+        window: seconds, how far back calls count.
+        open_for: seconds until a call may try the tool again.
+        probes: how many calls at a time may try.
+        on: which errors are failures: exception types, or a function that says so.
+        on_message: says of a message that it stands for a failure; by default none does.
+        key: a function of the tool call (a mapping with `name`, `args`, `id`), such as `lambda call:
+            call["args"]["host"]`; calls with equal keys share a circuit. Without it, and where it fails, the
+            key is the tool's name.
+
+    Raises:
+        ValueError: for a number out of range.
+        TypeError: for an option of the wrong kind.
+    """
+
+    def __init__(
+        self,
+        ratio: float = 0.5,
+        *,
+        minimum: int = 10,
+        window: float = 60.0,
+        open_for: float = 30.0,
+        probes: int = 1,
+        on: When = Exception,
+        on_message: Callable[[ToolMessage], bool] | None = None,
+        key: LimitKey | None = None,
+    ) -> None:
+        check_when("CircuitBreaker(on=...)", on)
+        if key is not None and not callable(key):
+            raise TypeError(f"CircuitBreaker(key=...) takes a function of the tool call, got {key!r}")
+        self._rules = Rules(ratio=ratio, minimum=minimum, window=window, open_for=open_for, probes=probes)
+        self._on = on
+        self._on_message = on_message
+        self._key = key
+        self._circuits: dict[Hashable, Circuit] = {}
+        self._lock = threading.Lock()
+        self._prune_at = 64
+
+    def offers(self, tool: BaseTool) -> bool:
+        """Whether a model should be told of a tool now; not while its circuit is open.
+
+        With a `key` function this is always so, because there may be calls that pass. To be asked in a running
+        event loop.
+        """
+        return self._key is not None or self.state(tool.name) != "open"
+
+    def state(self, key: Hashable) -> State:
+        """How the circuit of a key (a tool's name, unless there is a function) is now; in a running event loop."""
+        with self._lock:
+            circuit = self._circuits.get(key)
+            return "closed" if circuit is None else circuit.state(_common_time(current_loop()))
+
+    def reset(self, key: Hashable = None) -> None:
+        """Close the circuit of a key, or all of them, and forget what was counted. Calls under way do not count."""
+        with self._lock:
+            if key is None:
+                self._circuits.clear()
+            else:
+                self._circuits.pop(key, None)
+
+    async def awrap_tool_call(
+        self, request: ToolCallRequest, call_next: Callable[[ToolCallRequest], Awaitable[Output]]
+    ) -> Output:
+        """Let the call pass and take note of how it ends, or refuse it.
+
+        Raises:
+            CircuitOpenError: if the circuit is open, or half-open and others are trying the tool.
+        """
+        loop = current_loop()
+        entry = self._enter(request.tool_call, _common_time(loop))
+        watch = _Watch(current_call.get())
+        failed: bool | None = None
+        try:
+            output = await call_next(request)
+            failed = self._has_failed(output)
+            return output
+        except Exception as error:
+            failed = self._is_failure(error)
+            raise
+        except loop.cancelled_class:
+            failed = watch.budget_was_spent() or None
+            raise
+        finally:
+            self._leave(entry, _common_time(loop), failed)
+
+    def _enter(self, call: ToolCallLike, now: float) -> "_Entry":
+        key = self._key_of(call)
+        with self._lock:
+            circuit = self._circuit(key, now)
+            wait, state = circuit.wait(now), circuit.state(now)
+            ticket = circuit.before(now)
+        if ticket is None:
+            note("breaker_refused", tool=call["name"], retry_after=wait)
+            raise CircuitOpenError(call["name"], call.get("id"), wait, partly=self._key is not None)
+        if state == "half-open":
+            note("breaker_half_open", tool=call["name"])
+        return _Entry(call["name"], circuit, ticket)
+
+    def _leave(self, entry: "_Entry", now: float, failed: bool | None) -> None:
+        with self._lock:
+            state = entry.circuit.after(entry.ticket, now, failed=failed)
+        if state == "open":
+            note("breaker_opened", tool=entry.tool, retry_after=self._rules.open_for)
+        elif state == "closed":
+            note("breaker_closed", tool=entry.tool)
+
+    def _key_of(self, call: ToolCallLike) -> Hashable:
+        if self._key is None:
+            return str(call["name"])
+        try:
+            key = self._key(call)
+            hash(key)
+        except Exception as error:
+            # The arguments may be anything: nothing has validated them. If they are wrong, the call will say so.
+            note("breaker_no_key", tool=call["name"], error=type(error).__name__)
+            return str(call["name"])
+        return key
+
+    def _circuit(self, key: Hashable, now: float) -> Circuit:
+        circuit = self._circuits.get(key)
+        if circuit is None:
+            self._prune(now)
+            circuit = self._circuits[key] = Circuit(self._rules)
+        return circuit
+
+    def _prune(self, now: float) -> None:
+        # Keys come from the model and have no end; doubling the mark keeps the cost of looking constant.
+        if len(self._circuits) >= self._prune_at:
+            self._circuits = {key: circuit for key, circuit in self._circuits.items() if not circuit.idle(now)}
+            self._prune_at = max(64, 2 * len(self._circuits))
+
+    def _has_failed(self, output: Output) -> bool | None:
+        """Whether a call failed although it has an output; `None` if one cannot say."""
+        if not isinstance(output, ToolMessage):
+            return False
+        if self._on_message is not None and self._on_message(output):
+            return True
+        # Invalid arguments, perhaps, or the refusal of another link.
+        return None if output.status == "error" else False
+
+    def _is_failure(self, error: Exception) -> bool | None:
+        if is_control_flow(error) or isinstance(error, _NOT_OUTCOMES):
+            return None
+        return matches(self._on, error) or None
+
+
+class _Entry(NamedTuple):
+    """A call inside a circuit."""
+
+    tool: str
+    circuit: Circuit
+    ticket: int
+
+
+class _Watch:
+    """Tells a spent budget, which a link sees as a cancellation, from a cancellation."""
+
+    __slots__ = ("_attempts", "_call")
+
+    def __init__(self, call: SupervisedCall[Any] | None) -> None:
+        self._call = call
+        self._attempts = 0 if call is None else call._attempts
+
+    def budget_was_spent(self) -> bool:
+        """Whether the call ran out of its own time, after a body had started."""
+        call = self._call
+        if call is None or call.policy.budget is None or call._attempts == self._attempts:
+            return False
+        return call.loop.now() >= call._queued_at + call.policy.budget - INSTANT

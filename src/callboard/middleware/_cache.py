@@ -1,0 +1,285 @@
+"""`Cache`: answer a call with what an identical one found out, a while ago or right now."""
+
+import inspect
+import json
+import warnings
+from collections.abc import Awaitable, Callable, Collection, Hashable, Mapping
+from contextvars import ContextVar
+from typing import NamedTuple
+
+from langchain_core.messages import ToolMessage
+from langchain_core.tools import BaseTool
+from pydantic import ValidationError
+
+from callboard._call import note
+from callboard._current_loop import current_loop
+from callboard._langgraph import graph_task
+from callboard._types import _check_count, check_seconds
+from callboard.exceptions import CallboardWarning, CallError
+from callboard.middleware._names import tool_names
+from callboard.middleware._shared import Flight, Follower, Hit, SharedResults, Turn, raised_again
+from callboard.tools._errors import is_control_flow
+from callboard.tools._invoke import check_arguments
+from callboard.tools._plan import Plan, plan_for
+from callboard.tools._results import Output
+from callboard.tools._vocabulary import ToolCallRequest
+
+CacheKey = Callable[[ToolCallRequest], Hashable]
+"""Says which calls of a tool have the same result: equal keys do; `None` keeps a call away from the cache."""
+
+CallNext = Callable[[ToolCallRequest], Awaitable[Output]]
+
+_OWN_AFFAIRS = {"rejected", "deadline", "cancelled"}
+"""How a call ends for reasons that an identical call need not have."""
+
+
+class _Key(NamedTuple):
+    tool: str
+    body: Hashable
+    """What runs: tools that were made for two users may have one name."""
+    value: Hashable
+
+
+_Flight = Flight[_Key, ToolMessage]
+
+_led: ContextVar[tuple[_Flight, ...]] = ContextVar("callboard_led", default=())
+"""The flights whose leaders we run below: to wait for one of these would be to wait for ourselves."""
+
+
+class Cache:
+    """Answers a call with the result of an identical one, and runs calls that are identical and in flight once.
+
+    Only messages with the status "success" are kept; errors and commands never are. A call that finds an
+    identical one in flight waits for it and shares its result or its error. If that call ends for reasons of
+    its own (cancelled, interrupted, rejected, out of budget), the next in line runs.
+
+    A call that a person has answered always runs. So do, where there is no `key`, the calls of a tool that is
+    given more than its arguments: state, store, runtime, config or call id.
+
+    Args:
+        tools: the names of those whose calls need not be made again. `idempotent` in a policy is no such
+            promise: to delete a file twice does no harm, to skip it the second time may.
+        ttl: seconds for which a result is good; `math.inf` for no end.
+        size: how many results are kept, at least 1; the least recently used goes first.
+        key: takes the request and returns what the result depends on, or `None` for a call that is not to
+            be cached; by default the arguments as canonical JSON. Tools never share results.
+
+    Raises:
+        ValueError: for a number out of range.
+        TypeError: for tools that are no collection of names, or a key that is no plain function.
+    """
+
+    def __init__(
+        self, tools: Collection[str], *, ttl: float = 300.0, size: int = 1024, key: CacheKey | None = None
+    ) -> None:
+        self._tools = tool_names("Cache(tools)", tools)
+        if key is not None:
+            _check_key(key)
+        check_seconds("Cache(ttl=...)", ttl, zero=False)
+        _check_count("Cache(size=...)", size, least=1)
+        self._key_function = key
+        self._shared: SharedResults[_Key, ToolMessage] = SharedResults(ttl, size)
+        self._plans: dict[str, Plan] = {}
+        self._warned: set[str] = set()
+
+    def invalidate(self, tool: str, args: Mapping[str, object] | None = None, *, key: Hashable = None) -> None:
+        """Forget results of a tool. What is in flight by now is not kept either, and no new call joins it.
+
+        May be called from any thread.
+
+        Args:
+            tool: its name.
+            args: only the result for these arguments; where there is a key function, give `key` instead.
+            key: only the results with this key.
+
+        Raises:
+            ValueError: for arguments where the key is another.
+        """
+        if args is not None:
+            if key is not None or self._key_function is not None:
+                raise ValueError("invalidate(args=...) is for a Cache without key=...; here, use invalidate(key=...)")
+            key = _canonical(args)
+        self._shared.forget(lambda kept: kept.tool == tool and (key is None or kept.value == key))
+
+    def clear(self) -> None:
+        """Forget everything, as `invalidate` does."""
+        self._shared.forget(lambda _: True)
+
+    async def awrap_tool_call(self, request: ToolCallRequest, call_next: CallNext) -> Output:
+        """Answer from the cache, or with what an identical call finds out, or run the call."""
+        key = self._key(request)
+        if key is None:
+            return await call_next(request)
+        found = self._shared.enter(key, current_loop())
+        if isinstance(found, Hit):
+            note("cache_hit", age=found.age)
+            return _for_call(found.result, request)
+        if isinstance(found, Follower):
+            return await self._follow(found, request, call_next)
+        return await self._lead(found, request, call_next)
+
+    async def _follow(
+        self, follower: Follower[_Key, ToolMessage], request: ToolCallRequest, call_next: CallNext
+    ) -> Output:
+        if follower.flight in _led.get():
+            self._shared.leave(follower)
+            return await call_next(request)
+        turn = await self._shared.turn(follower)
+        if turn is Turn.LEAD:
+            return await self._lead(follower.flight, request, call_next)
+        if isinstance(turn, Turn):
+            return await call_next(request)
+        note("cache_shared")
+        if isinstance(turn, ToolMessage):
+            return _for_call(turn, request)
+        try:
+            raise _for_call_too(turn, request)
+        finally:
+            del turn  # whose traceback may lead here
+
+    async def _lead(self, flight: _Flight, request: ToolCallRequest, call_next: CallNext) -> Output:
+        note("cache_miss")
+        loop = current_loop()
+        turn: ToolMessage | Exception | Turn = Turn.LEAD
+        before = _led.get()
+        _led.set((*before, flight))
+        try:
+            output = await call_next(request)
+            turn = _to_share(output)
+            return output
+        except Exception as error:
+            # A copy, before those who called us add to it.
+            turn = Turn.LEAD if _is_own_affair(error) else raised_again(error)
+            raise
+        finally:
+            _led.set(before)
+            keep = isinstance(turn, ToolMessage) and turn.status == "success"
+            self._shared.land(flight, turn, loop, keep=keep)
+            del turn  # whose traceback leads here
+
+    def _key(self, request: ToolCallRequest) -> _Key | None:
+        """What the result depends on, or `None` for a call that has to run."""
+        tool = request.tool
+        name = request.tool_call["name"]
+        if name not in self._tools or not isinstance(tool, BaseTool):
+            return None
+        if _is_answered(request):
+            note("cache_skipped", reason="answered by a person")
+            return None
+        if self._key_function is not None:
+            value = self._checked_key(self._key_function, request, tool)
+        else:
+            value = None if self._depends_on_more(name, tool) else _canonical(request.tool_call["args"])
+        return None if value is None else _Key(name, _body(tool), value)
+
+    def _checked_key(self, key: CacheKey, request: ToolCallRequest, tool: BaseTool) -> Hashable:
+        try:
+            value = key(request)
+            hash(value)
+        except Exception as error:
+            if not _fit(tool, request):
+                return None  # the model's mistake, and the tool will tell it
+            error.add_note(f"Raised by Cache(key=...) for a call of {tool.name!r}.")
+            raise
+        return value
+
+    def _depends_on_more(self, name: str, tool: BaseTool) -> bool:
+        """Whether the tool is given more than arguments, which a key of arguments knows nothing of."""
+        plan = self._plans.get(name)
+        if plan is None or plan.tool is not tool or not plan.holds():
+            plan = self._plans[name] = plan_for(tool)
+        if plan.injected.none and plan.config_param is None:
+            return False
+        note("cache_skipped", reason="depends on more than its arguments")
+        if name not in self._warned:
+            self._warned.add(name)
+            warnings.warn(
+                f"Cache does not cache the tool {name!r}: it is given more than its arguments. Say with Cache(key=...) "
+                "what its results depend on, or take it out of Cache(tools).",
+                CallboardWarning,
+                stacklevel=2,
+            )
+        return True
+
+
+def _check_key(key: object) -> None:
+    if not callable(key) or inspect.iscoroutinefunction(key):
+        raise TypeError(f"Cache(key=...) takes a plain function of the request, got {key!r}")
+
+
+class _Identity:
+    """Equal to itself only, and hashable whatever it is of."""
+
+    __slots__ = ("_of",)
+
+    def __init__(self, of: object) -> None:
+        self._of = of
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Identity) and self._of is other._of
+
+    def __hash__(self) -> int:
+        return id(self._of)
+
+
+def _body(tool: BaseTool) -> Hashable:
+    """What a tool runs; the same where tools were made of one function."""
+    fn = getattr(tool, "coroutine", None) or getattr(tool, "func", None)
+    return fn if inspect.isroutine(fn) else _Identity(tool)
+
+
+def _canonical(args: Mapping[str, object]) -> str | None:
+    """Arguments as JSON, whatever their order; `None` for what is no JSON."""
+    try:
+        return json.dumps(args, sort_keys=True, separators=(",", ":"))
+    except (TypeError, ValueError, RecursionError):
+        return None
+
+
+def _fit(tool: BaseTool, request: ToolCallRequest) -> bool:
+    """Whether a tool accepts what the model wrote."""
+    plan = plan_for(tool)
+    try:
+        check_arguments(plan, request.tool_call)
+    except ValidationError as error:
+        supplied = plan.injected.names | plan.injected.forbidden
+        return all(detail["loc"] and detail["loc"][0] in supplied for detail in error.errors())
+    except Exception:
+        return False
+    return True
+
+
+def _is_answered(request: ToolCallRequest) -> bool:
+    """Whether the call is run again with an answer: then its result is this call's alone."""
+    task = graph_task(request.runtime.config)
+    return task is not None and bool(task.scratchpad.resume or task.resume_map)
+
+
+def _for_call(message: ToolMessage, request: ToolCallRequest) -> ToolMessage:
+    """A copy of a message, as the answer to a call."""
+    return message.model_copy(update={"tool_call_id": request.tool_call["id"], "id": None}, deep=True)
+
+
+def _to_share(output: Output) -> ToolMessage | Turn:
+    """What followers are told of a leader's result: a copy that nobody else has."""
+    if not isinstance(output, ToolMessage):
+        return Turn.ALONE
+    about = output.additional_kwargs.get("callboard")
+    if isinstance(about, dict) and about.get("ended") in _OWN_AFFAIRS:
+        return Turn.LEAD
+    try:
+        return output.model_copy(deep=True)
+    except Exception as error:  # an artifact that holds a connection, say
+        note("cache_skipped", reason="cannot be copied", error=type(error).__name__)
+        return Turn.ALONE
+
+
+def _is_own_affair(error: Exception) -> bool:
+    return is_control_flow(error) or (isinstance(error, CallError) and error.ended in _OWN_AFFAIRS)
+
+
+def _for_call_too(error: Exception, request: ToolCallRequest) -> Exception:
+    again = raised_again(error)
+    if isinstance(again, CallError) and again is not error:
+        again.call_id = request.tool_call["id"]
+    return again

@@ -1,0 +1,123 @@
+"""When a circuit breaker lets calls pass: a state machine that knows numbers only."""
+
+import math
+from collections import deque
+from dataclasses import dataclass
+from typing import Literal
+
+from callboard._types import _check_count, check_seconds
+
+State = Literal["closed", "open", "half-open"]
+
+MOST = 1000
+"""Calls that one circuit remembers, where the window has more."""
+
+INSTANT = 1e-6
+"""Seconds up to which two readings of a clock are the same; those of two loops differ in the last digits."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rules:
+    """When a circuit opens and closes; see `CircuitBreaker`."""
+
+    ratio: float
+    minimum: int
+    window: float
+    open_for: float
+    probes: int
+
+    def __post_init__(self) -> None:
+        if not 0 < self.ratio <= 1:
+            raise ValueError(f"CircuitBreaker(ratio=...) must be above 0 and at most 1, got {self.ratio!r}")
+        for name in ("minimum", "probes"):
+            _check_count(f"CircuitBreaker({name}=...)", getattr(self, name), least=1)
+        for name in ("window", "open_for"):
+            seconds = getattr(self, name)
+            check_seconds(f"CircuitBreaker({name}=...)", seconds, zero=False)
+            if seconds is None or math.isinf(seconds):
+                raise ValueError(f"CircuitBreaker({name}=...) is a number of seconds, got {seconds!r}")
+
+
+class Circuit:
+    """Closed, open or half-open: is told what happens and when, and decides. Waits for nothing.
+
+    A call that was let in before the last change of state says nothing about the present one. So each is given
+    the number of changes until then, its ticket, and hands it in when it ends.
+    """
+
+    __slots__ = ("_changes", "_failures", "_inside", "_outcomes", "_probing", "_rules", "_until")
+
+    def __init__(self, rules: Rules) -> None:
+        self._rules = rules
+        self._outcomes: deque[tuple[float, bool]] = deque()
+        self._failures = 0
+        self._until: float | None = None
+        """When the tool may be tried again; `None` while the circuit is closed."""
+        self._changes = 0
+        self._inside = 0
+        self._probing = 0
+
+    def state(self, now: float) -> State:
+        if self._until is None:
+            return "closed"
+        return "open" if self.wait(now) > 0 else "half-open"
+
+    def wait(self, now: float) -> float:
+        """Seconds for which no call is let in, as far as one can know."""
+        left = -math.inf if self._until is None else self._until - now
+        return left if left > INSTANT else 0.0
+
+    def before(self, now: float) -> int | None:
+        """Let a call in and give it its ticket, or `None` for a call that may not run."""
+        if self._until is not None:
+            if self.wait(now) > 0 or self._probing >= self._rules.probes:
+                return None
+            self._probing += 1
+        self._inside += 1
+        return self._changes
+
+    def after(self, ticket: int, now: float, *, failed: bool | None) -> State | None:
+        """Note how a call ended (`None`: one cannot say); returns the new state if that changed it."""
+        self._inside -= 1
+        if ticket != self._changes:
+            return None
+        probed = self._until is not None
+        self._probing -= probed
+        if failed is None:
+            return None
+        if probed:
+            return self._open(now) if failed else self._close()
+        self._count(now, failed)
+        return self._open(now) if self._fails_too_often() else None
+
+    def idle(self, now: float) -> bool:
+        """Whether a new circuit would do as well: nobody is inside, and what is known is too old."""
+        known_until = self._until
+        if known_until is None and self._outcomes:
+            known_until = self._outcomes[-1][0]
+        return not self._inside and (known_until is None or known_until + self._rules.window <= now)
+
+    def _count(self, now: float, failed: bool) -> None:
+        outcomes, rules = self._outcomes, self._rules
+        while outcomes and (outcomes[0][0] <= now - rules.window or len(outcomes) >= max(MOST, rules.minimum)):
+            self._failures -= outcomes.popleft()[1]
+        outcomes.append((now, failed))
+        self._failures += failed
+
+    def _fails_too_often(self) -> bool:
+        count = len(self._outcomes)
+        return count >= self._rules.minimum and self._failures >= self._rules.ratio * count
+
+    def _open(self, now: float) -> State:
+        self._change(now + self._rules.open_for)
+        return "open"
+
+    def _close(self) -> State:
+        self._change(None)
+        return "closed"
+
+    def _change(self, until: float | None) -> None:
+        self._until = until
+        self._changes += 1
+        self._probing = self._failures = 0
+        self._outcomes.clear()

@@ -1,0 +1,237 @@
+"""Which URLs a tool may be sent to: schemes, hosts, addresses; against server-side request forgery.
+
+One strict reading, and an URL that leaves it written anew, so that no library can read it in another way.
+"""
+
+import ipaddress
+import re
+import socket
+import string
+from collections.abc import Awaitable, Callable, Collection
+from dataclasses import dataclass
+from typing import NamedTuple
+from urllib.parse import quote
+
+import anyio
+import idna
+
+from callboard.middleware._addresses import is_public, is_public_address, literal
+from callboard.middleware._text import RefusedError
+
+Resolver = Callable[[str, int], Awaitable[Collection[str]]]
+"""From a host name and a port to addresses, as texts."""
+
+_PORTS = {"http": 80, "https": 443, "ws": 80, "wss": 443, "ftp": 21}
+_URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://([^/?#]*)(.*)", re.DOTALL)
+_AUTHORITY = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[^:\[\]]+)(?::([1-9][0-9]{0,4}))?")
+_LABEL = re.compile(r"(?!-)[a-z0-9_-]{1,63}(?<!-)")
+_NUMBER = re.compile(r"[0-9]+|0x[0-9a-f]*")
+_CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\ud800-\udfff]")
+_SAFE = string.punctuation.translate(str.maketrans("", "", '"<>\\^`{|}'))
+
+
+class Target(NamedTuple):
+    """An URL, read."""
+
+    url: str
+    """Written anew, in ASCII: the scheme and the host in lower case, the host without a dot at its end."""
+    host: str
+    port: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Url:
+    """What an URL argument may be; the tool gets the URL that was checked, written anew.
+
+    Addresses that are not public are refused (loopback, private, link-local with its metadata services, multicast,
+    reserved; also inside IPv6), and so are names that only a local network knows, unless `hosts` lists them.
+    Nobody can see from an URL where a redirect leads: a tool that follows redirects has to ask `check` each time.
+
+    Args:
+        hosts: names and addresses: "example.com" is that host, "*.example.com" any below it, "*" any public one.
+            `None` is "*". Unicode names are compared in their ASCII form (IDNA 2008 with UTS 46).
+        schemes: in lower case.
+        ports: which ones; `None` for any.
+        resolve: look the name up, and refuse it if any of its addresses is not public: `True` for the system's
+            resolver, or a function `(host, port)` that returns addresses. The tool will look it up again, and a
+            hostile name server may then answer something else; only the network can prevent that.
+        private: let through what is not public.
+        max_chars: characters, the longest URL.
+
+    Raises:
+        ValueError: if a host is no host, or a number is out of range.
+    """
+
+    hosts: Collection[str] | None = None
+    schemes: Collection[str] = ("http", "https")
+    ports: Collection[int] | None = None
+    resolve: bool | Resolver = False
+    private: bool = False
+    max_chars: int = 2048
+
+    def __post_init__(self) -> None:
+        for name in ("hosts", "schemes"):
+            if isinstance(getattr(self, name), str):
+                raise TypeError(f"Url({name}=...) takes several: {name}={{{getattr(self, name)!r}}}")
+        if self.max_chars < 1:
+            raise ValueError(f"Url(max_chars=...) must be 1 or more, got {self.max_chars!r}")
+        if self.hosts is not None:
+            object.__setattr__(self, "hosts", frozenset(_pattern(host) for host in self.hosts))
+
+    def check(self, value: object) -> str | None:
+        """The URL, written anew; `None` stays what it is.
+
+        Raises:
+            RefusedError: a ValueError that says why it is not let through.
+        """
+        target = self._target(value)
+        return None if target is None else target.url
+
+    async def acheck(self, value: object) -> str | None:
+        """`check`, and with `resolve` also where the name leads."""
+        target = self._target(value)
+        if target is None:
+            return None
+        if self.resolve is not False and not self.private and literal(target.host) is None:
+            await self._check_addresses(target)
+        return target.url
+
+    def _target(self, value: object) -> Target | None:
+        if value is None:
+            return None
+        if not isinstance(value, str):
+            raise RefusedError("type", "it has to be a text with one URL")
+        if len(value) > self.max_chars:
+            raise RefusedError("size", f"it has {len(value):,} characters, and {self.max_chars:,} are the most")
+        target = read_url(value, self.schemes)
+        self._check_host(target.host)
+        if self.ports is not None and target.port not in self.ports:
+            raise RefusedError("port", f"its port is not allowed, only {sorted(self.ports)}")
+        return target
+
+    def _check_host(self, host: str) -> None:
+        listed = self.hosts is not None and is_listed(host, self.hosts)
+        if listed:
+            return
+        if self.hosts is not None and "*" not in self.hosts:
+            raise RefusedError("host", "its host is not among those that are allowed")
+        if not self.private and not is_public(host):
+            raise RefusedError("address", "its host is not a public one")
+
+    async def _check_addresses(self, target: Target) -> None:
+        resolver = system_resolver if self.resolve is True else self.resolve
+        assert callable(resolver)
+        try:
+            addresses = await resolver(target.host, target.port)
+        except (OSError, UnicodeError):
+            addresses = ()
+        if not addresses:
+            raise RefusedError("resolve", "its host has no address")
+        if not all(is_public_address(ipaddress.ip_address(address.partition("%")[0])) for address in addresses):
+            raise RefusedError("address", "its host has an address that is not public")
+
+
+async def system_resolver(host: str, port: int) -> Collection[str]:
+    """The addresses of a name, as the system knows them.
+
+    Raises:
+        OSError: if it has none.
+    """
+    found = await anyio.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    return {str(entry[4][0]) for entry in found}
+
+
+def read_url(value: str, schemes: Collection[str]) -> Target:
+    """Read an URL strictly.
+
+    Raises:
+        RefusedError: if it is no absolute URL, or one that others might read in another way.
+    """
+    if _CONTROL.search(value):
+        raise RefusedError("whitespace", "it holds a control character, such as a tab or a line break")
+    match = _URL.fullmatch(value)
+    if match is None:
+        raise RefusedError("scheme", f"it has to begin with {' or '.join(f'{name}://' for name in schemes)}")
+    scheme, authority, rest = match[1].lower(), match[2], match[3]
+    if scheme not in schemes:
+        raise RefusedError("scheme", f"its scheme has to be {' or '.join(schemes)}")
+    host, port = _read_authority(authority)
+    written = f"[{host}]" if ":" in host else host
+    if rest.startswith(("?", "#")):
+        rest = f"/{rest}"
+    url = f"{scheme}://{written}{'' if port is None else f':{port}'}{quote(rest, safe=_SAFE)}"
+    return Target(url, host, port or _PORTS.get(scheme, 0))
+
+
+def _read_authority(authority: str) -> tuple[str, int | None]:
+    if "@" in authority:
+        raise RefusedError("userinfo", "it names a user before its host")
+    if "%" in authority or "\\" in authority:
+        raise RefusedError("host", "its host holds a percent sign or a backslash")
+    match = _AUTHORITY.fullmatch(authority)
+    if match is None:
+        raise RefusedError("host", "its host or its port is not written as usual")
+    port = None if match[2] is None else int(match[2])
+    if port is not None and port > 65535:
+        raise RefusedError("port", "there is no such port")
+    return read_host(match[1]), port
+
+
+def read_host(written: str) -> str:
+    """A host in its one form: a name in ASCII and lower case, or an address as `ipaddress` writes it.
+
+    Raises:
+        RefusedError: if it is neither, or an address in a form that only some libraries know.
+    """
+    if written.startswith("["):
+        return str(_read_v6(written[1:-1]))
+    host = _ascii(written).removesuffix(".")
+    labels = host.split(".")
+    if len(host) > 253 or not all(_LABEL.fullmatch(label) for label in labels):
+        raise RefusedError("host", "its host is no name that a host can have")
+    # What ends in a number is an address, to browsers and to the C library: 127.1, 0x7f.1, 2130706433.
+    if not _NUMBER.fullmatch(labels[-1]):
+        return host
+    try:
+        return str(ipaddress.IPv4Address(host))
+    except ValueError:
+        raise RefusedError("address", "its host is a number that is no address in the usual form") from None
+
+
+def _ascii(written: str) -> str:
+    if written.isascii():
+        return written.lower()
+    try:
+        # Longer ones cost much time, and are none.
+        return idna.encode(written[:254], uts46=True).decode().lower()
+    except UnicodeError:
+        raise RefusedError("host", "its host is no name that a host can have") from None
+
+
+def _read_v6(written: str) -> ipaddress.IPv6Address:
+    try:
+        return ipaddress.IPv6Address(written)
+    except ValueError:
+        raise RefusedError("host", "its host is no address") from None
+
+
+def is_listed(host: str, patterns: Collection[str]) -> bool:
+    """Whether a host is among those listed, by its name or by a domain above it."""
+    labels = host.split(".")
+    return host in patterns or any(f"*.{'.'.join(labels[n:])}" in patterns for n in range(1, len(labels)))
+
+
+def _pattern(written: str) -> str:
+    if written == "*":
+        return written
+    below = written.startswith("*.")
+    bare = written[2:] if below else written
+    try:
+        host = read_host(f"[{bare}]" if ":" in bare and not bare.startswith("[") else bare)
+    except RefusedError as refused:
+        raise ValueError(
+            f"Url(hosts=...) takes names such as 'example.com' or '*.example.com', got {written!r}: {refused}"
+        ) from None
+    if below and literal(host) is not None:
+        raise ValueError(f"Url(hosts=...): nothing is below an address, got {written!r}")
+    return f"*.{host}" if below else host

@@ -1,0 +1,221 @@
+"""What a person is asked about a call, which answers there are, and what follows from each."""
+
+import hashlib
+import inspect
+import json
+from collections.abc import Callable, Mapping
+from copy import deepcopy
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal, NotRequired, Union, cast, get_args
+
+from langchain_core.messages import ToolCall, ToolMessage
+from langchain_core.tools import BaseTool
+from langgraph.config import get_config
+from langgraph.errors import GraphInterrupt
+from langgraph.types import interrupt
+from pydantic import BaseModel, Discriminator, WrapValidator
+from pydantic_core import to_jsonable_python
+from typing_extensions import TypedDict
+
+from callboard._call import note
+from callboard._langgraph import answer_is_for
+from callboard.tools._errors import error_message
+from callboard.tools._human import ActionRequest, HumanInterrupt, HumanInterruptConfig
+from callboard.tools._vocabulary import ToolCallRequest
+
+AnswerType = Literal["accept", "edit", "response", "ignore"]
+"""The `type` of a `HumanResponse`."""
+
+ANSWERS: tuple[AnswerType, ...] = get_args(AnswerType)
+FIELDS: dict[AnswerType, str] = {
+    "accept": "allow_accept",
+    "edit": "allow_edit",
+    "response": "allow_respond",
+    "ignore": "allow_ignore",
+}
+"""Which field of a `HumanInterruptConfig` allows an answer."""
+
+Step = tuple[str, ToolCallRequest | ToolMessage]
+"""What was decided, in one word, and what follows: a request to run, or a message in its place."""
+
+
+class ApprovalRequest(HumanInterrupt):
+    """A `HumanInterrupt` that says what its answer will be good for."""
+
+    digest: str
+    """Of the tool's name and the arguments."""
+
+
+class Changed(TypedDict):
+    action: NotRequired[str]
+    args: dict[str, Any]
+
+
+class Accept(TypedDict):
+    type: Literal["accept"]
+    args: NotRequired[Changed | None]
+
+
+class Edit(TypedDict):
+    type: Literal["edit"]
+    args: Changed
+
+
+class Respond(TypedDict):
+    type: Literal["response"]
+    args: str
+
+
+class Ignore(TypedDict):
+    type: Literal["ignore"]
+    args: NotRequired[str | None]
+
+
+_SHAPES: dict[AnswerType, tuple[type, str]] = {
+    "accept": (Accept, '{"type": "accept"}'),
+    "edit": (Edit, '{"type": "edit", "args": {"args": {...}}}'),
+    "response": (Respond, '{"type": "response", "args": "text"}'),
+    "ignore": (Ignore, '{"type": "ignore"}'),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """May this call run?
+
+    Args:
+        request: of the call.
+        tool: that it would run.
+        others: what an edit may change it to, by name.
+        config: which answers are allowed.
+    """
+
+    request: ToolCallRequest
+    tool: BaseTool
+    others: Mapping[str, BaseTool]
+    config: HumanInterruptConfig
+
+    def ask(self, description: str) -> Step:
+        """Interrupt the run, or go on with what was answered.
+
+        Raises:
+            GraphInterrupt: with the question, until it is answered.
+            pydantic.ValidationError: for an answer that is not allowed; the question stays open.
+            ValueError: for an argument of which there is no digest.
+        """
+        value = ApprovalRequest(
+            action_request=deepcopy(self._shown),
+            config=self.config.copy(),
+            description=description,
+            digest=self._digest,
+        )
+        schema: Any = Annotated[self._shape, WrapValidator(self._understood)]
+        step: Step | None = None
+        try:
+            while step is None:  # what is left of questions about other arguments is passed over
+                step = interrupt([value], response_schema=schema)
+        except GraphInterrupt:
+            note("approval_asked")
+            raise
+        return step
+
+    @property
+    def _shown(self) -> ActionRequest:
+        return ActionRequest(action=self.tool.name, args=self.request.tool_call["args"])
+
+    @property
+    def _digest(self) -> str:
+        return digest_of(self.tool.name, self.request.tool_call["args"])
+
+    @property
+    def _allowed(self) -> list[AnswerType]:
+        return [answer for answer, field in FIELDS.items() if self.config.get(field)]
+
+    @property
+    def _shape(self) -> Any:
+        """The type of an answer; a client shows it as a form."""
+        shapes = tuple(_SHAPES[answer][0] for answer in self._allowed)
+        return shapes[0] if len(shapes) == 1 else Annotated[Union[shapes], Discriminator("type")]  # noqa: UP007
+
+    def _understood(self, answer: Any, check: Callable[[Any], Any]) -> Step | None:
+        """What follows from an answer; `None` if its question was about other arguments.
+
+        Raises:
+            ValueError: if it is not allowed.
+        """
+        if not answer_is_for(self._digest, get_config()):
+            return None
+        if isinstance(answer, (list, tuple)) and len(answer) == 1:
+            (answer,) = answer
+        if not isinstance(answer, Mapping) or answer.get("type") not in self._allowed:
+            forms = " or ".join(_SHAPES[one][1] for one in self._allowed)
+            raise ValueError(f"Answer with {forms}; got {answer!r}")
+        response = check(answer)
+        return self._step(response["type"], response.get("args"))
+
+    def _step(self, answer: AnswerType, args: Any) -> Step:
+        if answer == "accept":
+            return "approved", self._accepted(args)
+        if answer == "edit":
+            return "edited", self._edited(args)
+        call = self.request.tool_call
+        if answer == "response":
+            return "answered", ToolMessage(content=args, name=call["name"], tool_call_id=call["id"])
+        return "declined", error_message(_declined(call, args), call)
+
+    def _accepted(self, shown: Changed | None) -> ToolCallRequest:
+        if shown is not None and {**self._shown, **shown} != self._shown:
+            raise ValueError('"accept" runs the call as it was shown; to change it, answer with "edit"')
+        return self.request
+
+    def _edited(self, changed: Changed) -> ToolCallRequest:
+        name, args = changed.get("action", self.tool.name), changed["args"]
+        tool = self.tool if name == self.tool.name else self.others.get(name)
+        if tool is None:
+            known = sorted({self.tool.name, *self.others})
+            raise ValueError(f"The call cannot be changed to one of {name!r}, only to one of {known}")
+        _check_arguments(tool, args)
+        call = cast("ToolCall", {**self.request.tool_call, "name": name, "args": args})
+        return self.request.override(tool_call=call, tool=tool)
+
+
+def _declined(call: ToolCall, reason: str | None) -> str:
+    """In LangChain's words, which models have read before."""
+    if reason:
+        return f"User rejected the tool call for `{call['name']}` with reason: {reason}"
+    return (
+        f"User rejected the tool call for `{call['name']}` with id {call['id']}. The tool was not executed. "
+        "Do not retry this tool call unless the user explicitly requests it."
+    )
+
+
+def _check_arguments(tool: BaseTool, args: Mapping[str, Any]) -> None:
+    """Tell the person, and not the model, that arguments do not fit."""
+    schema = tool.tool_call_schema
+    if not inspect.isclass(schema) or not issubclass(schema, BaseModel):
+        return  # a JSON schema, which nobody checks
+    try:
+        schema.model_validate(args)
+    except Exception as error:
+        raise ValueError(f"The arguments do not fit {tool.name!r}: {error}") from error
+
+
+def digest_of(name: str, args: Mapping[str, Any]) -> str:
+    """SHA-256, in hex, over the JSON of a call: keys sorted, no spaces, ASCII.
+
+    What is not JSON counts as what pydantic makes of it; a set counts sorted.
+
+    Raises:
+        ValueError: for an argument of which there is no JSON: whether it has changed, nobody could say.
+    """
+    return hashlib.sha256(_canonical({"name": name, "args": args}).encode()).hexdigest()
+
+
+def _canonical(value: object) -> str:
+    return json.dumps(value, sort_keys=True, separators=(",", ":"), default=_as_json)
+
+
+def _as_json(value: object) -> Any:
+    if isinstance(value, (set, frozenset)):
+        return sorted(value, key=_canonical)
+    return to_jsonable_python(value)

@@ -1,0 +1,136 @@
+"""Exceptions without secrets: cleared in place where that is enough, so that their types stay."""
+
+import inspect
+from collections.abc import Iterator
+from contextlib import suppress
+from typing import Any
+
+from callboard.exceptions import CallboardError, CallsInterrupted
+from callboard.middleware._redact_values import Named, Text, Walk
+
+_DEEPEST = 32
+"""Causes of causes, and groups in groups, that are read; of what is behind them only the types are kept."""
+
+_IDENTITY = frozenset(("tool", "call_id", "tool_call_id"))
+
+
+class RedactedError(CallboardError):
+    """Stands for an error whose own text could not be cleared of secrets.
+
+    `original` is the name of its type. The text, with tokens for secrets, is its `args[0]`.
+    """
+
+    def __init__(self, original: str, text: str) -> None:
+        self.original = original
+        super().__init__(f"{original}: {text}" if text else original)
+
+
+class Clearing:
+    """Takes secrets out of exceptions, and out of what they hang on to.
+
+    Args:
+        text: from a text to one without secrets.
+        named: the same for a text with a name.
+    """
+
+    def __init__(self, text: Text, named: Named) -> None:
+        self._text = text
+        self._named = named
+        self._done: dict[int, BaseException] = {}
+        self._depth = 0
+
+    def of(self, error: BaseException) -> BaseException:
+        """The error, or what stands for it if `str` or `repr` of it show secrets all the same."""
+        if id(error) in self._done:
+            return self._done[id(error)]
+        if self._depth == _DEEPEST:
+            return RedactedError(type(error).__qualname__, "")
+        self._done[id(error)] = error
+        self._depth += 1
+        try:
+            self._done[id(error)] = cleared = self._cleared(error)
+        finally:
+            self._depth -= 1
+        return cleared
+
+    def copy(self, error: BaseException) -> BaseException:
+        """The error, or what stands for it if it shows secrets; for one that is not on its way, but somebody's."""
+        return error if self._is_clear(error) else self._stand_in(error)
+
+    def control_flow(self, error: Exception) -> None:
+        """Clear the questions or the command that control flow carries; it stays itself."""
+        error.args = self._walk(error.args)
+        if isinstance(error, CallsInterrupted):
+            error.interrupts = error.args[0]
+
+    def _walk(self, value: Any) -> Any:
+        # Made anew, because one that is kept would lead back here, and from here to the errors.
+        return Walk(self._text, self._named, self.of)(value)
+
+    def _cleared(self, error: BaseException) -> BaseException:
+        if isinstance(error, BaseExceptionGroup):
+            cleared = self._group(error)
+        else:
+            self._in_place(error)
+            cleared = error if self._is_clear(error) else self._stand_in(error)
+        if cleared is not error:
+            cleared.__traceback__ = error.__traceback__
+            for note in getattr(error, "__notes__", ()):
+                cleared.add_note(self._text(str(note)))
+        self._chain(error, cleared)
+        return cleared
+
+    def _in_place(self, error: BaseException) -> None:
+        error.args = self._walk(error.args)
+        for name, value in vars(error).items():
+            if name not in _IDENTITY:
+                vars(error)[name] = self._walk(value)
+        for name in _slots(type(error)):
+            with suppress(Exception):  # unset, or read only; whether it shows is asked next
+                value = getattr(error, name)
+                if (new := self._walk(value)) is not value:
+                    setattr(error, name, new)
+
+    def _is_clear(self, error: BaseException) -> bool:
+        return all(self._text(text) == text for text in _texts(error))
+
+    def _stand_in(self, error: BaseException) -> RedactedError:
+        return RedactedError(type(error).__qualname__, self._text(next(_texts(error), "")))
+
+    def _group(self, group: BaseExceptionGroup[Any]) -> BaseException:
+        members = [self.of(error) for error in group.exceptions]
+        message = self._text(group.message)
+        if message != group.message:
+            return BaseExceptionGroup(message, members)
+        self._in_place_but_args(group)
+        same = all(new is old for new, old in zip(members, group.exceptions, strict=True))
+        return group if same else group.derive(members)
+
+    def _in_place_but_args(self, group: BaseExceptionGroup[Any]) -> None:
+        for name, value in vars(group).items():
+            vars(group)[name] = self._walk(value)
+
+    def _chain(self, error: BaseException, cleared: BaseException) -> None:
+        cause, context, hidden = error.__cause__, error.__context__, error.__suppress_context__
+        cleared.__cause__ = None if cause is None else self.of(cause)
+        cleared.__context__ = None if context is None else self.of(context)
+        cleared.__suppress_context__ = hidden
+
+
+def _texts(error: BaseException) -> Iterator[str]:
+    """What an exception shows of itself."""
+    for show in (str, repr):
+        try:
+            yield show(error)
+        except Exception:  # noqa: S112 (then nobody can read it either)
+            continue
+
+
+def _slots(kind: type) -> Iterator[str]:
+    """Attributes that are not in `__dict__`: the `filename` of an OSError, `__slots__`."""
+    for base in kind.__mro__:
+        if base in (BaseException, object):
+            continue
+        for name, value in vars(base).items():
+            if (inspect.ismemberdescriptor(value) or inspect.isgetsetdescriptor(value)) and not name.startswith("__"):
+                yield name

@@ -1,0 +1,181 @@
+"""JSON Schema, read as far as it says what a value was to be.
+
+Types, choices, properties, items, references and combinations; patterns, ranges and formats are no help in
+finding out what somebody meant.
+"""
+
+from collections.abc import Mapping
+from functools import reduce
+from typing import Any, cast
+
+Path = tuple[str | int, ...]
+Schema = Mapping[str, Any]
+
+_MAX_REFS = 8
+
+
+class Shape:
+    """A JSON schema, read as far as it says what a value was to be.
+
+    Args:
+        document: the schema of an object.
+        hidden: properties of it that do not exist for the model.
+    """
+
+    def __init__(self, document: Schema, hidden: frozenset[str] = frozenset()) -> None:
+        self._document = document
+        # By identity; the schema is kept beside its alternatives, so that no other takes its place in memory.
+        self._seen: dict[int, tuple[object, list[Schema]]] = {}
+        found = self.alternatives(document)
+        self.root: Schema = _without(found[0], hidden) if len(found) == 1 else document
+
+    def alternatives(self, schema: object) -> list[Schema]:
+        """The schemas of which a value has to satisfy one, references and combinations resolved."""
+        known = self._seen.get(id(schema))
+        if known is None:
+            known = self._seen[id(schema)] = (schema, self._resolved(schema, 0))
+        return known[1]
+
+    def _resolved(self, schema: object, depth: int) -> list[Schema]:
+        if not isinstance(schema, Mapping) or depth > _MAX_REFS:
+            return [{}] if schema is True else []
+        for word in ("$ref", "allOf", "anyOf", "oneOf"):
+            if word in schema:
+                rest = {key: value for key, value in schema.items() if key != word}
+                return [
+                    one for part in self._parts(word, schema[word], rest) for one in self._resolved(part, depth + 1)
+                ]
+        return [schema]
+
+    def _parts(self, word: str, value: Any, rest: Schema) -> list[Schema]:
+        if word == "$ref":
+            return [_merged(self._target(value), rest)]
+        if word == "allOf":
+            return [reduce(_merged, (self._target(part.get("$ref", part)) for part in value), rest)]
+        return [_merged(rest, part) for part in value if isinstance(part, Mapping)]
+
+    def _target(self, reference: Any) -> Schema:
+        if not isinstance(reference, str):
+            return cast("Schema", reference)
+        here: Any = self._document if reference.startswith("#") else {}
+        for key in reference.split("/")[1:]:
+            here = here.get(key.replace("~1", "/").replace("~0", "~"), {}) if isinstance(here, Mapping) else {}
+        return cast("Schema", here)
+
+    def along(self, path: Path) -> list[list[Schema]]:
+        """The alternatives at every step of a path, those of the root first."""
+        steps = [self.alternatives(self.root)]
+        for key in path:
+            around = [schema for schema in steps[-1] if has_type({} if isinstance(key, str) else [], schema)]
+            found = [one for schema in around for one in self.alternatives(_inner(schema, key))]
+            steps.append(list({id(one): one for one in found}.values()))
+        return steps
+
+    def faults(self, value: object) -> list[Path]:
+        """Where a value breaks the schema: types, choices, what is missing and what is forbidden."""
+        return self._faults(value, self.root, ())
+
+    def _faults(self, value: object, schema: object, path: Path) -> list[Path]:
+        alternatives = self.alternatives(schema)
+        found: list[Path] = []
+        # Who wrote an object did not mean the null that it might have been.
+        for one in [one for one in alternatives if has_type(value, one)] or alternatives:
+            broken = self._broken(value, one, path)
+            if not broken:
+                return []
+            found += broken
+        return found or [path]
+
+    def _broken(self, value: Any, schema: Schema, path: Path) -> list[Path]:
+        choices = choices_of(schema)
+        if not has_type(value, schema):
+            return [path]
+        if choices is not None and not any(_equal(value, choice) for choice in choices):
+            return [path]
+        found: list[Path] = []
+        if isinstance(value, dict):
+            if not value.keys() >= set(schema.get("required", ())):
+                found.append(path)
+            for key in value:
+                found += self._broken_inside(value, key, schema, path)
+        elif isinstance(value, list):
+            for index in range(len(value)):
+                found += self._broken_inside(value, index, schema, path)
+        return found
+
+    def _broken_inside(self, value: Any, key: Any, schema: Schema, path: Path) -> list[Path]:
+        inner = _inner(schema, key)
+        if inner is None or inner is False:
+            return [path]
+        return [] if inner is True else self._faults(value[key], inner, (*path, key))
+
+
+def _without(schema: Schema, names: frozenset[str]) -> Schema:
+    properties = {name: one for name, one in schema.get("properties", {}).items() if name not in names}
+    required = [name for name in schema.get("required", ()) if name not in names]
+    return {**schema, "properties": properties, "required": required}
+
+
+def _merged(one: Schema, other: Schema) -> Schema:
+    both = {**one, **other}
+    if "properties" in one and "properties" in other:
+        both["properties"] = {**one["properties"], **other["properties"]}
+    if "required" in one and "required" in other:
+        both["required"] = [*one["required"], *other["required"]]
+    return both
+
+
+def _inner(schema: Schema, key: str | int) -> object:
+    """The schema of a property or an item; a bool where any is allowed, or none."""
+    if isinstance(key, str):
+        open_ended = True if "patternProperties" in schema else schema.get("additionalProperties", True)
+        return schema.get("properties", {}).get(key, open_ended)
+    items = schema.get("items", True)
+    first = items if isinstance(items, list) else schema.get("prefixItems", ())
+    rest = schema.get("additionalItems", True) if isinstance(items, list) else items
+    return first[key] if key < len(first) else rest
+
+
+_TYPES: Mapping[str, tuple[type, ...]] = {
+    "string": (str,),
+    "number": (int, float),
+    "integer": (int,),
+    "boolean": (bool,),
+    "null": (type(None),),
+    "array": (list,),
+    "object": (dict,),
+}
+
+
+def types_of(schema: Schema) -> set[str]:
+    """The JSON types that a schema asks for; none if it does not care."""
+    given = schema.get("type")
+    if given is not None:
+        return set(given) if isinstance(given, list) else {given}
+    return {name for value in choices_of(schema) or () for name in _TYPES if is_type(value, name)}
+
+
+def choices_of(schema: Schema) -> list[Any] | None:
+    """The values of an enum, if it is one."""
+    if "const" in schema:
+        return [schema["const"]]
+    choices = schema.get("enum")
+    return choices if isinstance(choices, list) else None
+
+
+def has_type(value: object, schema: Schema) -> bool:
+    types = types_of(schema)
+    return not types or any(is_type(value, name) for name in types)
+
+
+def is_type(value: object, name: str) -> bool:
+    """Whether a value is of a JSON type; one that nobody knows is everybody's."""
+    if isinstance(value, bool) and name in ("number", "integer"):
+        return False
+    if name == "integer" and isinstance(value, float):
+        return value.is_integer()
+    return isinstance(value, _TYPES.get(name, (object,)))
+
+
+def _equal(one: object, other: object) -> bool:
+    return isinstance(one, bool) is isinstance(other, bool) and one == other

@@ -1,0 +1,251 @@
+"""`Sanitize`: no argument reaches a tool unchecked, and no result a model."""
+
+import inspect
+import weakref
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from langchain_core.messages import ToolCall, ToolMessage
+from langchain_core.tools import BaseTool
+from pydantic import AliasChoices, BaseModel, ValidationError
+
+from callboard._call import current_call, note
+from callboard.exceptions import CallError
+from callboard.middleware._hosts import Url
+from callboard.middleware._paths import PathIn
+from callboard.middleware._text import RefusedError, Text, shortened, shown, strip_invisible
+from callboard.middleware._untrusted import Cleaning, Output, Results
+from callboard.middleware._walk import Due, Refused, Rule, Rules, Walk, dotted, parts_of
+from callboard.tools._errors import (
+    ErrorHandling,
+    ErrorPolicy,
+    error_message,
+    is_control_flow,
+    only_invalid_arguments,
+)
+from callboard.tools._inject import injected_args
+from callboard.tools._vocabulary import ToolCallRequest
+
+_TOLD = 10
+"""Refused arguments that one message tells of."""
+_DEEPEST = 100
+
+
+class Sanitize:
+    """Checks and cleans what the model writes, before the tool runs, and what the tool brings in, before it is read.
+
+    An argument that is refused ends the call with an error message that says which one and why; the tool does not
+    run. Injected arguments are not the model's, and stay as they are. Lists and mappings are walked through, keys
+    included. Put it outside of the links that store, repeat or ask about a call.
+
+    Args:
+        arguments: rules by the name of the argument, for all tools: a `Url`, a `PathIn`, a `Text`, or a function
+            that takes the value and returns it, or another to use instead; it raises ValueError with the reason
+            to refuse it. `files[].path` is the `path` of every item of `files`; `headers.*` is everything in
+            `headers`. Functions run in the event loop, after the texts in their value have been cleaned.
+        tools: the same by the name of the tool; they go before `arguments`.
+        text: for every text that has no `Text`, `Url` or `PathIn` of its own, and for keys.
+        max_depth: how deep lists and mappings may be nested, 1 to 100.
+        max_size: characters of all texts and keys of a call, and one for each value.
+        results: what is done to results; `None` to leave them as they are.
+        handle_tool_errors: which errors of tools become messages here, cleaned as results are; as for `ToolNode`.
+            Errors that go on are judged by the node, outside of all links, and nobody cleans their texts.
+
+    Raises:
+        ValueError: for a number out of range.
+        TypeError: for a rule that is none.
+    """
+
+    def __init__(
+        self,
+        arguments: Mapping[str, Rule] | None = None,
+        *,
+        tools: Mapping[str, Mapping[str, Rule]] | None = None,
+        text: Text | None = None,
+        max_depth: int = 32,
+        max_size: int = 250_000,
+        results: Results | None = Results(),  # noqa: B008 (frozen)
+        handle_tool_errors: ErrorHandling = only_invalid_arguments,
+    ) -> None:
+        if not 1 <= max_depth <= _DEEPEST:
+            raise ValueError(f"Sanitize(max_depth=...) must be 1 to {_DEEPEST}, got {max_depth!r}")
+        if max_size < 1:
+            raise ValueError(f"Sanitize(max_size=...) must be 1 or more, got {max_size!r}")
+        self._for_all = _checked("arguments", arguments or {})
+        self._for_tool = {name: _checked(f"tools[{name!r}]", rules) for name, rules in (tools or {}).items()}
+        self._text = text or Text()
+        self._max_depth = max_depth
+        self._max_size = max_size
+        self._results = results
+        self._errors = ErrorPolicy(handle_tool_errors)
+        self._known: dict[int, _Known] = {}
+
+    async def awrap_tool_call(
+        self, request: ToolCallRequest, call_next: Callable[[ToolCallRequest], Awaitable[Output]]
+    ) -> Output:
+        """Check the arguments, run the call with clean ones, clean the result."""
+        walk, arguments = self._walk(request)
+        for due in walk.due:
+            if not walk.is_refused(due.place):
+                await _settle(due, walk)
+        if walk.refused:
+            return _refusal(request, walk.refused)
+        if walk.cleaned:
+            note("sanitized", arguments=sorted(walk.cleaned))
+        if walk.cleaned or walk.due:
+            request = request.override(tool_call={**request.tool_call, "args": arguments})
+        try:
+            output = await call_next(request)
+        except Exception as error:
+            message = self._message_for(error, request.tool_call)
+            if message is None:
+                raise
+            output = message
+        return output if self._results is None else self._cleaned(output, request, self._results)
+
+    def _walk(self, request: ToolCallRequest) -> tuple[Walk, dict[str, Any]]:
+        known = self._about(request.tool_call["name"], request.tool)
+        walk = Walk(
+            rules=known.rules,
+            text=self._text,
+            max_depth=self._max_depth,
+            max_size=self._max_size,
+            skip=known.injected,
+        )
+        return walk, walk.arguments(request.tool_call["args"])
+
+    def _message_for(self, error: Exception, call: ToolCall) -> ToolMessage | None:
+        """The message for an error that is handled here, or `None` if it goes on."""
+        content = None if isinstance(error, CallError) else self._errors.content(error)
+        if content is None:
+            return None
+        running = current_call.get()
+        if running is not None:
+            running.handled = error
+        return error_message(content, call, error)
+
+    def _cleaned(self, output: Output, request: ToolCallRequest, rules: Results) -> Output:
+        call = request.tool_call
+        cleaning = Cleaning(rules, call["id"], rules.is_fenced(request.tool, call["name"]))
+        clean = cleaning.output(output)
+        if cleaning.done:
+            note("sanitized", result=sorted(cleaning.done))
+        return clean
+
+    def _about(self, name: str, tool: BaseTool | None) -> "_Known":
+        """What does not change from call to call; a tool's annotations take time to read."""
+        if tool is None:
+            return _Known(None, self._rules_of(name, {}), frozenset())
+        known = self._known.get(id(tool))
+        if known is None or known.tool is None or known.tool() is not tool:
+            here = weakref.ref(tool, partial(self._forget, id(tool)))
+            spelled = _spellings(tool)
+            _check_names(tool, spelled, self._for_tool.get(tool.name, {}))
+            injected = injected_args(tool)
+            known = _Known(here, self._rules_of(tool.name, spelled), injected.names | injected.forbidden)
+            self._known[id(tool)] = known
+        return known
+
+    def _forget(self, key: int, _: object) -> None:
+        self._known.pop(key, None)
+
+    def _rules_of(self, name: str, spelled: Mapping[str, str]) -> Rules:
+        return Rules({**self._for_all, **self._for_tool.get(name, {})}, spelled)
+
+
+@dataclass(frozen=True, slots=True)
+class _Known:
+    """What there is to know of a tool."""
+
+    tool: "weakref.ref[BaseTool] | None"
+    rules: Rules
+    injected: frozenset[str]
+
+
+def _checked(where: str, rules: Mapping[str, Rule]) -> Mapping[str, Rule]:
+    for name, rule in rules.items():
+        if isinstance(rule, (Text, Url, PathIn)):
+            continue
+        if not _is_plain_function(rule):
+            raise TypeError(
+                f"Sanitize({where}: {name!r}) takes a Url(...), a PathIn(...), a Text(...) or a plain function of "
+                f"the value, got {rule!r}"
+            )
+    return dict(rules)
+
+
+def _is_plain_function(given: Any) -> bool:
+    return callable(given) and not inspect.isclass(given) and not inspect.iscoroutinefunction(given)
+
+
+def _schema(tool: BaseTool) -> type[BaseModel] | None:
+    schema: object = tool.args_schema
+    return schema if isinstance(schema, type) and issubclass(schema, BaseModel) else None
+
+
+def _spellings(tool: BaseTool) -> dict[str, str]:
+    """The name of each argument by all the names that its schema reads it from, its own among them."""
+    schema = _schema(tool)
+    spelled: dict[str, str] = {}
+    for name, field in schema.model_fields.items() if schema else ():
+        choices = field.validation_alias
+        others = choices.choices if isinstance(choices, AliasChoices) else [choices]
+        spelled |= {other: name for other in (name, *others, field.alias) if isinstance(other, str)}
+    return spelled
+
+
+def _check_names(tool: BaseTool, spelled: Mapping[str, str], rules: Mapping[str, Rule]) -> None:
+    """Raise for a rule that would never apply, and leave an argument without one."""
+    schema = _schema(tool)
+    if schema is None or schema.model_config.get("extra") == "allow":
+        return
+    for name in rules:
+        if parts_of(name)[0] not in {*spelled, "*"}:
+            raise ValueError(
+                f"Sanitize(tools={{{tool.name!r}: ...}}) has a rule for {name!r}; the tool takes {sorted(spelled)}"
+            )
+
+
+async def _settle(due: Due, walk: Walk) -> None:
+    """Make a check, and put what comes of it where the value was."""
+    before = due.into[due.key]
+    try:
+        after = due.rule(before) if not isinstance(due.rule, (Url, PathIn)) else await due.rule.acheck(before)
+    except Exception as error:
+        if is_control_flow(error):
+            raise
+        walk.refuse(due.place, _reason(error, due.rule))
+        return
+    if after is not before and not (isinstance(before, str) and before == after):
+        walk.cleaned.add(dotted(due.place[:1]))
+    due.into[due.key] = after
+
+
+def _reason(error: Exception, rule: object) -> RefusedError:
+    """Why a check refused a value; one that stumbled over it has not let it through."""
+    if isinstance(error, RefusedError):
+        return error
+    name = getattr(rule, "__name__", type(rule).__name__)
+    if isinstance(error, ValidationError):  # whose text has the value in it
+        reason = "; ".join(detail["msg"] for detail in error.errors())
+    else:
+        reason = str(error) if isinstance(error, ValueError) else f"the check ended with {type(error).__name__}"
+    return RefusedError(name, shortened(" ".join(strip_invisible(reason).split()), 300))
+
+
+def _refusal(request: ToolCallRequest, refused: list[Refused]) -> ToolMessage:
+    call = request.tool_call
+    for one in refused[:_TOLD]:
+        note("refused", argument=dotted(one.place[:1]), rule=one.error.rule)
+    name = call["name"] if request.tool is not None else shown(call["name"])
+    lines = [f"- {_described(one)}: {one.error.reason}" for one in refused[:_TOLD]]
+    if len(refused) > _TOLD:
+        lines.append(f"- and {len(refused) - _TOLD} more")
+    text = f"The tool {name} was not run, because of its arguments:\n" + "\n".join(lines)
+    return error_message(f"{text}\nChange them and call it again, or go on without it.", call)
+
+
+def _described(refused: Refused) -> str:
+    return f"argument {dotted(refused.place)}" if refused.place else "the arguments"

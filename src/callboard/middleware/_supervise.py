@@ -1,0 +1,276 @@
+"""`Supervise`: our supervision around the tool calls of LangChain's own agent."""
+
+import warnings
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, cast
+
+from langchain_core.messages import AIMessage, ToolMessage
+from langchain_core.tools import BaseTool
+from langgraph.types import Command
+from pydantic import ValidationError
+
+from callboard._attempt import Attempt
+from callboard._bridge import run_from_sync
+from callboard._call import Batch, SupervisedCall, note, surroundings
+from callboard._limits import NoKeyError
+from callboard._time import DEFAULT_GRACE
+from callboard._types import CallPolicy, Limit, Statistics
+from callboard.exceptions import CallboardWarning
+from callboard.middleware._chain import CallNext, Link, chain_of, tools_of
+from callboard.tools._errors import (
+    ErrorHandling,
+    ErrorPolicy,
+    error_message,
+    is_control_flow,
+    only_invalid_arguments,
+    raise_invalid_arguments,
+)
+from callboard.tools._inject import inject
+from callboard.tools._invoke import check_arguments
+from callboard.tools._plan import Plan, plan_for
+from callboard.tools._supervision import Supervision, unknown_policy
+from callboard.tools._vocabulary import ToolCallRequest, ToolInvocationError
+
+try:
+    from langchain.agents.middleware import AgentMiddleware
+except ImportError as error:
+    raise ImportError("Supervise is for LangChain's create_agent: pip install 'callboard[langchain]'") from error
+
+Output = ToolMessage | Command[Any]
+
+
+class Supervise(AgentMiddleware[Any, Any, Any]):
+    """Gives the tool calls of `langchain.agents.create_agent` timeouts, limits, budgets, links and spans.
+
+    `create_agent(model, tools, middleware=[Supervise(timeout=30.0)])`. The agent, its graph and the execution
+    of its tools stay LangChain's, and so stays its event loop: asyncio. Each call is a supervised one;
+    limits hold for all calls of this object together, in every run, thread and event loop. Middleware that
+    stands before it in the agent's list is outside, what stands after it is part of an attempt.
+
+    A call that has its message already, because a person rejected it or a hook said `jump_to="tools"`, does
+    not run: its message is its result.
+
+    Args:
+        timeout: seconds for one attempt of every tool whose policy says nothing else.
+        limit: for all calls together.
+        policies: by tool name; a name that no tool of the agent has is warned of at the first call.
+        middleware: links around each call, the first outermost, as in `ToolNode`. What they have in `tools`
+            are tools of the agent too.
+        grace: seconds of clean-up after a cancel.
+        handle_tool_errors: as in `ToolNode`. By default a timeout, a rejection or a spent budget becomes a
+            message, and every other error is raised.
+
+    Raises:
+        ValueError: for a number out of range.
+        TypeError: for a link or an option of the wrong kind.
+    """
+
+    def __init__(
+        self,
+        *,
+        timeout: float | None = None,
+        limit: Limit | None = None,
+        policies: Mapping[str, CallPolicy] | None = None,
+        middleware: Sequence[object] = (),
+        grace: float = DEFAULT_GRACE,
+        handle_tool_errors: ErrorHandling = only_invalid_arguments,
+    ) -> None:
+        super().__init__()
+        self.tools = tools_of(middleware)
+        self._setup = _Setup(
+            Supervision("Supervise", "the agent", timeout=timeout, limit=limit, policies=policies, grace=grace),
+            chain_of(middleware, None),
+            ErrorPolicy(handle_tool_errors),
+            {},
+        )
+        self._names_are_checked = False
+
+    def statistics(self) -> Statistics:
+        """How many calls run and wait now, and how many threads outlived theirs."""
+        return self._setup.supervision.statistics()
+
+    async def awrap_tool_call(
+        self, request: ToolCallRequest, handler: Callable[[ToolCallRequest], Awaitable[Output]]
+    ) -> Output:
+        """Supervise a call of an agent that runs async."""
+
+        async def body(attempt: Attempt, request: ToolCallRequest) -> Output:
+            tool = self._setup.sync_tool(request)
+            return await handler(request if tool is None else request.override(tool=_in_thread(tool, attempt)))
+
+        return await self._supervise(request, _Door(body, lambda request: self._setup.sync_tool(request) is not None))
+
+    def wrap_tool_call(self, request: ToolCallRequest, handler: Callable[[ToolCallRequest], Output]) -> Output:
+        """Supervise a call of an agent that runs sync; the rest of the agent's middleware runs in a worker thread."""
+
+        async def body(attempt: Attempt, request: ToolCallRequest) -> Output:
+            return await attempt.run_in_thread(partial(handler, request))
+
+        return run_from_sync(partial(self._supervise, request, _Door(body, lambda _: True)))
+
+    async def _supervise(self, request: ToolCallRequest, door: "_Door") -> Output:
+        self._warn_of_unknown_names(request)
+        run = _Run(self._setup, request, door)
+        call: SupervisedCall[Output] = SupervisedCall(
+            *self._setup.supervision.terms(request.tool_call), run, surroundings()
+        )
+        await Batch([call], on_error="cancel").run()
+        return cast("Output", call.result)
+
+    def _warn_of_unknown_names(self, request: ToolCallRequest) -> None:
+        if self._names_are_checked:
+            return
+        self._names_are_checked = True
+        # Not an error: a tool that the agent does not know may be brought by other middleware.
+        known = {request.tool_call["name"], *(tool.name for tool in request.runtime.tools)}
+        if unknown := unknown_policy(self._setup.supervision.policies, known):
+            warnings.warn(unknown, CallboardWarning, stacklevel=2)
+
+
+@dataclass(frozen=True, slots=True)
+class _Setup:
+    """What a `Supervise` was built with, ready to use."""
+
+    supervision: Supervision
+    link: Link | None
+    errors: ErrorPolicy
+    plans: dict[str, Plan]
+
+    def plan(self, tool: BaseTool) -> Plan:
+        plan = self.plans.get(tool.name)
+        if plan is None or plan.tool is not tool or not plan.holds():
+            plan = self.plans[tool.name] = plan_for(tool)
+        return plan
+
+    def sync_tool(self, request: ToolCallRequest) -> BaseTool | None:
+        """The tool of a request, if it needs a thread."""
+        tool = request.tool
+        return tool if tool is not None and self.plan(tool).kind == "sync" else None
+
+
+@dataclass(frozen=True, slots=True)
+class _Door:
+    """How the agent executes a request: from its event loop, or from a thread."""
+
+    body: Callable[[Attempt, ToolCallRequest], Coroutine[Any, Any, Output]]
+    takes_thread: Callable[[ToolCallRequest], bool]
+
+
+class _Run:
+    """One call on its way through the links to what the agent does with it."""
+
+    __slots__ = ("_door", "_request", "_setup", "_supervised")
+
+    _supervised: SupervisedCall[Output]
+
+    def __init__(self, setup: _Setup, request: ToolCallRequest, door: _Door) -> None:
+        self._setup = setup
+        self._request = request
+        self._door = door
+
+    async def __call__(self, supervised: SupervisedCall[Output]) -> Output:
+        self._supervised = supervised
+        setup = self._setup
+        return await setup.supervision.run(supervised, self._answer, setup.errors.after_middleware)
+
+    async def _answer(self) -> Output:
+        answer = _answer_in(self._request)
+        if answer is not None:
+            note("answered")
+            return answer
+        link = self._setup.link
+        return await (self._attempt(self._request) if link is None else _through(link, self._request, self._attempt))
+
+    async def _attempt(self, request: ToolCallRequest) -> Output:
+        supervision, door = self._setup.supervision, self._door
+        threads = supervision.threads if door.takes_thread(request) else None
+        terms = None if request is self._request else supervision.terms(request.tool_call)
+        try:
+            return await self._supervised.attempt(threads, door.body, request, terms=terms)
+        except NoKeyError as error:
+            return self._without_key(error, request)
+
+    def _without_key(self, error: NoKeyError, request: ToolCallRequest) -> ToolMessage:
+        """A key function failed; over arguments that are wrong, perhaps, and they are the model's affair."""
+        call, tool = request.tool_call, request.tool
+        try:
+            if tool is not None:
+                _check_arguments(self._setup.plan(tool), request)
+        except ToolInvocationError as invalid:
+            content = self._setup.errors.invalid_arguments(invalid)
+            if content is None:
+                raise
+            self._supervised.handled = invalid
+            return error_message(content, call, invalid)
+        raise error.__cause__ or error from None
+
+
+def _check_arguments(plan: Plan, request: ToolCallRequest) -> None:
+    call = request.tool_call
+    try:
+        check_arguments(plan, inject(call, plan.injected, request.runtime, "messages"))
+    except ValidationError as invalid:
+        raise_invalid_arguments(invalid, call, plan.injected.names)
+
+
+def _answer_in(request: ToolCallRequest) -> ToolMessage | None:
+    """The message that a call has already; an older one with its id answers another call."""
+    call_id = request.tool_call["id"]
+    state: Any = request.state
+    messages: Any = state.get("messages") if isinstance(state, dict) else getattr(state, "messages", None)
+    for message in reversed(messages or []):
+        if isinstance(message, ToolMessage) and message.tool_call_id == call_id:
+            return message
+        if isinstance(message, AIMessage) and any(call["id"] == call_id for call in message.tool_calls):
+            return None
+    return None
+
+
+def _in_thread(tool: BaseTool, attempt: Attempt) -> BaseTool:
+    """A sync tool whose `ainvoke` takes the attempt's thread.
+
+    LangChain would take one of the event loop's, which nobody counts, and which outlives a timeout unseen.
+    """
+
+    async def ainvoke(*args: Any, **kwargs: Any) -> Any:
+        return await attempt.run_in_thread(partial(tool.invoke, *args, **kwargs))
+
+    copy = tool.model_copy()
+    object.__setattr__(copy, "ainvoke", ainvoke)
+    return copy
+
+
+class _Protected:
+    """What a link calls next; remembers the control flow that came from there."""
+
+    __slots__ = ("_call_next", "signal")
+
+    def __init__(self, call_next: CallNext) -> None:
+        self._call_next = call_next
+        self.signal: Exception | None = None
+
+    async def __call__(self, request: ToolCallRequest) -> Output:
+        if self.signal is not None:
+            raise self.signal
+        try:
+            return cast("Output", await self._call_next(request))
+        except Exception as error:
+            if is_control_flow(error):
+                self.signal = error
+            raise
+
+
+async def _through(link: Link, request: ToolCallRequest, call_next: CallNext) -> Output:
+    """What a link answers. Control flow from below goes through, whatever the link makes of it."""
+    protected = _Protected(call_next)
+    output: object = None
+    try:
+        output = await link(request, protected)
+    except Exception:
+        if protected.signal is None:
+            raise
+    if protected.signal is not None:
+        raise protected.signal
+    return cast("Output", output)

@@ -1,0 +1,195 @@
+"""What a text shows, and what it hides: escape sequences, controls, invisible characters, length.
+
+Plain functions on strings; knows neither tools nor calls.
+"""
+
+import re
+import unicodedata
+from dataclasses import dataclass
+from typing import Literal
+
+Form = Literal["NFC", "NFKC"]
+Treatment = Literal["remove", "refuse", "keep"]
+
+# A string sequence ends at its terminator; one that another control cuts off was none, and what it held is shown.
+# No class of a pattern contains what the next one begins with, so that every search is linear.
+_SEQUENCE = re.compile(
+    r"(?:\x1b[]PX^_]|[\x90\x98\x9d-\x9f])[^\x00-\x08\x0e-\x1f\x7f-\x9f]*(?:\x07|\x1b\\|\x9c)"  # OSC, DCS, SOS, PM, APC
+    r"|(?:\x1b\[|\x9b)[0-?]*[ -/]*[@-~]"  # CSI
+    r"|\x1b[ -/]*[0-~]"  # the others of ECMA-48 and ECMA-35
+)
+_CONTROL = re.compile(r"[\x00-\x08\x0e-\x1f\x7f-\x84\x86-\x9f]")
+_LINE_BREAK = re.compile(r"[\x0b\x0c\x85\u2028\u2029]")
+_SURROGATE = re.compile(r"[\ud800-\udfff]")
+# Default_Ignorable_Code_Point of Unicode, bidirectional controls included, and the interlinear annotations.
+_INVISIBLE = re.compile(
+    "[\u00ad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b\u200e\u200f\u202a-\u202e\u2060-\u206f\u3164\ufe00-\ufe0d"
+    "\ufeff\uffa0\ufff0-\ufffb\U0001bca0-\U0001bca3\U0001d173-\U0001d17a\U000e0000-\U000e0fff]"
+)
+_JOINERS = "\u200c\u200d"
+_PRESENTATION = "\ufe0e\ufe0f"
+_SOMETIMES = re.compile(f"[{_JOINERS}{_PRESENTATION}]")
+_VIRAMA = 9
+"""Its canonical combining class."""
+_MARKS = 30
+"""Combining marks in a row that a text may have: the Stream-Safe Text Format (UAX 15, section 13). Putting more of
+them in order takes time that grows with their square."""
+
+
+class RefusedError(ValueError):
+    """An argument is not let through.
+
+    Args:
+        rule: why, in one word, such as "host".
+        reason: why, in half a sentence for the model, without a word of what was written.
+    """
+
+    def __init__(self, rule: str, reason: str) -> None:
+        self.rule = rule
+        self.reason = reason
+        super().__init__(reason)
+
+
+def strip_invisible(text: str) -> str:
+    """A text without what its reader would not see.
+
+    Removed are escape sequences with all they carry (ECMA-48: colours, titles, links, cursor movements), control
+    characters but for tab, line feed and carriage return, and what Unicode ignores by default: zero-width and
+    bidirectional characters, tags, variation selectors. Joiners stay where a script or an emoji needs them (RFC
+    5892, appendix A), and so does a selector of text or emoji behind a symbol. Other line breaks become line feeds,
+    lone surrogates U+FFFD. Doing it again changes nothing.
+
+    Args:
+        text: of any length; the time taken grows in proportion.
+    """
+    text = _CONTROL.sub("", _LINE_BREAK.sub("\n", _SEQUENCE.sub("", text)))
+    if text.isascii():
+        return text
+    text = _INVISIBLE.sub("", _SURROGATE.sub("\ufffd", text))
+    return _SOMETIMES.sub(_kept, text)
+
+
+def _kept(match: re.Match[str]) -> str:
+    char, text, at = match[0], match.string, match.start()
+    before, after = text[at - 1 : at], text[at + 1 : at + 2]
+    if char in _PRESENTATION and _takes_presentation(before, after):
+        return char
+    if char in _JOINERS and before and after and _joins(char, text[max(0, at - 2) : at], after):
+        return char
+    return ""
+
+
+def _takes_presentation(before: str, after: str) -> bool:
+    return _is_symbol(before) or (before in tuple("#*0123456789") and after == "\u20e3")
+
+
+def _joins(char: str, before: str, after: str) -> bool:
+    if unicodedata.combining(before[-1]) == _VIRAMA or _is_arabic(before[-1]) is _is_arabic(after) is True:
+        return True
+    base = before[0] if before[-1] in _PRESENTATION else before[-1]
+    return char == "\u200d" and _is_symbol(base) and _is_symbol(after)
+
+
+def _is_symbol(char: str) -> bool:
+    """Whether it may be an emoji; Python does not know which ones are."""
+    return char > "\x7f" and (unicodedata.category(char)[0] == "S" or char in "\u203c\u2049\u3030")
+
+
+def _is_arabic(char: str) -> bool:
+    return unicodedata.bidirectional(char) == "AL"
+
+
+def shortened(text: str, max_chars: int, more: int = 0) -> str:
+    """At most so many characters of a text, with a plain word about the rest, which counts too.
+
+    Args:
+        text: of any length.
+        max_chars: of the result, its last sentence included.
+        more: characters that were left out already.
+    """
+    if len(text) <= max_chars and not more:
+        return text
+    whole = len(text) + more
+    # The sentence gets no longer by a smaller number in it.
+    kept = max(0, min(len(text), max_chars - len(_left_out(whole))))
+    return (text[:kept] + _left_out(whole - kept))[:max_chars]
+
+
+def _left_out(count: int) -> str:
+    return f"\n[... {count:,} more characters left out]"
+
+
+def shown(text: str, max_chars: int = 40) -> str:
+    """A text of unknown origin in a form that is safe to print: quoted, escaped to ASCII, short."""
+    quoted = ascii(text[:max_chars])
+    return quoted if len(text) <= max_chars else f"{quoted}..."
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Text:
+    """What a text argument may be, and what is done to it.
+
+    Args:
+        max_chars: characters, the longest that is let through; `None` for any length.
+        form: the Unicode normalisation form. NFC changes how characters are stored, never what they say; NFKC
+            also folds what merely looks alike (`ﬁ`, `①`, `²`, full width), for names and numbers. `None` for none.
+        invisible: what becomes of escape sequences, controls and invisible characters (see `strip_invisible`):
+            "remove" them, "refuse" the call, or "keep" them.
+
+    Raises:
+        ValueError: for a number or a word out of range.
+    """
+
+    max_chars: int | None = 100_000
+    form: Form | None = "NFC"
+    invisible: Treatment = "remove"
+
+    def __post_init__(self) -> None:
+        if self.max_chars is not None and self.max_chars < 1:
+            raise ValueError(f"Text(max_chars=...) must be 1 or more, or None for any; got {self.max_chars!r}")
+        if self.form not in ("NFC", "NFKC", None):
+            raise ValueError(f"Text(form=...) is 'NFC', 'NFKC' or None, got {self.form!r}")
+        if self.invisible not in ("remove", "refuse", "keep"):
+            raise ValueError(f"Text(invisible=...) is 'remove', 'refuse' or 'keep', got {self.invisible!r}")
+
+    def check(self, value: object) -> object:
+        """The text as the tool gets it; `None` stays what it is.
+
+        Raises:
+            RefusedError: if it is no text, too long, or holds what is refused.
+        """
+        if value is None:
+            return None
+        if not isinstance(value, str):
+            raise RefusedError("type", "it has to be a text")
+        return self.checked(value)
+
+    def checked(self, text: str) -> str:
+        """`check` for what is known to be a text."""
+        self._check_length(text)
+        clean = text if self.invisible == "keep" else strip_invisible(text)
+        if self.invisible == "refuse" and clean != text:
+            raise RefusedError("invisible", "it holds control or invisible characters")
+        if self.form is None or clean.isascii():
+            return clean
+        normal = normalized(self.form, clean)
+        self._check_length(normal)
+        return normal
+
+    def _check_length(self, text: str) -> None:
+        if self.max_chars is not None and len(text) > self.max_chars:
+            raise RefusedError("size", f"it has {len(text):,} characters, and {self.max_chars:,} are the most")
+
+
+def normalized(form: Form, text: str) -> str:
+    """A text in a Unicode normalisation form.
+
+    Raises:
+        RefusedError: for more combining marks in a row than any language has.
+    """
+    run = 0
+    for combining in map(unicodedata.combining, text):
+        run = run + 1 if combining else 0
+        if run > _MARKS:
+            raise RefusedError("marks", f"it has more than {_MARKS} combining marks in a row")
+    return unicodedata.normalize(form, text)

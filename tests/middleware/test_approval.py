@@ -1,0 +1,810 @@
+"""`RequireApproval`: what a person has not agreed to does not run, whatever happens between question and answer."""
+
+import hashlib
+import json
+import random
+from datetime import date
+from typing import Any
+
+import anyio
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from langchain_core.messages import AIMessage, ToolMessage
+from langchain_core.tools import StructuredTool, tool
+from langgraph.errors import UnknownInterruptError, is_invalid_resume
+from langgraph.types import interrupt
+from pydantic import ValidationError
+
+from callboard import CallEvent, CallPolicy, CallsInterrupted, ToolNode, observe
+from callboard.exceptions import LinkOrderWarning
+from callboard.middleware import RequireApproval, Retry
+from callboard.middleware._question import digest_of
+from callboard.testing import Recorder, calls, tool_call
+
+WAIT = 1000
+ACCEPT = {"type": "accept", "args": None}
+IGNORE = {"type": "ignore", "args": None}
+ALL_ALLOWED = {"allow_accept": True, "allow_edit": True, "allow_respond": True, "allow_ignore": True}
+
+
+def edit(**args: Any) -> dict[str, Any]:
+    return {"type": "edit", "args": {"action": "delete", "args": args}}
+
+
+def deletes(*queries: str, message_id: str = "ai-1") -> AIMessage:
+    """One call a query, whose id is its place, so that another query may come under the same id."""
+    message = calls(*(tool_call("delete", f"id-{place}", query=query) for place, query in enumerate(queries)))
+    message.id = message_id
+    return message
+
+
+def node_of(recorder: Recorder, link: RequireApproval | None = None, *outside: Any, **options: Any) -> ToolNode:
+    return ToolNode([recorder.tool("delete"), recorder.tool("look")], middleware=[*outside, link or RequireApproval()])
+
+
+async def interrupted(node: ToolNode, asked: Any, **options: Any) -> CallsInterrupted:
+    with anyio.fail_after(WAIT), pytest.raises(CallsInterrupted) as caught:
+        await node.ainvoke(asked, **options)
+    return caught.value
+
+
+async def finished(node: ToolNode, asked: Any, **options: Any) -> list[ToolMessage]:
+    with anyio.fail_after(WAIT):
+        result = await node.ainvoke(asked, **options)
+    return result["messages"] if isinstance(result, dict) else result
+
+
+async def answered(node: ToolNode, asked: Any, answer: Any) -> ToolMessage:
+    """Ask about the only call and answer."""
+    waiting = await interrupted(node, asked)
+    (message,) = await finished(node, asked, ledger=waiting.ledger, resume=answer)
+    return message
+
+
+async def refused(node: ToolNode, asked: Any, **options: Any) -> str:
+    """What the person reads who gave an answer that is not allowed."""
+    with anyio.fail_after(WAIT), pytest.raises(ValidationError) as caught:
+        await node.ainvoke(asked, **options)
+    assert is_invalid_resume(caught.value)
+    return str(caught.value)
+
+
+def shown(waiting: CallsInterrupted) -> list[Any]:
+    return [question.value[0]["action_request"]["args"]["query"] for question in waiting.interrupts]
+
+
+# What is asked
+
+
+async def test_the_question_is_a_human_interrupt_with_a_digest_and_nothing_runs() -> None:
+    """As LangChain's agent inbox expects it: a list of one."""
+    recorder = Recorder()
+
+    waiting = await interrupted(node_of(recorder), [deletes("a")])
+
+    (question,) = waiting.interrupts
+    assert question.value == [
+        {
+            "action_request": {"action": "delete", "args": {"query": "a"}},
+            "config": ALL_ALLOWED,
+            "description": "Tool execution requires approval\n\nTool: delete\nArgs: {'query': 'a'}",
+            "digest": digest_of("delete", {"query": "a"}),
+        }
+    ]
+    assert recorder.lines == []
+
+
+async def test_a_client_is_told_what_an_answer_looks_like() -> None:
+    """LangGraph's `response_schema`, which a client may show as a form, has the allowed answers and no other."""
+    waiting = await interrupted(node_of(Recorder(), RequireApproval(allow=["accept", "ignore"])), [deletes("a")])
+
+    schema = waiting.interrupts[0].response_schema
+
+    assert schema is not None
+    assert set(schema["discriminator"]["mapping"]) == {"accept", "ignore"}
+    assert waiting.interrupts[0].value[0]["config"] == {
+        "allow_accept": True,
+        "allow_edit": False,
+        "allow_respond": False,
+        "allow_ignore": True,
+    }
+
+
+def only_a(request: Any) -> bool:
+    return bool(request.tool_call["args"]["query"] == "a")
+
+
+@pytest.mark.parametrize(
+    ("link", "asked"),
+    [
+        (RequireApproval(), ["delete a", "delete b", "look a"]),
+        (RequireApproval(["delete"]), ["delete a", "delete b"]),
+        (RequireApproval({"delete", "look"}, when=only_a), ["delete a", "look a"]),
+        (RequireApproval({"delete": True, "look": False}), ["delete a", "delete b"]),
+        (RequireApproval({"delete": only_a, "look": only_a}, when=lambda r: r.tool.name == "look"), ["look a"]),
+        (RequireApproval({"look": ALL_ALLOWED}), ["look a"]),
+        (RequireApproval([]), []),
+    ],
+    ids=["every tool", "names", "when", "bools", "predicates", "config", "nothing"],
+)
+async def test_only_chosen_calls_are_asked_about(link: RequireApproval, asked: list[str]) -> None:
+    """The others run at once."""
+    recorder = Recorder()
+    batch = [
+        tool_call("delete", "1", query="a"),
+        tool_call("delete", "2", query="b"),
+        tool_call("look", "3", query="a"),
+    ]
+
+    try:
+        await finished(node_of(recorder, link), batch)
+        questions: list[str] = []
+    except CallsInterrupted as waiting:
+        requests = [question.value[0]["action_request"] for question in waiting.interrupts]
+        questions = [f"{request['action']} {request['args']['query']}" for request in requests]
+
+    assert questions == asked
+    assert recorder.count("started") == 3 - len(asked)
+
+
+@pytest.mark.parametrize("fails", ["tools", "when"])
+async def test_a_predicate_that_fails_lets_nothing_run(fails: str) -> None:
+    """Its error is the call's, bare."""
+    recorder = Recorder()
+
+    def broken(request: Any) -> bool:
+        raise ZeroDivisionError
+
+    link = RequireApproval({"delete": broken}) if fails == "tools" else RequireApproval(when=broken)
+    with anyio.fail_after(WAIT), pytest.raises(ZeroDivisionError):
+        await node_of(recorder, link).ainvoke([deletes("a")])
+
+    assert recorder.lines == []
+
+
+async def test_a_tool_that_does_not_exist_is_not_asked_about() -> None:
+    """It cannot run; the model reads which there are."""
+    (message,) = await finished(node_of(Recorder()), [calls(tool_call("destroy", "1"))])
+
+    assert message.status == "error"
+    assert "delete, look" in message.content
+
+
+@pytest.mark.parametrize(
+    ("description", "text"),
+    [("Think twice.", "Think twice."), (lambda request: f"Delete {request.tool_call['args']['query']}?", "Delete a?")],
+    ids=["text", "function"],
+)
+async def test_the_description_is_the_authors(description: Any, text: str) -> None:
+    waiting = await interrupted(node_of(Recorder(), RequireApproval(description=description)), [deletes("a")])
+
+    assert waiting.interrupts[0].value[0]["description"] == text
+
+
+async def test_what_a_client_does_to_the_question_changes_nothing() -> None:
+    """A form that writes into what it was given: the call and the rules stay what they were."""
+    recorder = Recorder()
+    node = node_of(recorder, RequireApproval(allow=["accept", "ignore"]))
+    asked = [deletes("a")]
+    waiting = await interrupted(node, asked)
+
+    waiting.interrupts[0].value[0]["action_request"]["args"]["query"] = "everything"
+    waiting.interrupts[0].value[0]["config"]["allow_edit"] = True
+
+    assert "Answer with" in await refused(node, asked, ledger=waiting.ledger, resume=edit(query="z"))
+    await finished(node, asked, ledger=waiting.ledger, resume=ACCEPT)
+    assert recorder.order == ["delete(a)"]
+
+
+# What is answered
+
+REJECTED = (
+    "User rejected the tool call for `delete` with id id-0. The tool was not executed. "
+    "Do not retry this tool call unless the user explicitly requests it."
+)
+
+
+@pytest.mark.parametrize("wrapped", [False, True], ids=["answer", "list of one"])
+@pytest.mark.parametrize(
+    ("answer", "content", "status", "ran"),
+    [
+        (ACCEPT, "a", "success", ["delete(a)"]),
+        ({"type": "accept"}, "a", "success", ["delete(a)"]),
+        ({"type": "accept", "args": {"action": "delete", "args": {"query": "a"}}}, "a", "success", ["delete(a)"]),
+        (edit(query="b"), "b", "success", ["delete(b)"]),
+        ({"type": "edit", "args": {"args": {"query": "b"}}}, "b", "success", ["delete(b)"]),
+        (edit(), "delete", "success", ["delete"]),
+        ({"type": "response", "args": "It is gone."}, "It is gone.", "success", []),
+        ({"type": "response", "args": ""}, "", "success", []),
+        (IGNORE, REJECTED, "error", []),
+        ({"type": "ignore"}, REJECTED, "error", []),
+        (
+            {"type": "ignore", "args": "not today"},
+            "User rejected the tool call for `delete` with reason: not today",
+            "error",
+            [],
+        ),
+    ],
+    ids=lambda value: json.dumps(value)[:40] if isinstance(value, dict) else "",
+)
+async def test_every_answer_does_what_it_says(
+    answer: Any, content: str, status: str, ran: list[str], wrapped: bool
+) -> None:
+    """The body runs once or not at all; the model gets one message."""
+    recorder = Recorder()
+
+    message = await answered(node_of(recorder), [deletes("a")], [answer] if wrapped else answer)
+
+    assert (message.content, message.status, message.name) == (content, status, "delete")
+    assert message.tool_call_id == "id-0"
+    assert recorder.order == ran
+
+
+INVALID = [
+    "yes",
+    None,
+    True,
+    [],
+    {},
+    [ACCEPT, ACCEPT],
+    [[ACCEPT]],
+    {"type": "approve"},
+    {"type": "reject", "message": "no"},
+    {"type": ["accept"]},
+    {"type": "Accept"},
+    {"type": "accept", "args": {"action": "delete", "args": {"query": "b"}}},
+    {"type": "accept", "args": {"action": "look", "args": {"query": "a"}}},
+    {"type": "accept", "args": "a"},
+    {"type": "edit"},
+    {"type": "edit", "args": None},
+    {"type": "edit", "args": {"action": "delete"}},
+    {"type": "edit", "args": {"action": "delete", "args": None}},
+    {"type": "edit", "args": {"action": "delete", "args": {"query": ["a"]}}},
+    {"type": "edit", "args": {"action": "look", "args": {"query": "a"}}},
+    {"type": "edit", "args": {"action": "destroy", "args": {"query": "a"}}},
+    {"type": "response"},
+    {"type": "response", "args": None},
+    {"type": "response", "args": {"text": "gone"}},
+    {"type": "ignore", "args": 1},
+]
+
+
+@pytest.mark.parametrize("handles", [False, True], ids=["", "all errors handled"])
+@pytest.mark.parametrize("answer", INVALID, ids=json.dumps)
+async def test_an_invalid_answer_loses_nothing(answer: Any, handles: bool) -> None:
+    """Promise 5: nothing runs, no message is made of it, neighbours keep their answers, and it may be given again."""
+    recorder = Recorder()
+    node = ToolNode([recorder.tool("delete")], middleware=[RequireApproval()], handle_tool_errors=handles)
+    asked = [deletes("a", "b")]
+    waiting = await interrupted(node, asked)
+    first, second = waiting.interrupts
+
+    await refused(node, asked, ledger=waiting.ledger, resume={first.id: answer, second.id: ACCEPT})
+
+    assert recorder.order == ["delete(b)"]
+    messages = await finished(node, asked, ledger=waiting.ledger, resume={first.id: ACCEPT})
+    assert [message.content for message in messages] == ["a", "b"]
+    assert recorder.order == ["delete(b)", "delete(a)"]
+
+
+async def test_the_person_is_told_which_answers_there_are() -> None:
+    node = node_of(
+        Recorder(), RequireApproval({"delete": {**ALL_ALLOWED, "allow_edit": False, "allow_respond": False}})
+    )
+    asked = [deletes("a")]
+    waiting = await interrupted(node, asked)
+
+    text = await refused(node, asked, ledger=waiting.ledger, resume="yes")
+
+    assert """Answer with {"type": "accept"} or {"type": "ignore"}; got 'yes'""" in text
+
+
+@pytest.mark.parametrize("allowed", ["accept", "edit", "response", "ignore"])
+async def test_an_answer_that_is_not_allowed_is_none(allowed: str) -> None:
+    """Each alone, against all."""
+    answers: dict[str, Any] = {
+        "accept": ACCEPT,
+        "edit": edit(query="b"),
+        "response": {"type": "response", "args": "gone"},
+        "ignore": IGNORE,
+    }
+    recorder = Recorder()
+    node = node_of(recorder, RequireApproval(allow=[allowed]))  # type: ignore[list-item]
+    asked = [deletes("a")]
+    waiting = await interrupted(node, asked)
+
+    for kind in answers.keys() - {allowed}:
+        assert "Answer with" in await refused(node, asked, ledger=waiting.ledger, resume=answers[kind])
+    assert recorder.lines == []
+    (message,) = await finished(node, asked, ledger=waiting.ledger, resume=answers[allowed])
+    assert message.tool_call_id == "id-0"
+
+
+async def test_an_edit_may_name_another_tool_where_that_is_allowed() -> None:
+    """One of the node, with arguments that fit it, under its own policy; no other."""
+    recorder = Recorder()
+
+    @tool
+    async def archive(path: str) -> str:
+        """Move a file away."""
+        return f"archived {path}"
+
+    node = ToolNode([recorder.tool("delete"), archive], middleware=[RequireApproval(other_tools=True)])
+    asked = [deletes("a")]
+    waiting = await interrupted(node, asked)
+
+    def to(name: str, **args: Any) -> Any:
+        return {"type": "edit", "args": {"action": name, "args": args}}
+
+    assert "'destroy'" in await refused(node, asked, ledger=waiting.ledger, resume=to("destroy"))
+    assert "path" in await refused(node, asked, ledger=waiting.ledger, resume=to("archive", query="a"))
+    (message,) = await finished(node, asked, ledger=waiting.ledger, resume=to("archive", path="a"))
+    assert (message.content, message.name, message.tool_call_id) == ("archived a", "archive", "id-0")
+    assert recorder.lines == []
+
+
+async def test_an_edit_reaches_the_tool_whose_schema_is_json_as_it_is() -> None:
+    """As LangChain does: such a schema is shown and not checked."""
+    seen: list[Any] = []
+
+    async def delete(**args: Any) -> str:
+        seen.append(args)
+        return "gone"
+
+    schema = {"title": "delete", "type": "object", "properties": {"path": {"type": "string"}}, "required": ["path"]}
+    made = StructuredTool(name="delete", description="Deletes.", args_schema=schema, coroutine=delete)
+    node = ToolNode([made], middleware=[RequireApproval()])
+
+    message = await answered(node, [calls(tool_call("delete", "1", path="a"))], edit(path="b"))
+
+    assert message.content == "gone"
+    assert seen == [{"path": "b"}]
+
+
+async def test_observers_are_told_what_was_decided_and_no_argument() -> None:
+    """Promise 9: one word for each."""
+    events: list[CallEvent] = []
+    node, asked = node_of(Recorder()), [deletes("secret-0", "secret-1", "secret-2", "secret-3")]
+    with observe(events.append):
+        waiting = await interrupted(node, asked)
+        said = [ACCEPT, edit(query="secret-4"), {"type": "response", "args": "secret-5"}, IGNORE]
+        answers = {question.id: answer for question, answer in zip(waiting.interrupts, said, strict=True)}
+        await finished(node, asked, ledger=waiting.ledger, resume=answers)
+
+    noted = [(event.call_id, event.what) for event in events if event.phase == "noted"]
+    decided = ["approved", "edited", "answered", "declined"]
+    assert noted[:4] == [(f"id-{place}", "approval_asked") for place in range(4)]
+    assert sorted(noted[4:]) == [(f"id-{place}", word) for place, word in enumerate(decided)]
+    assert "secret" not in repr([event.facts for event in events])
+
+
+# What an answer is good for
+
+
+@pytest.mark.parametrize("answer", [ACCEPT, edit(query="b"), {"type": "response", "args": "x"}, IGNORE, "nonsense"])
+async def test_an_answer_does_not_count_for_arguments_that_were_changed_since(answer: Any) -> None:
+    """The history was edited, the ids and the ledger are the same: the person is asked about what would run."""
+    recorder = Recorder()
+    node = node_of(recorder)
+    waiting = await interrupted(node, [deletes("a")])
+
+    again = await interrupted(node, [deletes("everything")], ledger=waiting.ledger, resume=answer)
+
+    assert shown(again) == ["everything"]
+    assert again.interrupts[0].id != waiting.interrupts[0].id
+    assert recorder.lines == []
+    (message,) = await finished(node, [deletes("everything")], ledger=again.ledger, resume=ACCEPT)
+    assert message.content == "everything"
+    assert recorder.order == ["delete(everything)"]
+
+
+async def test_an_answer_does_not_count_for_another_tool() -> None:
+    """The same arguments and the same id."""
+    recorder = Recorder()
+    node = node_of(recorder)
+    asked = [calls(tool_call("look", "id-0", query="a"))]
+    waiting = await interrupted(node, asked)
+
+    again = await interrupted(node, [deletes("a")], ledger=waiting.ledger, resume=ACCEPT)
+
+    assert again.interrupts[0].value[0]["action_request"]["action"] == "delete"
+    assert recorder.lines == []
+
+
+async def test_an_answer_counts_again_for_what_it_was_given_to() -> None:
+    """Changed to and fro: what the person agreed to is what runs."""
+    recorder = Recorder()
+    node = node_of(recorder)
+    waiting = await interrupted(node, [deletes("a")])
+    waiting = await interrupted(node, [deletes("b")], ledger=waiting.ledger, resume=ACCEPT)
+
+    (message,) = await finished(node, [deletes("a")], ledger=waiting.ledger, resume=IGNORE)
+
+    assert message.content == "a"
+    assert recorder.order == ["delete(a)"]
+
+
+async def test_what_was_approved_and_failed_is_asked_about_again_once_it_was_changed() -> None:
+    """The approval is in the ledger, for the old arguments only."""
+    recorder = Recorder()
+    tools = [recorder.tool("delete", raises=ConnectionError("lost"), times=2)]
+    node = ToolNode(tools, middleware=[RequireApproval()])
+    ledger: dict[str, Any] = {}
+    await interrupted(node, [deletes("a")], ledger=ledger)
+    for _ in range(2):
+        with anyio.fail_after(WAIT), pytest.raises(ConnectionError):
+            await node.ainvoke([deletes("a")], ledger=ledger, resume=ACCEPT if recorder.lines == [] else None)
+
+    waiting = await interrupted(node, [deletes("b")], ledger=ledger)
+
+    assert shown(waiting) == ["b"]
+    assert recorder.order == ["delete(a)", "delete(a)"]
+
+
+async def test_a_link_outside_that_changes_the_arguments_each_time_never_gets_them_approved() -> None:
+    """What is asked about is what would run."""
+    recorder, count = Recorder(), iter("abc")
+
+    async def stamps(request: Any, call_next: Any) -> Any:
+        return await call_next(request.override(tool_call={**request.tool_call, "args": {"query": next(count)}}))
+
+    node, asked = node_of(recorder, None, stamps), [deletes("x")]
+    waiting = await interrupted(node, asked)
+    assert shown(waiting) == ["a"]
+    for expected in "bc":
+        waiting = await interrupted(node, asked, ledger=waiting.ledger, resume=ACCEPT)
+        assert shown(waiting) == [expected]
+
+    assert recorder.lines == []
+
+
+async def test_an_answer_to_the_tools_own_question_is_no_approval() -> None:
+    """And an approval is no answer to the tool's: the positions stay apart when the arguments change."""
+    heard: list[str] = []
+
+    async def delete(query: str) -> str:
+        """Delete."""
+        heard.append(f"{query}: {interrupt(f'really {query}?')}")
+        return heard[-1]
+
+    node = ToolNode([delete], middleware=[RequireApproval()])
+    waiting = await interrupted(node, [deletes("a")])
+    waiting = await interrupted(node, [deletes("a")], ledger=waiting.ledger, resume=ACCEPT)
+    assert waiting.interrupts[0].value == "really a?"
+    waiting = await interrupted(node, [deletes("b")], ledger=waiting.ledger, resume=ACCEPT)
+    assert shown(waiting) == ["b"]
+    waiting = await interrupted(node, [deletes("b")], ledger=waiting.ledger, resume=ACCEPT)
+    assert waiting.interrupts[0].value == "really b?"
+
+    (message,) = await finished(node, [deletes("b")], ledger=waiting.ledger, resume="yes")
+
+    assert message.content == "b: yes"
+    assert heard == ["b: yes"]
+
+
+async def test_an_invalid_answer_to_a_second_question_loses_nothing() -> None:
+    """Promise 5: asked again because of changed arguments, answered wrongly, answered rightly."""
+    recorder = Recorder()
+    node = node_of(recorder)
+    waiting = await interrupted(node, [deletes("a")])
+    waiting = await interrupted(node, [deletes("b")], ledger=waiting.ledger, resume=ACCEPT)
+    (question,) = waiting.interrupts
+    await refused(node, [deletes("b")], ledger=waiting.ledger, resume={question.id: "perhaps"})
+
+    (message,) = await finished(node, [deletes("b")], ledger=waiting.ledger, resume={question.id: ACCEPT})
+
+    assert message.content == "b"
+
+
+async def test_a_call_that_was_rejected_does_not_run_because_nobody_would_ask_now() -> None:
+    """Promise 9: `when` changes its mind between the question and the answer."""
+    recorder, ask = Recorder(), [True, False]
+    node = node_of(recorder, RequireApproval(when=lambda _: ask.pop(0)))
+
+    message = await answered(node, [deletes("a")], IGNORE)
+
+    assert message.status == "error"
+    assert recorder.lines == []
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
+    max_leaves=8,
+)
+
+
+def shuffled(value: Any, rng: random.Random) -> Any:
+    """The same value, its keys in another order."""
+    if isinstance(value, list):
+        return [shuffled(item, rng) for item in value]
+    if isinstance(value, dict):
+        return {key: shuffled(value[key], rng) for key in rng.sample(list(value), len(value))}
+    return value
+
+
+@given(args=st.dictionaries(st.text(), JSON, max_size=4), seed=st.integers())
+def test_the_digest_is_of_what_the_arguments_say_and_not_of_how(args: dict[str, Any], seed: int) -> None:
+    """The order of keys does not count, nor a detour through JSON."""
+    assert digest_of("t", shuffled(args, random.Random(seed))) == digest_of("t", args)
+    assert digest_of("t", json.loads(json.dumps(args))) == digest_of("t", args)
+
+
+@given(one=st.dictionaries(st.text(), JSON, max_size=4), other=st.dictionaries(st.text(), JSON, max_size=4))
+def test_other_arguments_have_another_digest(one: dict[str, Any], other: dict[str, Any]) -> None:
+    same = json.dumps(one, sort_keys=True) == json.dumps(other, sort_keys=True)
+
+    assert (digest_of("t", one) == digest_of("t", other)) is same
+
+
+def test_the_digest_is_the_published_one() -> None:
+    """Who wants to check it elsewhere needs nothing but a hash and JSON."""
+    canonical = '{"args":{"a":[1,null],"b":"\\u00e4"},"name":"delete"}'
+
+    assert digest_of("delete", {"b": "ä", "a": [1, None]}) == hashlib.sha256(canonical.encode()).hexdigest()
+
+
+@pytest.mark.parametrize(
+    ("one", "same", "other"),
+    [
+        ({"b", "a", "c"}, ["a", "b", "c"], {"a", "b"}),
+        (date(2026, 1, 2), "2026-01-02", date(2026, 1, 3)),
+        ((1, 2), [1, 2], (2, 1)),
+        (b"x", "x", b"y"),
+    ],
+    ids=["set", "date", "tuple", "bytes"],
+)
+def test_what_is_no_json_counts_as_what_pydantic_makes_of_it(one: Any, same: Any, other: Any) -> None:
+    """The model writes JSON; a link outside may put in anything."""
+    assert digest_of("t", {"x": one}) == digest_of("t", {"x": same})
+    assert digest_of("t", {"x": one}) != digest_of("t", {"x": other})
+
+
+async def test_an_argument_of_which_there_is_no_digest_does_not_run() -> None:
+    """Nobody could say whether it is what the person saw."""
+    recorder = Recorder()
+
+    async def opaque(request: Any, call_next: Any) -> Any:
+        return await call_next(request.override(tool_call={**request.tool_call, "args": {"query": object()}}))
+
+    with anyio.fail_after(WAIT), pytest.raises(ValueError, match="object"):
+        await node_of(recorder, None, opaque).ainvoke([deletes("a")])
+
+    assert recorder.lines == []
+
+
+# Several calls, several questions
+
+DECISIONS = {
+    "accept": ACCEPT,
+    "edit": edit(query="edited"),
+    "response": {"type": "response", "args": "x"},
+    "ignore": IGNORE,
+}
+PORTIONS = st.lists(st.tuples(st.sampled_from(sorted(DECISIONS)), st.integers(0, 2)), min_size=1, max_size=5)
+
+
+@settings(max_examples=40, deadline=None)
+@given(said=PORTIONS, seed=st.integers(0, 99))
+async def test_any_decisions_in_any_order_and_portions_run_what_was_approved_once(
+    said: list[tuple[str, int]], seed: int
+) -> None:
+    """Promise 5: the number says in which resume an answer comes."""
+    recorder, rng = Recorder(), random.Random(seed)
+    node = node_of(recorder)
+    asked = [deletes(*(f"q{place}" for place in range(len(said))))]
+    waiting = await interrupted(node, asked)
+    named = [question.id for question in waiting.interrupts]
+    messages: list[ToolMessage] = []
+    for portion in sorted({turn for _, turn in said}):
+        chosen = [place for place, (_, turn) in enumerate(said) if turn == portion]
+        answers = {named[place]: DECISIONS[said[place][0]] for place in rng.sample(chosen, len(chosen))}
+        try:
+            messages = await finished(node, asked, ledger=waiting.ledger, resume=answers)
+        except CallsInterrupted as still:
+            waiting = still
+
+    assert [message.tool_call_id for message in messages] == [f"id-{place}" for place in range(len(said))]
+    ran = {"accept": "delete(q{})", "edit": "delete(edited)"}
+    expected = [ran[decision].format(place) for place, (decision, _) in enumerate(said) if decision in ran]
+    assert sorted(recorder.order) == sorted(expected)
+
+
+async def asks_twice(*, sync: bool) -> None:
+    """An approved tool with two questions, beside a call that is declined."""
+    runs: list[str] = []
+
+    def delete(query: str) -> str:
+        """Delete."""
+        runs.append(query)
+        return f"{query} {interrupt('sure?')} {interrupt('quite sure?')}"
+
+    async def adelete(query: str) -> str:
+        """Delete."""
+        return delete(query)
+
+    made = StructuredTool.from_function(
+        **{"func" if sync else "coroutine": delete if sync else adelete, "name": "delete"}
+    )
+    node, asked = ToolNode([made], middleware=[RequireApproval()]), [deletes("a", "b")]
+    waiting = await interrupted(node, asked)
+    first, other = waiting.interrupts
+    seen = {first.id, other.id}
+    for answer, expected in ((ACCEPT, "sure?"), ("yes", "quite sure?")):
+        waiting = await interrupted(node, asked, ledger=waiting.ledger, resume={waiting.interrupts[0].id: answer})
+        assert waiting.interrupts[0].value == expected
+        seen.add(waiting.interrupts[0].id)
+    answers = {waiting.interrupts[0].id: "very", other.id: IGNORE}
+    messages = await finished(node, asked, ledger=waiting.ledger, resume=answers)
+
+    assert messages[0].content == "a yes very"
+    assert messages[1].status == "error"
+    assert runs == ["a", "a", "a"]
+    assert len(seen) == 4
+
+
+async def test_an_approved_tool_asks_questions_of_its_own() -> None:
+    """One after the other, and the approval is not asked for again."""
+    await asks_twice(sync=False)
+
+
+@pytest.mark.real_clock
+async def test_an_approved_sync_tool_asks_questions_of_its_own() -> None:
+    """The same from its thread."""
+    await asks_twice(sync=True)
+
+
+# Among other links
+
+
+async def test_a_link_outside_runs_again_and_nothing_is_asked_twice() -> None:
+    """What it changes in the same way each time is what the person saw."""
+    recorder = Recorder()
+
+    async def stripped(request: Any, call_next: Any) -> Any:
+        query = request.tool_call["args"]["query"].strip()
+        return await call_next(request.override(tool_call={**request.tool_call, "args": {"query": query}}))
+
+    node, asked = node_of(recorder, None, stripped), [deletes("  a ")]
+    waiting = await interrupted(node, asked)
+    assert shown(waiting) == ["a"]
+
+    await finished(node, asked, ledger=waiting.ledger, resume=ACCEPT)
+
+    assert recorder.order == ["delete(a)"]
+
+
+@pytest.mark.real_clock
+async def test_a_sync_link_outside_asks_from_its_thread() -> None:
+    """The question belongs to the call, wherever the link around it runs."""
+    recorder = Recorder()
+
+    def around(request: Any, call_next: Any) -> Any:
+        return call_next(request)
+
+    message = await answered(node_of(recorder, None, around), [deletes("a")], ACCEPT)
+
+    assert message.content == "a"
+    assert recorder.order == ["delete(a)"]
+
+
+def failing(recorder: Recorder, *links: Any) -> ToolNode:
+    return ToolNode(
+        [recorder.tool("delete", raises=ConnectionError("lost"), times=2)],
+        middleware=links,
+        policies={"delete": CallPolicy(idempotent=True)},
+    )
+
+
+async def test_attempts_inside_are_approved_together() -> None:
+    """One question, three attempts."""
+    recorder = Recorder()
+
+    message = await answered(failing(recorder, RequireApproval(), Retry(3)), [deletes("a")], ACCEPT)
+
+    assert message.content == "a"
+    assert recorder.count("started") == 3
+
+
+async def test_attempts_outside_are_approved_one_by_one() -> None:
+    """A bad order, of which the node warns: an answer is good for one attempt."""
+    recorder = Recorder()
+    with pytest.warns(LinkOrderWarning, match="RequireApproval"):
+        node = failing(recorder, Retry(3), RequireApproval())
+    asked = [deletes("a")]
+    waiting = await interrupted(node, asked)
+
+    again = await interrupted(node, asked, ledger=waiting.ledger, resume=ACCEPT)
+
+    assert again.interrupts[0].id != waiting.interrupts[0].id
+    assert recorder.count("started") == 1
+
+
+async def test_two_approvals_are_two_questions() -> None:
+    """Two pairs of eyes; one that declines is enough."""
+    recorder = Recorder()
+    node = ToolNode([recorder.tool("delete")], middleware=[RequireApproval(), RequireApproval(description="Second")])
+    asked = [deletes("a")]
+    waiting = await interrupted(node, asked)
+    waiting = await interrupted(node, asked, ledger=waiting.ledger, resume=ACCEPT)
+    assert waiting.interrupts[0].value[0]["description"] == "Second"
+
+    (message,) = await finished(node, asked, ledger=waiting.ledger, resume=IGNORE)
+
+    assert message.status == "error"
+    assert recorder.lines == []
+
+
+async def test_a_link_outside_that_catches_everything_does_not_catch_the_question() -> None:
+    """Promise 4: control flow goes through every layer."""
+
+    async def careless(request: Any, call_next: Any) -> Any:
+        try:
+            return await call_next(request)
+        except Exception:
+            return ToolMessage("something went wrong", tool_call_id=request.tool_call["id"])
+
+    await interrupted(node_of(Recorder(), None, careless), [deletes("a")])
+
+
+async def test_an_answer_to_no_question_is_refused_before_anything_runs() -> None:
+    """Without a graph it is the core's to say so."""
+    recorder = Recorder()
+
+    with anyio.fail_after(WAIT), pytest.raises(UnknownInterruptError):
+        await node_of(recorder).ainvoke([deletes("a")], resume=ACCEPT)
+
+    assert recorder.lines == []
+
+
+@pytest.mark.parametrize("history", ["list", "state"])
+async def test_a_node_that_is_run_again_with_the_whole_history_runs_nothing(history: str) -> None:
+    """Promise 9: without a graph, too."""
+    recorder = Recorder()
+    node, asked = node_of(recorder), deletes("a", "b")
+    waiting = await interrupted(node, [asked])
+    answers = dict(zip([question.id for question in waiting.interrupts], [IGNORE, ACCEPT], strict=True))
+    messages = await finished(node, [asked], ledger=waiting.ledger, resume=answers)
+    whole = [asked, *messages]
+
+    with anyio.fail_after(WAIT):
+        again = await node.ainvoke(whole if history == "list" else {"messages": whole})
+
+    assert (again if history == "list" else again["messages"]) == []
+    assert recorder.order == ["delete(b)"]
+
+
+# What makes no sense
+
+
+async def never(request: Any) -> bool:
+    return False
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "says"),
+    [
+        ({"tools": "delete"}, TypeError, r"tools=\.\.\.\).*\['delete'\]"),
+        ({"tools": [never]}, TypeError, r"tools=\.\.\.\)"),
+        ({"tools": never}, TypeError, r"tools=\.\.\.\)"),
+        ({"tools": {"delete": "yes"}}, TypeError, "'delete'"),
+        ({"tools": {"delete": never}}, TypeError, "async"),
+        ({"tools": {"delete": {"allow_accept": True}}}, ValueError, "allow_edit"),
+        ({"tools": {"delete": {**ALL_ALLOWED, "allow_all": True}}}, ValueError, "allow_all"),
+        ({"tools": {"delete": {**ALL_ALLOWED, "allow_edit": "yes"}}}, ValueError, "True or False"),
+        ({"tools": {"delete": dict.fromkeys(ALL_ALLOWED, False)}}, ValueError, "open for ever"),
+        ({"when": never}, TypeError, r"when=\.\.\.\).*async"),
+        ({"when": True}, TypeError, r"when=\.\.\.\)"),
+        ({"description": 1}, TypeError, r"description=\.\.\.\)"),
+        ({"description": never}, TypeError, "async"),
+        ({"allow": []}, ValueError, "open for ever"),
+        ({"allow": "accept"}, ValueError, r"allow=\.\.\.\)"),
+        ({"allow": ["approve"]}, ValueError, "'approve'"),
+    ],
+    ids=str,
+)
+def test_a_link_that_makes_no_sense_is_refused(options: dict[str, Any], error: type[Exception], says: str) -> None:
+    """At construction, naming the argument."""
+    with pytest.raises(error, match=says):
+        RequireApproval(**options)

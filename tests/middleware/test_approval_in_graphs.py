@@ -1,0 +1,390 @@
+"""`RequireApproval` in LangGraph's graphs: state that changes, jumps back to the tools, processes that die."""
+
+import asyncio
+import subprocess
+import sys
+from collections.abc import Callable, Coroutine
+from pathlib import Path
+from typing import Any
+
+import pytest
+from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
+from langchain_core.runnables import RunnableConfig
+from langchain_core.tools import StructuredTool
+from langgraph.checkpoint.memory import InMemorySaver
+from langgraph.graph import END, START, MessagesState, StateGraph
+from langgraph.prebuilt import ToolNode as LangGraphToolNode
+from langgraph.types import Command, Send
+from pydantic import ValidationError
+
+from callboard import ToolCallWithContext, ToolNode
+from callboard.middleware import RequireApproval
+from callboard.testing import Recorder, calls, tool_call
+
+ACCEPT = {"type": "accept", "args": None}
+IGNORE = {"type": "ignore", "args": None}
+THREAD: Any = {"configurable": {"thread_id": "t"}}
+
+
+def edit(**args: Any) -> dict[str, Any]:
+    return {"type": "edit", "args": {"action": "delete", "args": args}}
+
+
+def deletes(*queries: str, message_id: str = "ai-1") -> AIMessage:
+    """One call a query, whose id is its place, so that another query may come under the same id."""
+    message = calls(*(tool_call("delete", f"id-{place}", query=query) for place, query in enumerate(queries)))
+    message.id = message_id
+    return message
+
+
+def node_of(recorder: Recorder) -> ToolNode:
+    return ToolNode([recorder.tool("delete")], middleware=[RequireApproval()])
+
+
+def go(main: Coroutine[Any, Any, None]) -> None:
+    asyncio.run(asyncio.wait_for(main, 20))
+
+
+def graph_of(node: Any, **options: Any) -> Any:
+    """`model` says what the test puts into its mouth; `tools` is the node."""
+    builder: Any = StateGraph(MessagesState)
+
+    async def model(state: Any) -> Any:
+        return {}
+
+    builder.add_node("model", model)
+    builder.add_node("tools", node)
+    builder.add_edge(START, "model")
+    builder.add_edge("model", "tools")
+    return builder.compile(checkpointer=InMemorySaver(), **options)
+
+
+def starting(*queries: str) -> dict[str, Any]:
+    return {"messages": [HumanMessage("go", id="h-1"), deletes(*queries)]}
+
+
+def asked_in(state: Any) -> dict[str, str]:
+    questions = state.get("__interrupt__", ())
+    return {question.value[0]["action_request"]["args"]["query"]: question.id for question in questions}
+
+
+def results(state: Any) -> list[str]:
+    return [message.content for message in state["messages"] if isinstance(message, ToolMessage)]
+
+
+def test_a_graph_is_resumed_by_id_in_portions_and_plainly() -> None:
+    """Promise 5: through LangGraph's checkpoints; an invalid answer may be given again there too."""
+
+    async def main() -> None:
+        recorder = Recorder()
+        graph = graph_of(node_of(recorder))
+        named = asked_in(await graph.ainvoke(starting("a", "b", "c"), THREAD))
+        assert list(named) == ["a", "b", "c"]
+        still = asked_in(await graph.ainvoke(Command(resume={named["c"]: [edit(query="z")]}), THREAD))
+        assert still == {"a": named["a"], "b": named["b"]}
+        with pytest.raises(ValidationError, match="Answer with"):
+            await graph.ainvoke(Command(resume={named["a"]: "yes"}), THREAD)
+        assert asked_in(await graph.ainvoke(None, THREAD)) == still
+        still = asked_in(await graph.ainvoke(Command(resume={named["a"]: [IGNORE]}), THREAD))
+        assert still == {"b": named["b"]}
+        state = await graph.ainvoke(Command(resume=ACCEPT), THREAD)
+        assert results(state)[1:] == ["b", "z"]
+        assert recorder.order == ["delete(z)", "delete(b)"]
+
+    go(main())
+
+
+@pytest.mark.parametrize("how", ["plain", "by id"])
+@pytest.mark.parametrize("answer", [ACCEPT, edit(query="z")], ids=["accept", "edit"])
+def test_the_state_was_changed_between_the_question_and_the_answer(how: str, answer: Any) -> None:
+    """`update_state` with the same message and call ids; the answer was given to what was there before."""
+
+    async def main() -> None:
+        recorder = Recorder()
+        graph = graph_of(node_of(recorder))
+        named = asked_in(await graph.ainvoke(starting("a"), THREAD))
+        await graph.aupdate_state(THREAD, {"messages": [deletes("everything")]}, as_node="model")
+
+        resume = answer if how == "plain" else {named["a"]: answer}
+        state = await graph.ainvoke(Command(resume=resume), THREAD)
+
+        assert list(asked_in(state)) == ["everything"]
+        assert recorder.lines == []
+        state = await graph.ainvoke(Command(resume={asked_in(state)["everything"]: IGNORE}), THREAD)
+        assert asked_in(state) == {}
+        assert recorder.lines == []
+
+    go(main())
+
+
+def test_a_function_that_asks_for_other_arguments_when_it_runs_again() -> None:
+    """The ledger in LangGraph's slot knows the call by its id; the digest knows it better."""
+
+    async def main() -> None:
+        recorder, query = Recorder(), ["a"]
+        node = node_of(recorder)
+
+        async def work(state: Any, config: RunnableConfig) -> Any:
+            return {"messages": await node.ainvoke([deletes(*query)], config)}
+
+        graph = graph_of(work)
+        named = asked_in(await graph.ainvoke({"messages": [HumanMessage("go")]}, THREAD))
+        query[0] = "everything"
+        state = await graph.ainvoke(Command(resume={named["a"]: ACCEPT}), THREAD)
+        assert list(asked_in(state)) == ["everything"]
+        assert recorder.lines == []
+        state = await graph.ainvoke(Command(resume={asked_in(state)["everything"]: ACCEPT}), THREAD)
+        assert results(state) == ["everything"]
+        assert recorder.order == ["delete(everything)"]
+
+    go(main())
+
+
+def test_an_answer_that_came_before_the_question_is_none() -> None:
+    """A plain resume that only went past a static breakpoint."""
+
+    async def main() -> None:
+        recorder = Recorder()
+        graph = graph_of(node_of(recorder), interrupt_before=["tools"])
+        await graph.ainvoke(starting("a"), THREAD)
+        state = await graph.ainvoke(Command(resume=ACCEPT), THREAD)
+        assert list(asked_in(state)) == ["a"]
+        assert recorder.lines == []
+
+    go(main())
+
+
+@pytest.mark.xfail(reason="LangGraph keeps a plain answer until the next checkpoint, and offers it to every later run")
+def test_an_answer_that_came_before_the_question_is_none_later_either() -> None:
+    """The same, and then a run without an answer."""
+
+    async def main() -> None:
+        recorder = Recorder()
+        graph = graph_of(node_of(recorder), interrupt_before=["tools"])
+        await graph.ainvoke(starting("a"), THREAD)
+        await graph.ainvoke(Command(resume=ACCEPT), THREAD)
+        state = await graph.ainvoke(None, THREAD)
+        assert list(asked_in(state)) == ["a"]
+        assert recorder.lines == []
+
+    go(main())
+
+
+def jumping(node: Any, route: Callable[[Any], Any]) -> Any:
+    """A graph whose hook, like a link with `jump_to="tools"`, goes back to the tools once."""
+    builder: Any = StateGraph(MessagesState)
+    jumps = ["once"]
+
+    async def hook(state: Any) -> Any:
+        return {}
+
+    async def again(state: Any) -> Any:
+        return route(state) if jumps and jumps.pop() else END
+
+    async def first(state: Any) -> Any:
+        return route(state)
+
+    builder.add_node("tools", node)
+    builder.add_node("hook", hook)
+    builder.add_conditional_edges(START, first, ["tools"])
+    builder.add_edge("tools", "hook")
+    builder.add_conditional_edges("hook", again, ["tools", END])
+    return builder.compile(checkpointer=InMemorySaver())
+
+
+def with_context(state: Any) -> list[Send]:
+    message = next(one for one in reversed(state["messages"]) if isinstance(one, AIMessage))
+    return [
+        Send("tools", ToolCallWithContext(tool_call=call, __type="tool_call_with_context", state=state))
+        for call in message.tool_calls
+    ]
+
+
+def bare(state: Any) -> list[Send]:
+    message = next(one for one in reversed(state["messages"]) if isinstance(one, AIMessage))
+    return [Send("tools", [call]) for call in message.tool_calls]
+
+
+@pytest.mark.parametrize(
+    "route",
+    [lambda _: "tools", with_context, bare],
+    ids=["whole state", "call with context", "list of calls"],
+)
+@pytest.mark.parametrize(
+    "answer", [IGNORE, {"type": "response", "args": "x"}, ACCEPT], ids=lambda one: str(one["type"])
+)
+def test_a_jump_back_to_the_tools_runs_no_call_that_has_its_message(route: Any, answer: Any) -> None:
+    """Promise 9: the bypass of LangChain's approval, langchain-ai/langchain issue 40491; nothing is asked either."""
+
+    async def main() -> None:
+        recorder = Recorder()
+        graph = jumping(node_of(recorder), route)
+        await graph.ainvoke(starting("a"), THREAD)
+        state = await graph.ainvoke(Command(resume=answer), THREAD)
+        assert asked_in(state) == {}
+        assert len(results(state)) == 1
+        assert recorder.count("started") == (1 if answer is ACCEPT else 0)
+
+    go(main())
+
+
+def test_a_rejected_call_that_is_sent_again_on_its_own_does_not_run_unasked() -> None:
+    """Even where the node cannot know that it had an answer, a person would have to agree first."""
+
+    async def main() -> None:
+        recorder = Recorder()
+        graph = jumping(node_of(recorder), bare)
+        await graph.ainvoke(starting("a"), THREAD)
+        await graph.ainvoke(Command(resume=IGNORE), THREAD)
+        await graph.ainvoke(None, THREAD)
+        assert recorder.lines == []
+
+    go(main())
+
+
+def test_an_approval_outlives_a_failure_beside_it_and_what_finished_stays_finished() -> None:
+    """Promise 10: approved and finished, approved and cancelled, declined, open; then the next run."""
+
+    async def main() -> None:
+        recorder, hang = Recorder(), [True]
+
+        async def delete(query: str) -> str:
+            ran.append(query)
+            if query == "slow" and hang.pop():
+                await asyncio.sleep(60)
+            return query
+
+        async def fail() -> str:
+            await asyncio.sleep(0.3)
+            raise ConnectionError("lost")
+
+        ran: list[str] = []
+        tools = [StructuredTool.from_function(coroutine=fn, description=".") for fn in (delete, fail)]
+        node = ToolNode([*tools, recorder.tool("look")], middleware=[RequireApproval(["delete"])])
+        graph = graph_of(node)
+        queries = ["quick", "slow", "declined", "open"]
+        message = calls(*(tool_call("delete", query, query=query) for query in queries), tool_call("fail", "f"))
+        message.id = "ai-1"
+        with pytest.raises(ConnectionError):
+            await graph.ainvoke({"messages": [message]}, THREAD)
+        (task,) = (await graph.aget_state(THREAD)).tasks
+        assert task.interrupts == ()
+        with pytest.raises(ConnectionError):
+            await graph.ainvoke(None, THREAD)
+        # The questions come when nothing fails any more; they had been asked, and kept.
+        tools[1].coroutine = _fine
+        named = asked_in(await graph.ainvoke(None, THREAD))
+        assert list(named) == queries
+        assert ran == []
+        answers = {named["quick"]: ACCEPT, named["declined"]: IGNORE, named["slow"]: ACCEPT}
+        with pytest.raises(asyncio.TimeoutError):
+            async with asyncio.timeout(0.5):
+                await graph.ainvoke(Command(resume=answers), THREAD)
+        assert ran == ["quick", "slow"]
+        hang.append(False)
+        state = await graph.ainvoke(None, THREAD)
+        if set(asked_in(state)) != {"open"}:  # an answer that was not stored yet has to be given again
+            again = {one: ACCEPT for query, one in asked_in(state).items() if query == "slow"}
+            state = await graph.ainvoke(Command(resume=again), THREAD)
+        assert list(asked_in(state)) == ["open"]
+        assert sorted(ran) == ["quick", "slow", "slow"]
+        state = await graph.ainvoke(Command(resume=IGNORE), THREAD)
+        assert [text.partition(" ")[0] for text in results(state)] == ["quick", "slow", "User", "User", "fine"]
+        assert sorted(ran) == ["quick", "slow", "slow"]
+
+    go(main())
+
+
+async def _fine() -> str:
+    return "fine"
+
+
+SCRIPT = '''
+import os, sqlite3, sys, time
+from typing import Any
+from langchain_core.messages import AIMessage, ToolMessage
+from langgraph.checkpoint.sqlite import SqliteSaver
+from langgraph.graph import START, MessagesState, StateGraph
+from langgraph.types import Command
+from callboard import ToolNode
+from callboard.middleware import RequireApproval
+from callboard.testing import calls, tool_call
+
+action, said = sys.argv[1:]
+
+
+def log(line):
+    with open("log", "a") as file:
+        file.write(line + "\\n")
+
+
+async def delete(path: str) -> str:
+    """Delete."""
+    log(path)
+    return path
+
+
+def deadly() -> str:
+    """Die."""
+    log("deadly")
+    if action == "die":
+        time.sleep(0.7)
+        os._exit(9)
+    return "alive"
+
+
+builder = StateGraph(MessagesState)
+builder.add_node("tools", ToolNode([delete, deadly], middleware=[RequireApproval()]))
+builder.add_edge(START, "tools")
+graph = builder.compile(checkpointer=SqliteSaver(sqlite3.connect("db", check_same_thread=False)))
+thread = {"configurable": {"thread_id": "t"}}
+message = calls(tool_call("delete", "1", path="a"), tool_call("delete", "2", path="b"), tool_call("deadly", "3"))
+message.id = "ai-1"
+if said == "start":
+    state = graph.invoke({"messages": [message]}, thread)
+else:
+    open_now = [question for task in graph.get_state(thread).tasks for question in task.interrupts]
+    answers = {question.id: {"type": kind} for question, kind in zip(open_now, said.split(","))}
+    state = graph.invoke(None if said == "nothing" else Command(resume=answers), thread)
+contents = [message.content for message in state["messages"] if isinstance(message, ToolMessage)]
+print(len(state.get("__interrupt__", ())), *contents, sep="|")
+'''
+
+
+def test_what_was_approved_and_finished_before_the_process_was_killed_does_not_run_again(tmp_path: Path) -> None:
+    """Promise 10: `os._exit` in the middle of the approved batch, and another process."""
+
+    def process(action: str, said: str) -> "subprocess.CompletedProcess[str]":
+        command = [sys.executable, "-c", SCRIPT, action, said]
+        return subprocess.run(command, cwd=tmp_path, check=False, capture_output=True, timeout=30, text=True)
+
+    started = process("live", "start")
+    assert started.stdout == "3\n", started.stderr
+    died = process("die", "accept,ignore,accept")
+    assert died.returncode == 9, died.stderr
+    assert (tmp_path / "log").read_text().split() == ["a", "deadly"]
+
+    said = process("live", "nothing").stdout
+    if said.startswith("1"):  # the answer to the call that died was not stored: its question is open
+        said = process("live", "ignore,ignore,accept").stdout
+
+    assert said.startswith("0|a|User rejected"), said
+    assert said.endswith("|alive\n")
+    assert (tmp_path / "log").read_text().split() == ["a", "deadly", "deadly"]
+
+
+def test_in_langgraphs_own_node() -> None:
+    """The link is an async wrapper like any other; there the engine says whose answer it is."""
+
+    async def main() -> None:
+        recorder = Recorder()
+        link = RequireApproval()
+        wrapped: Any = link.awrap_tool_call
+        graph = graph_of(LangGraphToolNode([recorder.tool("delete")], awrap_tool_call=wrapped))
+        assert list(asked_in(await graph.ainvoke(starting("a"), THREAD))) == ["a"]
+        assert recorder.lines == []
+        state = await graph.ainvoke(Command(resume=[ACCEPT]), THREAD)
+        assert results(state) == ["a"]
+        assert recorder.order == ["delete(a)"]
+
+    go(main())

@@ -1,0 +1,876 @@
+"""`CircuitBreaker`: every transition at its exact time, and nothing counts that says nothing about the tool."""
+
+import asyncio
+import threading
+from collections.abc import Hashable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import anyio
+import pytest
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule, run_state_machine_as_test
+from langchain_core.messages import AIMessage, ToolMessage
+from langchain_core.tools import StructuredTool
+from langgraph.types import Command, interrupt
+
+from callboard import CallEvent, CallPolicy, CallsInterrupted, CircuitOpenError, Limit, ToolNode, observe
+from callboard.middleware import CircuitBreaker, Retry
+from callboard.middleware._circuit import MOST, Circuit, Rules
+from callboard.testing import backend, backend_names, tool_call
+
+WAIT = 100_000
+
+
+class DownError(Exception):
+    """What a service says that is down."""
+
+
+class Service:
+    """A service that is down or up, as the test says."""
+
+    def __init__(self, name: str = "fetch", *, seconds: float = 0.0) -> None:
+        self.name = name
+        self.seconds = seconds
+        self.down: bool | Exception = True
+        self.asked: list[str] = []
+        self.running = self.peak = 0
+
+    def tool(self) -> StructuredTool:
+        return StructuredTool.from_function(coroutine=self._body, name=self.name, description="Asks a service.")
+
+    async def _body(self, host: str = "") -> str:
+        self.asked.append(host)
+        self.running += 1
+        self.peak = max(self.peak, self.running)
+        try:
+            await anyio.sleep(self.seconds)
+        finally:
+            self.running -= 1
+        if self.down:
+            raise self.down if isinstance(self.down, Exception) else DownError("no connection")
+        return "page"
+
+
+def by_host(call: Any) -> Hashable:
+    return call["args"]["host"]
+
+
+class Asked:
+    """A node with one service behind a breaker, and what came of its calls."""
+
+    def __init__(self, service: Service, breaker: CircuitBreaker, *inner: object, **options: Any) -> None:
+        self.service = service
+        self.breaker = breaker
+        self.node = ToolNode([service.tool()], middleware=[breaker, *inner], handle_tool_errors=True, **options)
+
+    async def once(self, host: str = "") -> ToolMessage:
+        (message,) = await self.several(host)
+        return message
+
+    async def several(self, *hosts: str) -> list[ToolMessage]:
+        calls = [tool_call(self.service.name, f"{number}", host=host) for number, host in enumerate(hosts)]
+        messages: list[ToolMessage] = (await self.node.ainvoke(calls))["messages"]
+        return messages
+
+    async def fail(self, times: int, host: str = "") -> None:
+        for _ in range(times):
+            assert not was_refused(await self.once(host))
+
+
+def was_refused(message: ToolMessage) -> bool:
+    return message.additional_kwargs.get("callboard", {}).get("ended") == "unavailable"
+
+
+async def test_a_circuit_opens_when_enough_calls_failed() -> None:
+    """Not before the minimum, then at once; no body runs while it is open."""
+    asked = Asked(Service(), CircuitBreaker(0.5, minimum=4))
+
+    with anyio.fail_after(WAIT):
+        await asked.fail(3)
+        assert asked.breaker.state("fetch") == "closed"
+        await asked.fail(1)
+        assert asked.breaker.state("fetch") == "open"
+        assert was_refused(await asked.once())
+
+    assert len(asked.service.asked) == 4
+
+
+@pytest.mark.parametrize(("failures", "state"), [(4, "closed"), (5, "open")])
+async def test_the_ratio_of_failures_decides(failures: int, state: str) -> None:
+    """Of ten calls."""
+    asked = Asked(Service(), CircuitBreaker(0.5, minimum=10))
+
+    with anyio.fail_after(WAIT):
+        asked.service.down = False
+        for _ in range(10 - failures):
+            await asked.once()
+        asked.service.down = True
+        await asked.fail(failures)
+        assert asked.breaker.state("fetch") == state
+
+
+async def test_the_model_is_told_when_to_try_again() -> None:
+    """In whole seconds, rounded up; and so are programs, in one word."""
+    asked = Asked(Service(), CircuitBreaker(minimum=1, open_for=30))
+
+    with anyio.fail_after(WAIT):
+        await asked.fail(1)
+        await anyio.sleep(18.2)
+        message = await asked.once()
+
+    assert "Tool 'fetch' is unavailable after repeated failures. Try again after 12 s." in str(message.content)
+    assert message.status == "error"
+    assert message.additional_kwargs["callboard"]["ended"] == "unavailable"
+    assert message.additional_kwargs["callboard"]["retry_after"] >= 1
+
+
+@pytest.mark.parametrize(("passed", "seconds"), [(0, 30), (18, 12), (18.2, 12), (29.0, 1), (29.9, 1)])
+async def test_an_open_circuit_raises_an_error_with_the_time(passed: float, seconds: int) -> None:
+    """For programs, where nothing makes a message of it."""
+    service = Service()
+    node = ToolNode([service.tool()], middleware=[CircuitBreaker(minimum=1, open_for=30)], handle_tool_errors=False)
+    call = [tool_call("fetch", "1")]
+
+    with anyio.fail_after(WAIT):
+        with pytest.raises(DownError):
+            await node.ainvoke(call)
+        await anyio.sleep(passed)
+        with pytest.raises(CircuitOpenError, match=f"Try again after {seconds} s") as caught:
+            await node.ainvoke(call)
+
+    assert caught.value.retry_after == pytest.approx(30 - passed)
+    assert (caught.value.tool, caught.value.call_id, caught.value.ended) == ("fetch", "1", "unavailable")
+
+
+async def test_states_follow_each_other_to_the_second() -> None:
+    """Open for 30 seconds, half-open, open again, half-open, closed."""
+    asked = Asked(Service(seconds=1), CircuitBreaker(minimum=2, open_for=30))
+    seen: list[tuple[float, str]] = []
+
+    async def watch() -> None:
+        while True:
+            state = asked.breaker.state("fetch")
+            if not seen or seen[-1][1] != state:
+                seen.append((anyio.current_time() - started, state))
+            await anyio.sleep(0.25)
+
+    with anyio.fail_after(WAIT):
+        started = anyio.current_time()
+        async with anyio.create_task_group() as group:
+            group.start_soon(watch)
+            await asked.fail(2)  # until 2
+            await anyio.sleep(40)  # half-open since 32
+            await asked.fail(1)  # from 42 to 43
+            await anyio.sleep(30)
+            asked.service.down = False
+            assert (await asked.once()).content == "page"  # from 73 to 74
+            await anyio.sleep(1)
+            group.cancel_scope.cancel()
+
+    assert [state for _, state in seen] == ["closed", "open", "half-open", "open", "half-open", "closed"]
+    assert [time for time, _ in seen] == pytest.approx([0, 2, 32, 43, 73, 74], abs=0.25)
+
+
+async def test_a_call_at_the_very_end_of_the_time_may_try() -> None:
+    """`retry_after` is no lower bound that one has to exceed."""
+    asked = Asked(Service(), CircuitBreaker(minimum=1, open_for=0.1))
+
+    with anyio.fail_after(WAIT):
+        await asked.fail(1)
+        for _ in range(50):
+            await anyio.sleep(0.1)
+            await asked.fail(1)
+
+
+async def test_a_closed_circuit_begins_to_count_anew() -> None:
+    """What happened before it opened is settled."""
+    asked = Asked(Service(), CircuitBreaker(minimum=3, open_for=5))
+
+    with anyio.fail_after(WAIT):
+        await asked.fail(3)
+        await anyio.sleep(5)
+        asked.service.down = False
+        await asked.once()
+        asked.service.down = True
+        await asked.fail(2)
+        assert asked.breaker.state("fetch") == "closed"
+        await asked.fail(1)
+        assert asked.breaker.state("fetch") == "open"
+
+
+async def test_the_window_slides() -> None:
+    """A failure counts for as long as the window is, and not a moment longer."""
+    asked = Asked(Service(), CircuitBreaker(minimum=3, window=60))
+
+    with anyio.fail_after(WAIT):
+        await asked.fail(1)  # at 0
+        await anyio.sleep(30)
+        await asked.fail(1)  # at 30
+        await anyio.sleep(30.5)
+        await asked.fail(1)  # at 60.5, when the first is forgotten
+        assert asked.breaker.state("fetch") == "closed"
+        await anyio.sleep(29)
+        await asked.fail(1)  # at 89.5
+        assert asked.breaker.state("fetch") == "open"
+
+
+@pytest.mark.parametrize("probes", [1, 3])
+async def test_only_so_many_calls_try_a_tool_that_was_down(probes: int) -> None:
+    """The others of the batch are refused at once."""
+    service = Service(seconds=1)
+    asked = Asked(service, CircuitBreaker(minimum=1, open_for=10, probes=probes))
+
+    with anyio.fail_after(WAIT):
+        await asked.fail(1)
+        await anyio.sleep(10)
+        service.down = False
+        started = anyio.current_time()
+        messages = await asked.several(*"abcdefgh")
+
+    assert anyio.current_time() - started == pytest.approx(1)
+    assert [was_refused(message) for message in messages].count(False) == probes
+    assert service.peak == probes
+    assert "Try again after 1 s." in str(next(one for one in messages if was_refused(one)).content)
+
+
+async def test_one_success_of_several_probes_closes_the_circuit() -> None:
+    """What the others say then is too late to open it."""
+    service = Service()
+    asked = Asked(service, CircuitBreaker(minimum=1, open_for=10, probes=2))
+    breaker = asked.breaker
+
+    with anyio.fail_after(WAIT):
+        await asked.fail(1)
+        await anyio.sleep(10)
+        async with anyio.create_task_group() as group:
+            service.down, service.seconds = True, 2
+            group.start_soon(asked.once)
+            await anyio.sleep(0.5)
+            service.seconds = 1
+            group.start_soon(asked.once)
+            await anyio.sleep(0.5)
+            service.down = False
+            await anyio.sleep(0.75)
+            assert breaker.state("fetch") == "closed"
+            service.down = True
+        assert breaker.state("fetch") == "closed"
+
+
+async def test_a_call_from_before_is_no_probe() -> None:
+    """It began when the circuit was closed, and ends when it is half-open; neither way does it count."""
+    service = Service(seconds=25)
+    asked = Asked(service, CircuitBreaker(minimum=1, open_for=10))
+
+    with anyio.fail_after(WAIT):
+        async with anyio.create_task_group() as group:
+            group.start_soon(asked.once)  # until 25
+            await anyio.sleep(1)
+            service.seconds = 0
+            await asked.fail(1)  # opens at 1
+            service.down = False
+            await anyio.sleep(15)
+            assert asked.breaker.state("fetch") == "half-open"
+        assert asked.breaker.state("fetch") == "half-open"
+        await asked.once()
+        assert asked.breaker.state("fetch") == "closed"
+
+
+async def test_keys_have_circuits_of_their_own() -> None:
+    """One host is down, the other is not; and the model is not told that the tool is."""
+    asked = Asked(Service(), CircuitBreaker(minimum=2, key=by_host))
+
+    with anyio.fail_after(WAIT):
+        await asked.fail(2, "a.org")
+        refused = await asked.once("a.org")
+        assert (asked.breaker.state("a.org"), asked.breaker.state("b.org")) == ("open", "closed")
+        await asked.fail(1, "b.org")
+
+    assert "unavailable for calls like this one" in str(refused.content)
+    assert asked.service.asked == ["a.org", "a.org", "b.org"]
+
+
+async def test_tools_have_circuits_of_their_own() -> None:
+    """One breaker for the whole node."""
+    down, up = Service("down"), Service("up")
+    up.down = False
+    node = ToolNode([down.tool(), up.tool()], middleware=[CircuitBreaker(minimum=1)], handle_tool_errors=True)
+
+    with anyio.fail_after(WAIT):
+        await node.ainvoke([tool_call("down", "1"), tool_call("up", "2")])
+        messages = (await node.ainvoke([tool_call("down", "1"), tool_call("up", "2")]))["messages"]
+
+    assert [was_refused(message) for message in messages] == [True, False]
+
+
+async def test_tools_with_one_key_share_a_circuit() -> None:
+    """They talk to the same host."""
+    one, two = Service("one"), Service("two")
+    breaker = CircuitBreaker(minimum=2, key=by_host)
+    node = ToolNode([one.tool(), two.tool()], middleware=[breaker], handle_tool_errors=True)
+
+    with anyio.fail_after(WAIT):
+        await node.ainvoke([tool_call("one", "1", host="a"), tool_call("two", "2", host="a")])
+        assert breaker.state("a") == "open"
+
+
+async def test_a_key_that_cannot_be_had_is_the_tools_name() -> None:
+    """The arguments are the model's: they may lack what the function looks for, or be no key at all."""
+
+    async def fetch(host: str) -> str:
+        """Fetch."""
+        raise DownError
+
+    breaker = CircuitBreaker(minimum=2, key=by_host)
+    node = ToolNode([fetch], middleware=[breaker], handle_tool_errors=True)
+
+    with anyio.fail_after(WAIT):
+        calls = [tool_call("fetch", "1"), tool_call("fetch", "2", host=["a"]), tool_call("fetch", "3", host="a")]
+        messages = (await node.ainvoke(calls))["messages"]
+
+    assert ["host" in str(message.content) for message in messages] == [True, True, False]
+    assert breaker.state("fetch") == breaker.state("a") == "closed"
+
+
+async def test_a_cancelled_probe_gives_its_place_back() -> None:
+    """And says nothing: the circuit stays half-open."""
+    service = Service(seconds=50)
+    asked = Asked(service, CircuitBreaker(minimum=1, open_for=10))
+
+    with anyio.fail_after(WAIT):
+        await asked.fail(1)
+        await anyio.sleep(10)
+        for _ in range(3):
+            with anyio.move_on_after(5) as scope:
+                await asked.once()
+            assert scope.cancelled_caught
+            assert asked.breaker.state("fetch") == "half-open"
+        service.seconds, service.down = 0, False
+        assert (await asked.once()).content == "page"
+        assert asked.breaker.state("fetch") == "closed"
+
+
+async def test_a_probe_that_asks_a_person_gives_its_place_back() -> None:
+    """Promise 4: a question is no outcome; the answered call is a probe again, and its success counts."""
+    down = True
+
+    async def fetch() -> str:
+        """Fetch."""
+        if down:
+            raise DownError
+        return str(interrupt("sure?"))
+
+    breaker = CircuitBreaker(minimum=1, open_for=10)
+    node = ToolNode([fetch], middleware=[breaker], handle_tool_errors=True)
+    call = [tool_call("fetch", "1")]
+
+    with anyio.fail_after(WAIT):
+        await node.ainvoke(call)
+        await anyio.sleep(10)
+        down = False
+        for _ in range(2):
+            with pytest.raises(CallsInterrupted) as caught:
+                await node.ainvoke(call)
+            assert breaker.state("fetch") == "half-open"
+        result = await node.ainvoke(call, ledger=caught.value.ledger, resume="yes")
+
+        assert result["messages"][0].content == "yes"
+        assert breaker.state("fetch") == "closed"
+
+
+async def test_cancelled_calls_do_not_count() -> None:
+    """However many."""
+    asked = Asked(Service(seconds=50), CircuitBreaker(minimum=2))
+
+    with anyio.fail_after(WAIT):
+        for _ in range(5):
+            with anyio.move_on_after(1):
+                await asked.several(*"abc")
+        assert asked.breaker.state("fetch") == "closed"
+        await asked.fail(1)
+        assert asked.breaker.state("fetch") == "closed"
+
+
+async def test_siblings_that_a_failure_cancels_do_not_count() -> None:
+    """They did nothing wrong."""
+    slow, bad = Service("slow", seconds=50), Service("bad")
+    breaker = CircuitBreaker(minimum=1)
+    node = ToolNode([slow.tool(), bad.tool()], middleware=[breaker])
+
+    with anyio.fail_after(WAIT):
+        with pytest.raises(DownError):
+            await node.ainvoke([tool_call("slow", "1"), tool_call("bad", "2")])
+        assert (breaker.state("slow"), breaker.state("bad")) == ("closed", "open")
+
+
+@pytest.mark.backends("asyncio")
+async def test_a_body_that_cancels_itself_does_not_count() -> None:
+    """A cancellation says nothing about the tool, whoever asked for it."""
+
+    async def fetch() -> str:
+        """Fetch."""
+        raise asyncio.CancelledError
+
+    breaker = CircuitBreaker(minimum=1)
+    node = ToolNode([fetch], middleware=[breaker])
+
+    with anyio.fail_after(WAIT):
+        result = await node.ainvoke([tool_call("fetch", "1")])
+        assert breaker.state("fetch") == "closed"
+
+    assert result["messages"][0].additional_kwargs["callboard"]["ended"] == "cancelled"
+
+
+async def test_the_models_mistakes_neither_open_a_circuit_nor_close_one() -> None:
+    """Invalid arguments say nothing about the tool, and a tool that does not exist has no circuit to open."""
+    down = False
+
+    async def fetch(count: int) -> str:
+        """Fetch."""
+        if down:
+            raise DownError
+        return "page"
+
+    breaker = CircuitBreaker(minimum=1, open_for=10)
+    node = ToolNode([fetch], middleware=[breaker], handle_tool_errors=True)
+    wrong, right, unknown = (
+        tool_call("fetch", "1", count="x"),
+        tool_call("fetch", "2", count=1),
+        tool_call("fetsch", "3"),
+    )
+
+    with anyio.fail_after(WAIT):
+        await node.ainvoke([wrong, wrong | {"id": "4"}, unknown])
+        assert breaker.state("fetch") == breaker.state("fetsch") == "closed"
+        down = True
+        await node.ainvoke([right])
+        await anyio.sleep(10)
+        await node.ainvoke([wrong])
+        assert breaker.state("fetch") == "half-open"
+
+
+async def test_a_rejected_call_does_not_count() -> None:
+    """Our own back-pressure: the body never ran."""
+    policy = CallPolicy(limit=Limit(concurrency=1, queue=0))
+    service = Service(seconds=1)
+    service.down = False
+    asked = Asked(service, CircuitBreaker(0.5, minimum=2), policies={"fetch": policy})
+
+    with anyio.fail_after(WAIT):
+        messages = await asked.several(*"abcdef")
+        assert [message.status for message in messages].count("error") == 5
+        assert asked.breaker.state("fetch") == "closed"
+
+
+async def test_the_refusal_of_another_link_does_not_count() -> None:
+    """It comes as a message, and no body ran."""
+
+    async def refuse(request: Any, call_next: Any) -> ToolMessage:
+        return ToolMessage("not today", tool_call_id=request.tool_call["id"], status="error")
+
+    asked = Asked(Service(), CircuitBreaker(minimum=1), refuse)
+
+    with anyio.fail_after(WAIT):
+        await asked.several(*"abc")
+        assert asked.breaker.state("fetch") == "closed"
+
+
+async def test_a_breaker_inside_does_not_open_the_one_outside() -> None:
+    """One for each host, and one for the tool: a refusal is no failure."""
+    outer = CircuitBreaker(minimum=5)
+    asked = Asked(Service(), outer, CircuitBreaker(minimum=2, key=by_host))
+
+    with anyio.fail_after(WAIT):
+        await asked.fail(2, "a")
+        for _ in range(10):
+            assert was_refused(await asked.once("a"))
+        assert outer.state("fetch") == "closed"
+        await asked.fail(2, "b")
+        await asked.fail(1, "c")
+        assert outer.state("fetch") == "open"
+
+
+async def test_a_timeout_counts() -> None:
+    """A tool that hangs is a tool that fails."""
+    asked = Asked(Service(seconds=50), CircuitBreaker(minimum=2), timeout=1)
+
+    with anyio.fail_after(WAIT):
+        await asked.several("a", "b")
+        assert asked.breaker.state("fetch") == "open"
+
+
+async def test_a_spent_budget_counts_if_a_body_ran() -> None:
+    """It reaches a link as a cancellation, but it is one of the tool's making; a long queue is not."""
+    policy = CallPolicy(budget=10, limit=Limit(concurrency=1))
+    asked = Asked(Service(seconds=50), CircuitBreaker(minimum=2), policies={"fetch": policy})
+
+    with anyio.fail_after(WAIT):
+        messages = await asked.several(*"abcdef")
+        assert [message.additional_kwargs["callboard"]["ended"] for message in messages] == ["deadline"] * 6
+        assert asked.breaker.state("fetch") == "closed"
+        await asked.once()
+        assert asked.breaker.state("fetch") == "open"
+
+
+@pytest.mark.parametrize(
+    ("on", "state"),
+    [
+        (DownError, "open"),
+        ((KeyError, DownError), "open"),
+        (lambda error: "no" in str(error), "open"),
+        (KeyError, "closed"),
+        (lambda _: False, "closed"),
+    ],
+)
+async def test_only_chosen_errors_are_failures(on: Any, state: str) -> None:
+    """By type or by a function."""
+    asked = Asked(Service(), CircuitBreaker(minimum=1, on=on))
+
+    with anyio.fail_after(WAIT):
+        await asked.once()
+        assert asked.breaker.state("fetch") == state
+
+
+async def test_a_broken_function_does_not_keep_a_probes_place() -> None:
+    """Its own error is raised, and the next call may try."""
+
+    seen: list[Exception] = []
+
+    def on(error: Exception) -> bool:
+        seen.append(error)
+        if len(seen) > 1:
+            raise ZeroDivisionError
+        return True
+
+    asked = Asked(Service(), CircuitBreaker(minimum=1, open_for=5, on=on))
+
+    with anyio.fail_after(WAIT):
+        await asked.fail(1)
+        await anyio.sleep(5)
+        assert "ZeroDivisionError" in str((await asked.once()).content)
+        asked.service.down = False
+        assert (await asked.once()).content == "page"
+
+
+async def test_a_message_may_be_a_failure_too() -> None:
+    """Some tools report theirs in words."""
+    service = Service()
+    service.down = False
+    asked = Asked(service, CircuitBreaker(minimum=2, on_message=lambda message: message.content == "page"))
+
+    with anyio.fail_after(WAIT):
+        await asked.fail(2)
+        assert asked.breaker.state("fetch") == "open"
+
+
+async def test_a_command_is_a_success() -> None:
+    """A tool that answers with one works."""
+    down = True
+
+    async def move() -> Command[Any]:
+        """Move."""
+        if down:
+            raise DownError
+        return Command(update={"messages": [ToolMessage("moved", tool_call_id="1")]})
+
+    breaker = CircuitBreaker(minimum=1, open_for=10)
+    node = ToolNode([move], middleware=[breaker], handle_tool_errors=True)
+
+    with anyio.fail_after(WAIT):
+        await node.ainvoke({"messages": [AIMessage("", tool_calls=[tool_call("move", "1")])]})
+        await anyio.sleep(10)
+        down = False
+        await node.ainvoke({"messages": [AIMessage("", tool_calls=[tool_call("move", "1")])]})
+        assert breaker.state("move") == "closed"
+
+
+async def test_a_series_of_attempts_is_one_failure() -> None:
+    """A breaker outside of a retry."""
+    policy = CallPolicy(idempotent=True)
+    asked = Asked(Service(), CircuitBreaker(minimum=3), Retry(4, initial=0), policies={"fetch": policy})
+
+    with anyio.fail_after(WAIT):
+        await asked.fail(2)
+        assert asked.breaker.state("fetch") == "closed"
+        await asked.fail(1)
+        assert asked.breaker.state("fetch") == "open"
+
+    assert len(asked.service.asked) == 12
+
+
+@pytest.mark.filterwarnings("ignore::callboard.LinkOrderWarning")
+async def test_a_retry_outside_waits_until_the_tool_may_be_tried() -> None:
+    """`retry_after` is a lower bound of its pause, and a refused call may be tried again whatever its tool."""
+    service, breaker = Service(), CircuitBreaker(minimum=1, open_for=30)
+    node = ToolNode([service.tool()], middleware=[Retry(2, initial=0), breaker], handle_tool_errors=True)
+
+    with anyio.fail_after(WAIT):
+        await node.ainvoke([tool_call("fetch", "1")])
+        service.down = False
+        await anyio.sleep(10)
+        started = anyio.current_time()
+        result = await node.ainvoke([tool_call("fetch", "2")])
+
+    assert result["messages"][0].content == "page"
+    assert anyio.current_time() - started == pytest.approx(20)
+
+
+async def test_a_model_is_not_told_of_a_tool_whose_circuit_is_open() -> None:
+    """The node asks the breaker; a half-open one lets somebody try."""
+    down, up = Service("down"), Service("up")
+    breaker = CircuitBreaker(minimum=1, open_for=30)
+    node = ToolNode([down.tool(), up.tool()], middleware=[breaker], handle_tool_errors=True)
+
+    def offered() -> list[str]:
+        return [tool.name for tool in node.offered_tools()]
+
+    with anyio.fail_after(WAIT):
+        assert offered() == ["down", "up"]
+        await node.ainvoke([tool_call("down", "1")])
+        await anyio.sleep(29)
+        assert offered() == ["up"]
+        await anyio.sleep(1)
+        assert offered() == ["down", "up"]
+
+
+async def test_a_breaker_with_a_key_holds_no_tool_back() -> None:
+    """Another host may be up."""
+    asked = Asked(Service(), CircuitBreaker(minimum=1, key=lambda _: "fetch"))
+
+    with anyio.fail_after(WAIT):
+        await asked.fail(1)
+        assert asked.breaker.state("fetch") == "open"
+        assert len(asked.node.offered_tools()) == 1
+
+
+@pytest.mark.parametrize("key", [None, "fetch"])
+async def test_a_reset_closes_a_circuit(key: str | None) -> None:
+    """By hand, when one knows better; a call that is under way does not open it again."""
+    service = Service(seconds=20)
+    asked = Asked(service, CircuitBreaker(minimum=1))
+
+    with anyio.fail_after(WAIT):
+        async with anyio.create_task_group() as group:
+            group.start_soon(asked.once)
+            await anyio.sleep(10)
+            service.seconds = 0
+            await asked.fail(1)
+            asked.breaker.reset("another")
+            assert asked.breaker.state("fetch") == "open"
+            asked.breaker.reset(key)
+            assert asked.breaker.state("fetch") == "closed"
+        assert asked.breaker.state("fetch") == "closed"
+
+
+async def test_observers_are_told_of_every_change_and_of_no_argument() -> None:
+    """What is noted leaves the process."""
+    asked = Asked(Service(), CircuitBreaker(minimum=1, open_for=30, key=lambda call: call["args"].get("host") or {}))
+    events: list[CallEvent] = []
+
+    with anyio.fail_after(WAIT), observe(events.append):
+        await asked.fail(1, "secret.org")
+        await anyio.sleep(10)
+        await asked.once("secret.org")
+        await anyio.sleep(20)
+        asked.service.down = False
+        await asked.once("secret.org")
+        await asked.once("")
+
+    noted = [event for event in events if event.phase == "noted"]
+    assert [event.what for event in noted] == [
+        "breaker_opened",
+        "breaker_refused",
+        "breaker_half_open",
+        "breaker_closed",
+        "breaker_no_key",
+    ]
+    assert [event.facts.get("retry_after") for event in noted] == [30, pytest.approx(20), None, None, None]
+    assert {event.facts["tool"] for event in noted} == {"fetch"}
+    assert "secret" not in repr([event.facts for event in noted])
+
+
+async def test_keys_that_nobody_asks_for_are_forgotten() -> None:
+    """They come from the model and have no end; what is open or may still count stays."""
+    breaker = CircuitBreaker(minimum=1, window=60, open_for=1000, key=by_host)
+    asked = Asked(Service(), breaker)
+
+    with anyio.fail_after(WAIT):
+        await asked.fail(1, "a.org")
+        asked.service.down = False
+        for number in range(500):
+            await asked.once(f"{number}.org")
+            await anyio.sleep(1)
+        assert breaker.state("a.org") == "open"
+        assert len(breaker._circuits) <= 2 * 64
+        await anyio.sleep(1000)
+        for number in range(200):
+            await asked.once(f"{number}.com")
+        assert "a.org" not in breaker._circuits
+
+
+async def test_a_key_in_use_is_not_forgotten() -> None:
+    """A call that takes longer than anybody remembers still counts when it ends."""
+    service = Service(seconds=5000)
+    breaker = CircuitBreaker(minimum=1, window=1, key=by_host)
+    asked = Asked(service, breaker)
+
+    with anyio.fail_after(WAIT):
+        async with anyio.create_task_group() as group:
+            group.start_soon(asked.once, "slow.org")
+            await anyio.sleep(1)
+            service.seconds, service.down = 0, False
+            for number in range(500):
+                await asked.once(f"{number}.org")
+                await anyio.sleep(1)
+            service.down = True
+        assert breaker.state("slow.org") == "open"
+
+
+@pytest.mark.parametrize("name", backend_names(real_clock=True))
+def test_one_breaker_serves_several_loops_in_several_threads(name: str) -> None:
+    """They share its counts, its state, and the one place for a probe."""
+    service = Service()
+    breaker = CircuitBreaker(0.5, minimum=100, window=60, open_for=1)
+    node = ToolNode([service.tool()], middleware=[breaker], handle_tool_errors=True)
+    together = threading.Barrier(4, timeout=20)
+    kind, options = backend(name, real_clock=True)
+
+    async def hammer() -> list[ToolMessage]:
+        with anyio.fail_after(20):
+            for _ in range(25):
+                await node.ainvoke([tool_call("fetch", "1")])
+            together.wait()
+            assert breaker.state("fetch") == "open"
+            service.seconds, service.down = 0.5, False
+            await anyio.sleep(1.1)
+            together.wait()
+            messages: list[ToolMessage] = (await node.ainvoke([tool_call("fetch", "1")]))["messages"]
+            return messages
+
+    with ThreadPoolExecutor(4) as pool:
+        runs = [pool.submit(anyio.run, hammer, backend=kind, backend_options=options) for _ in range(3)]
+        runs.append(pool.submit(anyio.run, hammer, backend="trio"))
+        last = [message for run in runs for message in run.result(timeout=30)]
+
+    assert len(service.asked) == 101
+    assert [was_refused(message) for message in last].count(False) == 1
+
+
+@pytest.mark.parametrize(
+    ("options", "kind"),
+    [
+        ({"ratio": 0}, ValueError),
+        ({"ratio": 1.1}, ValueError),
+        ({"ratio": float("nan")}, ValueError),
+        ({"minimum": 0}, ValueError),
+        ({"minimum": 1.5}, TypeError),
+        ({"window": 0}, ValueError),
+        ({"window": float("inf")}, ValueError),
+        ({"window": None}, ValueError),
+        ({"open_for": -1}, ValueError),
+        ({"open_for": "30"}, TypeError),
+        ({"probes": 0}, ValueError),
+        ({"on": "ValueError"}, TypeError),
+        ({"on": [ValueError]}, TypeError),
+        ({"key": "host"}, TypeError),
+    ],
+    ids=repr,
+)
+def test_a_breaker_that_makes_no_sense_is_refused(options: dict[str, Any], kind: type[Exception]) -> None:
+    """At construction, naming the argument."""
+    with pytest.raises(kind, match=rf"CircuitBreaker\({next(iter(options))}=...\)"):
+        CircuitBreaker(**options)
+
+
+def test_a_circuit_remembers_so_many_calls_and_no_more() -> None:
+    """A tool that is called a thousand times a second does not fill the memory."""
+    circuit = Circuit(Rules(ratio=0.5, minimum=1, window=1e9, open_for=1, probes=1))
+
+    for now in range(5 * MOST):
+        ticket = circuit.before(now)
+        assert ticket is not None
+        circuit.after(ticket, now, failed=False)
+    assert len(circuit._outcomes) == MOST
+    for _ in range(MOST // 2):
+        assert circuit.state(6 * MOST) == "closed"
+        circuit.after(_let_in(circuit, 6 * MOST), 6 * MOST, failed=True)
+
+    assert circuit.state(6 * MOST) == "open"
+
+
+def _let_in(circuit: Circuit, now: float) -> int:
+    ticket = circuit.before(now)
+    assert ticket is not None
+    return ticket
+
+
+RULES = Rules(ratio=0.5, minimum=3, window=10, open_for=7, probes=2)
+
+
+class CircuitAndModel(RuleBasedStateMachine):
+    """A circuit, and what it should do, worked out each time from all that ever happened."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.circuit = Circuit(RULES)
+        self.now = 0
+        self.opened_at: int | None = None
+        self.history: list[tuple[int, bool]] = []
+        self.inside: list[tuple[int, bool]] = []
+        """Tickets of calls under way, and whether they may still matter."""
+
+    @rule(seconds=st.integers(0, 12))
+    def wait(self, seconds: int) -> None:
+        self.now += seconds
+
+    @rule()
+    def begin(self) -> None:
+        trying = sum(matters for _, matters in self.inside)
+        may = self.opened_at is None or (self.now >= self.opened_at + RULES.open_for and trying < RULES.probes)
+        ticket = self.circuit.before(self.now)
+        assert (ticket is not None) == may
+        if ticket is not None:
+            self.inside.append((ticket, True))
+
+    @precondition(lambda self: self.inside)
+    @rule(which=st.integers(0), failed=st.sampled_from([True, True, False, None]))
+    def end(self, which: int, failed: bool | None) -> None:
+        ticket, matters = self.inside.pop(which % len(self.inside))
+        change = self.circuit.after(ticket, self.now, failed=failed)
+        assert change == (self.expected(failed) if matters and failed is not None else None)
+
+    def expected(self, failed: bool) -> str | None:
+        if self.opened_at is not None:
+            self.changed(self.now if failed else None)
+            return "open" if failed else "closed"
+        self.history.append((self.now, failed))
+        recent = [bad for when, bad in self.history if when > self.now - RULES.window]
+        if len(recent) < RULES.minimum or sum(recent) < RULES.ratio * len(recent):
+            return None
+        self.changed(self.now)
+        return "open"
+
+    def changed(self, opened_at: int | None) -> None:
+        self.opened_at = opened_at
+        self.history = []
+        self.inside = [(ticket, False) for ticket, _ in self.inside]
+
+    @invariant()
+    def states_agree(self) -> None:
+        left = 0 if self.opened_at is None else max(0, self.opened_at + RULES.open_for - self.now)
+        assert self.circuit.wait(self.now) == left
+        state = "closed" if self.opened_at is None else "open" if left else "half-open"
+        assert self.circuit.state(self.now) == state
+
+    @invariant()
+    def only_what_is_over_is_idle(self) -> None:
+        known = [when for when, _ in self.history if when > self.now - RULES.window]
+        if self.circuit.idle(self.now):
+            assert not self.inside
+            assert not known
+            assert self.opened_at is None or self.circuit.state(self.now) == "half-open"
+
+
+def test_a_circuit_does_what_its_history_says() -> None:
+    """Against a model that forgets nothing, in any order of events."""
+    run_state_machine_as_test(CircuitAndModel)

@@ -1,0 +1,1002 @@
+"""`Cache`: exact times under the virtual clock, one run for identical calls, nobody kept waiting."""
+
+import math
+import threading
+from collections.abc import Callable
+from typing import Annotated, Any
+
+import anyio
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from langchain_core.messages import ToolMessage
+from langchain_core.runnables import RunnableConfig
+from langchain_core.tools import BaseTool, InjectedToolCallId, StructuredTool, ToolException, tool
+from langgraph.types import Command, interrupt
+
+from callboard import (
+    CallboardWarning,
+    CallEvent,
+    CallPolicy,
+    CallsInterrupted,
+    CallTimeoutError,
+    InjectedState,
+    Limit,
+    ToolNode,
+    ToolRuntime,
+    observe,
+)
+from callboard.middleware import Cache
+from callboard.testing import Recorder, backend, backend_names, tool_call
+
+WAIT = 1000
+
+
+def node_of(recorder: Recorder, cache: Cache, policy: CallPolicy | None = None, **behaviour: Any) -> ToolNode:
+    policies = {} if policy is None else {"work": policy}
+    return ToolNode([recorder.tool("work", **behaviour)], middleware=[cache], policies=policies)
+
+
+def contents(result: Any) -> list[Any]:
+    return [message.content for message in result["messages"]]
+
+
+def identical(count: int, query: str = "a") -> list[Any]:
+    return [tool_call("work", f"{query}{number}", query=query) for number in range(count)]
+
+
+def noted(events: list[CallEvent]) -> list[str]:
+    return [event.what for event in events if event.phase == "noted"]
+
+
+async def test_the_second_call_is_answered_with_the_first_ones_result() -> None:
+    """One run; the message is the second call's own."""
+    recorder = Recorder()
+    node = node_of(recorder, Cache({"work"}))
+
+    with anyio.fail_after(WAIT):
+        first = await node.ainvoke([tool_call("work", "one", query="a")])
+        second = await node.ainvoke([tool_call("work", "two", query="a")])
+
+    assert contents(first) == contents(second) == ["a"]
+    assert [result["messages"][0].tool_call_id for result in (first, second)] == ["one", "two"]
+    assert second["messages"][0].id is None
+    assert recorder.count("started") == 1
+
+
+async def test_other_arguments_are_another_call() -> None:
+    """And the order in which they are written is not."""
+    seen: list[Any] = []
+
+    @tool
+    async def work(a: int, b: int) -> int:
+        """Work."""
+        seen.append((a, b))
+        return a - b
+
+    node = ToolNode([work], middleware=[Cache({"work"})])
+    with anyio.fail_after(WAIT):
+        for args in ({"a": 1, "b": 2}, {"b": 2, "a": 1}, {"a": 2, "b": 1}):
+            await node.ainvoke([tool_call("work", "1", **args)])
+
+    assert seen == [(1, 2), (2, 1)]
+
+
+async def test_only_the_named_tools_are_cached() -> None:
+    """To run twice does no harm is one thing, to run once is another."""
+    recorder = Recorder()
+    node = ToolNode(
+        [recorder.tool("read"), recorder.tool("write")],
+        middleware=[Cache(["read"])],
+        policies={"write": CallPolicy(idempotent=True)},
+    )
+
+    with anyio.fail_after(WAIT):
+        for _ in range(3):
+            await node.ainvoke([tool_call("read", "r", query="a"), tool_call("write", "w", query="a")])
+
+    assert recorder.count("started", "read") == 1
+    assert recorder.count("started", "write") == 3
+
+
+async def test_tools_do_not_share_results() -> None:
+    """Also where the key function says the same of both."""
+    recorder = Recorder()
+    node = ToolNode(
+        [recorder.tool("one", returns="1"), recorder.tool("two", returns="2")],
+        middleware=[Cache({"one", "two"}, key=lambda _: "same")],
+    )
+
+    with anyio.fail_after(WAIT):
+        result = await node.ainvoke([tool_call("one", "1"), tool_call("two", "2")])
+
+    assert contents(result) == ["1", "2"]
+
+
+async def test_a_result_lives_for_exactly_its_time() -> None:
+    """From the moment it is there; a hit does not prolong it."""
+    recorder = Recorder()
+    node = node_of(recorder, Cache({"work"}, ttl=10), seconds=1)
+
+    with anyio.fail_after(WAIT):
+        for pause in (0, 5, 4.75, 0.25):
+            await anyio.sleep(pause)
+            await node.ainvoke(identical(1))
+
+    assert recorder.times("started") == pytest.approx([0, 11])
+
+
+async def test_a_result_may_live_for_ever() -> None:
+    """`math.inf` is a number of seconds."""
+    recorder = Recorder()
+    node = node_of(recorder, Cache({"work"}, ttl=math.inf))
+
+    with anyio.fail_after(1e7):
+        for _ in range(3):
+            await node.ainvoke(identical(1))
+            await anyio.sleep(1e6)
+
+    assert recorder.count("started") == 1
+
+
+async def test_the_least_recently_used_result_goes_first() -> None:
+    """The size is a bound."""
+    recorder = Recorder()
+    node = node_of(recorder, Cache({"work"}, size=2))
+
+    with anyio.fail_after(WAIT):
+        for query in "abacab":
+            await node.ainvoke(identical(1, query))
+
+    assert recorder.order == ["work(a)", "work(b)", "work(c)", "work(b)"]
+
+
+async def test_a_hundred_identical_calls_run_once() -> None:
+    """Single-flight: one body, a hundred messages, each with its id."""
+    recorder = Recorder()
+    node = node_of(recorder, Cache({"work"}), seconds=1)
+
+    with anyio.fail_after(WAIT):
+        result = await node.ainvoke(identical(100))
+
+    assert contents(result) == ["a"] * 100
+    assert [message.tool_call_id for message in result["messages"]] == [f"a{number}" for number in range(100)]
+    assert recorder.count("started") == 1
+
+
+@pytest.mark.real_clock
+async def test_a_hundred_identical_calls_of_a_sync_tool_take_one_thread() -> None:
+    """A body in a thread is a body."""
+    recorder = Recorder()
+    node = ToolNode([recorder.sync_tool("work", seconds=0.4)], middleware=[Cache({"work"})])
+
+    with anyio.fail_after(20):
+        result = await node.ainvoke(identical(100))
+
+    assert contents(result) == ["a"] * 100
+    assert recorder.count("started") == 1
+
+
+async def test_followers_hold_no_place() -> None:
+    """Promise 7: a call that waits for a result leaves the limit to those that work."""
+    recorder = Recorder()
+    policy = CallPolicy(limit=Limit(concurrency=2, queue=0))
+    node = node_of(recorder, Cache({"work"}), policy, seconds=1)
+
+    with anyio.fail_after(WAIT):
+        result = await node.ainvoke([*identical(50, "a"), *identical(50, "b")])
+
+    assert {message.status for message in result["messages"]} == {"success"}
+    assert recorder.times("started") == pytest.approx([0, 0])
+
+
+async def test_errors_are_shared_and_not_kept() -> None:
+    """Whoever asked at the same time gets the same error; whoever asks later runs."""
+    recorder = Recorder()
+    cache = Cache({"work"})
+    node = ToolNode(
+        [recorder.tool("work", seconds=1, raises=ValueError("no"), times=1)],
+        middleware=[cache],
+        handle_tool_errors=True,
+    )
+
+    with anyio.fail_after(WAIT):
+        failed = await node.ainvoke(identical(10))
+        assert {message.status for message in failed["messages"]} == {"error"}
+        assert len(set(contents(failed))) == 1
+        assert contents(await node.ainvoke(identical(10))) == ["a"] * 10
+
+    assert recorder.times("started") == pytest.approx([0, 1])
+
+
+class OddError(Exception):
+    """Cannot be made of its args."""
+
+    def __init__(self, code: int, *, reason: str) -> None:
+        super().__init__(f"{code}: {reason}")
+        self.code = code
+
+
+class SealedError(Exception):
+    """Cannot be made twice."""
+
+    sealed = False
+
+    def __new__(cls, *args: Any) -> Any:
+        if cls.sealed:
+            raise TypeError("only one")
+        return super().__new__(cls, *args)
+
+
+ERRORS = [
+    lambda: ValueError("no"),
+    lambda: KeyError("no"),
+    lambda: OSError(2, "no such file", "name"),
+    lambda: UnicodeDecodeError("utf-8", b"x", 0, 1, "no"),
+    lambda: OddError(7, reason="no"),
+]
+
+
+@pytest.mark.parametrize("make", ERRORS)
+async def test_a_shared_error_arrives_as_it_was(make: Callable[[], Exception]) -> None:
+    """Promise 3: same type, text and attributes, original traceback, and notes that nobody else adds to."""
+    error = make()
+    node = node_of(Recorder(), Cache({"work"}), seconds=1, raises=error)
+    caught: list[Exception] = []
+
+    async def ask() -> None:
+        try:
+            await node.ainvoke(identical(1))
+        except Exception as exc:
+            exc.add_note(str(len(caught)))
+            caught.append(exc)
+
+    with anyio.fail_after(WAIT):
+        async with anyio.create_task_group() as group:
+            for _ in range(3):
+                group.start_soon(ask)
+
+    assert [type(exc) for exc in caught] == [type(error)] * 3
+    assert len({str(exc) for exc in caught}) == 1
+    assert len({repr(exc) for exc in caught}) == 1
+    assert [exc.__notes__ for exc in caught] == [["0"], ["1"], ["2"]]
+    assert all("_end" in names_in(exc) for exc in caught), "the traceback leads to where it was raised"
+
+
+def names_in(error: BaseException) -> list[str]:
+    found, traceback = [], error.__traceback__
+    while traceback is not None:
+        found.append(traceback.tb_frame.f_code.co_name)
+        traceback = traceback.tb_next
+    return found
+
+
+async def test_an_error_that_cannot_be_copied_is_shared_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It has to arrive, whatever its class forbids."""
+    error = SealedError("no")
+    monkeypatch.setattr(SealedError, "sealed", True)
+    node = ToolNode(
+        [Recorder().tool("work", seconds=1, raises=error)],
+        middleware=[Cache({"work"})],
+        handle_tool_errors=True,
+    )
+
+    with anyio.fail_after(WAIT):
+        result = await node.ainvoke(identical(3))
+
+    assert len(set(contents(result))) == 1
+    assert "SealedError('no')" in contents(result)[0]
+
+
+async def test_a_timeout_is_shared_under_each_calls_own_id() -> None:
+    """A hundred calls of a tool that hangs cost one timeout, not a hundred in a row."""
+    recorder = Recorder()
+    node = ToolNode(
+        [recorder.tool("work", hang=True)], middleware=[Cache({"work"})], timeout=5, handle_tool_errors=False
+    )
+    ids: list[Any] = []
+
+    async def ask(call_id: str) -> None:
+        with pytest.raises(CallTimeoutError, match=r"'work' did not finish within its timeout of 5 s") as caught:
+            await node.ainvoke([tool_call("work", call_id, query="a")])
+        ids.append(caught.value.call_id)
+        assert caught.value.timeout == 5
+
+    with anyio.fail_after(WAIT):
+        began = anyio.current_time()
+        async with anyio.create_task_group() as group:
+            for number in range(100):
+                group.start_soon(ask, f"c{number}")
+        assert anyio.current_time() - began == pytest.approx(5)
+
+    assert sorted(ids) == sorted(f"c{number}" for number in range(100))
+    assert recorder.count("started") == 1
+
+
+async def test_an_error_message_is_shared_and_not_kept() -> None:
+    """Invalid arguments, and what a tool itself turned into a message."""
+    runs = []
+
+    @tool
+    async def work(number: int) -> str:
+        """Work."""
+        runs.append(number)
+        await anyio.sleep(1)
+        raise ToolException("not today")
+
+    work.handle_tool_error = True
+    node = ToolNode([work], middleware=[Cache({"work"})])
+
+    with anyio.fail_after(WAIT):
+        for _ in range(2):
+            result = await node.ainvoke([tool_call("work", str(number), number=1) for number in range(5)])
+            assert contents(result) == ["not today"] * 5
+        invalid = await node.ainvoke([tool_call("work", str(number), number="x") for number in range(5)])
+
+    assert runs == [1, 1]
+    assert {message.status for message in invalid["messages"]} == {"error"}
+
+
+@pytest.mark.parametrize("ending", ["cancelled", "deadline"])
+async def test_the_next_in_line_runs_when_the_first_is_ended(ending: str) -> None:
+    """A cancellation and a spent budget are the affair of one call only."""
+    recorder = Recorder()
+    cache = Cache({"work"})
+    made = recorder.tool("work", seconds=lambda _: 4)
+    short = ToolNode([made], middleware=[cache], policies={"work": CallPolicy(budget=3)})
+    patient = ToolNode([made], middleware=[cache])
+    answers: list[Any] = []
+
+    async def first() -> None:
+        with anyio.move_on_after(3 if ending == "cancelled" else math.inf):
+            await (patient if ending == "cancelled" else short).ainvoke(identical(1))
+
+    async def follow() -> None:
+        answers.append(contents(await patient.ainvoke(identical(1))))
+
+    with anyio.fail_after(WAIT):
+        async with anyio.create_task_group() as group:
+            group.start_soon(first)
+            await recorder.wait_for("started")
+            group.start_soon(follow)
+            group.start_soon(follow)
+
+    assert answers == [["a"], ["a"]]
+    assert recorder.times("started") == pytest.approx([0, 3], abs=0.01)
+    assert recorder.count("finished") == 1
+
+
+async def test_the_followers_own_end_is_theirs_alone() -> None:
+    """A follower's budget counts while it waits, and ends neither the leader nor the others."""
+    recorder = Recorder()
+    cache = Cache({"work"})
+    made = recorder.tool("work", seconds=4)
+    short = ToolNode([made], middleware=[cache], policies={"work": CallPolicy(budget=2)})
+    patient = ToolNode([made], middleware=[cache])
+    answers: dict[str, Any] = {}
+
+    async def ask(name: str, node: ToolNode) -> None:
+        answers[name] = (await node.ainvoke(identical(1)))["messages"][0]
+
+    with anyio.fail_after(WAIT):
+        async with anyio.create_task_group() as group:
+            group.start_soon(ask, "leader", patient)
+            await recorder.wait_for("started")
+            group.start_soon(ask, "short", short)
+            group.start_soon(ask, "patient", patient)
+
+    assert answers["short"].additional_kwargs == {"callboard": {"ended": "deadline"}}
+    assert answers["leader"].content == answers["patient"].content == "a"
+    assert recorder.count("started") == 1
+
+
+async def test_a_lead_that_was_given_to_a_cancelled_call_goes_to_the_next() -> None:
+    """Leader and first follower are cancelled in one moment; the third must not wait for ever."""
+    recorder = Recorder()
+    node = node_of(recorder, Cache({"work"}), seconds=lambda _: 4)
+    answers: list[Any] = []
+    scopes = [anyio.CancelScope() for _ in range(5)]
+
+    async def ask(scope: anyio.CancelScope) -> None:
+        with scope:
+            answers.append(contents(await node.ainvoke(identical(1))))
+
+    with anyio.fail_after(WAIT):
+        async with anyio.create_task_group() as group:
+            for scope in scopes:
+                group.start_soon(ask, scope)
+                await anyio.sleep(0.1)
+            for scope in scopes[:4]:
+                scope.cancel()
+
+    assert answers == [["a"]]
+    assert recorder.count("finished") == 1
+
+
+async def test_a_rejected_leader_does_not_reject_the_others() -> None:
+    """Another call of the tool holds the only place for a while; the next in line tries for itself."""
+    recorder = Recorder()
+    policy = CallPolicy(limit=Limit(concurrency=1, queue=0))
+    outer = recorder.tool("work", seconds=2)
+
+    async def patient(request: Any, call_next: Any) -> Any:
+        if request.tool_call["id"] == "c0":
+            return await call_next(request)
+        await anyio.sleep(3)
+        return await call_next(request)
+
+    node = ToolNode([outer], middleware=[Cache({"work"}), patient], policies={"work": policy})
+    results: dict[str, Any] = {}
+
+    async def ask(name: str, delay: float, call: Any) -> None:
+        await anyio.sleep(delay)
+        results[name] = (await node.ainvoke([call]))["messages"][0]
+
+    with anyio.fail_after(WAIT):
+        async with anyio.create_task_group() as group:
+            group.start_soon(ask, "other", 2, tool_call("work", "c0", query="b"))
+            group.start_soon(ask, "leader", 0, tool_call("work", "c1", query="a"))
+            group.start_soon(ask, "next", 1, tool_call("work", "c2", query="a"))
+
+    assert results["leader"].additional_kwargs == {"callboard": {"ended": "rejected"}}
+    assert results["next"].content == "a"
+    assert recorder.order == ["work(b)", "work(a)"]
+
+
+async def test_every_call_asks_for_itself_and_gets_its_own_answer() -> None:
+    """Promise 5: identical questions are different ones, and what a person answered is not kept."""
+    runs: list[str] = []
+
+    @tool
+    async def ask(what: str) -> str:
+        """Ask."""
+        answer = str(interrupt(what))
+        runs.append(answer)
+        await anyio.sleep(1)
+        return answer
+
+    node = ToolNode([ask], middleware=[Cache({"ask"})])
+    batch = [tool_call("ask", str(number), what="sure?") for number in range(3)]
+
+    with anyio.fail_after(WAIT):
+        with pytest.raises(CallsInterrupted) as waiting:
+            await node.ainvoke(batch)
+        questions = waiting.value.interrupts
+        answers = {question.id: f"answer {number}" for number, question in enumerate(questions)}
+        result = await node.ainvoke(batch, ledger=waiting.value.ledger, resume=answers)
+        with pytest.raises(CallsInterrupted):
+            await node.ainvoke(batch[:1])
+
+    assert len(questions) == 3
+    assert contents(result) == ["answer 0", "answer 1", "answer 2"]
+
+
+@pytest.mark.parametrize("shape", ["command", "list"])
+async def test_commands_are_neither_kept_nor_shared(shape: str) -> None:
+    """They are updates of a state; each call makes its own, and none waits for another."""
+    runs: list[str] = []
+
+    @tool
+    async def work(query: str, call_id: Annotated[str, InjectedToolCallId]) -> Any:
+        """Work."""
+        runs.append(call_id)
+        await anyio.sleep(1)
+        message = ToolMessage("done", tool_call_id=call_id)
+        return Command(update={"messages": [message]}) if shape == "command" else [message]
+
+    node = ToolNode([work], middleware=[Cache({"work"}, key=lambda request: request.tool_call["args"]["query"])])
+    with anyio.fail_after(WAIT):
+        began = anyio.current_time()
+        await node.ainvoke({"messages": [], "x": 1} | {"messages": [ai(*identical(10))]})
+        assert anyio.current_time() - began == pytest.approx(2)
+        await node.ainvoke({"messages": [ai(*identical(1))]})
+
+    assert sorted(runs) == sorted([*(f"a{number}" for number in range(10)), "a0"])
+
+
+def ai(*requested: Any) -> Any:
+    from callboard.testing import calls
+
+    return calls(*requested)
+
+
+async def test_what_a_caller_does_to_its_message_changes_nobody_elses() -> None:
+    """Content, artifact and extras are copied on the way in and on the way out."""
+
+    @tool(response_format="content_and_artifact")
+    async def work(query: str) -> Any:
+        """Work."""
+        await anyio.sleep(1)
+        return [{"type": "text", "text": query}], {"rows": [1, 2]}
+
+    node = ToolNode([work], middleware=[Cache({"work"})])
+    with anyio.fail_after(WAIT):
+        for _ in range(3):
+            for message in (await node.ainvoke(identical(3)))["messages"]:
+                assert message.content == [{"type": "text", "text": "a"}]
+                assert message.artifact == {"rows": [1, 2]}
+                assert message.additional_kwargs == {}
+                message.content[0]["text"] = "changed"
+                message.artifact["rows"].append(3)
+                message.additional_kwargs["x"] = 1
+                message.status = "error"
+
+
+async def test_an_artifact_that_cannot_be_copied_belongs_to_one_call() -> None:
+    """A lock, a connection: two calls must not share it, so each has its own."""
+    runs = []
+
+    @tool(response_format="content_and_artifact")
+    async def work(query: str) -> Any:
+        """Work."""
+        runs.append(query)
+        await anyio.sleep(1)
+        return query, threading.Lock()
+
+    node = ToolNode([work], middleware=[Cache({"work"})])
+    with anyio.fail_after(WAIT):
+        result = await node.ainvoke(identical(3))
+        await node.ainvoke(identical(1))
+
+    assert len({id(message.artifact) for message in result["messages"]}) == 3
+    assert len(runs) == 4
+
+
+async def test_what_is_invalidated_runs_again() -> None:
+    """By tool, by arguments, or everything."""
+    recorder = Recorder()
+    cache = Cache({"work"})
+    node = node_of(recorder, cache)
+
+    with anyio.fail_after(WAIT):
+        for forget in (
+            lambda: cache.invalidate("other"),
+            lambda: cache.invalidate("work", {"query": "b"}),
+            lambda: cache.invalidate("work"),
+            cache.clear,
+        ):
+            for query in "ab":
+                await node.ainvoke(identical(1, query))
+            forget()
+        await node.ainvoke(identical(1))
+
+    assert recorder.order == [f"work({query})" for query in "abbaba"]
+
+
+async def test_by_key_is_how_a_cache_with_keys_is_invalidated() -> None:
+    """Arguments would not say which."""
+    recorder = Recorder()
+    cache = Cache({"work"}, key=lambda request: request.tool_call["args"]["query"].lower())
+    node = node_of(recorder, cache)
+
+    with anyio.fail_after(WAIT):
+        for query in ("A", "a", "B"):
+            await node.ainvoke(identical(1, query))
+        cache.invalidate("work", key="a")
+        for query in ("a", "b"):
+            await node.ainvoke(identical(1, query))
+    with pytest.raises(ValueError, match="use invalidate"):
+        cache.invalidate("work", {"query": "a"})
+
+    assert recorder.order == ["work(A)", "work(B)", "work(a)"]
+
+
+async def test_what_is_in_flight_when_it_is_invalidated_is_not_kept() -> None:
+    """Who asked before shares what was found; who asks afterwards does not get what may be old."""
+    recorder = Recorder()
+    cache = Cache({"work"})
+    node = node_of(recorder, cache, seconds=4)
+
+    with anyio.fail_after(WAIT):
+        async with anyio.create_task_group() as group:
+            group.start_soon(node.ainvoke, identical(3))
+            await anyio.sleep(2)
+            cache.invalidate("work")
+            await node.ainvoke(identical(2))
+        assert recorder.times("started") == pytest.approx([0, 2])
+        await anyio.sleep(10)
+        await node.ainvoke(identical(1))
+
+    assert recorder.count("started") == 2
+
+
+async def test_a_flight_that_nobody_replaced_is_not_kept_either() -> None:
+    """What it finds out may be older than the invalidation."""
+    recorder = Recorder()
+    cache = Cache({"work"})
+    node = node_of(recorder, cache, seconds=4)
+
+    with anyio.fail_after(WAIT):
+        async with anyio.create_task_group() as group:
+            group.start_soon(node.ainvoke, identical(1))
+            await anyio.sleep(2)
+            cache.clear()
+        await node.ainvoke(identical(1))
+
+    assert recorder.times("started") == pytest.approx([0, 4])
+
+
+def test_a_cache_can_be_cleared_where_no_event_loop_runs() -> None:
+    """A webhook's thread, say."""
+    recorder = Recorder()
+    cache = Cache({"work"})
+    node = node_of(recorder, cache)
+    for _ in range(2):
+        node.invoke(identical(1))
+        node.invoke(identical(1))
+        cache.clear()
+
+    assert recorder.count("started") == 2
+
+
+async def test_a_key_function_says_what_a_result_depends_on() -> None:
+    """`None`: this call is not to be cached."""
+    recorder = Recorder()
+
+    def by_letters(request: Any) -> Any:
+        letters = frozenset(request.tool_call["args"]["query"])
+        return None if "!" in letters else letters
+
+    node = node_of(recorder, Cache({"work"}, key=by_letters))
+    with anyio.fail_after(WAIT):
+        for query in ("ab", "ba", "ab!", "ab!"):
+            await node.ainvoke(identical(1, query))
+
+    assert recorder.order == ["work(ab)", "work(ab!)", "work(ab!)"]
+
+
+@pytest.mark.parametrize(("key", "kind"), [(lambda _: [], TypeError), (lambda _: {}["x"], KeyError)], ids=["list", "x"])
+async def test_a_key_function_that_fails_is_told_of(key: Any, kind: type[Exception]) -> None:
+    """Its error is raised, with a note that names the place."""
+    recorder = Recorder()
+
+    with anyio.fail_after(WAIT), pytest.raises(kind) as caught:
+        await node_of(recorder, Cache({"work"}, key=key)).ainvoke(identical(1))
+
+    assert caught.value.__notes__ == ["Raised by Cache(key=...) for a call of 'work'."]
+    assert recorder.count("started") == 0
+
+
+async def test_a_key_function_that_fails_over_wrong_arguments_does_not_end_the_run() -> None:
+    """Promise 9: they are the model's mistake, and the model is told."""
+
+    @tool
+    async def work(number: int, state: Annotated[Any, InjectedState]) -> int:
+        """Work."""
+        return number
+
+    node = ToolNode([work], middleware=[Cache({"work"}, key=lambda request: request.tool_call["args"]["number"] + 1)])
+    with anyio.fail_after(WAIT):
+        wrong = await node.ainvoke({"messages": [ai(tool_call("work", "1"), tool_call("work", "2", number=[]))]})
+        right = await node.ainvoke({"messages": [ai(tool_call("work", "1", number=1))]})
+
+    assert [message.status for message in wrong["messages"]] == ["error", "error"]
+    assert contents(right) == ["1"]
+
+
+def with_state(runs: list[str]) -> BaseTool:
+    async def work(query: str, state: Annotated[Any, InjectedState]) -> str:
+        runs.append(query)
+        return query
+
+    return StructuredTool.from_function(coroutine=work, name="work", description="Work.")
+
+
+def with_runtime(runs: list[str]) -> BaseTool:
+    async def work(query: str, runtime: ToolRuntime) -> str:
+        runs.append(query)
+        return query
+
+    return StructuredTool.from_function(coroutine=work, name="work", description="Work.")
+
+
+def with_config(runs: list[str]) -> BaseTool:
+    async def work(query: str, config: RunnableConfig) -> str:
+        runs.append(query)
+        return query
+
+    return StructuredTool.from_function(coroutine=work, name="work", description="Work.")
+
+
+def with_call_id(runs: list[str]) -> BaseTool:
+    async def work(query: str, call_id: Annotated[str, InjectedToolCallId]) -> str:
+        runs.append(query)
+        return query
+
+    return StructuredTool.from_function(coroutine=work, name="work", description="Work.")
+
+
+@pytest.mark.parametrize("make", [with_state, with_runtime, with_config, with_call_id])
+async def test_a_tool_that_is_given_more_than_arguments_needs_a_key(make: Callable[[list[str]], BaseTool]) -> None:
+    """Or one user would be answered with what belongs to another; the program is told, once."""
+    runs: list[str] = []
+    node = ToolNode([make(runs)], middleware=[Cache({"work"})])
+    keyed = ToolNode([make(runs)], middleware=[Cache({"work"}, key=lambda request: request.tool_call["args"]["query"])])
+
+    async def twice(node: ToolNode) -> int:
+        runs.clear()
+        for _ in range(2):
+            await node.ainvoke({"messages": [ai(*identical(1))]})
+        return len(runs)
+
+    with anyio.fail_after(WAIT):
+        with pytest.warns(CallboardWarning, match=r"does not cache the tool 'work'.*Cache\(key=") as warned:
+            assert await twice(node) == 2
+        assert len(warned) == 1
+        assert await twice(keyed) == 1
+
+
+async def test_tools_that_were_made_for_two_users_share_nothing() -> None:
+    """They have one name, and are two closures."""
+
+    def tools_of(user: str) -> list[BaseTool]:
+        async def work(query: str) -> str:
+            return f"{query} of {user}"
+
+        return [StructuredTool.from_function(coroutine=work, name="work", description="Work.")]
+
+    class Account:
+        def __init__(self, user: str) -> None:
+            self.user = user
+
+        async def work(self, query: str) -> str:
+            """Work."""
+            return f"{query} of {self.user}"
+
+    cache = Cache({"work"})
+    with anyio.fail_after(WAIT):
+        for kind in (tools_of, lambda user: [Account(user).work]):
+            for user in ("Ann", "Bob"):
+                node = ToolNode(kind(user), middleware=[cache])
+                assert contents(await node.ainvoke(identical(1))) == [f"a of {user}"]
+
+
+async def test_nodes_that_were_made_of_one_function_share_results() -> None:
+    """A node for each request is a common way to use one cache."""
+    runs: list[str] = []
+
+    async def work(query: str) -> str:
+        """Work."""
+        runs.append(query)
+        return query
+
+    cache = Cache({"work"})
+    with anyio.fail_after(WAIT):
+        for _ in range(3):
+            await ToolNode([work], middleware=[cache]).ainvoke(identical(1))
+
+    assert runs == ["a"]
+
+
+class Subclassed(BaseTool):
+    """A tool of a class of its own, which pydantic compares by its fields."""
+
+    name: str = "work"
+    description: str = "Work."
+    runs: list[str] = []
+
+    def _run(self, query: str) -> str:
+        raise NotImplementedError
+
+    async def _arun(self, query: str) -> str:
+        self.runs.append(query)
+        return query
+
+
+async def test_equal_tools_of_a_class_are_different_tools() -> None:
+    """What they are equal in need not be what they do."""
+    cache = Cache({"work"})
+    tools = [Subclassed(runs=[]), Subclassed(runs=[])]
+    with anyio.fail_after(WAIT):
+        for made in tools * 2:
+            await ToolNode([made], middleware=[cache]).ainvoke(identical(1))
+
+    assert [made.runs for made in tools] == [["a"], ["a"]]
+
+
+async def test_arguments_that_are_no_json_are_not_cached() -> None:
+    """A link may have put objects there; nobody knows when two of them are the same."""
+    recorder = Recorder()
+
+    async def odd(request: Any, call_next: Any) -> Any:
+        args = {"query": "a", "extra": object()}
+        return await call_next(request.override(tool_call={**request.tool_call, "args": args}))
+
+    node = ToolNode([recorder.tool("work")], middleware=[odd, Cache({"work"})])
+    with anyio.fail_after(WAIT):
+        await node.ainvoke(identical(2))
+
+    assert recorder.count("started") == 2
+
+
+async def test_an_unknown_tool_is_none_of_the_caches_business() -> None:
+    """Also where it is named."""
+    node = ToolNode([Recorder().tool("other")], middleware=[Cache({"work"})])
+    with anyio.fail_after(WAIT):
+        result = await node.ainvoke(identical(2))
+
+    assert {message.status for message in result["messages"]} == {"error"}
+
+
+async def test_a_call_inside_itself_does_not_wait_for_itself() -> None:
+    """A tool that calls its own node with the same arguments would hang otherwise."""
+    depth = 0
+
+    @tool
+    async def work(query: str) -> str:
+        """Work."""
+        nonlocal depth
+        depth += 1
+        return "end" if depth == 3 else str(contents(await node.ainvoke(identical(1)))[0])
+
+    node = ToolNode([work], middleware=[Cache({"work"})])
+    with anyio.fail_after(WAIT):
+        assert contents(await node.ainvoke(identical(1))) == ["end"]
+        assert contents(await node.ainvoke(identical(1))) == ["end"]
+
+    assert depth == 3
+
+
+async def test_a_question_of_one_call_costs_its_neighbours_nothing() -> None:
+    """They are answered from the cache at once, and the resumed run has their results."""
+
+    async def ask(what: str) -> str:
+        """Ask."""
+        return str(interrupt(what))
+
+    recorder = Recorder()
+    node = ToolNode([ask, recorder.tool("work", seconds=1)], middleware=[Cache({"work"})])
+    with anyio.fail_after(WAIT):
+        await node.ainvoke(identical(1))
+        batch = [tool_call("ask", "q", what="sure?"), *identical(2)]
+        with pytest.raises(CallsInterrupted) as waiting:
+            await node.ainvoke(batch)
+        result = await node.ainvoke(batch, ledger=waiting.value.ledger, resume="yes")
+
+    assert contents(result) == ["yes", "a", "a"]
+    assert recorder.count("started") == 1, "what had finished before is not run again either"
+
+
+async def test_observers_are_told_what_the_cache_decided() -> None:
+    """And never an argument or a result."""
+    events: list[CallEvent] = []
+    node = node_of(Recorder(), Cache({"work"}), seconds=1)
+
+    with anyio.fail_after(WAIT), observe(events.append):
+        await node.ainvoke(identical(2))
+        await anyio.sleep(2)
+        await node.ainvoke(identical(1))
+
+    assert noted(events) == ["cache_miss", "cache_shared", "cache_hit"]
+    assert [event.facts for event in events if event.phase == "noted"] == [{}, {}, {"age": pytest.approx(2)}]
+
+
+@pytest.mark.real_clock
+async def test_loops_in_two_threads_share_a_cache(anyio_backend: Any) -> None:
+    """The same tool, the same question, one run: the follower waits in another thread, and in another kind of loop."""
+    recorder = Recorder()
+    node = node_of(recorder, Cache({"work"}), seconds=0.6)
+    answers: list[Any] = []
+
+    async def ask() -> None:
+        with anyio.fail_after(20):
+            answers.extend(contents(await node.ainvoke(identical(20))))
+
+    def elsewhere(name: str) -> None:
+        chosen, options = backend(name, real_clock=True)
+        anyio.run(ask, backend=chosen, backend_options=options)
+
+    with anyio.fail_after(30):
+        async with anyio.create_task_group() as group:
+            for name in backend_names(real_clock=True):
+                group.start_soon(anyio.to_thread.run_sync, elsewhere, name)
+            group.start_soon(ask)
+
+    assert answers == ["a"] * 20 * (len(backend_names(real_clock=True)) + 1)
+    assert recorder.count("started") == 1
+
+
+@pytest.mark.real_clock
+async def test_a_follower_in_another_thread_takes_over() -> None:
+    """The leader's loop is cancelled; the follower's runs the call."""
+    recorder, seconds = Recorder(), iter([60, 0])
+    node = node_of(recorder, Cache({"work"}), seconds=lambda _: next(seconds))
+    answers: list[Any] = []
+    joined = threading.Event()
+
+    async def follow() -> None:
+        joined.set()
+        with anyio.fail_after(20):
+            answers.extend(contents(await node.ainvoke(identical(5))))
+
+    with anyio.fail_after(30):
+        async with anyio.create_task_group() as group, anyio.create_task_group() as leader:
+            leader.start_soon(node.ainvoke, identical(1))
+            await recorder.wait_for("started")
+            group.start_soon(anyio.to_thread.run_sync, anyio.run, follow)
+            while not joined.is_set():
+                await anyio.sleep(0.01)
+            await anyio.sleep(0.1)
+            leader.cancel_scope.cancel()
+
+    assert answers == ["a"] * 5
+    assert recorder.count("started") == 2
+    assert recorder.count("finished") == 1
+
+
+STEPS = st.lists(
+    st.tuples(st.sampled_from("abc"), st.integers(0, 6), st.sampled_from(["call", "call", "call", "cancel", "forget"])),
+    max_size=25,
+)
+
+
+@given(steps=STEPS)
+async def test_nobody_waits_for_ever_and_nothing_old_is_handed_out(steps: list[Any]) -> None:
+    """Calls, cancellations and invalidations in any order: every call that is not cancelled gets its answer."""
+    cache = Cache({"work"}, ttl=5, size=2)
+    versions = dict.fromkeys("abc", 0)
+    answered = 0
+
+    @tool
+    async def work(query: str) -> str:
+        """Work."""
+        version = versions[query]
+        await anyio.sleep(2)
+        return f"{query}{version}"
+
+    node = ToolNode([work], middleware=[cache])
+
+    async def ask(query: str, patience: float) -> None:
+        nonlocal answered
+        oldest = versions[query]
+        with anyio.move_on_after(patience) as scope:
+            text = contents(await node.ainvoke(identical(1, query)))[0]
+            assert text[0] == query
+            assert int(text[1:]) >= oldest
+            answered += 1
+        answered += scope.cancelled_caught
+
+    asked = 0
+    with anyio.fail_after(WAIT):
+        async with anyio.create_task_group() as group:
+            for query, pause, action in steps:
+                await anyio.sleep(pause / 2)
+                if action == "forget":
+                    versions[query] += 1
+                    cache.invalidate("work", {"query": query})
+                    continue
+                asked += 1
+                group.start_soon(ask, query, math.inf if action == "call" else 1.25)
+
+    assert answered == asked
+    assert not cache._shared._flights
+
+
+@pytest.mark.parametrize(
+    ("kind", "options"),
+    [
+        (ValueError, {"ttl": 0}),
+        (ValueError, {"ttl": -1}),
+        (ValueError, {"size": 0}),
+        (TypeError, {"size": 1.5}),
+        (TypeError, {"key": "query"}),
+        (TypeError, {"tools": "work"}),
+        (TypeError, {"tools": None}),
+        (TypeError, {"tools": [Subclassed()]}),
+    ],
+    ids=repr,
+)
+def test_a_cache_that_makes_no_sense_is_refused(kind: type[Exception], options: dict[str, Any]) -> None:
+    """At construction, naming the argument."""
+    with pytest.raises(kind, match=rf"Cache\({next(iter(options))}"):
+        Cache(**({"tools": ["work"]} | options))
+
+
+def test_an_async_key_function_is_refused() -> None:
+    """Its keys would all be different."""
+
+    async def key(request: Any) -> str:
+        return "a"
+
+    with pytest.raises(TypeError, match=r"Cache\(key=...\) takes a plain function"):
+        Cache({"work"}, key=key)

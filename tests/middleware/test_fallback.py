@@ -1,0 +1,602 @@
+"""`Fallback`: who answers for a tool that failed, and in whose name."""
+
+import threading
+from contextlib import nullcontext
+from typing import Any
+
+import anyio
+import pytest
+from langchain_core.callbacks import AsyncCallbackHandler
+from langchain_core.messages import AIMessage, ToolMessage
+from langchain_core.tools import StructuredTool
+from langgraph.types import Command, interrupt
+from pydantic import TypeAdapter, ValidationError
+
+from callboard import (
+    CallEvent,
+    CallPolicy,
+    CallsInterrupted,
+    CallTimeoutError,
+    Limit,
+    ToolInvocationError,
+    ToolNode,
+    observe,
+    remaining,
+)
+from callboard.middleware import CircuitBreaker, Fallback, Retry, Value
+from callboard.testing import Recorder, tool_call
+
+WAIT = 1000
+
+
+def failing(recorder: Recorder, name: str = "search", error: Exception | None = None, **behaviour: Any) -> Any:
+    return recorder.tool(name, raises=error or ConnectionError("down"), **behaviour)
+
+
+async def answer_of(node: ToolNode, call: Any = None) -> ToolMessage:
+    with anyio.fail_after(WAIT):
+        (message,) = (await node.ainvoke([call or tool_call("search", "1", query="tea")]))["messages"]
+    assert isinstance(message, ToolMessage)
+    return message
+
+
+def by(message: ToolMessage) -> Any:
+    return message.additional_kwargs.get("callboard", {}).get("fallback")
+
+
+async def test_another_tool_of_the_node_answers() -> None:
+    """With the same arguments, in the name of the call that the model made; the message says who it was."""
+    recorder = Recorder()
+    tools = [failing(recorder), recorder.tool("cached_search")]
+
+    message = await answer_of(ToolNode(tools, middleware=[Fallback({"search": "cached_search"})]))
+
+    assert recorder.order == ["search(tea)", "cached_search(tea)"]
+    assert (message.content, message.status) == ("tea", "success")
+    assert (message.name, message.tool_call_id) == ("search", "1")
+    assert message.additional_kwargs == {"callboard": {"fallback": "cached_search"}}
+
+
+async def test_a_tool_that_works_is_left_alone() -> None:
+    """Nothing runs beside it, and its message says nothing."""
+    recorder = Recorder()
+    tools = [recorder.tool("search"), recorder.tool("cached_search")]
+
+    message = await answer_of(ToolNode(tools, middleware=[Fallback({"search": "cached_search"})]))
+
+    assert recorder.order == ["search(tea)"]
+    assert by(message) is None
+
+
+async def test_a_tool_without_an_alternative_fails_as_ever() -> None:
+    """The others are no concern of the link."""
+    recorder, error = Recorder(), ConnectionError("down")
+    tools = [failing(recorder, "fetch", error), recorder.tool("search"), recorder.tool("x")]
+    node = ToolNode(tools, middleware=[Fallback({"search": "x"})])
+
+    with pytest.raises(ConnectionError) as caught:
+        await answer_of(node, tool_call("fetch", "1"))
+
+    assert caught.value is error
+
+
+async def test_a_tool_that_the_model_does_not_know_may_answer() -> None:
+    """It is in no list of tools, not even the node's."""
+    recorder = Recorder()
+    node = ToolNode([failing(recorder)], middleware=[Fallback({"search": recorder.tool("hidden")})])
+
+    message = await answer_of(node)
+
+    assert (message.content, by(message)) == ("tea", "hidden")
+    assert list(node.tools_by_name) == ["search"]
+
+
+@pytest.mark.parametrize(
+    ("value", "content"),
+    [
+        ("Search is down.", "Search is down."),
+        ({"hits": []}, '{"hits": []}'),
+        ([1, 2], "[1, 2]"),
+        ([], []),
+        ("", ""),
+        (None, "null"),
+        ([{"type": "text", "text": "down"}], [{"type": "text", "text": "down"}]),
+    ],
+    ids=repr,
+)
+async def test_a_value_answers(value: Any, content: Any) -> None:
+    """A text as it is, anything else as a tool's result would be written."""
+    message = await answer_of(ToolNode([failing(Recorder())], middleware=[Fallback({"search": Value(value)})]))
+
+    assert message.content == content
+    assert (message.status, by(message)) == ("success", "value")
+
+
+async def test_an_async_function_answers() -> None:
+    """It gets the request and the error."""
+    error = ConnectionError("down")
+
+    async def apologise(request: Any, failure: Any) -> str:
+        await anyio.sleep(1)
+        assert failure is error
+        return f"no {request.tool_call['args']['query']}"
+
+    message = await answer_of(
+        ToolNode([failing(Recorder(), error=error)], middleware=[Fallback({"search": apologise})])
+    )
+
+    assert message.content == "no tea"
+    assert by(message) == "apologise"
+
+
+@pytest.mark.real_clock
+async def test_a_sync_function_answers_from_a_thread() -> None:
+    """Promise 8: it may block, and the loop goes on."""
+    here = threading.get_ident()
+
+    def read(request: Any, failure: Any) -> str:
+        assert threading.get_ident() != here
+        return "from a file"
+
+    assert (await answer_of(ToolNode([failing(Recorder())], middleware=[Fallback({"search": read})]))).content == (
+        "from a file"
+    )
+
+
+@pytest.mark.real_clock
+async def test_a_plain_function_around_an_async_one_answers() -> None:
+    """A lambda looks sync and is not."""
+
+    async def ask(query: str) -> str:
+        await anyio.sleep(0)
+        return f"cached {query}"
+
+    fallback = Fallback({"search": lambda request, _: ask(request.tool_call["args"]["query"])})
+
+    assert (await answer_of(ToolNode([failing(Recorder())], middleware=[fallback]))).content == "cached tea"
+
+
+async def test_a_function_may_return_a_message_or_a_command() -> None:
+    """What a tool may return, a function may too; an error message of its own is its answer."""
+
+    aside = ToolMessage("aside", tool_call_id="another")
+
+    async def refuse(request: Any, failure: Any) -> ToolMessage:
+        return ToolMessage("gone", tool_call_id="1", status="error", additional_kwargs={"a": 1, "callboard": {"b": 2}})
+
+    async def command(request: Any, failure: Any) -> Command[Any]:
+        return Command(update={"messages": [aside, ToolMessage("moved", tool_call_id="1")], "x": 1})
+
+    fallback = Fallback({"search": refuse, "fetch": command})
+    recorder = Recorder()
+    node = ToolNode([failing(recorder), failing(recorder, "fetch")], middleware=[fallback])
+
+    message = await answer_of(node)
+    assert (message.status, message.name) == ("error", "search")
+    assert message.additional_kwargs["a"] == 1
+    assert message.additional_kwargs["callboard"]["b"] == 2
+    assert by(message) == "refuse"
+    with anyio.fail_after(WAIT):
+        (moved,) = await node.ainvoke({"messages": [AIMessage("", tool_calls=[tool_call("fetch", "1")])]})
+    first, answer = moved.update["messages"]
+    assert first == aside
+    assert (answer.name, by(answer), moved.update["x"]) == ("fetch", "command", 1)
+
+
+async def test_a_command_of_another_tool_carries_the_name_of_the_call() -> None:
+    """Providers that match by name find it."""
+
+    async def move(query: str = "") -> Command[Any]:
+        """Move."""
+        return Command(update=[ToolMessage("moved", tool_call_id="1")])
+
+    node = ToolNode([failing(Recorder()), move], middleware=[Fallback({"search": "move"})])
+    with anyio.fail_after(WAIT):
+        (command,) = await node.ainvoke([AIMessage("", tool_calls=[tool_call("search", "1")])])
+
+    (message,) = command.update
+    assert (message.name, by(message), message.content) == ("search", "move", "moved")
+
+
+async def test_what_another_tool_returned_stays_as_it_was() -> None:
+    """It may keep its message, as a cache does."""
+    kept = ToolMessage("kept", tool_call_id="1", name="cached")
+
+    async def cached(query: str = "") -> ToolMessage:
+        """Answer from memory."""
+        return kept
+
+    node = ToolNode([failing(Recorder()), cached], middleware=[Fallback({"search": "cached"})])
+
+    assert (await answer_of(node)).name == "search"
+    assert (kept.name, kept.additional_kwargs) == ("cached", {})
+
+
+async def test_alternatives_are_tried_in_order() -> None:
+    """Until one has an answer."""
+    recorder = Recorder()
+    tools = [failing(recorder), failing(recorder, "second"), recorder.tool("third"), recorder.tool("fourth")]
+    node = ToolNode(tools, middleware=[Fallback({"search": ["second", "third", "fourth", Value("none")]})])
+
+    assert by(await answer_of(node)) == "third"
+    assert [line.partition("(")[0] for line in recorder.order] == ["search", "second", "third"]
+
+
+async def test_the_first_error_stands_when_all_fail() -> None:
+    """Bare, with its own traceback, and with the others in its notes."""
+    recorder, error = Recorder(), ConnectionError("first")
+
+    async def broken(request: Any, failure: Any) -> str:
+        raise KeyError("third")
+
+    tools = [failing(recorder, error=error), failing(recorder, "second", ValueError("second"))]
+    node = ToolNode(tools, middleware=[Fallback({"search": ["second", broken]})])
+
+    with pytest.raises(ConnectionError) as caught:
+        await answer_of(node)
+
+    assert caught.value is error
+    assert caught.value.__cause__ is None
+    notes = error.__notes__
+    assert len(notes) == 2
+    assert "The fallback 'second' failed too: ValueError('second')" in notes[0]
+    assert "KeyError('third')" in notes[1]
+
+
+async def test_an_error_message_of_another_tool_is_no_answer() -> None:
+    """The model would read of arguments that it never wrote, for a tool that it did not call."""
+    recorder, error = Recorder(), ConnectionError("down")
+
+    async def by_number(number: int) -> str:
+        """Search by number."""
+        return "never"
+
+    node = ToolNode([failing(recorder, error=error), by_number], middleware=[Fallback({"search": "by_number"})])
+
+    with pytest.raises(ConnectionError):
+        await answer_of(node)
+
+    assert error.__notes__ == ["The fallback 'by_number' failed too: it answered with an error message"]
+
+
+async def test_invalid_arguments_are_no_failure() -> None:
+    """The model reads what is wrong with them, and nothing stands in."""
+    recorder = Recorder()
+
+    async def search(count: int) -> str:
+        """Search."""
+        return "never"
+
+    node = ToolNode([search, recorder.tool("other")], middleware=[Fallback({"search": "other"})])
+    message = await answer_of(node, tool_call("search", "1", count="many"))
+
+    assert message.status == "error"
+    assert "count" in str(message.content)
+    assert recorder.order == []
+
+
+@pytest.mark.parametrize(
+    ("on", "falls_back"),
+    [
+        (ConnectionError, True),
+        ((KeyError, OSError), True),
+        (lambda error: "down" in str(error), True),
+        (KeyError, False),
+        (lambda _: False, False),
+    ],
+)
+async def test_only_chosen_errors_are_failures(on: Any, falls_back: bool) -> None:
+    """By type or by a function."""
+    node = ToolNode(
+        [failing(Recorder())], middleware=[Fallback({"search": Value("v")}, on=on)], handle_tool_errors=True
+    )
+
+    assert by(await answer_of(node)) == ("value" if falls_back else None)
+
+
+async def test_a_message_may_be_a_failure_too() -> None:
+    """Some tools report theirs in words; if nobody knows better, these words stand."""
+    recorder, failures = Recorder(), list[Any]()
+
+    def busy(message: ToolMessage) -> bool:
+        return message.content == "busy"
+
+    async def no_help(request: Any, failure: Any) -> str:
+        failures.append(failure)
+        raise ValueError
+
+    tools = [recorder.tool("search", returns="busy"), recorder.tool("second", returns="busy")]
+    helped = ToolNode(tools, middleware=[Fallback({"search": ["second", Value("v")]}, on_message=busy)])
+    not_helped = ToolNode(tools, middleware=[Fallback({"search": ["second", no_help]}, on_message=busy)])
+
+    assert (await answer_of(helped)).content == "v"
+    message = await answer_of(not_helped)
+    assert (message.content, by(message)) == ("busy", None)
+    assert [failure.content for failure in failures] == ["busy"]
+
+
+async def test_a_timeout_is_a_failure() -> None:
+    """The other tool has a timeout of its own."""
+    recorder = Recorder()
+    tools = [recorder.tool("search", hang=True), recorder.tool("slow", seconds=4)]
+    policies = {"search": CallPolicy(timeout=2), "slow": CallPolicy(timeout=5)}
+    node = ToolNode(tools, middleware=[Fallback({"search": "slow"}, on=CallTimeoutError)], policies=policies)
+
+    assert by(await answer_of(node)) == "slow"
+    assert recorder.times("started") == pytest.approx([0, 2])
+
+
+async def test_another_tool_is_held_to_its_own_policy() -> None:
+    """Its limit and its timeout, not those of the tool that failed."""
+    recorder = Recorder()
+    policies = {"other": CallPolicy(timeout=3, limit=Limit(concurrency=1))}
+    tools = [failing(recorder), recorder.tool("other", hang=True)]
+    node = ToolNode(tools, middleware=[Fallback({"search": ["other", Value("v")]})], policies=policies)
+
+    with anyio.fail_after(WAIT):
+        started = anyio.current_time()
+        await node.ainvoke([tool_call("search", f"{number}") for number in range(3)])
+
+    assert anyio.current_time() - started == pytest.approx(9)
+    assert recorder.peak_of("other") == 1
+
+
+async def test_no_alternative_is_started_when_time_is_up() -> None:
+    """Promise 6: the first error stands."""
+    recorder, error = Recorder(), ConnectionError("late")
+
+    async def stubborn(request: Any, call_next: Any) -> Any:
+        with anyio.CancelScope(shield=True):
+            await anyio.sleep(11)
+        assert remaining() == 0
+        raise error
+
+    node = ToolNode(
+        [recorder.tool("search"), recorder.tool("other")],
+        middleware=[Fallback({"search": ["other", Value("v")]}), stubborn],
+        policies={"search": CallPolicy(budget=10, grace=5)},
+    )
+    message = await answer_of(node)
+
+    assert message.additional_kwargs["callboard"]["ended"] == "deadline"
+    assert recorder.order == []
+    assert not hasattr(error, "__notes__")
+
+
+async def test_the_budget_bounds_the_alternatives_too() -> None:
+    """All of them together."""
+    recorder = Recorder()
+    tools = [failing(recorder, seconds=4), failing(recorder, "second", seconds=4), recorder.tool("third", seconds=4)]
+    node = ToolNode(
+        tools, middleware=[Fallback({"search": ["second", "third"]})], policies={"search": CallPolicy(budget=10)}
+    )
+
+    with anyio.fail_after(WAIT):
+        started = anyio.current_time()
+        message = await answer_of(node)
+
+    assert anyio.current_time() - started == pytest.approx(10)
+    assert message.additional_kwargs["callboard"]["ended"] == "deadline"
+
+
+async def test_a_cancellation_is_no_failure() -> None:
+    """Nobody waits for an answer any more."""
+    recorder = Recorder()
+    tools = [recorder.tool("search", hang=True), recorder.tool("other")]
+    node = ToolNode(tools, middleware=[Fallback({"search": ["other", Value("v")]})])
+
+    with anyio.fail_after(WAIT), anyio.move_on_after(5) as scope:
+        await node.ainvoke([tool_call("search", "1")])
+
+    assert scope.cancelled_caught
+    assert recorder.order == ["search"]
+
+
+async def test_a_question_is_no_failure() -> None:
+    """Promise 4: it goes to the person, and so does one that an alternative asks."""
+    recorder = Recorder()
+
+    async def search() -> str:
+        """Search."""
+        return str(interrupt("first?"))
+
+    async def ask(request: Any, failure: Any) -> str:
+        return str(interrupt("second?"))
+
+    first = ToolNode([search, recorder.tool("other")], middleware=[Fallback({"search": "other"})])
+    second = ToolNode([failing(recorder)], middleware=[Fallback({"search": [ask, Value("v")]})])
+
+    for node, question in ((first, "first?"), (second, "second?")):
+        call = tool_call("search", "1")
+        with pytest.raises(CallsInterrupted) as caught:
+            await answer_of(node, call)
+        assert [one.value for one in caught.value.interrupts] == [question]
+        with anyio.fail_after(WAIT):
+            result = await node.ainvoke([call], ledger=caught.value.ledger, resume="yes")
+        assert result["messages"][0].content == "yes"
+
+    assert recorder.count("started", "other") == 0
+
+
+async def test_neither_questions_nor_invalid_arguments_of_links_are_failures() -> None:
+    """Whoever raises them inside: no alternative begins."""
+    began: list[str] = []
+
+    async def stand_in(request: Any, failure: Any) -> str:
+        began.append(type(failure).__name__)
+        return "never"
+
+    async def asks(request: Any, call_next: Any) -> Any:
+        interrupt("may I?")
+
+    async def validates(request: Any, call_next: Any) -> Any:
+        try:
+            TypeAdapter(int).validate_python("x")
+        except ValidationError as error:
+            raise ToolInvocationError("search", error, {}) from error
+
+    for link, outcome in ((asks, CallsInterrupted), (validates, None)):
+        node = ToolNode([Recorder().tool("search")], middleware=[Fallback({"search": stand_in}), link])
+        with nullcontext() if outcome is None else pytest.raises(outcome):
+            assert (await answer_of(node)).status == "error"
+
+    assert began == []
+
+
+async def test_an_open_circuit_is_a_failure() -> None:
+    """The fallback takes over while the tool is left alone."""
+    recorder = Recorder()
+    middleware = [Fallback({"search": "other"}), CircuitBreaker(minimum=2)]
+    node = ToolNode([failing(recorder), recorder.tool("other")], middleware=middleware)
+
+    for _ in range(5):
+        assert by(await answer_of(node)) == "other"
+
+    assert (recorder.count("started", "search"), recorder.count("started", "other")) == (2, 5)
+
+
+async def test_a_fallback_waits_for_all_attempts() -> None:
+    """A retry inside of it has its tries first; the other tool has its own."""
+    recorder = Recorder()
+    tools = [failing(recorder), failing(recorder, "other", times=1)]
+    policies = {name: CallPolicy(idempotent=True) for name in ("search", "other")}
+    middleware = [Fallback({"search": "other"}), Retry(3, initial=0, any_tool=True)]
+
+    assert by(await answer_of(ToolNode(tools, middleware=middleware, policies=policies))) == "other"
+    assert (recorder.count("started", "search"), recorder.count("started", "other")) == (3, 2)
+
+
+async def test_observers_are_told_who_takes_over() -> None:
+    """By name, with the kind of the error; never an argument or a result."""
+    recorder = Recorder()
+    events: list[CallEvent] = []
+    tools = [failing(recorder), failing(recorder, "second", ValueError("secret"))]
+    node = ToolNode(tools, middleware=[Fallback({"search": ["second", Value("v")]})])
+
+    with observe(events.append):
+        await answer_of(node)
+
+    noted = [(event.what, dict(event.facts)) for event in events if event.phase == "noted"]
+    assert noted == [
+        ("fallback", {"to": "second", "error": "ConnectionError"}),
+        ("fallback_failed", {"to": "second", "error": "ValueError"}),
+        ("fallback", {"to": "value", "error": "ConnectionError"}),
+    ]
+
+
+def test_a_slip_in_the_name_of_an_alternative_shows_where_the_node_is_built() -> None:
+    """Not at the first failure, which may be months away."""
+    with pytest.raises(ValueError, match=r"no tool 'cached', only \['search'\]; .* Value\('cached'\)"):
+        ToolNode([Recorder().tool("search")], middleware=[Fallback({"search": "cached"})])
+
+
+def test_names_can_be_checked_beforehand() -> None:
+    """On both sides; tools and values that were given themselves need no name."""
+    hidden = Recorder().tool("hidden")
+    fallback = Fallback({"search": ["cached", hidden, Value("v")]})
+
+    fallback.check_tools(["search", "cached"])
+    with pytest.raises(ValueError, match="no tool 'cached'"):
+        fallback.check_tools(["search"])
+    with pytest.raises(ValueError, match=r"\{'search': ...\}\): there is no such tool, only \['cached'\]"):
+        fallback.check_tools(["cached"])
+
+
+@pytest.mark.parametrize(
+    ("given", "kind", "text"),
+    [
+        ({"search": 7}, TypeError, r"got 7; to answer with that, write Value\(7\)"),
+        ({"search": {"a": 1}}, TypeError, r"write Value\(\{'a': 1\}\)"),
+        ({"search": ["other", None]}, TypeError, r"write Value\(None\)"),
+        ({"search": ValueError}, TypeError, "takes the name of a tool"),
+        ({"search": []}, ValueError, "no alternative"),
+        ({"search": "search"}, ValueError, "cannot stand in for itself"),
+        ("search", TypeError, "by tool name"),
+    ],
+    ids=repr,
+)
+def test_what_is_no_alternative_is_refused(given: Any, kind: type[Exception], text: str) -> None:
+    """At construction, with the remedy."""
+    with pytest.raises(kind, match=text):
+        Fallback(given)
+
+
+def test_an_on_that_is_no_condition_is_refused() -> None:
+    """At construction, naming the argument."""
+    with pytest.raises(TypeError, match=r"Fallback\(on=...\)"):
+        Fallback({"search": Value(1)}, on="ValueError")  # type: ignore[arg-type]
+
+
+class Starts(AsyncCallbackHandler):
+    """Notes under which tags each tool ran."""
+
+    def __init__(self) -> None:
+        self.tags: list[tuple[str, list[str]]] = []
+
+    async def on_tool_start(self, serialized: dict[str, Any], input_str: str, **kwargs: Any) -> None:
+        self.tags.append((serialized["name"], kwargs["tags"]))
+
+
+@pytest.mark.real_clock
+async def test_a_tool_that_the_node_does_not_know_runs_under_its_own_callbacks_and_tags() -> None:
+    """However many there are in one batch."""
+    recorder, starts = Recorder(), Starts()
+
+    def tagged(name: str) -> StructuredTool:
+        tool = recorder.tool(name)
+        tool.tags = [name]
+        return tool
+
+    async def many(request: Any, call_next: Any) -> Any:
+        for number in range(200):
+            tool = tagged(f"tool_{number}")
+            output = await call_next(request.override(tool=tool, tool_call={**request.tool_call, "name": tool.name}))
+        return output
+
+    with anyio.fail_after(WAIT):
+        await ToolNode([recorder.tool("search")], middleware=[many]).ainvoke(
+            [tool_call("search", "1")], {"callbacks": [starts]}
+        )
+
+    assert [tags for _, tags in starts.tags] == [[name] for name, _ in starts.tags]
+
+
+async def test_what_it_covers_stays_offered_while_the_circuit_is_open() -> None:
+    """The model may go on asking for the tool: something answers."""
+    recorder = Recorder()
+    breaker = CircuitBreaker(minimum=1, open_for=60)
+    failing = recorder.tool("work", raises=ValueError("no"))
+    node = ToolNode([failing], middleware=[Fallback({"work": Value("stale")}), breaker])
+    bare = ToolNode([failing], middleware=[breaker])
+
+    with anyio.fail_after(WAIT):
+        await node.ainvoke([tool_call("work", "1")])
+
+        assert [tool.name for tool in node.offered_tools()] == ["work"]
+        assert bare.offered_tools() == []
+
+
+def test_a_slip_in_a_name_shows_where_the_node_is_built() -> None:
+    """Not at the first failure."""
+    with pytest.raises(ValueError, match="there is no such tool"):
+        ToolNode([Recorder().tool("work")], middleware=[Fallback({"wrok": Value("stale")})])
+
+
+async def test_links_see_errors_beside_langgraphs_wrapper_too() -> None:
+    """Whatever `handle_tool_errors` says: it is asked at the end."""
+    breaker = CircuitBreaker(minimum=1, open_for=60)
+
+    async def wrap(request: Any, execute: Any) -> Any:
+        return await execute(request)
+
+    node = ToolNode(
+        [Recorder().tool("work", raises=ValueError("no"))],
+        middleware=[breaker],
+        awrap_tool_call=wrap,
+        handle_tool_errors=True,
+    )
+    with anyio.fail_after(WAIT):
+        result = await node.ainvoke([tool_call("work", "1")])
+
+        assert result["messages"][0].status == "error"
+        assert breaker.state("work") == "open"

@@ -1,0 +1,610 @@
+"""LangChain's own middleware, unmodified, as links of a ToolNode; on asyncio and on trio.
+
+What it awaits is asyncio's and runs there, so threads are involved wherever the call is on trio.
+"""
+
+import asyncio
+import re
+import threading
+from pathlib import Path
+from typing import Annotated, Any
+
+import anyio
+import pytest
+import sniffio
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from langchain.agents.middleware import (
+    AgentMiddleware,
+    AgentState,
+    FilesystemFileSearchMiddleware,
+    HumanInTheLoopMiddleware,
+    LLMToolEmulator,
+    LLMToolSelectorMiddleware,
+    ModelCallLimitMiddleware,
+    ModelRetryMiddleware,
+    PIIDetectionError,
+    PIIMiddleware,
+    TodoListMiddleware,
+    ToolCallLimitMiddleware,
+    ToolErrorMiddleware,
+    ToolRetryMiddleware,
+    after_model,
+    before_agent,
+    wrap_tool_call,
+)
+from langchain_core.messages import HumanMessage, ToolMessage
+from langchain_core.runnables import RunnableConfig
+from langchain_core.tools import InjectedToolCallId, tool
+from langgraph.checkpoint.memory import InMemorySaver
+from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
+from langgraph.graph import START, MessagesState, StateGraph
+from langgraph.types import Command, interrupt
+from pydantic import ValidationError
+
+from callboard import CallPolicy, CallsInterrupted, IgnoredHooksWarning, Limit, ToolNode
+from callboard.middleware import Supervise
+from callboard.testing import Recorder, ScriptedModel, calls, tool_call
+
+pytestmark = pytest.mark.real_clock
+
+WAIT = 10
+
+
+async def run(node: ToolNode, *batch: Any, **options: Any) -> list[Any]:
+    with anyio.fail_after(WAIT):
+        return list((await node.ainvoke(list(batch), **options))["messages"])
+
+
+def contents(messages: list[Any]) -> list[Any]:
+    return [message.content for message in messages]
+
+
+# Errors and retries
+
+
+async def test_its_error_handler_sees_errors_and_timeouts() -> None:
+    """What it answers is the result; what it does not, is ours to judge."""
+    recorder = Recorder()
+
+    def explain(error: Exception, request: Any) -> str | None:
+        return None if isinstance(error, LookupError) else f"{type(error).__name__} in {request.tool_call['name']}"
+
+    node = ToolNode(
+        [
+            recorder.tool("broken", raises=ValueError("no")),
+            recorder.tool("slow", hang=True),
+            recorder.tool("lost", raises=LookupError("gone")),
+        ],
+        middleware=[ToolErrorMiddleware(explain)],
+        policies={"slow": CallPolicy(timeout=0.05)},
+    )
+
+    messages = await run(node, tool_call("broken", "1"), tool_call("slow", "2"))
+    with pytest.raises(LookupError, match="gone"):
+        await run(node, tool_call("lost", "3"))
+
+    assert contents(messages) == ["ValueError in broken", "CallTimeoutError in slow"]
+    assert [message.status for message in messages] == ["error", "error"]
+
+
+async def test_its_async_error_handler_may_wait() -> None:
+    """For something of asyncio's too, wherever the call runs."""
+
+    async def explain(error: Exception, request: Any) -> str:
+        await asyncio.sleep(0.01)
+        return f"explained: {error}"
+
+    node = ToolNode(
+        [Recorder().tool("broken", raises=ValueError("no"))], middleware=[ToolErrorMiddleware(aon_error=explain)]
+    )
+
+    assert contents(await run(node, tool_call("broken", "1"))) == ["explained: no"]
+
+
+async def test_its_error_handler_does_not_see_an_interrupt() -> None:
+    """Promise 4."""
+    seen: list[Exception] = []
+
+    @tool
+    async def ask() -> str:
+        """Ask."""
+        return str(interrupt("sure?"))
+
+    node = ToolNode([ask], middleware=[ToolErrorMiddleware(lambda error, _: seen.append(error))])
+
+    with pytest.raises(CallsInterrupted):
+        await run(node, tool_call("ask", "1"))
+    assert seen == []
+
+
+async def test_each_attempt_of_its_retry_takes_its_own_place_and_timeout() -> None:
+    """Here, as a link; in `create_agent` all of them share one."""
+    recorder = Recorder()
+    node = ToolNode(
+        [recorder.tool("slow", seconds=0.2)],
+        middleware=[ToolRetryMiddleware(max_retries=1, initial_delay=0.01, jitter=False, retry_on=(TimeoutError,))],
+        policies={"slow": CallPolicy(timeout=0.05, limit=Limit(concurrency=1))},
+    )
+
+    (message,) = await run(node, tool_call("slow", "1"))
+
+    assert message.status == "error"
+    assert recorder.count("started") == 2
+
+
+async def test_several_of_them_nest_in_the_order_of_the_list() -> None:
+    """The error handler is outside of the retry."""
+    recorder = Recorder()
+    node = ToolNode(
+        [recorder.tool("broken", raises=ValueError("no"))],
+        middleware=[
+            ToolErrorMiddleware(lambda error, _: f"handled {error}"),
+            ToolRetryMiddleware(max_retries=2, initial_delay=0.0, jitter=False, on_failure="error"),
+        ],
+    )
+
+    assert contents(await run(node, tool_call("broken", "1"))) == ["handled no"]
+    assert recorder.count("started") == 3
+
+
+@pytest.mark.parametrize("kind", ["async", "sync"])
+async def test_a_function_under_its_decorator_is_a_link(kind: str) -> None:
+    """`@wrap_tool_call` makes an object with one of the two methods."""
+
+    async def shout(request: Any, handler: Any) -> Any:
+        message = await handler(request)
+        return message.model_copy(update={"content": message.content.upper()})
+
+    def shout_sync(request: Any, handler: Any) -> Any:
+        message = handler(request)
+        return message.model_copy(update={"content": message.content.upper()})
+
+    node = ToolNode([Recorder().tool("work")], middleware=[wrap_tool_call(shout if kind == "async" else shout_sync)])
+
+    assert contents(await run(node, tool_call("work", "1"))) == ["WORK"]
+
+
+@wrap_tool_call
+async def impatient(request: Any, handler: Any) -> Any:
+    """Try twice, a moment each."""
+    for _ in range(2):
+        try:
+            return await asyncio.wait_for(handler(request), 0.2)
+        except TimeoutError:
+            continue
+    return ToolMessage("gave up", tool_call_id=request.tool_call["id"])
+
+
+async def test_one_that_gives_up_waiting_ends_the_attempt(request: pytest.FixtureRequest) -> None:
+    """What it has called is cancelled and gives its place back, on trio as on asyncio."""
+    if sniffio.current_async_library() == "trio":
+        request.applymarker(pytest.mark.xfail(reason="AsyncioLink does not cancel what a link gave up", strict=True))
+    recorder = Recorder()
+    node = ToolNode(
+        [recorder.tool("stuck", hang=True)],
+        middleware=[impatient],
+        policies={"stuck": CallPolicy(limit=Limit(concurrency=1))},
+    )
+
+    with anyio.fail_after(2):
+        (message,) = (await node.ainvoke([tool_call("stuck", "1")]))["messages"]
+
+    assert message.content == "gave up"
+    assert recorder.lines == ["stuck started", "stuck cancelled"] * 2
+
+
+# Emulated tools
+
+
+async def test_its_emulator_answers_for_the_tools_it_is_told_to() -> None:
+    """The model speaks, the body does not run."""
+    recorder = Recorder()
+    model = ScriptedModel(["22 degrees"])
+    node = ToolNode(
+        [recorder.tool("weather"), recorder.tool("real")],
+        middleware=[LLMToolEmulator(tools=["weather"], model=model)],
+    )
+
+    messages = await run(node, tool_call("weather", "1", query="Lisbon"), tool_call("real", "2"))
+
+    assert contents(messages) == ["22 degrees", "real"]
+    assert recorder.order == ["real"]
+    assert "Tool: weather" in str(model.requests[0][0].content)
+
+
+# Personal data in results
+
+MAIL = "ann@example.org"
+
+
+def redacting(**options: Any) -> PIIMiddleware[Any, Any]:
+    return PIIMiddleware("email", apply_to_tool_results=True, **options)
+
+
+@pytest.mark.parametrize(
+    ("strategy", "expected"),
+    [
+        ("redact", r"write to \[REDACTED_EMAIL\]"),
+        ("mask", r"write to ann@\*\*\*\*\.org"),
+        ("hash", r"write to <email_hash:[0-9a-f]{8}>"),
+    ],
+)
+async def test_it_redacts_results_by_each_of_its_strategies(strategy: Any, expected: str) -> None:
+    """LangChain does so before the next model call; here it is done when the result is there."""
+    node = ToolNode([Recorder().tool("find")], middleware=[redacting(strategy=strategy)])
+
+    (message,) = await run(node, tool_call("find", "1", query=f"write to {MAIL}"))
+
+    assert re.fullmatch(expected, message.content)
+    assert (message.tool_call_id, message.name, message.status) == ("1", "find", "success")
+
+
+async def test_it_blocks_a_result_by_an_error() -> None:
+    """Nobody handles it by default, so it ends the batch; asked to, we make a message of it."""
+    tools = [Recorder().tool("find")]
+    call = tool_call("find", "1", query=MAIL)
+
+    with pytest.raises(PIIDetectionError):
+        await run(ToolNode(tools, middleware=[redacting(strategy="block")]), call)
+    node = ToolNode(tools, middleware=[redacting(strategy="block")], handle_tool_errors="not to be seen")
+
+    assert contents(await run(node, call)) == ["not to be seen"]
+
+
+async def test_what_is_not_redacted_stays_as_it_is() -> None:
+    """Arguments, artifacts and plain results are not its business."""
+    seen: list[Any] = []
+
+    async def innermost(request: Any, call_next: Any) -> Any:
+        output = await call_next(request)
+        seen.append(output)
+        return output
+
+    async def outermost(request: Any, call_next: Any) -> Any:
+        output = await call_next(request)
+        seen.append(output)
+        return output
+
+    node = ToolNode([Recorder().tool("find")], middleware=[outermost, redacting(), innermost])
+
+    await run(node, tool_call("find", "1", query="nothing personal"))
+
+    assert seen[0] is seen[1]
+
+
+def returning(output: Any) -> Any:
+    @tool
+    async def change(call_id: Annotated[str, InjectedToolCallId]) -> Any:
+        """Answer with a command."""
+        return output(call_id)
+
+    return change
+
+
+@pytest.mark.parametrize(
+    "update",
+    [
+        lambda message: {"messages": [message], "note": MAIL},
+        lambda message: {"messages": [HumanMessage(MAIL), message], "note": MAIL},
+        lambda message: {
+            "messages": [{"role": "tool", "content": message.content, "tool_call_id": message.tool_call_id}],
+            "note": MAIL,
+        },
+    ],
+    ids=["alone", "beside another", "as a dict"],
+)
+async def test_it_redacts_the_messages_of_commands(update: Any) -> None:
+    """The result of a call may be in a command; what else is there is the tool's."""
+    node = ToolNode(
+        [returning(lambda call_id: Command(update=update(ToolMessage(MAIL, tool_call_id=call_id))))],
+        middleware=[redacting()],
+    )
+
+    with anyio.fail_after(WAIT):
+        (command,) = await node.ainvoke({"messages": [calls(tool_call("change", "1"))]})
+
+    assert command.update["messages"][-1].content == "[REDACTED_EMAIL]"
+    assert command.update["note"] == MAIL
+    assert [m.content for m in command.update["messages"][:-1]] in ([], [MAIL])
+
+
+async def test_it_redacts_a_list_of_outputs_and_of_updates() -> None:
+    """Every form that an output may have."""
+
+    def output(call_id: str) -> Any:
+        other = Command(update=[ToolMessage(f"also {MAIL}", tool_call_id="another")])
+        return [other, ToolMessage(MAIL, tool_call_id=call_id)]
+
+    node = ToolNode([returning(output)], middleware=[redacting()])
+    with anyio.fail_after(WAIT):
+        command, messages = await node.ainvoke([calls(tool_call("change", "1"))])
+
+    assert [message.content for message in command.update] == ["also [REDACTED_EMAIL]"]
+    assert contents(messages) == ["[REDACTED_EMAIL]"]
+
+
+async def test_it_redacts_updates_written_as_pairs() -> None:
+    """LangGraph takes keys and values in a list too."""
+
+    async def pairs(request: Any, call_next: Any) -> Any:
+        message = await call_next(request)
+        return Command(update=[("messages", [message]), ("note", MAIL)])
+
+    node = ToolNode([Recorder().tool("find")], middleware=[redacting(), pairs])
+    with anyio.fail_after(WAIT):
+        (command,) = await node.ainvoke([tool_call("find", "1", query=MAIL)])
+
+    assert command.update[0][1][0].content == "[REDACTED_EMAIL]"
+    assert command.update[1] == ("note", MAIL)
+
+
+@given(blocks=st.lists(st.sampled_from([MAIL, f"a {MAIL} b {MAIL}", "plain", "", "a@b"]), min_size=1, max_size=4))
+@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+async def test_no_text_block_gets_through(blocks: list[str]) -> None:
+    """Whatever stands where in the content, and blocks that are no text keep their place."""
+    image = {"type": "image_url", "image_url": {"url": f"https://x/{MAIL}"}}
+    given_content = [*({"type": "text", "text": text} for text in blocks), image]
+    node = ToolNode([Recorder().tool("find", returns=given_content)], middleware=[redacting()])
+
+    (message,) = await run(node, tool_call("find", "1"))
+
+    assert [block.get("text") for block in message.content[:-1]] == [
+        text.replace(MAIL, "[REDACTED_EMAIL]") for text in blocks
+    ]
+    assert message.content[-1] == image
+
+
+async def test_its_detector_does_not_hold_up_the_loop() -> None:
+    """Promise 8: a detector is a sync function, and a result may be long."""
+    threads: list[threading.Thread] = []
+
+    def detect(text: str) -> list[Any]:
+        threads.append(threading.current_thread())
+        return []
+
+    await run(ToolNode([Recorder().tool("find")], middleware=[redacting(detector=detect)]), tool_call("find", "1"))
+
+    assert threads
+    assert threading.current_thread() not in threads
+
+
+@pytest.mark.backends("asyncio")
+async def test_it_redacts_within_supervise() -> None:
+    """A link is a link."""
+    from langchain.agents import create_agent
+
+    model = ScriptedModel([calls(("find", {"query": MAIL})), "done"])
+    agent = create_agent(model, [Recorder().tool("find")], middleware=[Supervise(middleware=[redacting()])])
+
+    with anyio.fail_after(WAIT):
+        await agent.ainvoke({"messages": [("user", "go")]})
+
+    assert model.requests[1][-1].content == "[REDACTED_EMAIL]"
+
+
+# A person in the loop
+
+APPROVE = {"type": "approve"}
+REJECT = {"type": "reject", "message": "too dear"}
+RESPOND = {"type": "respond", "message": "I did it"}
+
+
+def edited(**args: Any) -> dict[str, Any]:
+    return {"type": "edit", "edited_action": {"name": "book", "args": args}}
+
+
+def asking(**options: Any) -> HumanInTheLoopMiddleware[Any, Any, Any]:
+    return HumanInTheLoopMiddleware({"book": True, **options}, interrupt_mode="per_call", edit_notice=None)
+
+
+async def questions(node: ToolNode, *batch: Any) -> CallsInterrupted:
+    with pytest.raises(CallsInterrupted) as waiting:
+        await run(node, *batch)
+    return waiting.value
+
+
+async def test_its_four_decisions_do_what_they_say() -> None:
+    """Several calls ask at once, each is answered by its own id, and what needs no answer has finished."""
+    recorder = Recorder()
+    node = ToolNode([recorder.tool("book"), recorder.tool("look")], middleware=[asking()])
+    batch = [tool_call("book", str(n), query=f"trip {n}") for n in range(4)] + [tool_call("look", "4")]
+
+    waiting = await questions(node, *batch)
+    before = recorder.order
+    by_call = {one.value["tool_call_id"]: one.id for one in waiting.interrupts}
+    decisions = [APPROVE, edited(query="another trip"), REJECT, RESPOND]
+    answers = {by_call[str(n)]: decision for n, decision in enumerate(decisions)}
+    messages = await run(node, *batch, ledger=waiting.ledger, resume=answers)
+
+    assert before == ["look"]
+    assert contents(messages) == [
+        "trip 0",
+        "another trip",
+        "User rejected the tool call for `book` with reason: too dear",
+        "I did it",
+        "look",
+    ]
+    assert [message.status for message in messages] == ["success", "success", "error", "success", "success"]
+    assert sorted(recorder.order) == ["book(another trip)", "book(trip 0)", "look"]
+
+
+async def test_questions_may_be_answered_one_by_one_and_much_later() -> None:
+    """Promise 5: the ledger goes through a serializer, and any subset is answered in any order."""
+    recorder = Recorder()
+    serializer = JsonPlusSerializer()
+    node = ToolNode([recorder.tool("book")], middleware=[asking()])
+    batch = [tool_call("book", str(n), query=f"trip {n}") for n in range(2)]
+
+    waiting = await questions(node, *batch)
+    first, second = waiting.interrupts
+    ledger = serializer.loads_typed(serializer.dumps_typed(waiting.ledger))
+    with pytest.raises(CallsInterrupted) as again:
+        await run(node, *batch, ledger=ledger, resume={second.id: APPROVE})
+    messages = await run(node, *batch, ledger=again.value.ledger, resume={first.id: REJECT})
+
+    assert [one.id for one in again.value.interrupts] == [first.id]
+    assert [message.status for message in messages] == ["error", "success"]
+    assert recorder.order == ["book(trip 1)"]
+
+
+async def test_an_answer_that_is_no_decision_neither_runs_nor_loses_anything() -> None:
+    """LangChain warns that the others may run twice; here what finished stays finished."""
+    recorder = Recorder()
+    node = ToolNode([recorder.tool("book")], middleware=[asking()])
+    batch = [tool_call("book", str(n), query=f"trip {n}") for n in range(2)]
+
+    waiting = await questions(node, *batch)
+    first, second = waiting.interrupts
+    with pytest.raises(ValidationError, match="nonsense"):
+        await run(node, *batch, ledger=waiting.ledger, resume={first.id: {"type": "nonsense"}, second.id: APPROVE})
+    messages = await run(node, *batch, ledger=waiting.ledger, resume={first.id: APPROVE})
+
+    assert contents(messages) == ["trip 0", "trip 1"]
+    assert sorted(recorder.order) == ["book(trip 0)", "book(trip 1)"]
+
+
+async def test_it_asks_only_when_its_predicate_says_so() -> None:
+    """`when` and the description see the request as LangChain's agent would show it."""
+    config = {
+        "allowed_decisions": ["approve", "reject"],
+        "when": lambda request: request.tool_call["args"]["query"] == "dear" and request.tool.name == "book",
+        "description": lambda call, state, runtime: f"{call['name']} {call['args']}",
+    }
+    node = ToolNode([Recorder().tool("book")], middleware=[asking(book=config)])
+
+    waiting = await questions(node, tool_call("book", "1", query="cheap"), tool_call("book", "2", query="dear"))
+
+    assert [one.value["description"] for one in waiting.interrupts] == ["book {'query': 'dear'}"]
+
+
+@pytest.mark.backends("asyncio")
+async def test_it_asks_in_a_graph_of_langgraphs() -> None:
+    """With a checkpointer and `Command(resume=...)`, as in LangChain's own agent."""
+    recorder = Recorder()
+    tools = [recorder.tool("book"), recorder.tool("look")]
+    builder = StateGraph(MessagesState)
+    builder.add_node("tools", ToolNode(tools, middleware=[asking()]))
+    builder.add_edge(START, "tools")
+    graph = builder.compile(checkpointer=InMemorySaver())
+    thread: RunnableConfig = {"configurable": {"thread_id": "1"}}
+    asked = calls(tool_call("book", "1", query="a"), tool_call("look", "2"), tool_call("book", "3", query="b"))
+
+    with anyio.fail_after(WAIT):
+        paused = await graph.ainvoke({"messages": [asked]}, thread)
+        first, second = paused["__interrupt__"]
+        paused = await graph.ainvoke(Command(resume={second.id: edited(query="c")}), thread)
+        state = await graph.ainvoke(Command(resume={first.id: REJECT}), thread)
+
+    assert [one.id for one in paused["__interrupt__"]] == [first.id]
+    assert contents(state["messages"][1:]) == [
+        "User rejected the tool call for `book` with reason: too dear",
+        "look",
+        "c",
+    ]
+    assert recorder.order == ["look", "book(c)"]
+
+
+# What is no link, and what is only in part one
+
+OWNERS = pytest.mark.parametrize(
+    "build",
+    [lambda link: ToolNode([Recorder().tool("work")], middleware=[link]), lambda link: Supervise(middleware=[link])],
+    ids=["ToolNode", "Supervise"],
+)
+
+
+@OWNERS
+def test_approval_of_whole_turns_is_refused(build: Any) -> None:
+    """As a link it would let every call through, and nobody would notice."""
+    with pytest.raises(ValueError, match=r'HumanInTheLoopMiddleware asks .* Give it interrupt_mode="per_call"'):
+        build(HumanInTheLoopMiddleware({"book": True}))
+
+
+@after_model
+def watches_the_model(state: AgentState[Any], runtime: Any) -> None:
+    """Watch."""
+
+
+@before_agent
+async def greets(state: AgentState[Any], runtime: Any) -> None:
+    """Greet."""
+
+
+@OWNERS
+@pytest.mark.parametrize(
+    "link",
+    [
+        AgentMiddleware(),
+        LLMToolSelectorMiddleware(model=ScriptedModel([])),
+        ModelCallLimitMiddleware(run_limit=3),
+        ModelRetryMiddleware(),
+        ToolCallLimitMiddleware(run_limit=3),
+        PIIMiddleware("email"),
+        watches_the_model,
+        greets,
+    ],
+    ids=lambda link: type(link).__name__,
+)
+def test_what_does_nothing_to_calls_is_refused(build: Any, link: Any) -> None:
+    """It would be there and do nothing; the error says where it belongs."""
+    with pytest.raises(TypeError, match=f"{type(link).__name__} does nothing to tool calls.*create_agent"):
+        build(link)
+
+
+def test_the_error_names_the_option_that_was_forgotten() -> None:
+    """The usual slip with PIIMiddleware."""
+    with pytest.raises(TypeError, match="without apply_to_tool_results=True"):
+        ToolNode([Recorder().tool("work")], middleware=[PIIMiddleware("email")])
+
+
+class Both(AgentMiddleware):
+    """Around calls, and around the agent."""
+
+    async def awrap_tool_call(self, request: Any, handler: Any) -> Any:
+        return await handler(request)
+
+    def after_agent(self, state: Any, runtime: Any) -> None:
+        """Clean up."""
+
+    async def abefore_model(self, state: Any, runtime: Any) -> None:
+        """Prepare."""
+
+
+async def test_hooks_that_will_not_run_are_warned_of_by_name() -> None:
+    """The rest of it works."""
+    with pytest.warns(
+        IgnoredHooksWarning, match="Both has hooks that will not run: before_model, after_agent. "
+    ) as told:
+        node = ToolNode([Recorder().tool("work")], middleware=[Both()])
+
+    assert Path(told[0].filename) == Path(__file__)
+    assert contents(await run(node, tool_call("work", "1"))) == ["work"]
+
+
+def test_redacting_what_a_model_says_is_warned_of() -> None:
+    """Results only are redacted here."""
+    with pytest.warns(IgnoredHooksWarning, match="PIIMiddleware has hooks that will not run: after_model"):
+        ToolNode([Recorder().tool("work")], middleware=[redacting(apply_to_output=True)])
+
+
+async def test_what_brings_nothing_but_tools_is_welcome(tmp_path: Path) -> None:
+    """They are tools of the node, without a warning."""
+    (tmp_path / "tea.txt").write_text("green\n")
+    node = ToolNode([], middleware=[FilesystemFileSearchMiddleware(root_path=str(tmp_path), use_ripgrep=False)])
+
+    (message,) = await run(node, tool_call("glob_search", "1", pattern="*.txt"))
+
+    assert message.content == "/tea.txt"
+
+
+async def test_a_tool_whose_hooks_are_missing_works_with_a_warning() -> None:
+    """The tool of the list of things to do; what tells the model about it is a hook of the agent's."""
+    with pytest.warns(IgnoredHooksWarning, match="wrap_model_call, after_model"):
+        node = ToolNode([], middleware=[TodoListMiddleware()])
+    todo = [{"content": "make tea", "status": "pending"}]
+
+    with anyio.fail_after(WAIT):
+        (command,) = await node.ainvoke({"messages": [calls(tool_call("write_todos", "1", todos=todo))]})
+
+    assert command.update["todos"] == todo

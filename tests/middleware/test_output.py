@@ -1,0 +1,768 @@
+"""`OutputBudget`: what is shown, what is kept, and that together they are the whole."""
+
+import asyncio
+import re
+import sqlite3
+import threading
+import time
+import unicodedata
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Annotated, Any
+
+import anyio
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from langchain_core.messages import AnyMessage, HumanMessage, ToolMessage
+from langchain_core.tools import BaseTool, InjectedToolCallId, ToolException, tool
+from langgraph.checkpoint.memory import InMemorySaver
+from langgraph.graph import START, StateGraph
+from langgraph.graph.message import add_messages
+from langgraph.store.base import BaseStore
+from langgraph.store.memory import InMemoryStore
+from langgraph.store.sqlite import SqliteStore
+from langgraph.store.sqlite.aio import AsyncSqliteStore
+from langgraph.types import Command
+from typing_extensions import TypedDict
+
+from callboard import CallEvent, CallPolicy, ToolNode, create_react_agent, observe
+from callboard.middleware import OutputBudget
+from callboard.testing import ScriptedModel, calls, tool_call
+
+WAIT = 1000
+
+_LINE = re.compile(r"\[\.\.\. ([\d,]+) of ([\d,]+) characters left out\. (.*)\]")
+_CALL = re.compile(r'(\w+)\(output_id="([^"]+)", start=(\d+), length=(\d+)\)')
+
+
+def returning(content: Any) -> BaseTool:
+    @tool
+    async def work() -> Any:
+        """Work."""
+        return content
+
+    return work
+
+
+def node_of(content: Any, *links: Any) -> ToolNode:
+    return ToolNode([returning(content)], middleware=list(links))
+
+
+async def result_of(node: ToolNode, config: Any = None) -> ToolMessage:
+    with anyio.fail_after(WAIT):
+        return (await node.ainvoke([tool_call("work", "1")], config))["messages"][0]
+
+
+def call_in(text: str) -> dict[str, Any]:
+    """The call that a text advises."""
+    found = _CALL.findall(text)[-1]
+    return tool_call(found[0], "r", output_id=found[1], start=int(found[2]), length=int(found[3]))
+
+
+async def read(node: ToolNode, call: Any, config: Any = None) -> ToolMessage:
+    with anyio.fail_after(WAIT):
+        return (await node.ainvoke([call], config))["messages"][0]
+
+
+async def rest_of(node: ToolNode, message: ToolMessage, config: Any = None) -> str:
+    """Everything from the first character on that was left out, read as the texts advise."""
+    whole, text = "", str(message.content)
+    while _CALL.search(text.rpartition("\n")[2] or text):
+        answer = await read(node, call_in(text), config)
+        assert answer.status == "success", answer.content
+        part, _, text = str(answer.content).rpartition("\n")
+        whole += part
+    return whole
+
+
+async def test_what_fits_stays_as_it_is() -> None:
+    """To the last character."""
+    node = node_of("x" * 100, OutputBudget(100))
+
+    assert (await result_of(node)).content == "x" * 100
+
+
+async def test_what_does_not_fit_is_shown_in_part_with_the_way_to_the_rest() -> None:
+    """One line says how much is left out, and which call reads it."""
+    node = node_of("0123456789" * 5, OutputBudget(20))
+
+    message = await result_of(node)
+    head, line = str(message.content).split("\n")
+
+    assert head == "0123456789" * 2
+    output_id = message.additional_kwargs["callboard"]["output_id"]
+    assert line == (
+        f'[... 30 of 50 characters left out. Read them with read_output(output_id="{output_id}", start=20, length=20)]'
+    )
+    assert message.tool_call_id == "1"
+    assert await rest_of(node, message) == "0123456789" * 3
+
+
+async def test_the_reader_says_how_much_there_is_and_how_to_go_on() -> None:
+    """Its answers are as long as the budget, and never cut again."""
+    node = node_of("0123456789" * 5, OutputBudget(20))
+    message = await result_of(node)
+    output_id = message.additional_kwargs["callboard"]["output_id"]
+
+    first = await read(node, call_in(str(message.content)))
+    greedy = await read(node, tool_call("read_output", "r", output_id=output_id, start=5, length=1000))
+    last = await read(node, tool_call("read_output", "r", output_id=output_id, start=45))
+
+    assert first.content == (
+        "01234567890123456789\n[20 characters from 20 on, of 50. "
+        f'Go on with read_output(output_id="{output_id}", start=40, length=10)]'
+    )
+    assert str(greedy.content).startswith("56789012345678901234\n[20 characters from 5 on, of 50. ")
+    assert last.content == "56789\n[The end: 5 characters from 45 on, of 50.]"
+
+
+async def test_both_ends_are_shown_where_that_was_asked_for() -> None:
+    """Half of the budget each; the end of a log is where the error is."""
+    node = node_of("0123456789" * 5, OutputBudget(20, keep="both"))
+
+    message = await result_of(node)
+    head, line, tail = str(message.content).split("\n")
+
+    assert (head, tail) == ("0123456789", "0123456789")
+    assert line.startswith("[... 30 of 50 characters left out.")
+    assert call_in(line)["args"] | {"output_id": ""} == {"output_id": "", "start": 10, "length": 20}
+    assert (await rest_of(node, ToolMessage(line, tool_call_id="1"))).startswith("0123456789" * 3)
+
+
+async def test_a_cut_is_made_at_the_end_of_a_line_if_there_is_one_near() -> None:
+    """Half a line is worse than none."""
+    lines = "".join(f"line {number:03}\n" for number in range(100))
+    head = str((await result_of(node_of(lines, OutputBudget(50)))).content)
+    both = str((await result_of(node_of(lines, OutputBudget(100, keep="both")))).content)
+    far = str((await result_of(node_of("short\n" + "x" * 500, OutputBudget(50)))).content)
+
+    assert head.startswith("".join(f"line {number:03}\n" for number in range(5)) + "[... 855 of 900")
+    assert both.endswith(")]\n" + "".join(f"line {number:03}\n" for number in range(95, 100)))
+    assert far.startswith("short\n" + "x" * 44 + "\n[...")
+
+
+@pytest.mark.parametrize(
+    "whole",
+    [
+        "e\u0301",
+        "\U0001f468\u200d\U0001f469\u200d\U0001f467",
+        "\U0001f44d\U0001f3fd",
+        "\U0001f1eb\U0001f1ee",
+        "\u2764\ufe0f",
+        "\r\n",
+        "\ud83d\ude00",
+    ],
+    ids=ascii,
+)
+@pytest.mark.parametrize("keep", ["head", "both"])
+async def test_a_cut_goes_through_no_character(whole: str, keep: Any) -> None:
+    """As a reader sees them: an accent stays with its letter, a family together."""
+    budget = 10 if keep == "head" else 20
+    for at in range(1, len(whole)):
+        text = "x" * (10 - at) + whole + "y" * 50 + whole + "z" * (10 - at)
+        content = str((await result_of(node_of(text, OutputBudget(budget, keep=keep)))).content)
+        head, tail = re.split(r"\s?\[\.\.\..*\]\n?", content)
+
+        assert head in ("x" * (10 - at), "x" * (10 - at) + whole)
+        assert tail in ("", "z" * (10 - at), whole + "z" * (10 - at))
+
+
+TEXTS = (
+    st.text(alphabet=st.characters(), max_size=200) | st.text("ab\n", max_size=400) | st.text("\0\ud800\udc00\u0301")
+)
+
+
+@given(text=TEXTS, budget=st.integers(1, 60), keep=st.sampled_from(["head", "both"]))
+async def test_what_is_shown_and_what_is_read_are_the_whole(text: str, budget: int, keep: Any) -> None:
+    """Nothing is lost and nothing invented, whatever the text and the budget."""
+    node = node_of(text, OutputBudget(budget, keep=keep))
+    message = await result_of(node)
+    if len(text) <= budget:
+        assert message.content == text
+        return
+    content = str(message.content)
+    line = list(_LINE.finditer(content))[-1]
+    start = call_in(line[0])["args"]["start"]
+    shown = len(content) - len(line[0])
+
+    assert content[:start] == text[:start]
+    assert shown <= budget + 2
+    assert int(line[1].replace(",", "")) + shown >= len(text)
+    assert text[:start] + await rest_of(node, ToolMessage(line[0], tool_call_id="1")) == text
+
+
+async def test_tokens_are_about_four_characters() -> None:
+    """Where nobody counts them."""
+    assert str((await result_of(node_of("x" * 100, OutputBudget(tokens=10)))).content).startswith("x" * 40 + "\n[...")
+    assert str((await result_of(node_of("x" * 40, OutputBudget(tokens=10)))).content) == "x" * 40
+
+
+@pytest.mark.real_clock
+async def test_tokens_are_counted_by_whoever_can() -> None:
+    """As many words as fit, in a thread, because tokenizers are slow."""
+    threads = set()
+
+    def words(text: str) -> int:
+        threads.add(threading.current_thread())
+        return len(text.split())
+
+    node = node_of("one two three four five six seven", OutputBudget(tokens=3, count_tokens=words))
+    message = await result_of(node)
+
+    assert str(message.content).startswith("one two three \n[... 19 of 33 characters left out.")
+    assert await rest_of(node, message) == "four five six seven"
+    assert threading.current_thread() not in threads
+    assert (await result_of(node_of("a b c", OutputBudget(tokens=3, count_tokens=words)))).content == "a b c"
+
+
+@pytest.mark.real_clock
+async def test_a_huge_text_is_not_counted_as_a_whole() -> None:
+    """A counter sees what could fit, not ten megabytes twenty times."""
+    seen: list[int] = []
+
+    def count(text: str) -> int:
+        seen.append(len(text))
+        return len(text) // 3
+
+    await result_of(node_of("x" * 1_000_000, OutputBudget(tokens=100, count_tokens=count)))
+
+    assert max(seen) <= 800
+    assert len(seen) < 20
+
+
+@pytest.mark.real_clock
+async def test_a_counter_that_fails_costs_precision_and_no_result() -> None:
+    """Promise 2: a finished result is never lost."""
+    events: list[CallEvent] = []
+
+    def count(text: str) -> int:
+        raise ValueError("no such model")
+
+    with observe(events.append):
+        message = await result_of(node_of("x" * 100, OutputBudget(tokens=10, count_tokens=count)))
+
+    assert str(message.content).startswith("x" * 40 + "\n[...")
+    assert ("count_failed", {"error": "ValueError"}) in [(event.what, event.facts) for event in events]
+
+
+@pytest.mark.real_clock
+async def test_reading_goes_on_where_no_token_fits() -> None:
+    """One character at least, or a model would ask for ever."""
+    node = node_of("abc", OutputBudget(tokens=1, count_tokens=lambda text: 5 * len(text)))
+    message = await result_of(node)
+
+    assert str(message.content).startswith("[... 3 of 3 characters left out.")
+    assert await rest_of(node, message) == "abc"
+
+
+@pytest.mark.real_clock
+async def test_what_is_shown_twice_is_shown_as_it_is() -> None:
+    """A counter may find more in the whole than in two halves; then there is nothing to leave out."""
+    budget = OutputBudget(tokens=8, count_tokens=lambda text: len(text) ** 2, keep="both")
+
+    assert (await result_of(node_of("123", budget))).content == "123"
+
+
+async def test_texts_of_blocks_share_the_budget_and_other_blocks_stay() -> None:
+    """The line stands where the text breaks off; a block without a text left is gone."""
+    image = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}}
+    content = [
+        {"type": "text", "text": "a" * 15, "cache_control": {"type": "ephemeral"}},
+        image,
+        {"type": "text", "text": "b" * 15},
+        {"type": "text", "text": "c" * 15},
+    ]
+    budget = OutputBudget(20)
+    node = node_of(content, budget)
+
+    message = await result_of(node)
+    first, second, third = message.content
+
+    assert first == content[0]
+    assert second == image
+    assert str(third["text"]).startswith("b" * 4 + "\n[... 27 of 47 characters left out.")
+    rest = await rest_of(node, ToolMessage(third["text"], tool_call_id="1"))
+    assert rest == "b" * 11 + "\n" + "c" * 15
+
+
+async def test_both_ends_of_blocks() -> None:
+    """Blocks in the middle go, those at the ends are cut."""
+    content = [{"type": "text", "text": letter * 12} for letter in "abc"]
+    message = await result_of(node_of(content, OutputBudget(20, keep="both")))
+    first, last = message.content
+
+    assert str(first["text"]).startswith("a" * 10 + "\n[... 18 of 38 characters left out.")
+    assert last == {"type": "text", "text": "c" * 10}
+
+
+async def test_the_artifact_and_the_tools_own_message_stay_as_they_are() -> None:
+    """The message is a copy; whoever holds the original still has all of it."""
+    original = ToolMessage("x" * 100, tool_call_id="1", artifact={"rows": 5}, additional_kwargs={"callboard": {"a": 1}})
+
+    @tool
+    async def work(call_id: Annotated[str, InjectedToolCallId]) -> ToolMessage:
+        """Work."""
+        return original
+
+    message = await result_of(ToolNode([work], middleware=[OutputBudget(10)]))
+
+    assert original.content == "x" * 100
+    assert original.additional_kwargs == {"callboard": {"a": 1}}
+    assert message.artifact is original.artifact
+    assert message.additional_kwargs["callboard"].keys() == {"a", "output_id"}
+
+
+@pytest.mark.parametrize("shape", ["command", "list of messages", "list"])
+async def test_messages_in_commands_and_lists_have_the_budget_too(shape: str) -> None:
+    """What else a command says stays."""
+
+    @tool
+    async def work(call_id: Annotated[str, InjectedToolCallId]) -> Any:
+        """Work."""
+        message = ToolMessage("x" * 100, tool_call_id=call_id)
+        if shape == "command":
+            return Command(update={"messages": [message, HumanMessage("y" * 100)], "notes": ["z" * 100]}, goto="next")
+        return [message] if shape == "list" else Command(update=[message, HumanMessage("y" * 100)])
+
+    node = ToolNode([work], middleware=[OutputBudget(10)])
+    asked = [calls(tool_call("work", "1"))]
+    with anyio.fail_after(WAIT):
+        result = await node.ainvoke(asked if shape == "list of messages" else {"messages": asked})
+
+    if shape == "list":
+        messages = result["messages"]
+    else:
+        (command,) = result
+        messages = command.update if shape == "list of messages" else command.update["messages"]
+        assert messages[1].content == "y" * 100
+    if shape == "command":
+        assert command.update["notes"] == ["z" * 100]
+        assert command.goto == "next"
+    assert str(messages[0].content).startswith("x" * 10 + "\n[... 90 of 100")
+
+
+async def test_error_messages_have_the_budget_too() -> None:
+    """A stack trace can be as long as any result."""
+
+    @tool
+    async def work() -> str:
+        """Work."""
+        raise ToolException("x" * 100)
+
+    work.handle_tool_error = True
+    message = await result_of(ToolNode([work], middleware=[OutputBudget(10)]))
+
+    assert message.status == "error"
+    assert str(message.content).startswith("x" * 10 + "\n[... 90 of 100")
+
+
+async def test_a_budget_may_be_for_some_tools_only() -> None:
+    """Two links may have a budget each, and readers of different names."""
+
+    async def long() -> str:
+        """Long."""
+        return "x" * 100
+
+    async def free() -> str:
+        """Free."""
+        return "x" * 100
+
+    async def work() -> str:
+        """Work."""
+        return "x" * 100
+
+    links = [
+        OutputBudget(10, tools={"long"}, reader="read_long"),
+        OutputBudget(50, exclude={"long", "free"}),
+    ]
+    node = ToolNode([long, free, work], middleware=links)
+    with anyio.fail_after(WAIT):
+        asked = [tool_call(name, name) for name in ("long", "free", "work")]
+        messages = (await node.ainvoke(asked))["messages"]
+
+    assert [len(str(message.content).split("\n")[0]) for message in messages] == [10, 100, 50]
+    assert await rest_of(node, messages[0]) == "x" * 90
+    assert await rest_of(node, messages[2]) == "x" * 50
+
+
+@pytest.mark.parametrize(
+    ("args", "words"),
+    [
+        ({"start": 100}, "There is no character 100 in this output. Take a start from 0 to 99."),
+        ({"start": -1}, "There is no character -1 in this output. Take a start from 0 to 99."),
+        ({"start": 0, "length": 0}, "A length of 0 reads nothing. Take 1 or more."),
+        ({"start": 0, "length": -5}, "A length of -5 reads nothing."),
+        ({"output_id": "wrong"}, "There is no output 'wrong', or not any more. Take the output_id from the line"),
+        ({"output_id": "\ud800"}, "There is no output '\\ud800', or not any more."),
+        ({"output_id": ""}, "There is no output '', or not any more."),
+        ({"start": "soon"}, "Input should be a valid integer"),
+    ],
+    ids=ascii,
+)
+async def test_a_reader_that_is_asked_for_nonsense_says_what_to_ask_for(args: Any, words: str) -> None:
+    """Promise 9: the model is told, and the run goes on."""
+    node = node_of("x" * 100, OutputBudget(10))
+    output_id = (await result_of(node)).additional_kwargs["callboard"]["output_id"]
+
+    answer = await read(node, tool_call("read_output", "r", **({"output_id": output_id} | args)))
+
+    assert answer.status == "error"
+    assert words in str(answer.content)
+
+
+async def test_numbers_in_quotes_are_numbers() -> None:
+    """Models write them."""
+    node = node_of("x" * 100, OutputBudget(10))
+    output_id = (await result_of(node)).additional_kwargs["callboard"]["output_id"]
+
+    answer = await read(node, tool_call("read_output", "r", output_id=output_id, start="99", length="5"))
+
+    assert answer.content == "x\n[The end: 1 characters from 99 on, of 100.]"
+
+
+@pytest.mark.parametrize("kind", ["memory", "store"])
+@pytest.mark.parametrize("threads", [("ann", "bob"), ("a.b", "a%2Eb"), ("x", None)], ids=str)
+async def test_a_conversation_cannot_read_what_belongs_to_another(kind: str, threads: Any) -> None:
+    """Even if its model has got hold of the id."""
+    store = InMemoryStore() if kind == "store" else None
+    node = node_of("x" * 100, OutputBudget(10, store=store))
+    mine, other = ({"configurable": {} if name is None else {"thread_id": name}} for name in threads)
+
+    message = await result_of(node, mine)
+
+    assert await rest_of(node, message, mine) == "x" * 90
+    assert (await read(node, call_in(str(message.content)), other)).status == "error"
+
+
+async def test_memory_is_bounded() -> None:
+    """Without a store, what was not read for longest is gone; the model is told so and can call again."""
+    budget = OutputBudget(10, memory=250)
+    node = node_of("x" * 100, budget)
+    messages = [await result_of(node)]
+    messages.append(await result_of(node))
+    await rest_of(node, messages[0])
+    messages.append(await result_of(node))
+
+    answers = [await read(node, call_in(str(message.content))) for message in messages]
+
+    assert [answer.status for answer in answers] == ["success", "error", "success"]
+    assert "not any more" in str(answers[1].content)
+    assert budget._outputs._memory.currsize <= 250
+
+
+async def test_a_text_that_nothing_takes_is_cut_and_said_to_be() -> None:
+    """The call does not fail for it."""
+    events: list[CallEvent] = []
+    with observe(events.append):
+        message = await result_of(node_of("x" * 100, OutputBudget(10, memory=50)))
+
+    assert message.content == (
+        "x" * 10 + "\n[... 90 of 100 characters left out. They could not be kept; ask for less at once.]"
+    )
+    assert message.additional_kwargs == {}
+    facts = [event.facts for event in events if event.what == "output_cut"]
+    assert facts == [{"characters": 100, "left_out": 90, "kept": False}]
+
+
+class BrokenStore(InMemoryStore):
+    """Takes nothing and gives nothing."""
+
+    broken = True
+
+    def batch(self, ops: Any) -> Any:
+        if self.broken:
+            raise ConnectionError("the store is down")
+        return super().batch(ops)
+
+
+async def test_a_store_that_fails_is_stood_in_for() -> None:
+    """The text is kept in this process then, and the observers know."""
+    events: list[CallEvent] = []
+    node = node_of("x" * 100, OutputBudget(10, store=BrokenStore()))
+
+    with observe(events.append):
+        message = await result_of(node)
+
+    assert await rest_of(node, message) == "x" * 90
+    assert ("store_failed", {"error": "ConnectionError"}) in [(event.what, event.facts) for event in events]
+
+
+async def test_a_store_that_fails_to_read_says_try_again() -> None:
+    """What is in there is not lost."""
+    store = BrokenStore()
+    store.broken = False
+    node = node_of("x" * 100, OutputBudget(10, store=store))
+    message = await result_of(node)
+    store.broken = True
+
+    answer = await read(node, call_in(str(message.content)))
+    store.broken = False
+
+    assert answer.status == "error"
+    assert "could not be read just now. Try again later." in str(answer.content)
+    assert await rest_of(node, message) == "x" * 90
+
+
+@pytest.mark.real_clock
+async def test_a_store_that_hangs_does_not_cost_the_call_its_result() -> None:
+    """Promise 2: it has half of what the call has left, and then memory takes the text."""
+
+    class Hung(AsyncOnly):
+        async def abatch(self, ops: Any) -> Any:
+            await asyncio.sleep(60)
+
+    node = ToolNode(
+        [returning("x" * 100)],
+        middleware=[OutputBudget(10, store=Hung())],
+        policies={"work": CallPolicy(budget=1.0)},
+    )
+    message = await result_of(node)
+
+    assert message.status == "success"
+    assert await rest_of(node, message) == "x" * 90
+
+
+class Embedding:
+    """Nobody must pay for the embedding of a long output."""
+
+    def __call__(self, texts: Any) -> Any:
+        raise AssertionError("the text was indexed")
+
+
+async def test_what_is_kept_is_not_indexed() -> None:
+    """A store with an index would send it to an embedding model."""
+    store = InMemoryStore(index={"dims": 1, "embed": Embedding()})
+    node = node_of("x" * 100, OutputBudget(10, store=store))
+    message = await result_of(node)
+
+    assert await rest_of(node, message) == "x" * 90
+    assert store.search(("callboard", "outputs", "no thread"))[0].value == {"text": "x" * 100}
+
+
+class SyncOnly(InMemoryStore.__mro__[1]):  # type: ignore[misc]
+    """A store of somebody's own, without async methods."""
+
+    def __init__(self) -> None:
+        self.inner = InMemoryStore()
+        self.threads: set[threading.Thread] = set()
+
+    def batch(self, ops: Any) -> Any:
+        self.threads.add(threading.current_thread())
+        return self.inner.batch(ops)
+
+    async def abatch(self, ops: Any) -> Any:
+        raise NotImplementedError
+
+
+class AsyncOnly(InMemoryStore.__mro__[1]):  # type: ignore[misc]
+    """The same without sync methods, and asyncio's own."""
+
+    def __init__(self) -> None:
+        self.inner = InMemoryStore()
+
+    def batch(self, ops: Any) -> Any:
+        raise NotImplementedError
+
+    async def abatch(self, ops: Any) -> Any:
+        await asyncio.sleep(0)
+        return self.inner.batch(ops)
+
+
+@contextmanager
+def sync_sqlite() -> Iterator[BaseStore]:
+    connection = sqlite3.connect(":memory:", check_same_thread=False, isolation_level=None)
+    try:
+        store = SqliteStore(connection)
+        store.setup()
+        yield store
+    finally:
+        connection.close()
+
+
+@contextmanager
+def async_sqlite() -> Iterator[BaseStore]:
+    """A store at home in a loop that runs in a thread of its own."""
+    loop = asyncio.new_event_loop()
+    thread = threading.Thread(target=loop.run_forever)
+    thread.start()
+    opened = AsyncSqliteStore.from_conn_string(":memory:")
+    try:
+        store = asyncio.run_coroutine_threadsafe(opened.__aenter__(), loop).result(5)
+        asyncio.run_coroutine_threadsafe(store.setup(), loop).result(5)
+        try:
+            yield store
+        finally:
+            store._task.cancel()
+            asyncio.run_coroutine_threadsafe(opened.__aexit__(None, None, None), loop).result(5)
+    finally:
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join()
+        loop.close()
+
+
+@contextmanager
+def of(kind: Any) -> Iterator[BaseStore]:
+    yield kind()
+
+
+STORES = {
+    "sqlite": sync_sqlite,
+    "sqlite elsewhere": async_sqlite,
+    "sync only": lambda: of(SyncOnly),
+    "async only": lambda: of(AsyncOnly),
+    "memory": lambda: of(InMemoryStore),
+}
+
+
+@pytest.mark.real_clock
+@pytest.mark.parametrize("kind", STORES)
+async def test_every_kind_of_store_works_on_every_backend(kind: str) -> None:
+    """Sync ones in a thread, async ones where they are at home; with texts that JSON columns do not take."""
+    text = "caf\u00e9 \0 \ud800 \U0001f600 \x1b " * 20
+    with STORES[kind]() as store:
+        node = node_of(text, OutputBudget(25, store=store, memory=0))
+        config = {"configurable": {"thread_id": "a.b"}}
+        message = await result_of(node, config)
+
+        start = call_in(str(message.content))["args"]["start"]
+        assert text[:start] + await rest_of(node, message, config) == text
+        if isinstance(store, SyncOnly):
+            assert threading.current_thread() not in store.threads
+
+
+class State(TypedDict, total=False):
+    messages: Annotated[list[AnyMessage], add_messages]
+
+
+@pytest.mark.real_clock
+@pytest.mark.backends("asyncio", "asyncio-uvloop")
+@pytest.mark.parametrize("kind", ["async sqlite", *STORES])
+async def test_the_store_of_the_graph_is_used(kind: str) -> None:
+    """And the next turn of the thread, by another node object, reads from it."""
+
+    def graph_of(store: BaseStore, saver: Any) -> Any:
+        builder: Any = StateGraph(State)
+        builder.add_node("tools", node_of("x" * 100, OutputBudget(10, memory=0)))
+        builder.add_edge(START, "tools")
+        return builder.compile(store=store, checkpointer=saver)
+
+    async def turns(store: BaseStore) -> None:
+        saver = InMemorySaver()
+        config = {"configurable": {"thread_id": "t"}}
+        first = await graph_of(store, saver).ainvoke({"messages": [calls(tool_call("work", "1"))]}, config)
+        asked = calls(call_in(first["messages"][-1].content) | {"id": "2"})
+        second = await graph_of(store, saver).ainvoke({"messages": [asked]}, config)
+        assert second["messages"][-1].content.startswith("x" * 10 + "\n[10 characters from 10 on, of 100.")
+
+    with anyio.fail_after(30):
+        if kind == "async sqlite":
+            async with AsyncSqliteStore.from_conn_string(":memory:") as store:
+                await store.setup()
+                await turns(store)
+                store._task.cancel()
+        else:
+            with STORES[kind]() as store:
+                await turns(store)
+
+
+@pytest.mark.real_clock
+@pytest.mark.parametrize("kind", STORES)
+async def test_an_agents_model_reads_what_was_left_out(kind: str) -> None:
+    """The tool is offered to it; the store is the agent's, on asyncio and trio."""
+
+    def read_on(messages: list[Any]) -> Any:
+        return [call_in(str(messages[-1].content))]
+
+    model = ScriptedModel([calls("work"), read_on, lambda messages: str(messages[-1].content).partition("\n")[0]])
+    with STORES[kind]() as store:
+        node = node_of("x" * 10 + "y" * 90, OutputBudget(10, memory=0))
+        agent = create_react_agent(model, node, store=store)
+        with anyio.fail_after(20):
+            state = await agent.ainvoke({"messages": [HumanMessage("go")]}, {"configurable": {"thread_id": "t"}})
+
+    assert state["messages"][-1].content == "y" * 10
+    assert set(model.requested_tools[0]) == {"work", "read_output"}
+
+
+@pytest.mark.real_clock
+async def test_a_slow_store_does_not_hold_up_the_loop() -> None:
+    """Promise 8."""
+
+    class Slow(SyncOnly):
+        def batch(self, ops: Any) -> Any:
+            time.sleep(0.4)
+            return super().batch(ops)
+
+    ticks = 0
+
+    async def tick() -> None:
+        nonlocal ticks
+        while True:
+            await anyio.sleep(0.01)
+            ticks += 1
+
+    with anyio.fail_after(20):
+        async with anyio.create_task_group() as group:
+            group.start_soon(tick)
+            await node_of("x" * 100, OutputBudget(10, store=Slow())).ainvoke([tool_call("work", "1")])
+            group.cancel_scope.cancel()
+
+    assert ticks >= 5
+
+
+async def test_ids_cannot_be_guessed() -> None:
+    """And no two are the same."""
+    node = node_of("x" * 100, OutputBudget(10))
+    ids = {(await result_of(node)).additional_kwargs["callboard"]["output_id"] for _ in range(50)}
+
+    assert len(ids) == 50
+    assert min(map(len, ids)) >= 16
+
+
+def test_the_model_sees_what_the_reader_takes() -> None:
+    """And nothing of what is injected."""
+    (reader,) = OutputBudget().tools
+
+    assert reader.name == "read_output"
+    assert set(reader.args) == {"output_id", "start", "length"}
+    assert set(reader.tool_call_schema.model_json_schema()["properties"]) == {"output_id", "start", "length"}
+    assert reader.tool_call_schema.model_json_schema()["required"] == ["output_id"]
+
+
+def test_combining_characters_have_a_limit() -> None:
+    """A thousand accents on one letter are cut, not walked through."""
+    from callboard.middleware._cut import end_before
+
+    text = "e" + "\u0301" * 1000
+    assert all(unicodedata.combining(character) for character in text[1:])
+
+    assert end_before(text, 500) == 500
+
+
+@pytest.mark.parametrize(
+    ("kind", "options"),
+    [
+        (ValueError, {"characters": 0}),
+        (TypeError, {"characters": 1.5}),
+        (ValueError, {"tokens": 0}),
+        (ValueError, {"tokens": 5, "characters": 5}),
+        (ValueError, {"count_tokens": len}),
+        (TypeError, {"count_tokens": "gpt", "tokens": 5}),
+        (ValueError, {"keep": "tail"}),
+        (TypeError, {"tools": "work"}),
+        (TypeError, {"exclude": "work"}),
+        (TypeError, {"store": {}}),
+        (ValueError, {"namespace": ()}),
+        (ValueError, {"namespace": ("a.b",)}),
+        (ValueError, {"namespace": ("langgraph",)}),
+        (TypeError, {"namespace": "callboard"}),
+        (ValueError, {"memory": -1}),
+    ],
+    ids=repr,
+)
+def test_a_budget_that_makes_no_sense_is_refused(kind: type[Exception], options: dict[str, Any]) -> None:
+    """At construction, naming the argument."""
+    with pytest.raises(kind, match="OutputBudget") as caught:
+        OutputBudget(**options)
+    assert next(iter(options)) in str(caught.value)

@@ -1,0 +1,1154 @@
+"""`Redact`: a canary that is hidden in every place, and nowhere comes out."""
+
+import gc
+import json
+import threading
+import traceback
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import anyio
+import anyio.to_thread
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from langchain_core.documents import Document
+from langchain_core.messages import AIMessage, ToolMessage
+from langchain_core.tools import tool
+from langgraph.checkpoint.memory import InMemorySaver
+from langgraph.errors import ParentCommand
+from langgraph.graph import START, MessagesState, StateGraph
+from langgraph.store.memory import InMemoryStore
+from langgraph.types import Command, Send, interrupt
+from pydantic import BaseModel
+
+from callboard import CallEvent, CallPolicy, CallsInterrupted, ToolInvocationError, ToolNode, observe
+from callboard.middleware import (
+    DEFAULT_DETECTORS,
+    Detector,
+    MemoryVault,
+    Redact,
+    RedactedError,
+    RequireApproval,
+    Retry,
+    StoreVault,
+)
+from callboard.middleware._redaction import TOKEN
+from callboard.testing import calls, tool_call
+
+WAIT = 1000
+CARD = "4111 1111 1111 1111"
+EMAIL = "canary@example.com"
+PASSWORD = "hunter2-canary"
+SAID = f"card {CARD}, mail {EMAIL}, password={PASSWORD}"
+CANARIES = (CARD, EMAIL, PASSWORD)
+
+
+def thread(name: str) -> dict[str, Any]:
+    return {"configurable": {"thread_id": name}}
+
+
+def shown(value: object) -> str:
+    """Everything that a message, or what is in it, could tell anybody."""
+    if isinstance(value, BaseModel):
+        return repr(value.model_dump()) + repr(value)
+    if isinstance(value, Mapping):
+        return "".join(map(shown, [*value.keys(), *value.values()]))
+    if isinstance(value, (list, tuple)):
+        return "".join(map(shown, value))
+    if isinstance(value, BaseException):
+        return "".join(shown_errors(value))
+    return repr(value)
+
+
+def shown_errors(error: BaseException) -> Iterator[str]:
+    yield "".join(traceback.format_exception(error))
+    seen: set[int] = set()
+    errors = [error]
+    while errors:
+        one = errors.pop()
+        if id(one) in seen:
+            continue
+        seen.add(id(one))
+        yield from (str(one), repr(one), repr(one.args), repr(vars(one)))
+        errors += [chained for chained in (one.__cause__, one.__context__) if chained is not None]
+        errors += one.exceptions if isinstance(one, BaseExceptionGroup) else []
+        errors += [value for value in vars(one).values() if isinstance(value, BaseException)]
+
+
+def assert_silent(*values: object) -> None:
+    for value in values:
+        text = shown(value)
+        assert [canary for canary in CANARIES if canary in text] == []
+
+
+async def run(node: ToolNode, *requested: Any, **config: Any) -> list[Any]:
+    with anyio.fail_after(WAIT):
+        result = await node.ainvoke(list(requested), {"configurable": config} if config else None)
+    return result if isinstance(result, list) else result["messages"]
+
+
+def node_of(*tools: Any, redact: Redact | None = None, **options: Any) -> ToolNode:
+    return ToolNode(list(tools), middleware=[redact or Redact()], **options)
+
+
+def only(text: object) -> str:
+    """The only token of a text."""
+    (match,) = TOKEN.finditer(str(text))
+    return match[0]
+
+
+@tool
+async def tell() -> str:
+    """Say it all."""
+    return SAID
+
+
+@tool
+def tell_in_a_thread() -> str:
+    """Say it all, from a thread."""
+    return SAID
+
+
+@tool
+async def echo(value: Any) -> str:
+    """Say what was said."""
+    return f"{value}"
+
+
+# What comes out
+
+
+@pytest.mark.parametrize("speaker", [tell, tell_in_a_thread], ids=["async", "sync"])
+@pytest.mark.real_clock
+async def test_a_result_has_tokens_in_the_place_of_secrets(speaker: Any) -> None:
+    """The rest of the text stays."""
+    (message,) = await run(node_of(speaker), tool_call(speaker.name, "1"))
+
+    assert_silent(message)
+    assert TOKEN.sub(r"\1", message.content) == "card card, mail email, password=password"
+    assert message.tool_call_id == "1"
+
+
+async def test_a_result_without_secrets_is_the_same_object() -> None:
+    """Nothing is copied without need."""
+    answers: list[Any] = []
+
+    async def watch(request: Any, call_next: Any) -> Any:
+        answers.append(await call_next(request))
+        return answers[0]
+
+    node = ToolNode([echo], middleware=[Redact(), watch])
+    (message,) = await run(node, tool_call("echo", "1", value="tea"))
+
+    assert message is answers[0]
+
+
+class Customer(BaseModel):
+    mail: str
+    age: int = 7
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    mail: str
+    other: Any = None
+
+
+class Pair(NamedTuple):
+    mail: str
+    age: int
+
+
+ARTIFACTS: list[Any] = [
+    {"mail": EMAIL, EMAIL: 1, "deep": [{"x": (EMAIL, {EMAIL})}]},
+    [Document(page_content=f"write to {EMAIL}", metadata={"author": EMAIL})],
+    Customer(mail=EMAIL),
+    Record(EMAIL, [Record(EMAIL)]),
+    Pair(EMAIL, 7),
+    {"number": int(CARD.replace(" ", ""))},
+    {"password": PASSWORD, "db": {"api_key": PASSWORD}},
+    frozenset({EMAIL}),
+    ValueError(SAID),
+]
+
+
+@pytest.mark.parametrize("artifact", ARTIFACTS, ids=lambda value: type(value).__name__)
+async def test_an_artifact_is_searched_and_left_as_it_is(artifact: Any) -> None:
+    """It is in checkpoints and traces. What the tool keeps for itself must not change."""
+    is_error = isinstance(artifact, Exception)
+    before = repr(artifact)
+
+    @tool(response_format="content_and_artifact")
+    async def find() -> Any:
+        """Find."""
+        return "found", {"it": artifact}
+
+    (message,) = await run(node_of(find), tool_call("find", "1"))
+
+    assert_silent(message)
+    assert CARD.replace(" ", "") not in shown(message)
+    assert type(message.artifact["it"]) is (RedactedError if is_error else type(artifact))
+    assert repr(artifact) == before
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        SAID,
+        [{"type": "text", "text": SAID}],
+        [SAID, {"type": "json", "json": {"password": PASSWORD, "rows": [[EMAIL]]}}],
+    ],
+    ids=["text", "blocks", "mixed"],
+)
+async def test_content_is_searched_in_every_form(content: Any) -> None:
+    """Content blocks reach the model too."""
+
+    @tool
+    async def find(tool_call_id: str = "1") -> Any:
+        """Find."""
+        return ToolMessage(content, tool_call_id="1", additional_kwargs={"raw": SAID}, response_metadata={"m": [EMAIL]})
+
+    (message,) = await run(node_of(find), tool_call("find", "1"))
+
+    assert_silent(message)
+    assert len(TOKEN.findall(shown(message.content))) >= 2
+
+
+async def test_messages_and_values_in_commands_are_searched() -> None:
+    """In the update, in what is sent on, in lists of both."""
+
+    @tool
+    async def hand_over() -> Any:
+        """Hand over."""
+        ai = AIMessage(EMAIL, tool_calls=[{"name": "x", "args": {"to": EMAIL}, "id": "call-1", "type": "tool_call"}])
+        update = {"messages": [ToolMessage(SAID, tool_call_id="1"), ai], "customer": {"mail": EMAIL}}
+        return [Command(update=update), Command(goto=[Send("next", {"mail": EMAIL})], graph=Command.PARENT)]
+
+    with anyio.fail_after(WAIT):
+        done = await ToolNode([hand_over], middleware=[Redact()]).ainvoke(
+            {"messages": [AIMessage("", tool_calls=[tool_call("hand_over", "1")])]}
+        )
+
+    first, second = done
+    assert_silent(first.update, second.goto[0].arg)
+    assert first.update["messages"][0].tool_call_id == "1"
+    assert first.update["messages"][1].tool_calls[0]["id"] == "call-1"
+    assert second.graph == Command.PARENT
+
+
+@pytest.mark.real_clock
+async def test_a_deep_or_circular_artifact_is_no_way_out() -> None:
+    """And no way to fail a call."""
+    deep: Any = EMAIL
+    for _ in range(5_000):
+        deep = [deep]
+    circular: dict[str, Any] = {"mail": EMAIL}
+    circular["self"] = circular
+    clean: dict[str, Any] = {"tea": 1}
+    clean["self"] = clean
+
+    @tool(response_format="content_and_artifact")
+    async def find() -> Any:
+        """Find."""
+        return "found", [deep, circular, clean]
+
+    (message,) = await run(node_of(find), tool_call("find", "1"))
+
+    assert "nested too deeply" in repr(message.artifact[0])
+    assert_silent(repr(message.artifact[1]))
+    assert Redact().redact_value(clean) is clean
+
+
+@pytest.mark.parametrize("between", ["\u200b", "\x1b[31m", "\u2060\u00ad", "\x00"], ids=ascii)
+async def test_invisible_characters_do_not_hide_a_secret(between: str) -> None:
+    """What a reader sees is what counts."""
+    hidden = between.join(EMAIL)
+
+    (message,) = await run(node_of(echo), tool_call("echo", "1", value=f"\x1b[1mcall {hidden}"))
+
+    assert message.content == f"call {only(message.content)}"
+
+
+async def test_a_secret_beside_something_invisible_is_the_secret_alone() -> None:
+    """A colour is no part of a value; and what sets a secret apart does not have to stay for it."""
+    (message,) = await run(node_of(echo), tool_call("echo", "1", value=f"\x1b[1m{EMAIL}\x1b[0m x\u200b{CARD}"))
+
+    assert TOKEN.sub(r"\1", message.content) == "email xcard"
+
+
+async def test_escape_sequences_stay_where_they_hide_nothing() -> None:
+    """Redact changes secrets, not the looks of a text."""
+    text = f"\x1b[1mcall {EMAIL}\x1b[0m \u200bx"
+
+    (message,) = await run(node_of(echo), tool_call("echo", "1", value=text))
+
+    assert TOKEN.sub(EMAIL, message.content) == text
+
+
+LONG: list[Any] = ["lorem ipsum " * 20_000, {"rows": [["a", n] for n in range(2_000)]}]
+
+
+@pytest.mark.parametrize("long", LONG, ids=["text", "rows"])
+@pytest.mark.real_clock
+async def test_the_loop_runs_on_while_a_long_result_is_searched(long: Any) -> None:
+    """Promise 8."""
+    turns = 0
+
+    async def count() -> None:
+        nonlocal turns
+        while True:
+            await anyio.sleep(0.001)
+            turns += 1
+
+    def slow(text: str) -> list[tuple[int, int]]:
+        if len(text) > 9:
+            threading.Event().wait(0.5)
+        return []
+
+    @tool(response_format="content_and_artifact")
+    async def big() -> Any:
+        """Say a lot."""
+        return "much of it", long
+
+    async with anyio.create_task_group() as group:
+        group.start_soon(count)
+        await run(node_of(big, redact=Redact([Detector("slow", slow)])), tool_call("big", "1"))
+        group.cancel_scope.cancel()
+
+    assert turns > 10
+
+
+# What goes in, and back again
+
+
+async def test_a_tool_gets_tokens_in_the_place_of_secrets() -> None:
+    """A search engine need not know the card; nested values and keys count."""
+    seen: list[Any] = []
+
+    @tool
+    async def search(query: Any, headers: Any) -> str:
+        """Search."""
+        seen.append((query, headers))
+        return "nothing"
+
+    call = tool_call("search", "1", query=[SAID], headers={"password": PASSWORD, EMAIL: 1})
+    await run(node_of(search), call)
+
+    assert_silent(seen)
+    assert call["args"]["query"] == [SAID]
+
+
+def payment(seen: list[Any]) -> Any:
+    @tool
+    async def pay(card: str, note: str = "") -> str:
+        """Pay."""
+        seen.append((card, note))
+        return f"charged {card}; the card ends in 1111"
+
+    return pay
+
+
+async def test_a_tool_that_is_to_know_gets_the_exact_value_back() -> None:
+    """There and back: from a result to a token to an argument; the echo has the same token again."""
+    seen: list[Any] = []
+    node = node_of(tell, payment(seen), redact=Redact(reveal=["pay"]))
+
+    (told,) = await run(node, tool_call("tell", "1"), thread_id="a")
+    token = told.content.split(",")[0].removeprefix("card ")
+    (paid,) = await run(node, tool_call("pay", "2", card=token, note=f"<{token}>"), thread_id="a")
+
+    assert seen == [(CARD, f"<{CARD}>")]
+    assert paid.content == f"charged {token}; the card ends in 1111"
+
+
+async def test_a_value_that_only_its_token_betrays_is_hidden_in_the_echo() -> None:
+    """No detector knows a password by its looks."""
+
+    @tool
+    async def login(user: str, word: str) -> str:
+        """Log in."""
+        return f"{user} is in with {word} ({json.dumps({'w': word})}, {word.encode().hex()})"
+
+    node = node_of(tell, login, redact=Redact(reveal={"login": ["word"]}))
+    (told,) = await run(node, tool_call("tell", "1"))
+    token = told.content.rpartition("=")[2]
+    (done,) = await run(node, tool_call("login", "2", user="eve", word=token))
+
+    assert_silent(done)
+    assert done.content.startswith(f"eve is in with {token} (")
+    assert PASSWORD.encode().hex() not in done.content
+
+
+async def test_a_value_that_the_model_wrote_itself_is_hidden_in_the_echo() -> None:
+    """It passes to a tool that may know it, and does not come back in the clear."""
+    seen: list[Any] = []
+
+    @tool
+    async def login(password: str) -> str:
+        """Log in."""
+        seen.append(password)
+        return f"in with {password}"
+
+    (done,) = await run(node_of(login, redact=Redact(reveal=["login"])), tool_call("login", "1", password=PASSWORD))
+
+    assert seen == [PASSWORD]
+    assert_silent(done)
+
+
+async def test_values_are_revealed_to_the_named_argument_only() -> None:
+    """The one that needs them; a free text is a way out."""
+    seen: list[Any] = []
+    node = node_of(tell, payment(seen), redact=Redact(reveal={"pay": ["card"]}))
+
+    (told,) = await run(node, tool_call("tell", "1"))
+    token = told.content.split(",")[0].removeprefix("card ")
+    await run(node, tool_call("pay", "2", card=token, note=f"{token} {CARD}"))
+
+    ((card, note),) = seen
+    assert card == CARD
+    assert note == f"{token} {token}"
+
+
+async def test_a_token_does_not_open_in_another_conversation() -> None:
+    """Nor has the same value the same token there."""
+    seen: list[Any] = []
+    node = node_of(tell, payment(seen), redact=Redact(reveal=["pay"]))
+
+    (one,) = await run(node, tool_call("tell", "1"), thread_id="a")
+    (two,) = await run(node, tool_call("tell", "1"), thread_id="b")
+    token = one.content.split(",")[0].removeprefix("card ")
+    await run(node, tool_call("pay", "2", card=token), thread_id="b")
+    await run(node, tool_call("pay", "2", card=token))
+
+    assert one.content != two.content
+    assert seen == [(token, ""), (token, "")]
+
+
+async def test_the_same_value_has_the_same_token_in_a_conversation() -> None:
+    """So the model can tell that two are one."""
+    node = node_of(echo, redact=Redact())
+
+    results = [await run(node, tool_call("echo", str(n), value=f"{EMAIL} {n}"), thread_id="a") for n in range(3)]
+
+    assert len({only(message.content) for (message,) in results}) == 1
+
+
+@pytest.mark.parametrize(
+    "forged",
+    [
+        "<card:000000000000>",
+        "\uff1ccard:0123456789ab\uff1e",
+        "<c\u0430rd:0123456789ab>",
+        "<card:0123456789AB>",
+        "<card:>",
+    ],
+)
+async def test_a_forged_token_stays_text(forged: str) -> None:
+    """Nobody guesses 48 bits, and what only looks like a token is none."""
+    seen: list[Any] = []
+
+    await run(node_of(payment(seen), redact=Redact(reveal=["pay"])), tool_call("pay", "1", card=forged))
+
+    assert seen == [(forged, "")]
+
+
+async def test_a_forged_token_does_not_shield_a_secret() -> None:
+    """Neither around one nor in the middle of one."""
+    pem = "-----BEGIN PRIVATE KEY-----\nMIIEowIBAAKCAQEA<email:000000000000>1c7z\n-----END PRIVATE KEY-----"
+    redact = Redact(secrets=["canary"])
+
+    (message,) = await run(
+        node_of(echo, redact=redact),
+        tool_call("echo", "1", value=f"{pem} <canary:000000000000> <{EMAIL}:000000000000>"),
+    )
+
+    assert "MII" not in message.content
+    assert "canary" not in message.content
+
+
+async def test_what_a_user_wrote_can_be_hidden_before_the_model_reads_it() -> None:
+    """And opened for the user afterwards."""
+    seen: list[Any] = []
+    redact = Redact(reveal=["pay"])
+    with anyio.fail_after(WAIT):
+        said = await redact.hide({"text": f"pay with {CARD}"}, thread_id="a")
+    node = node_of(payment(seen), redact=redact)
+
+    (message,) = await run(node, tool_call("pay", "1", card=only(said)), thread_id="a")
+
+    assert_silent(said, message)
+    assert seen == [(CARD, "")]
+    with anyio.fail_after(WAIT):
+        assert CARD in await redact.restore(message.content, thread_id="a")
+        assert await redact.restore(message.content, thread_id="b") == message.content
+
+
+async def test_ids_and_names_of_messages_are_never_touched() -> None:
+    """Even where they look like a secret: they say whose the message is."""
+    redact = Redact([Detector("anything", ".+")])
+
+    (message,) = await run(node_of(tell, redact=redact), tool_call("tell", "1"))
+
+    assert (message.tool_call_id, message.name, message.type, message.status) == ("1", "tell", "tool", "success")
+    assert only(message.content) == message.content
+
+
+def test_a_secret_that_stands_too_close_to_another_is_found_after_it() -> None:
+    """Only a token between them lets the second be seen."""
+    text = Redact().redact(f"{CARD}+49 151 23456789")
+
+    assert TOKEN.sub(r"\1 ", text) == "card phone "
+
+
+async def test_secrets_of_the_application_are_found_in_any_text() -> None:
+    """As they are and encoded."""
+    redact = Redact([], secrets=[PASSWORD])
+
+    (message,) = await run(node_of(tell, redact=redact), tool_call("tell", "1"))
+
+    assert PASSWORD not in message.content
+    assert EMAIL in message.content
+    assert "<secret:" in message.content
+
+
+# Errors
+
+
+class Odd(Exception):
+    """Its text comes from an attribute."""
+
+    def __init__(self, mail: str) -> None:
+        self.mail = mail
+        super().__init__()
+
+    def __str__(self) -> str:
+        return f"no {self.mail}"
+
+
+class Slotted(Exception):
+    __slots__ = ("mail",)
+
+    def __str__(self) -> str:
+        return f"no {self.mail}"
+
+
+class Stubborn(Exception):
+    """Nothing helps."""
+
+    def __str__(self) -> str:
+        return SAID
+
+
+class Unprintable(Exception):
+    def __str__(self) -> str:
+        raise RuntimeError(SAID)
+
+
+def slotted() -> Exception:
+    error = Slotted()
+    error.mail = EMAIL
+    return error
+
+
+def noted() -> Exception:
+    error = ValueError("no")
+    error.add_note(f"for {EMAIL}")
+    return error
+
+
+def chained() -> Exception:
+    try:
+        try:
+            try:
+                raise Stubborn
+            except Stubborn:
+                raise ValueError(SAID)  # noqa: B904
+        except ValueError as error:
+            raise KeyError(EMAIL) from error
+    except KeyError as error:
+        return error
+
+
+def invalid() -> Exception:
+    try:
+        Customer(mail="x", age=SAID)  # type: ignore[arg-type]
+    except ValueError as error:
+        return error
+    raise AssertionError
+
+
+def from_invalid() -> Exception:
+    error = ValueError("no")
+    error.__cause__ = invalid()
+    return error
+
+
+def undecodable() -> Exception:
+    try:
+        f"{SAID} \xe9".encode("latin-1").decode("utf-8")
+    except ValueError as error:
+        return error
+    raise AssertionError
+
+
+def unparsable() -> Exception:
+    try:
+        json.loads(SAID)
+    except ValueError as error:
+        return error
+    raise AssertionError
+
+
+def endless() -> Exception:
+    error = first = ValueError(SAID)
+    for number in range(500):
+        error.__cause__ = ValueError(f"{number} {EMAIL}")
+        error = error.__cause__
+    return first
+
+
+def circular() -> Exception:
+    error = ValueError(SAID)
+    error.self = error  # type: ignore[attr-defined]
+    return error
+
+
+ERRORS: dict[str, tuple[Any, type[Exception]]] = {
+    "plain": (lambda: ValueError(SAID), ValueError),
+    "mapping": (lambda: KeyError({"mail": [EMAIL], "password": PASSWORD}), KeyError),
+    "file": (lambda: FileNotFoundError(2, "no such file", f"/home/{EMAIL}/x"), FileNotFoundError),
+    "attribute": (lambda: Odd(EMAIL), Odd),
+    "slots": (slotted, Slotted),
+    "note": (noted, ValueError),
+    "chain": (chained, KeyError),
+    "json": (unparsable, json.JSONDecodeError),
+    "inside": (lambda: RuntimeError("failed", ValueError(SAID)), RuntimeError),
+    "group": (lambda: ExceptionGroup("two", [ValueError(SAID), ExceptionGroup("in", [Stubborn()])]), ExceptionGroup),
+    "group's text": (lambda: ExceptionGroup(SAID, [ValueError("no")]), ExceptionGroup),
+    "endless chain": (endless, ValueError),
+    "circular": (circular, ValueError),
+    "stubborn": (Stubborn, RedactedError),
+    "invalid": (invalid, ToolInvocationError),
+    "from invalid": (from_invalid, ValueError),
+    "undecodable": (undecodable, RedactedError),
+    "unprintable": (lambda: Unprintable(EMAIL), Unprintable),
+}
+
+
+@pytest.mark.parametrize(("make", "kind"), ERRORS.values(), ids=ERRORS.keys())
+async def test_an_error_is_raised_without_its_secrets(make: Any, kind: type[Exception]) -> None:
+    """Not in its text, nor in its notes, causes, attributes; its type stays where that is possible."""
+
+    @tool
+    async def fail() -> str:
+        """Fail."""
+        raise make()
+
+    with pytest.raises(kind) as caught:
+        await run(node_of(fail, handle_tool_errors=False), tool_call("fail", "1"))
+
+    if kind is not Unprintable:
+        assert_silent(caught.value)
+    cause = caught.value.__cause__ if kind is ToolInvocationError else caught.value
+    assert "in fail\n" in "".join(traceback.format_exception(cause))
+
+
+@pytest.mark.parametrize(("make", "kind"), ERRORS.values(), ids=ERRORS.keys())
+async def test_an_error_message_for_the_model_has_tokens(make: Any, kind: type[Exception]) -> None:
+    """handle_tool_errors writes the error's repr into it."""
+
+    @tool
+    async def fail() -> str:
+        """Fail."""
+        raise make()
+
+    (message,) = await run(node_of(fail, handle_tool_errors=True), tool_call("fail", "1"))
+
+    assert_silent(message)
+    assert kind.__name__ in message.content
+    assert message.status == "error"
+
+
+async def test_an_error_that_can_be_cleared_stays_the_same_object() -> None:
+    """Links outside may compare it."""
+    error = ValueError(SAID)
+
+    @tool
+    async def fail() -> str:
+        """Fail."""
+        raise error
+
+    with pytest.raises(ValueError, match="<card:") as caught:
+        await run(node_of(fail), tool_call("fail", "1"))
+
+    assert caught.value is error
+
+
+@pytest.mark.parametrize("explicit", [True, False])
+async def test_an_error_without_secrets_is_left_as_it_is(explicit: bool) -> None:
+    """Its cause or its context too."""
+    error, other = ValueError("no"), KeyError("x")
+    if explicit:
+        error.__cause__ = other
+    else:
+        error.__context__ = other
+    args = error.args
+
+    @tool
+    async def fail() -> str:
+        """Fail."""
+        raise error
+
+    with pytest.raises(ValueError, match="no"):
+        await run(node_of(fail), tool_call("fail", "1"))
+
+    assert error.args is args
+    assert (error.__cause__ if explicit else error.__context__) is other
+    assert error.__suppress_context__ is explicit
+
+
+async def test_the_stand_in_for_an_error_has_its_name_and_its_notes() -> None:
+    """What was not secret about it stays."""
+    error = Stubborn()
+    error.add_note(f"ask {EMAIL} again")
+
+    @tool
+    async def fail() -> str:
+        """Fail."""
+        raise error
+
+    with pytest.raises(RedactedError, match=r"^Stubborn: card <card:") as caught:
+        await run(node_of(fail), tool_call("fail", "1"))
+
+    assert caught.value.original == "Stubborn"
+    assert TOKEN.sub(r"\1", *caught.value.__notes__) == "ask email again"
+
+
+async def test_a_retry_outside_still_knows_the_error() -> None:
+    """Links outside decide by type."""
+    attempts: list[int] = []
+
+    @tool
+    async def fail() -> str:
+        """Fail."""
+        attempts.append(1)
+        raise ConnectionError(SAID)
+
+    node = ToolNode(
+        [fail],
+        middleware=[Retry(3, on=ConnectionError), Redact()],
+        policies={"fail": CallPolicy(idempotent=True)},
+    )
+    with pytest.raises(ConnectionError, match="<card:"):
+        await run(node, tool_call("fail", "1"))
+
+    assert len(attempts) == 3
+
+
+async def test_an_argument_that_was_revealed_does_not_come_back_in_an_error() -> None:
+    """Neither in the one the tool raised, nor in the one about its arguments."""
+
+    @tool
+    async def login(word: str, number: int = 0) -> str:
+        """Log in."""
+        raise ValueError(f"{word} is wrong")
+
+    redact = Redact(reveal=["login"])
+    node = node_of(tell, login, redact=redact, handle_tool_errors=True)
+    (told,) = await run(node, tool_call("tell", "1"))
+    token = told.content.rpartition("=")[2]
+    events: list[CallEvent] = []
+    with observe(events.append):
+        wrong, invalid = await run(
+            node, tool_call("login", "2", word=token), tool_call("login", "3", word=token, number="x")
+        )
+
+    assert_silent(wrong, invalid)
+    assert "ValueError" in wrong.content
+    assert "number" in invalid.content
+    ended = [event.error for event in events if event.phase == "ended"]
+    assert len(ended) == 2
+    assert_silent(*ended)
+
+
+async def test_no_secret_lives_on_in_the_frames_of_the_link() -> None:
+    """An error is released with the call."""
+
+    class Tracked(Exception):
+        alive = 0
+
+        def __init__(self, text: str) -> None:
+            super().__init__(text)
+            Tracked.alive += 1
+
+        def __del__(self) -> None:
+            Tracked.alive -= 1
+
+    @tool
+    async def fail() -> str:
+        """Fail."""
+        raise Tracked(SAID)
+
+    gc.collect()
+    gc.disable()
+    try:
+        try:
+            await run(node_of(fail), tool_call("fail", "1"))
+        except Tracked:
+            assert Tracked.alive == 1
+        assert Tracked.alive == 0
+    finally:
+        gc.enable()
+
+
+# Control flow
+
+
+async def test_a_question_of_the_tool_shows_tokens() -> None:
+    """It goes into a checkpoint and to a screen; its id stays, and the answer reaches the call."""
+
+    @tool
+    async def ask(card: str) -> str:
+        """Ask."""
+        return f"{interrupt({'text': f'charge {card}?', 'password': PASSWORD})}"
+
+    node = node_of(ask, redact=Redact(reveal=["ask"]))
+    batch = [tool_call("ask", "1", card=CARD)]
+    with pytest.raises(CallsInterrupted) as caught:
+        await run(node, *batch)
+    (question,) = caught.value.interrupts
+    with anyio.fail_after(WAIT):
+        done = await node.ainvoke(batch, ledger=caught.value.ledger, resume={question.id: "yes"})
+
+    assert_silent(question.value, repr(caught.value), repr(caught.value.ledger))
+    assert done["messages"][0].content == "yes"
+
+
+async def test_a_link_outside_asks_about_tokens() -> None:
+    """A person approves what the model wrote; the value appears inside only."""
+    seen: list[Any] = []
+    redact = Redact(reveal=["pay"])
+    node = ToolNode([tell, payment(seen)], middleware=[RequireApproval(["pay"]), redact])
+    (told,) = await run(node, tool_call("tell", "1"))
+    token = told.content.split(",")[0].removeprefix("card ")
+    batch = [tool_call("pay", "2", card=token)]
+
+    with pytest.raises(CallsInterrupted) as caught:
+        await run(node, *batch)
+    (question,) = caught.value.interrupts
+    with anyio.fail_after(WAIT):
+        done = await node.ainvoke(batch, ledger=caught.value.ledger, resume={question.id: {"type": "accept"}})
+
+    assert_silent(question.value, repr(caught.value.ledger), done["messages"])
+    assert token in repr(question.value)
+    assert seen == [(CARD, "")]
+
+
+@pytest.mark.backends("asyncio")
+async def test_a_checkpoint_of_a_graph_holds_no_secret() -> None:
+    """Results, questions, answers, writes: all that LangGraph stores of a conversation with a payment in it."""
+    seen: list[Any] = []
+    redact = Redact(reveal=["pay"])
+    tools = ToolNode([tell, payment(seen)], middleware=[RequireApproval(["pay"]), redact], handle_tool_errors=True)
+    builder = StateGraph(MessagesState)
+    builder.add_node("tools", tools)
+    builder.add_edge(START, "tools")
+    saver = InMemorySaver()
+    graph = builder.compile(checkpointer=saver)
+
+    with anyio.fail_after(WAIT):
+        told = await graph.ainvoke({"messages": [calls(tool_call("tell", "1"))]}, thread("a"))
+        token = told["messages"][-1].content.split(",")[0].removeprefix("card ")
+        paused = await graph.ainvoke({"messages": [calls(tool_call("pay", "2", card=token))]}, thread("a"))
+        done = await graph.ainvoke(Command(resume={"type": "accept"}), thread("a"))
+
+    stored = repr((saver.storage, saver.writes, saver.blobs))
+    assert [canary for canary in CANARIES if canary in stored] == []
+    assert token in stored
+    assert_silent(repr(paused["__interrupt__"]), done)
+    assert seen == [(CARD, "")]
+
+
+async def test_a_command_for_the_parent_has_tokens() -> None:
+    """Raised, not returned, and cleared all the same."""
+
+    @tool
+    async def leave() -> str:
+        """Leave."""
+        raise ParentCommand(Command(graph=Command.PARENT, update={"mail": EMAIL}, goto="next"))
+
+    with pytest.raises(ParentCommand) as caught:
+        await run(node_of(leave), tool_call("leave", "1"))
+
+    assert_silent(repr(caught.value.args[0]))
+    assert caught.value.args[0].goto == "next"
+
+
+# Observers, vaults, detectors
+
+
+async def test_observers_are_told_kinds_and_counts_only() -> None:
+    """What is noted leaves the process."""
+    seen: list[Any] = []
+    events: list[CallEvent] = []
+    node = node_of(tell, payment(seen), redact=Redact(reveal={"pay": ["card"]}))
+    with observe(events.append):
+        (told,) = await run(node, tool_call("tell", "1"))
+        token = told.content.split(",")[0].removeprefix("card ")
+        await run(node, tool_call("pay", "2", card=token, note=EMAIL))
+
+    notes = [(event.call_id, event.what, dict(event.facts)) for event in events if event.phase == "noted"]
+    assert notes == [
+        ("1", "redacted", {"kinds": ["card", "email", "password"], "count": 3}),
+        ("2", "redacted", {"kinds": ["email"], "count": 1}),
+        ("2", "revealed", {"kinds": ["card"], "count": 1}),
+        ("2", "redacted", {"kinds": ["card"], "count": 1}),
+    ]
+    assert_silent(*events)
+
+
+@pytest.mark.real_clock
+async def test_a_store_keeps_values_for_another_process() -> None:
+    """The same store, another link: tokens still open, and are the same with the same key."""
+    store, key, seen = InMemoryStore(), bytes(range(32)), []
+    before = Redact(reveal=["pay"], vault=StoreVault(store), key=key)
+    after = Redact(reveal=["pay"], vault=StoreVault(store), key=key)
+    other = Redact(reveal=["pay"], vault=StoreVault(store))
+
+    (told,) = await run(node_of(tell, redact=before), tool_call("tell", "1"), thread_id="a.b")
+    token = told.content.split(",")[0].removeprefix("card ")
+    for redact in (after, other):
+        await run(node_of(payment(seen), redact=redact), tool_call("pay", "2", card=token), thread_id="a.b")
+    await run(node_of(payment(seen), redact=after), tool_call("pay", "2", card=token), thread_id="a")
+
+    assert [card for card, _ in seen] == [CARD, CARD, token]
+    assert (await run(node_of(tell, redact=after), tool_call("tell", "1"), thread_id="a.b"))[0].content == told.content
+
+
+async def test_a_vault_in_memory_forgets_what_was_not_used() -> None:
+    """Bounded in conversations, and in values of each."""
+    vault = MemoryVault(threads=2, values=2)
+    await vault.put("a", {"1": "one", "2": "two"})
+    await vault.get("a", ["1"])
+    await vault.put("a", {"3": "three"})
+    assert await vault.get("a", ["1", "2", "3"]) == {"1": "one", "3": "three"}
+
+    await vault.put("b", {"1": "one"})
+    await vault.get("a", ["1"])
+    await vault.put("c", {"1": "one"})
+    assert [await vault.get(name, ["1"]) for name in "acb"] == [{"1": "one"}, {"1": "one"}, {}]
+
+
+@pytest.mark.parametrize("options", [{"threads": 0}, {"values": 0}], ids=repr)
+def test_a_vault_without_room_is_refused(options: dict[str, int]) -> None:
+    """At construction, naming the argument."""
+    with pytest.raises(ValueError, match=rf"MemoryVault\({next(iter(options))}=...\)"):
+        MemoryVault(**options)
+
+
+class BrokenVault:
+    """Cannot be reached."""
+
+    async def put(self, thread_id: str, values: Mapping[str, str]) -> None:
+        raise ConnectionError(f"cannot keep {values}")
+
+    async def get(self, thread_id: str, tokens: Any) -> Mapping[str, str]:
+        raise ConnectionError("cannot read")
+
+
+async def test_a_result_is_not_lost_with_the_vault(caplog: pytest.LogCaptureFixture) -> None:
+    """Its tokens cannot be opened; the log says so, without values."""
+    (message,) = await run(node_of(tell, redact=Redact(vault=BrokenVault())), tool_call("tell", "1"))
+
+    assert_silent(message, caplog.text)
+    assert "3 tokens cannot be opened" in caplog.text
+
+
+async def test_a_tool_does_not_run_without_the_values_it_needs() -> None:
+    """A vault that cannot be read is an error before the tool has done anything."""
+    seen: list[Any] = []
+    node = node_of(payment(seen), redact=Redact(reveal=["pay"], vault=BrokenVault()))
+
+    with pytest.raises(ConnectionError, match="cannot read"):
+        await run(node, tool_call("pay", "1", card="<card:0123456789ab>"))
+
+    assert seen == []
+
+
+async def test_a_detector_that_fails_lets_nothing_out() -> None:
+    """Not even what it was looking at."""
+
+    def broken(text: str) -> list[tuple[int, int]]:
+        if "canary" in text:
+            raise ValueError(text)
+        return []
+
+    with pytest.raises(RedactedError, match="ValueError: a detector failed") as caught:
+        await run(node_of(tell, redact=Redact([Detector("broken", broken)])), tool_call("tell", "1"))
+
+    assert_silent(caught.value)
+
+
+async def test_a_detector_of_ones_own_knows_texts_and_keys() -> None:
+    """By pattern in a text, by key in a mapping."""
+    employee = Detector("employee", r"\bE-\d{6}\b", keys="^staff$")
+    redact = Redact([*DEFAULT_DETECTORS, employee])
+
+    (message,) = await run(node_of(tell_of_staff, redact=redact), tool_call("tell_of_staff", "1"))
+
+    assert "Mallory" not in shown(message)
+    assert message.content.startswith("E-12 and <employee:")
+    assert message.artifact["staff"].startswith("<employee:")
+
+
+@tool(response_format="content_and_artifact")
+async def tell_of_staff() -> Any:
+    """Tell of staff."""
+    return "E-12 and E-123456", {"staff": "Mallory", "chief": 7}
+
+
+async def test_many_calls_at_once_do_not_mix_their_tokens() -> None:
+    """One link, many conversations."""
+    seen: list[tuple[str, str]] = []
+
+    @tool
+    async def mail(to: str, name: str) -> str:
+        """Write."""
+        await anyio.sleep(1)
+        seen.append((name, to))
+        return f"sent to {to}"
+
+    redact = Redact(reveal={"mail": ["to"]})
+    node = node_of(mail, redact=redact)
+
+    async def talk(name: str) -> None:
+        token = await redact.hide(f"{name}@example.com", thread_id=name)
+        for number in range(3):
+            (sent,) = await run(node, tool_call("mail", f"{number}", to=token, name=name), thread_id=name)
+            assert sent.content == f"sent to {token}"
+
+    with anyio.fail_after(WAIT):
+        async with anyio.create_task_group() as group:
+            for number in range(50):
+                group.start_soon(talk, f"u{number}")
+
+    assert len(seen) == 150
+    assert all(to == f"{name}@example.com" for name, to in seen)
+
+
+@pytest.mark.real_clock
+@pytest.mark.backends("asyncio")
+async def test_one_link_serves_several_loops() -> None:
+    """Each in a thread of its own, on either backend."""
+    redact = Redact(reveal=["echo"], vault=MemoryVault(threads=4, values=16))
+    node = node_of(echo, redact=redact)
+    failures: list[BaseException] = []
+
+    async def talk(name: str) -> None:
+        for number in range(30):
+            token = await redact.hide(f"{name}{number}@example.com", thread_id=name)
+            (message,) = await run(node, tool_call("echo", "1", value=token), thread_id=name)
+            assert message.content == token
+
+    def work(name: str) -> None:
+        try:
+            anyio.run(talk, name, backend="trio" if name in "ac" else "asyncio")
+        except BaseException as error:
+            failures.append(error)
+
+    threads = [threading.Thread(target=work, args=(name,)) for name in "abcd"]
+    for one in threads:
+        one.start()
+    for one in threads:
+        await anyio.to_thread.run_sync(one.join, 30)
+
+    assert failures == []
+    assert not any(one.is_alive() for one in threads)
+
+
+async def test_a_cancelled_call_is_cancelled() -> None:
+    """Promise 4: the link holds nothing up."""
+
+    @tool
+    async def hang() -> str:
+        """Hang."""
+        await anyio.sleep_forever()
+        return SAID
+
+    with anyio.fail_after(WAIT), anyio.move_on_after(1) as scope:
+        await node_of(hang).ainvoke([tool_call("hang", "1")])
+
+    assert scope.cancelled_caught
+
+
+# Whatever the text
+
+
+PIECES = st.sampled_from(
+    [
+        *(CARD, EMAIL, f"password={PASSWORD}", "+49 151 23456789", "DE89370400440532013000", "postgres://a:b@c/d"),
+        *("<email:0123456789ab>", "<", ">", "@", "=", '"', "'", " ", "\n", "\u200b", "\x1b[1m", "4", "1111", "Bearer "),
+        *("0123456789abcdef", "-----BEGIN PRIVATE KEY-----", "MIIEowIBAAKCAQEA", "-----END PRIVATE KEY-----", "\ud800"),
+    ]
+)
+TEXTS = st.lists(PIECES | st.text(max_size=5), max_size=12).map("".join)
+VALUES = st.recursive(
+    TEXTS | st.integers() | st.floats() | st.none() | st.booleans(),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(TEXTS, inner, max_size=3) | st.tuples(inner, inner),
+    max_leaves=10,
+)
+LINK = Redact(secrets=["canary-literal"])
+
+
+@given(text=TEXTS)
+@settings(max_examples=300, deadline=None)
+def test_a_redacted_text_has_nothing_left_to_redact(text: str) -> None:
+    """Doing it again changes nothing, so that links and logs may both do it."""
+    once = LINK.redact(text)
+
+    assert LINK.redact(once) == once
+
+
+@given(value=VALUES)
+@settings(max_examples=200, deadline=None)
+def test_any_value_can_be_redacted(value: Any) -> None:
+    """Nothing that a tool returns makes the link fail, or changes without a finding."""
+    redacted = LINK.redact_value(value)
+
+    assert repr(LINK.redact_value(redacted)) == repr(redacted)
+    assert type(redacted) is type(value) or isinstance(redacted, str)
+
+
+@given(text=TEXTS)
+@settings(max_examples=100, deadline=None)
+async def test_what_was_hidden_comes_back_exactly(text: str) -> None:
+    """To the character, where nothing invisible stood in the way."""
+    visible = text.replace("\u200b", "").replace("\x1b[1m", "")
+    with anyio.fail_after(WAIT):
+        hidden = await LINK.hide([visible], thread_id="h")
+        (restored,) = await LINK.restore(hidden, thread_id="h")
+
+    assert restored == visible or not visible.isprintable()
+
+
+@given(value=st.text(min_size=1, max_size=40))
+@settings(max_examples=100, deadline=None)
+async def test_a_revealed_value_is_the_value_that_was_hidden(value: str) -> None:
+    """For every value that can stand under a key."""
+    redact = Redact([Detector("anything", "(?!)", keys="^it$")], reveal=["keep"])
+    seen: list[str] = []
+
+    @tool
+    async def keep(it: str) -> str:
+        """Keep."""
+        seen.append(it)
+        return "kept"
+
+    with anyio.fail_after(WAIT):
+        hidden = await redact.hide({"it": value})
+    assert TOKEN.fullmatch(hidden["it"])
+    await run(node_of(keep, redact=redact), tool_call("keep", "1", it=hidden["it"]))
+
+    assert seen == [value]

@@ -1,0 +1,995 @@
+"""`RepairArguments`: what one repair can make valid, and nothing else."""
+
+import json
+from collections import Counter
+from copy import deepcopy
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import anyio
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from langchain_core.messages import AIMessage, ToolMessage
+from langchain_core.tools import BaseTool, InjectedToolCallId, StructuredTool
+from langgraph.types import Command, interrupt
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic.v1 import BaseModel as BaseModelV1
+from pydantic.v1 import ValidationError as ValidationErrorV1
+
+from callboard import CallEvent, CallsInterrupted, InjectedState, ToolNode, ToolRuntime, observe
+from callboard.middleware import RepairArguments, Retry
+from callboard.middleware._repair_contract import Contract, contract_of
+from callboard.middleware._repair_schema import Shape
+from callboard.middleware._repair_search import Repair, Repaired, repair
+from callboard.middleware._repair_slips import UNREADABLE, read, the_one
+from callboard.testing import tool_call
+
+WAIT = 30
+CORPUS = Path(__file__).parent / "corpus_repair"
+
+
+class Filter(BaseModel):
+    year: int | None = None
+    kind: Literal["book", "film"] | None = None
+    author: str = ""
+    open: bool = False
+
+
+class Search(BaseModel):
+    query: str
+    limit: int = 10
+    tags: list[str] = []
+    pages: list[int] = []
+    filter: Filter | None = None
+
+
+class Weather(BaseModel):
+    city: str
+    unit: Literal["celsius", "fahrenheit"]
+    hours: list[Literal["morning", "evening", "night"]] = []
+
+
+class Door(BaseModel):
+    action: Literal["lock", "activate", "open", "hold_open"]
+    mode: Literal["bread", "break", "Mixed", "mixed"] = "bread"
+    model: Literal["gpt-4o", "eu-west-1"] = "gpt-4o"
+    level: Literal["1", "2"] = "1"
+    floor: Literal[1, 2] = 1
+
+
+class Order(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+    item_name: str
+    max_count: int = 1
+    gift_wrap: bool = False
+
+
+class Echo(BaseModel):
+    input: str
+
+
+class Stop(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+    place: str
+    nights: int = 1
+
+
+class Plan(BaseModel):
+    stops: list[Stop]
+    end: Stop | None = None
+
+
+class Flags(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+    verbose: bool = False
+
+
+class Circle(BaseModel):
+    kind: Literal["circle"]
+    radius: float
+
+
+class Square(BaseModel):
+    kind: Literal["square"]
+    side: float
+
+
+class Wide(BaseModel):
+    width: int
+
+
+class Coloured(BaseModel):
+    colour: int
+
+
+class Draw(BaseModel):
+    shape: Circle | Square
+    marks: list[int | str] = []
+    edge: Wide | Coloured | None = None
+
+
+class Strict(BaseModel):
+    model_config = ConfigDict(strict=True)
+    count: int
+    share: float
+    open: bool
+    many: list[int] = []
+
+
+class Aliased(BaseModel):
+    origin: str = Field(alias="from")
+    nights: int = Field(1, le=30)
+    extra: dict[str, str] = {}
+    at: tuple[float, float] | None = None
+
+
+class LegacyNested(BaseModelV1):
+    kind: Literal["book", "film"]
+
+    class Config:
+        extra = "forbid"
+
+
+class Legacy(BaseModelV1):
+    query: str
+    limit: int | None = None
+    tags: list[str] = []
+    nested: LegacyNested | None = None
+
+
+REMOTE: dict[str, Any] = {
+    "type": "object",
+    "properties": {
+        "path": {"type": "string"},
+        "depth": {"type": "integer"},
+        "hidden": {"type": "boolean"},
+        "owner": {"type": ["integer", "null"]},
+        "range": {"$ref": "#/$defs/Range"},
+        "limits": {"anyOf": [{"$ref": "#/$defs/Range"}, {"type": "null"}]},
+        "sizes": {"type": "array", "items": {"type": "integer"}},
+        "sort": {"enum": ["name", "size"]},
+        "match": {
+            "anyOf": [
+                {
+                    "type": "object",
+                    "properties": {word: {"type": "string"}},
+                    "required": [word],
+                    "additionalProperties": False,
+                }
+                for word in ("glob", "regex")
+            ]
+        },
+        "tree": {"$ref": "#/$defs/Tree"},
+        "pair": {"type": "array", "prefixItems": [{"type": "integer"}, {"type": "string"}]},
+    },
+    "required": ["path"],
+    "$defs": {
+        "Range": {
+            "type": "object",
+            "properties": {"from": {"type": "integer"}, "to": {"type": "integer"}},
+            "required": ["from", "to"],
+            "additionalProperties": False,
+        },
+        "Tree": {
+            "type": "object",
+            "properties": {
+                "name": {"type": "string"},
+                "children": {"type": "array", "items": {"$ref": "#/$defs/Tree"}},
+            },
+            "required": ["name"],
+        },
+    },
+}
+
+SCHEMAS: dict[str, Any] = {
+    "search": Search,
+    "weather": Weather,
+    "door": Door,
+    "order": Order,
+    "echo": Echo,
+    "plan": Plan,
+    "flags": Flags,
+    "draw": Draw,
+    "strict": Strict,
+    "aliased": Aliased,
+    "legacy": Legacy,
+    "remote": REMOTE,
+}
+
+
+def tool_of(name: str, schema: Any = None, got: list[Any] | None = None, **options: Any) -> BaseTool:
+    """A tool that records what it gets."""
+
+    async def body(**kwargs: Any) -> str:
+        (got if got is not None else []).append(kwargs)
+        return "done"
+
+    schema = SCHEMAS[name] if schema is None else schema
+    return StructuredTool(name=name, description=name, coroutine=body, args_schema=schema, **options)
+
+
+TOOLS = {name: tool_of(name) for name in SCHEMAS}
+CONTRACTS: dict[str, Contract] = {}
+for _tool in TOOLS.values():
+    _contract = contract_of(_tool)
+    assert _contract is not None
+    CONTRACTS[_tool.name] = _contract
+
+
+class Spy:
+    """The link after the one that is tested."""
+
+    def __init__(self) -> None:
+        self.requests: list[Any] = []
+
+    async def awrap_tool_call(self, request: Any, call_next: Any) -> Any:
+        self.requests.append(request)
+        return await call_next(request)
+
+
+def cases() -> list[Any]:
+    lines = [line for path in sorted(CORPUS.glob("*.jsonl")) for line in path.read_text().splitlines()]
+    return [pytest.param(case, id=f"{case['tool']}: {case['name']}") for case in map(json.loads, lines)]
+
+
+def exact(value: object) -> str:
+    """In which True is not 1, nor 1 the same as 1.0."""
+    return json.dumps(value, sort_keys=True)
+
+
+async def ran(tool: BaseTool, args: dict[str, Any], *middleware: object) -> ToolMessage:
+    with anyio.fail_after(WAIT):
+        result = await ToolNode([tool], middleware=middleware).ainvoke([tool_call(tool.name, "1", **args)])
+    (message,) = result["messages"]
+    assert isinstance(message, ToolMessage)
+    return message
+
+
+async def outcome(tool: BaseTool, args: dict[str, Any], *middleware: object) -> ToolMessage | str:
+    """What becomes of a call; errors of pydantic v1 are raised, as LangGraph does."""
+    try:
+        return await ran(tool, args, *middleware)
+    except ValidationErrorV1 as error:
+        return str(error)
+
+
+def repaired(message: ToolMessage) -> Any:
+    return message.additional_kwargs.get("callboard", {}).get("repaired")
+
+
+# --- the corpus ------------------------------------------------------------------------------------------------------
+
+
+def test_the_corpus_is_large_and_says_everything_once() -> None:
+    """An empty folder would pass the tests below."""
+    found = Counter(case.id for case in cases())
+
+    assert len(found) >= 80
+    assert set(found.values()) == {1}
+
+
+@pytest.mark.parametrize("case", [case for case in cases() if "expected" in case.values[0]])
+async def test_a_slip_is_repaired(case: dict[str, Any]) -> None:
+    """The tool gets what was meant, and the message says what was done; the model's call stays as it was."""
+    got: list[Any] = []
+    spy, written = Spy(), deepcopy(case["args"])
+
+    message = await ran(tool_of(case["tool"], got=got), written, RepairArguments(tell_model=False), spy)
+
+    (request,) = spy.requests
+    assert exact(request.tool_call["args"]) == exact(case["expected"])
+    assert repaired(message)["kinds"] == case["kinds"]
+    assert exact(written) == exact(case["args"])
+    assert (message.content, message.status, len(got)) == ("done", "success", 1)
+
+
+@pytest.mark.parametrize("case", [case for case in cases() if "expected" not in case.values[0]])
+async def test_what_is_valid_or_may_mean_two_things_is_left_alone(case: dict[str, Any]) -> None:
+    """The tool gets, or the model reads, exactly what it would without the link."""
+    got, plain_got, spy, plain_spy = list[Any](), list[Any](), Spy(), Spy()
+    args = case["args"]
+
+    with_link = await outcome(tool_of(case["tool"], got=got), args, RepairArguments(), spy)
+    without = await outcome(tool_of(case["tool"], got=plain_got), args, plain_spy)
+
+    assert exact(spy.requests[0].tool_call["args"]) == exact(case["args"])
+    assert with_link == without
+    assert got == plain_got
+
+
+@pytest.mark.parametrize("case", [case for case in cases() if "expected" in case.values[0]])
+def test_repairing_twice_is_repairing_once(case: dict[str, Any]) -> None:
+    """What is valid is not touched."""
+    contract = CONTRACTS[case["tool"]]
+    done = repair(contract, case["args"])
+
+    assert done is not None
+    assert repair(contract, done.args) is None
+    assert contract.faults(done.args) == ()
+
+
+# --- what is passed on, and what is told -----------------------------------------------------------------------------
+
+
+async def test_a_valid_call_is_passed_on_as_the_very_same_object() -> None:
+    """Nothing is copied, let alone changed."""
+    spy, seen = Spy(), []
+
+    async def before(request: Any, call_next: Any) -> Any:
+        seen.append(request)
+        return await call_next(request)
+
+    message = await ran(TOOLS["search"], {"query": "tea", "limit": "3"}, before, RepairArguments(), spy)
+
+    assert spy.requests[0] is seen[0]
+    assert (message.content, message.additional_kwargs) == ("done", {})
+
+
+async def test_the_history_keeps_what_the_model_wrote() -> None:
+    """A repair is the tool's affair."""
+    call = tool_call("search", "1", query=["tea"], filter='{"year": 2020}')
+    said = AIMessage("", tool_calls=[call])
+    before = said.model_copy(deep=True)
+
+    with anyio.fail_after(WAIT):
+        await ToolNode([TOOLS["search"]], middleware=[RepairArguments()]).ainvoke({"messages": [said]})
+
+    assert said == before
+    assert call["args"] == {"query": ["tea"], "filter": '{"year": 2020}'}
+
+
+async def test_the_model_is_told() -> None:
+    """For it knows whether the guess was right."""
+    args = {"itemName": "tea", "why\n\x1b[31m" + "x" * 500: "so"}
+
+    message = await ran(TOOLS["order"], args, RepairArguments())
+
+    text = str(message.content)
+    assert text.startswith("done\n\n[The arguments of this call were repaired: item_name was called 'itemName'; ")
+    assert text.endswith(" does not exist and was left out.]")
+    assert "\\x1b" in text
+    assert len(text) < 300
+
+
+async def test_the_model_is_told_a_little_of_a_lot() -> None:
+    """A hundred sentences would teach it no more than eight."""
+    schema = {"type": "object", "properties": {f"number_{n}": {"type": "integer"} for n in range(100)}}
+
+    message = await ran(tool_of("many", schema), {f"number_{n}": "1" for n in range(100)}, RepairArguments())
+
+    assert "number_7 was a number in a string; and 92 more.]" in str(message.content)
+    assert len(repaired(message)["arguments"]) == 100
+
+
+async def test_what_the_user_gets_at_once_stays_as_it_is() -> None:
+    """`return_direct`: the model does not read it."""
+    message = await ran(tool_of("search", return_direct=True), {"query": ["tea"]}, RepairArguments())
+
+    assert message.content == "done"
+    assert repaired(message) == {"arguments": ["query"], "kinds": ["item"]}
+
+
+def returning(output: Any) -> BaseTool:
+    async def body(query: str) -> Any:
+        """Return it."""
+        return output
+
+    return StructuredTool.from_function(coroutine=body, name="search")
+
+
+@pytest.mark.parametrize(
+    ("content", "expected"),
+    [
+        ("found", "found\n\n[The arguments of this call were repaired: query was a list of one.]"),
+        ("", "[The arguments of this call were repaired: query was a list of one.]"),
+        (
+            [{"type": "text", "text": "found"}],
+            [
+                {"type": "text", "text": "found"},
+                {"type": "text", "text": "[The arguments of this call were repaired: query was a list of one.]"},
+            ],
+        ),
+    ],
+)
+async def test_a_message_of_the_tool_is_copied_with_the_record(content: Any, expected: Any) -> None:
+    """What it holds for others stays, its own record of us too."""
+    given = ToolMessage(content, tool_call_id="1", additional_kwargs={"mine": 1, "callboard": {"ended": "timeout"}})
+    before = given.model_copy(deep=True)
+
+    message = await ran(returning(given), {"query": ["tea"]}, RepairArguments())
+
+    record = {"arguments": ["query"], "kinds": ["item"]}
+    assert message.content == expected
+    assert message.additional_kwargs == {"mine": 1, "callboard": {"ended": "timeout", "repaired": record}}
+    assert given.additional_kwargs == before.additional_kwargs
+    assert given.content == before.content
+
+
+async def test_a_record_that_is_none_of_ours_gives_way() -> None:
+    """Anybody may write under our name."""
+    given = ToolMessage("found", tool_call_id="1", additional_kwargs={"callboard": "mine"})
+
+    message = await ran(returning(given), {"query": ["tea"]}, RepairArguments())
+
+    assert message.additional_kwargs == {"callboard": {"repaired": {"arguments": ["query"], "kinds": ["item"]}}}
+
+
+async def test_a_command_is_left_alone() -> None:
+    """It belongs to the graph."""
+    command: Command[Any] = Command(update={"messages": [ToolMessage("found", tool_call_id="1")]})
+
+    with anyio.fail_after(WAIT):
+        node = ToolNode([returning(command)], middleware=[RepairArguments()])
+        result = await node.ainvoke({"messages": [AIMessage("", tool_calls=[tool_call("search", "1", query=["tea"])])]})
+
+    assert result[0].update["messages"][0].content == "found"
+
+
+async def test_of_several_results_only_the_calls_own_message_has_the_record() -> None:
+    """The others answer nobody."""
+    command: Command[Any] = Command(update={"note": "x"})
+    given = [command, ToolMessage("found", tool_call_id="1"), ToolMessage("found", tool_call_id="2")]
+
+    with anyio.fail_after(WAIT):
+        node = ToolNode([returning(given)], middleware=[RepairArguments()])
+        result = await node.ainvoke({"messages": [AIMessage("", tool_calls=[tool_call("search", "1", query=["tea"])])]})
+
+    assert result[0].update == {"note": "x"}
+    assert repaired(result[1]["messages"][0]) is not None
+    assert (result[2]["messages"][0].content, repaired(result[2]["messages"][0])) == ("found", None)
+
+
+async def test_observers_hear_of_places_and_kinds_only() -> None:
+    """Promise 9: neither values nor names of the model's own leave the process."""
+    events: list[CallEvent] = []
+    args = {"stops": [{"Place": ["Cork"], "nights": 2, "password": "hunter2"}]}
+
+    with observe(events.append):
+        message = await ran(TOOLS["plan"], args, RepairArguments())
+
+    (noted,) = [event for event in events if event.phase == "noted"]
+    facts = {"arguments": ["stops.*.place", "stops.*.*", "stops.*.place"], "kinds": ["name", "unknown", "item"]}
+    assert (noted.what, noted.facts, noted.tool) == ("repaired", facts, "plan")
+    assert repaired(message) == facts
+
+
+async def test_nothing_is_noted_of_what_is_left_alone() -> None:
+    """Whether valid or not."""
+    events: list[CallEvent] = []
+
+    with observe(events.append):
+        await ran(TOOLS["order"], {"item_name": "tea"}, RepairArguments())
+        await ran(TOOLS["order"], {"item_name": "tea", "dry_run": True}, RepairArguments())
+
+    assert [event.what for event in events if event.phase == "noted"] == []
+
+
+async def test_an_error_of_the_tool_goes_through() -> None:
+    """And the links after this one run the repaired call."""
+    got: list[Any] = []
+
+    async def fails(query: str) -> str:
+        """Fail."""
+        got.append(query)
+        raise ValueError("no")
+
+    with pytest.raises(ValueError, match="no"):
+        await ran(
+            StructuredTool.from_function(coroutine=fails, name="fails"),
+            {"query": ["tea"]},
+            RepairArguments(),
+            Retry(3, initial=0, any_tool=True),
+        )
+
+    assert got == ["tea"] * 3
+
+
+# --- what is none of its business ------------------------------------------------------------------------------------
+
+
+async def secret(
+    query: str,
+    state: Annotated[dict[str, Any], InjectedState],
+    runtime: ToolRuntime,
+    tool_call_id: Annotated[str, InjectedToolCallId],
+    user: Annotated[str, InjectedState("user")] = "nobody",
+) -> str:
+    """Know who asks."""
+    return f"{query} for {user} {state['user']} {tool_call_id} {type(runtime).__name__}"
+
+
+SECRET = StructuredTool.from_function(coroutine=secret, name="secret")
+
+
+async def ran_with_state(args: dict[str, Any], *middleware: object) -> tuple[Any, ToolMessage]:
+    spy = Spy()
+    state = {"messages": [AIMessage("", tool_calls=[tool_call("secret", "1", **args)])], "user": "ann"}
+    with anyio.fail_after(WAIT):
+        result = await ToolNode([SECRET], middleware=[*middleware, spy]).ainvoke(state)
+    return spy.requests[0].tool_call["args"], result["messages"][0]
+
+
+async def test_injected_arguments_do_not_make_a_call_invalid() -> None:
+    """They come later."""
+    args, message = await ran_with_state({"query": "tea"}, RepairArguments())
+
+    assert args == {"query": "tea"}
+    assert message.content == "tea for ann ann 1 ToolRuntime"
+
+
+async def test_a_call_with_injected_arguments_is_repaired() -> None:
+    """Beside them."""
+    args, message = await ran_with_state({"Query": ["tea"]}, RepairArguments(tell_model=False))
+
+    assert args == {"query": "tea"}
+    assert message.content == "tea for ann ann 1 ToolRuntime"
+
+
+async def test_forged_arguments_are_neither_repaired_nor_lost() -> None:
+    """Promise 9: they are stripped where all are, and nobody reads of them."""
+    forged = {"user": ["bob"], "state": '{"user": "bob"}', "tool_call_id": ["7"], "runtime": "x"}
+
+    args, message = await ran_with_state({**forged, "query": ["tea"]}, RepairArguments())
+
+    assert args == {**forged, "query": "tea"}
+    assert str(message.content).startswith("tea for ann ann 1 ToolRuntime")
+    assert repaired(message) == {"arguments": ["query"], "kinds": ["item"]}
+
+
+async def test_a_name_is_not_corrected_into_that_of_an_injected_argument() -> None:
+    """Promise 9: although it is required, and given to nobody."""
+    args, message = await ran_with_state({"Query": "tea", "Tool_Call_Id": "7"}, RepairArguments(tell_model=False))
+
+    assert args == {"query": "tea", "Tool_Call_Id": "7"}
+    assert message.content == "tea for ann ann 1 ToolRuntime"
+
+
+@pytest.mark.parametrize(
+    "args",
+    [
+        {"input": {"query": "tea", "user": "bob"}},
+        {"input": '{"query": "tea", "state": {"user": "bob"}}'},
+        {"User": "bob", "query": {"a": 1}},
+        {"usr": "bob", "tool_callid": "7", "query": None},
+    ],
+    ids=str,
+)
+async def test_nothing_is_repaired_onto_an_injected_argument(args: dict[str, Any]) -> None:
+    """Promise 9: a wrong name is not made the right one."""
+    passed_on, message = await ran_with_state(args, RepairArguments())
+    _, plain = await ran_with_state(args)
+
+    assert passed_on == args
+    assert message == plain
+    assert "bob" not in str(message.content) or "bob" in str(plain.content)
+
+
+async def test_an_unknown_tool_is_left_to_the_node() -> None:
+    """There is no schema."""
+    with anyio.fail_after(WAIT):
+        node = ToolNode([TOOLS["search"]], middleware=[RepairArguments()])
+        result = await node.ainvoke([tool_call("serch", "1", query=["tea"])])
+
+    assert "serch is not a valid tool" in result["messages"][0].content
+
+
+class Unvalidated(BaseTool):
+    name: str = "unvalidated"
+    description: str = "Takes anything: a tool without a schema is not validated."
+
+    def _run(self, number: int) -> str:
+        return repr(number)
+
+    async def _arun(self, number: int) -> str:
+        return repr(number)
+
+
+class OwnWay(Unvalidated):
+    name: str = "own_way"
+    args_schema: Any = Search
+
+    def _parse_input(self, tool_input: Any, tool_call_id: str | None) -> Any:
+        return {"number": tool_input}
+
+
+class Nothing(BaseModel):
+    """No fields: langchain-core does not validate it."""
+
+
+@pytest.mark.parametrize(
+    ("tool", "args"),
+    [
+        (Unvalidated(), {"number": ["5"]}),
+        (OwnWay(), {"query": ["5"]}),
+        (tool_of("nothing", Nothing), {"input": {"a": 1}}),
+    ],
+    ids=["no schema", "own parser", "no fields"],
+)
+async def test_a_tool_that_nothing_validates_gets_what_the_model_wrote(tool: BaseTool, args: dict[str, Any]) -> None:
+    """Who knows what it wants."""
+    spy = Spy()
+
+    await ran(tool, args, RepairArguments(), spy)
+
+    assert spy.requests[0].tool_call["args"] == args
+
+
+async def test_a_tool_is_asked_for_its_schema_anew_when_it_has_another() -> None:
+    """Tools are mutable, and a link may bring another one of the same name."""
+    link = RepairArguments(tell_model=False)
+    one, other = tool_of("search", Echo), tool_of("search", Order)
+
+    await ran(Unvalidated(name="search"), {"number": 5}, link)
+    first = await ran(one, {"input": ["tea"]}, link)
+    second = await ran(other, {"itemName": "tea"}, link)
+    other.args_schema = Search
+    third = await ran(other, {"query": ["tea"]}, link)
+
+    assert [repaired(message)["arguments"] for message in (first, second, third)] == [
+        ["input"],
+        ["item_name"],
+        ["query"],
+    ]
+
+
+class Picky(BaseModel):
+    query: str
+
+    @model_validator(mode="before")
+    @classmethod
+    def taking(cls, data: dict[str, Any]) -> dict[str, Any]:
+        inner = data.pop("wrapped", None)
+        return data if inner is None else {"query": inner.pop("query")}
+
+    @field_validator("query", mode="before")
+    @classmethod
+    def crashing(cls, value: Any) -> Any:
+        if value == 13:
+            raise KeyError(value)
+        return value
+
+
+async def test_a_validator_that_takes_things_out_takes_them_out_of_a_copy() -> None:
+    """The tool's own validation would miss them."""
+    got: list[Any] = []
+
+    message = await ran(tool_of("picky", Picky, got), {"wrapped": {"query": "tea"}}, RepairArguments())
+
+    assert (message.content, len(got)) == ("done", 1)
+
+
+async def test_a_validator_that_crashes_crashes_where_it_would_have() -> None:
+    """It is the tool's own error."""
+    with pytest.raises(KeyError):
+        await ran(tool_of("picky", Picky), {"query": 13}, RepairArguments())
+
+
+class Asking(BaseModel):
+    query: str
+
+    @field_validator("query", mode="before")
+    @classmethod
+    def asking(cls, value: Any) -> Any:
+        ASKED.append(value)
+        return interrupt(f"{value}?")
+
+
+ASKED: list[Any] = []
+
+
+async def test_a_question_of_a_validator_is_asked_at_once() -> None:
+    """Promise 4: it says nothing about the arguments."""
+    ASKED.clear()
+
+    with pytest.raises(CallsInterrupted):
+        await ran(tool_of("asking", Asking), {"query": "tea"}, RepairArguments())
+
+    assert ASKED == ["tea"]
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {},
+        {"type": "object", "properties": None},
+        {"type": 7, "properties": {"a": 5}, "required": 3},
+        {"$ref": "#/nowhere"},
+        {"$ref": "#"},
+        {"$ref": "https://example.org/schema"},
+        {"anyOf": [{"$ref": "#"}, {"$ref": "#"}]},
+        {"allOf": 5, "anyOf": {}},
+        {"type": "object", "properties": {"a": {"enum": 5, "type": ["string", 4]}}, "required": [["a"]]},
+        {"type": "object", "properties": {"a": False}},
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("args", [{"a": ["1"]}, {"input": {"a": "1"}}, {}], ids=str)
+async def test_a_schema_that_is_none_does_no_harm(schema: dict[str, Any], args: dict[str, Any]) -> None:
+    """The tool gets the call, as without the link."""
+    got: list[Any] = []
+
+    await ran(tool_of("odd", schema, got), args, RepairArguments())
+
+    assert got == [args] or got == [args.get("input")]
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        "[" * 60_000,
+        "{'a':" * 20_000,
+        '"' * 5_000,
+        "'" * 60_001,
+        "[" + "1," * 100_000 + "1]",
+        "[" + ",\n" * 30_000,
+        "9" * 5_000,
+    ],
+    ids=["lists", "objects", "quotes", "single quotes", "numbers", "commas", "digits"],
+)
+async def test_hostile_text_is_left_alone_and_costs_little(value: str) -> None:
+    """The event loop waits while it is read."""
+    spy = Spy()
+
+    await ran(TOOLS["search"], {"query": "tea", "pages": value}, RepairArguments(), spy)
+
+    assert spy.requests[0].tool_call["args"]["pages"] is value
+
+
+async def test_hostile_depth_and_breadth_are_left_alone() -> None:
+    """Whatever was parsed upstream."""
+    deep: Any = "x"
+    for _ in range(400):
+        deep = [deep]
+    spy = Spy()
+
+    await ran(TOOLS["search"], {"query": "tea", "tags": deep}, RepairArguments(), spy)
+    await ran(TOOLS["search"], {"query": "tea", "pages": [["1"]] * 100_000}, RepairArguments(), spy)
+    await ran(TOOLS["remote"], {"path": "/", "sizes": ["1"] * 100_000}, RepairArguments(), spy)
+
+    assert [len(request.tool_call["args"]) for request in spy.requests] == [2, 2, 2]
+    assert not any(isinstance(one.tool_call["args"].get("sizes", [""])[0], int) for one in spy.requests)
+
+
+@pytest.mark.parametrize(("levels", "kinds"), [(5, ["text"]), (20, None)])
+async def test_what_is_too_deep_is_left_alone(levels: int, kinds: list[str] | None) -> None:
+    """Wherever the slip is."""
+    tree: dict[str, Any] = {"name": "leaf"}
+    for _ in range(levels):
+        tree = {"name": "branch", "children": [tree]}
+
+    message = await ran(TOOLS["remote"], {"path": 5, "tree": tree}, RepairArguments())
+
+    assert (repaired(message) or {}).get("kinds") == kinds
+
+
+@pytest.mark.parametrize(
+    "value",
+    ["x" * 70_000, [1] * 1_001, {str(n): n for n in range(1_001)}, ["x" * 30_000] * 2, [[]]],
+    ids=lambda v: str(v)[:9],
+)
+def test_long_text_is_not_read(value: Any) -> None:
+    """Nor is text that holds many values."""
+    text = json.dumps(value)
+
+    assert (read(text) is UNREADABLE) == (len(text) > 65_536 or len(value) > 1_000)
+
+
+async def test_many_slips_of_one_kind_are_one_repair() -> None:
+    """The effort grows with how deep they are nested."""
+    message = await ran(TOOLS["remote"], {"path": "/", "sizes": [str(n) for n in range(500)]}, RepairArguments())
+
+    assert repaired(message) == {"arguments": ["sizes.*"], "kinds": ["number"]}
+
+
+async def test_more_ways_than_can_be_tried_are_left_alone() -> None:
+    """What has not been looked at may be another way."""
+    spy = Spy()
+    item = {"anyOf": [{"type": "integer"}, {"enum": ["one", "ones"]}, {"type": "array"}]}
+    schema = {"type": "object", "properties": {"all": {"type": "array", "items": item}}}
+    args = {"all": ["1", "ONE"] * 200}
+
+    await ran(tool_of("wide", schema), args, RepairArguments(), spy)
+
+    assert spy.requests[0].tool_call["args"] == args
+
+
+async def test_one_link_serves_a_batch_of_tools() -> None:
+    """Nothing is kept between calls but what validates them."""
+    calls = [tool_call(name, f"{name}{n}", query=["tea"]) for name in ("search", "legacy") for n in range(20)]
+
+    with anyio.fail_after(WAIT):
+        node = ToolNode([TOOLS["search"], TOOLS["legacy"]], middleware=[RepairArguments()])
+        messages = (await node.ainvoke(calls))["messages"]
+
+    assert [repaired(message)["kinds"] for message in messages] == [["item"]] * 40
+
+
+# --- any input -------------------------------------------------------------------------------------------------------
+
+LEAVES = (
+    st.none()
+    | st.booleans()
+    | st.integers(-3, 2030)
+    | st.floats(allow_nan=False, allow_infinity=False, width=16)
+    | st.sampled_from(["", "tea", "5", "007", "null", "True", "Celsius", "celcius", "a, b", "[1]", "{'kind': 'Book'}"])
+    | st.text(max_size=6)
+)
+NAMES = st.sampled_from(
+    [
+        *("query", "Query", "limit", "tags", "filter", "year", "kind", "input", "kwargs", "item_name", "itemName"),
+        *("maxCount", "stops", "place", "nights", "shape", "radius", "side", "from", "path", "depth", "range", "to"),
+        *("unit", "city", "hours", "count", "share", "open", "many", "match", "glob", "regex", "tree", "name", "pair"),
+    ]
+)
+VALUES = st.recursive(LEAVES, lambda v: st.lists(v, max_size=3) | st.dictionaries(NAMES, v, max_size=4), max_leaves=8)
+ARGS = st.dictionaries(NAMES | st.text(max_size=4), VALUES | VALUES.map(json.dumps) | VALUES.map(repr), max_size=5)
+
+
+@given(st.sampled_from(sorted(SCHEMAS)), ARGS)
+@settings(max_examples=400, deadline=None)
+def test_whatever_comes_out_is_valid_and_final(name: str, args: dict[str, Any]) -> None:
+    """Or nothing comes out; and what goes in stays as it is."""
+    contract, before = CONTRACTS[name], exact(args)
+
+    done = repair(contract, args)
+
+    assert exact(args) == before
+    if done is not None:
+        assert contract.faults(args) != ()
+        assert contract.faults(done.args) == ()
+        assert repair(contract, done.args) is None
+        assert done.repairs
+
+
+@given(ARGS)
+@settings(max_examples=30, deadline=None)
+async def test_no_call_is_lost(args: dict[str, Any]) -> None:
+    """Promise 2: each ends with one message, as it would without the link."""
+    with anyio.fail_after(WAIT):
+        node = ToolNode([*TOOLS.values()], middleware=[RepairArguments()], handle_tool_errors=True)
+        call = [{"name": name, "args": args, "id": name, "type": "tool_call"} for name in TOOLS]
+        messages = (await node.ainvoke(call))["messages"]
+
+    assert [message.tool_call_id for message in messages] == [*TOOLS]
+    assert all(repaired(message) is None or message.status == "success" for message in messages)
+
+
+ORDERS = st.fixed_dictionaries(
+    {"stops": st.lists(st.fixed_dictionaries({"place": st.text(), "nights": st.integers()}), min_size=1, max_size=3)}
+)
+SLIPS = {
+    "json": lambda args: {"stops": json.dumps(args["stops"])},
+    "json of json": lambda args: {"stops": json.dumps(json.dumps(args["stops"]))},
+    "fence": lambda args: {"stops": f"```json\n{json.dumps(args['stops'], indent=2)}\n```"},
+    "name": lambda args: {"Stops": args["stops"]},
+    "wrapper": lambda args: {"kwargs": args},
+    "json in a wrapper": lambda args: {"input": json.dumps(args)},
+    "camel case": lambda args: {"stops": [{"Place": one["place"], "nights": one["nights"]} for one in args["stops"]]},
+    "lists of one": lambda args: {"stops": [{**one, "place": [one["place"]]} for one in args["stops"]]},
+    "items as JSON": lambda args: {"stops": [json.dumps(one) for one in args["stops"]]},
+    "unknown": lambda args: {"stops": [{**one, "zzz": 1} for one in args["stops"]]},
+}
+
+
+@given(ORDERS, st.lists(st.sampled_from(sorted(SLIPS)), min_size=1, max_size=1))
+@settings(max_examples=200, deadline=None)
+def test_a_slip_that_loses_nothing_is_undone(args: dict[str, Any], chosen: list[str]) -> None:
+    """What comes out is what went in before the slip."""
+    done = repair(CONTRACTS["plan"], SLIPS[chosen[0]](args))
+
+    assert done is not None
+    assert exact(done.args) == exact(args)
+
+
+@given(VALUES)
+@settings(max_examples=300, deadline=None)
+def test_text_is_read_as_what_wrote_it_or_not_at_all(value: Any) -> None:
+    """JSON always; Python's own notation never as something else."""
+    assert exact(read(json.dumps(value))) == exact(value)
+    of_python = read(repr(value))
+    assert of_python is UNREADABLE or exact(of_python) == exact(value)
+
+
+@given(st.text(alphabet="[]{}'\",:\\ntrueTN01-.eE` \n", max_size=30))
+@settings(max_examples=500, deadline=None)
+def test_what_is_read_beyond_json_is_what_python_reads(text: str) -> None:
+    """But for what only Python has, which is not read."""
+    import ast
+    import warnings
+
+    value = read(text)
+    if value is UNREADABLE or "`" in text or any(word in text for word in ("true", "null", "false", "\\", "\n")):
+        return
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        assert ast.literal_eval(text.strip()) == value
+
+
+KEYWORDS = st.sampled_from(
+    [
+        *("type", "properties", "required", "items", "enum", "const", "anyOf", "allOf", "oneOf", "$ref", "prefixItems"),
+        *("additionalProperties", "query", "input"),
+    ]
+)
+WORDS = st.sampled_from(["object", "string", "array", "integer", "#", "#/properties/query"])
+JUNK = st.recursive(
+    LEAVES, lambda v: st.lists(v, max_size=3) | st.dictionaries(KEYWORDS, v | WORDS, max_size=5), max_leaves=12
+)
+
+
+@given(st.dictionaries(st.sampled_from(["type", "properties", "required", "anyOf", "$ref", "items"]), JUNK), ARGS)
+@settings(max_examples=300, deadline=None)
+def test_no_schema_breaks_the_search(schema: dict[str, Any], args: dict[str, Any]) -> None:
+    """Nobody validates what a server sends as one."""
+    contract = contract_of(tool_of("junk", schema))
+
+    assert contract is not None
+    done = repair(contract, args)
+    assert done is None or contract.faults(done.args) == ()
+
+
+# --- words -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("word", "choices", "expected"),
+    [
+        ("celcius", ["celsius", "kelvin"], "celsius"),
+        ("maxResults", ["max_results", "min_results"], "max_results"),
+        ("HTTPServer", ["http_server"], "http_server"),
+        ("northwest", ["north", "northeast"], None),
+        ("descending", ["ascending", "random"], None),
+        ("unsubscribe", ["subscribe"], None),
+        ("inactive", ["active"], None),
+        ("atypical", ["typical"], None),
+        ("online", ["inline"], None),
+        ("us-east-2", ["us-east-1"], None),
+        ("a", ["b"], None),
+        ("", ["a"], None),
+        ("celsius", ["celsius"], None),
+        ("x" * 1000, ["x" * 999], None),
+        ("A-B", ["a_b", "ab"], None),
+    ],
+)
+def test_a_word_stands_for_one_choice_or_for_none(word: str, choices: list[str], expected: str | None) -> None:
+    """One slip of the hand, and never the opposite."""
+    assert the_one(word, choices) == expected
+
+
+@given(st.text(max_size=12), st.lists(st.text(max_size=12), max_size=5))
+def test_a_word_never_stands_for_what_is_no_choice(word: str, choices: list[str]) -> None:
+    """Nor for itself."""
+    found = the_one(word, choices)
+
+    assert found is None or (found in choices and found != word)
+
+
+def test_names_may_follow_a_pattern() -> None:
+    """What they are is then not known, and anything may be meant."""
+    schema = {
+        "type": "object",
+        "properties": {"a": {"type": "integer"}},
+        "patternProperties": {"^x-": {"type": "integer"}},
+        "additionalProperties": False,
+    }
+    contract = contract_of(tool_of("patterns", schema))
+
+    assert contract is not None
+    assert contract.faults({"a": 1, "x-b": 1, "c": 1}) == ()
+    assert repair(contract, {"a": "1", "x-b": "1", "c": 1}) == Repaired(
+        {"a": 1, "x-b": "1", "c": 1}, (Repair("number", "a"),)
+    )
+
+
+def test_a_schema_accepts_what_it_says() -> None:
+    """Types, choices, names, references and combinations."""
+    shape = Shape(REMOTE)
+
+    assert shape.faults({"path": "/", "owner": None, "pair": [1, "x", object], "match": {"regex": "x"}}) == []
+    assert shape.faults({"path": 5, "depth": True, "range": {"from": 1, "x": 1}}) == [
+        ("path",),
+        ("depth",),
+        ("range",),
+        ("range",),
+    ]
