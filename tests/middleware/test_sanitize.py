@@ -732,6 +732,23 @@ async def test_a_rule_for_an_argument_that_the_tool_does_not_take_is_an_error() 
         await node.ainvoke([tool_call("fetch", "1", url="https://example.com/")])
 
 
+async def test_a_tool_that_takes_any_argument_may_have_a_rule_for_any() -> None:
+    """Its schema cannot tell a slip from an argument."""
+
+    class Anything(BaseModel):
+        model_config = ConfigDict(extra="allow")
+        first: str = ""
+
+    async def work(**arguments: Any) -> str:
+        return "ran"
+
+    tool = StructuredTool.from_function(coroutine=work, name="work", description="W.", args_schema=Anything)
+    node = ToolNode([tool], middleware=[Sanitize(tools={"work": {"url": Url()}})])
+    (message,) = await finished(node, tool_call("work", "1", url="http://127.0.0.1/"))
+
+    assert "its host is not a public one" in message.content
+
+
 async def test_a_call_of_no_tool_gets_its_message() -> None:
     """With a name in it that can be printed."""
     node = ToolNode(Bodies().tools(), middleware=[Sanitize(max_size=10)])
@@ -811,6 +828,16 @@ async def test_the_systems_resolver_is_asked_by_default() -> None:
 
     assert bodies.given == []
     assert "its host has" in message.content
+
+
+def test_a_tool_that_follows_redirects_can_ask_the_rule_about_each() -> None:
+    """By a plain function, which raises a ValueError."""
+    rule = Url()
+
+    assert rule.check("https://EXAMPLE.com/next") == "https://example.com/next"
+    assert rule.check(None) is None
+    with pytest.raises(ValueError, match="its host is not a public one"):
+        rule.check("http://169.254.169.254/")
 
 
 async def test_private_hosts_are_not_looked_up_where_they_are_allowed() -> None:

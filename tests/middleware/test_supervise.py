@@ -888,6 +888,23 @@ async def test_a_policy_for_no_tool_is_warned_of_once() -> None:
     await run("ainvoke", agent_of(tools, supervise, asks=["search"]))
 
 
+async def test_a_link_that_misses_a_tool_is_warned_of() -> None:
+    """What a ToolNode raises when it is built."""
+
+    class Needs:
+        def check_tools(self, names: Any) -> None:
+            if "archive" not in names:
+                raise ValueError(f"Needs: there is no tool 'archive', only {sorted(names)}")
+
+        async def awrap_tool_call(self, request: Any, call_next: Any) -> Any:
+            return await call_next(request)
+
+    agent = agent_of([Recorder().tool("search")], Supervise(middleware=[Needs()]), asks=["search"])
+
+    with pytest.warns(CallboardWarning, match=r"no tool 'archive', only \['search'\]"):
+        assert contents(await run("ainvoke", agent)) == ["search"]
+
+
 @pytest.mark.parametrize(
     ("options", "error", "message"),
     [

@@ -9,21 +9,31 @@ with what is new, and a killed process loses at most what it had not begun to wr
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal, cast
 
+from anyio import Event
 from langchain_core.runnables import RunnableConfig
-from langgraph.checkpoint.base import Checkpoint, CheckpointMetadata, CheckpointTuple
+from langgraph.checkpoint.base import Checkpoint, CheckpointTuple
 
 from callboard.agent._channels import Schema, State
+from callboard.agent._checkpoint import (
+    BRANCH,
+    CHANNEL,
+    MESSAGES,
+    NEXT,
+    PARENT,
+    Base,
+    base_of,
+    changed_channels,
+    commits_in,
+    entries_of,
+    is_incomplete,
+    last_id,
+    made_whole,
+    may_be_thin,
+    metadata_of,
+    thinned,
+)
 from callboard.agent._saver import Saver
 from callboard.agent._thread import Entry, Source, Thread, new_id, now
-
-CHANNEL = "__callboard__"
-"""Where entries are written."""
-
-BRANCH = "branch:to:"
-"""LangGraph's channels for the nodes that come next."""
-
-PARENT = "callboard_parent"
-"""In a checkpoint's metadata: the place before it, which may be an entry."""
 
 Durability = Literal["sync", "async", "exit"]
 
@@ -43,10 +53,10 @@ class SavedThread(Thread):
         self.saver = saver
         self.namespace = saver.namespace
         self._durability = durability
-        self._base: Checkpoint | None = None
+        self._base: Base | None = None
         self._commits = 0
         self._entries: list[Entry] = []
-        self._flushing = False
+        self._flushing: Event | None = None
         self._forks = False
 
     @property
@@ -82,41 +92,56 @@ class SavedThread(Thread):
         if found is None:
             return
         entries = entries_of(found)
-        self._forks = checkpoint_id is not None and checkpoint_id != _last_id(found, entries)
+        self._forks = checkpoint_id is not None and checkpoint_id != last_id(found, entries)
         if checkpoint_id is not None and self._forks:
             found, entries = await self._earlier(checkpoint_id)
-        self.play(found, entries)
+        self.play(await self.whole(found), entries)
 
     async def _earlier(self, checkpoint_id: str) -> tuple[CheckpointTuple, list[Entry]]:
         """The checkpoint before or at a place, and its entries up to there."""
         found = await self.saver.get(checkpoint_id)
         if found is not None:
             return found, []
-        around = await self.saver.before(checkpoint_id, 1)
-        for found in around:
-            entries = entries_of(found)
+        for around in await self.saver.before(checkpoint_id, 1):
+            entries = entries_of(around)
             ids = [entry.get("id") for entry in entries]
             if checkpoint_id in ids:
-                return found, entries[: ids.index(checkpoint_id) + 1]
+                return around, entries[: ids.index(checkpoint_id) + 1]
         raise ValueError(f"The thread has no checkpoint {checkpoint_id!r}")
+
+    async def whole(self, found: CheckpointTuple) -> CheckpointTuple:
+        """A checkpoint with its messages, which a later one may have.
+
+        Raises:
+            ValueError: if the later one is gone.
+        """
+        thin: list[CheckpointTuple] = []
+        while is_incomplete(found):
+            thin.append(found)
+            later = await self.saver.get(cast("Any", found.metadata)[NEXT])
+            if later is None:
+                raise ValueError(f"The messages of checkpoint {found.checkpoint['id']!r} are gone with a later one")
+            found = later
+        for one in reversed(thin):
+            found = made_whole(one, base_of(found).messages)
+        return found
 
     def play(self, found: CheckpointTuple, entries: Sequence[Entry]) -> None:
         """Be at a checkpoint, and then where the entries lead."""
         self.load(found)
-        self._base = found.checkpoint
-        self._commits = len({write[0] for write in found.pending_writes or () if write[1] == CHANNEL})
+        self._base, self._commits = base_of(found), commits_in(found)
         for entry in entries:
             self.take(entry)
 
     def load(self, found: CheckpointTuple) -> None:
         """Be where a checkpoint is, whoever wrote it."""
-        checkpoint, values = found.checkpoint, found.checkpoint["channel_values"]
+        base = base_of(found)
+        values = base.checkpoint["channel_values"]
         self.state = State(self.schema, values)
-        self.step = found.metadata.get("step", -1)
-        self.source = cast("Source", found.metadata.get("source", "loop"))
-        self.checkpoint_id, self.ts = checkpoint["id"], checkpoint["ts"]
-        around = found.parent_config or {}
-        self.parent_id = cast("Any", found.metadata).get(PARENT, around.get("configurable", {}).get("checkpoint_id"))
+        self.step = base.metadata.get("step", -1)
+        self.source = base.metadata.get("source", "loop")
+        self.checkpoint_id, self.ts = base.id, base.checkpoint["ts"]
+        self.parent_id = base.metadata.get(PARENT, base.parent_id)
         self.next = tuple(name.removeprefix(BRANCH) for name in values if name.startswith(BRANCH))
         self.records = {}
 
@@ -133,14 +158,17 @@ class SavedThread(Thread):
 
     async def _flush(self) -> None:
         """Store what has happened; what happens meanwhile is stored along with it, in one write."""
-        if self._flushing:
+        if self._flushing is not None:
+            if self._durability == "sync":
+                await self._flushing.wait()
             return
-        self._flushing = True
+        self._flushing = Event()
         try:
             while self._entries:
                 await self._commit()
         finally:
-            self._flushing = False
+            self._flushing.set()
+            self._flushing = None
 
     async def _commit(self) -> None:
         if self._base is None:
@@ -149,55 +177,52 @@ class SavedThread(Thread):
         entries, self._entries = self._entries, []
         self._commits += 1
         task_id = f"callboard-{self._commits:08}"
-        await self.saver.write(self._base["id"], [(CHANNEL, entry) for entry in entries], task_id, "~callboard")
+        try:
+            await self.saver.write(self._base.id, [(CHANNEL, entries)], task_id, "~callboard")
+        except BaseException:
+            self._entries = [*entries, *self._entries]
+            self._commits -= 1
+            raise
 
     async def stop(self) -> None:
         """Leave the thread as the run leaves it: a checkpoint at the end of a turn, the journal before that."""
         if self.next or self.records:
             await self._flush()
-        elif self._base is None or self._base["id"] != self.checkpoint_id:
+        elif self._base is None or self._base.id != self.checkpoint_id:
             await self._rebase(self.source)
 
     async def _rebase(self, source: Source, *, empty: bool = False) -> None:
-        """Write a checkpoint, and what follows on it."""
-        parent = self._base
+        """Write a checkpoint, and what follows on it; the one before becomes thin."""
+        before = self._base
         values = {} if empty else {**self.state.snapshot(), **{BRANCH + node: None for node in self.next}}
-        old: Mapping[str, Any] = {} if parent is None else parent["channel_versions"]
+        base = self._made(
+            before, values, new_id(self.step) if empty or source == "fork" else self.checkpoint_id, source
+        )
+        versions = base.checkpoint["channel_versions"]
+        changed = {name: versions[name] for name in changed_channels(before, values)}
+        await self.saver.put(base.checkpoint, cast("Any", base.metadata), base.parent_id, changed)
+        self._base, self._commits = base, 0
+        if empty:
+            return
+        self._entries = []
+        if base.id != self.checkpoint_id:
+            self.parent_id, self.checkpoint_id = self.checkpoint_id, base.id
+        if before is not None and may_be_thin(before, base):
+            thin = thinned(before, base)
+            version = {MESSAGES: thin.checkpoint["channel_versions"][MESSAGES]}
+            await self.saver.put(thin.checkpoint, cast("Any", thin.metadata), thin.parent_id, version)
+
+    def _made(self, before: Base | None, values: Mapping[str, Any], checkpoint_id: str, source: Source) -> Base:
+        old: Mapping[str, Any] = {} if before is None else before.checkpoint["channel_versions"]
         version = self.saver.next_version(max(old.values()) if old else None)
-        changed = dict.fromkeys({*values, *_gone(parent, values)}, version)
         checkpoint = Checkpoint(
             v=4,
-            id=new_id(self.step) if empty or source == "fork" else self.checkpoint_id,
+            id=checkpoint_id,
             ts=now(),
-            channel_values=values,
-            channel_versions=cast("Any", {**old, **changed}),
-            versions_seen={} if parent is None else parent["versions_seen"],
+            channel_values=dict(values),
+            channel_versions=cast("Any", {**old, **dict.fromkeys(changed_channels(before, values), version)}),
+            versions_seen={} if before is None else before.checkpoint["versions_seen"],
             updated_channels=None,
         )
-        metadata = cast(
-            "CheckpointMetadata", {"source": source, "step": self.step, "parents": {}, PARENT: self.parent_id}
-        )
-        await self.saver.put(checkpoint, metadata, None if parent is None else parent["id"], changed)
-        self._base, self._commits = checkpoint, 0
-        if not empty:
-            self._entries = []
-            if checkpoint["id"] != self.checkpoint_id:
-                self.parent_id, self.checkpoint_id = self.checkpoint_id, checkpoint["id"]
-
-
-def _gone(parent: Checkpoint | None, values: Mapping[str, Any]) -> set[str]:
-    return set() if parent is None else parent["channel_values"].keys() - values.keys()
-
-
-def entries_of(found: CheckpointTuple) -> list[Entry]:
-    """What happened after a checkpoint, in order."""
-    commits: dict[str, list[Entry]] = {}
-    for task_id, channel, value in found.pending_writes or ():
-        if channel == CHANNEL:
-            commits.setdefault(task_id, []).append(value)
-    return [entry for task_id in sorted(commits) for entry in commits[task_id]]
-
-
-def _last_id(found: CheckpointTuple, entries: Sequence[Entry]) -> str:
-    ids = [str(entry["id"]) for entry in entries if "id" in entry]
-    return ids[-1] if ids else found.checkpoint["id"]
+        metadata = metadata_of(source, self.step, self.parent_id)
+        return Base(checkpoint, cast("Any", metadata), None if before is None else before.id)

@@ -10,9 +10,10 @@ from langgraph.errors import InvalidUpdateError
 from langgraph.types import PregelTask, StateSnapshot
 
 from callboard._langgraph._place import PULL, PUSH, task_id_of
+from callboard.agent._checkpoint import entries_of
 from callboard.agent._flow import AFTER, AGENT, END, START, TOOLS, Flow
 from callboard.agent._input import finished_writes, open_calls
-from callboard.agent._journal import SavedThread, entries_of
+from callboard.agent._journal import SavedThread
 from callboard.agent._thread import Thread
 
 
@@ -78,7 +79,7 @@ async def history_of(
     left = limit
     seen: str | None = None
     for found in await thread.saver.before(None, None):
-        for snapshot in reversed(_places(thread, found, by_call=by_call)):
+        for snapshot in reversed(_places(thread, await thread.whole(found), by_call=by_call)):
             where = snapshot.config["configurable"]["checkpoint_id"]
             # A checkpoint at the end of a turn says the same as the last entry before it.
             if where == seen or (before is not None and where >= before) or not _fits(snapshot, filter):

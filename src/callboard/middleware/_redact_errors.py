@@ -81,15 +81,18 @@ class Clearing:
         return cleared
 
     def _in_place(self, error: BaseException) -> None:
-        error.args = self._walk(error.args)
-        for name, value in vars(error).items():
-            if name not in _IDENTITY:
-                vars(error)[name] = self._walk(value)
-        for name in _slots(type(error)):
-            with suppress(Exception):  # unset, or read only; whether it shows is asked next
+        """Clear what may be assigned to; whether anything shows all the same is asked afterwards."""
+        for name in ("args", *_slots(type(error))):
+            with suppress(Exception):  # unset, or read only
                 value = getattr(error, name)
                 if (new := self._walk(value)) is not value:
                     setattr(error, name, new)
+        self._attributes(error)
+
+    def _attributes(self, error: BaseException) -> None:
+        for name, value in vars(error).items():
+            if name not in _IDENTITY:
+                vars(error)[name] = self._walk(value)
 
     def _is_clear(self, error: BaseException) -> bool:
         return all(self._text(text) == text for text in _texts(error))
@@ -102,13 +105,9 @@ class Clearing:
         message = self._text(group.message)
         if message != group.message:
             return BaseExceptionGroup(message, members)
-        self._in_place_but_args(group)
+        self._attributes(group)
         same = all(new is old for new, old in zip(members, group.exceptions, strict=True))
         return group if same else group.derive(members)
-
-    def _in_place_but_args(self, group: BaseExceptionGroup[Any]) -> None:
-        for name, value in vars(group).items():
-            vars(group)[name] = self._walk(value)
 
     def _chain(self, error: BaseException, cleared: BaseException) -> None:
         cause, context, hidden = error.__cause__, error.__context__, error.__suppress_context__

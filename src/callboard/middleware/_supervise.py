@@ -18,7 +18,7 @@ from callboard._limits import NoKeyError
 from callboard._time import DEFAULT_GRACE
 from callboard._types import CallPolicy, Limit, Statistics
 from callboard.exceptions import CallboardWarning
-from callboard.middleware._chain import CallNext, Link, chain_of, tools_of
+from callboard.middleware._chain import CallNext, Link, chain_of, check_tools, tools_of
 from callboard.tools._errors import (
     ErrorHandling,
     ErrorPolicy,
@@ -55,7 +55,8 @@ class Supervise(AgentMiddleware[Any, Any, Any]):
     Args:
         timeout: seconds for one attempt of every tool whose policy says nothing else.
         limit: for all calls together.
-        policies: by tool name; a name that no tool of the agent has is warned of at the first call.
+        policies: by tool name. A name that no tool of the agent has, here or in a link, is warned of at the
+            first call.
         middleware: links around each call, the first outermost, as in `ToolNode`. What they have in `tools`
             are tools of the agent too.
         grace: seconds of clean-up after a cancel.
@@ -79,6 +80,7 @@ class Supervise(AgentMiddleware[Any, Any, Any]):
     ) -> None:
         super().__init__()
         self.tools = tools_of(middleware)
+        self._middleware = tuple(middleware)
         self._setup = _Setup(
             Supervision("Supervise", "the agent", timeout=timeout, limit=limit, policies=policies, grace=grace),
             chain_of(middleware, None),
@@ -123,10 +125,14 @@ class Supervise(AgentMiddleware[Any, Any, Any]):
         if self._names_are_checked:
             return
         self._names_are_checked = True
-        # Not an error: a tool that the agent does not know may be brought by other middleware.
         known = {request.tool_call["name"], *(tool.name for tool in request.runtime.tools)}
-        if unknown := unknown_policy(self._setup.supervision.policies, known):
-            warnings.warn(unknown, CallboardWarning, stacklevel=2)
+        try:
+            if unknown := unknown_policy(self._setup.supervision.policies, known):
+                raise ValueError(unknown)
+            check_tools(self._middleware, known)
+        except ValueError as wrong:
+            # It may yet be right: other middleware can bring a tool that the agent does not know.
+            warnings.warn(str(wrong), CallboardWarning, stacklevel=2)
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,9 +194,11 @@ class _Run:
         threads = supervision.threads if door.takes_thread(request) else None
         terms = None if request is self._request else supervision.terms(request.tool_call)
         try:
-            return await self._supervised.attempt(threads, door.body, request, terms=terms)
+            output = await self._supervised.attempt(threads, door.body, request, terms=terms)
         except NoKeyError as error:
             return self._without_key(error, request)
+        self._supervised.handled = None  # of an attempt before this one
+        return output
 
     def _without_key(self, error: NoKeyError, request: ToolCallRequest) -> ToolMessage:
         """A key function failed; over arguments that are wrong, perhaps, and they are the model's affair."""

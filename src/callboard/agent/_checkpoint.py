@@ -1,0 +1,120 @@
+"""Checkpoints as LangGraph stores them: how ours are made, made thin, and made whole again.
+
+The last checkpoint of a thread is plain: any agent of LangGraph's reads it. The one before it is made thin as soon
+as the next one is there, if its messages are the first ones of the next: then it says how many, and in which.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from operator import itemgetter
+from typing import Any, cast
+
+from langchain_core.messages import BaseMessage
+from langgraph.checkpoint.base import Checkpoint, CheckpointMetadata, CheckpointTuple
+
+from callboard.agent._thread import Entry
+
+CHANNEL = "__callboard__"
+"""Where entries are written."""
+
+BRANCH = "branch:to:"
+"""LangGraph's channels for the nodes that come next."""
+
+MESSAGES = "messages"
+
+PARENT = "callboard_parent"
+"""In the metadata: the place before, which may be an entry."""
+
+NEXT = "callboard_next"
+"""In the metadata of a thin checkpoint: the checkpoint that has its messages."""
+
+COUNT = "callboard_count"
+"""In the metadata of a thin checkpoint: how many messages it has."""
+
+
+@dataclass(frozen=True, slots=True)
+class Base:
+    """A stored checkpoint."""
+
+    checkpoint: Checkpoint
+    metadata: Mapping[str, Any]
+    parent_id: str | None
+
+    @property
+    def id(self) -> str:
+        return self.checkpoint["id"]
+
+    @property
+    def is_ours(self) -> bool:
+        return PARENT in self.metadata
+
+    @property
+    def is_thin(self) -> bool:
+        return NEXT in self.metadata
+
+    @property
+    def messages(self) -> Sequence[BaseMessage]:
+        return cast("Sequence[BaseMessage]", self.checkpoint["channel_values"].get(MESSAGES) or ())
+
+
+def base_of(found: CheckpointTuple) -> Base:
+    """What was found, as a base."""
+    around: Any = found.parent_config or {}
+    return Base(found.checkpoint, cast("Any", found.metadata), around.get("configurable", {}).get("checkpoint_id"))
+
+
+def entries_of(found: CheckpointTuple) -> list[Entry]:
+    """What happened after a checkpoint, in order."""
+    commits = sorted(
+        ((task_id, value) for task_id, channel, value in found.pending_writes or () if channel == CHANNEL),
+        key=itemgetter(0),
+    )
+    return [entry for _, entries in commits for entry in entries]
+
+
+def commits_in(found: CheckpointTuple) -> int:
+    """How many writes of entries a checkpoint has."""
+    return sum(channel == CHANNEL for _, channel, _ in found.pending_writes or ())
+
+
+def last_id(found: CheckpointTuple, entries: Sequence[Entry]) -> str:
+    """The id of the place where the entries lead."""
+    ids = [str(entry["id"]) for entry in entries if "id" in entry]
+    return ids[-1] if ids else found.checkpoint["id"]
+
+
+def changed_channels(before: Base | None, values: Mapping[str, Any]) -> set[str]:
+    """The channels that have to be written: those with a value, and those that have lost theirs."""
+    old = {} if before is None else before.checkpoint["channel_values"]
+    return {*values, *(old.keys() - values.keys())}
+
+
+def may_be_thin(older: Base, newer: Base) -> bool:
+    """Whether the messages of a checkpoint can be told from those of the one after it."""
+    if not older.is_ours or older.is_thin or not older.messages:
+        return False
+    return list(newer.messages[: len(older.messages)]) == list(older.messages)
+
+
+def thinned(older: Base, newer: Base) -> Base:
+    """A checkpoint without its messages, which the one after it has."""
+    values = {name: value for name, value in older.checkpoint["channel_values"].items() if name != MESSAGES}
+    checkpoint = cast("Checkpoint", {**older.checkpoint, "channel_values": values})
+    return Base(checkpoint, {**older.metadata, NEXT: newer.id, COUNT: len(older.messages)}, older.parent_id)
+
+
+def made_whole(found: CheckpointTuple, messages: Sequence[BaseMessage]) -> CheckpointTuple:
+    """A thin checkpoint with its messages; `messages` are those of the one after it."""
+    count = cast("Any", found.metadata)[COUNT]
+    values = {**found.checkpoint["channel_values"], MESSAGES: list(messages[:count])}
+    return found._replace(checkpoint=cast("Checkpoint", {**found.checkpoint, "channel_values": values}))
+
+
+def is_incomplete(found: CheckpointTuple) -> bool:
+    """Whether a checkpoint is thin and its saver really left its messages out."""
+    return NEXT in found.metadata and MESSAGES not in found.checkpoint["channel_values"]
+
+
+def metadata_of(source: str, step: int, place_before: str | None) -> CheckpointMetadata:
+    """What is told about a checkpoint of ours."""
+    return cast("CheckpointMetadata", {"source": source, "step": step, "parents": {}, PARENT: place_before})
