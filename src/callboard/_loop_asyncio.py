@@ -277,7 +277,8 @@ class AsyncioLoop:
     def shield(self, deadline: float) -> Generator[None]:
         scope = _innermost.get()
         with CancelScope(deadline=deadline, shield=True):
-            if scope is None or scope.task is not asyncio.current_task():
+            # The scope of a task around ours counts: its cancellation would reach us through that task.
+            if scope is None or scope.task is None or scope.task.get_loop() is not asyncio.get_running_loop():
                 yield
             else:
                 with scope.shield():

@@ -11,7 +11,6 @@ from typing import Annotated, Any
 
 import anyio
 import pytest
-import sniffio
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from langchain.agents.middleware import (
@@ -178,8 +177,6 @@ async def impatient(request: Any, handler: Any) -> Any:
 
 async def test_one_that_gives_up_waiting_ends_the_attempt(request: pytest.FixtureRequest) -> None:
     """What it has called is cancelled and gives its place back, on trio as on asyncio."""
-    if sniffio.current_async_library() == "trio":
-        request.applymarker(pytest.mark.xfail(reason="AsyncioLink does not cancel what a link gave up", strict=True))
     recorder = Recorder()
     node = ToolNode(
         [recorder.tool("stuck", hang=True)],

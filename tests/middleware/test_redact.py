@@ -34,8 +34,8 @@ from callboard.middleware import (
     Retry,
     StoreVault,
 )
-from callboard.middleware._redaction import TOKEN
-from callboard.middleware._text import strip_invisible
+from callboard.middleware._redact._redaction import TOKEN
+from callboard.middleware._sanitize._text import strip_invisible
 from callboard.testing import calls, tool_call
 
 WAIT = 1000

@@ -19,10 +19,10 @@ from pydantic.v1 import ValidationError as ValidationErrorV1
 
 from callboard import CallEvent, CallsInterrupted, InjectedState, ToolNode, ToolRuntime, observe
 from callboard.middleware import RepairArguments, Retry
-from callboard.middleware._repair_contract import Contract, contract_of
-from callboard.middleware._repair_schema import Shape
-from callboard.middleware._repair_search import Repair, Repaired, repair
-from callboard.middleware._repair_slips import UNREADABLE, read, the_one
+from callboard.middleware._repair._contract import Contract, contract_of
+from callboard.middleware._repair._schema import Shape
+from callboard.middleware._repair._search import Repair, Repaired, repair
+from callboard.middleware._repair._slips import UNREADABLE, read, the_one
 from callboard.testing import tool_call
 
 WAIT = 30

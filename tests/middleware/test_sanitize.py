@@ -29,8 +29,8 @@ from pydantic import AliasChoices, BaseModel, ConfigDict, Field, TypeAdapter
 
 from callboard import CallEvent, CallPolicy, CallsInterrupted, ToolNode, observe
 from callboard.middleware import PathIn, Results, Retry, Sanitize, Text, Url
-from callboard.middleware._paths import is_below
-from callboard.middleware._text import RefusedError, shortened, strip_invisible
+from callboard.middleware._sanitize._paths import is_below
+from callboard.middleware._sanitize._text import RefusedError, shortened, strip_invisible
 from callboard.testing import Recorder, calls, tool_call
 
 WAIT = 1000
@@ -990,7 +990,7 @@ async def test_an_error_becomes_a_message_where_that_was_asked_for() -> None:
     def told(error: ConnectionError) -> str:
         return f"It said: {error}"
 
-    node = ToolNode([fail], middleware=[Sanitize(handle_tool_errors=told)])
+    node = ToolNode([fail], middleware=[Sanitize()], handle_tool_errors=told)
     with observe(events.append):
         (message,) = await finished(node, tool_call("fail", "1"))
 
@@ -1006,7 +1006,7 @@ async def test_an_error_that_nobody_handles_goes_on_bare() -> None:
         """Fail."""
         raise error
 
-    node = ToolNode([fail], middleware=[Sanitize(handle_tool_errors=(KeyError,))])
+    node = ToolNode([fail], middleware=[Sanitize()], handle_tool_errors=(KeyError,))
     with anyio.fail_after(WAIT), pytest.raises(ConnectionError) as caught:
         await node.ainvoke([tool_call("fail", "1")])
 
@@ -1018,7 +1018,7 @@ async def test_a_timeout_is_told_by_the_node() -> None:
     recorder = Recorder()
     node = ToolNode(
         [recorder.tool("slow", hang=True)],
-        middleware=[Sanitize(handle_tool_errors=True, results=Results(fence=True))],
+        middleware=[Sanitize(results=Results(fence=True))],
         policies={"slow": CallPolicy(timeout=1)},
     )
     (message,) = await finished(node, tool_call("slow", "1"))

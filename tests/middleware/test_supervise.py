@@ -644,7 +644,6 @@ async def test_clean_up_after_a_timeout_is_completed() -> None:
     assert done == ["closed"]
 
 
-@pytest.mark.xfail(reason="AsyncioLoop.shield does not hold back a scope of the task around", strict=True)
 async def test_cleanup_holds_a_timeout_back() -> None:
     """What a tool does in `cleanup()` is completed, also if the timeout comes in the middle of it."""
     done: list[str] = []

@@ -10,23 +10,23 @@ if TYPE_CHECKING:
     from callboard.middleware._approval import RequireApproval as RequireApproval
     from callboard.middleware._breaker import CircuitBreaker as CircuitBreaker
     from callboard.middleware._cache import Cache as Cache
-    from callboard.middleware._detectors import Detector as Detector
     from callboard.middleware._fallback import Fallback as Fallback
-    from callboard.middleware._hosts import Url as Url
-    from callboard.middleware._output import OutputBudget as OutputBudget
-    from callboard.middleware._paths import PathIn as PathIn
-    from callboard.middleware._redact import Redact as Redact
-    from callboard.middleware._redact_errors import RedactedError as RedactedError
-    from callboard.middleware._redaction import DEFAULT_DETECTORS as DEFAULT_DETECTORS
-    from callboard.middleware._repair import RepairArguments as RepairArguments
+    from callboard.middleware._output._link import OutputBudget as OutputBudget
+    from callboard.middleware._redact._detectors import Detector as Detector
+    from callboard.middleware._redact._errors import RedactedError as RedactedError
+    from callboard.middleware._redact._link import Redact as Redact
+    from callboard.middleware._redact._redaction import DEFAULT_DETECTORS as DEFAULT_DETECTORS
+    from callboard.middleware._redact._vault import MemoryVault as MemoryVault
+    from callboard.middleware._redact._vault import StoreVault as StoreVault
+    from callboard.middleware._redact._vault import Vault as Vault
+    from callboard.middleware._repair._link import RepairArguments as RepairArguments
     from callboard.middleware._retry import Retry as Retry
-    from callboard.middleware._sanitize import Sanitize as Sanitize
+    from callboard.middleware._sanitize._hosts import Url as Url
+    from callboard.middleware._sanitize._link import Sanitize as Sanitize
+    from callboard.middleware._sanitize._paths import PathIn as PathIn
+    from callboard.middleware._sanitize._text import Text as Text
+    from callboard.middleware._sanitize._untrusted import Results as Results
     from callboard.middleware._supervise import Supervise as Supervise
-    from callboard.middleware._text import Text as Text
-    from callboard.middleware._untrusted import Results as Results
-    from callboard.middleware._vault import MemoryVault as MemoryVault
-    from callboard.middleware._vault import StoreVault as StoreVault
-    from callboard.middleware._vault import Vault as Vault
 
 _HOMES = {
     "._call": ("note",),
@@ -34,21 +34,21 @@ _HOMES = {
     "_approval": ("RequireApproval",),
     "_breaker": ("CircuitBreaker",),
     "_cache": ("Cache",),
-    "_detectors": ("Detector",),
+    "_redact._detectors": ("Detector",),
     "_fallback": ("Fallback",),
-    "_hosts": ("Url",),
-    "_output": ("OutputBudget",),
-    "_paths": ("PathIn",),
-    "_redact": ("Redact",),
-    "_redact_errors": ("RedactedError",),
-    "_redaction": ("DEFAULT_DETECTORS",),
-    "_repair": ("RepairArguments",),
+    "_sanitize._hosts": ("Url",),
+    "_output._link": ("OutputBudget",),
+    "_sanitize._paths": ("PathIn",),
+    "_redact._link": ("Redact",),
+    "_redact._errors": ("RedactedError",),
+    "_redact._redaction": ("DEFAULT_DETECTORS",),
+    "_repair._link": ("RepairArguments",),
     "_retry": ("Retry",),
-    "_sanitize": ("Sanitize",),
+    "_sanitize._link": ("Sanitize",),
     "_supervise": ("Supervise",),
-    "_text": ("Text",),
-    "_untrusted": ("Results",),
-    "_vault": (
+    "_sanitize._text": ("Text",),
+    "_sanitize._untrusted": ("Results",),
+    "_redact._vault": (
         "MemoryVault",
         "StoreVault",
         "Vault",

@@ -15,6 +15,8 @@ from callboard.tools._errors import is_control_flow
 CallNext = Callable[[Any], Awaitable[Any]]
 Link = Callable[[Any, CallNext], Awaitable[Any]]
 """Takes the request and what comes next; may call that any number of times, also concurrently."""
+Rework = Callable[[ToolMessage, Any], Awaitable[ToolMessage]]
+"""Takes a message that stands for an error, and the request."""
 
 
 def wrapper_link(wrap: Callable[..., Any] | None, awrap: Callable[..., Any] | None) -> Link | None:
@@ -31,7 +33,7 @@ def wrapper_link(wrap: Callable[..., Any] | None, awrap: Callable[..., Any] | No
     return SyncLink(wrap) if wrap is not None else None
 
 
-def chain_of(middleware: Sequence[object], wrapper: Link | None) -> Link | None:
+def chain_of(middleware: Sequence[object], wrapper: Link | None) -> "Chain | None":
     """One link for all of them; `None` for none.
 
     Args:
@@ -47,7 +49,8 @@ def chain_of(middleware: Sequence[object], wrapper: Link | None) -> Link | None:
     warn_of_ignored_hooks(middleware)
     if wrapper is not None:
         links.append(wrapper)
-    return _Chain(links) if len(links) > 1 else links[0] if links else None
+    reworks = [link.aerror_message for link in cast("Sequence[Any]", middleware) if hasattr(link, "aerror_message")]
+    return Chain(links, reworks) if links else None
 
 
 def tools_of(middleware: Sequence[object]) -> list[Any]:
@@ -148,22 +151,34 @@ class _Named:
             )
 
 
-class _Chain:
-    """Links, each around the next."""
+class Chain:
+    """Links, each around the next. Control flow from inside goes through, whatever a link makes of it.
 
-    __slots__ = ("_first", "_inner")
+    Args:
+        links: the first outermost.
+        reworks: what links make of a message that stands for an error which went through them.
+    """
 
-    def __init__(self, links: Sequence[Link]) -> None:
-        self._first = links[0]
-        self._inner = links[:0:-1]
+    __slots__ = ("_links", "_reworks")
+
+    def __init__(self, links: Sequence[Link], reworks: Sequence[Rework]) -> None:
+        self._links = links[::-1]
+        self._reworks = reworks[::-1]
+
+    async def rework(self, message: ToolMessage, request: Any) -> ToolMessage:
+        """A message that stands for an error, as the links would have left it."""
+        for rework in self._reworks:
+            message = await rework(message, request)
+        return message
 
     async def __call__(self, request: Any, call_next: CallNext) -> Any:
         signals: list[Exception] = []
-        for link in self._inner:
-            call_next = _before(call_next, link, signals)
+        step = _guarded(call_next, signals)
+        for link in self._links[:-1]:
+            step = _guarded(_around(link, step), signals)
         output: object = None
         try:
-            output = await self._first(request, call_next)
+            output = await self._links[-1](request, step)
         except Exception:
             if not signals:
                 raise
@@ -172,12 +187,18 @@ class _Chain:
         return output
 
 
-def _before(call_next: CallNext, link: Link, signals: list[Exception]) -> CallNext:
+def _around(link: Link, call_next: CallNext) -> CallNext:
+    return lambda request: link(request, call_next)
+
+
+def _guarded(call_next: CallNext, signals: list[Exception]) -> CallNext:
+    """Remember the control flow that comes from inside, and start nothing once there is some."""
+
     async def step(request: Any) -> Any:
         if signals:
             raise signals[0]
         try:
-            return await link(request, call_next)
+            return await call_next(request)
         except Exception as error:
             if is_control_flow(error):
                 signals.append(error)

@@ -13,10 +13,12 @@ from contextvars import Context, copy_context
 from functools import partial
 from typing import Generic, TypeVar
 
+from anyio import CancelScope
+
 from callboard._bridge import run_on_asyncio
 from callboard._current_loop import current_loop
 from callboard._limits import Gate
-from callboard._loop import EventLoop, Scope
+from callboard._loop import EventLoop, Nursery, Scope
 from callboard._threads import run_in_thread
 from callboard._time import DEFAULT_GRACE
 from callboard._types import Limit
@@ -35,10 +37,29 @@ class _Question(Generic[Q, A]):
         self.request = request
         self.context: Context = copy_context()
         self.answer: Future[A] = Future()
+        self.is_withdrawn = False
+        self._nursery: Nursery | None = None
 
     async def be_answered(self, call_next: Callable[[Q], Awaitable[A]], scope: Scope) -> None:
-        with scope:
-            await _settle(self.answer, call_next(self.request))
+        async def child(scope: Scope) -> None:
+            with scope:
+                await _settle(self.answer, call_next(self.request))
+
+        try:
+            with scope:
+                async with current_loop().nursery() as self._nursery:
+                    self._nursery.start(child, DEFAULT_GRACE)
+                    if self.is_withdrawn:
+                        self._nursery.cancel()
+        finally:
+            self.answer.cancel()  # without effect where there is an outcome
+
+    def cancel(self) -> None:
+        """End the call, because the link does not wait for it any more; in the event loop."""
+        if self._nursery is None:
+            self.answer.cancel()  # nobody has begun to make it
+        else:
+            self._nursery.cancel()
 
 
 class _Inbox(Generic[Q, A]):
@@ -51,7 +72,7 @@ class _Inbox(Generic[Q, A]):
         self._lock = threading.Lock()
         self._closed = False
 
-    def ask(self, request: Q) -> "Future[A]":
+    def ask(self, request: Q) -> "_Question[Q, A]":
         """Have a call made; from any thread."""
         question: _Question[Q, A] = _Question(request)
         with self._lock:
@@ -59,7 +80,14 @@ class _Inbox(Generic[Q, A]):
                 raise CancelledError
             self._items.append(question)
             self._wakeup.set()
-        return question.answer
+        return question
+
+    def withdraw(self, question: "_Question[Q, A]") -> None:
+        """Have a call ended; from any thread."""
+        with self._lock:
+            question.is_withdrawn = True
+            self._items.append(question)
+            self._wakeup.set()
 
     def close(self) -> None:
         """Take no more questions, and leave those unanswered that nobody has begun to answer."""
@@ -110,6 +138,9 @@ async def _answer_while(run: Callable[[_Inbox[Q, A]], Awaitable[A]], call_next: 
     async with loop.nursery() as nursery:
         nursery.start(child, DEFAULT_GRACE)
         while (question := await inbox.get()) is not None:
+            if question.is_withdrawn:
+                question.cancel()
+                continue
             question.context.run(nursery.start, partial(question.be_answered, call_next), DEFAULT_GRACE)
     return outcome.result()
 
@@ -130,7 +161,7 @@ class SyncLink(Generic[Q, A]):
 
     async def _in_thread(self, request: Q, inbox: _Inbox[Q, A]) -> A:
         def call(inner: Q) -> A:
-            return inbox.ask(inner).result()
+            return inbox.ask(inner).answer.result()
 
         loop = current_loop()
         await self._threads.enter(loop)
@@ -173,6 +204,15 @@ class AsyncioLink(Generic[Q, A]):
 
     async def _across(self, request: Q, inbox: _Inbox[Q, A]) -> A:
         async def call(inner: Q) -> A:
-            return await asyncio.wrap_future(inbox.ask(inner))
+            question = inbox.ask(inner)
+            answer = asyncio.wrap_future(question.answer)
+            try:
+                return await asyncio.shield(answer)
+            except asyncio.CancelledError:
+                # As on asyncio itself: who cancels a call waits for its end, and for its clean-up.
+                inbox.withdraw(question)
+                with CancelScope(shield=True):
+                    await asyncio.wait([answer])
+                raise
 
         return await run_on_asyncio(partial(self._fn, request, call))

@@ -18,6 +18,9 @@ RECOMMENDED = (
 )
 """The outermost first."""
 
+REVEALING = "Redact(reveal=...)"
+"""A `Redact` that gives some tools the values back."""
+
 _SAME = {"ToolRetryMiddleware": "Retry", "HumanInTheLoopMiddleware": "RequireApproval"}
 """LangChain's names for links of ours."""
 
@@ -38,7 +41,7 @@ _WRONG = {
     ("RequireApproval", "RepairArguments"): _CHANGED_AFTERWARDS,
     ("Sanitize", "RepairArguments"): "what a repair takes out of a string has not been checked",
     ("Redact", "OutputBudget"): "secrets are stored in the clear, and one that is cut in two is not recognised",
-    ("Redact", "RequireApproval"): "the question shows, and a checkpoint keeps, what tokens stand for",
+    (REVEALING, "RequireApproval"): "the question shows, and a checkpoint keeps, what tokens stand for",
     ("Redact", "Cache"): "secrets are cached in the clear",
 }
 """From (outer, inner) to what goes wrong then."""
@@ -57,6 +60,8 @@ def warn_of_wrong_order(middleware: Sequence[object]) -> None:
 def _kinds(link: object) -> set[str]:
     """What a link is, by the names of its classes: their modules need not be imported for this."""
     names = {cls.__name__ for cls in type(link).__mro__}
+    if getattr(link, "reveals", False):
+        names.add(REVEALING)
     return names | {_SAME[name] for name in names & _SAME.keys()}
 
 

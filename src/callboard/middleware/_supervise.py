@@ -18,12 +18,11 @@ from callboard._limits import NoKeyError
 from callboard._time import DEFAULT_GRACE
 from callboard._types import CallPolicy, Limit, Statistics
 from callboard.exceptions import CallboardWarning
-from callboard.middleware._chain import CallNext, Link, chain_of, check_tools, tools_of
+from callboard.middleware._chain import Chain, chain_of, check_tools, tools_of
 from callboard.tools._errors import (
     ErrorHandling,
     ErrorPolicy,
     error_message,
-    is_control_flow,
     only_invalid_arguments,
     raise_invalid_arguments,
 )
@@ -140,7 +139,7 @@ class _Setup:
     """What a `Supervise` was built with, ready to use."""
 
     supervision: Supervision
-    link: Link | None
+    link: Chain | None
     errors: ErrorPolicy
     plans: dict[str, Plan]
 
@@ -179,7 +178,11 @@ class _Run:
     async def __call__(self, supervised: SupervisedCall[Output]) -> Output:
         self._supervised = supervised
         setup = self._setup
-        return await setup.supervision.run(supervised, self._answer, setup.errors.after_middleware)
+        return await setup.supervision.run(supervised, self._answer, setup.errors.after_middleware, self._reworked)
+
+    async def _reworked(self, message: ToolMessage) -> ToolMessage:
+        link = self._setup.link
+        return message if link is None else await link.rework(message, self._request)
 
     async def _answer(self) -> Output:
         answer = _answer_in(self._request)
@@ -187,7 +190,9 @@ class _Run:
             note("answered")
             return answer
         link = self._setup.link
-        return await (self._attempt(self._request) if link is None else _through(link, self._request, self._attempt))
+        if link is None:
+            return await self._attempt(self._request)
+        return cast("Output", await link(self._request, self._attempt))
 
     async def _attempt(self, request: ToolCallRequest) -> Output:
         supervision, door = self._setup.supervision, self._door
@@ -248,37 +253,3 @@ def _in_thread(tool: BaseTool, attempt: Attempt) -> BaseTool:
     copy = tool.model_copy()
     object.__setattr__(copy, "ainvoke", ainvoke)
     return copy
-
-
-class _Protected:
-    """What a link calls next; remembers the control flow that came from there."""
-
-    __slots__ = ("_call_next", "signal")
-
-    def __init__(self, call_next: CallNext) -> None:
-        self._call_next = call_next
-        self.signal: Exception | None = None
-
-    async def __call__(self, request: ToolCallRequest) -> Output:
-        if self.signal is not None:
-            raise self.signal
-        try:
-            return cast("Output", await self._call_next(request))
-        except Exception as error:
-            if is_control_flow(error):
-                self.signal = error
-            raise
-
-
-async def _through(link: Link, request: ToolCallRequest, call_next: CallNext) -> Output:
-    """What a link answers. Control flow from below goes through, whatever the link makes of it."""
-    protected = _Protected(call_next)
-    output: object = None
-    try:
-        output = await link(request, protected)
-    except Exception:
-        if protected.signal is None:
-            raise
-    if protected.signal is not None:
-        raise protected.signal
-    return cast("Output", output)

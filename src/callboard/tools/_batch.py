@@ -13,13 +13,12 @@ from langchain_core.tools import BaseTool
 from langgraph.errors import GraphInterrupt, ParentCommand, is_invalid_resume
 from pydantic import ValidationError
 
-from callboard._attempt import ThreadPlaces
 from callboard._call import Batch, SupervisedCall, Surroundings, Terms, surroundings
 from callboard._langgraph import read_state, runtime_of, writer_of
 from callboard._limits import Limiter, NoKeyError
-from callboard._types import CallPolicy, Limit, OnError
+from callboard._types import Limit, OnError
 from callboard.exceptions import CallsInterrupted, DuplicateCallIdWarning
-from callboard.middleware._chain import Link
+from callboard.middleware._chain import Chain
 from callboard.tools._callbacks import manager_for
 from callboard.tools._errors import (
     Judge,
@@ -34,6 +33,7 @@ from callboard.tools._invoke import check_arguments, invoke, own_copy
 from callboard.tools._ledger import Ledger, call_key
 from callboard.tools._plan import Plan, plan_for
 from callboard.tools._results import Output, ResultRules
+from callboard.tools._supervision import Supervision
 from callboard.tools._vocabulary import ToolCallRequest, ToolRuntime
 
 OnFinish = Callable[[str, ToolCall, Output], Awaitable[None]]
@@ -47,12 +47,9 @@ class Setup:
     name: str
     tools: Mapping[str, BaseTool]
     plans: dict[str, Plan]
-    policies: Mapping[str, CallPolicy]
-    limiters: Mapping[str, Sequence[Limiter]]
-    node_limiters: Sequence[Limiter]
-    default_policy: CallPolicy
+    supervision: Supervision
     messages_key: str
-    link: Link | None
+    link: Chain | None
     offers: Callable[[BaseTool], bool]
     """Which tools the links let a model know of now."""
     at_tool: Judge
@@ -60,8 +57,6 @@ class Setup:
     at_end: Judge
     """The same, where it is about to leave the call."""
     on_error: OnError
-    threads: ThreadPlaces
-    live: set[SupervisedCall[Any]]
 
     def plan(self, name: str, tool: BaseTool) -> Plan:
         """How to run a tool; middleware may bring one that the node does not know."""
@@ -148,13 +143,7 @@ class ToolBatch:
 
     def terms(self, call: ToolCall) -> Terms:
         """The policy of a call's tool, and the limits that it has to pass."""
-        setup, name = self.setup, call["name"]
-        limiters = setup.limiters.get(name, setup.node_limiters)
-        return Terms(
-            call,
-            setup.policies.get(name, setup.default_policy),
-            [*limiters, *self._wide] if self._wide else limiters,
-        )
+        return self.setup.supervision.terms(call, self._wide)
 
     def _outcome(self, supervised: Sequence[tuple[str, SupervisedCall[Output]]]) -> Any:
         signals = [call.error for _, call in supervised if call.error is not None]
@@ -234,7 +223,7 @@ class ToolBatch:
 class _Run:
     """One call on its way through the link and into the tool."""
 
-    __slots__ = ("_batch", "_call", "_config", "_index", "_key", "_signal", "_supervised")
+    __slots__ = ("_batch", "_call", "_config", "_index", "_key", "_supervised")
 
     _config: RunnableConfig
     _supervised: SupervisedCall[Output]
@@ -244,41 +233,20 @@ class _Run:
         self._key = key
         self._call = call
         self._index = index
-        self._signal: Exception | None = None
 
     async def __call__(self, supervised: SupervisedCall[Output]) -> Output:
         """From the call to its output; an error that is handled here or below becomes a message."""
         batch, setup = self._batch, self._batch.setup
         self._supervised = supervised
         self._config = batch.config_for(self._key, self._index)
-        setup.live.add(supervised)
-        try:
-            if supervised.policy.budget is None:
-                output = await self._inner()
-            else:
-                output = await supervised.within_budget(self._inner)
-        except BaseException as exc:
-            message = self._message_at_end(exc)
-            if message is None:
-                raise
-            output = message
-        finally:
-            setup.live.discard(supervised)
+        output = await setup.supervision.run(supervised, self._inner, setup.at_end, self._reworked)
         await batch.keep(self._key, self._call, output)
         return output
 
-    def _message_at_end(self, exc: BaseException) -> ToolMessage | None:
-        """The message for what ended the call, or `None` if it goes on as it is."""
-        error = self._supervised.as_error(exc)
-        if error is None:
-            return None
-        content = self._batch.setup.at_end(error)
-        if content is not None:
-            self._supervised.handled = error
-            return error_message(content, self._call, error)
-        if error is not exc:
-            raise error from exc
-        return None
+    async def _reworked(self, message: ToolMessage) -> ToolMessage:
+        """What the links make of a message that stands for an error which went through them."""
+        link = self._batch.setup.link
+        return message if link is None else await link.rework(message, self._request())
 
     def _inner(self) -> Awaitable[Output]:
         setup = self._batch.setup
@@ -293,40 +261,27 @@ class _Run:
         return unknown_tool(call, known)
 
     async def _through_link(self) -> Output:
-        setup, runtime = self._batch.setup, self._runtime()
-        tool = cast("BaseTool", setup.tools.get(self._call["name"]))
-        request = _request(tool_call=self._call, tool=tool, state=runtime.state, runtime=runtime)
+        setup, request = self._batch.setup, self._request()
         assert setup.link is not None
         # A link may ask a person too, and its question belongs to this call.
         var_child_runnable_config.set(self._config)
-        output: object = None
-        try:
-            output = await setup.link(request, self._call_next)
-        except Exception:
-            if self._signal is None:
-                raise
-        # Control flow goes through, whatever the link made of it.
-        if self._signal is not None:
-            raise self._signal
-        return cast("Output", output)
+        return cast("Output", await setup.link(request, self._call_next))
+
+    def _request(self) -> ToolCallRequest:
+        runtime = self._runtime()
+        tool = self._batch.setup.tools.get(self._call["name"])
+        return _request(tool_call=self._call, tool=tool, state=runtime.state, runtime=runtime)
 
     def _runtime(self) -> ToolRuntime[Any, Any]:
         return self._batch.runtime_for(self._call, self._config)
 
     async def _call_next(self, request: ToolCallRequest) -> Output:
-        if self._signal is not None:
-            raise self._signal
         call, tool = request.tool_call, request.tool
         if tool is None:
             if call["name"] not in self._batch.setup.tools:
                 return await self._unknown(call)
             raise TypeError(f"Tool {call['name']} is not registered with ToolNode")
-        try:
-            return await self._execute(call, tool, request)
-        except Exception as error:
-            if is_control_flow(error):
-                self._signal = error
-            raise
+        return await self._execute(call, tool, request)
 
     async def _execute(self, call: ToolCall, tool: BaseTool, request: ToolCallRequest | None) -> Output:
         batch, setup = self._batch, self._batch.setup
@@ -337,7 +292,7 @@ class _Run:
             ready = inject(call, plan.injected, runtime, setup.messages_key)
         if request is not None:
             config = own_copy(config)  # a run uses its config up, and there may be more than one
-        threads = setup.threads if plan.kind == "sync" else None
+        threads = setup.supervision.threads if plan.kind == "sync" else None
         # A link may have changed the arguments, or the tool.
         terms = None if call is self._call else batch.terms(call)
         manager = batch.manager(plan)
@@ -345,7 +300,7 @@ class _Run:
             try:
                 response = await self._supervised.attempt(threads, invoke, plan, ready, config, manager, terms=terms)
             except NoKeyError as error:
-                _raise_without_key(error, plan, ready)
+                _raise_without_key(error, plan, ready, call)
             except ValidationError as error:
                 raise_invalid_arguments(error, call, plan.injected.names)
             output = batch.rules.checked(response, call)
@@ -366,10 +321,10 @@ def _request(**fields: object) -> ToolCallRequest:
     return request
 
 
-def _raise_without_key(error: NoKeyError, plan: Plan, call: ToolCall) -> NoReturn:
+def _raise_without_key(error: NoKeyError, plan: Plan, ready: ToolCall, call: ToolCall) -> NoReturn:
     """A key function failed; over arguments that are wrong, perhaps, and they are the model's affair."""
     try:
-        check_arguments(plan, call)
+        check_arguments(plan, ready)
     except ValidationError as invalid:
         raise_invalid_arguments(invalid, call, plan.injected.names)
     raise error.__cause__ or error from None

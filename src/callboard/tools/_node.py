@@ -85,7 +85,7 @@ class ToolNode(Runnable[Any, Any]):
         check_tools(middleware, by_name)
         if unknown := unknown_policy(policies or (), by_name):
             raise ValueError(unknown)
-        self._supervision = supervision = Supervision(
+        supervision = Supervision(
             "ToolNode", f"node {name!r}", timeout=timeout, limit=limit, policies=policies, grace=grace
         )
         errors = ErrorPolicy(handle_tool_errors)
@@ -94,18 +94,13 @@ class ToolNode(Runnable[Any, Any]):
             name=name,
             tools=by_name,
             plans={name: plan_for(tool) for name, tool in by_name.items()},
-            policies=supervision.policies,
-            limiters=supervision.limiters,
-            node_limiters=supervision.shared,
-            default_policy=supervision.default,
+            supervision=supervision,
             messages_key=messages_key,
             link=chain_of(middleware, wrapper),
             offers=offers_of(middleware),
             at_tool=errors.invalid_arguments if middleware else errors.content,
             at_end=_last_judge(errors, wrapper=wrapper is not None, middleware=bool(middleware)),
             on_error=on_error,
-            threads=supervision.threads,
-            live=supervision.live,
         )
 
     def __repr__(self) -> str:
@@ -126,7 +121,7 @@ class ToolNode(Runnable[Any, Any]):
 
     def statistics(self) -> Statistics:
         """How many calls run and wait now, and how many threads outlived theirs."""
-        return self._supervision.statistics()
+        return self._setup.supervision.statistics()
 
     async def ainvoke(
         self,

@@ -14,6 +14,8 @@ from callboard.tools._errors import Judge, error_message
 
 R = TypeVar("R")
 
+Rework = Callable[[ToolMessage], Awaitable[ToolMessage]]
+
 _DEFAULT_THREADS = 40
 """Worker threads where the limits ask for no more; anyio's own number."""
 
@@ -62,17 +64,26 @@ class Supervision:
         return Terms(call, self.policies.get(name, self.default), [*limiters, *wider] if wider else limiters)
 
     async def run(
-        self, supervised: SupervisedCall[Any], inner: Callable[[], Awaitable[R]], judge: Judge
+        self, supervised: SupervisedCall[Any], inner: Callable[[], Awaitable[R]], judge: Judge, rework: Rework
     ) -> R | ToolMessage:
-        """Run what belongs to a call, within its budget; its error becomes a message if the judge has a text for it."""
+        """Run what belongs to a call, within its budget.
+
+        Args:
+            supervised: the call.
+            inner: what belongs to it.
+            judge: has a text for the errors that become messages.
+            rework: what links make of such a message, which never passed them.
+        """
         self.live.add(supervised)
         try:
+            if supervised.policy.budget is None:
+                return await inner()
             return await supervised.within_budget(inner)
         except BaseException as exc:
             message = _message_at_end(supervised, exc, judge)
             if message is None:
                 raise
-            return message
+            return await rework(message)
         finally:
             self.live.discard(supervised)
 

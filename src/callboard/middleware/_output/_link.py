@@ -12,10 +12,10 @@ from langgraph.types import Command
 
 from callboard._call import note
 from callboard._types import _check_count
-from callboard.middleware._blocks import shown, texts_of, with_texts
-from callboard.middleware._cut import CountTokens, begin_after, end_before, measure_of
 from callboard.middleware._names import tool_names
-from callboard.middleware._outputs import Outputs, Runtime
+from callboard.middleware._output._blocks import shown, texts_of, with_texts
+from callboard.middleware._output._cut import CountTokens, begin_after, end_before, measure_of
+from callboard.middleware._output._outputs import Outputs, Runtime
 from callboard.tools._results import Output
 from callboard.tools._vocabulary import ToolCallRequest, ToolRuntime
 
@@ -88,12 +88,21 @@ class OutputBudget:
     ) -> Output:
         """Run the call and cut what it returns."""
         output = await call_next(request)
-        name, tool = request.tool_call["name"], request.tool
-        if isinstance(tool, _Reader) or name in self._exclude or (self._only is not None and name not in self._only):
+        if not self._applies_to(request):
             return output
         if isinstance(output, list):
             return [await self._item(item, request.runtime) for item in output]
         return await self._item(output, request.runtime)
+
+    async def aerror_message(self, message: ToolMessage, request: ToolCallRequest) -> ToolMessage:
+        """Cut the text of an error that became a message outside of all links."""
+        return await self._message(message, request.runtime) if self._applies_to(request) else message
+
+    def _applies_to(self, request: ToolCallRequest) -> bool:
+        name = request.tool_call["name"]
+        if isinstance(request.tool, _Reader) or name in self._exclude:
+            return False
+        return self._only is None or name in self._only
 
     async def _item(self, item: Item, runtime: Runtime) -> Item:
         if isinstance(item, ToolMessage):

@@ -5,26 +5,19 @@ import weakref
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
-from langchain_core.messages import ToolCall, ToolMessage
+from langchain_core.messages import ToolMessage
 from langchain_core.tools import BaseTool
 from pydantic import AliasChoices, BaseModel, ValidationError
 
-from callboard._call import current_call, note
-from callboard.exceptions import CallError
-from callboard.middleware._hosts import Url
-from callboard.middleware._paths import PathIn
-from callboard.middleware._text import RefusedError, Text, shortened, shown, strip_invisible
-from callboard.middleware._untrusted import Cleaning, Output, Results
-from callboard.middleware._walk import Due, Refused, Rule, Rules, Walk, dotted, parts_of
-from callboard.tools._errors import (
-    ErrorHandling,
-    ErrorPolicy,
-    error_message,
-    is_control_flow,
-    only_invalid_arguments,
-)
+from callboard._call import note
+from callboard.middleware._sanitize._hosts import Url
+from callboard.middleware._sanitize._paths import PathIn
+from callboard.middleware._sanitize._text import RefusedError, Text, shortened, shown, strip_invisible
+from callboard.middleware._sanitize._untrusted import Cleaning, Output, Results
+from callboard.middleware._sanitize._walk import Due, Refused, Rule, Rules, Walk, dotted, parts_of
+from callboard.tools._errors import error_message, is_control_flow
 from callboard.tools._inject import injected_args
 from callboard.tools._vocabulary import ToolCallRequest
 
@@ -50,8 +43,6 @@ class Sanitize:
         max_depth: how deep lists and mappings may be nested, 1 to 100.
         max_size: characters of all texts and keys of a call, and one for each value.
         results: what is done to results; `None` to leave them as they are.
-        handle_tool_errors: which errors of tools become messages here, cleaned as results are; as for `ToolNode`.
-            Errors that go on are judged by the node, outside of all links, and nobody cleans their texts.
 
     Raises:
         ValueError: for a number out of range.
@@ -67,7 +58,6 @@ class Sanitize:
         max_depth: int = 32,
         max_size: int = 250_000,
         results: Results | None = Results(),  # noqa: B008 (frozen)
-        handle_tool_errors: ErrorHandling = only_invalid_arguments,
     ) -> None:
         if not 1 <= max_depth <= _DEEPEST:
             raise ValueError(f"Sanitize(max_depth=...) must be 1 to {_DEEPEST}, got {max_depth!r}")
@@ -79,7 +69,6 @@ class Sanitize:
         self._max_depth = max_depth
         self._max_size = max_size
         self._results = results
-        self._errors = ErrorPolicy(handle_tool_errors)
         self._known: dict[int, _Known] = {}
 
     async def awrap_tool_call(
@@ -96,14 +85,14 @@ class Sanitize:
             note("sanitized", arguments=sorted(walk.cleaned))
         if walk.cleaned or walk.due:
             request = request.override(tool_call={**request.tool_call, "args": arguments})
-        try:
-            output = await call_next(request)
-        except Exception as error:
-            message = self._message_for(error, request.tool_call)
-            if message is None:
-                raise
-            output = message
+        output = await call_next(request)
         return output if self._results is None else self._cleaned(output, request, self._results)
+
+    async def aerror_message(self, message: ToolMessage, request: ToolCallRequest) -> ToolMessage:
+        """Clean the text of an error that a tool raised, which became a message outside of all links."""
+        if self._results is None or "ended" in message.additional_kwargs.get("callboard", {}):
+            return message  # the words are ours
+        return cast("ToolMessage", self._cleaned(message, request, self._results))
 
     def _walk(self, request: ToolCallRequest) -> tuple[Walk, dict[str, Any]]:
         known = self._about(request.tool_call["name"], request.tool)
@@ -115,16 +104,6 @@ class Sanitize:
             skip=known.injected,
         )
         return walk, walk.arguments(request.tool_call["args"])
-
-    def _message_for(self, error: Exception, call: ToolCall) -> ToolMessage | None:
-        """The message for an error that is handled here, or `None` if it goes on."""
-        content = None if isinstance(error, CallError) else self._errors.content(error)
-        if content is None:
-            return None
-        running = current_call.get()
-        if running is not None:
-            running.handled = error
-        return error_message(content, call, error)
 
     def _cleaned(self, output: Output, request: ToolCallRequest, rules: Results) -> Output:
         call = request.tool_call

@@ -13,7 +13,7 @@ from langgraph.store.base import BaseStore
 
 from callboard._call import note
 from callboard._time import remaining
-from callboard.middleware._stores import StoreDoor
+from callboard.middleware._output._stores import StoreDoor
 from callboard.tools._vocabulary import ToolRuntime
 
 Runtime = ToolRuntime[Any, Any]

@@ -9,7 +9,7 @@ import ipaddress
 import re
 from collections.abc import Iterator
 
-from callboard.middleware._detectors import Detector, Span
+from callboard.middleware._redact._detectors import Detector, Span
 
 _EMAIL = r"(?<!\w)\w[\w.+%-]{0,63}+@(?:[\w-]{1,63}\.){1,8}[^\W\d_]{2,24}(?!\w)"
 _FILES = frozenset(("png", "jpg", "jpeg", "gif", "svg", "webp"))

@@ -11,10 +11,10 @@ from langchain_core.messages import ToolCall, ToolMessage
 from langgraph.types import Command
 
 from callboard._call import current_call, note
-from callboard.middleware._detectors import Detector
-from callboard.middleware._redact_values import Walk
-from callboard.middleware._redaction import DEFAULT_DETECTORS, TOKEN, Redaction, detectors_of
-from callboard.middleware._vault import LONGEST, MemoryVault, Vault
+from callboard.middleware._redact._detectors import Detector
+from callboard.middleware._redact._redaction import DEFAULT_DETECTORS, TOKEN, Redaction, detectors_of
+from callboard.middleware._redact._values import Walk
+from callboard.middleware._redact._vault import LONGEST, MemoryVault, Vault
 from callboard.tools._results import Output
 from callboard.tools._vocabulary import ToolCallRequest
 
@@ -65,6 +65,11 @@ class Redact:
         self._reveal = _reveal_of(reveal)
         self._vault = MemoryVault() if vault is None else vault
         self._key = key or randomness.token_bytes(32)
+
+    @property
+    def reveals(self) -> bool:
+        """Whether some tools get the values back."""
+        return bool(self._reveal)
 
     def redact(self, text: str, *, thread_id: str = "") -> str:
         """A text with tokens for its secrets, for a log or a span; the values are not kept."""

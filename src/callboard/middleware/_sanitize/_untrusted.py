@@ -13,7 +13,7 @@ from langchain_core.messages import BaseMessage, ToolMessage
 from langchain_core.tools import BaseTool
 from langgraph.types import Command
 
-from callboard.middleware._text import shortened, strip_invisible
+from callboard.middleware._sanitize._text import shortened, strip_invisible
 
 Output = ToolMessage | Command[Any] | list[ToolMessage | Command[Any]]
 

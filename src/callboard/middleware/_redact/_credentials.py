@@ -13,7 +13,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Iterator
 
-from callboard.middleware._detectors import Detector, Span, spans_of
+from callboard.middleware._redact._detectors import Detector, Span, spans_of
 
 
 def _keys(*forms: tuple[str, str]) -> str:

@@ -15,8 +15,8 @@ from urllib.parse import quote
 import anyio
 import idna
 
-from callboard.middleware._addresses import is_public, is_public_address, literal
-from callboard.middleware._text import RefusedError
+from callboard.middleware._sanitize._addresses import is_public, is_public_address, literal
+from callboard.middleware._sanitize._text import RefusedError
 
 Resolver = Callable[[str, int], Awaitable[Collection[str]]]
 """From a host name and a port to addresses, as texts."""

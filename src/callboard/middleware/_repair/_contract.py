@@ -10,7 +10,7 @@ from pydantic.json_schema import GenerateJsonSchema
 from pydantic.v1 import BaseModel as BaseModelV1
 from pydantic.v1 import ValidationError as ValidationErrorV1
 
-from callboard.middleware._repair_schema import Path, Schema, Shape
+from callboard.middleware._repair._schema import Path, Schema, Shape
 from callboard.tools._errors import is_control_flow
 from callboard.tools._inject import injected_args
 

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from callboard.middleware._repair_contract import Args, Contract, is_small
-from callboard.middleware._repair_schema import Path, Schema
-from callboard.middleware._repair_slips import (
+from callboard.middleware._repair._contract import Args, Contract, is_small
+from callboard.middleware._repair._schema import Path, Schema
+from callboard.middleware._repair._slips import (
     Kind,
     absent,
     is_closed,

@@ -6,7 +6,7 @@ from contextlib import suppress
 from typing import Any
 
 from callboard.exceptions import CallboardError, CallsInterrupted
-from callboard.middleware._redact_values import Named, Text, Walk
+from callboard.middleware._redact._values import Named, Text, Walk
 
 _DEEPEST = 32
 """Causes of causes, and groups in groups, that are read; of what is behind them only the types are kept."""

@@ -8,9 +8,9 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
-from callboard.middleware._hosts import Url
-from callboard.middleware._paths import PathIn
-from callboard.middleware._text import RefusedError, Text, shown
+from callboard.middleware._sanitize._hosts import Url
+from callboard.middleware._sanitize._paths import PathIn
+from callboard.middleware._sanitize._text import RefusedError, Text, shown
 
 Rule = Text | Url | PathIn | Callable[[Any], object]
 """What an argument has to pass. A function takes the value and returns it, or another; ValueError refuses."""

@@ -7,7 +7,7 @@ from urllib.parse import unquote_to_bytes
 
 from anyio import to_thread
 
-from callboard.middleware._text import RefusedError, normalized, strip_invisible
+from callboard.middleware._sanitize._text import RefusedError, normalized, strip_invisible
 
 _DRIVE = re.compile(r"[A-Za-z]:")
 _LIKE_A_SLASH = re.compile("[\u2044\u2215\u2216\u29f5\u29f8\u2571\u2572]")

@@ -7,12 +7,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from callboard._call import note
-from callboard.middleware._detectors import KIND, Detector, Finding, findings, literals
-from callboard.middleware._detectors_credentials import CREDENTIALS, CREDENTIALS_ON_DEMAND
-from callboard.middleware._detectors_personal import PERSONAL, PERSONAL_ON_DEMAND
-from callboard.middleware._redact_errors import Clearing, RedactedError
-from callboard.middleware._redact_values import Walk
-from callboard.middleware._text import strip_invisible
+from callboard.middleware._redact._credentials import CREDENTIALS, CREDENTIALS_ON_DEMAND
+from callboard.middleware._redact._detectors import KIND, Detector, Finding, findings, literals
+from callboard.middleware._redact._errors import Clearing, RedactedError
+from callboard.middleware._redact._personal import PERSONAL, PERSONAL_ON_DEMAND
+from callboard.middleware._redact._values import Walk
+from callboard.middleware._sanitize._text import strip_invisible
 from callboard.tools._errors import is_control_flow
 
 DEFAULT_DETECTORS = tuple(detector.name for detector in (*CREDENTIALS, *PERSONAL))

@@ -8,9 +8,9 @@ from langchain_core.tools import BaseTool
 from langgraph.types import Command
 
 from callboard._call import note
-from callboard.middleware._repair_contract import Contract, contract_of
-from callboard.middleware._repair_search import Repair, Repaired, repair
-from callboard.middleware._repair_slips import Kind
+from callboard.middleware._repair._contract import Contract, contract_of
+from callboard.middleware._repair._search import Repair, Repaired, repair
+from callboard.middleware._repair._slips import Kind
 from callboard.tools._vocabulary import ToolCallRequest
 
 Output = ToolMessage | Command[Any] | list[ToolMessage | Command[Any]]

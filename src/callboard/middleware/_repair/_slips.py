@@ -7,8 +7,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, NoReturn
 
-from callboard.middleware._repair_contract import is_small
-from callboard.middleware._repair_schema import Schema, choices_of, is_type, types_of
+from callboard.middleware._repair._contract import is_small
+from callboard.middleware._repair._schema import Schema, choices_of, is_type, types_of
 
 Kind = Literal[
     "json", "number", "boolean", "null", "text", "list", "split", "item", "choice", "name", "unknown", "wrapper"

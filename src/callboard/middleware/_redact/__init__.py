@@ -1,0 +1,1 @@
+"""`Redact`: secrets and personal data, kept from everything outside."""
