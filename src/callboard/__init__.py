@@ -50,6 +50,7 @@ if TYPE_CHECKING:
     from callboard.exceptions import DuplicateCallIdWarning as DuplicateCallIdWarning
     from callboard.exceptions import IgnoredHooksWarning as IgnoredHooksWarning
     from callboard.exceptions import LinkOrderWarning as LinkOrderWarning
+    from callboard.exceptions import RunDeadlineExceededError as RunDeadlineExceededError
 
     # 3: LangChain tools
     from callboard.tools._human import ActionRequest as ActionRequest
@@ -89,6 +90,7 @@ _HOMES = {
         "DuplicateCallIdWarning",
         "IgnoredHooksWarning",
         "LinkOrderWarning",
+        "RunDeadlineExceededError",
     ),
     "_events": ("observe",),
     "_time": ("cleanup", "remaining"),

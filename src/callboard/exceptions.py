@@ -1,6 +1,7 @@
 """Everything callboard raises or warns of, one class for each thing a caller would catch.
 
     CallboardError
+    ├── RunDeadlineExceededError    the budget of an agent's run was spent          (a TimeoutError)
     └── CallError                   a call ended without a result of its own
         ├── CallTimeoutError        one attempt took longer than its timeout        (a TimeoutError)
         ├── DeadlineExceededError   the call's budget was spent, queue included     (a TimeoutError)
@@ -42,6 +43,7 @@ __all__ = [
     "DuplicateCallIdWarning",
     "IgnoredHooksWarning",
     "LinkOrderWarning",
+    "RunDeadlineExceededError",
 ]
 
 Ended = Literal["timeout", "deadline", "rejected", "unavailable", "cancelled"]
@@ -49,6 +51,17 @@ Ended = Literal["timeout", "deadline", "rejected", "unavailable", "cancelled"]
 
 class CallboardError(Exception):
     """Base of every error that callboard raises for a condition of the world."""
+
+
+class RunDeadlineExceededError(CallboardError, TimeoutError):
+    """The budget of an agent's run was spent (seconds); its thread is kept, and can go on."""
+
+    def __init__(self, budget: float) -> None:
+        self.budget = budget
+        super().__init__(f"The run was given up: its budget of {budget:g} s was spent.")
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return type(self), (self.budget,)
 
 
 class CallError(CallboardError):

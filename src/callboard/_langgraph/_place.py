@@ -1,7 +1,7 @@
 """What LangGraph would say of a node of our agent's: its config, its task id, its place in streams."""
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, cast
 
@@ -12,11 +12,14 @@ from langgraph._internal._constants import (
     CONFIG_KEY_CHECKPOINT_ID,
     CONFIG_KEY_CHECKPOINT_MAP,
     CONFIG_KEY_CHECKPOINT_NS,
+    CONFIG_KEY_CHECKPOINTER,
     CONFIG_KEY_READ,
     CONFIG_KEY_RESUME_MAP,
+    CONFIG_KEY_RESUMING,
     CONFIG_KEY_RUNTIME,
     CONFIG_KEY_SCRATCHPAD,
     CONFIG_KEY_SEND,
+    CONFIG_KEY_STREAM,
     CONFIG_KEY_TASK_ID,
     CONFIG_KEY_THREAD_ID,
     NS_SEP,
@@ -25,11 +28,12 @@ from langgraph._internal._constants import PULL as PULL
 from langgraph._internal._constants import PUSH as PUSH
 from langgraph._internal._runnable import coerce_to_runnable
 from langgraph._internal._typing import MISSING as MISSING
+from langgraph.errors import ParentCommand
 from langgraph.pregel._algo import _xxhash_str
 from langgraph.pregel._messages import StreamMessagesHandler as StreamMessagesHandler
 from langgraph.pregel._tools import StreamToolCallHandler as StreamToolCallHandler
 from langgraph.runtime import ExecutionInfo, Runtime
-from langgraph.types import StreamWriter
+from langgraph.types import Command, StreamWriter
 
 
 def graph_runnable(fn: Any, name: str) -> Runnable[Any, Any]:
@@ -56,7 +60,58 @@ class Place:
         return f"{self.graph_ns}{NS_SEP}{own}" if self.graph_ns else own
 
 
-def config_at(place: Place, config: RunnableConfig, *, runtime: Runtime[Any], channels: Any) -> RunnableConfig:
+@dataclass(frozen=True, slots=True)
+class Outer:
+    """The task of a graph that runs our agent as a part of it; LangGraph's, or a call of ours."""
+
+    conf: Mapping[str, Any]
+    namespace: str
+    """Of the agent within that graph."""
+
+    @property
+    def checkpointer(self) -> Any:
+        return self.conf.get(CONFIG_KEY_CHECKPOINTER)
+
+    @property
+    def is_resuming(self) -> bool:
+        """Whether the graph goes on from a stop, and the agent with it."""
+        return bool(self.conf.get(CONFIG_KEY_RESUMING))
+
+    @property
+    def stream(self) -> Any:
+        """Where chunks of inner graphs go, if they are wanted: has `modes`, and is called with chunks."""
+        return self.conf.get(CONFIG_KEY_STREAM)
+
+    def answers(self, pending: Sequence[str]) -> dict[str, Any]:
+        """The answers to our own questions, by id."""
+        given: Mapping[str, Any] = self.conf.get(CONFIG_KEY_RESUME_MAP) or {}
+        found = {name: given[name] for name in pending if name in given}
+        if found or given or len(pending) != 1:
+            return found
+        plain = self.conf[CONFIG_KEY_SCRATCHPAD].get_null_resume(True) if CONFIG_KEY_SCRATCHPAD in self.conf else None
+        return {} if plain is None else {pending[0]: plain}
+
+
+def checkpointer_in(config: RunnableConfig) -> Any:
+    """The checkpointer that the graph around us hands along when it asks for our state."""
+    return config.get(CONF, {}).get(CONFIG_KEY_CHECKPOINTER)
+
+
+def outer_of(config: RunnableConfig) -> Outer | None:
+    """What runs us as a part of itself; `None` at the root. To be asked once for a run: it counts."""
+    conf = config.get(CONF, {})
+    if CONFIG_KEY_TASK_ID not in conf:
+        return None
+    namespace = str(conf.get(CONFIG_KEY_CHECKPOINT_NS, ""))
+    scratchpad = conf.get(CONFIG_KEY_SCRATCHPAD)
+    # The second graph that one task runs has a namespace of its own.
+    number = 0 if scratchpad is None else scratchpad.subgraph_counter()
+    return Outer(conf, f"{namespace}{NS_SEP}{number}" if number else namespace)
+
+
+def config_at(
+    place: Place, config: RunnableConfig, *, runtime: Runtime[Any], channels: Any, checkpointer: Any, resuming: bool
+) -> RunnableConfig:
     """The config of what a node of ours runs: what LangGraph would hand to it, but for its scratchpad.
 
     Args:
@@ -64,6 +119,8 @@ def config_at(place: Place, config: RunnableConfig, *, runtime: Runtime[Any], ch
         config: the run's, with the callbacks of the node.
         runtime: the run's.
         channels: the state, for those who read it through the config.
+        checkpointer: for graphs that run inside.
+        resuming: whether they are to go on from where they stopped.
     """
     conf = config.get(CONF, {})
     info = ExecutionInfo(
@@ -88,6 +145,8 @@ def config_at(place: Place, config: RunnableConfig, *, runtime: Runtime[Any], ch
         CONFIG_KEY_CHECKPOINT_MAP: {**conf.get(CONFIG_KEY_CHECKPOINT_MAP, {}), place.graph_ns: place.checkpoint_id},
         CONFIG_KEY_CHECKPOINT_ID: None,
         CONFIG_KEY_CHECKPOINT_NS: place.namespace,
+        CONFIG_KEY_CHECKPOINTER: checkpointer,
+        CONFIG_KEY_RESUMING: resuming,
         CONFIG_KEY_RUNTIME: runtime.override(execution_info=info),
     }
     own = {key: value for key, value in config.items() if key not in ("run_id", "run_name")}
@@ -120,6 +179,13 @@ def task_id_of(checkpoint_id: str, graph_ns: str, step: int, node: str, *path: s
 
 def _id_bytes(checkpoint_id: str) -> bytes:
     return bytes.fromhex(checkpoint_id.replace("-", ""))
+
+
+def to_parent(command: "Command[Any]", outer: Outer | None) -> ParentCommand:
+    """What to raise for a command that is not for the agent, but for the graph around it."""
+    if outer is not None and command.graph == Command.PARENT:
+        command = replace(command, graph=outer.namespace)
+    return ParentCommand(command)
 
 
 def writer_of_run(put: Callable[[tuple[tuple[str, ...], str, Any]], None]) -> StreamWriter:

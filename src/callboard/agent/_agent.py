@@ -1,7 +1,8 @@
 """`Agent`: the public door to the loop of model and tools."""
 
 import copy
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any, Literal, TypeVar, cast
 
@@ -9,28 +10,23 @@ from langchain_core.runnables import RunnableConfig
 from langchain_core.runnables.config import merge_configs
 from langgraph.checkpoint.base import BaseCheckpointSaver
 from langgraph.graph import StateGraph
-from langgraph.runtime import Runtime
 from langgraph.store.base import BaseStore
 from langgraph.types import GraphOutput, StateSnapshot, StateUpdate
 
 from callboard._bridge import run_from_sync
-from callboard._langgraph import run_config, runtime_of
-from callboard._langgraph._place import writer_of_run
+from callboard._langgraph import run_config
+from callboard._langgraph._place import checkpointer_in, outer_of
 from callboard.agent._drawing import Drawn
-from callboard.agent._input import take_in
 from callboard.agent._journal import Durability, SavedThread
-from callboard.agent._run import INTERRUPT, Plan, Run, Stops
-from callboard.agent._saver import Saver
+from callboard.agent._run import INTERRUPT, Run, Stops
+from callboard.agent._runner import Request, Runner, opened, saver_for
 from callboard.agent._snapshots import history_of, snapshot_of, update
-from callboard.agent._stream import MODES, Chunk, Emit, Emitter, chunks_of, emit_nothing, handlers_for, printed, shaped
-from callboard.agent._thread import Thread
-from callboard.agent._trace import traced
+from callboard.agent._stream import MODES, chunks_of, shaped
 from callboard.tools._node import ToolNode
 
 T = TypeVar("T")
 StreamModes = str | Sequence[str]
 NodeNames = Sequence[str] | Literal["*"] | None
-Put = Callable[[Chunk], None]
 
 
 class Agent(Drawn):
@@ -42,25 +38,19 @@ class Agent(Drawn):
 
     def __init__(
         self,
-        plan: Plan,
+        runner: Runner,
         builder: "StateGraph[Any, Any, Any, Any]",
         *,
-        name: str,
-        checkpointer: "BaseCheckpointSaver[Any] | None",
-        store: BaseStore | None,
+        checkpointer: "BaseCheckpointSaver[Any] | bool | None",
         stops: Stops,
-        context_schema: type[Any] | None,
-        debug: bool,
+        budget: float | None,
     ) -> None:
-        self.name = name
-        self.builder = builder
+        super().__init__(builder, runner.name)
         self.checkpointer = checkpointer
-        self.store = store
         self.config: RunnableConfig | None = None
-        self._plan = plan
+        self._runner = runner
         self._stops = stops
-        self._context_schema = context_schema
-        self._debug = debug
+        self._budget = budget
 
     def __repr__(self) -> str:
         return f"Agent(name={self.name!r}, tools={self.tools!r})"
@@ -68,7 +58,12 @@ class Agent(Drawn):
     @property
     def tools(self) -> ToolNode:
         """The node that runs its calls."""
-        return self._plan.tools
+        return self._runner.plan.tools
+
+    @property
+    def store(self) -> BaseStore | None:
+        """What tools, hooks and prompts are given as the store."""
+        return self._runner.store
 
     def with_config(self, config: RunnableConfig | None = None, **kwargs: Any) -> "Agent":
         """The same agent, with a config that every run starts from."""
@@ -86,6 +81,8 @@ class Agent(Drawn):
         output_keys: str | Sequence[str] | None = None,
         interrupt_before: NodeNames = None,
         interrupt_after: NodeNames = None,
+        durability: Durability | None = None,
+        budget: float | None = None,
         version: Literal["v1", "v2"] = "v1",
         **kwargs: Any,
     ) -> Any:
@@ -101,6 +98,9 @@ class Agent(Drawn):
             output_keys: which keys of the state to return; all by default.
             interrupt_before: nodes before which to stop, instead of the agent's own.
             interrupt_after: nodes after which to stop, instead of the agent's own.
+            durability: when what happens is stored: before the run goes on ("sync"), meanwhile ("async", the
+                default), or when the run stops ("exit").
+            budget: seconds for the whole run, instead of the agent's own.
             version: "v2" for a `GraphOutput`.
             kwargs: accepted and ignored, as by every node of a graph.
 
@@ -110,17 +110,21 @@ class Agent(Drawn):
         Raises:
             GraphRecursionError: if the steps are used up.
             EmptyInputError: if the input has nothing for the state.
+            RunDeadlineExceededError: if the budget was spent; calls in flight have got their messages, and the
+                thread can go on.
+            UnknownInterruptError: if an answer fits no open question.
             BaseException: the error of a call that nobody handles.
         """
-        stops = self._stops_for(interrupt_before, interrupt_after)
         if stream_mode != "values":
             stream = self.astream(
                 input, config, context=context, stream_mode=stream_mode, output_keys=output_keys,
-                interrupt_before=interrupt_before, interrupt_after=interrupt_after, **kwargs,
+                interrupt_before=interrupt_before, interrupt_after=interrupt_after, durability=durability,
+                budget=budget, **kwargs,
             )  # fmt: skip
             return [chunk async for chunk in stream]
-        run = await self._run(input, config, None, context=context, stops=stops)
-        return _result(run, output_keys, version)
+        stops = self._stops_for(interrupt_before, interrupt_after)
+        request = self._request(input, config, context=context, stops=stops, durability=durability, budget=budget)
+        return _result(await self._runner.run(self.checkpointer, request, None), output_keys, version)
 
     async def astream(  # type: ignore[override]  # pyright: ignore[reportIncompatibleMethodOverride]
         self,
@@ -132,6 +136,8 @@ class Agent(Drawn):
         output_keys: str | Sequence[str] | None = None,
         interrupt_before: NodeNames = None,
         interrupt_after: NodeNames = None,
+        durability: Durability | None = None,
+        budget: float | None = None,
         subgraphs: bool = False,
         **kwargs: Any,
     ) -> AsyncIterator[Any]:
@@ -147,6 +153,8 @@ class Agent(Drawn):
             output_keys: accepted for LangGraph's sake.
             interrupt_before: see `ainvoke`.
             interrupt_after: see `ainvoke`.
+            durability: see `ainvoke`.
+            budget: see `ainvoke`.
             subgraphs: hand out chunks of graphs that tools run too; every chunk then has its namespace.
             kwargs: accepted and ignored.
 
@@ -154,11 +162,12 @@ class Agent(Drawn):
             ValueError: for a mode that there is not.
             BaseException: see `ainvoke`.
         """
-        modes = "updates" if stream_mode is None else stream_mode
-        wanted = _checked_modes(modes)
         stops = self._stops_for(interrupt_before, interrupt_after)
-        run = partial(self._run, input, config, context=context, stops=stops, modes=wanted, subgraphs=subgraphs)
-        async for chunk in chunks_of(run):
+        request = self._request(input, config, context=context, stops=stops, durability=durability, budget=budget)
+        modes = stream_mode or ("updates" if outer_of(request.config) is None else "values")
+        wanted = _checked_modes(modes)
+        request = replace(request, modes=wanted, subgraphs=subgraphs)
+        async for chunk in chunks_of(partial(self._runner.run, self.checkpointer, request)):
             if chunk[1] in wanted:
                 yield shaped(chunk, modes, subgraphs=subgraphs)
 
@@ -227,7 +236,7 @@ class Agent(Drawn):
             InvalidUpdateError: if there is no such node, or `values` are no update.
             ValueError: see `aget_state`.
         """
-        return await update(await self._saved(config), self._plan.flow, values, as_node)
+        return await update(await self._saved(config), self._runner.plan.flow, values, as_node)
 
     async def abulk_update_state(
         self, config: RunnableConfig, updates: Sequence[Sequence[StateUpdate]]
@@ -267,74 +276,32 @@ class Agent(Drawn):
 
     @property
     def _by_call(self) -> bool:
-        return self._plan.version == "v2"
+        return self._runner.plan.version == "v2"
 
     async def _saved(self, config: RunnableConfig) -> SavedThread:
-        if self.checkpointer is None:
+        config = run_config(merge_configs(self.config, config))
+        if (saver := saver_for(checkpointer_in(config) or self.checkpointer, config, None)) is None:
             raise ValueError("No checkpointer set")
-        return cast("SavedThread", await self._open(run_config(merge_configs(self.config, config))))
+        return cast("SavedThread", await opened(self._runner.plan, saver, config, None, "async"))
 
-    async def _run(
+    def _request(
         self,
         input: Any,
         config: RunnableConfig | None,
-        put: Put | None,
         *,
         context: Any,
         stops: Stops,
-        modes: frozenset[str] = frozenset(),
-        subgraphs: bool = False,
-    ) -> Run:
-        config = run_config(merge_configs(self.config, config))
-        if config["recursion_limit"] < 1:
-            raise ValueError("recursion_limit must be at least 1")
-        thread = await self._open(config)
-        answers, resumed = await take_in(input, thread, self._plan.flow)
-        emit: Emit = emit_nothing if put is None else Emitter(modes, (), put, lambda: thread.step + 1)
-        if self._debug:
-            emit = printed(emit)
-        runtime = self._runtime(config, context, put if "custom" in modes else None)
-        handlers = [] if put is None else handlers_for(modes, put, subgraphs=subgraphs)
-
-        async def go(config: RunnableConfig) -> dict[str, Any]:
-            run = Run(self._plan, thread, config, runtime, emit, answers=answers, stops=stops, resumed=resumed)
-            runs.append(run)
-            try:
-                await run.go()
-            finally:
-                await thread.stop()
-            return run.values()
-
-        runs: list[Run] = []
-        await traced(go, input, config, self.get_name(), handlers)
-        return runs[0]
-
-    async def _open(self, config: RunnableConfig, durability: Durability = "async") -> Thread:
-        """The thread that a config names, or one in memory.
-
-        Raises:
-            ValueError: if there is a checkpointer and no thread is named.
-        """
-        if self.checkpointer is None:
-            return Thread(self._plan.schema)
-        conf = config["configurable"]
-        if "thread_id" not in conf:
-            raise ValueError(
-                "Checkpointer requires one or more of the following 'configurable' keys: thread_id, checkpoint_ns, "
-                "checkpoint_id; name the conversation: config={'configurable': {'thread_id': '1'}}"
-            )
-        saver = Saver(self.checkpointer, str(conf["thread_id"]), conf.get("checkpoint_ns", ""))
-        thread = SavedThread(self._plan.schema, saver, durability)
-        await thread.open(conf.get("checkpoint_id"))
-        return thread
-
-    def _runtime(self, config: RunnableConfig, context: Any, put: Put | None) -> Runtime[Any]:
-        """The run's runtime; what the graph around us has and we do not, it keeps."""
-        around = runtime_of(config)
-        given: dict[str, Any] = {"context": _as_context(self._context_schema, context), "store": self.store}
-        if put is not None:
-            given["stream_writer"] = writer_of_run(put)
-        return around.merge(Runtime(**given))
+        durability: Durability | None,
+        budget: float | None,
+    ) -> Request:
+        return Request(
+            input=input,
+            config=run_config(merge_configs(self.config, config)),
+            context=context,
+            stops=stops,
+            durability=durability or "async",
+            budget=self._budget if budget is None else budget,
+        )
 
     def _stops_for(self, before: NodeNames, after: NodeNames) -> Stops:
         return Stops(before=before or self._stops.before, after=after or self._stops.after)
@@ -374,10 +341,3 @@ def _checked_modes(modes: StreamModes) -> frozenset[str]:
     if unknown := wanted - MODES:
         raise ValueError(f"There is no stream mode {', '.join(map(repr, sorted(unknown)))}, only {sorted(MODES)}")
     return wanted
-
-
-def _as_context(schema: type[Any] | None, context: Any) -> Any:
-    """A context of the agent's schema; a dict becomes one where the schema is no TypedDict."""
-    if schema is None or not isinstance(context, dict) or issubclass(schema, dict):
-        return context
-    return schema(**context)

@@ -7,6 +7,7 @@ from langchain_core.messages import AnyMessage
 from langchain_core.runnables import Runnable, RunnableConfig, RunnablePassthrough
 from langchain_core.runnables.graph import Graph
 from langgraph.graph import StateGraph
+from langgraph.pregel.protocol import PregelProtocol
 from pydantic import BaseModel, create_model
 
 from callboard.agent._flow import AFTER, AGENT, BEFORE, END, RESPONSE, TOOLS, Flow
@@ -17,7 +18,7 @@ _DRAWN_ONLY: Runnable[Any, Any] = RunnablePassthrough()
 """Stands for a node that `_run` runs."""
 
 
-class Drawn(Runnable[Any, Any]):
+class Drawn(PregelProtocol[Any, Any, Any, Any]):
     """What can be asked of an agent without running it.
 
     Args:

@@ -49,9 +49,8 @@ class SavedThread(Thread):
     """
 
     def __init__(self, schema: Schema, saver: Saver, durability: Durability) -> None:
-        super().__init__(schema)
+        super().__init__(schema, namespace=saver.namespace)
         self.saver = saver
-        self.namespace = saver.namespace
         self._durability = durability
         self._base: Base | None = None
         self._commits = 0
@@ -212,7 +211,9 @@ class SavedThread(Thread):
             version = {MESSAGES: thin.checkpoint["channel_versions"][MESSAGES]}
             await self.saver.put(thin.checkpoint, cast("Any", thin.metadata), thin.parent_id, version)
 
-    def _made(self, before: Base | None, values: Mapping[str, Any], checkpoint_id: str, source: Source) -> Base:
+    def _made(
+        self, before: Base | None, values: Mapping[str, Any], checkpoint_id: str, source: Source, *, step: int
+    ) -> Base:
         old: Mapping[str, Any] = {} if before is None else before.checkpoint["channel_versions"]
         version = self.saver.next_version(max(old.values()) if old else None)
         checkpoint = Checkpoint(
@@ -224,5 +225,5 @@ class SavedThread(Thread):
             versions_seen={} if before is None else before.checkpoint["versions_seen"],
             updated_channels=None,
         )
-        metadata = metadata_of(source, self.step, self.parent_id)
+        metadata = metadata_of(source, step, self.parent_id)
         return Base(checkpoint, cast("Any", metadata), None if before is None else before.id)

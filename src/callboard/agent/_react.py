@@ -9,12 +9,14 @@ from langchain_core.tools import BaseTool
 from langgraph.store.base import BaseStore
 from langgraph.warnings import LangGraphDeprecatedSinceV10
 
+from callboard._types import check_seconds
 from callboard.agent._agent import Agent as Agent
 from callboard.agent._channels import Schema
 from callboard.agent._drawing import drawing
 from callboard.agent._flow import AFTER, BEFORE, Flow
 from callboard.agent._model import Asks, ChosenModel, FixedModel, ModelChoice, Prompt
 from callboard.agent._run import Plan, Stops
+from callboard.agent._runner import Runner
 from callboard.agent._state import AgentState, AgentStateWithStructuredResponse
 from callboard.tools._node import ToolNode
 
@@ -36,6 +38,7 @@ def create_react_agent(
     debug: bool = False,
     version: Literal["v1", "v2"] = "v2",
     name: str | None = None,
+    budget: float | None = None,
     middleware: Sequence[object] = (),
     **deprecated_kwargs: Any,
 ) -> Agent:
@@ -64,6 +67,7 @@ def create_react_agent(
         version: "v1" shows a batch of calls as one task, "v2" each call as its own; every call is
             supervised on its own either way.
         name: of the agent, also on its messages.
+        budget: seconds for each run; `None` for no end.
         middleware: links around each tool call, the first outermost; see `ToolNode`.
         deprecated_kwargs: `config_schema`, the older name of `context_schema`.
 
@@ -84,6 +88,7 @@ def create_react_agent(
         raise TypeError(f"create_react_agent() got unexpected keyword arguments: {deprecated_kwargs}")
     if version not in ("v1", "v2"):
         raise ValueError(f"Invalid version {version}. Supported versions are 'v1' and 'v2'.")
+    check_seconds("create_react_agent(budget=...)", budget, zero=False)
     schema = _checked_schema(state_schema, with_response=response_format is not None)
     node, provider_tools = _tool_node(tools, middleware)
     flow = Flow(
@@ -107,16 +112,8 @@ def create_react_agent(
         version=version,
     )
     stops = Stops(before=interrupt_before or (), after=interrupt_after or ())
-    return Agent(
-        plan,
-        builder,
-        name=name or "LangGraph",
-        checkpointer=checkpointer,
-        store=store,
-        stops=stops,
-        context_schema=context_schema,
-        debug=debug,
-    )
+    runner = Runner(plan=plan, name=name or "LangGraph", store=store, context_schema=context_schema, debug=debug)
+    return Agent(runner, builder, checkpointer=checkpointer, stops=stops, budget=budget)
 
 
 def _checked_schema(schema: type[Any] | None, *, with_response: bool) -> type[Any]:

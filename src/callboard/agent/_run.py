@@ -8,12 +8,12 @@ from typing import Any, Literal, NoReturn, cast
 from langchain_core.messages import AIMessage, BaseMessage, ToolCall
 from langchain_core.runnables import Runnable, RunnableConfig
 from langchain_core.runnables.config import var_child_runnable_config
-from langgraph.errors import ErrorCode, GraphInterrupt, GraphRecursionError, ParentCommand, create_error_message
+from langgraph.errors import ErrorCode, GraphInterrupt, GraphRecursionError, create_error_message
 from langgraph.runtime import Runtime
 from langgraph.types import Command, Interrupt, Send
 
 from callboard._bridge import run_on_asyncio
-from callboard._langgraph._place import PULL, PUSH, Place, config_at, task_id_of
+from callboard._langgraph._place import PULL, PUSH, Outer, Place, config_at, task_id_of, to_parent
 from callboard.agent._channels import Clock, Schema, goto_of
 from callboard.agent._flow import AGENT, END, RESPONSE, TOOLS, Flow
 from callboard.agent._history import repaired
@@ -24,6 +24,7 @@ from callboard.agent._thread import Record, Thread, as_update
 from callboard.agent._trace import traced
 from callboard.exceptions import CallsInterrupted
 from callboard.tools._batch import ToolBatch, keys_of
+from callboard.tools._errors import error_message
 from callboard.tools._input import parse_input
 from callboard.tools._ledger import FORMAT, Ledger
 from callboard.tools._node import ToolNode
@@ -77,7 +78,8 @@ class Run:
         answers: to open questions, by interrupt id.
         stops: nodes at which to stop.
         resumed: whether the run goes on from a stop, which it must not meet again at once.
-        graph_ns: the agent's namespace; empty at the root.
+        outer: the graph around the agent.
+        checkpointer: for graphs that run inside.
     """
 
     def __init__(
@@ -91,17 +93,20 @@ class Run:
         answers: Mapping[str, Any],
         stops: Stops,
         resumed: bool,
-        graph_ns: str = "",
+        outer: Outer | None,
+        checkpointer: Any,
     ) -> None:
         self._plan = plan
-        self._thread = thread
-        self._config = config
+        self.thread = thread
+        self.config = config
         self._runtime = runtime
         self._emit = emit
         self._answers = answers
         self._stops = stops
         self._resumed = resumed
-        self._graph_ns = graph_ns
+        self.outer = outer
+        self._checkpointer = checkpointer
+        self._goes_on = resumed
         self._stop = thread.step + config["recursion_limit"] + (2 if resumed else 0)
         self.interrupts: list[Interrupt] = []
         """What the run stopped for."""
@@ -113,7 +118,7 @@ class Run:
             GraphRecursionError: if the steps are used up.
             BaseException: the error of a task that nobody handles.
         """
-        thread = self._thread
+        thread = self.thread
         self._emit_values()
         while thread.next:
             self._check_steps()
@@ -131,8 +136,8 @@ class Run:
         return None
 
     def _check_steps(self) -> None:
-        if self._thread.step + 1 > self._stop:
-            _raise_exhausted(self._config["recursion_limit"])
+        if self.thread.step + 1 > self._stop:
+            _raise_exhausted(self.config["recursion_limit"])
 
     def _stopped(self, interrupts: Sequence[Interrupt]) -> None:
         self.interrupts.extend(interrupts)
@@ -141,11 +146,15 @@ class Run:
             self._emit("values", lambda: {**self.values(), INTERRUPT: tuple(interrupts)})
 
     async def _step(self, nodes: Sequence[str]) -> None:
-        thread = self._thread
+        thread = self.thread
         await thread.prepare()
         order: list[str] = []
         for node in nodes:
             order += await self._tasks(node)
+        await self._end_step(nodes, order)
+
+    async def _end_step(self, nodes: Sequence[str], order: Sequence[str]) -> None:
+        thread = self.thread
         gotos = [target for task in order for target in goto_of(thread.records[task]["output"])]
         written = thread.apply_outputs(order)
         messages = self._messages()
@@ -158,7 +167,7 @@ class Run:
         """Run a node of this step; returns the names of its tasks, in the order in which their outputs count."""
         if node == TOOLS:
             return await _Tools(self, node).run()
-        if "output" not in self._thread.records.get(node, {}):
+        if "output" not in self.thread.records.get(node, {}):
             await self._plain(node)
         return [node]
 
@@ -168,9 +177,9 @@ class Run:
             await self._repair()
         place = self.place(node, PULL, f"branch:to:{node}")
         given = self.given(node)
-        record = self._thread.records.get(node)
+        record = self.thread.records.get(node)
         stored = {"format": FORMAT, "keys": [node], "calls": {node: record}} if record else None
-        config = config_at(place, self._config, runtime=self._runtime, channels=self._thread.state.channels)
+        config = self.config_at(place)
         ledger = Ledger(config, node, [node], stored, self.answers_for([node]) or None)
         if ledger.waits(node):
             raise CallsInterrupted(ledger.pending, ledger.dump())
@@ -180,12 +189,12 @@ class Run:
             output = await traced(partial(self._body(node), given), given, config, node)
         except GraphInterrupt as interrupt:
             ledger.asked(node, interrupt)
-            await self._thread.asked(ledger.records)
+            await self.thread.asked(ledger.records)
             raise CallsInterrupted(ledger.pending, ledger.dump()) from None
         except Exception as error:
-            await self._thread.failed(node, error)
+            await self.thread.failed(node, error)
             raise
-        await self._thread.finished(node, output)
+        await self.thread.finished(node, output)
         self.emit_update(node, [output], place)
 
     def _body(self, node: str) -> Callable[[Any, RunnableConfig], Any]:
@@ -211,7 +220,7 @@ class Run:
         """The state, with the messages that the hook before the model wants it to see."""
         if not self._plan.flow.before:
             return state
-        messages = self._thread.state.get("llm_input_messages") or self._messages()
+        messages = self.thread.state.get("llm_input_messages") or self._messages()
         if isinstance(state, dict):
             return {**state, "messages": repaired(messages)}
         state.messages = repaired(messages)
@@ -222,7 +231,7 @@ class Run:
         return {"structured_response": await self._plan.model.respond(state, config, self._plan.response_format)}
 
     def _lacks_steps(self, reply: AIMessage) -> bool:
-        remaining = self._stop - (self._thread.step + 1)
+        remaining = self._stop - (self.thread.step + 1)
         all_direct = all(call["name"] in self._plan.flow.direct for call in reply.tool_calls)
         return (remaining < 1 and all_direct) or (remaining < 2 and bool(reply.tool_calls))
 
@@ -231,38 +240,62 @@ class Run:
         messages = self._messages()
         whole = repaired(messages)
         if len(whole) != len(messages):
-            await self._thread.amend([self._thread.state.replacing("messages", whole)], None, "repair")
+            await self.thread.amend([self.thread.state.replacing("messages", whole)], None, "repair")
 
     def _messages(self) -> list[BaseMessage]:
-        return self._thread.state.get("messages") or []
+        return self.thread.state.get("messages") or []
 
     def values(self) -> dict[str, Any]:
         """The state, as the run's result has it: with what finished beside those that wait."""
-        state = self._thread.state
-        if self._thread.records and self._plan.version == "v2":
-            state = state.with_writes(finished_writes(self._thread))
+        state = self.thread.state
+        if self.thread.records and self._plan.version == "v2":
+            state = state.with_writes(finished_writes(self.thread))
         return state.read(self._plan.schema.output)
 
     def given(self, node: str) -> Any:
-        return self._plan.schema.given_to(node, self._thread.state, Clock(self._thread.step + 1, self._stop))
+        return self._plan.schema.given_to(node, self.thread.state, Clock(self.thread.step + 1, self._stop))
 
     def answers_for(self, tasks: Sequence[str]) -> dict[str, Any]:
         """The answers to the open questions of some tasks."""
-        asked = [question.id for task in tasks for question in self._thread.records.get(task, {}).get("pending", ())]
+        asked = [question.id for task in tasks for question in self.thread.records.get(task, {}).get("pending", ())]
         return {name: self._answers[name] for name in asked if name in self._answers}
 
     def place(self, node: str, kind: str, *rest: str) -> Place:
-        thread, step = self._thread, self._thread.step + 1
+        thread, step = self.thread, self.thread.step + 1
         path: tuple[object, ...] = (PULL, node) if kind == PULL else (PUSH, int(rest[0]), False)
         return Place(
             node=node,
             step=step,
-            task_id=task_id_of(thread.checkpoint_id, self._graph_ns, step, node, kind, *rest),
-            graph_ns=self._graph_ns,
+            task_id=task_id_of(thread.checkpoint_id, self.thread.namespace, step, node, kind, *rest),
+            graph_ns=self.thread.namespace,
             checkpoint_id=thread.checkpoint_id,
             path=path,
             triggers=rest if kind == PULL else (PUSH,),
         )
+
+    def config_at(self, place: Place) -> RunnableConfig:
+        """The config of what runs at a place."""
+        return config_at(
+            place,
+            self.config,
+            runtime=self._runtime,
+            channels=self.thread.state.channels,
+            checkpointer=self._checkpointer,
+            resuming=self._goes_on,
+        )
+
+    async def give_up(self, reason: str) -> None:
+        """End the step that was cancelled: each call that has no result gets a message that says why."""
+        thread = self.thread
+        if TOOLS not in thread.next:
+            return
+        state = self.given(TOOLS)
+        for call, key in zip(calls := parse_input(state, "messages").calls, keys_of(calls), strict=True):
+            if "output" not in thread.records.get(key, {}):
+                message = error_message(f"Error: {reason}", call)
+                message.additional_kwargs = {"callboard": {"ended": "deadline"}}
+                await thread.finished(key, message)
+        await self._end_step([TOOLS], keys_of(calls))
 
     def _emit_values(self) -> None:
         self._emit("values", self.values)
@@ -286,11 +319,11 @@ class _Tools:
         self._place = run.place(node, PULL, f"branch:to:{node}")
 
     async def run(self) -> list[str]:
-        run, thread, tools = self._run, self._run._thread, self._run._plan.tools
+        run, thread, tools = self._run, self._run.thread, self._run._plan.tools
         state = run.given(TOOLS)
         requested = parse_input(state, tools._setup.messages_key)
         keys = keys_of(requested.calls)
-        config = config_at(self._place, run._config, runtime=run._runtime, channels=thread.state.channels)
+        config = run.config_at(self._place)
         records = {key: thread.records[key] for key in keys if key in thread.records}
         stored = {"format": FORMAT, "keys": keys, "calls": records} if records else None
         body = partial(self._batch, requested, stored, run.answers_for(keys) or None)
@@ -305,19 +338,19 @@ class _Tools:
             combined = await batch.run()
         except CallsInterrupted as waiting:
             calls = cast("Mapping[str, Record]", waiting.ledger["calls"])
-            await run._thread.asked({key: record for key, record in calls.items() if "output" not in record})
+            await run.thread.asked({key: record for key, record in calls.items() if "output" not in record})
             raise
         outputs = combined if isinstance(combined, list) else [combined]
         for output in outputs:
             if isinstance(output, Command) and output.graph is not None:
-                raise ParentCommand(output)
+                raise to_parent(output, run.outer)
         if run._plan.version == "v1":
             run.emit_update(TOOLS, outputs, self._place)
         return combined
 
     async def _finished(self, key: str, call: ToolCall, output: Any) -> None:
         run = self._run
-        await run._thread.finished(key, output)
+        await run.thread.finished(key, output)
         if run._plan.version == "v2":
             run.emit_update(TOOLS, [as_update(output, run._plan.tools._setup.messages_key)], self._place)
 

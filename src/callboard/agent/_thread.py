@@ -38,10 +38,11 @@ class Thread:
 
     Args:
         schema: of its state.
+        namespace: of the agent within the graphs around it.
         messages_key: where the state has the conversation.
     """
 
-    def __init__(self, schema: Schema, messages_key: str = "messages") -> None:
+    def __init__(self, schema: Schema, *, namespace: str = "", messages_key: str = "messages") -> None:
         self.schema = schema
         self.state = State(schema, {})
         self.step = -1
@@ -55,8 +56,7 @@ class Thread:
         self.checkpoint_id = new_id(self.step)
         self.parent_id: str | None = None
         self.ts = now()
-        self.namespace = ""
-        """Of the agent within the graphs around it."""
+        self.namespace = namespace
         self._messages_key = messages_key
         self._has_ids = schema.adds_messages(messages_key)
 

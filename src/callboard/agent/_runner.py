@@ -1,0 +1,185 @@
+"""From what a user asks of an agent to a run: which thread, which answers, who listens, within which time."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from langchain_core.runnables import RunnableConfig
+from langgraph.errors import GraphInterrupt
+from langgraph.runtime import Runtime
+from langgraph.store.base import BaseStore
+
+from callboard._current_loop import current_loop
+from callboard._langgraph import runtime_of
+from callboard._langgraph._place import Outer, outer_of, writer_of_run
+from callboard._time import DEFAULT_GRACE, Timed, current_timed
+from callboard.agent._input import take_in
+from callboard.agent._journal import Durability, SavedThread
+from callboard.agent._run import Plan, Run, Stops
+from callboard.agent._saver import Saver
+from callboard.agent._stream import Chunk, Emit, Emitter, emit_nothing, handlers_for, printed
+from callboard.agent._thread import Thread
+from callboard.agent._trace import traced
+from callboard.exceptions import RunDeadlineExceededError
+
+Put = Callable[[Chunk], None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """What is asked of one run."""
+
+    input: Any
+    config: RunnableConfig
+    """Complete."""
+    context: Any
+    stops: Stops
+    durability: Durability
+    budget: float | None
+    """Seconds for the whole run."""
+    modes: frozenset[str] = frozenset()
+    subgraphs: bool = False
+    """Whether chunks of graphs inside are wanted too."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Runner:
+    """What every run of an agent has in common."""
+
+    plan: Plan
+    name: str
+    store: BaseStore | None
+    context_schema: type[Any] | None
+    debug: bool
+
+    async def run(self, checkpointer: Any, request: Request, put: Put | None) -> Run:
+        """Run until the model has an answer, or somebody has to be asked.
+
+        Args:
+            checkpointer: keeps the thread, unless a graph around us has one.
+            request: what is asked for.
+            put: takes the chunks of a stream.
+
+        Raises:
+            GraphInterrupt: within another graph, for what the agent stopped for.
+            RunDeadlineExceededError: if the budget was spent; the state is kept.
+            BaseException: see `Run.go`.
+        """
+        config = request.config
+        if config["recursion_limit"] < 1:
+            raise ValueError("recursion_limit must be at least 1")
+        outer = outer_of(config)
+        saver = saver_for(checkpointer, config, outer)
+        thread = await opened(self.plan, saver, config, outer, request.durability)
+        answers, resumed = await self._taken_in(request.input, thread, outer)
+        emit = self._emit(request, put, outer, thread)
+        runtime = self._runtime(request, put)
+        run = Run(
+            self.plan,
+            thread,
+            config,
+            runtime,
+            emit,
+            answers=answers,
+            stops=request.stops,
+            resumed=resumed,
+            outer=outer,
+            checkpointer=saver,
+        )
+        handlers = [] if put is None else handlers_for(request.modes, put, subgraphs=request.subgraphs)
+        await traced(partial(self._go, run, request.budget), request.input, config, self.name, handlers)
+        if outer is not None and run.interrupts:
+            raise GraphInterrupt(tuple(run.interrupts))
+        return run
+
+    async def _taken_in(self, given: Any, thread: Thread, outer: Outer | None) -> tuple[Any, bool]:
+        if outer is not None and outer.is_resuming and thread.exists and thread.next:
+            # The graph around us hands its input in again; we are past that.
+            return outer.answers([question.id for question in thread.questions]), True
+        return await take_in(given, thread, self.plan.flow)
+
+    def _emit(self, request: Request, put: Put | None, outer: Outer | None, thread: Thread) -> Emit:
+        emit: Emit = emit_nothing
+        if put is not None:
+            emit = Emitter(request.modes, (), put, lambda: thread.step + 1)
+        elif outer is not None and outer.stream is not None:
+            namespace = tuple(outer.namespace.split("|"))
+            emit = Emitter(outer.stream.modes, namespace, outer.stream, lambda: thread.step + 1)
+        return printed(emit) if self.debug else emit
+
+    def _runtime(self, request: Request, put: Put | None) -> Runtime[Any]:
+        """The run's runtime; what the graph around us has and we do not, it keeps."""
+        given: dict[str, Any] = {"context": _as_context(self.context_schema, request.context), "store": self.store}
+        if put is not None and "custom" in request.modes:
+            given["stream_writer"] = writer_of_run(put)
+        return runtime_of(request.config).merge(Runtime(**given))
+
+    async def _go(self, run: Run, budget: float | None, config: RunnableConfig) -> dict[str, Any]:
+        run.config = config
+        try:
+            await (run.go() if budget is None else _within(budget, run))
+        finally:
+            await run.thread.stop()
+        return run.values()
+
+
+async def _within(budget: float, run: Run) -> None:
+    """Run until the budget is spent; then every call in flight gets its message, and the thread can go on.
+
+    Raises:
+        RunDeadlineExceededError: if it was.
+    """
+    loop = current_loop()
+    deadline = loop.now() + budget
+    around = current_timed.get()
+    until = deadline if around is None else min(deadline, around.until)
+    token = current_timed.set(Timed(loop, until, DEFAULT_GRACE))
+    scope = loop.scope(deadline, DEFAULT_GRACE)
+    try:
+        with scope:
+            await run.go()
+            return
+    finally:
+        current_timed.reset(token)
+    error = RunDeadlineExceededError(budget)
+    await run.give_up(str(error))
+    raise error
+
+
+def saver_for(checkpointer: Any, config: RunnableConfig, outer: Outer | None) -> Any:
+    """The checkpointer of a run: that of the graph around us, if there is one, or our own.
+
+    Raises:
+        ValueError: if no thread is named.
+    """
+    if checkpointer is False:
+        return None
+    found = checkpointer if outer is None else outer.checkpointer
+    if found is None or found is True:
+        return None
+    if "thread_id" not in config["configurable"]:
+        raise ValueError(
+            "Checkpointer requires one or more of the following 'configurable' keys: thread_id, checkpoint_ns, "
+            "checkpoint_id; name the conversation: config={'configurable': {'thread_id': '1'}}"
+        )
+    return found
+
+
+async def opened(plan: Plan, saver: Any, config: RunnableConfig, outer: Outer | None, durability: Durability) -> Thread:
+    """The thread that a config names, or one in memory."""
+    namespace = "" if outer is None else outer.namespace
+    if saver is None:
+        return Thread(plan.schema, namespace=namespace)
+    conf = config["configurable"]
+    kept = Saver(saver, str(conf["thread_id"]), namespace or conf.get("checkpoint_ns", ""))
+    thread = SavedThread(plan.schema, kept, durability)
+    await thread.open(conf.get("checkpoint_id"))
+    return thread
+
+
+def _as_context(schema: type[Any] | None, context: Any) -> Any:
+    """A context of the agent's schema; a dict becomes one where the schema is no TypedDict."""
+    if schema is None or not isinstance(context, dict) or issubclass(schema, dict):
+        return context
+    return schema(**context)
