@@ -11,7 +11,7 @@ from typing import Any, Literal, cast
 
 from anyio import Event
 from langchain_core.runnables import RunnableConfig
-from langgraph.checkpoint.base import Checkpoint, CheckpointTuple
+from langgraph.checkpoint.base import Checkpoint, CheckpointMetadata, CheckpointTuple
 
 from callboard.agent._channels import Schema, State
 from callboard.agent._checkpoint import (
@@ -53,6 +53,8 @@ class SavedThread(Thread):
         self.saver = saver
         self._durability = durability
         self._base: Base | None = None
+        self._first_id = self.checkpoint_id
+        """Older than that of any entry."""
         self._commits = 0
         self._entries: list[Entry] = []
         self._flushing: Event | None = None
@@ -171,7 +173,7 @@ class SavedThread(Thread):
 
     async def _commit(self) -> None:
         if self._base is None:
-            await self._rebase("input", empty=True)
+            await self._begin()
         assert self._base is not None
         entries, self._entries = self._entries, []
         self._commits += 1
@@ -190,29 +192,30 @@ class SavedThread(Thread):
         elif self._base is None or self._base.id != self.checkpoint_id:
             await self._rebase(self.source)
 
-    async def _rebase(self, source: Source, *, empty: bool = False) -> None:
+    async def _begin(self) -> None:
+        """Write the checkpoint before the first entry: there was nothing, whatever has been taken in since."""
+        base = self._made(None, {}, self._first_id, metadata_of("input", -1, None))
+        await self.saver.put(base.checkpoint, cast("Any", base.metadata), None, {})
+        self._base = base
+
+    async def _rebase(self, source: Source) -> None:
         """Write a checkpoint, and what follows on it; the one before becomes thin."""
         before = self._base
-        values = {} if empty else {**self.state.snapshot(), **{BRANCH + node: None for node in self.next}}
-        base = self._made(
-            before, values, new_id(self.step) if empty or source == "fork" else self.checkpoint_id, source
-        )
+        values = {**self.state.snapshot(), **{BRANCH + node: None for node in self.next}}
+        if source == "fork":
+            self.parent_id, self.checkpoint_id = self.checkpoint_id, new_id(self.step)
+        base = self._made(before, values, self.checkpoint_id, metadata_of(source, self.step, self.parent_id))
         versions = base.checkpoint["channel_versions"]
         changed = {name: versions[name] for name in changed_channels(before, values)}
         await self.saver.put(base.checkpoint, cast("Any", base.metadata), base.parent_id, changed)
-        self._base, self._commits = base, 0
-        if empty:
-            return
-        self._entries = []
-        if base.id != self.checkpoint_id:
-            self.parent_id, self.checkpoint_id = self.checkpoint_id, base.id
+        self._base, self._commits, self._entries = base, 0, []
         if before is not None and may_be_thin(before, base):
             thin = thinned(before, base)
             version = {MESSAGES: thin.checkpoint["channel_versions"][MESSAGES]}
             await self.saver.put(thin.checkpoint, cast("Any", thin.metadata), thin.parent_id, version)
 
     def _made(
-        self, before: Base | None, values: Mapping[str, Any], checkpoint_id: str, source: Source, *, step: int
+        self, before: Base | None, values: Mapping[str, Any], checkpoint_id: str, metadata: CheckpointMetadata
     ) -> Base:
         old: Mapping[str, Any] = {} if before is None else before.checkpoint["channel_versions"]
         version = self.saver.next_version(max(old.values()) if old else None)
@@ -225,5 +228,4 @@ class SavedThread(Thread):
             versions_seen={} if before is None else before.checkpoint["versions_seen"],
             updated_channels=None,
         )
-        metadata = metadata_of(source, step, self.parent_id)
         return Base(checkpoint, cast("Any", metadata), None if before is None else before.id)
