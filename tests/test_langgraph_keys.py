@@ -27,6 +27,8 @@ from xxhash import xxh3_128_hexdigest
 VALUES = {
     "CONFIG_KEY_CHECKPOINT_ID": "checkpoint_id",
     "CONFIG_KEY_RESUMING": "__pregel_resuming",
+    "INTERRUPT": "__interrupt__",
+    "TASKS": "__pregel_tasks",
     "CONFIG_KEY_STREAM": "__pregel_stream",
     "PULL": "__pregel_pull",
     "PUSH": "__pregel_push",

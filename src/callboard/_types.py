@@ -7,7 +7,7 @@ Imports no sibling and knows neither LangChain nor LangGraph: a call is a mappin
 import math
 from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 ToolCallLike = Mapping[str, Any]
 """A tool call as a model writes it: `{"name": ..., "args": {...}, "id": ...}`."""
@@ -17,6 +17,10 @@ LimitKey = Callable[[ToolCallLike], Hashable]
 
 OnError = Literal["cancel", "finish"]
 """What an error that nobody handles does to the other calls of its batch."""
+
+
+OnUnknown = Literal["rerun", "ask", "fail"]
+"""What to do with a call of which only its beginning is known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +89,9 @@ class CallPolicy:
         limit: how many of its calls may run, start and wait.
         grace: seconds of clean-up after a cancel; `None` for the node's.
         idempotent: whether running a call twice does no harm; asked before anything runs one again.
+        on_unknown: what an agent does on its return with a call of which it only knows that it was begun,
+            because the process was killed: "rerun" it, "ask" a person, or let it "fail". Anything but "rerun"
+            costs a write before the body starts; it is not asked of idempotent tools.
 
     Raises:
         ValueError: for a number out of range.
@@ -95,8 +102,11 @@ class CallPolicy:
     limit: Limit | None = None
     grace: float | None = None
     idempotent: bool = False
+    on_unknown: OnUnknown = "rerun"
 
     def __post_init__(self) -> None:
+        if self.on_unknown not in get_args(OnUnknown):
+            raise ValueError(f"CallPolicy(on_unknown=...) is one of {get_args(OnUnknown)}, got {self.on_unknown!r}")
         for name in ("timeout", "budget"):
             check_seconds(f"CallPolicy({name}=...)", getattr(self, name), zero=False)
         check_seconds("CallPolicy(grace=...)", self.grace)

@@ -4,10 +4,12 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal
 
+from langgraph.errors import GraphInterrupt
+
 from callboard import CallEvent
 from callboard.exceptions import CallRejectedError, CallTimeoutError, DeadlineExceededError
 
-Ending = Literal["ok", "timeout", "rejected", "error", "cancelled"]
+Ending = Literal["ok", "timeout", "rejected", "error", "interrupted", "cancelled"]
 
 
 @dataclass(slots=True)
@@ -20,6 +22,8 @@ class Row:
     timeout: int = 0
     rejected: int = 0
     error: int = 0
+    interrupted: int = 0
+    """Those that asked a person; each is there again when it has its answer."""
     cancelled: int = 0
     longest_wait: float = 0.0
     """The longest that one call waited for its place, in seconds."""
@@ -29,7 +33,12 @@ class Row:
     @property
     def ended(self) -> int:
         """How many have ended, in whatever way."""
-        return self.ok + self.timeout + self.rejected + self.error + self.cancelled
+        return self.ok + self.failed + self.interrupted
+
+    @property
+    def failed(self) -> int:
+        """How many ended without a result."""
+        return self.timeout + self.rejected + self.error + self.cancelled
 
     @property
     def asked(self) -> int:
@@ -44,6 +53,7 @@ class Row:
         self.timeout += other.timeout
         self.rejected += other.rejected
         self.error += other.error
+        self.interrupted += other.interrupted
         self.cancelled += other.cancelled
         self.longest_wait = max(self.longest_wait, other.longest_wait)
         self.work += other.work
@@ -80,9 +90,9 @@ class Board:
             self._started[event.call_id] = event.time
             row.running += 1
         elif event.phase == "attempt_ended":
-            row.work += event.time - self._started.pop(event.call_id)
+            row.work += event.time - self._started.pop(event.call_id, event.time)
             row.running -= 1
-        else:
+        elif event.phase == "ended":
             self._leave_queue(row, event)
             ending = self._ending(event)
             setattr(row, ending, getattr(row, ending) + 1)
@@ -98,6 +108,8 @@ class Board:
             return "ok" if event.tool in self._known else "error"
         if not isinstance(event.error, Exception):
             return "cancelled"
+        if isinstance(event.error, GraphInterrupt):
+            return "interrupted"
         if isinstance(event.error, (CallTimeoutError, DeadlineExceededError)):
             return "timeout"
         return "rejected" if isinstance(event.error, CallRejectedError) else "error"

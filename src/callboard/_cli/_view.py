@@ -47,7 +47,7 @@ class LiveView:
     async def keep_up(self) -> None:
         """Draw it eight times a second."""
         while True:
-            self._live.update(_progress_table(self._board), refresh=True)
+            self._live.update(progress_table(self._board), refresh=True)
             await anyio.sleep(_REFRESH)
 
 
@@ -85,7 +85,8 @@ def open_view(board: Board, console: Console) -> Generator[View]:
         yield LiveView(board, live)
 
 
-def _progress_table(board: Board) -> Table:
+def progress_table(board: Board) -> Table:
+    """How far the calls of each tool are."""
     table = Table(box=None, padding=(0, 2, 0, 0))
     table.add_column("tool")
     table.add_column("", width=20)
@@ -96,7 +97,7 @@ def _progress_table(board: Board) -> Table:
             tool,
             ProgressBar(total=max(row.asked, 1), completed=row.ended, width=20),
             f"{row.ended}/{row.asked}",
-            str(row.ended - row.ok),
+            str(row.failed),
             str(row.running),
             str(row.waiting),
             _seconds(row.longest_wait),
@@ -107,7 +108,7 @@ def _progress_table(board: Board) -> Table:
 def result_table(board: Board) -> Table:
     """How the calls of each tool ended."""
     total = board.total()
-    endings = [name for name in get_args(Ending) if name != "cancelled" or total.cancelled]
+    endings = [name for name in get_args(Ending) if name not in ("interrupted", "cancelled") or getattr(total, name)]
     table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
     table.add_column("tool")
     for heading in ("calls", *endings, "longest wait"):

@@ -24,8 +24,11 @@ from langgraph._internal._constants import (
     CONFIG_KEY_THREAD_ID,
     NS_SEP,
 )
+from langgraph._internal._constants import INTERRUPT as INTERRUPT
 from langgraph._internal._constants import PULL as PULL
 from langgraph._internal._constants import PUSH as PUSH
+from langgraph._internal._constants import RESUME as RESUME
+from langgraph._internal._constants import TASKS as TASKS
 from langgraph._internal._runnable import coerce_to_runnable
 from langgraph._internal._typing import MISSING as MISSING
 from langgraph.errors import ParentCommand

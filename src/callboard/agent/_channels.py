@@ -29,10 +29,16 @@ class Clock:
 
 
 class Schema:
-    """What a state consists of, and in which shape each node gets it; read from LangGraph's own builder."""
+    """What a state consists of, and in which shape each node gets it; read from LangGraph's own builder.
 
-    def __init__(self, builder: "StateGraph[Any, Any, Any, Any]") -> None:
+    Args:
+        builder: of the agent's drawing.
+        entry: the node with which a turn begins.
+    """
+
+    def __init__(self, builder: "StateGraph[Any, Any, Any, Any]", entry: str) -> None:
         self._builder = builder
+        self.entry = entry
         self._keys = {schema: tuple(parts) for schema, parts in builder.schemas.items()}
         self.specs = cast("Mapping[str, BaseChannel[Any, Any, Any]]", builder.channels)
         self.output: tuple[str, ...] = tuple(key for key in self._keys[builder.state_schema] if key in self.specs)

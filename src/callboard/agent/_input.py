@@ -3,15 +3,13 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from langchain_core.messages import AIMessage
 from langgraph.errors import EmptyInputError, UnknownInterruptError
 from langgraph.types import Command, Interrupt, Send
 
 from callboard._langgraph import is_interrupt_id
+from callboard.agent._exchange import open_calls
 from callboard.agent._flow import END, Flow
 from callboard.agent._thread import Thread
-from callboard.tools._batch import keys_of
-from callboard.tools._input import parse_input
 
 Answers = Mapping[str, Any]
 """By interrupt id."""
@@ -95,19 +93,11 @@ def answers_by_id(resume: Any, questions: Sequence[Interrupt]) -> Answers:
     return {pending[0]: resume}
 
 
-def open_calls(thread: Thread) -> list[str]:
-    """The names of the calls that the conversation has no result for, in the order in which they were asked for."""
-    messages = thread.state.get("messages") or []
-    if not any(isinstance(message, AIMessage) for message in messages):
-        return []
-    return keys_of(parse_input({"messages": messages}, "messages").calls)
-
-
 def finished_writes(thread: Thread) -> list[tuple[str, Any]]:
     """What tasks of an unfinished step have written, calls in the order in which they were asked for."""
     if not thread.records:
         return []
-    calls = open_calls(thread)
+    calls = [key for key, _ in open_calls(thread)]
     return thread.written(sorted(thread.records, key=lambda task: calls.index(task) if task in calls else -1))
 
 

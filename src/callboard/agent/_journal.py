@@ -13,9 +13,9 @@ from anyio import Event
 from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import Checkpoint, CheckpointMetadata, CheckpointTuple
 
+from callboard._langgraph._place import PUSH
 from callboard.agent._channels import Schema, State
 from callboard.agent._checkpoint import (
-    BRANCH,
     CHANNEL,
     MESSAGES,
     NEXT,
@@ -32,6 +32,7 @@ from callboard.agent._checkpoint import (
     metadata_of,
     thinned,
 )
+from callboard.agent._exchange import coming, kept_records, read_coming, writes_for_langgraph
 from callboard.agent._saver import Saver
 from callboard.agent._thread import Entry, Source, Thread, new_id, now
 
@@ -97,6 +98,8 @@ class SavedThread(Thread):
         if checkpoint_id is not None and self._forks:
             found, entries = await self._earlier(checkpoint_id)
         self.play(await self.whole(found), entries)
+        if self._forks:
+            self.records = {}  # what was done after it was done on another branch
 
     async def _earlier(self, checkpoint_id: str) -> tuple[CheckpointTuple, list[Entry]]:
         """The checkpoint before or at a place, and its entries up to there."""
@@ -143,8 +146,8 @@ class SavedThread(Thread):
         self.source = base.metadata.get("source", "loop")
         self.checkpoint_id, self.ts = base.id, base.checkpoint["ts"]
         self.parent_id = base.metadata.get(PARENT, base.parent_id)
-        self.next = tuple(name.removeprefix(BRANCH) for name in values if name.startswith(BRANCH))
-        self.records = {}
+        self.next, self.records = (), {}
+        read_coming(self, found)
 
     async def prepare(self) -> None:
         if self._forks:
@@ -154,15 +157,21 @@ class SavedThread(Thread):
     async def record(self, entry: Entry, *, live: bool = False) -> None:
         await super().record(entry, live=live)
         self._entries.append(entry)
-        if self._durability != "exit":
-            await self._flush()
+        if entry["kind"] == "claim":
+            await self._flush(wait=True)  # before the body starts, or it says nothing
+        elif self._durability != "exit":
+            await self._flush(wait=self._durability == "sync")
 
-    async def _flush(self) -> None:
-        """Store what has happened; what happens meanwhile is stored along with it, in one write."""
-        if self._flushing is not None:
-            if self._durability == "sync":
-                await self._flushing.wait()
-            return
+    async def _flush(self, *, wait: bool) -> None:
+        """Store what has happened; what happens meanwhile is stored along with it, in one write.
+
+        Args:
+            wait: for the end of a write that somebody else makes.
+        """
+        while self._flushing is not None:
+            if not wait:
+                return
+            await self._flushing.wait()  # and then see to what could not be stored
         self._flushing = Event()
         try:
             while self._entries:
@@ -186,11 +195,17 @@ class SavedThread(Thread):
             raise
 
     async def stop(self) -> None:
-        """Leave the thread as the run leaves it: a checkpoint at the end of a turn, the journal before that."""
-        if self.next or self.records:
-            await self._flush()
-        elif self._base is None or self._base.id != self.checkpoint_id:
+        """Leave the thread as the run leaves it: with a checkpoint, and on it what its open tasks have done."""
+        if self._forks:
+            return  # nothing has happened
+        if self._base is None or self._base.id != self.checkpoint_id:
+            await self._flush(wait=True)
             await self._rebase(self.source)
+            self._entries = kept_records(self.records)
+        await self._flush(wait=True)
+        if self.records and self._base is not None:
+            for index, (task_id, writes) in enumerate(writes_for_langgraph(self, self._base)):
+                await self.saver.write(self._base.id, writes, task_id, f"~{PUSH}, {index:010}")
 
     async def _begin(self) -> None:
         """Write the checkpoint before the first entry: there was nothing, whatever has been taken in since."""
@@ -201,7 +216,7 @@ class SavedThread(Thread):
     async def _rebase(self, source: Source) -> None:
         """Write a checkpoint, and what follows on it; the one before becomes thin."""
         before = self._base
-        values = {**self.state.snapshot(), **{BRANCH + node: None for node in self.next}}
+        values = {**self.state.snapshot(), **coming(self)}
         if source == "fork":
             self.parent_id, self.checkpoint_id = self.checkpoint_id, new_id(self.step)
         base = self._made(before, values, self.checkpoint_id, metadata_of(source, self.step, self.parent_id))

@@ -12,6 +12,7 @@ from langgraph.warnings import LangGraphDeprecatedSinceV10
 from callboard._types import check_seconds
 from callboard.agent._agent import Agent as Agent
 from callboard.agent._channels import Schema
+from callboard.agent._connect import saver_of, store_of
 from callboard.agent._drawing import drawing
 from callboard.agent._flow import AFTER, BEFORE, Flow
 from callboard.agent._model import Asks, ChosenModel, FixedModel, ModelChoice, Prompt
@@ -32,7 +33,7 @@ def create_react_agent(
     state_schema: type[Any] | None = None,
     context_schema: type[Any] | None = None,
     checkpointer: Any = None,
-    store: BaseStore | None = None,
+    store: BaseStore | str | None = None,
     interrupt_before: list[str] | None = None,
     interrupt_after: list[str] | None = None,
     debug: bool = False,
@@ -59,8 +60,9 @@ def create_react_agent(
         post_model_hook: runs after each reply of the model; what it returns updates the state.
         state_schema: a TypedDict, dataclass or pydantic model with `messages` and `remaining_steps`.
         context_schema: of what runs are given as `context`.
-        checkpointer: keeps the conversation by `thread_id`.
-        store: for tools, hooks and prompts.
+        checkpointer: keeps the conversation by `thread_id`; one of LangGraph's, or a URL: "sqlite:///agent.db",
+            "postgresql://user:password@host/database", "memory".
+        store: for tools, hooks and prompts; one of LangGraph's, or a URL like that of a checkpointer.
         interrupt_before: nodes before which every run stops, such as `["tools"]`.
         interrupt_after: nodes after which every run stops.
         debug: print each step.
@@ -72,7 +74,7 @@ def create_react_agent(
         deprecated_kwargs: `config_schema`, the older name of `context_schema`.
 
     Raises:
-        ImportError: if a model is given by name and langchain is not installed.
+        ImportError: if a model is given by name and langchain is not installed, or a database without its driver.
         TypeError: if the model is none, or for an unknown option.
         ValueError: if the model's tools are not the agent's, the prompt, the version or a node is unknown,
             the state lacks a key, or links are given beside a `ToolNode`.
@@ -104,7 +106,7 @@ def create_react_agent(
     plan = Plan(
         name=name,
         flow=flow,
-        schema=Schema(builder),
+        schema=Schema(builder, flow.entry),
         model=_asks(model, node, provider_tools, prompt),
         tools=node,
         hooks={key: cast("Runnable[Any, Any]", builder.nodes[key].runnable) for key in hooks if key in builder.nodes},
@@ -112,8 +114,10 @@ def create_react_agent(
         version=version,
     )
     stops = Stops(before=interrupt_before or (), after=interrupt_after or ())
-    runner = Runner(plan=plan, name=name or "LangGraph", store=store, context_schema=context_schema, debug=debug)
-    return Agent(runner, builder, checkpointer=checkpointer, stops=stops, budget=budget)
+    runner = Runner(
+        plan=plan, name=name or "LangGraph", store=store_of(store), context_schema=context_schema, debug=debug
+    )
+    return Agent(runner, builder, checkpointer=saver_of(checkpointer), stops=stops, budget=budget)
 
 
 def _checked_schema(schema: type[Any] | None, *, with_response: bool) -> type[Any]:

@@ -5,27 +5,25 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Literal, NoReturn, cast
 
-from langchain_core.messages import AIMessage, BaseMessage, ToolCall
+from langchain_core.messages import AIMessage, BaseMessage
 from langchain_core.runnables import Runnable, RunnableConfig
 from langchain_core.runnables.config import var_child_runnable_config
 from langgraph.errors import ErrorCode, GraphInterrupt, GraphRecursionError, create_error_message
 from langgraph.runtime import Runtime
-from langgraph.types import Command, Interrupt, Send
+from langgraph.types import Interrupt, Send
 
 from callboard._bridge import run_on_asyncio
-from callboard._langgraph._place import PULL, PUSH, Outer, Place, config_at, task_id_of, to_parent
+from callboard._langgraph._place import PULL, PUSH, Outer, Place, config_at, task_id_of
+from callboard.agent._calls import answer_open_calls, run_calls
 from callboard.agent._channels import Clock, Schema, goto_of
 from callboard.agent._flow import AGENT, END, RESPONSE, TOOLS, Flow
 from callboard.agent._history import repaired
 from callboard.agent._input import finished_writes
 from callboard.agent._model import Asks
 from callboard.agent._stream import Emit
-from callboard.agent._thread import Record, Thread, as_update
+from callboard.agent._thread import Thread
 from callboard.agent._trace import traced
 from callboard.exceptions import CallsInterrupted
-from callboard.tools._batch import ToolBatch, keys_of
-from callboard.tools._errors import error_message
-from callboard.tools._input import parse_input
 from callboard.tools._ledger import FORMAT, Ledger
 from callboard.tools._node import ToolNode
 
@@ -97,6 +95,8 @@ class Run:
         checkpointer: Any,
     ) -> None:
         self._plan = plan
+        self.tools = plan.tools
+        self.by_call = plan.version == "v2"
         self.thread = thread
         self.config = config
         self._runtime = runtime
@@ -166,7 +166,7 @@ class Run:
     async def _tasks(self, node: str) -> list[str]:
         """Run a node of this step; returns the names of its tasks, in the order in which their outputs count."""
         if node == TOOLS:
-            return await _Tools(self, node).run()
+            return await run_calls(self)
         if "output" not in self.thread.records.get(node, {}):
             await self._plain(node)
         return [node]
@@ -184,7 +184,7 @@ class Run:
         if ledger.waits(node):
             raise CallsInterrupted(ledger.pending, ledger.dump())
         config = cast("RunnableConfig", {**config, "configurable": ledger.configurable(node)})
-        self._emit_task(place, given)
+        self.emit_task(place, given)
         try:
             output = await traced(partial(self._body(node), given), given, config, node)
         except GraphInterrupt as interrupt:
@@ -248,7 +248,7 @@ class Run:
     def values(self) -> dict[str, Any]:
         """The state, as the run's result has it: with what finished beside those that wait."""
         state = self.thread.state
-        if self.thread.records and self._plan.version == "v2":
+        if self.thread.records and self.by_call:
             state = state.with_writes(finished_writes(self.thread))
         return state.read(self._plan.schema.output)
 
@@ -289,18 +289,12 @@ class Run:
         thread = self.thread
         if TOOLS not in thread.next:
             return
-        state = self.given(TOOLS)
-        for call, key in zip(calls := parse_input(state, "messages").calls, keys_of(calls), strict=True):
-            if "output" not in thread.records.get(key, {}):
-                message = error_message(f"Error: {reason}", call)
-                message.additional_kwargs = {"callboard": {"ended": "deadline"}}
-                await thread.finished(key, message)
-        await self._end_step([TOOLS], keys_of(calls))
+        await self._end_step([TOOLS], await answer_open_calls(self, reason))
 
     def _emit_values(self) -> None:
         self._emit("values", self.values)
 
-    def _emit_task(self, place: Place, given: object) -> None:
+    def emit_task(self, place: Place, given: object) -> None:
         self._emit(
             "tasks", lambda: {"id": place.task_id, "name": place.node, "input": given, "triggers": place.triggers}
         )
@@ -309,50 +303,6 @@ class Run:
         """Tell streams what a task wrote."""
         self._emit("updates", lambda: {node: _update(outputs, self._plan.schema)})
         self._emit("tasks", lambda: _task_result(place, outputs, self._plan.schema))
-
-
-class _Tools:
-    """The tools node in one step of a run: a batch, whose calls are tasks of their own to whoever looks."""
-
-    def __init__(self, run: Run, node: str) -> None:
-        self._run = run
-        self._place = run.place(node, PULL, f"branch:to:{node}")
-
-    async def run(self) -> list[str]:
-        run, thread, tools = self._run, self._run.thread, self._run._plan.tools
-        state = run.given(TOOLS)
-        requested = parse_input(state, tools._setup.messages_key)
-        keys = keys_of(requested.calls)
-        config = run.config_at(self._place)
-        records = {key: thread.records[key] for key in keys if key in thread.records}
-        stored = {"format": FORMAT, "keys": keys, "calls": records} if records else None
-        body = partial(self._batch, requested, stored, run.answers_for(keys) or None)
-        run._emit_task(self._place, state)
-        await traced(body, state, config, TOOLS)
-        return keys
-
-    async def _batch(self, requested: Any, stored: Any, answers: Any, config: RunnableConfig) -> Any:
-        run = self._run
-        batch = ToolBatch(run._plan.tools._setup, requested, config, stored, answers, on_finish=self._finished)
-        try:
-            combined = await batch.run()
-        except CallsInterrupted as waiting:
-            calls = cast("Mapping[str, Record]", waiting.ledger["calls"])
-            await run.thread.asked({key: record for key, record in calls.items() if "output" not in record})
-            raise
-        outputs = combined if isinstance(combined, list) else [combined]
-        for output in outputs:
-            if isinstance(output, Command) and output.graph is not None:
-                raise to_parent(output, run.outer)
-        if run._plan.version == "v1":
-            run.emit_update(TOOLS, outputs, self._place)
-        return combined
-
-    async def _finished(self, key: str, call: ToolCall, output: Any) -> None:
-        run = self._run
-        await run.thread.finished(key, output)
-        if run._plan.version == "v2":
-            run.emit_update(TOOLS, [as_update(output, run._plan.tools._setup.messages_key)], self._place)
 
 
 def _update(outputs: Sequence[object], schema: Schema) -> Any:

@@ -11,8 +11,9 @@ from langgraph.types import PregelTask, StateSnapshot
 
 from callboard._langgraph._place import PULL, PUSH, task_id_of
 from callboard.agent._checkpoint import entries_of
+from callboard.agent._exchange import open_calls
 from callboard.agent._flow import AFTER, AGENT, END, START, TOOLS, Flow
-from callboard.agent._input import finished_writes, open_calls
+from callboard.agent._input import finished_writes
 from callboard.agent._journal import SavedThread
 from callboard.agent._thread import Thread
 
@@ -44,7 +45,7 @@ def _tasks(thread: Thread, node: str, *, by_call: bool) -> list[PregelTask]:
     """What a node of the next step consists of."""
     if node != TOOLS:
         return [_task(thread, node, [node], (PULL, node), f"branch:to:{node}")]
-    calls = open_calls(thread)
+    calls = [key for key, _ in open_calls(thread)]
     if not by_call:
         return [_task(thread, node, calls, (PULL, node), f"branch:to:{node}")]
     return [_task(thread, node, [key], (PUSH, number, False), str(number)) for number, key in enumerate(calls)]

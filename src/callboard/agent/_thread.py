@@ -23,6 +23,7 @@ Entry = dict[str, Any]
 `amend`  the state changed outside of any step: `writes`, `next` (if that changes), `source`, `id`, `ts`
 `task`   a task of the step ended: `task`, `output`
 `asked`  tasks of the step wait: `records`
+`claim`  the body of a call is about to start: `task`
 `failed` a task raised: `task`, `error`
 `step`   the step ended: `order` (its tasks), `next`, `id`, `ts`
 """
@@ -101,6 +102,10 @@ class Thread:
         """Note what tasks of this step wait for."""
         await self.record({"kind": "asked", "records": dict(records)})
 
+    async def claimed(self, task: str) -> None:
+        """Note that the body of a call is about to start; stored before it does."""
+        await self.record({"kind": "claim", "task": task})
+
     async def failed(self, task: str, error: BaseException) -> None:
         """Note that a task of this step raised; it is run again when the thread goes on."""
         await self.record({"kind": "failed", "task": task, "error": repr(error)})
@@ -148,8 +153,11 @@ class Thread:
             self.records[entry["task"]] = {"output": entry["output"]}
         elif kind == "asked":
             self.records.update(entry["records"])
+        elif kind == "claim":
+            self.records[entry["task"]] = {**self.records.get(entry["task"], {}), "claimed": True}
         elif kind == "failed":
-            self.records[entry["task"]] = {**self.records.get(entry["task"], {}), "error": entry["error"]}
+            known = {**self.records.get(entry["task"], {}), "error": entry["error"]}
+            self.records[entry["task"]] = {name: value for name, value in known.items() if name != "claimed"}
         elif kind == "step":
             if not live:
                 self.apply_outputs(entry["order"])

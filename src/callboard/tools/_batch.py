@@ -13,6 +13,7 @@ from langchain_core.tools import BaseTool
 from langgraph.errors import GraphInterrupt, ParentCommand, is_invalid_resume
 from pydantic import ValidationError
 
+from callboard._attempt import Attempt
 from callboard._call import Batch, SupervisedCall, Surroundings, Terms, surroundings
 from callboard._langgraph import read_state, runtime_of, writer_of
 from callboard._limits import Limiter, NoKeyError
@@ -36,6 +37,8 @@ from callboard.tools._results import Output, ResultRules
 from callboard.tools._supervision import Supervision
 from callboard.tools._vocabulary import ToolCallRequest, ToolRuntime
 
+OnClaim = Callable[[str], Awaitable[None]]
+"""Takes the key of a call."""
 OnFinish = Callable[[str, ToolCall, Output], Awaitable[None]]
 """Takes a call's key, the call and its output."""
 
@@ -78,6 +81,8 @@ class ToolBatch:
         stored: the ledger of an earlier run, if the caller holds one.
         answers: to the questions in it.
         on_finish: told each result as it is there, before the next step may know of it.
+        on_claim: told each call whose policy asks for it, before its body starts.
+        namespaces: of the calls, by key.
     """
 
     def __init__(
@@ -89,8 +94,13 @@ class ToolBatch:
         answers: object,
         *,
         on_finish: OnFinish | None = None,
+        on_claim: OnClaim | None = None,
+        namespaces: Mapping[str, str] | None = None,
     ) -> None:
         self._on_finish = on_finish
+        self.on_claim = on_claim
+        self.failed: dict[str, BaseException] = {}
+        """By key, the calls that ended with an error which nobody handled."""
         self.setup = setup
         self._config = config
         self._calls = requested.calls
@@ -102,7 +112,7 @@ class ToolBatch:
         if no_state:
             self._calls = unanswered_in(requested.calls, self._state, setup.messages_key)
         self._keys = keys_of(self._calls)
-        self.ledger = Ledger(config, setup.name, self._keys, stored, answers)
+        self.ledger = Ledger(config, setup.name, self._keys, stored, answers, namespaces=namespaces)
         self._tools = list(setup.tools.values())
         self._managers: dict[int, tuple[Plan, AsyncCallbackManager]] = {}
         self._open = 0
@@ -129,7 +139,8 @@ class ToolBatch:
         batch = Batch([call for _, call in supervised], on_error=self.setup.on_error, is_signal=is_control_flow)
         try:
             await batch.run()
-        except BaseException:
+        except BaseException as error:
+            self.failed = {key: call.error or error for key, call in supervised if call.ended and call.result is None}
             self._note(supervised)
             self.ledger.publish()
             raise
@@ -298,7 +309,8 @@ class _Run:
         manager = batch.manager(plan)
         try:
             try:
-                response = await self._supervised.attempt(threads, invoke, plan, ready, config, manager, terms=terms)
+                body = self._claimed if batch.on_claim is not None and self._is_claimed(terms) else invoke
+                response = await self._supervised.attempt(threads, body, plan, ready, config, manager, terms=terms)
             except NoKeyError as error:
                 _raise_without_key(error, plan, ready, call)
             except ValidationError as error:
@@ -312,6 +324,18 @@ class _Run:
                 raise
             self._supervised.handled = error
             return error_message(content, call, error)
+
+    def _is_claimed(self, terms: Terms | None) -> bool:
+        policy = self._supervised.policy if terms is None else terms.policy
+        return policy.on_unknown != "rerun" and not policy.idempotent
+
+    async def _claimed(
+        self, attempt: Attempt, plan: Plan, call: ToolCall, config: RunnableConfig, manager: AsyncCallbackManager
+    ) -> object:
+        """Run a tool, once it is known that it was begun."""
+        assert self._batch.on_claim is not None
+        await self._batch.on_claim(self._key)
+        return await invoke(attempt, plan, call, config, manager)
 
 
 def _request(**fields: object) -> ToolCallRequest:

@@ -61,6 +61,7 @@ class Ledger:
         keys: the batch's calls, in order.
         stored: the ledger of an earlier run, where the caller holds it.
         answers: by interrupt id, or one plain answer if one question is open; outside a graph only.
+        namespaces: of the calls, where whoever runs the batch has given them.
 
     Raises:
         UnknownInterruptError: if an answer fits no open question.
@@ -73,7 +74,10 @@ class Ledger:
         keys: Sequence[str],
         stored: Mapping[str, Any] | None,
         answers: object,
+        *,
+        namespaces: Mapping[str, str] | None = None,
     ) -> None:
+        self._namespaces = namespaces
         self._conf = config["configurable"]
         self._keys = list(keys)
         self._task = graph_task(config)
@@ -213,6 +217,8 @@ class Ledger:
         self.records[key] = noted
 
     def _namespace(self, key: str) -> str:
+        if self._namespaces is not None:
+            return self._namespaces[key]
         key = f"{key}~{self._number}" if self._number else key
         return call_namespace(self._conf, key.replace("|", "_"))
 

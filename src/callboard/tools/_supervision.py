@@ -130,6 +130,7 @@ def _completed(name: str, policy: CallPolicy, default: CallPolicy) -> CallPolicy
         limit=policy.limit,
         grace=default.grace if policy.grace is None else policy.grace,
         idempotent=policy.idempotent,
+        on_unknown=policy.on_unknown,
     )
 
 

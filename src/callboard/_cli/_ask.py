@@ -1,0 +1,145 @@
+"""Puts a run's questions to the person at the terminal."""
+
+import json
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from typing import Any
+
+from langgraph.types import Interrupt
+from rich.console import Console
+
+from callboard._cli._questions import Answer, Request, Word, approval_in, free_answer
+from callboard._cli._text import as_text, printable
+
+ReadLine = Callable[[str, str], str]
+"""Takes a prompt and the text to start with, and returns the line; raises EOFError if there is none."""
+
+_WHAT_FOR: Mapping[Word, str] = {
+    "accept": "run it as it is",
+    "edit": "run it with other arguments",
+    "respond": "do not run it; your text is its result",
+    "ignore": "do not run it",
+}
+
+
+def line_reader(console: Console) -> ReadLine:
+    """Reads from the terminal; the prompt goes where the console writes to."""
+
+    def read(prompt: str, start: str) -> str:
+        if not (sys.stdout.isatty() and console.file is sys.stdout):
+            console.print(prompt, end="")
+            line = sys.stdin.readline()
+            if not line:
+                raise EOFError
+            return line.rstrip("\n")
+        with suppress(ImportError):
+            import readline
+
+            readline.set_startup_hook(lambda: readline.insert_text(start))
+            try:
+                return input(prompt)
+            finally:
+                readline.set_startup_hook()
+        return input(prompt)
+
+    return read
+
+
+class Asker:
+    """Asks one question after the other.
+
+    Args:
+        console: shows them.
+        read: takes the answers.
+    """
+
+    def __init__(self, console: Console, read: ReadLine) -> None:
+        self._console = console
+        self._read = read
+
+    def ask(self, questions: Sequence[Interrupt]) -> dict[str, Any]:
+        """The answer to each question, by its id.
+
+        Raises:
+            EOFError: if the person leaves.
+        """
+        answers: dict[str, Any] = {}
+        for number, question in enumerate(questions, start=1):
+            self._console.print()
+            if len(questions) > 1:
+                self._console.print(f"Question {number} of {len(questions)}", style="bold")
+            answers[question.id] = self._answer(question)
+        return answers
+
+    def confirm(self, what: str) -> bool:
+        """Whether the person says yes.
+
+        Raises:
+            EOFError: if they leave.
+        """
+        self._console.print()
+        while True:
+            said = self._read(f"{what} [yes/no] ", "").strip().lower()
+            if said and said in ("yes"[: len(said)], "no"[: len(said)]):
+                return said[0] == "y"
+
+    def _answer(self, question: Interrupt) -> Any:
+        approval = approval_in(question.value)
+        if approval is None or any(not request.allowed for request in approval.requests):
+            self._console.print(as_text(question.value))
+            return free_answer(self._text("answer (JSON, or text): "), question)
+        return approval.encode([self._decided(request) for request in approval.requests])
+
+    def _decided(self, request: Request) -> Answer:
+        show(self._console, request)
+        for word in request.allowed:
+            self._console.print(f"  {word:<8}{_WHAT_FOR[word]}", style="dim")
+        while True:
+            word = self._chosen(request.allowed)
+            if word == "edit":
+                if (args := self._edited(request.args)) is not None:
+                    return word, args
+            elif word == "respond":
+                return word, self._text("text: ")
+            elif word == "ignore":
+                return word, self._read("reason (or nothing): ", "").strip() or None
+            else:
+                return word, None
+
+    def _chosen(self, allowed: Sequence[Word]) -> Word:
+        while True:
+            said = self._read(f"{'/'.join(allowed)}? ", "").strip().lower()
+            for word in allowed:
+                if said and word.startswith(said):
+                    return word
+            self._console.print(f"Answer with {' or '.join(allowed)}; the first letter will do.")
+
+    def _text(self, prompt: str) -> str:
+        while not (text := self._read(prompt, "").strip()):
+            pass
+        return text
+
+    def _edited(self, args: Mapping[str, Any]) -> dict[str, Any] | None:
+        """Other arguments; `None` if the person thinks better of it."""
+        start = json.dumps(args, ensure_ascii=False, default=str)
+        while text := self._read("arguments (nothing: go back): ", start).strip():
+            try:
+                edited = json.loads(text)
+            except ValueError as error:
+                self._console.print(f"That is no JSON: {error}")
+                start = text
+                continue
+            if isinstance(edited, dict):
+                return edited
+            self._console.print('The arguments are a JSON object, such as {"path": "a.txt"}.')
+            start = text
+        return None
+
+
+def show(console: Console, request: Request) -> None:
+    """Show an action with all of its arguments: what is not seen cannot be approved."""
+    console.print(printable(request.action), style="bold")
+    if request.description:
+        console.print(printable(request.description.strip()), style="dim")
+    console.print(as_text(dict(request.args)))

@@ -1,0 +1,115 @@
+"""Finds the agent that `module:agent` names."""
+
+import importlib
+import inspect
+import sys
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from langgraph.graph import StateGraph
+from langgraph.pregel import Pregel
+
+from callboard import Agent
+from callboard._cli._text import CommandError
+
+AnyAgent = Agent | Pregel
+"""What can be run; LangGraph's graphs stream, stop and go on in the same words as our agents."""
+
+Await = Callable[[Callable[[], Awaitable[Any]]], Any]
+"""Runs an async function in the event loop, from outside of it."""
+
+
+def load_agent(name: str, app_dir: Path, wait: Await) -> AnyAgent:
+    """The agent of that name, or what the function of that name returns.
+
+    Args:
+        name: `module:attribute`; the attribute may have dots.
+        app_dir: where modules are looked for first.
+        wait: for a function that is async.
+
+    Raises:
+        CommandError: if there is no such thing, or it is no agent.
+        Exception: what the module or the function raises.
+    """
+    module_name, _, attribute = name.partition(":")
+    module = _module(module_name, name, app_dir)
+    if not attribute:
+        raise CommandError(f"which agent of {module_name}? Write {module_name}:NAME; {_offers(module)}")
+    found: Any = module
+    for part in attribute.split("."):
+        if not hasattr(found, part):
+            raise CommandError(f"{module_name} has no {attribute!r}; {_offers(module)}")
+        found = getattr(found, part)
+    return _agent(_made(found, name, wait), name, module)
+
+
+def _module(module_name: str, name: str, app_dir: Path) -> ModuleType:
+    if module_name.endswith(".py") or "/" in module_name:
+        stem = Path(module_name).stem
+        raise CommandError(f"{name!r} is a path; write the module, such as {stem}:agent, and --app-dir for its folder")
+    if not all(part.isidentifier() for part in module_name.split(".")):
+        raise CommandError(f"{name!r} names no agent; write module:agent, such as trip:agent for `agent` in trip.py")
+    directory = str(app_dir.resolve())
+    if directory not in sys.path:
+        sys.path.insert(0, directory)
+    try:
+        return importlib.import_module(module_name)
+    except ModuleNotFoundError as error:
+        missing = error.name or ""
+        if module_name != missing and not module_name.startswith(f"{missing}."):
+            raise  # the module is there, and imports something that is not
+        raise CommandError(f"there is no module {missing!r}; looked in {directory} first ({_files(app_dir)})") from None
+
+
+def _files(app_dir: Path) -> str:
+    names = sorted(path.stem for path in app_dir.glob("*.py"))
+    return f"its modules: {', '.join(names[:20])}" if names else "which has no modules"
+
+
+def _offers(module: ModuleType) -> str:
+    """What a module has: agents, else functions that may return one, else everything that is public."""
+    public = {name: value for name, value in vars(module).items() if not name.startswith("_")}
+    agents = [name for name, value in public.items() if isinstance(value, Agent | Pregel)]
+    makers = [
+        name
+        for name, value in public.items()
+        if inspect.isfunction(value) and value.__module__ == module.__name__ and not _parameters(value)
+    ]
+    if not (agents or makers):
+        return f"it has {', '.join(sorted(public)) or 'nothing'}"
+    named = [("agents", agents), ("functions without parameters", makers)]
+    return "it has " + ", and ".join(f"the {kind} {', '.join(names)}" for kind, names in named if names)
+
+
+def _made(found: Any, name: str, wait: Await) -> Any:
+    if isinstance(found, Agent | Pregel | StateGraph) or not callable(found) or inspect.isclass(found):
+        return found
+    if needed := _parameters(found):
+        raise CommandError(f"{name} is a function that needs {', '.join(needed)}; callboard calls it without arguments")
+
+    async def awaited() -> Any:
+        return await made
+
+    made = found()
+    return wait(awaited) if inspect.isawaitable(made) else made
+
+
+def _parameters(function: Callable[..., Any]) -> list[str]:
+    """The names of the parameters that have to be given."""
+    try:
+        parameters = inspect.signature(function).parameters.values()
+    except (TypeError, ValueError):
+        return []
+    optional = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+    return [one.name for one in parameters if one.default is one.empty and one.kind not in optional]
+
+
+def _agent(found: Any, name: str, module: ModuleType) -> AnyAgent:
+    if isinstance(found, Agent | Pregel):
+        return found
+    if isinstance(found, StateGraph):
+        raise CommandError(f"{name} is a graph that is not compiled: call its compile()")
+    kind = found.__name__ if inspect.isclass(found) else type(found).__name__
+    raise CommandError(f"{name} is no agent, but {kind}; {_offers(module)}")

@@ -1,0 +1,154 @@
+"""What a run shows while it goes on: what the model says as it says it, and what becomes of its calls."""
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+import anyio
+from langchain_core.messages import AIMessage, AIMessageChunk, BaseMessage, ToolMessage
+from rich.console import Console
+from rich.live import Live
+
+from callboard._cli._calls import Calls
+from callboard._cli._text import one_line, printable
+
+_REFRESH = 1 / 8
+_MANY = 20
+"""Above as many calls in one reply, those that succeed are not shown one by one."""
+
+_NOT_THE_ANSWER = frozenset(("tools", "pre_model_hook", "post_model_hook", "generate_structured_response"))
+"""Nodes whose models do not talk to the user."""
+
+
+class Screen:
+    """Takes the chunks of a run's stream, in modes "messages" and "updates".
+
+    Args:
+        console: where it is shown; on a terminal, with a table of the calls that have not ended.
+        calls: told of them by observers.
+        known: ids of messages that were there before.
+    """
+
+    def __init__(self, console: Console, calls: Calls, known: Iterable[str | None]) -> None:
+        self._console = console
+        self._calls = calls
+        self._shown = set(known)
+        self._quiet: set[str | None] = set()
+        self._mid_line = False
+        self._live: Live | None = None
+
+    def take(self, mode: str, payload: Any) -> None:
+        """Show a chunk."""
+        if mode == "messages":
+            self._take_token(*payload)
+            return
+        for update in payload.values():
+            for message in messages_in(update):
+                self._take_message(message)
+
+    async def keep_up(self) -> None:
+        """Draw the open calls again and again, until cancelled."""
+        try:
+            while True:
+                if self._console.is_terminal:
+                    self._draw(anyio.current_time())
+                await anyio.sleep(_REFRESH)
+        finally:
+            self.close()
+
+    def close(self) -> None:
+        """End the line that has begun, and take the table away."""
+        self._hide_calls()
+        self._end_line()
+
+    def _draw(self, now: float) -> None:
+        if not self._calls.open or self._mid_line:
+            self._hide_calls()
+            return
+        if self._live is None:
+            # No refreshing thread of rich's, as in the demo: the event loop draws.
+            self._live = Live(console=self._console, auto_refresh=False, transient=True)
+            self._live.start()
+        self._live.update(self._calls.table(now, self._console.width), refresh=True)
+
+    def _hide_calls(self) -> None:
+        if self._live is not None:
+            self._live.stop()
+            self._live = None
+
+    def _take_token(self, message: BaseMessage, metadata: Mapping[str, Any]) -> None:
+        if metadata.get("langgraph_node") in _NOT_THE_ANSWER:
+            return
+        if isinstance(message, AIMessageChunk):
+            self._shown.add(message.id)
+            self._say(message.text)
+        elif isinstance(message, AIMessage):
+            self._take_reply(message)
+
+    def _take_message(self, message: BaseMessage) -> None:
+        if isinstance(message, AIMessage):
+            self._take_reply(message)
+            self._announce(message)
+        elif isinstance(message, ToolMessage) and message.id not in self._shown:
+            self._shown.add(message.id)
+            self._show_result(message)
+
+    def _take_reply(self, message: AIMessage) -> None:
+        """A reply that is complete; it may have been shown word by word."""
+        if message.id is None or message.id not in self._shown:
+            self._shown.add(message.id)
+            self._say(message.text)
+        self._end_line()
+
+    def _announce(self, message: AIMessage) -> None:
+        """Tell of calls: one by one where no table will show them."""
+        calls = message.tool_calls
+        self._calls.asked_for(calls)
+        if len(calls) > _MANY:
+            self._quiet.update(call["id"] for call in calls)
+            names = Counter(call["name"] for call in calls)
+            numbers = ", ".join(f"{number} of {printable(name)}" for name, number in names.items())
+            self._line("calls", f"{len(calls)}: {numbers}")
+        elif not self._console.is_terminal:
+            for call in calls:
+                self._line("call", self._calls.text(call["id"], call["name"], self._length))
+
+    def _show_result(self, message: ToolMessage) -> None:
+        failed = message.status == "error"
+        if message.tool_call_id in self._quiet and not failed:
+            return
+        length = self._length // 2
+        call = self._calls.text(message.tool_call_id, message.name or "call", length)
+        parts = (call, self._calls.took(message.tool_call_id), one_line(message.text, length))
+        self._line("failed" if failed else "done", "  ".join(part for part in parts if part), failed=failed)
+
+    @property
+    def _length(self) -> int:
+        return max(40, (self._console.width if self._console.is_terminal else 160) - 20)
+
+    def _line(self, word: str, text: str, *, failed: bool = False) -> None:
+        self._end_line()
+        self._console.print(f"{word:<7} {text}", style="red" if failed else "dim", soft_wrap=True)
+
+    def _say(self, text: str) -> None:
+        if not text:
+            return
+        self._hide_calls()
+        self._console.print(printable(text), end="", soft_wrap=True)
+        self._mid_line = not text.endswith("\n")
+
+    def _end_line(self) -> None:
+        if self._mid_line:
+            self._console.print()
+            self._mid_line = False
+
+
+def messages_in(update: Any) -> Iterator[BaseMessage]:
+    """The messages that a node has written."""
+    if isinstance(update, list | tuple):
+        for one in update:
+            yield from messages_in(one)
+    elif isinstance(update, Mapping):
+        written = update.get("messages")
+        listed = written if isinstance(written, list | tuple) else [written]
+        yield from (message for message in listed if isinstance(message, BaseMessage))

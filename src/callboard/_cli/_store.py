@@ -1,0 +1,111 @@
+"""The database that `--db` names."""
+
+from collections.abc import AsyncIterator, Generator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, cast
+
+from anyio import to_thread
+from langchain_core.runnables import RunnableConfig
+from langgraph.checkpoint.base import ChannelVersions, Checkpoint, CheckpointMetadata, CheckpointTuple
+
+from callboard._cli._text import CommandError
+from callboard.agent._connect import saver_of
+from callboard.agent._database import LazySaver, StorageError
+
+_THREADS = "SELECT DISTINCT thread_id FROM checkpoints WHERE checkpoint_ns = ''"
+"""The table of LangGraph's savers, the same in SQLite and PostgreSQL."""
+
+
+class ThreadedSaver(LazySaver):
+    """A database for LangGraph's graphs too, which await it on their loop."""
+
+    async def aget_tuple(self, config: RunnableConfig) -> CheckpointTuple | None:
+        return await to_thread.run_sync(self.get_tuple, config)
+
+    async def alist(
+        self,
+        config: RunnableConfig | None,
+        *,
+        filter: dict[str, Any] | None = None,
+        before: RunnableConfig | None = None,
+        limit: int | None = None,
+    ) -> AsyncIterator[CheckpointTuple]:
+        def listed() -> list[CheckpointTuple]:
+            return list(self.list(config, filter=filter, before=before, limit=limit))
+
+        for found in await to_thread.run_sync(listed):
+            yield found
+
+    async def aput(
+        self,
+        config: RunnableConfig,
+        checkpoint: Checkpoint,
+        metadata: CheckpointMetadata,
+        new_versions: ChannelVersions,
+    ) -> RunnableConfig:
+        return await to_thread.run_sync(self.put, config, checkpoint, metadata, new_versions)
+
+    async def aput_writes(
+        self, config: RunnableConfig, writes: Sequence[tuple[str, Any]], task_id: str, task_path: str = ""
+    ) -> None:
+        await to_thread.run_sync(self.put_writes, config, writes, task_id, task_path)
+
+    def thread_ids(self) -> list[str]:
+        """The names of all conversations. Blocks.
+
+        Raises:
+            StorageError: if the database cannot be used.
+        """
+        return self._call(_thread_ids)
+
+
+def _thread_ids(saver: Any) -> list[str]:
+    # Not `saver.list(None)`, which would read every checkpoint of every conversation.
+    cursor = saver.cursor(transaction=False) if hasattr(saver, "cursor") else saver._cursor()
+    with cursor as rows:
+        rows.execute(_THREADS)
+        found: list[Any] = rows.fetchall()
+    return [str(row["thread_id"] if isinstance(row, Mapping) else row[0]) for row in found]
+
+
+@contextmanager
+def open_database(where: str, *, must_exist: bool) -> Generator[ThreadedSaver]:
+    """A database for the length of the block.
+
+    Args:
+        where: a path, or a URL.
+        must_exist: whether a file that is not there is an error, and not to be made.
+
+    Raises:
+        CommandError: if there is no such database, or it cannot be used, also within the block.
+    """
+    try:
+        saver = _saver(where)
+        if must_exist:
+            _check_exists(where)
+        try:
+            yield saver
+        finally:
+            saver.close()
+    except StorageError as error:
+        raise CommandError(str(error)) from error
+
+
+def _saver(where: str) -> ThreadedSaver:
+    try:
+        found = saver_of(where if "://" in where else f"sqlite:///{where}")
+    except (ImportError, ValueError) as error:
+        raise CommandError(f"--db {where}: {error}") from error
+    if not isinstance(found, LazySaver):
+        raise CommandError(f"--db {where} keeps nothing; leave --db out, or name a file")
+    lazy = cast("Any", found)
+    return ThreadedSaver(lazy._place, lazy._next_version)
+
+
+def _check_exists(where: str) -> None:
+    scheme, separator, path = where.partition(":///")
+    file = Path(path if separator and scheme == "sqlite" else where)
+    if "://" in str(file) or file.exists():
+        return
+    raise CommandError(f"there is no database {str(file)!r}; callboard run ... --db {file} makes one")

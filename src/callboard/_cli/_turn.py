@@ -1,0 +1,108 @@
+"""One run of an agent, from one stop to the next, and where its thread stands then. Lives in the event loop."""
+
+import copy
+from collections.abc import Sequence
+from contextlib import aclosing
+from dataclasses import dataclass
+from typing import Any
+
+import anyio
+from anyio import CancelScope
+from langchain_core.runnables import RunnableConfig
+from langgraph.checkpoint.base import BaseCheckpointSaver
+from langgraph.checkpoint.memory import InMemorySaver
+from langgraph.types import Interrupt, StateSnapshot
+from rich.console import Console
+
+from callboard import Agent, observe
+from callboard._cli._calls import Calls
+from callboard._cli._load import AnyAgent
+from callboard._cli._screen import Screen
+
+_MODES = ["messages", "updates"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Standing:
+    """Where a thread stands."""
+
+    exists: bool
+    values: Any
+    questions: Sequence[Interrupt]
+    next: Sequence[str]
+    """The nodes that come next; none at the end of a turn."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """What became of a run."""
+
+    standing: Standing
+    failure: Exception | None
+    stopped: bool
+    """Whether it was cancelled from outside."""
+
+
+class Conversation:
+    """An agent and one of its threads.
+
+    Args:
+        agent: any; it stays as it is.
+        saver: keeps the thread; by default the agent's own, or else memory.
+        thread_id: of the thread.
+        console: for what runs show.
+    """
+
+    def __init__(self, agent: AnyAgent, saver: Any, thread_id: str, console: Console) -> None:
+        own = agent.checkpointer if isinstance(agent.checkpointer, BaseCheckpointSaver) else None
+        self.is_kept = saver is not None or (own is not None and not isinstance(own, InMemorySaver))
+        self._agent = copy.copy(agent)
+        self._agent.checkpointer = saver or own or InMemorySaver()
+        self._config: RunnableConfig = {"configurable": {"thread_id": thread_id}}
+        self._console = console
+        self._scope = CancelScope()
+
+    async def standing(self) -> Standing:
+        """Where the thread stands now."""
+        found: StateSnapshot = await self._agent.aget_state(self._config)
+        return Standing(
+            exists=found.created_at is not None,
+            values=found.values,
+            questions=_distinct(found.interrupts),
+            next=found.next,
+        )
+
+    async def run(self, given: Any) -> Outcome:
+        """Run the agent until it stops, and show what happens."""
+        before = await self.standing()
+        calls = Calls(self._agent.tools.tools_by_name if isinstance(self._agent, Agent) else ())
+        messages = before.values.get("messages") or () if isinstance(before.values, dict) else ()
+        screen = Screen(self._console, calls, [getattr(message, "id", None) for message in messages])
+        failure: Exception | None = None
+        self._scope = CancelScope()
+        async with anyio.create_task_group() as watchers:
+            watchers.start_soon(screen.keep_up)
+            with self._scope:
+                try:
+                    await self._show(given, calls, screen)
+                except Exception as error:
+                    failure = error  # told later, because the task group would wrap it
+            watchers.cancel_scope.cancel()
+        stopped = self._scope.cancelled_caught
+        return Outcome(standing=await self.standing(), failure=failure, stopped=stopped)
+
+    def cancel(self) -> None:
+        """Cancel the run; its calls have their grace."""
+        self._scope.cancel()
+
+    async def _show(self, given: Any, calls: Calls, screen: Screen) -> None:
+        stream: Any = self._agent.astream(given, self._config, stream_mode=_MODES)
+        with observe(calls.note):
+            async with aclosing(stream) as chunks:
+                async for mode, payload in chunks:
+                    screen.take(mode, payload)
+
+
+def _distinct(questions: Sequence[Interrupt]) -> list[Interrupt]:
+    """A question that two tasks report is one question."""
+    return list({question.id: question for question in questions}.values())

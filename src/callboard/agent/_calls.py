@@ -1,0 +1,189 @@
+"""The tools node in one step of a run: a batch, whose calls are tasks of their own to whoever looks."""
+
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import Any, Protocol, cast
+
+from langchain_core.messages import ToolCall, ToolMessage
+from langchain_core.runnables import RunnableConfig
+from langgraph.types import Command, Interrupt
+
+from callboard._langgraph import question_id
+from callboard._langgraph._place import PULL, PUSH, Outer, Place, to_parent
+from callboard.agent._flow import TOOLS
+from callboard.agent._thread import Record, Thread, as_update
+from callboard.agent._trace import traced
+from callboard.exceptions import CallsInterrupted
+from callboard.tools._batch import ToolBatch, keys_of
+from callboard.tools._errors import error_message
+from callboard.tools._input import Requested, parse_input
+from callboard.tools._ledger import FORMAT
+from callboard.tools._node import ToolNode
+
+UNKNOWN = (
+    "Error: this call was begun, and then the process ended; whether it had any effect is unknown. Find out before "
+    "calling the tool again."
+)
+
+
+class CallsRun(Protocol):
+    """The run whose calls these are."""
+
+    thread: Thread
+    outer: Outer | None
+    tools: ToolNode
+    by_call: bool
+    """Whether streams see each call as a task of its own."""
+
+    def given(self, node: str) -> Any: ...
+
+    def place(self, node: str, kind: str, *rest: str) -> Place: ...
+
+    def config_at(self, place: Place) -> RunnableConfig: ...
+
+    def answers_for(self, tasks: Sequence[str]) -> dict[str, Any]: ...
+
+    def emit_task(self, place: Place, given: object) -> None: ...
+
+    def emit_update(self, node: str, outputs: Sequence[object], place: Place) -> None: ...
+
+
+async def run_calls(run: CallsRun) -> list[str]:
+    """Run the calls of the last reply that have no result; returns their names, in order.
+
+    Raises:
+        CallsInterrupted: if some wait for an answer.
+        ParentCommand: if one has a command for the graph around the agent.
+        BaseException: the error of a call that nobody handles.
+    """
+    state = run.given(TOOLS)
+    requested = parse_input(state, run.tools._setup.messages_key)
+    keys = keys_of(requested.calls)
+    places = {key: run.place(TOOLS, PUSH, str(number)) for number, key in enumerate(keys)}
+    answers = await _unknown_settled(run, requested, keys, places)
+    place = run.place(TOOLS, PULL, f"branch:to:{TOOLS}")
+    step = _CallStep(run, requested, keys, places, answers)
+    run.emit_task(place, state)
+    await traced(partial(step.run, place), state, run.config_at(place), TOOLS)
+    return keys
+
+
+async def answer_open_calls(run: CallsRun, reason: str) -> list[str]:
+    """Give every call that has no result a message that says why; returns the names of all."""
+    calls = parse_input(run.given(TOOLS), run.tools._setup.messages_key).calls
+    keys = keys_of(calls)
+    for key, call in zip(keys, calls, strict=True):
+        if "output" not in run.thread.records.get(key, {}):
+            message = error_message(f"Error: {reason}", call)
+            message.additional_kwargs = {"callboard": {"ended": "deadline"}}
+            await run.thread.finished(key, message)
+    return keys
+
+
+class _CallStep:
+    """One batch, told to the thread as it goes on."""
+
+    def __init__(
+        self,
+        run: CallsRun,
+        requested: Requested,
+        keys: Sequence[str],
+        places: Mapping[str, Place],
+        answers: Mapping[str, Any],
+    ) -> None:
+        self._run = run
+        self._requested = requested
+        self._keys = keys
+        self._places = places
+        self._answers = answers
+
+    async def run(self, place: Place, config: RunnableConfig) -> Any:
+        run, thread = self._run, self._run.thread
+        records = {key: thread.records[key] for key in self._keys if key in thread.records}
+        batch = ToolBatch(
+            run.tools._setup,
+            self._requested,
+            config,
+            {"format": FORMAT, "keys": list(self._keys), "calls": records} if records else None,
+            self._answers or None,
+            on_finish=self._finished,
+            on_claim=thread.claimed if thread.is_kept else None,
+            namespaces={key: place.namespace for key, place in self._places.items()},
+        )
+        try:
+            combined = await batch.run()
+        except CallsInterrupted as waiting:
+            await self._asked(cast("Mapping[str, Record]", waiting.ledger["calls"]))
+            raise
+        except BaseException:
+            for key, error in batch.failed.items():
+                await thread.failed(key, error)
+            raise
+        outputs = combined if isinstance(combined, list) else [combined]
+        for output in outputs:
+            if isinstance(output, Command) and output.graph is not None:
+                raise to_parent(output, run.outer)
+        if not run.by_call:
+            run.emit_update(TOOLS, outputs, place)
+        return combined
+
+    async def _asked(self, calls: Mapping[str, Record]) -> None:
+        await self._run.thread.asked({key: record for key, record in calls.items() if "output" not in record})
+
+    async def _finished(self, key: str, call: ToolCall, output: Any) -> None:
+        run = self._run
+        await run.thread.finished(key, output)
+        if run.by_call:
+            run.emit_update(TOOLS, [as_update(output, run.tools._setup.messages_key)], self._places[key])
+
+
+async def _unknown_settled(
+    run: CallsRun, requested: Requested, keys: Sequence[str], places: Mapping[str, Place]
+) -> dict[str, Any]:
+    """Deal with calls of which only the beginning is known; returns the answers for the others."""
+    answers = run.answers_for(keys)
+    thread = run.thread
+    for key, call in zip(keys, requested.calls, strict=True):
+        record = thread.records.get(key, {})
+        if not record.get("claimed") or "output" in record:
+            continue
+        policy = run.tools._setup.supervision.terms(call).policy
+        pending: Sequence[Interrupt] = record.get("pending", ())
+        if policy.on_unknown == "fail":
+            await thread.finished(key, error_message(UNKNOWN, call))
+        elif pending and pending[0].id in answers:
+            await _take_answer(thread, key, call, answers.pop(pending[0].id))
+        elif not pending and policy.on_unknown == "ask":
+            question = Interrupt(_question(call), id=question_id(places[key].namespace, 0))
+            await thread.asked({key: {"claimed": True, "pending": [question]}})
+    return answers
+
+
+def _question(call: ToolCall) -> list[dict[str, Any]]:
+    allowed = {"allow_accept": True, "allow_respond": True, "allow_ignore": True, "allow_edit": False}
+    return [
+        {
+            "action_request": {"action": call["name"], "args": call["args"]},
+            "config": allowed,
+            "description": "This call was begun, and then the process ended; whether it had any effect is unknown. "
+            "Accept to run it again, respond with its result, or ignore it.",
+        }
+    ]
+
+
+async def _take_answer(thread: Thread, key: str, call: ToolCall, answer: Any) -> None:
+    """What a person says of a call whose outcome is unknown."""
+    given: Any = answer[0] if isinstance(answer, list) and len(answer) == 1 else answer
+    kind = given.get("type") if isinstance(given, dict) else None
+    if kind == "accept":
+        await thread.asked({key: {}})
+    elif kind == "response":
+        message = ToolMessage(str(given.get("args")), name=call["name"], tool_call_id=call["id"])
+        await thread.finished(key, message)
+    elif kind == "ignore":
+        await thread.finished(key, error_message(UNKNOWN, call))
+    else:
+        raise ValueError(
+            f"The answer about call {key!r} is {{'type': 'accept'}}, {{'type': 'response', 'args': ...}} or "
+            f"{{'type': 'ignore'}}; got {answer!r}"
+        )

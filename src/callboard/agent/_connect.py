@@ -1,0 +1,128 @@
+"""Savers and stores by URL: `checkpointer="sqlite:///agent.db"`."""
+
+import re
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, TypeVar, cast
+
+from langgraph.checkpoint.base import BaseCheckpointSaver
+from langgraph.checkpoint.memory import InMemorySaver
+from langgraph.store.base import BaseStore
+from langgraph.store.memory import InMemoryStore
+from langgraph.types import ensure_valid_checkpointer
+
+T = TypeVar("T")
+
+FORMS = (
+    "sqlite:///relative.db, sqlite:////absolute/path.db, postgresql://user:password@host:port/database, "
+    "or memory for nothing that lasts"
+)
+
+
+def saver_of(checkpointer: object) -> "BaseCheckpointSaver[Any] | bool | None":
+    """A checkpointer by its URL; anything else as it is.
+
+    Touches no disk and no network: a database is opened when it is first needed, in a worker thread. It is
+    closed when the saver is, or when nobody uses the saver any more.
+
+    Args:
+        checkpointer: a URL, or what LangGraph takes for one: a saver, None, True or False.
+
+    Raises:
+        ImportError: if what the URL needs is not installed; says how to install it.
+        TypeError: if it is neither.
+        ValueError: for a URL of an unknown form; lists the known ones.
+    """
+    if not isinstance(checkpointer, str):
+        return ensure_valid_checkpointer(cast("Any", checkpointer))
+    return _made(checkpointer, {"memory": _memory_saver, "sqlite": _sqlite_saver, "postgresql": _postgres_saver})
+
+
+def store_of(store: object) -> BaseStore | None:
+    """A store by its URL; anything else as it is. See `saver_of`.
+
+    Raises:
+        ImportError: if what the URL needs is not installed.
+        TypeError: if it is neither a URL, nor a store, nor None.
+        ValueError: for a URL of an unknown form.
+    """
+    if isinstance(store, str):
+        return _made(store, {"memory": _memory_store, "sqlite": _sqlite_store, "postgresql": _postgres_store})
+    if store is not None and not isinstance(store, BaseStore):
+        raise TypeError(f"A store is one of LangGraph's or a URL ({FORMS}), got {type(store).__name__}")
+    return store
+
+
+def _made(url: str, makers: Mapping[str, Callable[[str], T]]) -> T:
+    kind, rest = _kind_of(url)
+    try:
+        return makers[kind](rest)
+    except ModuleNotFoundError as error:
+        extra = "postgres" if kind == "postgresql" else kind
+        raise ImportError(
+            f"{_masked(url)!r} needs {error.name}, which is not installed: pip install 'callboard[{extra}]'"
+        ) from error
+
+
+def _kind_of(url: str) -> tuple[str, str]:
+    """Which database, and what it needs to know."""
+    scheme, separator, rest = url.partition("://")
+    scheme = scheme.lower()
+    if url.lower() in ("memory", "memory://", "sqlite://", "sqlite:///:memory:"):
+        return "memory", ""
+    if scheme == "sqlite" and separator:
+        return "sqlite", _sqlite_path(url, rest)
+    if scheme in ("postgresql", "postgres") and separator:
+        return "postgresql", url
+    raise ValueError(f"There is no database {_masked(url)!r}; known are {FORMS}")
+
+
+def _sqlite_path(url: str, rest: str) -> str:
+    """The absolute path of a file; a relative one is taken from where the process stands now."""
+    if not rest.startswith("/"):
+        raise ValueError(f"{url!r} has a host, and SQLite has none; for a file write 'sqlite:///{rest}'")
+    if not (name := rest[1:]):
+        raise ValueError(f"{url!r} names no file; 'sqlite:///agent.db' does, and 'memory' needs none")
+    if "?" in name:
+        raise ValueError(f"{url!r} has options, of which none is known; write 'sqlite:///{name.partition('?')[0]}'")
+    return str(Path(name).absolute())
+
+
+def _masked(url: str) -> str:
+    """A URL that may be shown: without its password."""
+    return re.sub(r"(?<=//)([^:/@]*):.*@", r"\1:***@", url)
+
+
+def _memory_saver(_: str) -> "BaseCheckpointSaver[Any]":
+    return InMemorySaver()
+
+
+def _memory_store(_: str) -> BaseStore:
+    return InMemoryStore()
+
+
+# Their modules need the drivers, which are extras.
+
+
+def _sqlite_saver(path: str) -> "BaseCheckpointSaver[Any]":
+    from callboard.agent._sqlite import sqlite_saver
+
+    return sqlite_saver(path)
+
+
+def _sqlite_store(path: str) -> BaseStore:
+    from callboard.agent._sqlite import sqlite_store
+
+    return sqlite_store(path)
+
+
+def _postgres_saver(url: str) -> "BaseCheckpointSaver[Any]":
+    from callboard.agent._postgres import postgres_saver
+
+    return postgres_saver(url)
+
+
+def _postgres_store(url: str) -> BaseStore:
+    from callboard.agent._postgres import postgres_store
+
+    return postgres_store(url)
