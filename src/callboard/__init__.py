@@ -51,6 +51,7 @@ if TYPE_CHECKING:
     from callboard.exceptions import IgnoredHooksWarning as IgnoredHooksWarning
     from callboard.exceptions import LinkOrderWarning as LinkOrderWarning
     from callboard.exceptions import RunDeadlineExceededError as RunDeadlineExceededError
+    from callboard.exceptions import ThreadBusyError as ThreadBusyError
 
     # 3: LangChain tools
     from callboard.tools._human import ActionRequest as ActionRequest
@@ -91,6 +92,7 @@ _HOMES = {
         "IgnoredHooksWarning",
         "LinkOrderWarning",
         "RunDeadlineExceededError",
+        "ThreadBusyError",
     ),
     "_events": ("observe",),
     "_time": ("cleanup", "remaining"),

@@ -55,6 +55,18 @@ class Wakeup(Protocol):
     def wait(self) -> Awaitable[None]: ...
 
 
+class Spawned(Protocol):
+    """A task that no nursery owns."""
+
+    def cancel(self) -> None:
+        """Cancel it, and give it its grace; if it has not begun it never does."""
+        ...
+
+    def wait(self) -> Awaitable[None]:
+        """Wait until it has ended; once."""
+        ...
+
+
 class EventLoop(Protocol):
     """The running event loop; the same object for as long as the loop runs."""
 
@@ -78,8 +90,8 @@ class EventLoop(Protocol):
 
     def wakeup(self) -> Wakeup: ...
 
-    def spawn(self, child: ChildFn, grace: float) -> Callable[[], None]:
-        """Start a task that no nursery owns, and return what cancels it; whoever starts it waits for its end.
+    def spawn(self, child: ChildFn, grace: float) -> Spawned:
+        """Start a task that no nursery owns; whoever starts it waits for its end.
 
         For what an async generator runs beside itself: on trio it cannot hold a nursery open while it yields.
         The child raises nothing.

@@ -9,7 +9,7 @@ import logging
 import math
 import threading
 import time
-from collections.abc import Callable, Generator
+from collections.abc import Generator
 from contextlib import contextmanager
 from contextvars import ContextVar, copy_context
 from types import TracebackType
@@ -257,6 +257,30 @@ class AsyncioWakeup:
         return self._future
 
 
+class AsyncioSpawned:
+    """A native task that is cancelled once."""
+
+    def __init__(self, child: ChildFn, grace: float) -> None:
+        self._scope = AsyncioScope(math.inf, grace)
+        self._ended = AsyncioWakeup()
+        task = self._task = asyncio.get_running_loop().create_task(child(self._scope))
+        _spawned.add(task)  # the loop itself refers to tasks weakly
+        task.add_done_callback(self._end)
+
+    def _end(self, task: "asyncio.Task[None]") -> None:
+        _spawned.discard(task)
+        self._ended.set()
+
+    def cancel(self) -> None:
+        if self._scope.task is None:
+            self._task.cancel()
+        else:
+            self._scope.cancel()
+
+    def wait(self) -> "asyncio.Future[None]":
+        return self._ended.wait()
+
+
 class AsyncioLoop:
     """asyncio, uvloop included."""
 
@@ -287,19 +311,8 @@ class AsyncioLoop:
     def wakeup(self) -> AsyncioWakeup:
         return AsyncioWakeup()
 
-    def spawn(self, child: ChildFn, grace: float) -> Callable[[], None]:
-        scope = AsyncioScope(math.inf, grace)
-        task = asyncio.get_running_loop().create_task(child(scope))
-        _spawned.add(task)  # the loop itself refers to tasks weakly
-        task.add_done_callback(_spawned.discard)
-
-        def cancel() -> None:
-            if scope.task is None:
-                task.cancel()
-            else:
-                scope.cancel()
-
-        return cancel
+    def spawn(self, child: ChildFn, grace: float) -> "AsyncioSpawned":
+        return AsyncioSpawned(child, grace)
 
     def is_cancelled(self) -> bool:
         scope = _innermost.get()

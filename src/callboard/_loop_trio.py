@@ -4,7 +4,7 @@ import asyncio
 import math
 import threading
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable
 from contextlib import AbstractContextManager
 from contextvars import copy_context
 from types import TracebackType
@@ -110,6 +110,28 @@ class TrioWakeup:
         return self._event.wait()
 
 
+class TrioSpawned:
+    """A system task in a cancel scope of its own."""
+
+    def __init__(self, child: ChildFn) -> None:
+        self._scope = trio.CancelScope()
+        self._ended = trio.Event()
+        trio.lowlevel.spawn_system_task(self._run, child, context=copy_context())
+
+    async def _run(self, child: ChildFn) -> None:
+        try:
+            with self._scope:
+                await child(_NO_SCOPE)
+        finally:
+            self._ended.set()
+
+    def cancel(self) -> None:
+        self._scope.cancel()
+
+    def wait(self) -> Awaitable[None]:
+        return self._ended.wait()
+
+
 class TrioLoop:
     """trio, whichever clock it runs on."""
 
@@ -132,15 +154,8 @@ class TrioLoop:
     def wakeup(self) -> TrioWakeup:
         return TrioWakeup()
 
-    def spawn(self, child: ChildFn, grace: float) -> Callable[[], None]:
-        scope = trio.CancelScope()
-
-        async def run() -> None:
-            with scope:
-                await child(_NO_SCOPE)
-
-        trio.lowlevel.spawn_system_task(run, context=copy_context())
-        return scope.cancel
+    def spawn(self, child: ChildFn, grace: float) -> "TrioSpawned":
+        return TrioSpawned(child)
 
     def is_cancelled(self) -> bool:
         return trio.current_effective_deadline() == -math.inf

@@ -1,6 +1,7 @@
 """Everything callboard raises or warns of, one class for each thing a caller would catch.
 
     CallboardError
+    ├── ThreadBusyError             another run has the thread
     ├── RunDeadlineExceededError    the budget of an agent's run was spent          (a TimeoutError)
     └── CallError                   a call ended without a result of its own
         ├── CallTimeoutError        one attempt took longer than its timeout        (a TimeoutError)
@@ -44,6 +45,7 @@ __all__ = [
     "IgnoredHooksWarning",
     "LinkOrderWarning",
     "RunDeadlineExceededError",
+    "ThreadBusyError",
 ]
 
 Ended = Literal["timeout", "deadline", "rejected", "unavailable", "cancelled"]
@@ -51,6 +53,18 @@ Ended = Literal["timeout", "deadline", "rejected", "unavailable", "cancelled"]
 
 class CallboardError(Exception):
     """Base of every error that callboard raises for a condition of the world."""
+
+
+class ThreadBusyError(CallboardError):
+    """Another run has the thread: in this process, or in another one that is alive."""
+
+    def __init__(self, thread_id: str, holder: str) -> None:
+        self.thread_id = thread_id
+        self.holder = holder
+        super().__init__(f"The thread {thread_id!r} is being run by {holder}. Wait until that run has ended.")
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return type(self), (self.thread_id, self.holder)
 
 
 class RunDeadlineExceededError(CallboardError, TimeoutError):

@@ -2,6 +2,7 @@
 
 from enum import StrEnum
 from importlib.metadata import version
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -82,3 +83,173 @@ def demo(
         typer.echo(f"Error: {error}", err=True)
         code = 1
     raise typer.Exit(code)
+
+
+Database = Annotated[
+    str,
+    typer.Option(
+        "--db",
+        envvar="CALLBOARD_DB",
+        metavar="PATH|URL",
+        help="The database: the path of a SQLite file, or a URL such as postgresql://user@host/name.",
+    ),
+]
+
+
+@app.command(no_args_is_help=True)
+def run(
+    agent: Annotated[
+        str,
+        typer.Argument(
+            metavar="MODULE:AGENT",
+            help="The agent, or a function without parameters, sync or async, that returns one. A compiled graph of "
+            "LangGraph's will do too.",
+        ),
+    ],
+    message: Annotated[str | None, typer.Argument(metavar="[MESSAGE]", help="What to say to it.")] = None,
+    *,
+    thread: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="The conversation to go on with, or to begin.", show_default="a new one"),
+    ] = None,
+    db: Annotated[
+        str | None,
+        typer.Option(
+            "--db",
+            envvar="CALLBOARD_DB",
+            metavar="PATH|URL",
+            help="Where conversations are kept: the path of a SQLite file, which is made if it is not there, or a URL "
+            "such as postgresql://user@host/name.",
+            show_default="the agent's own checkpointer; without one, nothing is kept",
+        ),
+    ] = None,
+    resume: Annotated[
+        bool,
+        typer.Option("--resume", help="Go on where the thread has stopped, instead of sending a message."),
+    ] = False,
+    yes: Annotated[
+        bool,
+        typer.Option(
+            "--yes",
+            "-y",
+            help="Accept whatever waits for approval, without asking. Other questions stay open, or are asked.",
+        ),
+    ] = False,
+    app_dir: Annotated[Path, typer.Option(metavar="DIR", help="Where the module is looked for first.")] = Path(),
+    backend: Annotated[Backend, typer.Option(help="The event loop to run on.")] = Backend.asyncio,
+    as_json: Annotated[
+        bool,
+        typer.Option("--json", help="Print the final state on stdout as JSON, and everything else on stderr."),
+    ] = False,
+    traceback: Annotated[
+        bool, typer.Option("--traceback", help="If the run fails, print where, not only why.")
+    ] = False,
+) -> None:
+    """Send a message to an agent, watch its calls, answer its questions.
+
+    What the model says is shown as it comes; each call, as it ends. Questions of the run (approvals, `interrupt()`)
+    are asked at the terminal, one after the other. Without a terminal they stay open, and the thread waits.
+
+    Ctrl-C cancels the run: its calls have time to clean up, and the thread can go on. A second Ctrl-C ends the process.
+
+    **Examples**
+
+    `callboard run trip:agent "What is it like in Oslo?"`
+
+    `callboard run trip:agent "Book it." --db trip.db --thread oslo`
+
+    `callboard run trip:agent --db trip.db --thread oslo --resume`
+
+    `callboard run trip:agent "And Rome?" --db trip.db --thread oslo --yes --json`
+
+    **Exit codes**
+
+    0: the agent has answered. 1: the run failed. 2: the command line is wrong, or names what is not there.
+    3: questions are open. 130: stopped by Ctrl-C; 143: by SIGTERM.
+    """
+    from callboard._cli._run import Wanted
+    from callboard._cli._run import run as run_agent
+    from callboard._cli._text import CommandError
+
+    wanted = Wanted(
+        agent=agent,
+        message=message,
+        thread=thread,
+        db=db,
+        resume=resume,
+        yes=yes,
+        app_dir=app_dir,
+        backend=backend.value,
+        as_json=as_json,
+        traceback=traceback,
+    )
+    try:
+        code = run_agent(wanted)
+    except CommandError as error:
+        typer.echo(f"Error: {error}", err=True)
+        code = 2
+    raise typer.Exit(code)
+
+
+@app.command()
+def threads(*, db: Database) -> None:
+    """List the conversations of a database, the latest first.
+
+    Also those that LangGraph's agents have written.
+
+    **Example**
+
+    `callboard threads --db trip.db`
+    """
+    from callboard._cli._text import CommandError
+    from callboard._cli._threads import list_threads
+
+    try:
+        list_threads(db)
+    except CommandError as error:
+        typer.echo(f"Error: {error}", err=True)
+        raise typer.Exit(2) from None
+
+
+@app.command(no_args_is_help=True)
+def show(
+    thread: Annotated[str, typer.Argument(metavar="THREAD", help="The name of the conversation.")],
+    *,
+    db: Database,
+    at: Annotated[
+        str | None,
+        typer.Option(
+            metavar="CHECKPOINT", help="As it stood once; --history lists the checkpoints.", show_default="now"
+        ),
+    ] = None,
+    last: Annotated[
+        int | None, typer.Option(min=1, metavar="N", help="Only the last N messages.", show_default="all")
+    ] = None,
+    full: Annotated[bool, typer.Option("--full", help="Calls and results in full, not one line each.")] = False,
+    history: Annotated[
+        bool, typer.Option("--history", help="List the checkpoints, the latest first, instead of the messages.")
+    ] = False,
+) -> None:
+    """Print a conversation: what was said, which calls were made, and what became of each.
+
+    A call is *done*, *failed*, *waits* for a person, or is *open*: it has no result yet.
+
+    **Examples**
+
+    `callboard show oslo --db trip.db`
+
+    `callboard show oslo --db trip.db --last 10`
+
+    `callboard show oslo --db trip.db --at 1f0c6c1e-1d6b-6c3e-8000-000000000000`
+    """
+    from callboard._cli._text import CommandError
+    from callboard._cli._threads import show_history, show_thread
+
+    try:
+        if history:
+            show_history(db, thread, last=last)
+        else:
+            show_thread(db, thread, at=at, last=last, full=full)
+    except CommandError as error:
+        typer.echo(f"Error: {error}", err=True)
+        raise typer.Exit(2) from None

@@ -39,8 +39,6 @@ class Outcome:
 
     standing: Standing
     failure: Exception | None
-    stopped: bool
-    """Whether it was cancelled from outside."""
 
 
 class Conversation:
@@ -60,7 +58,8 @@ class Conversation:
         self._agent.checkpointer = saver or own or InMemorySaver()
         self._config: RunnableConfig = {"configurable": {"thread_id": thread_id}}
         self._console = console
-        self._scope = CancelScope()
+        self._scope: CancelScope | None = None
+        self._cancelled = False
 
     async def standing(self) -> Standing:
         """Where the thread stands now."""
@@ -79,21 +78,24 @@ class Conversation:
         messages = before.values.get("messages") or () if isinstance(before.values, dict) else ()
         screen = Screen(self._console, calls, [getattr(message, "id", None) for message in messages])
         failure: Exception | None = None
-        self._scope = CancelScope()
+        self._scope = scope = CancelScope()
+        if self._cancelled:
+            scope.cancel()
         async with anyio.create_task_group() as watchers:
             watchers.start_soon(screen.keep_up)
-            with self._scope:
+            with scope:
                 try:
                     await self._show(given, calls, screen)
                 except Exception as error:
                     failure = error  # told later, because the task group would wrap it
             watchers.cancel_scope.cancel()
-        stopped = self._scope.cancelled_caught
-        return Outcome(standing=await self.standing(), failure=failure, stopped=stopped)
+        return Outcome(standing=await self.standing(), failure=failure)
 
     def cancel(self) -> None:
-        """Cancel the run; its calls have their grace."""
-        self._scope.cancel()
+        """Cancel the run, and those to come; its calls have their grace."""
+        self._cancelled = True
+        if self._scope is not None:
+            self._scope.cancel()
 
     async def _show(self, given: Any, calls: Calls, screen: Screen) -> None:
         stream: Any = self._agent.astream(given, self._config, stream_mode=_MODES)

@@ -14,6 +14,9 @@ from langgraph.checkpoint.base import Checkpoint, CheckpointMetadata, Checkpoint
 
 from callboard.agent._thread import Entry
 
+FIRST_ID = "1ee00000-0000-6000-8000-000000000000"
+"""Of the checkpoint before anything has happened: older than all others, and the same for all who begin at once."""
+
 CHANNEL = "__callboard__"
 """Where entries are written."""
 

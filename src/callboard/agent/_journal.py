@@ -9,7 +9,7 @@ with what is new, and a killed process loses at most what it had not begun to wr
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal, cast
 
-from anyio import Event
+from anyio import Event, sleep
 from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import Checkpoint, CheckpointMetadata, CheckpointTuple
 
@@ -17,6 +17,7 @@ from callboard._langgraph._place import PUSH
 from callboard.agent._channels import Schema, State
 from callboard.agent._checkpoint import (
     CHANNEL,
+    FIRST_ID,
     MESSAGES,
     NEXT,
     PARENT,
@@ -33,8 +34,10 @@ from callboard.agent._checkpoint import (
     thinned,
 )
 from callboard.agent._exchange import coming, kept_records, read_coming, writes_for_langgraph
+from callboard.agent._holder import LEASE, described, is_alive, new_holder, prolonged, release
 from callboard.agent._saver import Saver
 from callboard.agent._thread import Entry, Source, Thread, new_id, now
+from callboard.exceptions import ThreadBusyError
 
 Durability = Literal["sync", "async", "exit"]
 
@@ -54,11 +57,12 @@ class SavedThread(Thread):
         self.saver = saver
         self._durability = durability
         self._base: Base | None = None
-        self._first_id = self.checkpoint_id
-        """Older than that of any entry."""
+        self.checkpoint_id = FIRST_ID
         self._commits = 0
         self._entries: list[Entry] = []
         self._flushing: Event | None = None
+        self._mine: dict[str, Any] | None = None
+        """Our own hold on the thread."""
         self._forks = False
 
     @property
@@ -194,10 +198,46 @@ class SavedThread(Thread):
             self._commits -= 1
             raise
 
+    @property
+    def is_held(self) -> bool:
+        return self._mine is not None
+
+    async def hold(self) -> None:
+        if self._durability == "exit":
+            return  # nothing is written before the end, so nobody can be told
+        if self.holder is not None and is_alive(self.holder):
+            raise ThreadBusyError(self.saver.thread_id, described(self.holder))
+        await self.prepare()
+        mine = self._mine = new_holder()
+        await self.record({"kind": "hold", "holder": mine})
+        found = await self.saver.get()
+        holders = [entry["holder"] for entry in entries_of(found) if entry["kind"] == "hold"] if found else []
+        if mine not in holders:
+            self._lose()
+            raise ThreadBusyError(self.saver.thread_id, described(holders[-1]) if holders else "another run")
+
+    async def keep_holding(self) -> None:
+        while self._mine is not None:
+            await sleep(LEASE / 3)
+            await self.record({"kind": "hold", "holder": prolonged(self._mine)})
+
+    def _lose(self) -> None:
+        if self._mine is not None:
+            release(self._mine)
+            self._mine = None
+
     async def stop(self) -> None:
         """Leave the thread as the run leaves it: with a checkpoint, and on it what its open tasks have done."""
+        try:
+            await self._leave()
+        finally:
+            self._lose()
+
+    async def _leave(self) -> None:
         if self._forks:
             return  # nothing has happened
+        if self._mine is not None and self._base is not None and self._base.id == self.checkpoint_id:
+            await self.record({"kind": "leave"})
         if self._base is None or self._base.id != self.checkpoint_id:
             await self._flush(wait=True)
             await self._rebase(self.source)
@@ -209,7 +249,7 @@ class SavedThread(Thread):
 
     async def _begin(self) -> None:
         """Write the checkpoint before the first entry: there was nothing, whatever has been taken in since."""
-        base = self._made(None, {}, self._first_id, metadata_of("input", -1, None))
+        base = self._made(None, {}, FIRST_ID, metadata_of("input", -1, None))
         await self.saver.put(base.checkpoint, cast("Any", base.metadata), None, {})
         self._base = base
 
@@ -223,7 +263,7 @@ class SavedThread(Thread):
         versions = base.checkpoint["channel_versions"]
         changed = {name: versions[name] for name in changed_channels(before, values)}
         await self.saver.put(base.checkpoint, cast("Any", base.metadata), base.parent_id, changed)
-        self._base, self._commits, self._entries = base, 0, []
+        self._base, self._commits, self._entries, self.holder = base, 0, [], None
         if before is not None and may_be_thin(before, base):
             thin = thinned(before, base)
             version = {MESSAGES: thin.checkpoint["channel_versions"][MESSAGES]}

@@ -14,6 +14,7 @@ from callboard._current_loop import current_loop
 from callboard._langgraph import runtime_of
 from callboard._langgraph._place import Outer, outer_of, writer_of_run
 from callboard._time import DEFAULT_GRACE, Timed, current_timed
+from callboard.agent._beside import beside
 from callboard.agent._input import take_in
 from callboard.agent._journal import Durability, SavedThread
 from callboard.agent._run import Plan, Run, Stops
@@ -72,26 +73,33 @@ class Runner:
         outer = outer_of(config)
         saver = saver_for(checkpointer, config, outer)
         thread = await opened(self.plan, saver, config, outer, request.durability)
+        if outer is None:
+            await thread.hold()
+        try:
+            run = await self._begun(thread, saver, request, put, outer)
+            handlers = [] if put is None else handlers_for(request.modes, put, subgraphs=request.subgraphs)
+            async with beside(thread.keep_holding if thread.is_held else None):
+                await traced(partial(_go, run, request.budget), request.input, config, self.name, handlers)
+        finally:
+            await thread.stop()
+        if outer is not None and run.interrupts:
+            raise GraphInterrupt(tuple(run.interrupts))
+        return run
+
+    async def _begun(self, thread: Thread, saver: Any, request: Request, put: Put | None, outer: Outer | None) -> Run:
         answers, resumed = await self._taken_in(request.input, thread, outer)
-        emit = self._emit(request, put, outer, thread)
-        runtime = self._runtime(request, put)
-        run = Run(
+        return Run(
             self.plan,
             thread,
-            config,
-            runtime,
-            emit,
+            request.config,
+            self._runtime(request, put),
+            self._emit(request, put, outer, thread),
             answers=answers,
             stops=request.stops,
             resumed=resumed,
             outer=outer,
             checkpointer=saver,
         )
-        handlers = [] if put is None else handlers_for(request.modes, put, subgraphs=request.subgraphs)
-        await traced(partial(self._go, run, request.budget), request.input, config, self.name, handlers)
-        if outer is not None and run.interrupts:
-            raise GraphInterrupt(tuple(run.interrupts))
-        return run
 
     async def _taken_in(self, given: Any, thread: Thread, outer: Outer | None) -> tuple[Any, bool]:
         if outer is not None and outer.is_resuming and thread.exists and thread.next:
@@ -115,13 +123,11 @@ class Runner:
             given["stream_writer"] = writer_of_run(put)
         return runtime_of(request.config).merge(Runtime(**given))
 
-    async def _go(self, run: Run, budget: float | None, config: RunnableConfig) -> dict[str, Any]:
-        run.config = config
-        try:
-            await (run.go() if budget is None else _within(budget, run))
-        finally:
-            await run.thread.stop()
-        return run.values()
+
+async def _go(run: Run, budget: float | None, config: RunnableConfig) -> dict[str, Any]:
+    run.config = config
+    await (run.go() if budget is None else _within(budget, run))
+    return run.values()
 
 
 async def _within(budget: float, run: Run) -> None:

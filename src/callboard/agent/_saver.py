@@ -31,13 +31,13 @@ class Saver:
 
     def __init__(self, saver: "BaseCheckpointSaver[Any]", thread_id: str, namespace: str) -> None:
         self._saver = saver
-        self._thread_id = thread_id
+        self.thread_id = thread_id
         self.namespace = namespace
         self._has_async = True
 
     def config(self, checkpoint_id: str | None = None) -> RunnableConfig:
         """Where a checkpoint is."""
-        where = {"thread_id": self._thread_id, "checkpoint_ns": self.namespace}
+        where = {"thread_id": self.thread_id, "checkpoint_ns": self.namespace}
         return {"configurable": where if checkpoint_id is None else {**where, "checkpoint_id": checkpoint_id}}
 
     def next_version(self, current: Any) -> Any:

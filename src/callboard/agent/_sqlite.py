@@ -122,10 +122,7 @@ _REASONS = {
     sqlite3.SQLITE_CORRUPT: (
         "is damaged. Bring back a copy, or save what can be read with `sqlite3 FILE .recover` into a new file"
     ),
-    sqlite3.SQLITE_READONLY: (
-        "cannot be written: it is read-only, or was moved or removed while it was open. "
-        "Allow this process to write the file and to make files beside it, and start again"
-    ),
+    sqlite3.SQLITE_READONLY: ("cannot be written. Allow this process to write the file, and to make files beside it"),
     sqlite3.SQLITE_PERM: "cannot be used: allow this process to read and write it",
     sqlite3.SQLITE_BUSY: f"is in use: another process has been writing for more than {PATIENCE:g} s. Try again",
     sqlite3.SQLITE_FULL: "cannot grow: the disk is full. Make room, and go on",

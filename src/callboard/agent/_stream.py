@@ -125,7 +125,6 @@ async def chunks_of(run: Callable[[Callable[[Chunk], None]], Awaitable[object]])
     outbox = Outbox()
     loop = current_loop()
     errors: list[BaseException] = []
-    ended = loop.wakeup()
 
     async def child(scope: Scope) -> None:
         try:
@@ -135,17 +134,17 @@ async def chunks_of(run: Callable[[Callable[[Chunk], None]], Awaitable[object]])
             errors.append(error)
         finally:
             outbox.close()
-            ended.set()
 
-    cancel = loop.spawn(child, DEFAULT_GRACE)
+    task = loop.spawn(child, DEFAULT_GRACE)
     try:
         while (chunk := await outbox.get()) is not None:
             yield chunk
     except BaseException:
-        cancel()
+        task.cancel()
         with loop.shield(float("inf")):
-            await ended.wait()
+            await task.wait()
         raise
+    await task.wait()
     try:
         if errors:
             raise errors[0]

@@ -25,6 +25,8 @@ Entry = dict[str, Any]
 `asked`  tasks of the step wait: `records`
 `claim`  the body of a call is about to start: `task`
 `failed` a task raised: `task`, `error`
+`hold`   a run has begun, or goes on: `holder`
+`leave`  the run has ended
 `step`   the step ended: `order` (its tasks), `next`, `id`, `ts`
 """
 
@@ -57,6 +59,8 @@ class Thread:
         self.checkpoint_id = new_id(self.step)
         self.parent_id: str | None = None
         self.ts = now()
+        self.holder: dict[str, Any] | None = None
+        """The run that has the thread, as far as is known."""
         self.namespace = namespace
         self._messages_key = messages_key
         self._has_ids = schema.adds_messages(messages_key)
@@ -134,6 +138,21 @@ class Thread:
     async def prepare(self) -> None:
         """Be ready for changes."""
 
+    @property
+    def is_held(self) -> bool:
+        """Whether this run has the thread to itself, and has to say so now and then."""
+        return False
+
+    async def hold(self) -> None:
+        """Be the only run of this thread.
+
+        Raises:
+            ThreadBusyError: if another one is.
+        """
+
+    async def keep_holding(self) -> None:
+        """Do what it takes to stay the only run; ends when it is cancelled."""
+
     async def stop(self) -> None:
         """Leave the thread as the run leaves it."""
 
@@ -149,7 +168,11 @@ class Thread:
     def take(self, entry: Entry, *, live: bool = False) -> None:
         """Make true what an entry says."""
         kind = entry["kind"]
-        if kind == "task":
+        if kind == "hold":
+            self.holder = entry["holder"]
+        elif kind == "leave":
+            self.holder = None
+        elif kind == "task":
             self.records[entry["task"]] = {"output": entry["output"]}
         elif kind == "asked":
             self.records.update(entry["records"])

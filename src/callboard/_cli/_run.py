@@ -1,0 +1,259 @@
+"""`callboard run`: a message for an agent, what it does, and the questions that it has."""
+
+import sys
+import traceback
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+from anyio.from_thread import BlockingPortal, start_blocking_portal
+from langchain_core.messages import AIMessage, BaseMessage, ToolMessage
+from langgraph.errors import is_invalid_resume
+from langgraph.types import Command
+from pydantic import ValidationError
+from rich.console import Console
+
+from callboard._cli._ask import Asker, line_reader
+from callboard._cli._load import load_agent
+from callboard._cli._questions import accepted
+from callboard._cli._signals import Stopped, stoppable, wait_for
+from callboard._cli._store import open_database
+from callboard._cli._text import CommandError, as_json, as_text, call_text, one_line, printable
+from callboard._cli._turn import Conversation, Outcome, Standing
+from callboard._cli._view import QuietlyClosedConsole
+
+DONE, FAILED, WAITING = 0, 1, 3
+
+_WIDTH = 100
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wanted:
+    """The command line."""
+
+    agent: str
+    message: str | None
+    thread: str | None
+    db: str | None
+    resume: bool
+    yes: bool
+    app_dir: Path
+    backend: str
+    as_json: bool
+    traceback: bool
+
+
+def run(wanted: Wanted) -> int:
+    """Run an agent and return the exit code.
+
+    Raises:
+        CommandError: if the command line asks for what cannot be.
+    """
+    _check(wanted)
+    console = open_console(stderr=wanted.as_json)
+    try:
+        with stoppable(), ExitStack() as stack:
+            saver = stack.enter_context(open_database(wanted.db, must_exist=wanted.resume)) if wanted.db else None
+            portal = stack.enter_context(start_blocking_portal(wanted.backend))
+            agent = _loaded(wanted, portal)
+            thread_id = wanted.thread or uuid4().hex[:12]
+            conversation = Conversation(agent, saver, thread_id, console)
+            return _Session(wanted, portal, conversation, thread_id, console).play()
+    except Stopped as stopped:
+        return stopped.exit_code
+
+
+def _check(wanted: Wanted) -> None:
+    if wanted.message is None and not wanted.resume:
+        raise CommandError("say something to the agent, or --resume a thread: callboard run module:agent 'message'")
+    if wanted.message is not None and wanted.resume:
+        raise CommandError(
+            "a message or --resume, not both; a message starts a new turn, also where questions are open"
+        )
+    if wanted.resume and wanted.thread is None:
+        raise CommandError("--resume needs --thread; callboard threads lists those of a database")
+
+
+def open_console(*, stderr: bool = False) -> Console:
+    """A console that prints text as it is, for whatever the encoding of the stream is."""
+    stream: Any = sys.stderr if stderr else sys.stdout
+    if hasattr(stream, "reconfigure"):
+        stream.reconfigure(errors="backslashreplace")
+    console = QuietlyClosedConsole(highlight=False, markup=False, emoji=False, stderr=stderr)
+    console.soft_wrap = not console.is_terminal
+    return console
+
+
+def _loaded(wanted: Wanted, portal: BlockingPortal) -> Any:
+    try:
+        return load_agent(wanted.agent, wanted.app_dir, portal.call)
+    except CommandError:
+        raise
+    except Exception as error:
+        # Their own code failed: they want to know where.
+        print("".join(_traceback_of(error, __file__)), file=sys.stderr, end="")
+        raise CommandError(f"{wanted.agent} could not be made: {_told(error)}") from error
+
+
+def _traceback_of(error: BaseException, *own: str) -> list[str]:
+    """The traceback, from where it leaves the command."""
+    lines = traceback.TracebackException.from_exception(error)
+    mine = str(Path(own[0]).parent)
+    while lines.stack and (lines.stack[0].filename.startswith(mine) or "importlib" in lines.stack[0].filename):
+        lines.stack.pop(0)
+    return list(lines.format())
+
+
+class _Session:
+    """From the message to an answer, by way of any number of questions."""
+
+    def __init__(
+        self, wanted: Wanted, portal: BlockingPortal, conversation: Conversation, thread_id: str, console: Console
+    ) -> None:
+        self._wanted = wanted
+        self._portal = portal
+        self._conversation = conversation
+        self._thread_id = thread_id
+        self._console = console
+        self._has_person = sys.stdin.isatty() and console.is_terminal
+        self._asker = Asker(console, line_reader(console))
+
+    def play(self) -> int:
+        """Run, ask, run again, until nothing is left; returns the exit code."""
+        before = self._wait(self._conversation.standing)
+        if self._conversation.is_kept:
+            self._say(f"thread {self._thread_id}")
+        try:
+            if self._wanted.resume:
+                return self._resume(before)
+            if before.questions:
+                self._say(f"{_number(before.questions, 'question')} left unanswered: the message takes their place")
+            return self._run({"messages": [("user", self._wanted.message)]})
+        except Stopped:
+            self._say_how_to_go_on("Stopped")
+            raise
+
+    def _resume(self, standing: Standing) -> int:
+        if not standing.exists:
+            raise CommandError(
+                f"there is no thread {self._thread_id!r} to resume; callboard threads lists those there are"
+            )
+        if not standing.questions and not standing.next:
+            self._say("nothing to resume: the last turn is complete")
+            return self._finished(standing, DONE)
+        if standing.questions:
+            return self._go_on(standing)
+        return self._run(None)
+
+    def _run(self, given: Any) -> int:
+        outcome = self._wait(partial(self._conversation.run, given))
+        if outcome.failure is not None:
+            return self._failed(outcome, outcome.failure)
+        return self._go_on(outcome.standing)
+
+    def _go_on(self, standing: Standing) -> int:
+        """Take up what a run has stopped for."""
+        if not standing.questions and not standing.next:
+            return self._finished(standing, DONE)
+        try:
+            given = self._answered(standing) if standing.questions else self._approved(standing)
+        except EOFError:
+            given = None
+            self._console.print()
+        if given is None:
+            self._say_questions(standing)
+            self._say_how_to_go_on("Waiting for a person")
+            return self._finished(standing, WAITING)
+        return self._run(given.value)
+
+    def _answered(self, standing: Standing) -> "_Given | None":
+        """Answers to the open questions; `None` if there are none."""
+        answers: dict[str, Any] = {}
+        if self._wanted.yes:
+            found = {question.id: accepted(question) for question in standing.questions}
+            answers = {name: answer for name, answer in found.items() if answer is not None}
+        left = [question for question in standing.questions if question.id not in answers]
+        if left and self._has_person:
+            answers |= self._asker.ask(left)
+        return _Given(Command(resume=answers)) if answers else None
+
+    def _approved(self, standing: Standing) -> "_Given | None":
+        """Whether to go on where the agent has been told to stop."""
+        what = f"Stopped before {', '.join(standing.next)}. Go on?"
+        for call in open_calls(standing.values):
+            self._say(f"call    {call_text(call['name'], call['args'], _WIDTH)}")
+        if self._wanted.yes or (self._has_person and self._asker.confirm(what)):
+            return _Given(None)
+        return None
+
+    def _failed(self, outcome: Outcome, error: Exception) -> int:
+        if self._has_person and isinstance(error, ValidationError) and is_invalid_resume(error):
+            self._console.print(f"That answer was refused: {printable(str(error))}", style="red")
+            return self._go_on(outcome.standing)
+        if self._wanted.traceback:
+            print("".join(_traceback_of(error, __file__)), file=sys.stderr, end="")
+        print(f"Error: the run failed: {_told(error)}", file=sys.stderr)
+        self._say_how_to_go_on("Failed")
+        return FAILED
+
+    def _finished(self, standing: Standing, code: int) -> int:
+        values = standing.values
+        if self._wanted.as_json:
+            print(as_json(self._as_json(standing), indent=2))
+        elif isinstance(values, Mapping) and code == DONE and values.get("structured_response") is not None:
+            self._console.print(as_text(values["structured_response"]))
+        return code
+
+    def _as_json(self, standing: Standing) -> Any:
+        questions = [{"id": question.id, "value": question.value} for question in standing.questions]
+        thread = self._thread_id if self._conversation.is_kept else None
+        return {"thread": thread, "state": standing.values, "next": standing.next, "questions": questions}
+
+    def _say_questions(self, standing: Standing) -> None:
+        for question in standing.questions:
+            self._console.print(f"waits   {one_line(as_json(question.value), 10 * _WIDTH)}", soft_wrap=True)
+
+    def _say_how_to_go_on(self, why: str) -> None:
+        if not self._conversation.is_kept:
+            self._say(f"{why}. Nothing is kept without a database: give --db next time.")
+            return
+        database = f" --db {self._wanted.db}" if self._wanted.db else ""
+        thread = f"--thread {self._thread_id}"
+        self._say(f"{why}. To go on: callboard run {self._wanted.agent}{database} {thread} --resume")
+
+    def _say(self, text: str) -> None:
+        self._console.print(text, style="dim", soft_wrap=True)
+
+    def _wait(self, task: Callable[[], Awaitable[Any]]) -> Any:
+        return wait_for(self._portal, task, self._conversation.cancel, self._say)
+
+
+@dataclass(frozen=True, slots=True)
+class _Given:
+    """What a run goes on with, which may be `None`."""
+
+    value: Any
+
+
+def open_calls(values: Any) -> list[Any]:
+    """The calls of the last reply that have no result."""
+    messages: Sequence[BaseMessage] = (values.get("messages") or ()) if isinstance(values, Mapping) else ()
+    answered: set[str] = set()
+    for message in reversed(messages):
+        if isinstance(message, ToolMessage):
+            answered.add(message.tool_call_id)
+        elif isinstance(message, AIMessage):
+            return [call for call in message.tool_calls if call["id"] not in answered]
+    return []
+
+
+def _told(error: BaseException) -> str:
+    return printable(f"{type(error).__name__}: {error}")
+
+
+def _number(things: Sequence[object], name: str) -> str:
+    return f"{len(things)} {name}{'' if len(things) == 1 else 's'}"
