@@ -3,6 +3,7 @@
 import importlib
 import inspect
 import sys
+import traceback
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from types import ModuleType
@@ -12,9 +13,9 @@ from langgraph.graph import StateGraph
 from langgraph.pregel import Pregel
 
 from callboard import Agent
-from callboard._cli._text import CommandError
+from callboard._cli._text import CommandError, error_text
 
-AnyAgent = Agent | Pregel
+AnyAgent = Agent | Pregel[Any, Any, Any, Any]
 """What can be run; LangGraph's graphs stream, stop and go on in the same words as our agents."""
 
 Await = Callable[[Callable[[], Awaitable[Any]]], Any]
@@ -30,9 +31,27 @@ def load_agent(name: str, app_dir: Path, wait: Await) -> AnyAgent:
         wait: for a function that is async.
 
     Raises:
-        CommandError: if there is no such thing, or it is no agent.
-        Exception: what the module or the function raises.
+        CommandError: if there is no such thing, or it is no agent, or its code fails, whose traceback is printed.
     """
+    try:
+        return _load(name, app_dir, wait)
+    except CommandError:
+        raise
+    except Exception as error:
+        print_traceback(error)  # it is their code: they want to know where
+        raise CommandError(f"{name} could not be made: {error_text(error)}") from error
+
+
+def print_traceback(error: BaseException) -> None:
+    """Print to stderr where an error came from, from where it leaves the command."""
+    told = traceback.TracebackException.from_exception(error)
+    own = str(Path(__file__).parent)
+    while told.stack and (told.stack[0].filename.startswith(own) or "importlib" in told.stack[0].filename):
+        told.stack.pop(0)
+    print("".join(told.format()), file=sys.stderr, end="")
+
+
+def _load(name: str, app_dir: Path, wait: Await) -> AnyAgent:
     module_name, _, attribute = name.partition(":")
     module = _module(module_name, name, app_dir)
     if not attribute:

@@ -7,12 +7,18 @@ from typing import Any, Literal, cast
 
 from langgraph.types import Interrupt
 
+from callboard._cli._text import as_text, call_text
+
 Word = Literal["accept", "edit", "respond", "ignore"]
 
 WORDS: tuple[Word, ...] = ("accept", "edit", "respond", "ignore")
 
 Answer = tuple[Word, Any]
 """What was chosen, and what goes with it: arguments for "edit", a text or `None` for the others."""
+
+
+_LONG = 500
+"""In characters, for one action in a list."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -126,6 +132,14 @@ def accepted(question: Interrupt) -> Any:
     if approval is None or any("accept" not in request.allowed for request in approval.requests):
         return None
     return approval.encode([("accept", None)] * len(approval.requests))
+
+
+def in_short(value: object) -> str:
+    """What a question is about, to be listed."""
+    approval = approval_in(value)
+    if approval is None:
+        return as_text(value)
+    return "approve " + ", ".join(call_text(one.action, one.args, _LONG) for one in approval.requests)
 
 
 def free_answer(text: str, question: Interrupt) -> Any:

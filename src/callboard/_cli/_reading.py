@@ -1,6 +1,7 @@
 """Reads the threads of a database, whichever agent has written them: ours or one of LangGraph's. Changes nothing."""
 
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -33,7 +34,7 @@ class Conversation:
     """In ISO format, with a time zone."""
     next: Sequence[str]
     questions: Sequence[Interrupt]
-    waiting: Set[str | None]
+    waiting: AbstractSet[str | None]
     """The ids of calls that have asked."""
     errors: Mapping[str | None, str]
     """Of calls that raised, by id; of other nodes, by name."""

@@ -1,8 +1,7 @@
 """`callboard run`: a message for an agent, what it does, and the questions that it has."""
 
 import sys
-import traceback
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
@@ -11,24 +10,25 @@ from typing import Any
 from uuid import uuid4
 
 from anyio.from_thread import BlockingPortal, start_blocking_portal
-from langchain_core.messages import AIMessage, BaseMessage, ToolMessage
 from langgraph.errors import is_invalid_resume
 from langgraph.types import Command
 from pydantic import ValidationError
 from rich.console import Console
 
+from callboard import Agent
 from callboard._cli._ask import Asker, line_reader
-from callboard._cli._load import load_agent
-from callboard._cli._questions import accepted
+from callboard._cli._load import load_agent, print_traceback
+from callboard._cli._questions import accepted, in_short
 from callboard._cli._signals import Stopped, stoppable, wait_for
 from callboard._cli._store import open_database
-from callboard._cli._text import CommandError, as_json, as_text, call_text, one_line, printable
-from callboard._cli._turn import Conversation, Outcome, Standing
+from callboard._cli._text import CommandError, as_json, as_text, call_text, count, error_text, one_line, printable
+from callboard._cli._turn import Conversation, Outcome, Standing, open_calls
 from callboard._cli._view import QuietlyClosedConsole
 
 DONE, FAILED, WAITING = 0, 1, 3
 
-_WIDTH = 100
+_LONG = 1000
+"""Characters of a question or a call that waits: what is to be decided is not cut off without need."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,7 +59,9 @@ def run(wanted: Wanted) -> int:
         with stoppable(), ExitStack() as stack:
             saver = stack.enter_context(open_database(wanted.db, must_exist=wanted.resume)) if wanted.db else None
             portal = stack.enter_context(start_blocking_portal(wanted.backend))
-            agent = _loaded(wanted, portal)
+            agent = load_agent(wanted.agent, wanted.app_dir, portal.call)
+            if wanted.backend == "trio" and not isinstance(agent, Agent):
+                raise CommandError(f"{wanted.agent} is a graph of LangGraph's, which runs on asyncio only")
             thread_id = wanted.thread or uuid4().hex[:12]
             conversation = Conversation(agent, saver, thread_id, console)
             return _Session(wanted, portal, conversation, thread_id, console).play()
@@ -84,28 +86,10 @@ def open_console(*, stderr: bool = False) -> Console:
     if hasattr(stream, "reconfigure"):
         stream.reconfigure(errors="backslashreplace")
     console = QuietlyClosedConsole(highlight=False, markup=False, emoji=False, stderr=stderr)
-    console.soft_wrap = not console.is_terminal
+    if not console.is_terminal:  # whoever reads a file finds whole lines
+        console.soft_wrap = True
+        console.width = _LONG
     return console
-
-
-def _loaded(wanted: Wanted, portal: BlockingPortal) -> Any:
-    try:
-        return load_agent(wanted.agent, wanted.app_dir, portal.call)
-    except CommandError:
-        raise
-    except Exception as error:
-        # Their own code failed: they want to know where.
-        print("".join(_traceback_of(error, __file__)), file=sys.stderr, end="")
-        raise CommandError(f"{wanted.agent} could not be made: {_told(error)}") from error
-
-
-def _traceback_of(error: BaseException, *own: str) -> list[str]:
-    """The traceback, from where it leaves the command."""
-    lines = traceback.TracebackException.from_exception(error)
-    mine = str(Path(own[0]).parent)
-    while lines.stack and (lines.stack[0].filename.startswith(mine) or "importlib" in lines.stack[0].filename):
-        lines.stack.pop(0)
-    return list(lines.format())
 
 
 class _Session:
@@ -131,7 +115,7 @@ class _Session:
             if self._wanted.resume:
                 return self._resume(before)
             if before.questions:
-                self._say(f"{_number(before.questions, 'question')} left unanswered: the message takes their place")
+                self._say(f"{count(len(before.questions), 'question')} left unanswered: the message takes their place")
             return self._run({"messages": [("user", self._wanted.message)]})
         except Stopped:
             self._say_how_to_go_on("Stopped")
@@ -185,7 +169,7 @@ class _Session:
         """Whether to go on where the agent has been told to stop."""
         what = f"Stopped before {', '.join(standing.next)}. Go on?"
         for call in open_calls(standing.values):
-            self._say(f"call    {call_text(call['name'], call['args'], _WIDTH)}")
+            self._say(f"call    {call_text(call['name'], call['args'], _LONG)}")
         if self._wanted.yes or (self._has_person and self._asker.confirm(what)):
             return _Given(None)
         return None
@@ -195,8 +179,8 @@ class _Session:
             self._console.print(f"That answer was refused: {printable(str(error))}", style="red")
             return self._go_on(outcome.standing)
         if self._wanted.traceback:
-            print("".join(_traceback_of(error, __file__)), file=sys.stderr, end="")
-        print(f"Error: the run failed: {_told(error)}", file=sys.stderr)
+            print_traceback(error)
+        print(f"Error: the run failed: {error_text(error)}", file=sys.stderr)
         self._say_how_to_go_on("Failed")
         return FAILED
 
@@ -215,7 +199,7 @@ class _Session:
 
     def _say_questions(self, standing: Standing) -> None:
         for question in standing.questions:
-            self._console.print(f"waits   {one_line(as_json(question.value), 10 * _WIDTH)}", soft_wrap=True)
+            self._console.print(f"waits   {one_line(in_short(question.value), _LONG)}", soft_wrap=True)
 
     def _say_how_to_go_on(self, why: str) -> None:
         if not self._conversation.is_kept:
@@ -237,23 +221,3 @@ class _Given:
     """What a run goes on with, which may be `None`."""
 
     value: Any
-
-
-def open_calls(values: Any) -> list[Any]:
-    """The calls of the last reply that have no result."""
-    messages: Sequence[BaseMessage] = (values.get("messages") or ()) if isinstance(values, Mapping) else ()
-    answered: set[str] = set()
-    for message in reversed(messages):
-        if isinstance(message, ToolMessage):
-            answered.add(message.tool_call_id)
-        elif isinstance(message, AIMessage):
-            return [call for call in message.tool_calls if call["id"] not in answered]
-    return []
-
-
-def _told(error: BaseException) -> str:
-    return printable(f"{type(error).__name__}: {error}")
-
-
-def _number(things: Sequence[object], name: str) -> str:
-    return f"{len(things)} {name}{'' if len(things) == 1 else 's'}"

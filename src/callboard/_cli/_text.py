@@ -59,6 +59,16 @@ def as_text(value: object) -> str:
     return printable(value if isinstance(value, str) else as_json(value, indent=2))
 
 
+def error_text(error: BaseException) -> str:
+    """An error as Python names it."""
+    return printable(f"{type(error).__name__}: {error}")
+
+
+def count(number: int, name: str) -> str:
+    """How many there are of what."""
+    return f"{number} {name}{'' if number == 1 else 's'}"
+
+
 def seconds(value: float) -> str:
     """A duration, to be read by people."""
     return f"{value:.2f} s" if value < 10 else f"{value:.0f} s"

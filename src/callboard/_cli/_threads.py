@@ -11,11 +11,11 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from callboard._cli._questions import approval_in
+from callboard._cli._questions import in_short
 from callboard._cli._reading import Conversation, read_history, read_thread
 from callboard._cli._run import open_console
 from callboard._cli._store import open_database
-from callboard._cli._text import CommandError, as_json, as_text, call_text, one_line, printable
+from callboard._cli._text import CommandError, as_json, call_text, count, one_line, printable
 
 _WIDTH = 160
 """In characters, where output goes to a file or a pipe."""
@@ -116,16 +116,17 @@ class _Printer:
         """Print the last messages, and what is to come."""
         one, messages = self._shown, self._shown.messages
         left_out = max(0, len(messages) - (last or len(messages)))
-        self._line(f"thread {one.thread_id}  {one.turns} turns  {len(messages)} messages  {_time(one.when)}", "bold")
+        told = (f"thread {one.thread_id}", count(one.turns, "turn"), count(len(messages), "message"), _time(one.when))
+        self._line("  ".join(told), "bold")
         if left_out:
-            self._line(f"({left_out} messages before)", "dim")
+            self._line(f"({count(left_out, 'message')} before)", "dim")
         asked = {call["id"] for message in messages[left_out:] for call in _calls(message)}
         for message in messages[left_out:]:
             if not isinstance(message, ToolMessage) or message.tool_call_id not in asked:
                 self._message(message)
         if not messages:
             others = f": {', '.join(one.other_keys)}" if one.other_keys else ""
-            self._line(f"no messages; the state has {len(one.other_keys)} other keys{others}", "dim")
+            self._line(f"no messages; the state has {count(len(one.other_keys), 'other key')}{others}", "dim")
         self._end()
 
     def _message(self, message: BaseMessage) -> None:
@@ -161,9 +162,9 @@ class _Printer:
         for name, error in failed.items():
             self._line(f"{name} failed: {error}", "red")
         if one.questions:
-            self._line(f"waits for a person: {len(one.questions)} questions", "yellow")
+            self._line(f"waits for a person: {count(len(one.questions), 'question')}", "yellow")
             for question in one.questions:
-                self._line(f"  {one_line(_asked(question.value), 2 * self._length)}")
+                self._line(f"  {one_line(in_short(question.value), 2 * self._length)}")
         elif one.next:
             self._line(f"stopped before {', '.join(one.next)}", "yellow")
 
@@ -185,17 +186,9 @@ def _speaker(message: BaseMessage) -> str:
     return "result" if isinstance(message, ToolMessage) else message.type
 
 
-def _asked(value: Any) -> str:
-    """What a question is about, in short."""
-    approval = approval_in(value)
-    if approval is None:
-        return as_text(value)
-    return "approve " + ", ".join(call_text(one.action, one.args, _WIDTH) for one in approval.requests)
-
-
 def _left_open(one: Conversation) -> str:
     if one.questions:
-        return f"{len(one.questions)} question{'' if len(one.questions) == 1 else 's'}"
+        return count(len(one.questions), "question")
     return f"before {', '.join(one.next)}" if one.next else ""
 
 
@@ -226,5 +219,12 @@ def _width(console: Console) -> int:
 def _table(*headings: str) -> Table:
     table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False)
     for heading in headings:
-        table.add_column(heading, no_wrap=True, justify="right" if heading in ("turns", "messages") else "left")
+        numbers = heading in ("turns", "messages")
+        # All but the last one are shown whole, on the narrowest terminal too: names are there to be copied.
+        table.add_column(
+            heading,
+            justify="right" if numbers else "left",
+            overflow="fold" if heading != headings[-1] else "ellipsis",
+            no_wrap=heading == headings[-1],
+        )
     return table

@@ -1,13 +1,14 @@
 """One run of an agent, from one stop to the next, and where its thread stands then. Lives in the event loop."""
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Any
 
 import anyio
 from anyio import CancelScope
+from langchain_core.messages import AIMessage, BaseMessage, ToolCall, ToolMessage
 from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import BaseCheckpointSaver
 from langgraph.checkpoint.memory import InMemorySaver
@@ -75,8 +76,8 @@ class Conversation:
         """Run the agent until it stops, and show what happens."""
         before = await self.standing()
         calls = Calls(self._agent.tools.tools_by_name if isinstance(self._agent, Agent) else ())
-        messages = before.values.get("messages") or () if isinstance(before.values, dict) else ()
-        screen = Screen(self._console, calls, [getattr(message, "id", None) for message in messages])
+        calls.asked_for(open_calls(before.values))
+        screen = Screen(self._console, calls, [message.id for message in _messages(before.values)])
         failure: Exception | None = None
         self._scope = scope = CancelScope()
         if self._cancelled:
@@ -98,7 +99,8 @@ class Conversation:
             self._scope.cancel()
 
     async def _show(self, given: Any, calls: Calls, screen: Screen) -> None:
-        stream: Any = self._agent.astream(given, self._config, stream_mode=_MODES)
+        agent: Any = self._agent
+        stream = agent.astream(given, self._config, stream_mode=_MODES)
         with observe(calls.note):
             async with aclosing(stream) as chunks:
                 async for mode, payload in chunks:
@@ -108,3 +110,19 @@ class Conversation:
 def _distinct(questions: Sequence[Interrupt]) -> list[Interrupt]:
     """A question that two tasks report is one question."""
     return list({question.id: question for question in questions}.values())
+
+
+def open_calls(values: Any) -> list[ToolCall]:
+    """The calls of the last reply that have no result."""
+    answered: set[str] = set()
+    for message in reversed(_messages(values)):
+        if isinstance(message, ToolMessage):
+            answered.add(message.tool_call_id)
+        elif isinstance(message, AIMessage):
+            return [call for call in message.tool_calls if call["id"] not in answered]
+    return []
+
+
+def _messages(values: Any) -> Sequence[BaseMessage]:
+    written: Any = values.get("messages") if isinstance(values, Mapping) else getattr(values, "messages", None)
+    return [message for message in written or () if isinstance(message, BaseMessage)]

@@ -1,6 +1,6 @@
 """The tools node in one step of a run: a batch, whose calls are tasks of their own to whoever looks."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, Protocol, cast
 
@@ -12,7 +12,6 @@ from callboard._langgraph import question_id
 from callboard._langgraph._place import PULL, PUSH, Outer, Place, to_parent
 from callboard.agent._flow import TOOLS
 from callboard.agent._thread import Record, Thread, as_update
-from callboard.agent._trace import traced
 from callboard.exceptions import CallsInterrupted
 from callboard.tools._batch import ToolBatch, keys_of
 from callboard.tools._errors import error_message
@@ -45,7 +44,9 @@ class CallsRun(Protocol):
 
     def emit_task(self, place: Place, given: object) -> None: ...
 
-    def emit_update(self, node: str, outputs: Sequence[object], place: Place) -> None: ...
+    def emit_update(self, node: str, outputs: Sequence[object], place: Callable[[], Place]) -> None: ...
+
+    async def traced(self, body: Callable[[RunnableConfig], Awaitable[Any]], given: Any, place: Place) -> Any: ...
 
 
 async def run_calls(run: CallsRun) -> list[str]:
@@ -59,13 +60,26 @@ async def run_calls(run: CallsRun) -> list[str]:
     state = run.given(TOOLS)
     requested = parse_input(state, run.tools._setup.messages_key)
     keys = keys_of(requested.calls)
-    places = {key: run.place(TOOLS, PUSH, str(number)) for number, key in enumerate(keys)}
+    places = _Places(run, keys)
     answers = await _unknown_settled(run, requested, keys, places)
     place = run.place(TOOLS, PULL, f"branch:to:{TOOLS}")
     step = _CallStep(run, requested, keys, places, answers)
     run.emit_task(place, state)
-    await traced(partial(step.run, place), state, run.config_at(place), TOOLS)
+    await run.traced(partial(step.run, place), state, place)
     return keys
+
+
+class _Places(dict[str, Place]):
+    """Where each call runs, by its name; made for those that ask."""
+
+    def __init__(self, run: CallsRun, keys: Sequence[str]) -> None:
+        super().__init__()
+        self._run = run
+        self._keys = keys
+
+    def __missing__(self, key: str) -> Place:
+        place = self[key] = self._run.place(TOOLS, PUSH, str(self._keys.index(key)))
+        return place
 
 
 async def answer_open_calls(run: CallsRun, reason: str) -> list[str]:
@@ -108,7 +122,8 @@ class _CallStep:
             self._answers or None,
             on_finish=self._finished,
             on_claim=thread.claimed if thread.is_kept else None,
-            namespaces={key: place.namespace for key, place in self._places.items()},
+            # For a thread that is kept, those that LangGraph would give: it may be the one that goes on.
+            namespaces={key: self._places[key].namespace for key in self._keys} if thread.is_kept else None,
         )
         try:
             combined = await batch.run()
@@ -124,7 +139,7 @@ class _CallStep:
             if isinstance(output, Command) and output.graph is not None:
                 raise to_parent(output, run.outer)
         if not run.by_call:
-            run.emit_update(TOOLS, outputs, place)
+            run.emit_update(TOOLS, outputs, lambda: place)
         return combined
 
     async def _asked(self, calls: Mapping[str, Record]) -> None:
@@ -134,7 +149,9 @@ class _CallStep:
         run = self._run
         await run.thread.finished(key, output)
         if run.by_call:
-            run.emit_update(TOOLS, [as_update(output, run.tools._setup.messages_key)], self._places[key])
+            run.emit_update(
+                TOOLS, [as_update(output, run.tools._setup.messages_key)], partial(self._places.__getitem__, key)
+            )
 
 
 async def _unknown_settled(

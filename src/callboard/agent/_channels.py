@@ -100,6 +100,7 @@ class State:
         }
         for name, channel in self._channels.items():
             channel.key = name
+        self._conversations = {name for name in self._channels if schema.adds_messages(name)}
 
     @property
     def channels(self) -> Mapping[str, BaseChannel[Any, Any, Any]]:
@@ -120,7 +121,7 @@ class State:
         for name, value in writes:
             by_channel[name].append(value)
         for name, values in by_channel.items():
-            self._channels[name].update(values)
+            self._channels[name].update(_joined(values) if name in self._conversations else values)
 
     def get(self, name: str) -> Any:
         """The value of a channel, `None` while it has none."""
@@ -154,6 +155,13 @@ class State:
             if value is not MISSING:
                 values[name] = value
         return values
+
+
+def _joined(values: list[Any]) -> list[Any]:
+    """The messages of many calls at once: one by one, each would cost a walk through the whole conversation."""
+    if len(values) < 2 or not all(isinstance(value, list) for value in values):
+        return values
+    return [[message for value in values for message in value]]
 
 
 def goto_of(output: object) -> list[Any]:

@@ -1,6 +1,6 @@
 """One run of an agent: from where its thread stands to the next stop."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Literal, NoReturn, cast
@@ -24,6 +24,7 @@ from callboard.agent._stream import Emit
 from callboard.agent._thread import Thread
 from callboard.agent._trace import traced
 from callboard.exceptions import CallsInterrupted
+from callboard.tools._errors import is_control_flow
 from callboard.tools._ledger import FORMAT, Ledger
 from callboard.tools._node import ToolNode
 
@@ -62,6 +63,9 @@ class Stops:
 
 def _meets(stops: Sequence[str] | Literal["*"], nodes: Sequence[str]) -> bool:
     return bool(nodes) if stops == "*" else any(node in stops for node in nodes)
+
+
+Body = Callable[[RunnableConfig], Awaitable[Any]]
 
 
 class Run:
@@ -108,6 +112,8 @@ class Run:
         self._checkpointer = checkpointer
         self._goes_on = resumed
         self._stop = thread.step + config["recursion_limit"] + (2 if resumed else 0)
+        self.is_traced = True
+        """Whether callback handlers listen; looking for them costs as much as a call."""
         self.interrupts: list[Interrupt] = []
         """What the run stopped for."""
 
@@ -186,16 +192,17 @@ class Run:
         config = cast("RunnableConfig", {**config, "configurable": ledger.configurable(node)})
         self.emit_task(place, given)
         try:
-            output = await traced(partial(self._body(node), given), given, config, node)
+            output = await self.traced_with(config, partial(self._body(node), given), given, node)
         except GraphInterrupt as interrupt:
             ledger.asked(node, interrupt)
             await self.thread.asked(ledger.records)
             raise CallsInterrupted(ledger.pending, ledger.dump()) from None
         except Exception as error:
-            await self.thread.failed(node, error)
+            if not is_control_flow(error):
+                await self.thread.failed(node, error)
             raise
         await self.thread.finished(node, output)
-        self.emit_update(node, [output], place)
+        self.emit_update(node, [output], lambda: place)
 
     def _body(self, node: str) -> Callable[[Any, RunnableConfig], Any]:
         if node == AGENT:
@@ -299,10 +306,18 @@ class Run:
             "tasks", lambda: {"id": place.task_id, "name": place.node, "input": given, "triggers": place.triggers}
         )
 
-    def emit_update(self, node: str, outputs: Sequence[object], place: Place) -> None:
+    async def traced(self, body: Body, given: Any, place: Place) -> Any:
+        """Run a node as a chain run of its own, if anybody listens."""
+        return await self.traced_with(self.config_at(place), body, given, place.node)
+
+    async def traced_with(self, config: RunnableConfig, body: Body, given: Any, name: str) -> Any:
+        """The same, with a config that is ready."""
+        return await (traced(body, given, config, name) if self.is_traced else body(config))
+
+    def emit_update(self, node: str, outputs: Sequence[object], place: Callable[[], Place]) -> None:
         """Tell streams what a task wrote."""
         self._emit("updates", lambda: {node: _update(outputs, self._plan.schema)})
-        self._emit("tasks", lambda: _task_result(place, outputs, self._plan.schema))
+        self._emit("tasks", lambda: _task_result(place(), outputs, self._plan.schema))
 
 
 def _update(outputs: Sequence[object], schema: Schema) -> Any:

@@ -125,6 +125,7 @@ class Runner:
 
 
 async def _go(run: Run, budget: float | None, config: RunnableConfig) -> dict[str, Any]:
+    run.is_traced = config is not run.config
     run.config = config
     await (run.go() if budget is None else _within(budget, run))
     return run.values()

@@ -227,7 +227,9 @@ def _with_ids(messages: Any) -> Any:
     """Messages with ids, as `add_messages` would read what was written."""
     if isinstance(messages, Overwrite):
         return messages
-    found = convert_to_messages(messages if isinstance(messages, list) else [messages])
+    found = messages if isinstance(messages, list) else [messages]
+    if not all(isinstance(message, BaseMessage) for message in found):
+        found = convert_to_messages(found)
     for message in found:
         if message.id is None:
             message.id = str(uuid4())
