@@ -780,7 +780,7 @@ async def test_a_call_that_comes_to_lost_threads_out_of_another_queue_is_rejecte
     rec = Recorder()
     tools = [rec.sync_tool("stuck", release=release), rec.sync_tool("quick")]
     slowly = CallPolicy(limit=Limit(rate=Rate(1, per=1.0)))
-    node = ToolNode(tools, policies={"stuck": CallPolicy(timeout=0.2), "quick": slowly})
+    node = ToolNode(tools, policies={"stuck": CallPolicy(timeout=0.6), "quick": slowly})
     with anyio.fail_after(5):
         await node.ainvoke(ask("quick"))  # the next one waits for a second
         with pytest.warns(AbandonedThreadWarning):
@@ -792,7 +792,7 @@ async def test_a_call_that_comes_to_lost_threads_out_of_another_queue_is_rejecte
 async def test_without_handling_a_lost_thread_raises_the_typed_rejection(release: threading.Event) -> None:
     """Promise 1: `CallRejectedError`, for those who want errors."""
     rec = Recorder()
-    node = ToolNode([rec.sync_tool("stuck", release=release)], timeout=0.2, handle_tool_errors=False, on_error="finish")
+    node = ToolNode([rec.sync_tool("stuck", release=release)], timeout=1.0, handle_tool_errors=False, on_error="finish")
     with anyio.fail_after(30):
         with pytest.warns(AbandonedThreadWarning), pytest.raises(ExceptionGroup) as caught:
             await node.ainvoke(ask(*["stuck"] * 41))

@@ -1,5 +1,6 @@
 """`callboard run`: a message for an agent, what it does, and the questions that it has."""
 
+import shlex
 import sys
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import ExitStack
@@ -205,12 +206,14 @@ class _Session:
         if not self._conversation.is_kept:
             self._say(f"{why}. Nothing is kept without a database: give --db next time.")
             return
-        database = f" --db {self._wanted.db}" if self._wanted.db else ""
-        thread = f"--thread {self._thread_id}"
-        self._say(f"{why}. To go on: callboard run {self._wanted.agent}{database} {thread} --resume")
+        wanted = self._wanted
+        words = ["callboard", "run", wanted.agent, "--thread", self._thread_id, "--resume"]
+        words += ["--db", wanted.db] if wanted.db else []
+        words += ["--app-dir", str(wanted.app_dir)] if wanted.app_dir != Path() else []
+        self._say(f"{why}. To go on: {shlex.join(words)}")
 
     def _say(self, text: str) -> None:
-        self._console.print(text, style="dim", soft_wrap=True)
+        self._console.print(printable(text), style="dim", soft_wrap=True)
 
     def _wait(self, task: Callable[[], Awaitable[Any]]) -> Any:
         return wait_for(self._portal, task, self._conversation.cancel, self._say)

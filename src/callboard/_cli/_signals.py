@@ -73,7 +73,7 @@ def wait_for(
     try:
         return future.result()
     except Stopped as stopped:
-        portal.start_task_soon(cancel)
         say(f"Stopping by {stopped.number.name}: calls are cancelled, and have time to clean up. Again: stop at once.")
+        portal.start_task_soon(cancel)  # it waits for the loop, which a tool may keep for itself
         future.exception()
         raise

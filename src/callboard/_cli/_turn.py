@@ -12,6 +12,7 @@ from langchain_core.messages import AIMessage, BaseMessage, ToolCall, ToolMessag
 from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import BaseCheckpointSaver
 from langgraph.checkpoint.memory import InMemorySaver
+from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 from langgraph.types import Interrupt, StateSnapshot
 from rich.console import Console
 
@@ -56,7 +57,7 @@ class Conversation:
         own = agent.checkpointer if isinstance(agent.checkpointer, BaseCheckpointSaver) else None
         self.is_kept = saver is not None or (own is not None and not isinstance(own, InMemorySaver))
         self._agent = copy.copy(agent)
-        self._agent.checkpointer = saver or own or InMemorySaver()
+        self._agent.checkpointer = saver or own or _memory()
         self._config: RunnableConfig = {"configurable": {"thread_id": thread_id}}
         self._console = console
         self._scope: CancelScope | None = None
@@ -105,6 +106,11 @@ class Conversation:
             async with aclosing(stream) as chunks:
                 async for mode, payload in chunks:
                     screen.take(mode, payload)
+
+
+def _memory() -> InMemorySaver:
+    # A run that nobody keeps may have anything in its state; a question needs a saver all the same.
+    return InMemorySaver(serde=JsonPlusSerializer(pickle_fallback=True))
 
 
 def _distinct(questions: Sequence[Interrupt]) -> list[Interrupt]:

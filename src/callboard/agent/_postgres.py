@@ -7,6 +7,8 @@ from functools import partial
 from typing import Any, Generic, TypeVar, cast
 
 import psycopg
+from langchain_core.runnables import RunnableConfig
+from langgraph.checkpoint.base import ChannelVersions, Checkpoint, CheckpointMetadata
 from langgraph.checkpoint.postgres import PostgresSaver
 from langgraph.store.postgres import PostgresStore
 from psycopg import Connection
@@ -31,6 +33,10 @@ _DEFAULTS: dict[str, Any] = {
 
 _OPTIONS: dict[str, Any] = {"autocommit": True, "prepare_threshold": 0, "row_factory": dict_row}
 """Of each connection, as LangGraph asks for."""
+
+_FORGET = """
+DELETE FROM checkpoint_blobs WHERE thread_id = %s AND checkpoint_ns = %s AND channel = %s AND version = %s
+"""
 
 _LOCK = 0x63616C6C626F6172
 """For PostgreSQL's advisory lock around the making of tables: "callboar" in ASCII."""
@@ -59,8 +65,35 @@ def postgres_store(url: str) -> LazyStore:
     return LazyStore(PostgresServer(url, _store, "store_migrations"))
 
 
+class _Saver(PostgresSaver):
+    """Forgets the values that a checkpoint is stored again without.
+
+    LangGraph's keeps a value for as long as its thread, by its version. The messages of a thin checkpoint would
+    stay, and a thread would take space by the square of its turns.
+    """
+
+    def put(
+        self,
+        config: RunnableConfig,
+        checkpoint: Checkpoint,
+        metadata: CheckpointMetadata,
+        new_versions: ChannelVersions,
+    ) -> RunnableConfig:
+        stored = super().put(config, checkpoint, metadata, new_versions)
+        gone = [name for name in new_versions if name not in checkpoint["channel_values"]]
+        if gone:
+            conf = stored["configurable"]
+            where = [
+                (conf["thread_id"], conf["checkpoint_ns"], name, str(checkpoint["channel_versions"][name]))
+                for name in gone
+            ]
+            with cast("Any", self.conn).connection() as connection, connection.cursor() as cursor:
+                cursor.executemany(_FORGET, where)
+        return stored
+
+
 def _saver(connections: Any) -> PostgresSaver:
-    saver = PostgresSaver(connections)
+    saver = _Saver(connections)
     # Its lock is for a single connection. Ours are a pool, and each operation has one to itself.
     cast("Any", saver).lock = nullcontext()
     return saver

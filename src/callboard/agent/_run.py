@@ -199,7 +199,7 @@ class Run:
             raise CallsInterrupted(ledger.pending, ledger.dump()) from None
         except Exception as error:
             if not is_control_flow(error):
-                await self.thread.failed(node, error)
+                await self.thread.failed(node, repr(error))
             raise
         await self.thread.finished(node, output)
         self.emit_update(node, [output], lambda: place)

@@ -110,9 +110,9 @@ class Thread:
         """Note that the body of a call is about to start; stored before it does."""
         await self.record({"kind": "claim", "task": task})
 
-    async def failed(self, task: str, error: BaseException) -> None:
+    async def failed(self, task: str, error: str) -> None:
         """Note that a task of this step raised; it is run again when the thread goes on."""
-        await self.record({"kind": "failed", "task": task, "error": repr(error)})
+        await self.record({"kind": "failed", "task": task, "error": error})
 
     def apply_outputs(self, order: Sequence[str]) -> list[Write]:
         """Take in what the tasks of this step wrote, in their order."""

@@ -99,8 +99,8 @@ class ToolBatch:
     ) -> None:
         self._on_finish = on_finish
         self.on_claim = on_claim
-        self.failed: dict[str, BaseException] = {}
-        """By key, the calls that ended with an error which nobody handled."""
+        self.failed: dict[str, str] = {}
+        """By key, in words, the errors that nobody handled; an error here would lead back to itself."""
         self.setup = setup
         self._config = config
         self._calls = requested.calls
@@ -140,7 +140,9 @@ class ToolBatch:
         try:
             await batch.run()
         except BaseException as error:
-            self.failed = {key: call.error or error for key, call in supervised if call.ended and call.result is None}
+            self.failed = {
+                key: repr(call.error or error) for key, call in supervised if call.ended and call.result is None
+            }
             self._note(supervised)
             self.ledger.publish()
             raise
