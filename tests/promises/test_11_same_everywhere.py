@@ -433,7 +433,10 @@ def test_all_questions_come_together(where: str) -> None:
             node_of(), calls(("ask", {"question": "a?"}), ("add", {"a": 1}), ("ask", {"question": "b?"}))
         )
     questions = caught.value.args[0]
-    assert [question.value for question in questions] == ["a?", "b?"]
+    values = [question.value for question in questions]
+    if where == "LangGraph's agent v2 invoke":
+        values.sort()  # each call is a thread of LangGraph's here, and it lists questions as they come
+    assert values == ["a?", "b?"]
     assert len({question.id for question in questions}) == 2
 
 
