@@ -10,7 +10,7 @@ from langgraph.types import Interrupt
 from rich.console import Console
 
 from callboard._cli._questions import Answer, Request, Word, approval_in, free_answer
-from callboard._cli._text import as_text, printable
+from callboard._cli._text import as_json, as_text, printable
 
 ReadLine = Callable[[str, str], str]
 """Takes a prompt and the text to start with, and returns the line; raises EOFError if there is none."""
@@ -122,7 +122,7 @@ class Asker:
 
     def _edited(self, args: Mapping[str, Any]) -> dict[str, Any] | None:
         """Other arguments; `None` if the person thinks better of it."""
-        start = json.dumps(args, ensure_ascii=False, default=str)
+        start = printable(as_json(args))
         while text := self._read("arguments (nothing: go back): ", start).strip():
             try:
                 edited = json.loads(text)

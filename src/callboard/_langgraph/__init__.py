@@ -9,12 +9,12 @@ Names and meanings were read from langgraph 1.2; `tests/test_langgraph_keys.py` 
 from callboard._langgraph._around import GraphTask as GraphTask
 from callboard._langgraph._around import Send as Send
 from callboard._langgraph._around import Writes as Writes
+from callboard._langgraph._around import config_for_calls as config_for_calls
 from callboard._langgraph._around import graph_task as graph_task
 from callboard._langgraph._around import is_graph_node as is_graph_node
 from callboard._langgraph._around import read_state as read_state
 from callboard._langgraph._around import run_config as run_config
 from callboard._langgraph._around import runtime_of as runtime_of
-from callboard._langgraph._around import writer_of as writer_of
 from callboard._langgraph._within import PLACEHOLDER_ID as PLACEHOLDER_ID
 from callboard._langgraph._within import RESUME as RESUME
 from callboard._langgraph._within import AnswerKeeper as AnswerKeeper

@@ -26,7 +26,6 @@ from langgraph._internal._constants import (
 )
 from langgraph._internal._scratchpad import PregelScratchpad
 from langgraph.runtime import Runtime
-from langgraph.types import StreamWriter
 
 Writes = Sequence[tuple[str, Any]]
 Send = Callable[[Writes], None]
@@ -45,20 +44,30 @@ def runtime_of(config: RunnableConfig) -> Runtime[Any]:
     return _no_runtime if runtime is None else cast("Runtime[Any]", runtime)
 
 
-def writer_of(config: RunnableConfig, runtime: Runtime[Any]) -> StreamWriter:
-    """The graph's stream writer, bound to the node: calls have namespaces of their own, their events not."""
-    write = runtime.stream_writer
-    if CONFIG_KEY_RUNTIME not in config.get(CONF, {}):
-        return write
+def config_for_calls(config: RunnableConfig) -> RunnableConfig:
+    """The config of a node whose calls write to the stream in the node's name.
+
+    A call has a namespace of its own, one segment longer than the node's, and LangGraph's writer tells a graph
+    by all segments but the last. Graphs that a call runs have longer namespaces, and keep them.
+    """
+    runtime = config.get(CONF, {}).get(CONFIG_KEY_RUNTIME)
+    if runtime is None:
+        return config
+    write, namespace = runtime.stream_writer, config[CONF].get(CONFIG_KEY_CHECKPOINT_NS, "")
 
     def write_as_node(chunk: Any) -> None:
+        current = (var_child_runnable_config.get() or {}).get(CONF, {}).get(CONFIG_KEY_CHECKPOINT_NS, "")
+        if current and current.rpartition(NS_SEP)[0] != namespace:
+            write(chunk)
+            return
         token = var_child_runnable_config.set(config)
         try:
             write(chunk)
         finally:
             var_child_runnable_config.reset(token)
 
-    return write_as_node
+    bound = {**config[CONF], CONFIG_KEY_RUNTIME: runtime.override(stream_writer=write_as_node)}
+    return cast("RunnableConfig", {**config, CONF: bound})
 
 
 def read_state(config: RunnableConfig) -> dict[str, Any]:

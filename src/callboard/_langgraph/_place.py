@@ -35,6 +35,7 @@ from langgraph.errors import ParentCommand
 from langgraph.pregel._algo import _xxhash_str
 from langgraph.pregel._messages import StreamMessagesHandler as StreamMessagesHandler
 from langgraph.pregel._tools import StreamToolCallHandler as StreamToolCallHandler
+from langgraph.pregel.protocol import StreamProtocol
 from langgraph.runtime import ExecutionInfo, Runtime
 from langgraph.types import Command, StreamWriter
 
@@ -93,6 +94,12 @@ class Outer:
             return found
         plain = self.conf[CONFIG_KEY_SCRATCHPAD].get_null_resume(True) if CONFIG_KEY_SCRATCHPAD in self.conf else None
         return {} if plain is None else {pending[0]: plain}
+
+
+def with_stream(config: RunnableConfig, put: Callable[[Any], None], modes: frozenset[str]) -> RunnableConfig:
+    """A config whose graphs inside hand their chunks to `put`."""
+    stream = StreamProtocol(put, cast("Any", set(modes)))
+    return cast("RunnableConfig", {**config, CONF: {**config.get(CONF, {}), CONFIG_KEY_STREAM: stream}})
 
 
 def checkpointer_in(config: RunnableConfig) -> Any:

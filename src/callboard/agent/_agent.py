@@ -1,7 +1,8 @@
 """`Agent`: the public door to the loop of model and tools."""
 
 import copy
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Sequence
+from contextlib import aclosing
 from dataclasses import replace
 from functools import partial
 from typing import Any, Literal, TypeVar, cast
@@ -16,12 +17,14 @@ from langgraph.types import GraphOutput, StateSnapshot, StateUpdate
 from callboard._bridge import run_from_sync
 from callboard._langgraph import run_config
 from callboard._langgraph._place import checkpointer_in, outer_of
+from callboard.agent._channels import Schema
 from callboard.agent._drawing import Drawn
 from callboard.agent._journal import Durability, SavedThread
-from callboard.agent._run import INTERRUPT, Run, Stops
+from callboard.agent._run import Run, Stops
 from callboard.agent._runner import Request, Runner, opened, saver_for
 from callboard.agent._snapshots import history_of, snapshot_of, update
-from callboard.agent._stream import MODES, chunks_of, shaped
+from callboard.agent._stream import MODES, as_part, chunks_of, shaped
+from callboard.agent._telling import INTERRUPT, Keys
 from callboard.tools._node import ToolNode
 
 T = TypeVar("T")
@@ -78,7 +81,8 @@ class Agent(Drawn):
         *,
         context: Any = None,
         stream_mode: StreamModes = "values",
-        output_keys: str | Sequence[str] | None = None,
+        print_mode: StreamModes = (),
+        output_keys: Keys | None = None,
         interrupt_before: NodeNames = None,
         interrupt_after: NodeNames = None,
         durability: Durability | None = None,
@@ -95,13 +99,14 @@ class Agent(Drawn):
                 calls of a batch.
             context: for tools, hooks and prompts, as `runtime.context`.
             stream_mode: "values" for the last state; any other mode for a list of chunks.
+            print_mode: modes whose chunks are printed besides.
             output_keys: which keys of the state to return; all by default.
             interrupt_before: nodes before which to stop, instead of the agent's own.
             interrupt_after: nodes after which to stop, instead of the agent's own.
             durability: when what happens is stored: before the run goes on ("sync"), meanwhile ("async", the
                 default), or when the run stops ("exit").
             budget: seconds for the whole run, instead of the agent's own.
-            version: "v2" for a `GraphOutput`.
+            version: "v2" for a `GraphOutput`, or a list of parts; see `astream`.
             kwargs: accepted and ignored, as by every node of a graph.
 
         Returns:
@@ -117,14 +122,17 @@ class Agent(Drawn):
         """
         if stream_mode != "values":
             stream = self.astream(
-                input, config, context=context, stream_mode=stream_mode, output_keys=output_keys,
-                interrupt_before=interrupt_before, interrupt_after=interrupt_after, durability=durability,
-                budget=budget, **kwargs,
+                input, config, context=context, stream_mode=stream_mode, print_mode=print_mode,
+                output_keys=output_keys, interrupt_before=interrupt_before, interrupt_after=interrupt_after,
+                durability=durability, budget=budget, version=version, **kwargs,
             )  # fmt: skip
-            return [chunk async for chunk in stream]
+            async with aclosing(stream):
+                return [chunk async for chunk in stream]
         stops = self._stops_for(interrupt_before, interrupt_after)
         request = self._request(input, config, context=context, stops=stops, durability=durability, budget=budget)
-        return _result(await self._runner.run(self.checkpointer, request, None), output_keys, version)
+        request = self._printing(request, print_mode, output_keys)
+        run = await self._runner.run(self.checkpointer, request, None)
+        return _result(run, output_keys, version, self._runner.plan.schema)
 
     async def astream(  # type: ignore[override]  # pyright: ignore[reportIncompatibleMethodOverride]
         self,
@@ -133,14 +141,16 @@ class Agent(Drawn):
         *,
         context: Any = None,
         stream_mode: StreamModes | None = None,
-        output_keys: str | Sequence[str] | None = None,
+        print_mode: StreamModes = (),
+        output_keys: Keys | None = None,
         interrupt_before: NodeNames = None,
         interrupt_after: NodeNames = None,
         durability: Durability | None = None,
         budget: float | None = None,
         subgraphs: bool = False,
+        version: Literal["v1", "v2"] = "v1",
         **kwargs: Any,
-    ) -> AsyncIterator[Any]:
+    ) -> AsyncGenerator[Any]:
         """Run, and hand out what happens while it does.
 
         A reader that leaves early cancels the run, which has ended when `aclose()` returns.
@@ -150,12 +160,14 @@ class Agent(Drawn):
             config: see `ainvoke`.
             context: see `ainvoke`.
             stream_mode: one of LangGraph's modes, or several; "updates" by default.
-            output_keys: accepted for LangGraph's sake.
+            print_mode: modes whose chunks are printed besides.
+            output_keys: which keys of the state `values` and `updates` have; one alone stands without its name.
             interrupt_before: see `ainvoke`.
             interrupt_after: see `ainvoke`.
             durability: see `ainvoke`.
             budget: see `ainvoke`.
             subgraphs: hand out chunks of graphs that tools run too; every chunk then has its namespace.
+            version: "v2" for every chunk as a part, `{"type": ..., "ns": ..., "data": ...}`.
             kwargs: accepted and ignored.
 
         Raises:
@@ -166,10 +178,13 @@ class Agent(Drawn):
         request = self._request(input, config, context=context, stops=stops, durability=durability, budget=budget)
         modes = stream_mode or ("updates" if outer_of(request.config) is None else "values")
         wanted = _checked_modes(modes)
-        request = replace(request, modes=wanted, subgraphs=subgraphs)
-        async for chunk in chunks_of(partial(self._runner.run, self.checkpointer, request)):
-            if chunk[1] in wanted:
-                yield shaped(chunk, modes, subgraphs=subgraphs)
+        request = self._printing(replace(request, modes=wanted, subgraphs=subgraphs), print_mode, output_keys)
+        shape = self._runner.plan.schema.shaped
+        # Not a bare `async for`: left early, it would leave the run to the garbage collector.
+        async with aclosing(chunks_of(partial(self._runner.run, self.checkpointer, request))) as chunks:
+            async for chunk in chunks:
+                if chunk[1] in wanted:
+                    yield as_part(chunk, shape) if version == "v2" else shaped(chunk, modes, subgraphs=subgraphs)
 
     def invoke(self, input: Any, config: RunnableConfig | None = None, **kwargs: Any) -> Any:
         """`ainvoke` for sync code, also in the thread of a running event loop, which waits."""
@@ -303,6 +318,13 @@ class Agent(Drawn):
             budget=self._budget if budget is None else budget,
         )
 
+    def _printing(self, request: Request, print_mode: StreamModes, output_keys: Keys | None) -> Request:
+        keys = () if output_keys is None else [output_keys] if isinstance(output_keys, str) else output_keys
+        if unknown := [key for key in keys if key not in self._runner.plan.schema.specs]:
+            raise ValueError(f"The state has no key {', '.join(map(repr, unknown))}; see output_keys={output_keys!r}")
+        prints = frozenset(("updates", "values")) if self._runner.debug else _checked_modes(print_mode)
+        return replace(request, modes=request.modes | prints, prints=prints, output_keys=output_keys)
+
     def _stops_for(self, before: NodeNames, after: NodeNames) -> Stops:
         return Stops(before=before or self._stops.before, after=after or self._stops.after)
 
@@ -323,13 +345,14 @@ async def _next(items: AsyncIterator[object]) -> object:
 _END = object()
 
 
-def _result(run: Run, output_keys: str | Sequence[str] | None, version: str) -> Any:
+def _result(run: Run, output_keys: Keys | None, version: str, schema: Schema) -> Any:
     values: Any = run.values()
     if isinstance(output_keys, str):
         values = values.get(output_keys)
     elif output_keys is not None:
         values = {key: values[key] for key in output_keys if key in values}
     if version == "v2":
+        values = schema.shaped(values) if output_keys is None else values
         return GraphOutput(value=values, interrupts=tuple(run.interrupts))
     if run.interrupts:
         return {**(values if isinstance(values, dict) else {}), INTERRUPT: run.interrupts}

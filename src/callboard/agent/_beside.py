@@ -1,7 +1,7 @@
 """Something that goes on beside a block of code, and ends with it."""
 
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager
 
 from callboard._current_loop import current_loop
@@ -11,7 +11,7 @@ _log = logging.getLogger("callboard")
 
 
 @asynccontextmanager
-async def beside(work: Callable[[], Awaitable[object]] | None) -> AsyncIterator[None]:
+async def beside(work: Callable[[], Awaitable[object]] | None) -> AsyncGenerator[None]:
     """Do some work while the block runs; what it raises is logged, and does not concern the block.
 
     Args:

@@ -1,23 +1,25 @@
 """The tools node in one step of a run: a batch, whose calls are tasks of their own to whoever looks."""
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from functools import partial
 from typing import Any, Protocol, cast
 
 from langchain_core.messages import ToolCall, ToolMessage
 from langchain_core.runnables import RunnableConfig
+from langgraph.errors import GraphInterrupt
 from langgraph.types import Command, Interrupt
 
 from callboard._langgraph import question_id
 from callboard._langgraph._place import PULL, PUSH, Outer, Place, to_parent
 from callboard.agent._flow import TOOLS
+from callboard.agent._telling import Teller
 from callboard.agent._thread import Record, Thread, as_update
 from callboard.exceptions import CallsInterrupted
-from callboard.tools._batch import ToolBatch, keys_of
-from callboard.tools._errors import error_message
+from callboard.tools._batch import CallBody, ToolBatch, keys_of
+from callboard.tools._errors import error_message, is_control_flow
 from callboard.tools._input import Requested, parse_input
 from callboard.tools._ledger import FORMAT
 from callboard.tools._node import ToolNode
+from callboard.tools._vocabulary import ToolCallWithContext
 
 UNKNOWN = (
     "Error: this call was begun, and then the process ended; whether it had any effect is unknown. Find out before "
@@ -31,8 +33,12 @@ class CallsRun(Protocol):
     thread: Thread
     outer: Outer | None
     tools: ToolNode
+    tell: Teller
     by_call: bool
     """Whether streams see each call as a task of its own."""
+
+    @property
+    def is_watched(self) -> bool: ...
 
     def given(self, node: str) -> Any: ...
 
@@ -41,10 +47,6 @@ class CallsRun(Protocol):
     def config_at(self, place: Place) -> RunnableConfig: ...
 
     def answers_for(self, tasks: Sequence[str]) -> dict[str, Any]: ...
-
-    def emit_task(self, place: Place, given: object) -> None: ...
-
-    def emit_update(self, node: str, outputs: Sequence[object], place: Callable[[], Place]) -> None: ...
 
     async def traced(self, body: Callable[[RunnableConfig], Awaitable[Any]], given: Any, place: Place) -> Any: ...
 
@@ -61,12 +63,49 @@ async def run_calls(run: CallsRun) -> list[str]:
     requested = parse_input(state, run.tools._setup.messages_key)
     keys = keys_of(requested.calls)
     places = _Places(run, keys)
-    answers = await _unknown_settled(run, requested, keys, places)
     place = run.place(TOOLS, PULL, f"branch:to:{TOOLS}")
+    if run.by_call and run.is_watched:
+        _tell_beginning(run, requested, keys, places)
+    answers = await _unknown_settled(run, requested, keys, places)
     step = _CallStep(run, requested, keys, places, answers)
-    run.emit_task(place, state)
-    await run.traced(partial(step.run, place), state, place)
+    if run.by_call:
+        await step.run(run.config_at(place))
+    else:
+        await _run_as_one(run, step, place, state)
     return keys
+
+
+def _tell_beginning(run: CallsRun, requested: Requested, keys: Sequence[str], places: Mapping[str, Place]) -> None:
+    """Tell of every call as a task of its own, and of those that have ended in an earlier run of this step."""
+    for key, call in zip(keys, requested.calls, strict=True):
+        run.tell.started(places[key], _sent(call, requested.state))
+    for key in keys:
+        if "output" in run.thread.records.get(key, {}):
+            run.tell.cached(places[key], [_written_by(run, key)])
+
+
+async def _run_as_one(run: CallsRun, step: "_CallStep", place: Place, state: Any) -> None:
+    """Run a batch that is one task to whoever looks."""
+    run.tell.started(place, state)
+    try:
+        combined = await run.traced(step.run, state, place)
+    except CallsInterrupted as waiting:
+        run.tell.asked(place, waiting.interrupts, run.thread.state)
+        raise
+    except Exception as error:
+        if not is_control_flow(error):
+            run.tell.failed(place, error)
+        raise
+    run.tell.ended(place, combined if isinstance(combined, list) else [combined])
+
+
+def _written_by(run: CallsRun, key: str) -> Any:
+    return as_update(run.thread.records[key]["output"], run.tools._setup.messages_key)
+
+
+def _sent(call: ToolCall, state: Any) -> ToolCallWithContext:
+    """A call as LangGraph sends it to a task of its own."""
+    return ToolCallWithContext(__type="tool_call_with_context", tool_call=call, state=state)
 
 
 class _Places(dict[str, Place]):
@@ -111,8 +150,9 @@ class _CallStep:
         self._places = places
         self._answers = answers
 
-    async def run(self, place: Place, config: RunnableConfig) -> Any:
+    async def run(self, config: RunnableConfig) -> Any:
         run, thread = self._run, self._run.thread
+        by_call = run.by_call and run.is_watched
         records = {key: thread.records[key] for key in self._keys if key in thread.records}
         batch = ToolBatch(
             run.tools._setup,
@@ -123,8 +163,13 @@ class _CallStep:
             on_finish=self._finished,
             on_claim=thread.claimed if thread.is_kept else None,
             # For a thread that is kept, those that LangGraph would give: it may be the one that goes on.
-            namespaces={key: self._places[key].namespace for key in self._keys} if thread.is_kept else None,
+            namespaces={key: self._places[key].namespace for key in self._keys}
+            if thread.is_kept or run.is_watched
+            else None,
+            around=self._call if by_call else None,
         )
+        if by_call:
+            self._tell_waiting(batch)
         try:
             combined = await batch.run()
         except CallsInterrupted as waiting:
@@ -138,20 +183,36 @@ class _CallStep:
         for output in outputs:
             if isinstance(output, Command) and output.graph is not None:
                 raise to_parent(output, run.outer)
-        if not run.by_call:
-            run.emit_update(TOOLS, outputs, lambda: place)
         return combined
+
+    def _tell_waiting(self, batch: ToolBatch) -> None:
+        """Tell of the calls that were asked about in an earlier run, and wait on."""
+        for key in self._keys:
+            if batch.ledger.waits(key):
+                self._run.tell.asked(self._places[key], batch.ledger.records[key]["pending"], self._run.thread.state)
+
+    async def _call(self, batch: ToolBatch, index: int, body: CallBody) -> Any:
+        """Run one call as a task of its own, and tell what becomes of it."""
+        run, key, call = self._run, self._keys[index], self._requested.calls[index]
+        place = self._places[key]
+        try:
+            output = await run.traced(body, _sent(call, self._requested.state), place)
+        except GraphInterrupt as interrupt:
+            batch.ledger.asked(key, interrupt)
+            run.tell.asked(place, batch.ledger.records[key]["pending"], run.thread.state)
+            raise
+        except Exception as error:
+            if not is_control_flow(error):
+                run.tell.failed(place, error)
+            raise
+        run.tell.ended(place, [_written_by(run, key)])
+        return output
 
     async def _asked(self, calls: Mapping[str, Record]) -> None:
         await self._run.thread.asked({key: record for key, record in calls.items() if "output" not in record})
 
     async def _finished(self, key: str, call: ToolCall, output: Any) -> None:
-        run = self._run
-        await run.thread.finished(key, output)
-        if run.by_call:
-            run.emit_update(
-                TOOLS, [as_update(output, run.tools._setup.messages_key)], partial(self._places.__getitem__, key)
-            )
+        await self._run.thread.finished(key, output)
 
 
 async def _unknown_settled(
@@ -172,7 +233,7 @@ async def _unknown_settled(
             await _take_answer(thread, key, call, answers.pop(pending[0].id))
         elif not pending and policy.on_unknown == "ask":
             question = Interrupt(_question(call), id=question_id(places[key].namespace, 0))
-            await thread.asked({key: {"claimed": True, "pending": [question]}})
+            await thread.asked({key: {**record, "pending": [question]}})
     return answers
 
 
@@ -193,7 +254,8 @@ async def _take_answer(thread: Thread, key: str, call: ToolCall, answer: Any) ->
     given: Any = answer[0] if isinstance(answer, list) and len(answer) == 1 else answer
     kind = given.get("type") if isinstance(given, dict) else None
     if kind == "accept":
-        await thread.asked({key: {}})
+        record = thread.records[key]
+        await thread.asked({key: {name: record[name] for name in record if name not in ("claimed", "pending")}})
     elif kind == "response":
         message = ToolMessage(str(given.get("args")), name=call["name"], tool_call_id=call["id"])
         await thread.finished(key, message)

@@ -60,6 +60,12 @@ class Schema:
             return schema(**values)
         return values
 
+    def shaped(self, values: dict[str, Any]) -> Any:
+        """The state as its schema says: a dict, or an instance."""
+        schema: Any = self._builder.state_schema
+        is_dict = not (isinstance(schema, type) and (issubclass(schema, BaseModel) or is_dataclass(schema)))
+        return values if is_dict else schema(**{key: values[key] for key in self.output if key in values})
+
     def writes_of(self, output: object) -> list[Write]:
         """What a node's output writes; keys that the state does not have are passed over.
 

@@ -60,6 +60,8 @@ class SavedThread(Thread):
         self.checkpoint_id = FIRST_ID
         self._commits = 0
         self._entries: list[Entry] = []
+        self._sending: list[Entry] = []
+        """Those of the write that is being made, or has to be made again."""
         self._flushing: Event | None = None
         self._mine: dict[str, Any] | None = None
         """Our own hold on the thread."""
@@ -178,7 +180,7 @@ class SavedThread(Thread):
             await self._flushing.wait()  # and then see to what could not be stored
         self._flushing = Event()
         try:
-            while self._entries:
+            while self._sending or self._entries:
                 await self._commit()
         finally:
             self._flushing.set()
@@ -188,15 +190,14 @@ class SavedThread(Thread):
         if self._base is None:
             await self._begin()
         assert self._base is not None
-        entries, self._entries = self._entries, []
+        # What failed may have been stored all the same, and of two writes with one id savers keep the first: so it
+        # is sent again as it was, and what has happened since is sent after it.
+        if not self._sending:
+            self._sending, self._entries = self._entries, []
+        task_id = f"callboard-{self._commits + 1:08}"
+        await self.saver.write(self._base.id, [(CHANNEL, self._sending)], task_id, "~callboard")
         self._commits += 1
-        task_id = f"callboard-{self._commits:08}"
-        try:
-            await self.saver.write(self._base.id, [(CHANNEL, entries)], task_id, "~callboard")
-        except BaseException:
-            self._entries = [*entries, *self._entries]
-            self._commits -= 1
-            raise
+        self._sending = []
 
     @property
     def is_held(self) -> bool:
@@ -209,8 +210,12 @@ class SavedThread(Thread):
             raise ThreadBusyError(self.saver.thread_id, described(self.holder))
         await self.prepare()
         mine = self._mine = new_holder()
-        await self.record({"kind": "hold", "holder": mine})
-        found = await self.saver.get()
+        try:
+            await self.record({"kind": "hold", "holder": mine})
+            found = await self.saver.get()
+        except BaseException:
+            self._lose()  # nobody would end a run that has not begun, and the thread would be busy for good
+            raise
         holders = [entry["holder"] for entry in entries_of(found) if entry["kind"] == "hold"] if found else []
         if mine not in holders:
             self._lose()
@@ -263,7 +268,7 @@ class SavedThread(Thread):
         versions = base.checkpoint["channel_versions"]
         changed = {name: versions[name] for name in changed_channels(before, values)}
         await self.saver.put(base.checkpoint, cast("Any", base.metadata), base.parent_id, changed)
-        self._base, self._commits, self._entries, self.holder = base, 0, [], None
+        self._base, self._commits, self._entries, self._sending, self.holder = base, 0, [], [], None
         if before is not None and may_be_thin(before, base):
             thin = thinned(before, base)
             version = {MESSAGES: thin.checkpoint["channel_versions"][MESSAGES]}

@@ -8,6 +8,7 @@ from typing import Any, Protocol, cast
 from langchain_core.language_models import BaseChatModel, LanguageModelInput
 from langchain_core.messages import BaseMessage, SystemMessage
 from langchain_core.runnables import Runnable, RunnableBinding, RunnableConfig, RunnableSequence
+from langchain_core.runnables.config import run_in_executor
 from langchain_core.tools import BaseTool
 
 from callboard._bridge import run_on_asyncio
@@ -174,7 +175,10 @@ class ChosenModel:
         return await structured(await self._chosen(state, config), state, config, response_format)
 
     async def _chosen(self, state: Any, config: RunnableConfig) -> Model:
-        model = self._choose(state, runtime_of(config))
+        choose, runtime = self._choose, runtime_of(config)
+        # A sync function may take its time, and the loop is not its to stop.
+        is_async = inspect.iscoroutinefunction(choose)
+        model = choose(state, runtime) if is_async else await run_in_executor(None, choose, state, runtime)
         return cast("Model", await model if inspect.isawaitable(model) else model)
 
 

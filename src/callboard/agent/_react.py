@@ -101,6 +101,8 @@ def create_react_agent(
         direct=frozenset(tool.name for tool in node.tools_by_name.values() if tool.return_direct),
     )
     hooks = {BEFORE: pre_model_hook, AFTER: post_model_hook}
+    _check_nodes("interrupt_before", interrupt_before)
+    _check_nodes("interrupt_after", interrupt_after)
     builder = drawing(flow, schema, context_schema, hooks)
     builder.validate(interrupt=[name for name in (*(interrupt_before or ()), *(interrupt_after or ())) if name != "*"])
     plan = Plan(
@@ -118,6 +120,11 @@ def create_react_agent(
         plan=plan, name=name or "LangGraph", store=store_of(store), context_schema=context_schema, debug=debug
     )
     return Agent(runner, builder, checkpointer=saver_of(checkpointer), stops=stops, budget=budget)
+
+
+def _check_nodes(option: str, nodes: object) -> None:
+    if isinstance(nodes, str) and nodes != "*":
+        raise TypeError(f"{option} is a list of nodes, such as [{nodes!r}], or '*'; got {nodes!r}")
 
 
 def _checked_schema(schema: type[Any] | None, *, with_response: bool) -> type[Any]:

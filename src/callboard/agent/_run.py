@@ -19,8 +19,11 @@ from callboard.agent._channels import Clock, Schema, goto_of
 from callboard.agent._flow import AGENT, END, RESPONSE, TOOLS, Flow
 from callboard.agent._history import repaired
 from callboard.agent._input import finished_writes
+from callboard.agent._journal import SavedThread
 from callboard.agent._model import Asks
-from callboard.agent._stream import Emit
+from callboard.agent._snapshots import snapshot_of
+from callboard.agent._telling import INTERRUPT as INTERRUPT
+from callboard.agent._telling import Teller
 from callboard.agent._thread import Thread
 from callboard.agent._trace import traced
 from callboard.exceptions import CallsInterrupted
@@ -29,7 +32,6 @@ from callboard.tools._ledger import FORMAT, Ledger
 from callboard.tools._node import ToolNode
 
 NEEDS_MORE_STEPS = "Sorry, need more steps to process this request."
-INTERRUPT = "__interrupt__"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,7 +78,7 @@ class Run:
         thread: where it starts, and what keeps what it does.
         config: complete, with the callbacks of the run.
         runtime: for tools, hooks and prompts.
-        emit: told what happens, for streams.
+        tell: tells streams what happens.
         answers: to open questions, by interrupt id.
         stops: nodes at which to stop.
         resumed: whether the run goes on from a stop, which it must not meet again at once.
@@ -90,7 +92,7 @@ class Run:
         thread: Thread,
         config: RunnableConfig,
         runtime: Runtime[Any],
-        emit: Emit,
+        tell: Teller,
         *,
         answers: Mapping[str, Any],
         stops: Stops,
@@ -104,7 +106,7 @@ class Run:
         self.thread = thread
         self.config = config
         self._runtime = runtime
-        self._emit = emit
+        self.tell = tell
         self._answers = answers
         self._stops = stops
         self._resumed = resumed
@@ -125,19 +127,21 @@ class Run:
             BaseException: the error of a task that nobody handles.
         """
         thread = self.thread
-        self._emit_values()
+        self.tell.values(thread.state)
+        self._tell_place()
         while thread.next:
             self._check_steps()
             if not self._resumed and self._stops.stop_before(thread.next):
-                return self._stopped(())
+                return self.tell.stopped()
             self._resumed = False
             nodes = thread.next
             try:
                 await self._step(nodes)
             except CallsInterrupted as waiting:
-                return self._stopped(waiting.interrupts)
-            if self._stops.stop_after(nodes) and thread.next:
-                return self._stopped(())
+                return self._waits(waiting.interrupts)
+            self._tell_place()
+            if self._stops.stop_after(nodes):
+                return self.tell.stopped()
         self._check_steps()
         return None
 
@@ -145,11 +149,20 @@ class Run:
         if self.thread.step + 1 > self._stop:
             _raise_exhausted(self.config["recursion_limit"])
 
-    def _stopped(self, interrupts: Sequence[Interrupt]) -> None:
+    @property
+    def is_watched(self) -> bool:
+        """Whether anybody wants to know of each task."""
+        return self.is_traced or self.tell.is_heard
+
+    def _waits(self, interrupts: Sequence[Interrupt]) -> None:
         self.interrupts.extend(interrupts)
-        self._emit("updates", lambda: {INTERRUPT: tuple(interrupts)})
-        if interrupts:
-            self._emit("values", lambda: {**self.values(), INTERRUPT: tuple(interrupts)})
+        if self.by_call and self.tell.is_heard and (written := finished_writes(self.thread)):
+            self.tell.values(self.thread.state.with_writes(written), written)
+
+    def _tell_place(self) -> None:
+        thread = self.thread
+        if isinstance(thread, SavedThread):
+            self.tell.checkpoint(partial(snapshot_of, thread, by_call=self.by_call), thread.state, self.config)
 
     async def _step(self, nodes: Sequence[str]) -> None:
         thread = self.thread
@@ -166,14 +179,16 @@ class Run:
         messages = self._messages()
         edges = [self._plan.flow.following(node, messages) for node in nodes]
         await thread.stepped(order, _distinct([*edges, *map(_node_of, gotos)], self._plan.flow.nodes))
-        if written:
-            self._emit_values()
+        self.tell.values(thread.state, written)
 
     async def _tasks(self, node: str) -> list[str]:
         """Run a node of this step; returns the names of its tasks, in the order in which their outputs count."""
         if node == TOOLS:
             return await run_calls(self)
-        if "output" not in self.thread.records.get(node, {}):
+        record = self.thread.records.get(node, {})
+        if "output" in record:
+            self.tell.cached(self.place(node, PULL, f"branch:to:{node}"), [record["output"]])
+        else:
             await self._plain(node)
         return [node]
 
@@ -186,23 +201,27 @@ class Run:
         record = self.thread.records.get(node)
         stored = {"format": FORMAT, "keys": [node], "calls": {node: record}} if record else None
         config = self.config_at(place)
-        ledger = Ledger(config, node, [node], stored, self.answers_for([node]) or None)
+        answers = self.answers_for([node]) or None
+        ledger = Ledger(config, node, [node], stored, answers, namespaces={node: place.namespace})
+        self.tell.started(place, given)
         if ledger.waits(node):
+            self.tell.asked(place, ledger.pending, self.thread.state)
             raise CallsInterrupted(ledger.pending, ledger.dump())
         config = cast("RunnableConfig", {**config, "configurable": ledger.configurable(node)})
-        self.emit_task(place, given)
         try:
-            output = await self.traced_with(config, partial(self._body(node), given), given, node)
+            output = await self.traced_with(config, partial(_in_place, partial(self._body(node), given)), given, node)
         except GraphInterrupt as interrupt:
             ledger.asked(node, interrupt)
             await self.thread.asked(ledger.records)
+            self.tell.asked(place, ledger.pending, self.thread.state)
             raise CallsInterrupted(ledger.pending, ledger.dump()) from None
         except Exception as error:
             if not is_control_flow(error):
+                self.tell.failed(place, error)
                 await self.thread.failed(node, repr(error))
             raise
         await self.thread.finished(node, output)
-        self.emit_update(node, [output], lambda: place)
+        self.tell.ended(place, [output])
 
     def _body(self, node: str) -> Callable[[Any, RunnableConfig], Any]:
         if node == AGENT:
@@ -216,7 +235,6 @@ class Run:
 
     async def _reply(self, state: Any, config: RunnableConfig) -> dict[str, Any]:
         plan = self._plan
-        var_child_runnable_config.set(config)
         reply = await plan.model.reply(self._for_model(state), config, plan.tools.offered_tools())
         reply.name = plan.name
         if isinstance(reply, AIMessage) and self._lacks_steps(reply):
@@ -234,7 +252,6 @@ class Run:
         return state
 
     async def _response(self, state: Any, config: RunnableConfig) -> dict[str, Any]:
-        var_child_runnable_config.set(config)
         return {"structured_response": await self._plan.model.respond(state, config, self._plan.response_format)}
 
     def _lacks_steps(self, reply: AIMessage) -> bool:
@@ -260,7 +277,10 @@ class Run:
         return state.read(self._plan.schema.output)
 
     def given(self, node: str) -> Any:
-        return self._plan.schema.given_to(node, self.thread.state, Clock(self.thread.step + 1, self._stop))
+        """The state for a node; to calls that are tasks of their own, the step before has sent it."""
+        sent = node == TOOLS and self.by_call
+        clock = Clock(self.thread.step + (0 if sent else 1), self._stop)
+        return self._plan.schema.given_to(node, self.thread.state, clock)
 
     def answers_for(self, tasks: Sequence[str]) -> dict[str, Any]:
         """The answers to the open questions of some tasks."""
@@ -298,14 +318,6 @@ class Run:
             return
         await self._end_step([TOOLS], await answer_open_calls(self, reason))
 
-    def _emit_values(self) -> None:
-        self._emit("values", self.values)
-
-    def emit_task(self, place: Place, given: object) -> None:
-        self._emit(
-            "tasks", lambda: {"id": place.task_id, "name": place.node, "input": given, "triggers": place.triggers}
-        )
-
     async def traced(self, body: Body, given: Any, place: Place) -> Any:
         """Run a node as a chain run of its own, if anybody listens."""
         return await self.traced_with(self.config_at(place), body, given, place.node)
@@ -314,28 +326,14 @@ class Run:
         """The same, with a config that is ready."""
         return await (traced(body, given, config, name) if self.is_traced else body(config))
 
-    def emit_update(self, node: str, outputs: Sequence[object], place: Callable[[], Place]) -> None:
-        """Tell streams what a task wrote."""
-        self._emit("updates", lambda: {node: _update(outputs, self._plan.schema)})
-        self._emit("tasks", lambda: _task_result(place(), outputs, self._plan.schema))
 
-
-def _update(outputs: Sequence[object], schema: Schema) -> Any:
-    """What a task wrote, as the `updates` stream shows it."""
-    shown: list[dict[str, Any]] = []
-    for output in outputs:
-        writes = schema.writes_of(output)
-        names = [name for name, _ in writes]
-        if len(set(names)) < len(names):
-            shown += [{name: value} for name, value in writes]
-        elif writes:
-            shown.append(dict(writes))
-    return None if not shown else shown[0] if len(shown) == 1 else shown
-
-
-def _task_result(place: Place, outputs: Sequence[object], schema: Schema) -> dict[str, Any]:
-    writes = [write for output in outputs for write in schema.writes_of(output)]
-    return {"id": place.task_id, "name": place.node, "error": None, "result": dict(writes), "interrupts": []}
+async def _in_place(body: Body, config: RunnableConfig) -> Any:
+    """Run what a node consists of where `interrupt()`, and models that are given no config, find its config."""
+    token = var_child_runnable_config.set(config)
+    try:
+        return await body(config)
+    finally:
+        var_child_runnable_config.reset(token)
 
 
 def _distinct(targets: Sequence[str], known: Sequence[str]) -> tuple[str, ...]:

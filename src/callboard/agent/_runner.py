@@ -1,7 +1,7 @@
 """From what a user asks of an agent to a run: which thread, which answers, who listens, within which time."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -12,14 +12,15 @@ from langgraph.store.base import BaseStore
 
 from callboard._current_loop import current_loop
 from callboard._langgraph import runtime_of
-from callboard._langgraph._place import Outer, outer_of, writer_of_run
+from callboard._langgraph._place import Outer, outer_of, with_stream, writer_of_run
 from callboard._time import DEFAULT_GRACE, Timed, current_timed
 from callboard.agent._beside import beside
 from callboard.agent._input import take_in
 from callboard.agent._journal import Durability, SavedThread
 from callboard.agent._run import Plan, Run, Stops
 from callboard.agent._saver import Saver
-from callboard.agent._stream import Chunk, Emit, Emitter, emit_nothing, handlers_for, printed
+from callboard.agent._stream import Chunk, Emit, Emitter, emit_nothing, handlers_for, printing
+from callboard.agent._telling import Keys, Teller
 from callboard.agent._thread import Thread
 from callboard.agent._trace import traced
 from callboard.exceptions import RunDeadlineExceededError
@@ -42,6 +43,10 @@ class Request:
     modes: frozenset[str] = frozenset()
     subgraphs: bool = False
     """Whether chunks of graphs inside are wanted too."""
+    prints: frozenset[str] = frozenset()
+    """Those of the modes whose chunks are printed."""
+    output_keys: Keys | None = None
+    """Which keys of the state chunks have."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,10 +72,14 @@ class Runner:
             RunDeadlineExceededError: if the budget was spent; the state is kept.
             BaseException: see `Run.go`.
         """
+        put = printing(put, request.prints) if request.prints else put
         config = request.config
         if config["recursion_limit"] < 1:
             raise ValueError("recursion_limit must be at least 1")
         outer = outer_of(config)
+        if put is not None and request.subgraphs:
+            config = with_stream(config, put, request.modes)
+            request = replace(request, config=config)
         saver = saver_for(checkpointer, config, outer)
         thread = await opened(self.plan, saver, config, outer, request.durability)
         if outer is None:
@@ -79,7 +88,8 @@ class Runner:
             run = await self._begun(thread, saver, request, put, outer)
             handlers = [] if put is None else handlers_for(request.modes, put, subgraphs=request.subgraphs)
             async with beside(thread.keep_holding if thread.is_held else None):
-                await traced(partial(_go, run, request.budget), request.input, config, self.name, handlers)
+                go, about = partial(_go, run, request.budget), {"ls_integration": "langgraph"}
+                await traced(go, request.input, config, self.name, handlers=handlers, metadata=about)
         finally:
             await thread.stop()
         if outer is not None and run.interrupts:
@@ -93,7 +103,7 @@ class Runner:
             thread,
             request.config,
             self._runtime(request, put),
-            self._emit(request, put, outer, thread),
+            Teller(_emit(request, put, outer, thread), self.plan.schema, request.output_keys, request.config),
             answers=answers,
             stops=request.stops,
             resumed=resumed,
@@ -107,21 +117,22 @@ class Runner:
             return outer.answers([question.id for question in thread.questions]), True
         return await take_in(given, thread, self.plan.flow)
 
-    def _emit(self, request: Request, put: Put | None, outer: Outer | None, thread: Thread) -> Emit:
-        emit: Emit = emit_nothing
-        if put is not None:
-            emit = Emitter(request.modes, (), put, lambda: thread.step + 1)
-        elif outer is not None and outer.stream is not None:
-            namespace = tuple(outer.namespace.split("|"))
-            emit = Emitter(outer.stream.modes, namespace, outer.stream, lambda: thread.step + 1)
-        return printed(emit) if self.debug else emit
-
     def _runtime(self, request: Request, put: Put | None) -> Runtime[Any]:
         """The run's runtime; what the graph around us has and we do not, it keeps."""
         given: dict[str, Any] = {"context": _as_context(self.context_schema, request.context), "store": self.store}
         if put is not None and "custom" in request.modes:
             given["stream_writer"] = writer_of_run(put)
         return runtime_of(request.config).merge(Runtime(**given))
+
+
+def _emit(request: Request, put: Put | None, outer: Outer | None, thread: Thread) -> Emit:
+    """Where the run tells what happens: to its reader, or to the one of the graph around it."""
+    if put is not None:
+        return Emitter(request.modes, (), put, lambda: thread.step + 1)
+    if outer is not None and outer.stream is not None:
+        namespace = tuple(outer.namespace.split("|"))
+        return Emitter(outer.stream.modes, namespace, outer.stream, lambda: thread.step + 1)
+    return emit_nothing
 
 
 async def _go(run: Run, budget: float | None, config: RunnableConfig) -> dict[str, Any]:

@@ -2,7 +2,7 @@
 
 import threading
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
@@ -59,20 +59,28 @@ class Emitter:
     def _debug(self, mode: str, value: Any) -> dict[str, Any]:
         kind = "checkpoint" if mode == "checkpoints" else "task_result" if "result" in value else "task"
         return {
-            "step": self._step(),
+            "step": self._step() - (kind == "checkpoint"),
             "timestamp": datetime.now(UTC).isoformat(),
             "type": kind,
             "payload": value,
         }
 
 
-def printed(emit: Emit) -> Emit:
-    """The same, and each update and state printed."""
+def printing(put: Callable[[Chunk], None] | None, modes: Collection[str]) -> Callable[[Chunk], None]:
+    """The same, and chunks of some modes printed, as LangGraph prints them.
 
-    def tell(mode: str, payload: Callable[[], object]) -> None:
-        if mode in ("updates", "values"):
-            print(f"[{mode}] {payload()!r}")  # noqa: T201 (that is what `debug=True` asks for)
-        emit(mode, payload)
+    Args:
+        put: takes each chunk, if anybody does.
+        modes: those to be printed.
+    """
+
+    def tell(chunk: Chunk) -> None:
+        namespace, mode, payload = chunk
+        if mode in modes:
+            graph = f"\033[33;1m\033[1;3m[graph={namespace}]\033[0m " if namespace else ""
+            print(f"\033[1m[{mode}]\033[0m {graph}{payload!r}")  # noqa: T201 (that is what was asked for)
+        if put is not None:
+            put(chunk)
 
     return tell
 
@@ -110,7 +118,7 @@ class Outbox:
             await self._wakeup.wait()
 
 
-async def chunks_of(run: Callable[[Callable[[Chunk], None]], Awaitable[object]]) -> AsyncIterator[Chunk]:
+async def chunks_of(run: Callable[[Callable[[Chunk], None]], Awaitable[object]]) -> AsyncGenerator[Chunk]:
     """The chunks of a run, while it goes on beside the reader.
 
     A reader that leaves early, or is cancelled, takes the run along: it is cancelled and has ended when the
@@ -168,3 +176,20 @@ def shaped(chunk: Chunk, modes: str | Sequence[str], *, subgraphs: bool) -> Any:
     if not isinstance(modes, str):
         return (namespace, mode, payload) if subgraphs else (mode, payload)
     return (namespace, payload) if subgraphs else payload
+
+
+def as_part(chunk: Chunk, shape: Callable[[Any], Any]) -> dict[str, Any]:
+    """A chunk as LangGraph's second version hands it out.
+
+    Args:
+        chunk: of any mode.
+        shape: makes a state what its schema says, if that is no dict.
+    """
+    namespace, mode, payload = chunk
+    part = {"type": mode, "ns": namespace, "data": payload}
+    if mode != "values":
+        return part
+    if not isinstance(payload, dict):
+        return {**part, "interrupts": ()}
+    values = {key: value for key, value in payload.items() if key != "__interrupt__"}
+    return {**part, "data": shape(values), "interrupts": payload.get("__interrupt__", ())}

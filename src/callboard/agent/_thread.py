@@ -106,9 +106,10 @@ class Thread:
         """Note what tasks of this step wait for."""
         await self.record({"kind": "asked", "records": dict(records)})
 
-    async def claimed(self, task: str) -> None:
-        """Note that the body of a call is about to start; stored before it does."""
-        await self.record({"kind": "claim", "task": task})
+    async def claimed(self, task: str, known: Mapping[str, Any]) -> None:
+        """Note that the body of a call is about to start; stored before it does, and with the answers it has."""
+        kept = {name: value for name, value in known.items() if name != "pending"}
+        await self.record({"kind": "claim", "task": task, "known": kept})
 
     async def failed(self, task: str, error: str) -> None:
         """Note that a task of this step raised; it is run again when the thread goes on."""
@@ -177,7 +178,7 @@ class Thread:
         elif kind == "asked":
             self.records.update(entry["records"])
         elif kind == "claim":
-            self.records[entry["task"]] = {**self.records.get(entry["task"], {}), "claimed": True}
+            self.records[entry["task"]] = {**entry["known"], "claimed": True}
         elif kind == "failed":
             known = {**self.records.get(entry["task"], {}), "error": entry["error"]}
             self.records[entry["task"]] = {name: value for name, value in known.items() if name != "claimed"}

@@ -1,6 +1,6 @@
 """A run of an agent, as callback handlers see it: one chain run around its models and tools."""
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -16,7 +16,9 @@ async def traced(
     given: Any,
     config: RunnableConfig,
     name: str,
+    *,
     handlers: Sequence[BaseCallbackHandler] = (),
+    metadata: Mapping[str, Any] | None = None,
 ) -> Any:
     """Run an agent below a chain run of its own; without handlers there is none.
 
@@ -26,6 +28,7 @@ async def traced(
         config: complete.
         name: of the run, unless the config names it.
         handlers: more of them, for what runs below.
+        metadata: more of it, unless the config has the same.
     """
     manager = AsyncCallbackManager.configure(
         inheritable_callbacks=config.get("callbacks"),
@@ -34,6 +37,7 @@ async def traced(
     )
     if not manager.handlers and not handlers:
         return await run(config)
+    manager.add_metadata({key: value for key, value in (metadata or {}).items() if key not in manager.metadata})
     name = config.get("run_name") or name
     start = partial(manager.on_chain_start, None, given, name=name, run_id=config.get("run_id"))
     chain = await run_on_asyncio(start)

@@ -15,7 +15,7 @@ from pydantic import ValidationError
 
 from callboard._attempt import Attempt
 from callboard._call import Batch, SupervisedCall, Surroundings, Terms, surroundings
-from callboard._langgraph import read_state, runtime_of, writer_of
+from callboard._langgraph import config_for_calls, read_state, runtime_of
 from callboard._limits import Limiter, NoKeyError
 from callboard._types import Limit, OnError
 from callboard.exceptions import CallsInterrupted, DuplicateCallIdWarning
@@ -37,10 +37,16 @@ from callboard.tools._results import Output, ResultRules
 from callboard.tools._supervision import Supervision
 from callboard.tools._vocabulary import ToolCallRequest, ToolRuntime
 
-OnClaim = Callable[[str], Awaitable[None]]
+OnClaim = Callable[[str, Mapping[str, Any]], Awaitable[None]]
 """Takes the key of a call."""
 OnFinish = Callable[[str, ToolCall, Output], Awaitable[None]]
 """Takes a call's key, the call and its output."""
+
+CallBody = Callable[[RunnableConfig | None], Awaitable[Output]]
+"""Runs one call, with a config of its own or that of its batch."""
+
+Around = Callable[["ToolBatch", int, CallBody], Awaitable[Output]]
+"""Takes a batch, the place of a call in it, and what runs the call."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,6 +89,7 @@ class ToolBatch:
         on_finish: told each result as it is there, before the next step may know of it.
         on_claim: told each call whose policy asks for it, before its body starts.
         namespaces: of the calls, by key.
+        around: runs each call, for whoever wants to know of it from its beginning to its end.
     """
 
     def __init__(
@@ -96,16 +103,17 @@ class ToolBatch:
         on_finish: OnFinish | None = None,
         on_claim: OnClaim | None = None,
         namespaces: Mapping[str, str] | None = None,
+        around: Around | None = None,
     ) -> None:
         self._on_finish = on_finish
+        self.around = around
         self.on_claim = on_claim
         self.failed: dict[str, str] = {}
         """By key, in words, the errors that nobody handled; an error here would lead back to itself."""
         self.setup = setup
-        self._config = config
+        self._config = config = config_for_calls(config)
         self._calls = requested.calls
         self._runtime = runtime_of(config)
-        self._writer = writer_of(config, self._runtime)
         no_state = requested.kind == "tool_calls" and requested.state is None
         self._state = read_state(config) if no_state else requested.state
         self.rules = ResultRules(requested.kind, setup.messages_key)
@@ -195,9 +203,9 @@ class ToolBatch:
             elif call.result is not None:
                 self.ledger.finished(key, call.result)
 
-    def config_for(self, key: str, index: int) -> RunnableConfig:
-        """The config of one call: the batch's, with a place of its own to interrupt from."""
-        config = cast("RunnableConfig", {**self._config, "configurable": self.ledger.configurable(key)})
+    def config_for(self, key: str, index: int, config: RunnableConfig | None) -> RunnableConfig:
+        """The config of one call: its own or the batch's, with a place of its own to interrupt from."""
+        config = cast("RunnableConfig", {**(config or self._config), "configurable": self.ledger.configurable(key)})
         if index and "run_id" in config:  # it names one run, the first
             del config["run_id"]
         return config
@@ -210,13 +218,15 @@ class ToolBatch:
             config=own_copy(config),
             context=runtime.context,
             store=runtime.store,
-            stream_writer=self._writer,
+            stream_writer=runtime.stream_writer,
             tools=self._tools,
             execution_info=runtime.execution_info,
             server_info=runtime.server_info,
         )
 
-    def manager(self, plan: Plan) -> AsyncCallbackManager:
+    def manager(self, plan: Plan, config: RunnableConfig) -> AsyncCallbackManager:
+        if config.get("callbacks") is not self._config.get("callbacks"):
+            return manager_for(plan.tool, config)
         # With its plan, which must not be collected while its id is the key.
         known = self._managers.get(id(plan))
         if known is None:
@@ -249,10 +259,14 @@ class _Run:
 
     async def __call__(self, supervised: SupervisedCall[Output]) -> Output:
         """From the call to its output; an error that is handled here or below becomes a message."""
-        batch, setup = self._batch, self._batch.setup
         self._supervised = supervised
-        self._config = batch.config_for(self._key, self._index)
-        output = await setup.supervision.run(supervised, self._inner, setup.at_end, self._reworked)
+        around = self._batch.around
+        return await (self._run(None) if around is None else around(self._batch, self._index, self._run))
+
+    async def _run(self, config: RunnableConfig | None) -> Output:
+        batch, setup = self._batch, self._batch.setup
+        self._config = batch.config_for(self._key, self._index, config)
+        output = await setup.supervision.run(self._supervised, self._inner, setup.at_end, self._reworked)
         await batch.keep(self._key, self._call, output)
         return output
 
@@ -308,7 +322,7 @@ class _Run:
         threads = setup.supervision.threads if plan.kind == "sync" else None
         # A link may have changed the arguments, or the tool.
         terms = None if call is self._call else batch.terms(call)
-        manager = batch.manager(plan)
+        manager = batch.manager(plan, self._config)
         try:
             try:
                 body = self._claimed if batch.on_claim is not None and self._is_claimed(terms) else invoke
@@ -336,7 +350,7 @@ class _Run:
     ) -> object:
         """Run a tool, once it is known that it was begun."""
         assert self._batch.on_claim is not None
-        await self._batch.on_claim(self._key)
+        await self._batch.on_claim(self._key, self._batch.ledger.records.get(self._key, {}))
         return await invoke(attempt, plan, call, config, manager)
 
 
