@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from . import _agent, _cost, _imports, _memory, _throughput
+from . import _agent, _cost, _imports, _links, _memory, _throughput
 from ._measure import Table
 
 
@@ -36,6 +36,12 @@ BENCHMARKS = {
         _cost.wrappers,
         full={"sizes": (100, 1_000), "repetitions": 15},
         quick={"sizes": (100,), "repetitions": 5},
+        tiny={"sizes": (2,), "repetitions": 0},
+    ),
+    "links": Benchmark(
+        _links.links,
+        full={"sizes": (100, 1_000), "repetitions": 15},
+        quick={"sizes": (1_000,), "repetitions": 5},
         tiny={"sizes": (2,), "repetitions": 0},
     ),
     "memory": Benchmark(_memory.waiting_calls, full={"count": 10_000}, quick={"count": 1_000}, tiny={"count": 3}),

@@ -1,5 +1,7 @@
 """The benchmarks work; what they measure is nobody's test, because the machine may be busy."""
 
+from math import isfinite
+
 import pytest
 
 from . import BENCHMARKS
@@ -11,5 +13,5 @@ def test_a_benchmark_of_next_to_nothing_has_every_number(name: str) -> None:
 
     assert table.rows
     assert all(len(row) == len(table.columns) for row in table.rows)
-    assert all(budget.measured > 0 for budget in table.budgets)
+    assert all(isfinite(budget.measured) for budget in table.budgets)
     assert str(table).startswith("## ")

@@ -1,33 +1,24 @@
-"""Tools and links of every manner, good and bad, by name; `test_compositions` puts them together."""
+"""Tools of every manner, good and bad, by name; `test_compositions` puts links around them."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
+import threading
+import time
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass, field
-from random import Random
 from typing import Annotated, Any
 
 import anyio
+import anyio.from_thread
 import sniffio
-from langchain.agents.middleware import ToolErrorMiddleware, ToolRetryMiddleware
 from langchain_core.messages import ToolMessage
 from langchain_core.tools import BaseTool, InjectedToolCallId, StructuredTool
-from langgraph.errors import ParentCommand
+from langgraph.errors import GraphBubbleUp, ParentCommand
 from langgraph.types import Command, interrupt
 
 from callboard import cleanup
 from callboard._call import current_call
-from callboard.middleware import (
-    Cache,
-    CircuitBreaker,
-    Fallback,
-    OutputBudget,
-    Redact,
-    RepairArguments,
-    RequireApproval,
-    Retry,
-    Sanitize,
-    Value,
-)
 
 SECRET = "write to ann@example.org, \x1b[31mkey sk-ant-api03-" + "a1B2" * 24
 
@@ -45,27 +36,54 @@ class World:
     """What happens in one example; times are multiples of `unit` seconds."""
 
     unit: float = 1.0
-    over: bool = False
-    """Whether the batch has ended."""
+    may_hang: bool = False
+    """Whether something takes part that does not end by itself."""
+    over: set[str | None] = field(default_factory=set)
+    """The ids of the calls whose batches have ended."""
     started: list[str | None] = field(default_factory=list)
     """The ids of the calls whose bodies have started."""
     late: list[str | None] = field(default_factory=list)
-    """Those that started when the batch was over."""
+    """Those that started when their batch was over."""
+    running: int = 0
+    peak: int = 0
+    """The most bodies that ran at once."""
     kept: list[Callable[[], Awaitable[Any]]] = field(default_factory=list)
     """What a link has kept of its `call_next`, to call it when all is over."""
     failed: set[str | None] = field(default_factory=set)
+    """The ids of the calls that have failed once."""
+    signalled: set[str | None] = field(default_factory=set)
+    """The ids of the calls from whose bodies control flow came."""
+    ends: dict[str | None, float] = field(default_factory=dict)
+    """By the id of a call, when its caller gives up; nothing starts later."""
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    @property
+    def is_real(self) -> bool:
+        """Whether its seconds are those of the machine."""
+        return self.unit < 1
 
     async def sleep(self, times: float) -> None:
         await anyio.sleep(times * self.unit)
 
-    def start(self) -> str:
+    @contextmanager
+    def body(self) -> Iterator[str]:
         call = current_call.get()
         assert call is not None
         assert call.id is not None
-        self.started.append(call.id)
-        if self.over:
-            self.late.append(call.id)
-        return call.id
+        with self._lock:
+            self.started.append(call.id)
+            if call.id in self.over or (not self.is_real and anyio.current_time() > self.ends[call.id] + 1e-6):
+                self.late.append(call.id)
+            self.running += 1
+            self.peak = max(self.peak, self.running)
+        try:
+            yield call.id
+        except GraphBubbleUp:
+            self.signalled.add(call.id)
+            raise
+        finally:
+            with self._lock:
+                self.running -= 1
 
 
 # Tools
@@ -199,7 +217,35 @@ async def forget_message(world: World, call_id: str, query: str) -> Command[Any]
     return Command(update={"messages": []})
 
 
-Behaviour = Callable[[World, str, str], Awaitable[object]]
+def sync_text(world: World, call_id: str, query: str) -> str:
+    return query
+
+
+def sync_slow(world: World, call_id: str, query: str) -> str:
+    time.sleep(world.unit)
+    return query
+
+
+def sync_error(world: World, call_id: str, query: str) -> str:
+    raise Failure(call_id)
+
+
+def sync_ask(world: World, call_id: str, query: str) -> str:
+    return str(interrupt(f"{call_id}: sure?"))
+
+
+def sync_hang(world: World, call_id: str, query: str) -> str:
+    """Until somebody asks it to stop."""
+    while True:
+        anyio.from_thread.check_cancelled()
+        time.sleep(world.unit / 10)
+
+
+def sync_exit(world: World, call_id: str, query: str) -> str:
+    raise Exit(call_id)
+
+
+Behaviour = Callable[[World, str, str], Any]
 
 
 def _named(*some: Any) -> dict[str, Any]:
@@ -216,309 +262,50 @@ PLAIN = _named(
     *(cancel_itself, cancel_task),
 )
 BEHAVIOURS: dict[str, Behaviour] = {**PLAIN, **WITH_ID}
+IN_THREADS: dict[str, Behaviour] = _named(sync_text, sync_slow, sync_error, sync_ask, sync_hang, sync_exit)
 
 
-def tools_of(world: World) -> list[BaseTool]:
+the_world: ContextVar[World] = ContextVar("the_world")
+"""Of the example that runs."""
+
+
+def _tools() -> Iterator[BaseTool]:
     """A tool for each behaviour, and `count`, whose argument is a number."""
 
     def plain(behaviour: Behaviour) -> Any:
         async def body(query: str) -> object:
-            return await behaviour(world, world.start(), query)
+            world = the_world.get()
+            with world.body() as call_id:
+                return await behaviour(world, call_id, query)
 
         return body
 
     def with_id(behaviour: Behaviour) -> Any:
         async def body(query: str, tool_call_id: Annotated[str, InjectedToolCallId]) -> object:
-            world.start()
-            return await behaviour(world, tool_call_id, query)
+            world = the_world.get()
+            with world.body():
+                return await behaviour(world, tool_call_id, query)
+
+        return body
+
+    def in_thread(behaviour: Behaviour) -> Any:
+        def body(query: str) -> object:
+            world = the_world.get()
+            with world.body() as call_id:
+                return behaviour(world, call_id, query)
 
         return body
 
     async def count(number: int) -> str:
-        world.start()
-        return str(number)
+        with the_world.get().body():
+            return str(number)
 
     bodies = {name: plain(one) for name, one in PLAIN.items()}
     bodies |= {name: with_id(one) for name, one in WITH_ID.items()} | {"count": count}
-    return [
-        StructuredTool.from_function(coroutine=body, name=name, description="A tool.") for name, body in bodies.items()
-    ]
+    for name, body in bodies.items():
+        yield StructuredTool.from_function(coroutine=body, name=name, description=".")
+    for name, behaviour in IN_THREADS.items():
+        yield StructuredTool.from_function(func=in_thread(behaviour), name=name, description=".")
 
 
-# Links
-
-
-def _answer(request: Any, content: str = "from a link") -> ToolMessage:
-    return ToolMessage(content, tool_call_id=request.tool_call["id"], name=request.tool_call["name"])
-
-
-def _changed(request: Any, **changes: Any) -> Any:
-    return request.override(tool_call={**request.tool_call, **changes})
-
-
-def _question(request: Any) -> str:
-    return f"{request.tool_call['id']}: may the link?"
-
-
-async def pass_on(world: World, request: Any, call_next: Any) -> Any:
-    return await call_next(request)
-
-
-async def wait_before(world: World, request: Any, call_next: Any) -> Any:
-    await world.sleep(0.3)
-    return await call_next(request)
-
-
-async def wait_after(world: World, request: Any, call_next: Any) -> Any:
-    output = await call_next(request)
-    await world.sleep(0.3)
-    return output
-
-
-async def catch(world: World, request: Any, call_next: Any) -> Any:
-    try:
-        return await call_next(request)
-    except Exception:
-        return _answer(request)
-
-
-async def catch_all(world: World, request: Any, call_next: Any) -> Any:
-    try:
-        return await call_next(request)
-    except BaseException:  # the mistake under test
-        return _answer(request)
-
-
-async def insist(world: World, request: Any, call_next: Any) -> Any:
-    for _ in range(3):
-        try:
-            return await call_next(request)
-        except BaseException:  # the mistake under test
-            continue
-    return _answer(request)
-
-
-async def catch_and_wait(world: World, request: Any, call_next: Any) -> Any:
-    try:
-        return await call_next(request)
-    except BaseException:  # the mistake under test
-        await world.sleep(2)
-        return _answer(request)
-
-
-async def call_again_behind_shield(world: World, request: Any, call_next: Any) -> Any:
-    try:
-        return await call_next(request)
-    finally:
-        with cleanup():
-            await call_next(request)
-
-
-async def tidy_behind_shield(world: World, request: Any, call_next: Any) -> Any:
-    try:
-        return await call_next(request)
-    finally:
-        with cleanup():
-            await world.sleep(1)
-
-
-async def call_twice(world: World, request: Any, call_next: Any) -> Any:
-    await call_next(request)
-    return await call_next(request)
-
-
-async def call_at_once(world: World, request: Any, call_next: Any) -> Any:
-    answers: list[Any] = []
-
-    async def one() -> None:
-        answers.append(await call_next(request))
-
-    async with anyio.create_task_group() as tasks:
-        tasks.start_soon(one)
-        tasks.start_soon(one)
-    return answers[0]
-
-
-async def hedge(world: World, request: Any, call_next: Any) -> Any:
-    answers: list[Any] = []
-
-    async def one(after: float) -> None:
-        await world.sleep(after)
-        answers.append(await call_next(request))
-        tasks.cancel_scope.cancel()
-
-    async with anyio.create_task_group() as tasks:
-        tasks.start_soon(one, 0)
-        tasks.start_soon(one, 0.3)
-    return answers[0]
-
-
-async def lose_patience(world: World, request: Any, call_next: Any) -> Any:
-    with anyio.move_on_after(0.4 * world.unit):
-        return await call_next(request)
-    return _answer(request)
-
-
-async def keep(world: World, request: Any, call_next: Any) -> Any:
-    world.kept.append(lambda: call_next(request))
-    return await call_next(request)
-
-
-async def answer(world: World, request: Any, call_next: Any) -> Any:
-    return _answer(request)
-
-
-async def answer_command(world: World, request: Any, call_next: Any) -> Any:
-    return Command(update={"messages": [_answer(request)]})
-
-
-async def answer_list(world: World, request: Any, call_next: Any) -> Any:
-    return [Command(update={"seen": 1}), _answer(request)]
-
-
-async def fail_before(world: World, request: Any, call_next: Any) -> Any:
-    raise Failure("before")
-
-
-async def fail_after(world: World, request: Any, call_next: Any) -> Any:
-    await call_next(request)
-    raise Failure("after")
-
-
-async def translate(world: World, request: Any, call_next: Any) -> Any:
-    try:
-        return await call_next(request)
-    except Exception as error:
-        raise Failure("translated") from error
-
-
-async def leave(world: World, request: Any, call_next: Any) -> Any:
-    raise Exit("link")
-
-
-async def ask_before(world: World, request: Any, call_next: Any) -> Any:
-    interrupt(_question(request))
-    return await call_next(request)
-
-
-async def ask_after(world: World, request: Any, call_next: Any) -> Any:
-    output = await call_next(request)
-    interrupt(_question(request))
-    return output
-
-
-async def change_arguments(world: World, request: Any, call_next: Any) -> Any:
-    return await call_next(_changed(request, args={"query": "changed"}))
-
-
-async def change_tool(world: World, request: Any, call_next: Any) -> Any:
-    tool = next(tool for tool in request.runtime.tools if tool.name == "slow")
-    return await call_next(_changed(request, name="slow", args={"query": "a"}).override(tool=tool))
-
-
-async def return_none(world: World, request: Any, call_next: Any) -> Any:
-    await call_next(request)
-
-
-async def return_texts(world: World, request: Any, call_next: Any) -> Any:
-    return ["text"]
-
-
-async def answer_another(world: World, request: Any, call_next: Any) -> Any:
-    return ToolMessage("x", tool_call_id="another")
-
-
-async def change_id(world: World, request: Any, call_next: Any) -> Any:
-    return await call_next(_changed(request, id="another"))
-
-
-async def answer_twice(world: World, request: Any, call_next: Any) -> Any:
-    return [_answer(request), _answer(request)]
-
-
-async def answer_in_two_commands(world: World, request: Any, call_next: Any) -> Any:
-    return [Command(update={"messages": [_answer(request)]})] * 2
-
-
-async def forget_answer(world: World, request: Any, call_next: Any) -> Any:
-    return Command(update={"seen": 1})
-
-
-class Obj:
-    """A link that is an object."""
-
-    def __init__(self, link: Any) -> None:
-        self._link = link
-
-    async def awrap_tool_call(self, request: Any, call_next: Any) -> Any:
-        return await self._link(request, call_next)
-
-
-async def _instead(request: Any, failure: Any) -> str:
-    return "instead"
-
-
-def _fallback() -> Fallback:
-    return Fallback(
-        {
-            "error": "text",
-            "hang": ["error", "slow"],
-            "tidy_up": Value("instead"),
-            "cancel_itself": "ask",
-            "group": "command",
-            "secret_error": _instead,
-            "leave_graph": "text",
-            "ask_and_fail": ["ask", Value("instead")],
-        }
-    )
-
-
-CACHED = set(PLAIN)
-PASSING = _named(pass_on, wait_before, wait_after, tidy_behind_shield, keep, answer, answer_command, answer_list)
-WILD = _named(
-    *(catch, catch_all, insist, catch_and_wait, call_again_behind_shield, translate),
-    *(call_twice, call_at_once, hedge, lose_patience),
-    *(fail_before, fail_after, leave),
-    *(ask_before, ask_after, change_arguments, change_tool),
-    *(return_none, return_texts, answer_another, change_id, answer_twice, answer_in_two_commands, forget_answer),
-)
-FUNCTIONS = PASSING | WILD
-OURS: dict[str, Callable[[World, int], object]] = {
-    "Retry": lambda world, _: Retry(3, initial=0.5 * world.unit, any_tool=True, rng=Random(0)),
-    "Retry, idempotent": lambda world, _: Retry(2, initial=0.5 * world.unit, on=(Failure, TimeoutError), rng=Random(0)),
-    "Retry, messages": lambda world, _: Retry(2, initial=0, any_tool=True, on_message=lambda m: m.status == "error"),
-    "Fallback": lambda world, _: _fallback(),
-    "Cache": lambda world, _: Cache(CACHED, ttl=world.unit),
-    "Cache, by key": lambda world, _: Cache(BEHAVIOURS, key=lambda request: "one", size=1),
-    "CircuitBreaker": lambda world, _: CircuitBreaker(minimum=1, open_for=world.unit),
-    "CircuitBreaker, one": lambda world, _: CircuitBreaker(1, minimum=2, open_for=world.unit, key=lambda call: "all"),
-    "RepairArguments": lambda world, _: RepairArguments(),
-    "Sanitize": lambda world, _: Sanitize(),
-    "Redact": lambda world, _: Redact(reveal=["text"]),
-    "OutputBudget": lambda world, place: OutputBudget(100, reader=f"read_{place}"),
-    "RequireApproval": lambda world, _: RequireApproval(),
-    "RequireApproval, some": lambda world, _: RequireApproval(["slow", "error", "command", "count"]),
-}
-THEIRS: dict[str, Callable[[World, int], object]] = {
-    "ToolRetryMiddleware": lambda world, _: ToolRetryMiddleware(
-        max_retries=2, initial_delay=0.25 * world.unit, jitter=False, on_failure="error"
-    ),
-    "ToolRetryMiddleware, message": lambda world, _: ToolRetryMiddleware(max_retries=1, initial_delay=0.0),
-    "ToolErrorMiddleware": lambda world, _: ToolErrorMiddleware(lambda error, request: "handled"),
-}
-LINKS = [*FUNCTIONS, *OURS]
-
-
-def link_of(world: World, name: str, place: int) -> object:
-    """The link of a name; every second function is an object."""
-    if name in FUNCTIONS:
-        return _function(world, FUNCTIONS[name], place)
-    return {**OURS, **THEIRS}[name](world, place)
-
-
-def _function(world: World, behaviour: Any, place: int) -> object:
-    async def link(request: Any, call_next: Any) -> Any:
-        return await behaviour(world, request, call_next)
-
-    link.__qualname__ = behaviour.__name__
-    return Obj(link) if place % 2 else link
+TOOLS = list(_tools())

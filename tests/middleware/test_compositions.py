@@ -1,16 +1,18 @@
 """Promises 1, 2 and 4, whatever the tools do and whatever is around them: any composition of links."""
 
 import asyncio
+import gc
 import warnings
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, cast
 
 import anyio
 import pytest
 import sniffio
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
+from langchain.agents.middleware import wrap_tool_call
 from langchain_core.messages import AIMessage, ToolCall, ToolMessage
 from langgraph.errors import ParentCommand
 from langgraph.types import Command
@@ -26,19 +28,23 @@ from callboard import (
     ToolInvocationError,
     ToolNode,
 )
-from callboard.testing import tool_call
+from callboard.testing import Recorder, tool_call
 
-from ._behaviours import BEHAVIOURS, LINKS, Exit, Failure, World, link_of, tools_of
+from ._behaviours import BEHAVIOURS, IN_THREADS, TOOLS, Exit, Failure, World, the_world
+from ._links import LINKS, OURS, SYNC, THEIRS, call_at_once, link_of
 
 IDLE = Statistics(running=0, waiting=0, abandoned_threads=0)
-WAIT = 100_000
+WAIT = 1e7
+PATIENT = 1e5
+"""Longer than anything takes that ends by itself."""
+ENDLESS = ("hang", "ignore_cancel", "tidy_up", "tidy_up_plainly", "tidy_up_badly", "rework for ever")
 
 
 @dataclass(frozen=True)
 class Scene:
     """A batch, what is around its calls, and how it is run; times are multiples of the world's unit."""
 
-    calls: Sequence[tuple[str, str]]
+    calls: "Calls"
     """Behaviours of tools and queries."""
     links: Sequence[str] = ()
     handling: Any = ...
@@ -47,11 +53,12 @@ class Scene:
     grace: float = 5.0
     timeout: float | None = None
     limit: Limit | None = None
-    policies: tuple[tuple[str, CallPolicy], ...] = ()
+    policies: Sequence[CallPolicy | None] = ()
+    """For the first, the second ... tool among the calls."""
     concurrency: int | None = None
     as_state: bool = True
     wrapper: bool = False
-    end: float = 50.0
+    end: float = PATIENT
     """When the caller gives up."""
     natively: bool = False
     """Whether by asyncio's `task.cancel()`."""
@@ -61,9 +68,28 @@ class Scene:
     ledger: bool = False
     """Whether the caller wants to know of each result at once."""
 
+    shared: bool = False
+    """Whether two links of one name are one object."""
+    name: str = "a"
+
     @property
     def batch(self) -> list[ToolCall]:
-        return [_call(str(place), *call) for place, call in enumerate(self.calls)]
+        return [_call(f"{self.name}{place}", *call) for place, call in enumerate(self.calls)]
+
+    @property
+    def ids(self) -> list[str | None]:
+        return [call["id"] for call in self.batch]
+
+    def policies_by_name(self, unit: float) -> dict[str, CallPolicy]:
+        names = dict.fromkeys(behaviour for behaviour, _ in self.calls if behaviour != "unknown")
+        pairs = zip(names, self.policies, strict=False)
+        return {name: _scaled(policy, unit) for name, policy in pairs if policy is not None}
+
+    def chain(self, world: World) -> list[object]:
+        made: dict[str, object] = {}
+        for place, name in enumerate(self.links):
+            made[name if self.shared else f"{place}"] = made.get(name) or link_of(world, name, place)
+        return [made[name if self.shared else f"{place}"] for place, name in enumerate(self.links)]
 
     def has(self, *names: str) -> bool:
         """Whether a tool or a link of one of these names takes part."""
@@ -76,13 +102,13 @@ class Scene:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", CallboardWarning)  # of wrong orders
             return ToolNode(
-                tools_of(world),
-                middleware=[link_of(world, name, place) for place, name in enumerate(self.links)],
+                TOOLS,
+                middleware=self.chain(world),
                 on_error=self.on_error,
                 grace=self.grace * world.unit,
                 timeout=None if self.timeout is None else self.timeout * world.unit,
                 limit=self.limit,
-                policies={name: _scaled(policy, world.unit) for name, policy in self.policies},
+                policies=self.policies_by_name(world.unit),
                 **options,
             )
 
@@ -106,7 +132,20 @@ def _scaled(policy: CallPolicy, unit: float) -> CallPolicy:
     )
 
 
-CALLS = st.tuples(st.sampled_from([*BEHAVIOURS, "count", "unknown"]), st.sampled_from("ab"))
+Calls = Sequence[tuple[str, str]]
+
+
+def calls_of(behaviours: Iterable[str]) -> st.SearchStrategy[Calls]:
+    """Up to six calls of up to three kinds, so that some are the same."""
+    kinds = st.tuples(st.sampled_from([*behaviours, "count", "unknown"]), st.sampled_from("ab"))
+    return st.lists(kinds, min_size=1, max_size=3).flatmap(
+        lambda some: st.lists(st.sampled_from(some), min_size=1, max_size=6)
+    )
+
+
+CALLS = calls_of(BEHAVIOURS)
+ENDS = st.sampled_from([PATIENT, 0.0, 0.25, 0.3, 0.5, 0.75, 1.0, 1.3, 2.0])
+SOON = st.sampled_from([12.0, 0.0, 0.5, 1.0, 2.0])
 LIMITS = st.sampled_from(
     [
         None,
@@ -114,7 +153,7 @@ LIMITS = st.sampled_from(
         Limit(concurrency=1, queue=0),
         Limit(concurrency=2, queue=1),
         Limit(rate=Rate(1, per=0.5)),
-        Limit(concurrency=1, key=lambda call: call["args"]["query"]),
+        Limit(concurrency=1, key=lambda call: call["args"].get("query")),
     ]
 )
 POLICIES = st.builds(
@@ -127,27 +166,30 @@ POLICIES = st.builds(
 )
 
 
-def scenes(links: Sequence[str]) -> st.SearchStrategy[Scene]:
+def scenes(
+    links: Iterable[str],
+    calls: st.SearchStrategy[Calls] = CALLS,
+    ends: st.SearchStrategy[float] = ENDS,
+) -> st.SearchStrategy[Scene]:
     return st.builds(
         Scene,
-        calls=st.lists(CALLS, min_size=1, max_size=6),
-        links=st.lists(st.sampled_from(links), max_size=5),
+        calls=calls,
+        links=st.lists(st.sampled_from([*links]), max_size=5),
         handling=st.sampled_from([..., True, False, "It failed.", (Failure, TimeoutError)]),
         on_error=st.sampled_from(["cancel", "finish"]),
         grace=st.sampled_from([5.0, 0.5, 0.0]),
         timeout=st.sampled_from([None, 1.0]),
         limit=LIMITS,
-        policies=st.dictionaries(st.sampled_from([*BEHAVIOURS]), POLICIES, max_size=3).map(
-            lambda policies: tuple(policies.items())
-        ),
+        policies=st.lists(st.none() | POLICIES, max_size=3),
         concurrency=st.sampled_from([None, 1, 2]),
         as_state=st.booleans(),
         wrapper=st.booleans(),
-        end=st.sampled_from([50.0, 0.0, 0.25, 0.3, 0.5, 0.75, 1.0, 1.3, 2.0]),
+        end=ends,
         natively=st.booleans(),
         one_by_one=st.booleans(),
         response=st.sampled_from(["accept", "ignore", "response"]),
         ledger=st.booleans(),
+        shared=st.booleans(),
     )
 
 
@@ -158,25 +200,33 @@ class Ended:
     result: Any = None
     error: BaseException | None = None
     gave_up: bool = False
+    was_cancelled: bool = False
+    """Whether the error came when its caller had been cancelled."""
 
 
 async def run(node: ToolNode, scene: Scene, world: World, **options: Any) -> Ended:
-    """Run the batch until it ends or its caller gives up."""
+    """Run the batch until it ends or its caller gives up, and hold it to what the caller then has to wait."""
     natively = scene.natively and sniffio.current_async_library() == "asyncio"
     call = _run_natively if natively else _run_in_scope
     given: Any = {"messages": [AIMessage("", tool_calls=scene.batch)]} if scene.as_state else scene.batch
     config = None if scene.concurrency is None else {"max_concurrency": scene.concurrency}
-    return await call(node, scene.end * world.unit, given, config, options)
+    world.over.difference_update(scene.ids)
+    world.signalled.difference_update(scene.ids)
+    began = anyio.current_time()
+    world.ends.update(dict.fromkeys(scene.ids, began + scene.end * world.unit))
+    try:
+        return await call(node, scene.end * world.unit, given, config, options)
+    finally:
+        world.over.update(scene.ids)
+        assert anyio.current_time() - began <= (scene.end + 20) * world.unit + (WAIT if world.is_real else 0)
 
 
 async def _run_in_scope(node: ToolNode, end: float, given: Any, config: Any, options: Any) -> Ended:
-    with anyio.move_on_after(end) as scope:
-        try:
+    try:
+        with anyio.move_on_after(end) as scope:
             return Ended(await node.ainvoke(given, config, **options))
-        except BaseException as error:
-            if isinstance(error, anyio.get_cancelled_exc_class()) and scope.cancel_called:
-                raise
-            return Ended(error=error)
+    except BaseException as error:
+        return Ended(error=error, was_cancelled=scope.cancel_called)
     return Ended(gave_up=True)
 
 
@@ -210,7 +260,7 @@ def may_raise(scene: Scene, error: BaseException) -> bool:
     if isinstance(error, BaseExceptionGroup):
         return _may_raise_group(scene, error)
     if isinstance(error, Exit):
-        return scene.has("leave_program", "leave")
+        return scene.has("leave_program", "leave", "sync_exit")
     if isinstance(error, ParentCommand):
         return scene.has("leave_graph")
     if scene.handling in (True, "It failed."):
@@ -227,12 +277,13 @@ def may_raise(scene: Scene, error: BaseException) -> bool:
 def _may_raise_group(scene: Scene, error: BaseExceptionGroup[Any]) -> bool:
     """Of several calls that failed, or of a tool or a link that does several things at once."""
     if not isinstance(error, Exception):
-        return scene.has("leave_program", "leave")
+        return scene.has("leave_program", "leave", "sync_exit")
     if scene.handling in (True, "It failed."):
         return False
     if scene.has("group", "hedge", "call_at_once"):
         return True
-    return scene.on_error == "finish" and len(error.exceptions) > 1 and all(may_raise(scene, e) for e in error.exceptions)
+    several = scene.on_error == "finish" and len(error.exceptions) > 1
+    return several and all(may_raise(scene, one) for one in error.exceptions)
 
 
 def answers_to(waiting: CallsInterrupted, scene: Scene) -> dict[str, Any]:
@@ -250,7 +301,6 @@ def _answer_to(question: Any, scene: Scene) -> Any:
 def check_questions(waiting: CallsInterrupted, scene: Scene) -> None:
     """Each question belongs to one call, which has no result."""
     records = cast("dict[str, dict[str, Any]]", waiting.ledger["calls"])
-    ids = [call["id"] for call in scene.batch]
     owners = {question.id: key for key, record in records.items() for question in record.get("pending", ())}
 
     assert waiting.interrupts
@@ -259,33 +309,48 @@ def check_questions(waiting: CallsInterrupted, scene: Scene) -> None:
     )
     for question in waiting.interrupts:
         owner = owners[question.id]
-        assert owner in ids
+        assert owner in scene.ids
         assert not {"output", "parent"} & records[owner].keys()
         assert not isinstance(question.value, str) or question.value.startswith(f"{owner}:")
 
 
-async def play(scene: Scene, world: World) -> Ended:
-    """Run a scene to its end, answering what is asked, and check on the way what has to hold in every case."""
-    node = scene.node(world)
-    options: dict[str, Any] = {"ledger": {}} if scene.ledger else {}
-    ids = [call["id"] for call in scene.batch]
-    for _ in range(20 * len(ids)):
-        before, settled = live_tasks(), _settled(options.get("ledger"))
-        world.started.clear()
-        world.over = False
-        ended = await run(node, scene, world, **options)
-        world.over = True
-        assert live_tasks() == before
-        assert node.statistics() == IDLE
-        assert not settled & set(world.started)
-        if not isinstance(ended.error, CallsInterrupted):
-            break
-        check_questions(ended.error, scene)
-        options = {"ledger": ended.error.ledger, "resume": answers_to(ended.error, scene)}
-    else:
-        pytest.fail("the calls go on asking for ever")
+async def play(world: World, *scenes: Scene) -> None:
+    """Run batches at the same time with the node of the first, and check what has to hold whatever happens."""
+    the_world.set(world)
+    world.may_hang = any(scene.has(*ENDLESS) for scene in scenes)
+    node, before = scenes[0].node(world), live_tasks()
+    async with anyio.create_task_group() as tasks:
+        for scene in scenes:
+            tasks.start_soon(play_one, world, node, scene, before if len(scenes) == 1 else None)
+    while node.statistics().abandoned_threads:  # they end by themselves
+        await world.sleep(0.5)
+    assert live_tasks() == before
+    assert node.statistics() == IDLE
+    assert world.running == 0
+    most = [scenes[0].limit.concurrency] if scenes[0].limit is not None and scenes[0].limit.key is None else []
+    most += [scenes[0].concurrency] if len(scenes) == 1 else []
+    assert all(one is None or world.peak <= one for one in most)
     await nothing_starts_any_more(world)
-    return ended
+
+
+async def play_one(world: World, node: ToolNode, scene: Scene, before: object) -> None:
+    """Run a batch to its end, answer what is asked, and check each result and error."""
+    options: dict[str, Any] = {"ledger": {}} if scene.ledger else {}
+    for _ in range(200 * len(scene.calls)):
+        settled, since = _settled(options.get("ledger")), len(world.started)
+        ended = await run(node, scene, world, **options)
+        assert before is None or len(live_tasks()) == len(before) + 1
+        assert not settled.intersection(world.started[since:])
+        assert not ended.gave_up or scene.end < PATIENT or world.may_hang
+        check(scene, ended)
+        check_signals(scene, ended, world.signalled.intersection(scene.ids))
+        if isinstance(ended.error, CallsInterrupted):
+            options = {"ledger": ended.error.ledger, "resume": answers_to(ended.error, scene)}
+        elif ended.gave_up and scene.ledger and not world.is_real and scene.end < PATIENT:
+            scene, options = replace(scene, end=PATIENT), {"ledger": options["ledger"]}
+        else:
+            return
+    pytest.fail("the calls go on asking for ever")
 
 
 def _settled(ledger: Any) -> set[str]:
@@ -301,7 +366,7 @@ async def nothing_starts_any_more(world: World) -> None:
                 await call_again()
             except BaseException:
                 continue
-    await world.sleep(100)
+    await world.sleep(5 if world.is_real else 100)
     assert world.late == []
 
 
@@ -321,20 +386,235 @@ def live_tasks() -> set[object]:
 
 
 def check(scene: Scene, ended: Ended) -> None:
-    """One message for each call, in order; or an error that may pass; or the caller gave up."""
+    """One message for each call, in order; or questions, or an error that may pass; or the caller gave up."""
     if ended.gave_up:
         return
+    if isinstance(ended.error, CallsInterrupted):
+        check_questions(ended.error, scene)
+        return
     if ended.error is not None:
-        if not may_raise(scene, ended.error):
+        # On trio a nursery of a link adds the cancellation to what its children raise when they are cancelled.
+        mixed = (
+            ended.was_cancelled and isinstance(ended.error, BaseExceptionGroup) and scene.has("hedge", "call_at_once")
+        )
+        if not mixed and not may_raise(scene, ended.error):
             raise AssertionError("this must not come out") from ended.error
         return
-    assert [message.tool_call_id for message in messages_in(ended.result)] == [call["id"] for call in scene.batch]
+    assert [message.tool_call_id for message in messages_in(ended.result)] == scene.ids
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-@given(scene=scenes(LINKS))
+def check_signals(scene: Scene, ended: Ended, signalled: set[str | None]) -> None:
+    """No link has made a result of control flow, though the end of a budget may have been faster."""
+    results = list(messages_in(ended.result))
+    if isinstance(ended.error, CallsInterrupted):
+        records: Any = ended.error.ledger["calls"]
+        results = [one for record in records.values() for one in messages_in(record.get("output"))]
+    for message in results:
+        in_time = message.additional_kwargs.get("callboard", {}).get("ended") != "deadline"
+        assert not (in_time and message.tool_call_id in signalled)
+
+
+# What is known to fail has a test of its own below, and is left out here.
+FAILING = {
+    *("answer_twice", "answer_in_two_commands", "forget_answer", "change_id"),
+    *("fail to rework", "rework to nothing"),
+    *("call_behind_shield", "call_again_behind_shield", "call_again_for_text"),
+}
+FAILING_IN_THREADS = {"cancel_task"}
+SOUND = [name for name in LINKS if name not in FAILING]
+THREADED = calls_of([*list(IN_THREADS) * 3, *(name for name in BEHAVIOURS if name not in FAILING_IN_THREADS)])
+
+
+def is_sound(*scenes: Scene) -> bool:
+    """Whether no attempt is behind a shield while another of the same call waits for its place."""
+    shields = any(scene.has("tidy_behind_shield", "call_again_when_cancelled", "tidy_up") for scene in scenes)
+    return not (shields and scenes[0].has("hedge", "call_at_once"))
+
+
+def examples(number: int) -> settings:
+    # Explaining a failure takes longer than shrinking it.
+    phases = (Phase.explicit, Phase.reuse, Phase.generate, Phase.shrink)
+    return settings(max_examples=number, deadline=None, suppress_health_check=[HealthCheck.too_slow], phases=phases)
+
+
+@examples(150)
+@given(scene=scenes(SOUND).filter(is_sound))
 @pytest.mark.filterwarnings("ignore::callboard.CallboardWarning")
 async def test_every_call_ends_with_one_message_whatever_is_around_it(scene: Scene) -> None:
     """Or control flow passes, or an error that nobody handles; and nothing is left behind."""
     with anyio.fail_after(WAIT):
-        check(scene, await play(scene, World()))
+        await play(World(), scene)
+
+
+def at_once(scene: Scene, others: Sequence[tuple[Calls, float]]) -> list[Scene]:
+    named = zip("bc", others, strict=False)
+    return [scene, *(replace(scene, calls=calls, end=end, name=name) for name, (calls, end) in named)]
+
+
+OTHERS = st.lists(st.tuples(CALLS, ENDS), min_size=1, max_size=2)
+
+
+@examples(80)
+@given(batches=st.builds(at_once, scenes(SOUND), OTHERS).filter(lambda batches: is_sound(*batches)))
+@pytest.mark.filterwarnings("ignore::callboard.CallboardWarning")
+async def test_batches_at_the_same_time_share_links_and_no_fate(batches: list[Scene]) -> None:
+    """Each has its own messages and errors, and its own end."""
+    with anyio.fail_after(WAIT):
+        await play(World(), *batches)
+
+
+@pytest.mark.backends("asyncio")
+@examples(60)
+@given(scene=scenes([*SOUND, *list(THEIRS) * 4]).filter(is_sound))
+@pytest.mark.filterwarnings("ignore::callboard.CallboardWarning")
+async def test_the_same_holds_with_links_of_langchain(scene: Scene) -> None:
+    """On their own loop, where time can be virtual."""
+    with anyio.fail_after(WAIT):
+        await play(World(), scene)
+
+
+IN_THREADS_AND_ACROSS = [*list(SYNC) * 2, *list(THEIRS) * 2, *OURS, "hedge", "lose_patience", "catch_all"]
+
+
+@pytest.mark.real_clock
+@examples(20)
+@given(scene=scenes(IN_THREADS_AND_ACROSS, THREADED, SOON))
+@pytest.mark.filterwarnings("ignore::callboard.CallboardWarning")
+async def test_the_same_holds_in_threads(scene: Scene) -> None:
+    """For sync tools, for sync links, and across the bridge from trio to asyncio."""
+    with anyio.fail_after(60):
+        await play(World(unit=0.02), scene)
+
+
+# Known to fail
+
+
+@pytest.mark.xfail(strict=True, reason="a list or a Command of a link is not searched for the call's message")
+@pytest.mark.parametrize(
+    ("link", "tool"),
+    [
+        ("answer_twice", "text"),
+        ("answer_in_two_commands", "text"),
+        ("forget_answer", "text"),
+        ("change_id", "command"),
+    ],
+)
+async def test_a_link_that_does_not_answer_exactly_once_is_told_so_by_name(link: str, tool: str) -> None:
+    """Promise 2, for lists and commands as for messages."""
+    world = World()
+    ended = await run_alone(world, Scene([(tool, "a")], [link]))
+
+    assert isinstance(ended.error, ValueError)
+    assert link in str(ended.error)
+
+
+@pytest.mark.xfail(strict=True, reason="what aerror_message raises is judged by nobody")
+async def test_a_rework_that_fails_lets_no_error_out_where_all_are_handled() -> None:
+    """`handle_tool_errors=True` is about links, too."""
+    scene = Scene([("error", "a")], ["fail to rework"], handling=True)
+
+    check(scene, await run_alone(World(), scene))
+
+
+@pytest.mark.xfail(strict=True, reason="what aerror_message returns is checked by nobody")
+async def test_a_rework_that_returns_no_message_is_told_so_by_name() -> None:
+    """As a link that returns none."""
+    ended = await run_alone(World(), Scene([("error", "a")], ["rework to nothing"], handling=True))
+
+    assert isinstance(ended.error, TypeError)
+    assert "Reworking" in str(ended.error)
+
+
+@pytest.mark.xfail(strict=True, reason="a call that has waited for its place does not ask again whether it may start")
+@pytest.mark.parametrize("neighbour", [[], [("error_once", "a")]], ids=["cancelled caller", "failed neighbour"])
+async def test_no_body_starts_behind_a_shield_when_its_batch_has_ended_meanwhile(neighbour: list[Any]) -> None:
+    """Promise 1: a second attempt waits for its place from 0 to 0.5; its batch is cancelled in between."""
+    world = World()
+    slow_start = CallPolicy(limit=Limit(rate=Rate(1, per=0.5)))
+    end = PATIENT if neighbour else 0.25
+    await run_alone(world, Scene([("text", "a"), *neighbour], ["call_again_for_text"], policies=[slow_start], end=end))
+
+    assert world.started.count("a0") == 1
+
+
+@pytest.mark.backends("trio")
+@pytest.mark.xfail(strict=True, reason="behind a shield nobody sees that the caller was cancelled meanwhile")
+async def test_no_body_starts_behind_a_shield_that_was_there_before_the_cancellation() -> None:
+    """Promise 1: the link waits behind its shield until 0.3, the caller goes at 0.25."""
+    world = World()
+    await run_alone(world, Scene([("text", "a")], ["call_behind_shield"], end=0.25))
+
+    assert world.started == []
+
+
+@pytest.mark.backends("asyncio")
+@pytest.mark.xfail(
+    strict=True, reason="the shield of one attempt holds back the cancellation of all attempts of the call"
+)
+async def test_no_body_starts_behind_the_shield_of_another_attempt() -> None:
+    """Promise 1: one attempt cleans up from 0.25 on, others wait for its place, and the caller goes at 0.3."""
+    world = World()
+    links = ["call_at_once", "call_at_once", "tidy_behind_shield"]
+    await run_alone(world, Scene([("error_once", "a")], links, concurrency=1, end=0.3))
+
+    assert world.late == []
+
+
+@pytest.mark.real_clock
+@pytest.mark.backends("asyncio")
+@pytest.mark.xfail(strict=True, reason="a cancellation that nobody asked for is lost in a sync link")
+async def test_a_body_that_cancels_its_task_is_a_message_below_a_sync_link_too() -> None:
+    """It is without one."""
+    scene = Scene([("cancel_task", "a")], ["sync_pass_on"], end=100)
+
+    check(scene, await run_alone(World(unit=0.02), scene))
+
+
+@pytest.mark.real_clock
+@pytest.mark.backends("trio")
+@pytest.mark.xfail(strict=True, reason="nobody looks at the error of a call that a link across the bridge has given up")
+async def test_an_error_of_a_call_that_was_given_up_across_the_bridge_is_no_matter_for_the_log(caplog: Any) -> None:
+    """asyncio says of a future that its exception was never retrieved."""
+
+    @wrap_tool_call
+    async def lose_patience(request: Any, handler: Any) -> Any:
+        try:
+            async with asyncio.timeout(0.1):
+                return await handler(request)
+        except TimeoutError:
+            return ToolMessage("late", tool_call_id=request.tool_call["id"])
+
+    the_world.set(world := World(unit=0.02))
+    world.ends["1"] = PATIENT
+    with anyio.fail_after(60):
+        result = await ToolNode(TOOLS, middleware=[lose_patience]).ainvoke([tool_call("tidy_up_badly", "1", query="a")])
+        await anyio.sleep(0.1)
+    gc.collect()
+
+    assert [message.content for message in messages_in(result)] == ["late"]
+    assert caplog.records == []
+
+
+@pytest.mark.xfail(strict=True, reason="the first attempt that ends takes the mark of the others with it")
+async def test_a_call_counts_as_running_as_long_as_one_of_its_attempts_runs() -> None:
+    """Two attempts, of one and of three seconds; asked after two."""
+    durations = iter([1.0, 3.0])
+    tool = Recorder().tool("work", seconds=lambda _: next(durations))
+
+    async def both(request: Any, call_next: Any) -> Any:
+        return await call_at_once(World(), request, call_next)
+
+    node = ToolNode([tool], middleware=[both])
+    with anyio.fail_after(WAIT):
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(node.ainvoke, [tool_call("work", "1")])
+            await anyio.sleep(2)
+            running = node.statistics().running
+
+    assert running == 1
+
+
+async def run_alone(world: World, scene: Scene) -> Ended:
+    the_world.set(world)
+    with anyio.fail_after(WAIT):
+        return await run(scene.node(world), scene, world)

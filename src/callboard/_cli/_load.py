@@ -108,10 +108,11 @@ def _made(found: Any, name: str, wait: Await) -> Any:
     if needed := _parameters(found):
         raise CommandError(f"{name} is a function that needs {', '.join(needed)}; callboard calls it without arguments")
 
+    made: Any = found()
+
     async def awaited() -> Any:
         return await made
 
-    made = found()
     return wait(awaited) if inspect.isawaitable(made) else made
 
 

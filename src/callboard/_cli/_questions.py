@@ -20,6 +20,9 @@ Answer = tuple[Word, Any]
 _LONG = 500
 """In characters, for one action in a list."""
 
+_NO_REASON = "Tool execution requires approval"
+"""What stands in a request that nobody has described, ours or LangChain's."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
@@ -131,7 +134,8 @@ def accepted(question: Interrupt) -> Any:
     approval = approval_in(question.value)
     if approval is None or any("accept" not in request.allowed for request in approval.requests):
         return None
-    return approval.encode([("accept", None)] * len(approval.requests))
+    yes: Answer = ("accept", None)
+    return approval.encode([yes] * len(approval.requests))
 
 
 def in_short(value: object) -> str:
@@ -139,7 +143,9 @@ def in_short(value: object) -> str:
     approval = approval_in(value)
     if approval is None:
         return as_text(value)
-    return "approve " + ", ".join(call_text(one.action, one.args, _LONG) for one in approval.requests)
+    actions = ", ".join(call_text(one.action, one.args, _LONG) for one in approval.requests)
+    reasons = dict.fromkeys(one.description.partition("\n")[0] for one in approval.requests if one.description)
+    return " ".join([f"approve {actions}", *(f"({reason})" for reason in reasons if reason != _NO_REASON)])
 
 
 def free_answer(text: str, question: Interrupt) -> Any:

@@ -1,0 +1,82 @@
+"""An agent whose conversations outlive its process: one process is killed in the middle of a batch, another goes on.
+
+The first has booked the flight and is about to book the hotel when it dies. The second finds the booking and
+books what is left. Both know of each other nothing but the path of a SQLite file.
+"""
+
+import asyncio
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+from langchain_core.messages import ToolMessage
+
+from callboard import create_react_agent
+from callboard.testing import ScriptedModel, calls
+
+THREAD = {"configurable": {"thread_id": "holiday"}}
+
+
+def book_for(directory: Path, *, dies: bool) -> list:
+    """The tools; bookings are lines of a file, as nobody can take one back."""
+    bookings = directory / "bookings"
+
+    async def book_flight(to: str) -> str:
+        """Book a flight."""
+        with bookings.open("a") as file:
+            file.write(f"flight to {to}\n")
+        return f"flight to {to} booked"
+
+    async def book_hotel(city: str) -> str:
+        """Book a hotel."""
+        await asyncio.sleep(0.5)
+        if dies:
+            os._exit(9)
+        with bookings.open("a") as file:
+            file.write(f"hotel in {city}\n")
+        return f"hotel in {city} booked"
+
+    return [book_flight, book_hotel]
+
+
+def agent_in(directory: Path, *, dies: bool) -> object:
+    """The same agent in both processes; its model plays a script, and has said the first line in the first one."""
+    batch = calls(("book_flight", {"to": "Rome"}), ("book_hotel", {"city": "Rome"}))
+    script = [batch] if dies else ["All is booked."]
+    url = f"sqlite:///{directory / 'agent.db'}"
+    return create_react_agent(ScriptedModel(script), book_for(directory, dies=dies), checkpointer=url)
+
+
+async def first(directory: Path) -> None:
+    agent = agent_in(directory, dies=True)
+    await agent.ainvoke({"messages": [("user", "Book a week in Rome")]}, THREAD)
+
+
+async def second(directory: Path) -> list[str]:
+    agent = agent_in(directory, dies=False)
+    result = await agent.ainvoke(None, THREAD)
+    answers = [message.content for message in result["messages"] if isinstance(message, ToolMessage)]
+    return [*answers, result["messages"][-1].content]
+
+
+def main() -> None:
+    with tempfile.TemporaryDirectory() as name:
+        directory = Path(name)
+        died = subprocess.run([sys.executable, __file__, name], check=False, capture_output=True)
+        assert died.returncode == 9, died.stderr
+        booked = (directory / "bookings").read_text().splitlines()
+        print("killed after:", *booked)
+        assert booked == ["flight to Rome"]
+
+        told = asyncio.run(second(directory))
+        print("resumed:", *told, sep="\n  ")
+        assert told == ["flight to Rome booked", "hotel in Rome booked", "All is booked."]
+        assert (directory / "bookings").read_text().splitlines() == ["flight to Rome", "hotel in Rome"]
+
+
+if __name__ == "__main__":
+    if len(sys.argv) > 1:
+        asyncio.run(first(Path(sys.argv[1])))
+    main()

@@ -1,0 +1,121 @@
+"""A link of one's own: models that make the same call over and over are told so, and the tool is left alone.
+
+First the link, then an agent that needs it, then its test: on asyncio and on trio, on a virtual clock.
+"""
+
+from collections.abc import Awaitable, Callable, Sequence
+from itertools import takewhile
+from typing import Any
+
+import anyio
+from langchain_core.messages import AIMessage, AnyMessage, HumanMessage, ToolCall, ToolMessage
+from langchain_core.tools import tool
+
+from callboard import CallEvent, ToolCallRequest, ToolNode, create_react_agent, observe
+from callboard.middleware import note
+from callboard.testing import Recorder, ScriptedModel, backend, backend_names, calls, tool_call
+
+
+class NoLoops:
+    """Answers in place of a tool that was asked the same thing too often since the user spoke last.
+
+    It keeps nothing: what was asked stands in the conversation. So it is right after a restart, too.
+
+    Args:
+        most: how many times the same call runs, at least 1.
+
+    Raises:
+        ValueError: for a number out of range.
+    """
+
+    def __init__(self, most: int = 2) -> None:
+        if most < 1:
+            raise ValueError(f"NoLoops(most) must be 1 or more, got {most!r}")
+        self._most = most
+
+    async def awrap_tool_call(
+        self, request: ToolCallRequest, call_next: Callable[[ToolCallRequest], Awaitable[Any]]
+    ) -> Any:
+        """Run the call, or say that it was made before."""
+        call = request.tool_call
+        before = times_made(call, request.state["messages"])
+        if before < self._most:
+            return await call_next(request)
+        note("loop_stopped", tool=call["name"], before=before)
+        text = f"You have made this call {before} times. It was not made again: change it, or do something else."
+        return ToolMessage(text, name=call["name"], tool_call_id=call["id"], status="error")
+
+
+def times_made(call: ToolCall, messages: Sequence[AnyMessage]) -> int:
+    """How often a model has made the same call before this one, since the user spoke last."""
+    made: list[ToolCall] = []
+    for message in messages:
+        if isinstance(message, HumanMessage):
+            made.clear()
+        elif isinstance(message, AIMessage):
+            made += message.tool_calls
+    return sum(is_same(call, one) for one in takewhile(lambda one: one["id"] != call["id"], made))
+
+
+def is_same(call: ToolCall, other: ToolCall) -> bool:
+    return call["name"] == other["name"] and call["args"] == other["args"]
+
+
+# An agent that needs it.
+
+waited: list[str] = []
+
+
+@tool
+async def status(job: str) -> str:
+    """Say how far a job is."""
+    waited.append(job)
+    await anyio.sleep(60)
+    return "still running"
+
+
+def give_in(messages: list[Any]) -> str:
+    told = messages[-1].content
+    assert told.startswith("You have made this call 2 times.")
+    return "The job is still running. Ask me again later."
+
+
+async def run_agent() -> None:
+    """The model asks, and asks again, and is told to stop."""
+    same = calls(("status", {"job": "backup"}))
+    model = ScriptedModel([same, same, same, give_in])
+    agent = create_react_agent(model, ToolNode([status], middleware=[NoLoops(2)]))
+
+    state = await agent.ainvoke({"messages": [HumanMessage("Is the backup done?")]})
+
+    assert waited == ["backup", "backup"]
+    print(f"The tool ran {len(waited)} times. The agent says: {state['messages'][-1].content}")
+
+
+# Its test.
+
+
+async def test_the_call_runs_as_often_as_allowed_and_no_more() -> None:
+    """Other arguments, and what was asked before the user spoke, do not count."""
+    recorder = Recorder()
+    node = ToolNode([recorder.tool("search", seconds=3600)], middleware=[NoLoops(1)])
+    before = [calls(tool_call("search", "0", query="tea")), ToolMessage("tea", tool_call_id="0"), HumanMessage("Again")]
+    batch = calls(*(tool_call("search", str(n), query=query) for n, query in enumerate(("tea", "tea", "mud"), start=1)))
+    noted: list[CallEvent] = []
+
+    with anyio.fail_after(3601), observe(lambda event: noted.append(event) if event.what else None):
+        state = await node.ainvoke({"messages": [*before, batch]})
+
+    assert [message.status for message in state["messages"]] == ["success", "error", "success"]
+    assert sorted(recorder.order) == ["search(mud)", "search(tea)"]
+    assert [(event.what, event.call_id) for event in noted] == [("loop_stopped", "2")]
+
+
+if __name__ == "__main__":
+    for name in backend_names():
+        library, options = backend(name)
+        waited.clear()
+        anyio.run(run_agent, backend=library, backend_options=options)
+        library, options = backend(name)
+        anyio.run(test_the_call_runs_as_often_as_allowed_and_no_more, backend=library, backend_options=options)
+        print(f"The link passed its test on {name}; the clock jumped over hours.")

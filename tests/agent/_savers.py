@@ -1,0 +1,77 @@
+"""The checkpointers that agents are tested with, and what a provider demands of a conversation."""
+
+import sqlite3
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import aiosqlite
+from langchain_core.messages import AIMessage, BaseMessage, ToolMessage
+from langgraph.checkpoint.memory import InMemorySaver
+from langgraph.checkpoint.sqlite import SqliteSaver
+from langgraph.checkpoint.sqlite.aio import AsyncSqliteSaver
+
+from callboard._bridge import run_on_asyncio
+
+SAVERS = ("memory", "sqlite", "aiosqlite")
+ON_DISK = SAVERS[1:]
+
+
+@asynccontextmanager
+async def saver_of(
+    kind: str, path: Path | str, *, sync: type[Any] = SqliteSaver, aio: type[Any] = AsyncSqliteSaver
+) -> AsyncIterator[Any]:
+    """A checkpointer; on trio, the async one lives on the background loop of asyncio.
+
+    Args:
+        kind: one of `SAVERS`.
+        path: of the database.
+        sync: the class for "sqlite".
+        aio: the class for "aiosqlite".
+    """
+    if kind == "memory":
+        yield InMemorySaver()
+    elif kind == "sqlite":
+        connection = sqlite3.connect(path, check_same_thread=False)
+        connection.execute("PRAGMA synchronous=OFF")  # a killed process loses nothing by it, only a power cut
+        try:
+            yield sync(connection)
+        finally:
+            connection.close()
+    else:
+        saver = await run_on_asyncio(partial(_async_saver, path, aio))
+        try:
+            yield saver
+        finally:
+            await run_on_asyncio(saver.conn.close)
+
+
+async def _async_saver(path: Path | str, aio: type[Any]) -> Any:
+    connection = await aiosqlite.connect(path)
+    await connection.execute("PRAGMA synchronous=OFF")
+    return aio(connection)
+
+
+def shape(messages: Sequence[BaseMessage]) -> list[str]:
+    """Messages in words, such as `human:go` or `tool:a`."""
+    return [f"{message.type}:{message.content}" for message in messages]
+
+
+def complaint(messages: Sequence[BaseMessage]) -> str | None:
+    """Why a provider would refuse a conversation: each call is answered, once, in order, directly after its message."""
+    owed: list[str | None] = []
+    for place, message in enumerate(messages):
+        if isinstance(message, ToolMessage):
+            if not owed or owed.pop(0) != message.tool_call_id:
+                return f"message {place} answers {message.tool_call_id}, which is not the next one asked for"
+            continue
+        if owed:
+            return f"no answer to {owed} before message {place}"
+        if isinstance(message, AIMessage):
+            owed = [call["id"] for call in message.tool_calls]
+    ids = [message.id for message in messages]
+    if len(set(ids)) < len(ids):
+        return f"messages are doubled: {ids}"
+    return f"no answer to {owed} at the end" if owed else None

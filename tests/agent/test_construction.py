@@ -1,0 +1,881 @@
+"""Construction: every parameter of `create_react_agent`, in each of its forms, on every loop."""
+
+import dataclasses
+import operator
+import re
+import sys
+import threading
+from collections.abc import Callable
+from types import ModuleType
+from typing import Annotated, Any
+
+import anyio
+import pytest
+from langchain_core.language_models import BaseChatModel
+from langchain_core.messages import AIMessage, AnyMessage, BaseMessage, HumanMessage, SystemMessage, ToolMessage
+from langchain_core.prompts import ChatPromptTemplate
+from langchain_core.runnables import RunnableConfig, RunnableLambda
+from langchain_core.tools import InjectedToolCallId
+from langgraph.checkpoint.memory import InMemorySaver
+from langgraph.graph.message import add_messages
+from langgraph.managed import RemainingSteps
+from langgraph.runtime import Runtime
+from langgraph.store.base import BaseStore
+from langgraph.store.memory import InMemoryStore
+from langgraph.types import Command, interrupt
+from langgraph.warnings import LangGraphDeprecatedSinceV10
+from pydantic import BaseModel
+from typing_extensions import TypedDict
+
+from callboard import AgentState, AgentStatePydantic, InjectedState, ToolNode, ToolRuntime, create_react_agent
+from callboard.testing import Recorder, ScriptedModel, calls
+
+# On trio the model runs on the background loop, in another thread, for which a virtual clock does not wait.
+pytestmark = pytest.mark.real_clock
+
+WAIT = 10
+QUESTION = {"messages": [("user", "go")]}
+THREAD: RunnableConfig = {"configurable": {"thread_id": "1"}}
+
+
+def shape(result: Any) -> list[str]:
+    messages = result["messages"] if isinstance(result, dict) else result
+    return [f"{message.type}:{message.content}" for message in messages]
+
+
+def script() -> ScriptedModel:
+    return ScriptedModel([calls("work"), "done"])
+
+
+def work(name: str = "work") -> Any:
+    return Recorder().tool(name)
+
+
+async def run(agent: Any, given: Any = QUESTION, config: Any = None, **options: Any) -> Any:
+    with anyio.fail_after(WAIT):
+        return await agent.ainvoke(given, config, **options)
+
+
+DONE = ["human:go", "ai:", "tool:work", "ai:done"]
+
+
+# The model.
+
+
+async def test_a_model_is_told_of_the_tools() -> None:
+    """A plain instance is bound by the agent."""
+    model = script()
+
+    assert shape(await run(create_react_agent(model, [work()]))) == DONE
+    assert model.requested_tools == [("work",), ("work",)]
+
+
+async def test_a_sequence_that_ends_in_a_bound_model_is_taken_as_it_is() -> None:
+    """`prompt | model.bind_tools(tools)`: what stands before the model stays."""
+    model, tool = script(), work()
+    prefix = RunnableLambda(lambda messages: [SystemMessage("brief"), *messages])
+
+    assert shape(await run(create_react_agent(prefix | model.bind_tools([tool]), [tool]))) == DONE
+    assert [shape(request)[0] for request in model.requests] == ["system:brief"] * 2
+    assert model.requested_tools == [("work",)] * 2
+
+
+def in_openai_form(name: str) -> dict[str, Any]:
+    return {"type": "function", "function": {"name": name, "description": name, "parameters": {}}}
+
+
+def in_anthropic_form(name: str) -> dict[str, Any]:
+    return {"name": name, "description": name, "input_schema": {}}
+
+
+FORMS = pytest.mark.parametrize("form", [in_openai_form, in_anthropic_form])
+
+
+@FORMS
+async def test_a_model_that_has_the_tools_already_is_not_bound_again(form: Callable[[str], Any]) -> None:
+    """Whatever the provider's form of a tool is."""
+    model, other = script(), work("other")
+    bound = model.bind(tools=[form("other"), form("work")])
+
+    assert shape(await run(create_react_agent(bound, [work(), other]))) == DONE
+    assert model.requested_tools == [("other", "work")] * 2
+
+
+@FORMS
+@pytest.mark.parametrize(
+    ("bound", "said"),
+    [(["other"], "Missing tools '{'work'}'"), ([], "Number of tools"), (["work", "other"], "Got 1 tools, expected 2")],
+    ids=["another", "none", "more"],
+)
+def test_a_model_with_other_tools_is_refused(form: Callable[[str], Any], bound: list[str], said: str) -> None:
+    """The model would ask for what nobody runs."""
+    model = script().bind(tools=[form(name) for name in bound])
+
+    with pytest.raises(ValueError, match=re.escape(said)):
+        create_react_agent(model, [work()])
+
+
+async def test_tools_of_the_provider_are_bound_and_not_run() -> None:
+    """A dict describes what runs elsewhere; it is no tool of the node."""
+    model = script()
+    agent = create_react_agent(model, [work(), in_openai_form("web_search")])
+
+    assert shape(await run(agent)) == DONE
+    assert model.requested_tools[0] == ("work", "web_search")
+    assert list(agent.tools.tools_by_name) == ["work"]
+
+
+async def test_tools_of_the_provider_alone_make_no_tools_node() -> None:
+    """There is nothing to run, so a reply ends the run."""
+    model = ScriptedModel([calls("web_search")])
+    agent = create_react_agent(model, [in_openai_form("web_search")])
+
+    assert shape(await run(agent)) == ["human:go", "ai:"]
+    assert model.requested_tools == [("web_search",)]
+    assert "tools" not in agent.nodes
+
+
+async def test_a_bound_model_counts_the_tools_of_the_provider() -> None:
+    """Those are among its tools, and not among ours."""
+    model, tool = script(), work()
+    bound = model.bind(tools=[in_openai_form("work"), in_openai_form("web_search")])
+
+    assert shape(await run(create_react_agent(bound, [tool, in_openai_form("web_search")]))) == DONE
+
+
+@dataclasses.dataclass
+class Tier:
+    name: str
+
+
+@pytest.mark.parametrize("is_async", [False, True], ids=["sync", "async"])
+async def test_a_function_chooses_the_model_by_state_and_runtime(is_async: bool) -> None:
+    """It is asked at each step, and gives a model that has its tools."""
+    tool, small, large = work(), script(), ScriptedModel(["done"])
+    seen: list[tuple[int, str]] = []
+
+    def choose(state: Any, runtime: Runtime[Tier]) -> Any:
+        seen.append((len(state["messages"]), runtime.context.name))
+        return (small if len(state["messages"]) == 1 else large).bind_tools([tool])
+
+    async def choose_async(state: Any, runtime: Runtime[Tier]) -> Any:
+        await anyio.lowlevel.checkpoint()
+        return choose(state, runtime)
+
+    agent = create_react_agent(choose_async if is_async else choose, [tool], context_schema=Tier)
+
+    assert shape(await run(agent, context=Tier("gold"))) == DONE
+    assert seen == [(1, "gold"), (3, "gold")]
+    assert [len(small.requests), len(large.requests)] == [1, 1]
+
+
+async def test_a_chosen_model_gives_the_structured_response_too() -> None:
+    """The choice is asked once more for it."""
+    model = ScriptedModel(["done", calls(("Answer", {"number": 4}))])
+
+    result = await run(create_react_agent(lambda state, runtime: model, [], response_format=Answer))
+
+    assert result["structured_response"] == Answer(number=4)
+
+
+class Provided(ScriptedModel):
+    """What a provider's package would have."""
+
+    def __init__(self, *, model: str, **options: Any) -> None:
+        super().__init__([f"I am {model}"])
+
+
+async def test_a_name_is_looked_up_by_langchain(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`provider:model`, for `init_chat_model`."""
+    package = ModuleType("langchain_openai")
+    package.ChatOpenAI = Provided  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "langchain_openai", package)
+
+    assert shape(await run(create_react_agent("openai:small", []))) == ["human:go", "ai:I am small"]
+
+
+@pytest.mark.parametrize("model", [None, 5, ["a", "b"]], ids=repr)
+def test_what_is_no_model_is_refused(model: Any) -> None:
+    """The error shows what was given."""
+    with pytest.raises(TypeError, match=re.escape(f"got {model!r}")):
+        create_react_agent(model, [work()])
+
+
+def test_a_runnable_that_takes_no_tools_is_refused_where_there_are_some() -> None:
+    """It could not be told of them."""
+    with pytest.raises(TypeError, match="has no bind_tools"):
+        create_react_agent(RunnableLambda(lambda messages: AIMessage("hi")), [work()])
+
+
+# The tools.
+
+
+async def test_tools_may_be_functions_sync_and_async() -> None:
+    """As everywhere in LangChain."""
+
+    def first(query: str = "") -> str:
+        """Sync."""
+        return "first"
+
+    async def second(query: str = "") -> str:
+        """Async."""
+        return "second"
+
+    model = ScriptedModel([calls("first", "second"), "done"])
+
+    assert shape(await run(create_react_agent(model, [first, second])))[2:] == ["tool:first", "tool:second", "ai:done"]
+
+
+@pytest.mark.parametrize("tools", [[5], "work"], ids=repr)
+def test_what_is_no_tool_is_refused(tools: Any) -> None:
+    """The error shows what was given."""
+    with pytest.raises(TypeError, match="A tool is a LangChain tool or a function, got"):
+        create_react_agent(script(), tools)
+
+
+async def test_links_are_around_every_call() -> None:
+    """`middleware=` is that of a `ToolNode`."""
+    seen: list[str] = []
+
+    def link(name: str) -> Any:
+        async def note(request: Any, call_next: Any) -> Any:
+            seen.append(f"{name} before {request.tool_call['name']}")
+            return await call_next(request)
+
+        return note
+
+    agent = create_react_agent(script(), [work()], middleware=[link("outer"), link("inner")])
+
+    assert shape(await run(agent)) == DONE
+    assert seen == ["outer before work", "inner before work"]
+
+
+def test_links_beside_a_node_are_refused() -> None:
+    """The node has its own; two places for one thing would be a riddle."""
+    with pytest.raises(ValueError, match="give middleware="):
+        create_react_agent(script(), ToolNode([work()]), middleware=[lambda request, call_next: call_next(request)])
+
+
+# The prompt.
+
+
+def with_notes(state: Any, notes: str) -> list[BaseMessage]:
+    return [SystemMessage(notes), *state["messages"]]
+
+
+def by_state(state: Any) -> Any:
+    return with_notes(state, "by state")
+
+
+async def by_state_async(state: Any) -> Any:
+    return with_notes(state, "by state")
+
+
+def by_config(state: Any, config: RunnableConfig) -> Any:
+    return with_notes(state, config["configurable"]["user"])
+
+
+async def by_config_async(state: Any, config: RunnableConfig) -> Any:
+    return by_config(state, config)
+
+
+def by_store(state: Any, *, store: BaseStore) -> Any:
+    item = store.get(("users",), "1")
+    assert item is not None
+    return with_notes(state, item.value["name"])
+
+
+async def by_store_async(state: Any, *, store: BaseStore) -> Any:
+    return by_store(state, store=store)
+
+
+def by_everything(state: Any, config: RunnableConfig, *, store: BaseStore, runtime: Runtime[Tier]) -> Any:
+    assert store.get(("users",), "1") is not None
+    return with_notes(state, f"{config['configurable']['user']} {runtime.context.name}")
+
+
+TEMPLATE = ChatPromptTemplate.from_messages([("system", "brief"), ("placeholder", "{messages}")])
+
+PROMPTS: dict[str, tuple[Any, str]] = {
+    "text": ("brief", "brief"),
+    "system message": (SystemMessage("brief"), "brief"),
+    "function": (by_state, "by state"),
+    "coroutine function": (by_state_async, "by state"),
+    "function with config": (by_config, "ann"),
+    "coroutine function with config": (by_config_async, "ann"),
+    "function with store": (by_store, "Ann"),
+    "coroutine function with store": (by_store_async, "Ann"),
+    "function with everything": (by_everything, "ann gold"),
+    "runnable": (RunnableLambda(by_state), "by state"),
+    "async runnable": (RunnableLambda(by_state_async), "by state"),
+    "runnable with config": (RunnableLambda(by_config), "ann"),
+    "template": (TEMPLATE, "brief"),
+}
+
+
+@pytest.mark.parametrize("label", PROMPTS)
+async def test_the_model_is_asked_with_the_prompt_at_each_step(label: str) -> None:
+    """In whichever form it was given, and with what its function asks for."""
+    prompt, text = PROMPTS[label]
+    store = InMemoryStore()
+    store.put(("users",), "1", {"name": "Ann"})
+    model = script()
+    agent = create_react_agent(model, [work()], prompt=prompt, store=store, context_schema=Tier)
+
+    result = await run(agent, config={"configurable": {"user": "ann"}}, context=Tier("gold"))
+
+    assert [shape(request)[0] for request in model.requests] == [f"system:{text}"] * 2
+    assert shape(result) == DONE
+
+
+@pytest.mark.parametrize("prompt", [5, ["brief"], {"role": "system"}], ids=repr)
+def test_a_prompt_of_another_kind_is_refused(prompt: Any) -> None:
+    """The error names the kind."""
+    with pytest.raises(ValueError, match=f"`prompt`.*{type(prompt).__name__}"):
+        create_react_agent(script(), [work()], prompt=prompt)
+
+
+async def test_an_error_of_a_prompt_arrives_bare() -> None:
+    """Promise 3."""
+    error = LookupError("no such user")
+
+    def prompt(state: Any) -> Any:
+        raise error
+
+    with pytest.raises(LookupError) as caught:
+        await run(create_react_agent(script(), [work()], prompt=prompt))
+
+    assert caught.value is error
+
+
+# The state.
+
+
+class TypedState(TypedDict):
+    messages: Annotated[list[AnyMessage], add_messages]
+    remaining_steps: RemainingSteps
+    seen: Annotated[list[str], operator.add]
+
+
+class ModelState(BaseModel):
+    messages: Annotated[list[AnyMessage], add_messages]
+    remaining_steps: RemainingSteps = 25
+    seen: Annotated[list[str], operator.add] = []
+
+
+@dataclasses.dataclass
+class DataState:
+    messages: Annotated[list[AnyMessage], add_messages]
+    remaining_steps: RemainingSteps = 25
+    seen: Annotated[list[str], operator.add] = dataclasses.field(default_factory=list)
+
+
+def field(state: Any, name: str) -> Any:
+    return state[name] if isinstance(state, dict) else getattr(state, name)
+
+
+@pytest.mark.parametrize("version", ["v1", "v2"])
+@pytest.mark.parametrize("schema", [TypedState, ModelState, DataState])
+async def test_a_state_of_the_users_own_is_kept_by_its_reducers(schema: type[Any], version: Any) -> None:
+    """Prompts, hooks, model choosers and tools get it in its own shape; a result is a dict, as LangGraph's."""
+    kinds: dict[str, type[Any]] = {}
+
+    def note(who: str, state: Any) -> None:
+        kinds[who] = type(state)
+
+    def look(
+        query: str, state: Annotated[Any, InjectedState], seen: Annotated[list[str], InjectedState("seen")],
+        tool_call_id: Annotated[str, InjectedToolCallId],
+    ) -> Command[Any]:  # fmt: skip
+        """Look."""
+        note("tool", state)
+        return Command(update={"seen": [query], "messages": [ToolMessage(f"{seen}", tool_call_id=tool_call_id)]})
+
+    def prompt(state: Any) -> Any:
+        note("prompt", state)
+        return field(state, "messages")
+
+    def before(state: Any) -> Any:
+        note("before", state)
+        return {}
+
+    def after(state: Any) -> Any:
+        note("after", state)
+        return {}
+
+    model = ScriptedModel([calls(("look", {"query": "a"}), ("look", {"query": "b"})), "done"])
+    agent = create_react_agent(
+        model, [look], prompt=prompt, state_schema=schema, pre_model_hook=before, post_model_hook=after, version=version
+    )
+
+    result = await run(agent, {**QUESTION, "seen": ["start"]})
+
+    assert result["seen"] == ["start", "a", "b"]
+    assert shape(result) == ["human:go", "ai:", "tool:['start']", "tool:['start']", "ai:done"]
+    assert set(kinds) == {"tool", "prompt", "before", "after"}
+    assert all(issubclass(kind, dict if schema is TypedState else schema) for kind in kinds.values())
+
+
+class NoSteps(TypedDict):
+    messages: Annotated[list[AnyMessage], add_messages]
+
+
+class NoMessages(BaseModel):
+    remaining_steps: RemainingSteps = 25
+
+
+@pytest.mark.parametrize(
+    ("schema", "missing", "options"),
+    [
+        (NoSteps, "remaining_steps", {}),
+        (NoMessages, "messages", {}),
+        (AgentState, "structured_response", {"response_format": dict}),
+        (AgentStatePydantic, "structured_response", {"response_format": dict}),
+    ],
+    ids=["no steps", "no messages", "no response", "no response in pydantic"],
+)
+def test_a_state_that_lacks_a_key_is_refused(schema: Any, missing: str, options: dict[str, Any]) -> None:
+    """The error names the key."""
+    with pytest.raises(ValueError, match=rf"Missing required key\(s\) {{'{missing}'}} in state_schema"):
+        create_react_agent(script(), [work()], state_schema=schema, **options)
+
+
+async def test_a_key_without_a_reducer_is_written_once_a_step() -> None:
+    """LangGraph's error for two calls that write it at once, bare and with its advice."""
+
+    class State(AgentState):
+        mood: str
+
+    def cheer(tool_call_id: Annotated[str, InjectedToolCallId]) -> Command[Any]:
+        """Cheer."""
+        return Command(update={"mood": "good", "messages": [ToolMessage("ok", tool_call_id=tool_call_id)]})
+
+    agent = create_react_agent(ScriptedModel([calls("cheer", "cheer")]), [cheer], state_schema=State)
+
+    with pytest.raises(Exception, match="At key 'mood': Can receive only one value per step"):
+        await run(agent)
+
+
+# The context.
+
+
+class TypedTier(TypedDict):
+    name: str
+
+
+class ModelTier(BaseModel):
+    name: str
+
+
+def name_of(context: Any) -> str:
+    return str(field(context, "name"))
+
+
+@pytest.mark.parametrize("schema", [Tier, TypedTier, ModelTier])
+@pytest.mark.parametrize("as_dict", [False, True], ids=["instance", "dict"])
+async def test_the_context_reaches_tools_prompts_and_hooks(schema: type[Any], as_dict: bool) -> None:
+    """As an instance of its schema, also when a dict was given."""
+    seen: list[Any] = []
+
+    def look(runtime: ToolRuntime) -> str:
+        """Look."""
+        seen.append(runtime.context)
+        return "looked"
+
+    def prompt(state: Any, runtime: Runtime[Any]) -> Any:
+        seen.append(runtime.context)
+        return state["messages"]
+
+    def hook(state: Any, runtime: Runtime[Any]) -> Any:
+        seen.append(runtime.context)
+        return {}
+
+    model = ScriptedModel([calls("look"), "done"])
+    agent = create_react_agent(
+        model, [look], prompt=prompt, pre_model_hook=hook, post_model_hook=hook, context_schema=schema
+    )
+
+    await run(agent, context={"name": "gold"} if as_dict else schema(name="gold"))
+
+    assert len(seen) == 7
+    assert {name_of(context) for context in seen} == {"gold"}
+    assert all(isinstance(context, dict if schema is TypedTier else schema) for context in seen)
+
+
+async def test_a_context_that_does_not_fit_its_schema_is_refused() -> None:
+    """Before the model is asked."""
+    model = script()
+
+    with pytest.raises(TypeError, match="colour"):
+        await run(create_react_agent(model, [work()], context_schema=Tier), context={"colour": "gold"})
+
+    assert model.requests == []
+
+
+async def test_without_a_context_there_is_none() -> None:
+    """A schema does not make it required, as in LangGraph."""
+    seen: list[Any] = []
+
+    def hook(state: Any, runtime: Runtime[Any]) -> Any:
+        seen.append(runtime.context)
+        return {}
+
+    await run(create_react_agent(ScriptedModel(["done"]), [], pre_model_hook=hook, context_schema=Tier))
+
+    assert seen == [None]
+
+
+# The hooks.
+
+
+async def test_the_hook_before_the_model_may_show_it_other_messages() -> None:
+    """`llm_input_messages` is for the model; the conversation stays as it is."""
+    model = script()
+
+    async def last_only(state: Any) -> Any:
+        return {"llm_input_messages": [HumanMessage("short"), *state["messages"][1:]]}
+
+    result = await run(create_react_agent(model, [work()], prompt="brief", pre_model_hook=last_only))
+
+    assert [shape(request)[:2] for request in model.requests] == [["system:brief", "human:short"]] * 2
+    assert shape(result) == DONE
+
+
+async def test_the_hook_after_the_model_may_answer_calls() -> None:
+    """Then they do not run, and the model is asked again."""
+    recorder = Recorder()
+    model = ScriptedModel([calls("work", "work"), "done"])
+
+    def deny(state: Any) -> Any:
+        last = state["messages"][-1]
+        return {
+            "messages": [ToolMessage("denied", tool_call_id=call["id"]) for call in getattr(last, "tool_calls", ())]
+        }
+
+    result = await run(create_react_agent(model, [recorder.tool("work")], post_model_hook=deny))
+
+    assert shape(result) == ["human:go", "ai:", "tool:denied", "tool:denied", "ai:done"]
+    assert recorder.count("started") == 0
+
+
+async def test_the_hook_after_the_model_may_answer_some_calls() -> None:
+    """Only the others run."""
+    recorder = Recorder()
+    model = ScriptedModel([calls(("work", {"query": "a"}), ("work", {"query": "b"})), "done"])
+
+    def deny_first(state: Any) -> Any:
+        found = getattr(state["messages"][-1], "tool_calls", ())[:1]
+        return {"messages": [ToolMessage("denied", tool_call_id=call["id"]) for call in found]}
+
+    result = await run(create_react_agent(model, [recorder.tool("work")], post_model_hook=deny_first))
+
+    assert shape(result) == ["human:go", "ai:", "tool:denied", "tool:b", "ai:done"]
+    assert recorder.order == ["work(b)"]
+
+
+@pytest.mark.parametrize("version", ["v1", "v2"])
+@pytest.mark.parametrize("when", ["pre_model_hook", "post_model_hook"])
+async def test_a_hook_may_ask_a_person(when: str, version: Any) -> None:
+    """It starts again with the answer; what ran before it does not."""
+    model, starts = script(), 0
+
+    def hook(state: Any) -> Any:
+        nonlocal starts
+        starts += 1
+        answer = interrupt("go on?") if len(state["messages"]) < 3 else "yes"
+        return {"messages": [HumanMessage(f"said {answer}")]} if len(state["messages"]) < 3 and answer == "no" else {}
+
+    options: dict[str, Any] = {when: hook}
+    agent = create_react_agent(model, [work()], checkpointer=InMemorySaver(), version=version, **options)
+
+    waiting = await run(agent, config=THREAD)
+    [question] = waiting["__interrupt__"]
+    asked = len(model.requests)
+    result = await run(agent, Command(resume={question.id: "yes"}), THREAD)
+
+    assert question.value == "go on?"
+    assert asked == (0 if when == "pre_model_hook" else 1)
+    assert shape(result) == DONE
+    assert [len(model.requests), starts] == [2, 3]
+
+
+async def test_a_hook_may_read_the_store_and_the_config() -> None:
+    """By the names of its parameters, like a node of a graph."""
+    store = InMemoryStore()
+    seen: list[str] = []
+
+    async def hook(state: Any, config: RunnableConfig, *, store: BaseStore) -> Any:
+        seen.append(config["configurable"]["user"])
+        await store.aput(("seen",), "1", {"value": 1})
+        return {}
+
+    agent = create_react_agent(ScriptedModel(["done"]), [], pre_model_hook=hook, store=store)
+    await run(agent, config={"configurable": {"user": "ann"}})
+
+    assert seen == ["ann"]
+    assert store.get(("seen",), "1") is not None
+
+
+@pytest.mark.parametrize("when", ["pre_model_hook", "post_model_hook"])
+async def test_an_error_of_a_hook_arrives_bare(when: str) -> None:
+    """Promise 3."""
+    error = ValueError("no")
+
+    def hook(state: Any) -> Any:
+        raise error
+
+    options: dict[str, Any] = {when: hook}
+    with pytest.raises(ValueError, match="no") as caught:
+        await run(create_react_agent(script(), [work()], **options))
+
+    assert caught.value is error
+
+
+async def test_a_hook_that_returns_no_update_says_so() -> None:
+    """With LangGraph's words, which show what it returned."""
+    with pytest.raises(Exception, match="Expected dict, got nonsense"):
+        await run(create_react_agent(script(), [work()], pre_model_hook=lambda state: "nonsense"))
+
+
+# The response.
+
+
+class Answer(BaseModel):
+    """The answer."""
+
+    number: int
+
+
+@pytest.mark.parametrize("version", ["v1", "v2"])
+@pytest.mark.parametrize("with_hooks", [False, True], ids=["bare", "hooks"])
+async def test_the_answer_comes_in_the_shape_that_was_asked_for(version: Any, with_hooks: bool) -> None:
+    """One more request of the model, at the end."""
+    model = ScriptedModel([calls("work"), "done", calls(("Answer", {"number": 4}))])
+    hooks: dict[str, Any] = {"pre_model_hook": lambda _: {}, "post_model_hook": lambda _: {}} if with_hooks else {}
+
+    result = await run(create_react_agent(model, [work()], response_format=Answer, version=version, **hooks))
+
+    assert result["structured_response"] == Answer(number=4)
+    assert shape(result) == DONE
+    assert model.requested_tools[-1] == ("Answer",)
+
+
+async def test_a_prompt_of_the_response_stands_before_the_conversation() -> None:
+    """`(prompt, schema)`; the agent's own prompt does not."""
+    model = ScriptedModel(["done", calls(("Answer", {"number": 4}))])
+
+    await run(create_react_agent(model, [], prompt="brief", response_format=("give a number", Answer)))
+
+    assert [shape(request)[0] for request in model.requests] == ["system:brief", "system:give a number"]
+
+
+async def test_a_json_schema_gives_a_dict() -> None:
+    """As LangChain's `with_structured_output` does."""
+    schema = {"title": "Answer", "description": "It.", "type": "object", "properties": {"number": {"type": "integer"}}}
+    model = ScriptedModel(["done", calls(("Answer", {"number": 4}))])
+
+    result = await run(create_react_agent(model, [], response_format=schema))
+
+    assert result["structured_response"] == {"number": 4}
+
+
+# Stops.
+
+
+@pytest.mark.parametrize("version", ["v1", "v2"])
+@pytest.mark.parametrize(
+    ("options", "stops"),
+    [
+        ({"interrupt_before": ["tools"]}, [("tools",)]),
+        ({"interrupt_after": ["tools"]}, [("agent",)]),
+        ({"interrupt_before": ["agent", "tools"]}, [("agent",), ("tools",), ("agent",)]),
+        ({"interrupt_after": ["agent"]}, [("tools",)]),
+        ({"interrupt_before": "*"}, [("agent",), ("tools",), ("agent",)]),
+    ],
+    ids=["before tools", "after tools", "before both", "after agent", "before all"],
+)
+async def test_a_run_stops_at_named_nodes_and_goes_on(options: Any, stops: Any, version: Any) -> None:
+    """`ainvoke(None)` goes on; nothing runs twice."""
+    recorder, model = Recorder(), script()
+    agent = create_react_agent(model, [recorder.tool("work")], checkpointer=InMemorySaver(), version=version, **options)
+
+    result, seen = await run(agent, config=THREAD), []
+    while (state := await agent.aget_state(THREAD)).next:
+        seen.append(state.next)
+        result = await run(agent, None, THREAD)
+
+    assert seen == stops
+    assert shape(result) == DONE
+    assert [len(model.requests), recorder.count("started")] == [2, 1]
+
+
+async def test_a_run_may_have_stops_of_its_own() -> None:
+    """`ainvoke(interrupt_before=...)`, instead of the agent's."""
+    agent = create_react_agent(script(), [work()], checkpointer=InMemorySaver(), interrupt_before=["agent"])
+
+    await run(agent, config=THREAD, interrupt_before=["tools"])
+
+    assert (await agent.aget_state(THREAD)).next == ("tools",)
+
+
+@pytest.mark.parametrize("option", ["interrupt_before", "interrupt_after"])
+@pytest.mark.parametrize("node", ["nowhere", "pre_model_hook"])
+def test_a_stop_at_an_unknown_node_is_refused(option: str, node: str) -> None:
+    """The error names it."""
+    options: dict[str, Any] = {option: [node]}
+
+    with pytest.raises(ValueError, match=f"`{node}` not found"):
+        create_react_agent(script(), [work()], **options)
+
+
+@pytest.mark.parametrize("option", ["interrupt_before", "interrupt_after"])
+def test_stops_that_are_no_list_are_refused(option: str) -> None:
+    """`interrupt_before="tools"` is a slip that is easy to make; the error shows the right form."""
+    options: dict[str, Any] = {option: "tools"}
+
+    with pytest.raises(TypeError, match=rf"{option} is a list of nodes, such as \['tools'\]"):
+        create_react_agent(script(), [work()], **options)
+
+
+# The rest.
+
+
+@pytest.mark.parametrize("version", ["v1", "v2"])
+async def test_the_name_stands_on_the_replies(version: Any) -> None:
+    """And on the agent; a supervisor tells its agents apart by it."""
+    agent = create_react_agent(script(), [work()], name="clerk", version=version)
+
+    result = await run(agent)
+
+    assert agent.name == "clerk"
+    assert [message.name for message in result["messages"]] == [None, "clerk", "work", "clerk"]
+
+
+def test_without_a_name_it_has_that_of_every_graph() -> None:
+    """What callbacks and traces show."""
+    assert create_react_agent(script(), []).name == "LangGraph"
+
+
+async def test_debug_prints_each_step(capsys: pytest.CaptureFixture[str]) -> None:
+    """Updates and states, as LangGraph does, also when nobody reads a stream."""
+    await run(create_react_agent(script(), [work()], debug=True))
+
+    printed = capsys.readouterr().out
+    assert printed.count("[updates]") == 3
+    assert printed.count("[values]") == 4
+    assert "done" in printed
+
+
+def test_unknown_options_are_refused() -> None:
+    """The error names all of them."""
+    with pytest.raises(TypeError, match=r"unexpected keyword arguments: {'nonsense': 1, 'more': 2}"):
+        create_react_agent(script(), [], nonsense=1, more=2)
+
+
+@pytest.mark.parametrize("version", ["v3", None, 2], ids=repr)
+def test_an_unknown_version_is_refused(version: Any) -> None:
+    """The error names it, and those that there are."""
+    with pytest.raises(ValueError, match=f"Invalid version {version}.*'v1' and 'v2'"):
+        create_react_agent(script(), [], version=version)
+
+
+async def test_the_older_name_of_the_context_schema_still_works() -> None:
+    """With LangGraph's warning."""
+    with pytest.warns(LangGraphDeprecatedSinceV10, match="`config_schema` is deprecated"):
+        agent = create_react_agent(script(), [work()], config_schema=Tier)
+
+    assert shape(await run(agent, context={"name": "gold"})) == DONE
+
+
+@pytest.mark.parametrize("checkpointer", [5, object], ids=repr)
+def test_what_keeps_no_threads_is_refused(checkpointer: Any) -> None:
+    """The error shows the kind."""
+    with pytest.raises(TypeError, match=f"Received {type(checkpointer).__name__}"):
+        create_react_agent(script(), [], checkpointer=checkpointer)
+
+
+@pytest.mark.parametrize(
+    ("option", "value"), [("pre_model_hook", 5), ("post_model_hook", 5), ("tools", 5), ("state_schema", 5)], ids=repr
+)
+@pytest.mark.xfail(strict=True, reason="LangGraph's own words, which do not say which option is meant")
+def test_an_option_of_a_wrong_type_is_named(option: str, value: Any) -> None:
+    """Whoever passes six options wants to know which one it was."""
+    options: dict[str, Any] = {"tools": [work()], option: value}
+
+    with pytest.raises(TypeError, match=rf"{option}.*5"):
+        create_react_agent(script(), **options)
+
+
+# Promise 8: what is sync runs in threads.
+
+
+class Watch:
+    """Notes from which thread it is called, and blocks until the loop has come round."""
+
+    def __init__(self) -> None:
+        self.loop_ran = threading.Event()
+        self.on_loop: list[bool] = []
+        self._loop_thread = threading.get_ident()
+
+    def __call__(self) -> None:
+        self.on_loop.append(threading.get_ident() == self._loop_thread)
+        if not self.on_loop[-1]:
+            assert self.loop_ran.wait(WAIT)
+
+    async def tick(self) -> None:
+        """Set the event from a task of the loop, so that only a loop that goes on can set it."""
+        while not self.on_loop:
+            await anyio.sleep(0.001)
+        self.loop_ran.set()
+
+
+def sync_prompt(watch: Watch, model: BaseChatModel) -> Any:
+    def prompt(state: Any) -> Any:
+        watch()
+        return state["messages"]
+
+    return create_react_agent(model, [], prompt=prompt)
+
+
+def sync_hook(name: str) -> Any:
+    def build(watch: Watch, model: BaseChatModel) -> Any:
+        def hook(state: Any) -> Any:
+            watch()
+            return {}
+
+        options: dict[str, Any] = {name: hook}
+        return create_react_agent(model, [], **options)
+
+    return build
+
+
+def sync_choice(watch: Watch, model: BaseChatModel) -> Any:
+    def choose(state: Any, runtime: Any) -> Any:
+        watch()
+        return model
+
+    return create_react_agent(choose, [])
+
+
+NOT_THE_CHOICE = pytest.mark.xfail(strict=True, reason="the function that chooses a model is called on the loop")
+
+
+@pytest.mark.parametrize(
+    "build",
+    [
+        pytest.param(sync_prompt, id="prompt"),
+        pytest.param(sync_hook("pre_model_hook"), id="pre_model_hook"),
+        pytest.param(sync_hook("post_model_hook"), id="post_model_hook"),
+        pytest.param(sync_choice, id="model"),
+    ],
+)
+async def test_what_is_sync_does_not_block_the_loop(build: Any) -> None:
+    """A prompt may read a file, a chooser may ask a database."""
+    watch = Watch()
+    agent = build(watch, ScriptedModel(["done"]))
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(watch.tick)
+        await run(agent)
+
+    assert watch.on_loop == [False]

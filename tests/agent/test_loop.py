@@ -1,0 +1,429 @@
+"""The loop: commands of tools, direct answers, the guards at its end, and what it leaves behind."""
+
+from typing import Annotated, Any
+
+import anyio
+import pytest
+from langchain_core.callbacks import BaseCallbackHandler
+from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
+from langchain_core.runnables import RunnableConfig
+from langchain_core.runnables.config import var_child_runnable_config
+from langchain_core.tools import InjectedToolCallId, StructuredTool, tool
+from langgraph.checkpoint.memory import InMemorySaver
+from langgraph.config import get_config
+from langgraph.errors import GraphRecursionError, ParentCommand
+from langgraph.types import Command, interrupt
+from pydantic import BaseModel
+
+from callboard import AgentState, CallPolicy, InjectedState, ToolNode, create_react_agent
+from callboard.middleware import CircuitBreaker
+from callboard.testing import Recorder, ScriptedModel, calls
+
+pytestmark = pytest.mark.real_clock
+
+WAIT = 10
+QUESTION = {"messages": [("user", "go")]}
+THREAD: RunnableConfig = {"configurable": {"thread_id": "1"}}
+
+versions = pytest.mark.parametrize("version", ["v1", "v2"])
+
+
+def shape(result: Any) -> list[str]:
+    return [f"{message.type}:{message.content}" for message in result["messages"]]
+
+
+async def run(agent: Any, given: Any = QUESTION, config: Any = None, **options: Any) -> Any:
+    with anyio.fail_after(WAIT):
+        return await agent.ainvoke(given, config, **options)
+
+
+# Commands.
+
+
+class Moods(AgentState):
+    mood: str
+
+
+def said(text: str, call_id: str) -> dict[str, Any]:
+    return {"messages": [ToolMessage(text, tool_call_id=call_id)]}
+
+
+CallId = Annotated[str, InjectedToolCallId]
+
+
+@tool
+async def cheer(tool_call_id: CallId) -> Command[Any]:
+    """Be glad."""
+    return Command(update={"mood": "glad", **said("cheered", tool_call_id)})
+
+
+@tool
+async def mood(mood: Annotated[str, InjectedState("mood")]) -> str:
+    """Tell."""
+    return mood
+
+
+@versions
+async def test_a_command_updates_keys_that_the_next_step_sees(version: Any) -> None:
+    """Custom keys of the state, beside the message of the call."""
+    model = ScriptedModel([calls("cheer"), calls("mood"), "done"])
+    agent = create_react_agent(model, [cheer, mood], state_schema=Moods, version=version)
+
+    result = await run(agent, {**QUESTION, "mood": "sad"})
+
+    assert result["mood"] == "glad"
+    assert shape(result) == ["human:go", "ai:", "tool:cheered", "ai:", "tool:glad", "ai:done"]
+
+
+@versions
+async def test_a_command_stands_beside_plain_results(version: Any) -> None:
+    """Each call has its message, in the order of the calls."""
+    recorder = Recorder()
+    model = ScriptedModel([calls("work", "cheer", "work"), "done"])
+    agent = create_react_agent(model, [cheer, recorder.tool("work")], state_schema=Moods, version=version)
+
+    result = await run(agent)
+
+    assert shape(result) == ["human:go", "ai:", "tool:work", "tool:cheered", "tool:work", "ai:done"]
+    assert result["mood"] == "glad"
+
+
+@versions
+async def test_a_tool_may_return_several_commands(version: Any) -> None:
+    """One of them has the message."""
+
+    @tool
+    async def many(tool_call_id: CallId) -> Any:
+        """Many."""
+        return [Command(update={"mood": "glad"}), Command(update=said("many", tool_call_id))]
+
+    model = ScriptedModel([calls("many"), "done"])
+    result = await run(create_react_agent(model, [many], state_schema=Moods, version=version))
+
+    assert result["mood"] == "glad"
+    assert shape(result) == ["human:go", "ai:", "tool:many", "ai:done"]
+
+
+@versions
+async def test_a_command_may_go_to_a_node_of_the_agent(version: Any) -> None:
+    """Beside the edge that leads there anyway: the model is asked once, not twice."""
+
+    @tool
+    async def again(tool_call_id: CallId) -> Command[Any]:
+        """Again."""
+        return Command(update=said("again", tool_call_id), goto="agent")
+
+    model = ScriptedModel([calls("again"), "done"])
+    result = await run(create_react_agent(model, [again], version=version))
+
+    assert shape(result) == ["human:go", "ai:", "tool:again", "ai:done"]
+    assert len(model.requests) == 2
+
+
+@versions
+async def test_a_command_for_the_graph_around_is_raised_where_there_is_none(version: Any) -> None:
+    """Whoever runs the agent by hand has to know where it wanted to go."""
+
+    @tool
+    async def hand_over(tool_call_id: CallId) -> Command[Any]:
+        """Hand over."""
+        return Command(goto="other", graph=Command.PARENT, update=said("over", tool_call_id))
+
+    agent = create_react_agent(ScriptedModel([calls("hand_over")]), [hand_over], version=version)
+
+    with pytest.raises(ParentCommand) as caught:
+        await run(agent)
+
+    assert caught.value.args[0].goto == "other"
+
+
+@versions
+async def test_a_key_that_the_state_does_not_have_is_passed_over(version: Any) -> None:
+    """As LangGraph does: a tool may serve agents of several kinds."""
+    model = ScriptedModel([calls("cheer"), "done"])
+
+    result = await run(create_react_agent(model, [cheer], version=version))
+
+    assert shape(result) == ["human:go", "ai:", "tool:cheered", "ai:done"]
+    assert "mood" not in result
+
+
+# Direct answers.
+
+
+def direct(name: str = "final", returns: str = "final") -> StructuredTool:
+    async def body() -> str:
+        return returns
+
+    return StructuredTool.from_function(coroutine=body, name=name, description=name, return_direct=True)
+
+
+@versions
+@pytest.mark.parametrize(
+    ("asked", "results"),
+    [
+        (["final"], ["tool:final"]),
+        (["final", "work"], ["tool:final", "tool:work"]),
+        (["work", "final", "work"], ["tool:work", "tool:final", "tool:work"]),
+        (["work", "unknown", "final"], None),
+    ],
+    ids=["alone", "first", "between", "beside an unknown tool"],
+)
+async def test_a_direct_answer_ends_the_run(asked: list[str], results: list[str] | None, version: Any) -> None:
+    """All calls of its batch finish; the model is not asked again."""
+    model = ScriptedModel([calls(*asked), "not asked"])
+    agent = create_react_agent(model, [direct(), Recorder().tool("work")], version=version)
+
+    result = await run(agent)
+
+    assert len(model.requests) == 1
+    assert len(result["messages"]) == 2 + len(asked)
+    assert results is None or shape(result)[2:] == results
+
+
+@versions
+async def test_a_direct_tool_that_was_not_called_changes_nothing(version: Any) -> None:
+    """Only its own results are the answer."""
+    model = ScriptedModel([calls("work"), "done"])
+    agent = create_react_agent(model, [direct(), Recorder().tool("work")], version=version)
+
+    assert shape(await run(agent)) == ["human:go", "ai:", "tool:work", "ai:done"]
+
+
+class Answer(BaseModel):
+    """The answer."""
+
+    number: int
+
+
+# The guards.
+
+
+@versions
+async def test_the_apology_takes_the_place_of_the_reply(version: Any) -> None:
+    """It has the reply's id, so that a conversation never has calls that nobody will answer."""
+    model = ScriptedModel([AIMessage("", id="asked", tool_calls=calls("work").tool_calls)])
+
+    result = await run(
+        create_react_agent(model, [Recorder().tool("work")], version=version), config={"recursion_limit": 2}
+    )
+
+    assert shape(result) == ["human:go", "ai:Sorry, need more steps to process this request."]
+    assert result["messages"][-1].id == "asked"
+    assert result["messages"][-1].tool_calls == []
+
+
+@versions
+async def test_a_thread_whose_steps_are_used_up_goes_on(version: Any) -> None:
+    """The limit is one of a run, not of a conversation, which stays valid."""
+    recorder = Recorder()
+    model = ScriptedModel([calls("work"), calls("work"), "done"])
+    agent = create_react_agent(model, [recorder.tool("work")], checkpointer=InMemorySaver(), version=version)
+
+    with pytest.raises(GraphRecursionError, match="Recursion limit of 3 reached"):
+        await run(agent, config={**THREAD, "recursion_limit": 3})
+    result = await run(agent, {"messages": [("user", "go on")]}, THREAD)
+
+    sorry = "ai:Sorry, need more steps to process this request."
+    assert shape(result) == ["human:go", "ai:", "tool:work", sorry, "human:go on", "ai:done"]
+    assert recorder.count("started") == 1
+
+
+@pytest.mark.parametrize("limit", [0, -3])
+async def test_a_limit_of_no_steps_is_refused(limit: int) -> None:
+    """With LangGraph's words, before anything runs."""
+    model = ScriptedModel(["done"])
+
+    with pytest.raises(ValueError, match="recursion_limit must be at least 1"):
+        await run(create_react_agent(model, []), config={"recursion_limit": limit})
+
+    assert model.requests == []
+
+
+# Links that hold tools back.
+
+
+async def test_a_model_is_not_told_of_a_tool_whose_circuit_is_open() -> None:
+    """It would only be told that the tool is unavailable."""
+    recorder = Recorder()
+    tools = [recorder.tool("flaky", raises=ConnectionError("down")), recorder.tool("work")]
+    node = ToolNode(tools, handle_tool_errors=True, middleware=[CircuitBreaker(minimum=1)])
+    model = ScriptedModel([calls("flaky"), calls("work"), "done"])
+
+    await run(create_react_agent(model, node))
+
+    assert model.requested_tools == [("flaky", "work"), ("work",), ("work",)]
+
+
+async def test_a_model_that_was_bound_before_is_not_told_of_it_either() -> None:
+    """The tools that it was bound with are told again, without the one."""
+    recorder = Recorder()
+    tools = [recorder.tool("flaky", raises=ConnectionError("down")), recorder.tool("work")]
+    node = ToolNode(tools, handle_tool_errors=True, middleware=[CircuitBreaker(minimum=1)])
+    model = ScriptedModel([calls("flaky"), "done"])
+
+    await run(create_react_agent(model.bind_tools(tools), node))
+
+    assert model.requested_tools == [("flaky", "work"), ("work",)]
+
+
+async def test_tools_of_the_provider_are_offered_whatever_is_held_back() -> None:
+    """They have no circuit of ours."""
+    recorder = Recorder()
+    search = {"type": "function", "function": {"name": "search", "description": "At the provider.", "parameters": {}}}
+    flaky = recorder.tool("flaky", raises=ConnectionError("down"))
+    model = ScriptedModel([calls("flaky"), "done"])
+    agent = create_react_agent(model, [flaky, search], middleware=[CircuitBreaker(minimum=1)], state_schema=AgentState)
+
+    with pytest.raises(ConnectionError):
+        await run(agent)
+    await run(agent)
+
+    assert model.requested_tools == [("flaky", "search"), ("search",)]
+
+
+# What runs within, and what is left afterwards.
+
+
+async def test_every_part_finds_its_own_config_around_it() -> None:
+    """`get_config()` tells a hook, a prompt, a model and a tool where they are, and not where another part was."""
+    seen: list[tuple[str, str]] = []
+
+    def note(who: str) -> None:
+        seen.append((who, get_config()["metadata"]["langgraph_node"]))
+
+    def part(who: str, returns: Any) -> Any:
+        def body(state: Any) -> Any:
+            note(who)
+            return state["messages"] if returns is None else returns
+
+        return body
+
+    @tool
+    def look() -> str:
+        """Look."""
+        note("tool")
+        return "looked"
+
+    agent = create_react_agent(
+        ScriptedModel([calls("look"), "done"]),
+        [look],
+        prompt=part("prompt", None),
+        pre_model_hook=part("before", {}),
+        post_model_hook=part("after", {}),
+    )
+    await run(agent)
+
+    turn = [("before", "pre_model_hook"), ("prompt", "agent"), ("after", "post_model_hook")]
+    assert seen == [*turn, ("tool", "tools"), *turn]
+
+
+OPTIONS: dict[str, dict[str, Any]] = {
+    "a model": {},
+    "a hook before": {"pre_model_hook": lambda _: {}},
+    "a hook after": {"post_model_hook": lambda _: {}},
+    "a response": {"response_format": Answer},
+}
+
+
+@pytest.mark.parametrize("label", OPTIONS)
+async def test_a_run_leaves_no_config_behind(label: str) -> None:
+    """What the caller does next in its task is none of the run's business, and none of its handlers'."""
+    model = ScriptedModel([calls("work"), "done", calls(("Answer", {"number": 1}))])
+
+    await run(create_react_agent(model, [Recorder().tool("work")], **OPTIONS[label]), config={"tags": ["a"]})
+
+    assert var_child_runnable_config.get() is None
+
+
+async def test_a_failed_run_leaves_no_config_behind() -> None:
+    """Neither does one whose model raised."""
+    with pytest.raises(ConnectionError):
+        await run(create_react_agent(ScriptedModel([ConnectionError("down")]), []))
+
+    assert var_child_runnable_config.get() is None
+
+
+async def test_a_second_run_in_one_task_is_like_the_first() -> None:
+    """It is no part of the first: its questions come back as a result, and are not raised."""
+
+    @tool
+    def ask() -> str:
+        """Ask."""
+        return str(interrupt("sure?"))
+
+    agent = create_react_agent(ScriptedModel([calls("ask")], loop=True), [ask])
+
+    for _ in range(2):
+        result = await run(agent)
+        assert [question.value for question in result["__interrupt__"]] == ["sure?"]
+
+
+class Ears(BaseCallbackHandler):
+    """Counts the models that it hears of."""
+
+    def __init__(self) -> None:
+        self.models = 0
+
+    def on_chat_model_start(self, serialized: Any, messages: Any, **kwargs: Any) -> None:
+        self.models += 1
+
+
+async def test_handlers_hear_nothing_of_the_next_run() -> None:
+    """Callbacks are those of the run that they were given to."""
+    ears = Ears()
+    agent = create_react_agent(ScriptedModel(["hi"], loop=True), [])
+
+    await run(agent, config={"callbacks": [ears]})
+    await run(agent)
+
+    assert ears.models == 1
+
+
+@versions
+async def test_a_failed_call_is_shown_where_the_thread_stands(version: Any) -> None:
+    """`get_state` tells which task raised what; going on runs it again, and not its finished neighbour."""
+    recorder = Recorder()
+    tools = [recorder.tool("work"), recorder.tool("flaky", seconds=0.05, raises=ConnectionError("down"), times=1)]
+    model = ScriptedModel([calls("work", "flaky"), "done"])
+    agent = create_react_agent(model, tools, checkpointer=InMemorySaver(), version=version)
+
+    with pytest.raises(ConnectionError):
+        await run(agent, config=THREAD)
+    state = await agent.aget_state(THREAD)
+    result = await run(agent, None, THREAD)
+
+    assert [error for error in (task.error for task in state.tasks) if error] == ["ConnectionError('down')"]
+    assert shape(result) == ["human:go", "ai:", "tool:work", "tool:flaky", "ai:done"]
+    assert [recorder.count("started", "work"), recorder.count("started", "flaky")] == [1, 2]
+
+
+async def test_policies_hold_within_the_loop() -> None:
+    """A timeout becomes a message, and the loop goes on."""
+    recorder = Recorder()
+    node = ToolNode([recorder.tool("slow", hang=True)], policies={"slow": CallPolicy(timeout=0.05)})
+
+    result = await run(create_react_agent(ScriptedModel([calls("slow"), "done"]), node))
+
+    assert [message.status for message in result["messages"] if isinstance(message, ToolMessage)] == ["error"]
+    assert shape(result)[-1] == "ai:done"
+
+
+async def test_input_beside_an_unfinished_batch_counts_after_it() -> None:
+    """What finished is kept, the rest is answered, and then comes what the user says."""
+    recorder = Recorder()
+
+    @tool
+    def ask() -> str:
+        """Ask."""
+        return str(interrupt("sure?"))
+
+    model = ScriptedModel([calls("work", "ask"), "fine"])
+    agent = create_react_agent(model, [recorder.tool("work"), ask], checkpointer=InMemorySaver())
+
+    await run(agent, config=THREAD)
+    result = await run(agent, {"messages": [HumanMessage("never mind")]}, THREAD)
+
+    kinds = [message.type for message in result["messages"]]
+    assert kinds == ["human", "ai", "tool", "tool", "human", "ai"]
+    assert recorder.count("started") == 1

@@ -1,0 +1,237 @@
+"""A provider's real client, langchain-openai's, with our agent, against a server of the tests' own."""
+
+import threading
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import anyio
+import httpx
+import openai
+import pytest
+from anyio import to_thread
+from langchain_core.messages import AIMessage, AIMessageChunk, ToolMessage
+from langchain_openai import ChatOpenAI
+from langgraph.checkpoint.memory import InMemorySaver
+
+from callboard import create_react_agent
+from callboard._bridge import run_on_asyncio
+
+from ._provider import Answer, Provider, call, deltas_of, hangs_up, reply, too_many
+from ._savers import complaint
+
+pytestmark = pytest.mark.real_clock
+
+WAIT = 20
+THREAD: Any = {"configurable": {"thread_id": "1"}}
+QUESTION = {"messages": [("user", "What is it like in Paris?")]}
+CALLS = [call("call_a", "weather", city="Paris"), call("call_b", "clock", city="Paris, at the river")]
+
+
+@asynccontextmanager
+async def provider_and_model(*script: Answer, **options: Any) -> AsyncIterator[tuple[Provider, ChatOpenAI]]:
+    """A server and a client for it; on trio the client lives on the background loop of asyncio."""
+    client = httpx.AsyncClient()
+    with Provider(*script) as provider:
+        model = ChatOpenAI(
+            model="little", base_url=provider.url, api_key="none", http_async_client=client, timeout=WAIT, **options
+        )
+        try:
+            yield provider, model
+        finally:
+            await run_on_asyncio(client.aclose)
+
+
+class Tools:
+    """Two real tools, neither of which ends before the other has begun."""
+
+    def __init__(self) -> None:
+        self.met = threading.Barrier(2)
+        self.ran: list[str] = []
+
+    async def weather(self, city: str) -> str:
+        """The weather of a city."""
+        await to_thread.run_sync(self.met.wait, WAIT)
+        self.ran.append("weather")
+        return f"sunny in {city}"
+
+    def clock(self, city: str) -> str:
+        """The time in a city."""
+        self.met.wait(WAIT)
+        self.ran.append("clock")
+        return f"noon in {city}"
+
+    @property
+    def all(self) -> list[Any]:
+        return [self.weather, self.clock]
+
+
+def contents(result: Any) -> list[str]:
+    return [str(message.content) for message in result["messages"]]
+
+
+TURN = ["What is it like in Paris?", "", "sunny in Paris", "noon in Paris, at the river", "Lovely."]
+
+
+@pytest.mark.parametrize("streaming", [False, True])
+async def test_a_turn_with_two_tools_in_parallel(streaming: bool) -> None:
+    """The provider is sent what it demands: each call answered, in order, under its id."""
+    tools = Tools()
+    with anyio.fail_after(WAIT):
+        async with provider_and_model(reply(calls=CALLS), reply("Lovely."), streaming=streaming) as (provider, model):
+            result = await create_react_agent(model, tools.all, prompt="Be brief.").ainvoke(QUESTION)
+
+    assert contents(result) == TURN
+    assert sorted(tools.ran) == ["clock", "weather"]
+    asked, answered = provider.requests
+    assert [tool["function"]["name"] for tool in asked.body["tools"]] == ["weather", "clock"]
+    assert [message["role"] for message in asked.body["messages"]] == ["system", "user"]
+    sent = answered.body["messages"]
+    assert [message["role"] for message in sent] == ["system", "user", "assistant", "tool", "tool"]
+    assert [message.get("tool_call_id") for message in sent[3:]] == ["call_a", "call_b"]
+    assert [one["id"] for one in sent[2]["tool_calls"]] == ["call_a", "call_b"]
+    replies = [message for message in result["messages"] if isinstance(message, AIMessage)]
+    assert [message.usage_metadata and message.usage_metadata["total_tokens"] for message in replies] == [18, 18]
+
+
+async def test_tokens_and_pieces_of_calls_are_streamed_as_they_come() -> None:
+    """Pieces of several calls take turns on the wire, and come together at the end."""
+    tools = Tools()
+    model_says = reply("It is lovely there today.")
+    chunks: list[Any] = []
+    with anyio.fail_after(WAIT):
+        async with provider_and_model(reply(calls=CALLS), model_says) as (provider, model):
+            async for message, metadata in create_react_agent(model, tools.all).astream(
+                QUESTION, stream_mode="messages"
+            ):
+                chunks.append((message, metadata["langgraph_node"]))
+
+    pieces = [message for message, node in chunks if node == "agent"]
+    assert all(isinstance(piece, AIMessageChunk) for piece in pieces)
+    told = [piece for piece in pieces if piece.tool_call_chunks]
+    assert [piece.tool_call_chunks[0]["index"] for piece in told][:6] == [0, 1, 0, 1, 0, 1]
+    whole = told[0]
+    for piece in told[1:]:
+        whole += piece
+    assert [(one["id"], one["args"]) for one in whole.tool_calls] == [
+        ("call_a", {"city": "Paris"}),
+        ("call_b", {"city": "Paris, at the river"}),
+    ]
+    words = [piece.content for piece in pieces if piece.content]
+    assert words == ["It", "is", "lovely", "there", "today."]
+    answers = [message for message, node in chunks if node == "tools"]
+    assert sorted(str(message.content) for message in answers) == ["noon in Paris, at the river", "sunny in Paris"]
+    assert all(isinstance(message, ToolMessage) for message in answers)
+    assert [request.body["stream"] for request in provider.requests] == [True, True]
+
+
+async def test_a_refusal_with_a_time_to_wait_is_waited_for_by_the_client() -> None:
+    """Its own retries are enough; the agent sees nothing of it."""
+    with anyio.fail_after(WAIT):
+        async with provider_and_model(too_many(1), reply("Lovely."), max_retries=1) as (provider, model):
+            result = await create_react_agent(model, []).ainvoke(QUESTION)
+
+    first, second = provider.requests
+    assert contents(result)[-1] == "Lovely."
+    assert second.time - first.time >= 1
+    assert first.body == second.body
+
+
+async def test_a_refusal_that_stays_is_the_clients_error() -> None:
+    """Bare, and the thread can go on when the provider can."""
+    with anyio.fail_after(WAIT):
+        script = (too_many(0), reply("Lovely."))
+        async with provider_and_model(*script, max_retries=0) as (provider, model):
+            agent = create_react_agent(model, [], checkpointer=InMemorySaver())
+            with pytest.raises(openai.RateLimitError, match="Rate limit reached"):
+                await agent.ainvoke(QUESTION, THREAD)
+            result = await agent.ainvoke(None, THREAD)
+
+    assert contents(result) == ["What is it like in Paris?", "Lovely."]
+    assert len(provider.requests) == 2
+
+
+async def test_a_connection_that_breaks_before_the_reply_is_made_again_by_the_client() -> None:
+    """Nothing has been said by then."""
+    with anyio.fail_after(WAIT):
+        async with provider_and_model(hangs_up(), reply("Lovely."), max_retries=1) as (provider, model):
+            result = await create_react_agent(model, []).ainvoke(QUESTION)
+
+    assert contents(result)[-1] == "Lovely."
+    assert len(provider.requests) == 2
+
+
+@pytest.mark.parametrize("how", ["invoke", "stream"])
+async def test_a_stream_that_breaks_in_the_middle_leaves_the_thread_usable(how: str) -> None:
+    """Half a reply is no reply: no call of it runs, and none of it is in the history."""
+    tools = Tools()
+    half = deltas_of(None, CALLS)[:-4]
+    script = (reply(calls=CALLS), hangs_up(*half), reply("Lovely."))
+    chunks: list[Any] = []
+    with anyio.fail_after(WAIT):
+        async with provider_and_model(*script, streaming=True, max_retries=0) as (provider, model):
+            agent = create_react_agent(model, tools.all, checkpointer=InMemorySaver())
+            with pytest.raises(openai.APIConnectionError):
+                if how == "invoke":
+                    await agent.ainvoke(QUESTION, THREAD)
+                else:
+                    async for chunk, _ in agent.astream(QUESTION, THREAD, stream_mode="messages"):
+                        chunks.append(chunk)
+            state = await agent.aget_state(THREAD)
+            result = await agent.ainvoke({"messages": [("user", "And?")]}, THREAD)
+
+    assert contents(state.values) == TURN[:-1]
+    assert state.next == ("agent",)
+    assert contents(result) == [*TURN[:-1], "And?", "Lovely."]
+    assert sorted(tools.ran) == ["clock", "weather"]
+    assert complaint(result["messages"]) is None
+    assert [message["role"] for message in provider.requests[-1].body["messages"]] == [
+        "user", "assistant", "tool", "tool", "user",
+    ]  # fmt: skip
+    if how == "stream":
+        assert any(chunk.tool_call_chunks for chunk in chunks if isinstance(chunk, AIMessageChunk))
+
+
+async def test_a_reader_that_leaves_closes_the_connection_to_the_provider() -> None:
+    """An abandoned stream costs no more tokens."""
+    closed = threading.Event()
+
+    def endless(handler: Any) -> None:
+        handler.begin_events([{"role": "assistant", "content": ""}])
+        try:
+            while True:
+                handler.send_event({"choices": [{"index": 0, "delta": {"content": "word "}, "finish_reason": None}]})
+                time.sleep(0.01)  # as models speak; in a flood, the client itself is deaf to a cancellation
+        except OSError:
+            closed.set()
+            handler.close_connection = True
+
+    with anyio.fail_after(WAIT):
+        async with provider_and_model(endless) as (_, model):
+            stream = create_react_agent(model, []).astream(QUESTION, stream_mode="messages")
+            read = [await anext(stream) for _ in range(5)]
+            await stream.aclose()
+            assert await to_thread.run_sync(closed.wait, WAIT)
+
+    assert "word " in [message.content for message, _ in read]
+
+
+async def test_many_conversations_share_one_client() -> None:
+    """Fifty at once; each gets its own answers."""
+    results: dict[int, str] = {}
+    with anyio.fail_after(WAIT):
+        async with provider_and_model(*[reply("Lovely.")] * 50) as (provider, model):
+            agent = create_react_agent(model, [], checkpointer=InMemorySaver())
+
+            async def talk(number: int) -> None:
+                config: Any = {"configurable": {"thread_id": str(number)}}
+                result = await agent.ainvoke({"messages": [("user", f"hello {number}")]}, config)
+                results[number] = "|".join(contents(result))
+
+            async with anyio.create_task_group() as group:
+                for number in range(50):
+                    group.start_soon(talk, number)
+
+    assert results == {number: f"hello {number}|Lovely." for number in range(50)}
+    assert len(provider.requests) == 50

@@ -1,0 +1,134 @@
+"""What links add to a call: none, some that only pass it on, and each of callboard's own."""
+
+import math
+from collections.abc import Awaitable, Callable
+from functools import partial
+from typing import Any
+
+import langgraph.prebuilt
+
+import callboard
+from callboard.middleware import (
+    Cache,
+    CircuitBreaker,
+    Fallback,
+    OutputBudget,
+    Redact,
+    RepairArguments,
+    RequireApproval,
+    Retry,
+    Sanitize,
+    Value,
+)
+
+from ._contestants import LOOK_UP, Work, direct, queries
+from ._cost import pass_on
+from ._measure import Budget, Contestant, Samples, Table, interleaved, timed
+
+COUNTS = (1, 2, 5)
+DEEP = 1_000
+"""Bare awaits are too short to be measured one by one."""
+NONE, EMPTY = "without middleware", "middleware=[]"
+THEIRS, THEIRS_WRAPPED = "LangGraph, without", "LangGraph, awrap_tool_call"
+AWAIT = "a bare await"
+_AT_LEAST = 500
+"""Calls in one measurement; small batches are repeated."""
+
+OWN: dict[str, Callable[[], object]] = {
+    "OutputBudget": OutputBudget,
+    "RepairArguments": RepairArguments,
+    "Sanitize": Sanitize,
+    "RequireApproval, of other tools": lambda: RequireApproval(["delete"]),
+    "Fallback": lambda: Fallback({"look_up": Value("nothing")}),
+    "Cache, nothing found": lambda: Cache(["look_up"], size=1),
+    "Cache, found": lambda: Cache(["look_up"], size=100_000),
+    "CircuitBreaker": CircuitBreaker,
+    "Retry": Retry,
+    "Redact": Redact,
+}
+"""With default options where there are some, for calls that pass."""
+
+
+def links(*, sizes: tuple[int, ...], repetitions: int) -> Table:
+    """What each link adds to a call, in microseconds."""
+    table = Table("Cost of links", ["calls in the batch", *map(str, sizes)])
+    costs = [_Costs(_samples(size, repetitions), size) for size in sizes]
+    for name in (NONE, EMPTY, *map(_passing, COUNTS), AWAIT, THEIRS, THEIRS_WRAPPED):
+        table.add(f"{name}, us", *(cost.each(name) for cost in costs))
+    for name in OWN:
+        table.add(f"{name}, added, us", *(cost.added(name, NONE) for cost in costs))
+    table.add(f"{THEIRS_WRAPPED}, added, us", *(cost.added(THEIRS_WRAPPED, THEIRS) for cost in costs))
+    for size, cost in zip(sizes, costs, strict=True):
+        table.budgets += [
+            Budget(f"{size} calls, an empty chain : none", 1.03, cost.samples.ratio(EMPTY, NONE)),
+            Budget(f"{size} calls, each added link over a bare await, us", 5.0, cost.per_link - cost.each(AWAIT)),
+            Budget(f"{size} calls, the first link, us (an aim)", 5.0, cost.added(_passing(1), NONE)),
+        ]
+    return table
+
+
+class _Costs:
+    """Microseconds for each call of a batch."""
+
+    def __init__(self, samples: Samples, size: int) -> None:
+        self.samples = samples
+        self._size = size
+
+    def each(self, name: str) -> float:
+        return self.samples[name] / (DEEP if name == AWAIT else self._size) * 1e6
+
+    def added(self, name: str, without: str) -> float:
+        """What a contestant costs more: by the ratio within a turn, as the machine's speed wanders."""
+        return (self.samples.ratio(name, without) - 1) * self.each(without)
+
+    @property
+    def per_link(self) -> float:
+        """What each link after the first adds."""
+        first, last = min(COUNTS), max(COUNTS)
+        return (self.added(_passing(last), NONE) - self.added(_passing(first), NONE)) / (last - first)
+
+
+def _passing(count: int) -> str:
+    return f"{count} that pass{'es' if count == 1 else ''} on"
+
+
+def _samples(size: int, repetitions: int) -> Samples:
+    message = queries(size)
+
+    def ours(**options: Any) -> Contestant:
+        return _asyncio(direct(callboard.ToolNode([LOOK_UP], **options), message), size)
+
+    def theirs(**options: Any) -> Contestant:
+        return _asyncio(direct(langgraph.prebuilt.ToolNode([LOOK_UP], **options), message), size)
+
+    contestants = {
+        NONE: ours(),
+        EMPTY: ours(middleware=[]),
+        **{_passing(count): ours(middleware=[pass_on] * count) for count in COUNTS},
+        AWAIT: timed("asyncio", _awaits(DEEP)),
+        THEIRS: theirs(),
+        THEIRS_WRAPPED: theirs(awrap_tool_call=pass_on),
+        **{name: ours(middleware=[make()]) for name, make in OWN.items()},
+    }
+    return interleaved(contestants, repetitions)
+
+
+def _awaits(count: int) -> Work:
+    """So many awaits of a function that only passes on, in chains of ten."""
+    chain: Callable[[object], Awaitable[object]] = _last
+    for _ in range(10):
+        chain = partial(pass_on, execute=chain)
+
+    async def run() -> None:
+        for _ in range(count // 10):
+            await chain(None)
+
+    return run
+
+
+async def _last(request: object) -> object:
+    return request
+
+
+def _asyncio(work: Work, size: int) -> Contestant:
+    return timed("asyncio", work, times=math.ceil(_AT_LEAST / size))

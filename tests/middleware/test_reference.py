@@ -1,0 +1,129 @@
+"""The reference of the links is true: names, arguments, defaults, methods, notes."""
+
+import ast
+import inspect
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import callboard.middleware
+
+ROOT = Path(__file__).parents[2]
+PAGE = (ROOT / "docs" / "reference" / "middleware.md").read_text()
+NAMES = sorted(callboard.middleware.__all__)
+
+_SECTION = re.compile(r"^### `(?P<name>\w+)`\n(?P<text>.*?)(?=^##|\Z)", re.MULTILINE | re.DOTALL)
+_SIGNATURE = re.compile(r"^```text\n(?P<text>.*?)^```$", re.MULTILINE | re.DOTALL)
+
+SECTIONS = {match["name"]: match["text"] for match in _SECTION.finditer(PAGE)}
+WITH_ARGUMENTS = [name for name in NAMES if name not in {"DEFAULT_DETECTORS", "Vault"}]
+CLASSES = [name for name in NAMES if inspect.isclass(getattr(callboard.middleware, name))]
+
+
+def parameters(name: str) -> list[inspect.Parameter]:
+    return list(inspect.signature(getattr(callboard.middleware, name)).parameters.values())
+
+
+def written(name: str) -> ast.arguments:
+    """The signature on the page, read as Python reads it."""
+    match = _SIGNATURE.search(SECTIONS[name])
+    assert match is not None
+    (function,) = ast.parse(f"def {match['text'].strip()}: ...").body
+    assert isinstance(function, ast.FunctionDef)
+    assert function.name == name
+    return function.args
+
+
+def defaults(name: str) -> dict[str, str]:
+    """What stands behind each argument on the page; `...` for what is too long for it."""
+    args = written(name)
+    positional = [*args.posonlyargs, *args.args]
+    behind = [*[None] * (len(positional) - len(args.defaults)), *args.defaults]
+    pairs = [*zip(positional, behind, strict=True), *zip(args.kwonlyargs, args.kw_defaults, strict=True)]
+    return {arg.arg: ast.unparse(default) for arg, default in pairs if default is not None}
+
+
+def in_words(default: object) -> str:
+    if isinstance(default, type):
+        return default.__name__
+    if default is callboard.middleware.DEFAULT_DETECTORS:
+        return "DEFAULT_DETECTORS"
+    return repr(default)
+
+
+def notes() -> Iterator[str]:
+    """Every word that a link tells observers."""
+    for path in sorted((ROOT / "src" / "callboard" / "middleware").rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "note":
+                yield from (arg.value for arg in node.args if isinstance(arg, ast.Constant))
+
+
+def test_every_public_name_has_a_section_and_no_other() -> None:
+    """Each once."""
+    assert sorted(_SECTION.findall(PAGE)) == sorted(SECTIONS.items())
+    assert sorted(SECTIONS) == NAMES
+
+
+@pytest.mark.parametrize("name", WITH_ARGUMENTS)
+def test_the_signature_is_the_codes(name: str) -> None:
+    """Names, order and kind of the arguments."""
+    args = written(name)
+    shown = [
+        *((arg.arg, inspect.Parameter.POSITIONAL_OR_KEYWORD) for arg in args.args),
+        *((arg.arg, inspect.Parameter.VAR_POSITIONAL) for arg in [args.vararg] if arg is not None),
+        *((arg.arg, inspect.Parameter.KEYWORD_ONLY) for arg in args.kwonlyargs),
+        *((arg.arg, inspect.Parameter.VAR_KEYWORD) for arg in [args.kwarg] if arg is not None),
+    ]
+
+    assert shown == [(parameter.name, parameter.kind) for parameter in parameters(name)]
+
+
+@pytest.mark.parametrize("name", WITH_ARGUMENTS)
+def test_the_defaults_are_the_codes(name: str) -> None:
+    """Where they fit on the page."""
+    real = {one.name: one.default for one in parameters(name) if one.default is not inspect.Parameter.empty}
+    shown = defaults(name)
+
+    assert shown.keys() == real.keys()
+    assert {key: value for key, value in shown.items() if value != "..."} == {
+        key: in_words(value) for key, value in real.items() if shown[key] != "..."
+    }
+
+
+@pytest.mark.parametrize("name", WITH_ARGUMENTS)
+def test_every_argument_is_explained(name: str) -> None:
+    """In a row of its own, in order."""
+    rows = re.findall(r"^\| (\w+) \| .+ \|$", SECTIONS[name], re.MULTILINE)
+
+    assert [row for row in rows if row != "argument"] == [parameter.name for parameter in parameters(name)]
+
+
+@pytest.mark.parametrize("name", CLASSES)
+def test_every_public_method_is_named(name: str) -> None:
+    """But for those that a node calls."""
+    hooks = {"awrap_tool_call", "wrap_tool_call", "aerror_message", "check_tools"}
+    methods = {
+        key
+        for key, value in vars(getattr(callboard.middleware, name)).items()
+        if not key.startswith("_") and key not in hooks and (inspect.isfunction(value) or isinstance(value, property))
+    }
+
+    assert {method for method in methods if not re.search(rf"`(await )?{method}[(`]", SECTIONS[name])} == set()
+
+
+def test_every_note_is_on_the_page() -> None:
+    """Observers have nowhere else to look."""
+    words = set(notes())
+
+    assert words
+    assert {word for word in words if f"`{word}`" not in PAGE} == set()
+
+
+def test_every_default_detector_is_on_the_page() -> None:
+    """By its name."""
+    section = SECTIONS["DEFAULT_DETECTORS"].partition("Others")[0]
+
+    assert re.findall(r"`(\w+)`", section) == list(callboard.middleware.DEFAULT_DETECTORS)
