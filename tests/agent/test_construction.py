@@ -857,9 +857,6 @@ def sync_choice(watch: Watch, model: BaseChatModel) -> Any:
     return create_react_agent(choose, [])
 
 
-NOT_THE_CHOICE = pytest.mark.xfail(strict=True, reason="the function that chooses a model is called on the loop")
-
-
 @pytest.mark.parametrize(
     "build",
     [

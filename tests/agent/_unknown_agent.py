@@ -1,0 +1,225 @@
+"""An agent that is killed at one chosen point in the life of a call; makes a database for each point.
+
+python -m tests.agent._unknown_agent DIRECTORY
+
+Everything is imported once; each database is made by a fork. Every body that starts or ends adds a line to the
+log beside its database.
+"""
+
+import os
+import signal
+import sys
+import traceback
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import anyio
+from langchain_core.messages import AIMessage, BaseMessage
+from langchain_core.tools import StructuredTool
+from langgraph.checkpoint.sqlite import SqliteSaver
+from langgraph.checkpoint.sqlite.aio import AsyncSqliteSaver
+from langgraph.types import Command, interrupt
+
+from callboard import CallPolicy, ToolNode, create_react_agent
+from callboard.testing import ScriptedModel, calls, tool_call
+
+from ._savers import saver_of
+
+CONFIG: Any = {"configurable": {"thread_id": "t"}}
+GO: Any = {"messages": [("user", "go")]}
+ENTRIES = "__callboard__"
+
+Batch = Literal["one", "many", "asking", "beside"]
+BATCHES = {
+    "one": calls(tool_call("pay", "p1", name="p1")),
+    "many": calls(
+        tool_call("quick", "a1", name="a1"),
+        tool_call("pay", "p1", name="p1"),
+        tool_call("ask", "q1", name="q1"),
+        tool_call("pay", "p2", name="p2"),
+        tool_call("safe", "s1", name="s1"),
+    ),
+    "asking": calls(tool_call("careful", "c1", name="c1")),
+    "beside": calls(tool_call("careful", "c1", name="c1"), tool_call("pay", "p1", name="p1")),
+}
+POINTS = ("before claim", "after claim", "in body", "before write", "after write")
+
+
+@dataclass(frozen=True)
+class Case:
+    """One database, and where the agent that made it was killed."""
+
+    saver: str
+    point: str
+    batch: Batch = "one"
+    durability: Literal["sync", "async", "exit"] = "async"
+    policy: Literal["rerun", "ask"] = "ask"
+
+    def __str__(self) -> str:
+        return "-".join([self.saver, self.batch, self.durability, self.policy, *self.point.split()])
+
+
+CASES = [
+    *(Case(saver, point) for saver in ("sqlite", "aiosqlite") for point in POINTS),
+    *(Case("sqlite", point, durability="sync") for point in ("after claim", "in body")),
+    *(Case("sqlite", point, durability="exit") for point in ("before claim", "after claim", "in body")),
+    *(Case("sqlite", point, policy="rerun") for point in ("in body", "before write", "after write")),
+    *(Case(saver, "in body", "many") for saver in ("sqlite", "aiosqlite")),
+    Case("sqlite", "in body", "asking"),
+    *(Case(saver, "in body", "beside") for saver in ("sqlite", "aiosqlite")),
+]
+
+
+class Log:
+    """Lines in a file, which outlive whoever wrote them."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def note(self, line: str) -> None:
+        with self._path.open("a") as file:
+            file.write(f"{line}\n")
+
+    @property
+    def lines(self) -> list[str]:
+        return self._path.read_text().splitlines() if self._path.exists() else []
+
+
+class Life:
+    """What bodies and savers tell; ends where it is to end.
+
+    Args:
+        log: of its bodies.
+        end: the point at which it is killed, and of what: `("in body", "p1")`.
+    """
+
+    def __init__(self, log: Log, end: tuple[str, str] | None = None) -> None:
+        self.log = log
+        self.stored: set[str] = set()
+        self._end = end
+
+    @property
+    def is_doomed(self) -> bool:
+        return self._end is not None
+
+    def point(self, name: str, task: str) -> None:
+        if self._end == (name, task):
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    def write(self, writes: Iterable[tuple[str, Any]], when: str) -> None:
+        for channel, entries in writes:
+            if channel != ENTRIES:
+                continue
+            for entry in entries:
+                if entry["kind"] == "claim":
+                    self.point(f"{when} claim", entry["task"])
+                elif entry["kind"] == "task":
+                    self.point(f"{when} write", entry["task"])
+                if when == "after" and entry["kind"] in ("task", "asked"):
+                    self.stored |= entry.get("records", {entry.get("task"): None}).keys()
+
+
+def savers_in(life: Life) -> dict[str, type[Any]]:
+    """Savers that tell the life what they write."""
+
+    class Sync(SqliteSaver):
+        def put_writes(self, config: Any, writes: Any, task_id: str, task_path: str = "") -> None:
+            life.write(writes, "before")
+            super().put_writes(config, writes, task_id, task_path)
+            life.write(writes, "after")
+
+    class Async(AsyncSqliteSaver):
+        async def aput_writes(self, config: Any, writes: Any, task_id: str, task_path: str = "") -> None:
+            life.write(writes, "before")
+            await super().aput_writes(config, writes, task_id, task_path)
+            life.write(writes, "after")
+
+    return {"sync": Sync, "aio": Async}
+
+
+def agent_in(life: Life, saver: Any, batch: Batch, policy: Any, **options: Any) -> Any:
+    """The agent, whose model depends on the conversation only."""
+
+    async def pay(name: str) -> str:
+        """Pay; once is enough."""
+        life.log.note(f"pay {name}")
+        if life.is_doomed and batch == "many":
+            await _until(lambda: "pay p2" in life.log.lines and "a1" in life.stored)
+        if life.is_doomed and batch == "beside":
+            with anyio.move_on_after(1):
+                await _until(lambda: "c1" in life.stored)
+        if life.is_doomed and name == "p2":
+            await anyio.sleep_forever()
+        life.point("in body", name)
+        return f"{name} is paid"
+
+    async def quick(name: str) -> str:
+        """Be quick."""
+        life.log.note(f"quick {name}")
+        return f"{name} is done"
+
+    async def safe(name: str) -> str:
+        """Harmless, however often."""
+        life.log.note(f"safe {name}")
+        if life.is_doomed:
+            await anyio.sleep_forever()
+        return f"{name} is safe"
+
+    async def ask(name: str) -> str:
+        """Ask."""
+        return f"{name}: {interrupt('may I?')}"
+
+    async def careful(name: str) -> str:
+        """Ask, then pay."""
+        answer = interrupt("may I pay?")
+        life.log.note(f"careful {name}")
+        life.point("in body", name)
+        return f"{name}: {answer}"
+
+    def reply(messages: list[BaseMessage]) -> AIMessage:
+        return AIMessage("done") if any(isinstance(m, AIMessage) and m.tool_calls for m in messages) else BATCHES[batch]
+
+    terms = CallPolicy(on_unknown=policy)
+    node = ToolNode(
+        [StructuredTool.from_function(coroutine=one) for one in (pay, quick, safe, ask, careful)],
+        policies={"pay": terms, "careful": terms, "safe": CallPolicy(on_unknown=policy, idempotent=True)},
+    )
+    return create_react_agent(ScriptedModel([reply], loop=True), node, checkpointer=saver, **options)
+
+
+async def _until(holds: Callable[[], bool]) -> None:
+    while not holds():
+        await anyio.sleep(0.001)
+
+
+async def live(directory: Path, case: Case) -> None:
+    life = Life(Log(directory / "log"), (case.point, "c1" if case.batch == "asking" else "p1"))
+    async with saver_of(case.saver, directory / "db", **savers_in(life)) as saver:
+        agent = agent_in(life, saver, case.batch, case.policy)
+        with anyio.fail_after(20):
+            await agent.ainvoke(GO, CONFIG, durability=case.durability)
+            if case.batch == "asking":
+                await agent.ainvoke(Command(resume="yes"), CONFIG, durability=case.durability)
+
+
+def main() -> None:
+    for case in CASES:
+        directory = Path(sys.argv[1]) / str(case)
+        directory.mkdir()
+        if child := os.fork():
+            status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+            if status != -signal.SIGKILL:
+                raise RuntimeError(f"{case} was not killed, it ended with {status}")
+            continue
+        try:
+            anyio.run(live, directory, case)
+        except BaseException:
+            traceback.print_exc()
+        finally:
+            os._exit(1)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,547 @@
+"""Savers and stores by URL: what is understood, when a file is opened, and what is said of one that cannot be."""
+
+import gc
+import os
+import sqlite3
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Annotated, Any
+
+import anyio
+import pytest
+from anyio import to_thread
+from langchain_core.runnables.config import var_child_runnable_config
+from langgraph.checkpoint.base import BaseCheckpointSaver
+from langgraph.checkpoint.memory import InMemorySaver
+from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
+from langgraph.graph import START, MessagesState, StateGraph
+from langgraph.store.base import BaseStore
+from langgraph.store.memory import InMemoryStore
+
+from callboard import InjectedStore, create_react_agent
+from callboard.agent._connect import saver_of, store_of
+from callboard.agent._database import LazySaver, LazyStore, StorageError, close
+from callboard.testing import Recorder, ScriptedModel, calls
+
+pytestmark = pytest.mark.real_clock
+
+WAIT = 20
+THREAD: Any = {"configurable": {"thread_id": "1"}}
+QUESTION = {"messages": [("user", "go")]}
+
+
+def contents(result: Any) -> list[str]:
+    return [str(message.content) for message in result["messages"]]
+
+
+def agent_of(*replies: Any, url: Any, **options: Any) -> Any:
+    return create_react_agent(ScriptedModel(replies), [Recorder().tool("work")], checkpointer=url, **options)
+
+
+@pytest.fixture
+def url(tmp_path: Path) -> str:
+    return f"sqlite:///{tmp_path / 'agent.db'}"
+
+
+async def test_a_conversation_goes_on_in_another_agent_on_the_same_file(url: str) -> None:
+    """The string is all that two processes have to share."""
+    with anyio.fail_after(WAIT):
+        await agent_of(calls("work"), "done", url=url).ainvoke(QUESTION, THREAD)
+        result = await agent_of("again", url=url).ainvoke(QUESTION, THREAD)
+
+    assert contents(result) == ["go", "", "work", "done", "go", "again"]
+
+
+async def test_a_file_is_not_touched_before_it_is_needed(tmp_path: Path, url: str) -> None:
+    """Importing a module that makes an agent opens nothing."""
+    agent = agent_of("hi", url=url, store=url)
+
+    assert list(tmp_path.iterdir()) == []
+    with anyio.fail_after(WAIT):
+        await agent.ainvoke(QUESTION, THREAD)
+    assert (tmp_path / "agent.db").exists()
+
+
+def test_a_relative_path_is_taken_from_where_the_agent_was_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A process that moves on keeps its file."""
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path)
+    agent = agent_of("hi", url="sqlite:///agent.db")
+    monkeypatch.chdir(tmp_path / "elsewhere")
+
+    agent.invoke(QUESTION, THREAD)
+
+    assert (tmp_path / "agent.db").exists()
+    assert list((tmp_path / "elsewhere").iterdir()) == []
+
+
+@pytest.mark.parametrize("url", ["memory", "MEMORY", "memory://", "sqlite://", "sqlite:///:memory:"])
+def test_in_memory_is_langgraphs_own(url: str) -> None:
+    """Nothing lasts, and nothing is shared between two agents."""
+    assert type(saver_of(url)) is InMemorySaver
+    assert type(store_of(url)) is InMemoryStore
+    assert saver_of(url) is not saver_of(url)
+
+
+@pytest.mark.parametrize("given", [None, True, False, InMemorySaver()], ids=repr)
+def test_what_langgraph_takes_for_a_checkpointer_stays_as_it_is(given: Any) -> None:
+    """True and False are for agents within graphs."""
+    assert saver_of(given) is given
+
+
+def test_a_store_stays_as_it_is() -> None:
+    """As does none."""
+    store = InMemoryStore()
+
+    assert store_of(store) is store
+    assert store_of(None) is None
+
+
+def test_what_is_made_of_a_url_is_of_langgraphs_types(url: str) -> None:
+    """Whoever asks by type is satisfied."""
+    assert isinstance(saver_of(url), BaseCheckpointSaver)
+    assert isinstance(store_of(url), BaseStore)
+
+
+@pytest.mark.parametrize("given", [3, Path("agent.db"), object])
+def test_what_is_no_saver_and_no_url_is_refused(given: object) -> None:
+    """When the agent is made, not when it first runs."""
+    with pytest.raises(TypeError, match="Invalid checkpointer"):
+        create_react_agent(ScriptedModel([]), [], checkpointer=given)
+    with pytest.raises(TypeError, match="A store is one of LangGraph's or a URL"):
+        create_react_agent(ScriptedModel([]), [], store=given)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    "url", ["agent.db", "", "redis://host", "sqlite", "sqlite:agent.db", "postgresql", "file:///x"]
+)
+def test_an_unknown_form_is_named_beside_the_known_ones(url: str) -> None:
+    """A path alone is none of them: it would make a file of every slip."""
+    with pytest.raises(ValueError, match="known are sqlite:///relative") as caught:
+        saver_of(url)
+
+    assert repr(url) in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("url", "advice"),
+    [
+        ("sqlite://agent.db", "write 'sqlite:///agent.db'"),
+        ("sqlite:///", "names no file"),
+        ("sqlite:///agent.db?mode=ro", "write 'sqlite:///agent.db'"),
+        ("postgresql://me:100%@host/db", "write postgresql://user:password@host"),
+    ],
+)
+def test_a_slip_in_a_url_is_answered_with_the_right_form(url: str, advice: str) -> None:
+    """An empty variable in `sqlite:///{path}` must not keep conversations nowhere."""
+    with pytest.raises(ValueError, match=advice):
+        saver_of(url)
+    with pytest.raises(ValueError, match=advice):
+        store_of(url)
+
+
+@pytest.mark.parametrize("url", ["postgresql+asyncpg://me:s3cr/e@t@host/db", "postgresql://me:s3cr%ze@host/db"])
+def test_a_password_is_not_shown(url: str) -> None:
+    """Errors end up in logs."""
+    with pytest.raises(ValueError, match="postgresql") as caught:
+        saver_of(url)
+
+    assert "s3cr" not in str(caught.value)
+    assert caught.value.__cause__ is None
+
+
+@pytest.mark.parametrize(
+    ("url", "missing", "extra"),
+    [
+        ("sqlite:///agent.db", "langgraph.checkpoint.sqlite", "sqlite"),
+        ("postgresql://host/db", "psycopg", "postgres"),
+        ("postgresql://host/db", "langgraph.checkpoint.postgres", "postgres"),
+    ],
+)
+def test_a_missing_driver_is_named_with_what_brings_it(
+    url: str, missing: str, extra: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """When the agent is made."""
+    monkeypatch.setitem(sys.modules, missing, None)
+    for name in ("_sqlite", "_postgres"):
+        monkeypatch.delitem(sys.modules, f"callboard.agent.{name}", raising=False)
+
+    for make in (saver_of, store_of):
+        with pytest.raises(ImportError, match=rf"pip install 'callboard\[{extra}\]'"):
+            make(url)
+
+
+async def broken(agent: Any) -> StorageError:
+    """What an agent says of its database, run after run."""
+    with anyio.fail_after(WAIT):
+        with pytest.raises(StorageError) as first:
+            await agent.ainvoke(QUESTION, THREAD)
+        with pytest.raises(StorageError) as second:
+            await agent.ainvoke(QUESTION, THREAD)
+    assert str(first.value) == str(second.value)
+    return first.value
+
+
+@pytest.mark.parametrize(
+    "content", [b"a note to myself\n" * 100, b"SQLite format 3\x00" + b"?" * 4096], ids=["text", "cut"]
+)
+@pytest.mark.parametrize("kind", ["saver", "store"])
+async def test_a_file_that_is_no_database_is_named_and_left_alone(tmp_path: Path, content: bytes, kind: str) -> None:
+    """Somebody needs it, whatever it is."""
+    path = tmp_path / "notes.db"
+    path.write_bytes(content)
+    work = partial(saver_of(f"sqlite:///{path}").get_tuple, THREAD)  # type: ignore[union-attr]
+    if kind == "store":
+        work = partial(store_of(f"sqlite:///{path}").get, ("a",), "b")  # type: ignore[union-attr]
+
+    with (
+        anyio.fail_after(WAIT),
+        pytest.raises(StorageError, match="Name another file, or move this one away") as caught,
+    ):
+        await to_thread.run_sync(work)
+
+    assert str(path) in str(caught.value)
+    assert isinstance(caught.value.__cause__, sqlite3.DatabaseError)
+    assert path.read_bytes() == content
+    assert list(tmp_path.iterdir()) == [path]
+
+
+async def test_a_damaged_database_is_told_from_a_foreign_file(tmp_path: Path, url: str) -> None:
+    """What is left of it can be saved."""
+    path = tmp_path / "agent.db"
+    agent = agent_of("x" * 50_000, "y", url=url)
+    with anyio.fail_after(WAIT):
+        await agent.ainvoke(QUESTION, THREAD)
+        await close(agent.checkpointer)
+    content = bytearray(path.read_bytes())
+    content[4096:] = b"\xff" * (len(content) - 4096)
+    path.write_bytes(content)
+
+    error = await broken(agent_of("never", url=url))
+
+    assert "is damaged" in str(error)
+    assert path.read_bytes() == content
+
+
+async def test_a_missing_directory_is_not_made(tmp_path: Path) -> None:
+    """It is a slip more often than not."""
+    error = await broken(agent_of("never", url=f"sqlite:///{tmp_path / 'no' / 'agent.db'}"))
+
+    assert f"there is no directory {str(tmp_path / 'no')!r}" in str(error)
+    assert list(tmp_path.iterdir()) == []
+
+
+async def test_a_directory_is_no_file(tmp_path: Path) -> None:
+    """Of itself SQLite says the same of both."""
+    error = await broken(agent_of("never", url=f"sqlite:///{tmp_path}"))
+
+    assert "is a directory; name a file in it" in str(error)
+
+
+@contextmanager
+def without_privileges() -> Iterator[None]:
+    """Root may write everything; nobody may not."""
+    if os.geteuid():
+        yield
+        return
+    os.seteuid(65534)
+    try:
+        yield
+    finally:
+        os.seteuid(0)
+
+
+@pytest.mark.parametrize("mode", ["DELETE", "WAL"])
+async def test_a_file_that_may_not_be_written_is_named_with_what_has_to_be_allowed(mode: str) -> None:
+    """SQLite has several ways to say so, by the journal that the file had."""
+    with tempfile.TemporaryDirectory() as directory:
+        path = Path(directory) / "agent.db"
+        with closing(sqlite3.connect(path)) as made:
+            made.execute(f"PRAGMA journal_mode={mode}")
+            made.execute("CREATE TABLE t (x)")
+        path.chmod(0o444)
+        Path(directory).chmod(0o555)
+        saver: Any = saver_of(f"sqlite:///{path}")
+        with without_privileges(), anyio.fail_after(WAIT):
+            with pytest.raises(StorageError, match=r"[Aa]llow this process to (read and )?write") as caught:
+                await to_thread.run_sync(saver.get_tuple, THREAD)
+        Path(directory).chmod(0o755)
+
+    assert str(path) in str(caught.value)
+
+
+@pytest.mark.parametrize("table", ["checkpoints", "writes"])
+async def test_tables_of_another_program_are_left_alone(tmp_path: Path, url: str, table: str) -> None:
+    """An application's database may have a table of the same name."""
+    path = tmp_path / "agent.db"
+    with closing(sqlite3.connect(path)) as theirs:
+        theirs.execute(f"CREATE TABLE {table} (id INTEGER PRIMARY KEY, mine TEXT)")
+        theirs.execute(f"INSERT INTO {table} (mine) VALUES ('precious')")
+        theirs.commit()
+
+    error = await broken(agent_of("never", url=url))
+
+    assert "of another program" in str(error)
+    with closing(sqlite3.connect(path)) as theirs:
+        assert theirs.execute(f"SELECT id, mine FROM {table}").fetchall() == [(1, "precious")]
+
+
+async def test_a_store_of_a_newer_version_is_refused(tmp_path: Path, url: str) -> None:
+    """Rather than written to with half the knowledge."""
+    with anyio.fail_after(WAIT):
+        store: Any = store_of(url)
+        await store.aput(("a",), "b", {"c": 1})
+        await close(store)
+    with closing(sqlite3.connect(tmp_path / "agent.db")) as newer:
+        newer.execute("INSERT INTO store_migrations (v) VALUES (999)")
+        newer.commit()
+
+    with anyio.fail_after(WAIT), pytest.raises(StorageError, match="Upgrade langgraph-checkpoint-sqlite"):
+        await store.aget(("a",), "b")
+
+
+async def test_an_error_that_is_not_about_the_file_stays_as_it_is(url: str) -> None:
+    """A value that cannot be stored is the caller's, and the saver goes on."""
+    saver: Any = saver_of(url)
+    where: Any = {"configurable": {"thread_id": "1", "checkpoint_ns": "", "checkpoint_id": "1"}}
+
+    with anyio.fail_after(WAIT):
+        with pytest.raises(TypeError, match="serializable"):
+            await to_thread.run_sync(saver.put_writes, where, [("a", threading.Lock())], "task")
+        await to_thread.run_sync(saver.put_writes, where, [("a", 1)], "task")
+
+
+@pytest.fixture
+def busy(tmp_path: Path) -> Iterator[sqlite3.Connection]:
+    """Another process that writes, and writes."""
+    with closing(sqlite3.connect(tmp_path / "agent.db", isolation_level=None)) as other:
+        other.execute("PRAGMA journal_mode=WAL")
+        other.execute("BEGIN IMMEDIATE")
+        yield other
+
+
+async def test_a_writer_beside_us_is_waited_for(url: str, busy: sqlite3.Connection) -> None:
+    """A lock that is given back in time is no error."""
+    results: list[Any] = []
+
+    async def ask() -> None:
+        results.append(await agent_of("hi", url=url).ainvoke(QUESTION, THREAD))
+
+    with anyio.fail_after(WAIT):
+        async with anyio.create_task_group() as group:
+            group.start_soon(ask)
+            await anyio.sleep(0.2)
+            assert not results
+            busy.execute("COMMIT")
+
+    assert contents(results[0]) == ["go", "hi"]
+
+
+async def test_a_writer_who_does_not_end_is_an_error_after_a_while(
+    url: str, busy: sqlite3.Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And nothing but an error: later, all goes well."""
+    monkeypatch.setattr("callboard.agent._sqlite.PATIENCE", 0.2)
+    agent = agent_of("hi", "hi", url=url)
+
+    with anyio.fail_after(WAIT):
+        with pytest.raises(StorageError, match="is in use"):
+            await agent.ainvoke(QUESTION, THREAD)
+        busy.execute("COMMIT")
+        await close(agent.checkpointer)  # the patience of a connection is fixed when it is opened
+        monkeypatch.undo()
+        result = await agent.ainvoke(QUESTION, THREAD)
+
+    assert contents(result)[-1] == "hi"
+
+
+@pytest.mark.parametrize("kind", ["saver", "store"])
+def test_many_may_open_a_new_file_at_once(tmp_path: Path, kind: str) -> None:
+    """Each of them finds the tables, whoever makes them."""
+    for number in range(5):
+        url = f"sqlite:///{tmp_path / f'{number}.db'}"
+        things: list[Any] = [saver_of(url) if kind == "saver" else store_of(url) for _ in range(8)]
+        barrier = threading.Barrier(len(things))
+        errors: list[BaseException] = []
+
+        def use(thing: Any, barrier: threading.Barrier = barrier, errors: list[BaseException] = errors) -> None:
+            barrier.wait(WAIT)
+            try:
+                thing.get_tuple(THREAD) if kind == "saver" else thing.put(("a",), "b", {"c": 1})
+            except BaseException as error:
+                errors.append(error)
+
+        threads = [threading.Thread(target=use, args=(thing,)) for thing in things]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(WAIT)
+
+        assert errors == []
+        for thing in things:
+            thing.close()
+
+
+async def test_many_threads_of_one_agent_share_its_connection(url: str) -> None:
+    """Fifty conversations at once, each whole."""
+    agent = create_react_agent(
+        ScriptedModel([lambda messages: f"reply to {messages[-1].content}"], loop=True), [], checkpointer=url
+    )
+    results: dict[int, list[str]] = {}
+
+    async def talk(number: int) -> None:
+        config: Any = {"configurable": {"thread_id": str(number)}}
+        await agent.ainvoke({"messages": [("user", f"a{number}")]}, config)
+        results[number] = contents(await agent.ainvoke({"messages": [("user", f"b{number}")]}, config))
+
+    with anyio.fail_after(WAIT):
+        async with anyio.create_task_group() as group:
+            for number in range(50):
+                group.start_soon(talk, number)
+
+    assert results == {n: [f"a{n}", f"reply to a{n}", f"b{n}", f"reply to b{n}"] for n in range(50)}
+
+
+def open_files(path: Path) -> int:
+    """How many descriptors of this process lead to a file."""
+    links = Path("/proc/self/fd").iterdir()
+    return sum(os.path.realpath(link) == str(path) for link in links)
+
+
+has_proc = pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="counts descriptors as Linux shows them")
+
+
+@has_proc
+async def test_a_file_can_be_closed(tmp_path: Path, url: str) -> None:
+    """By whoever has the agent."""
+    agent = agent_of("hi", url=url)
+    with anyio.fail_after(WAIT):
+        await agent.ainvoke(QUESTION, THREAD)
+        assert open_files(tmp_path / "agent.db") == 1
+        await close(agent.checkpointer)
+
+    assert open_files(tmp_path / "agent.db") == 0
+
+
+@has_proc
+@pytest.mark.parametrize("backend", ["asyncio", "trio"])
+def test_a_file_is_closed_when_its_agent_is_forgotten(tmp_path: Path, url: str, backend: str) -> None:
+    """Nobody has to think of it."""
+
+    async def main() -> None:
+        agent = agent_of("hi", url=url)
+        await agent.ainvoke(QUESTION, THREAD)
+        assert open_files(tmp_path / "agent.db") == 1
+
+    anyio.run(main, backend=backend)
+    gc.collect()
+
+    assert open_files(tmp_path / "agent.db") == 0
+
+
+async def test_a_run_leaves_no_config_with_its_caller() -> None:
+    """Or the next agent in the same task takes itself for one within the first, in its thread and its saver."""
+    first = agent_of("hi", url="memory")
+    second = agent_of("hi", url="memory")
+    with anyio.fail_after(WAIT):
+        await first.ainvoke(QUESTION, THREAD)
+        with pytest.raises(ValueError, match="name the conversation"):
+            await second.ainvoke(QUESTION)
+
+    assert var_child_runnable_config.get() is None
+
+
+async def test_what_was_closed_is_opened_again_when_it_is_used_again(url: str) -> None:
+    """Closing twice is nothing either."""
+    agent = agent_of("one", "two", url=url)
+    with anyio.fail_after(WAIT):
+        await close(agent.checkpointer, None, InMemorySaver())
+        await agent.ainvoke(QUESTION, THREAD)
+        await close(agent.checkpointer)
+        await close(agent.checkpointer)
+        result = await agent.ainvoke(QUESTION, THREAD)
+
+    assert contents(result) == ["go", "one", "go", "two"]
+
+
+def test_a_process_may_end_without_closing(tmp_path: Path) -> None:
+    """Without a word, with every warning on."""
+    script = tmp_path / "script.py"
+    script.write_text(
+        "from callboard import create_react_agent\n"
+        "from callboard.testing import ScriptedModel\n"
+        "from callboard.agent._connect import saver_of, store_of\n"
+        f"url = 'sqlite:///{tmp_path / 'agent.db'}'\n"
+        "store_of(url).put(('a',), 'b', {'c': 1})\n"
+        "agent = create_react_agent(ScriptedModel(['hi']), [], checkpointer=url)\n"
+        "agent.invoke({'messages': [('user', 'go')]}, {'configurable': {'thread_id': '1'}})\n"
+        "print('done')\n"
+    )
+
+    done = subprocess.run(
+        [sys.executable, "-X", "dev", "-W", "error", str(script)],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+    assert (done.stdout, done.stderr, done.returncode) == ("done\n", "", 0)
+
+
+async def test_tools_use_a_store_on_any_loop(url: str) -> None:
+    """LangGraph's store for SQLite has sync methods only; here both kinds work, where the agent runs."""
+
+    async def learn(fact: str, store: Annotated[Any, InjectedStore()]) -> str:
+        """Learn."""
+        await store.aput(("facts",), fact, {"fact": fact})
+        found = await store.asearch(("facts",))
+        return ", ".join(sorted(item.key for item in found))
+
+    def recall(fact: str, store: Annotated[Any, InjectedStore()]) -> str:
+        """Recall."""
+        return str(store.get(("facts",), fact).value)
+
+    model = ScriptedModel([calls(("learn", {"fact": "a"})), calls(("recall", {"fact": "a"})), "done"])
+    with anyio.fail_after(WAIT):
+        result = await create_react_agent(model, [learn, recall], store=url).ainvoke(QUESTION)
+
+    assert contents(result)[2] == "a"
+    assert contents(result)[4] == "{'fact': 'a'}"
+    other: Any = store_of(url)
+    assert isinstance(other, LazyStore)
+    assert other.get(("facts",), "a").value == {"fact": "a"}
+    other.put(("facts",), "a", {"fact": "b"}, ttl=5)
+    other.delete(("facts",), "a")
+    assert other.get(("facts",), "a") is None
+    other.close()
+
+
+def test_the_saver_serves_a_langgraph_graph(url: str) -> None:
+    """It is one of LangGraph's in all but when it opens; `with_allowlist` makes one that shares its file."""
+    saver: Any = saver_of(url)
+    assert isinstance(saver, LazySaver)
+    saver.serde = JsonPlusSerializer(allowed_msgpack_modules=[("langchain_core.messages.human", "HumanMessage")])
+    builder = StateGraph(MessagesState)
+    builder.add_node("say", lambda state: {"messages": [("ai", "hi")]})
+    builder.add_edge(START, "say")
+    graph = builder.compile(checkpointer=saver)
+
+    graph.invoke(QUESTION, THREAD)  # type: ignore[call-overload]
+    narrow = saver.with_allowlist([("langchain_core.messages.ai", "AIMessage")])
+
+    assert [m.content for m in graph.get_state(THREAD).values["messages"]] == ["go", "hi"]
+    assert narrow.serde is not saver.serde
+    assert narrow.get_tuple(THREAD).checkpoint["id"] == saver.get_tuple(THREAD).checkpoint["id"]
+    assert len(list(saver.list(THREAD, limit=2))) == 2
+    saver.delete_thread("1")
+    assert saver.get_tuple(THREAD) is None
+    saver.close()

@@ -1,0 +1,539 @@
+"""People in the loop: questions, answers, stops, and changes by hand (promises 2, 5 and 10)."""
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any, Literal
+
+import anyio
+import pytest
+from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
+from langchain_core.tools import tool
+from langgraph.checkpoint.memory import InMemorySaver
+from langgraph.errors import UnknownInterruptError
+from langgraph.types import Command, Interrupt, interrupt
+from pydantic import ValidationError
+
+from callboard import AgentState, create_react_agent
+from callboard.testing import Recorder, ScriptedModel, calls, tool_call
+
+from ._savers import SAVERS, complaint, saver_of, shape
+
+pytestmark = pytest.mark.real_clock
+
+WAIT = 20
+QUESTION = {"messages": [("user", "go")]}
+MORE = {"messages": [("user", "more")]}
+AT: Any = {"configurable": {"thread_id": "1"}}
+NEW_MESSAGE_INSTEAD = "Error: this call has no result"
+
+
+@pytest.fixture(params=SAVERS)
+async def saver(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Any]:
+    """Each kind of checkpointer."""
+    async with saver_of(request.param, tmp_path / "db") as made:
+        yield made
+
+
+class Asking:
+    """Tools that ask, and how often their bodies ran, by query."""
+
+    def __init__(self) -> None:
+        self.started: list[str] = []
+        self.answered: list[str] = []
+
+    def tools(self) -> list[Any]:
+        @tool
+        async def ask(query: str) -> str:
+            """Ask for a yes or a no."""
+            self.started.append(query)
+            answer = interrupt(query, response_schema=Literal["yes", "no"])
+            self.answered.append(query)
+            return f"{query}: {answer}"
+
+        @tool
+        def ask_twice(query: str) -> str:
+            """Ask two questions, in a thread."""
+            self.started.append(query)
+            first = interrupt(f"{query} 1")
+            second = interrupt(f"{query} 2")
+            self.answered.append(query)
+            return f"{query}: {first}, {second}"
+
+        return [ask, ask_twice]
+
+
+def ids(result: Any) -> dict[str, str]:
+    """The ids of the open questions, by question."""
+    return {question.value: question.id for question in result["__interrupt__"]}
+
+
+# --- questions in calls
+
+
+@pytest.mark.parametrize("version", ["v1", "v2"])
+@pytest.mark.parametrize("anew", [False, True], ids=["same agent", "another agent"])
+async def test_three_questions_beside_two_finished_calls_are_answered_one_by_one(
+    saver: Any, version: Any, anew: bool
+) -> None:
+    """Issue 4: all at once, answered in reverse order, an invalid answer in between; no body runs more than it must."""
+    asking, recorder = Asking(), Recorder()
+    tools = [*asking.tools(), recorder.tool("work")]
+    asked = [("ask", {"query": name}) for name in ("a", "b", "c")]
+    model = ScriptedModel([calls(("work", {"query": "x"}), *asked, ("work", {"query": "y"})), "done"])
+
+    def agent() -> Any:
+        return create_react_agent(model, tools, checkpointer=saver, version=version)
+
+    with anyio.fail_after(WAIT):
+        one = agent()
+        result = await one.ainvoke(QUESTION, AT)
+        open_ids = ids(result)
+        assert list(open_ids) == ["a", "b", "c"]
+        assert len(set(open_ids.values())) == 3
+        for left, name in enumerate(("c", "b", "a")):
+            one = agent() if anew else one
+            assert ids(result) == {key: value for key, value in open_ids.items() if key <= name}
+            if name == "b":
+                with pytest.raises(ValidationError):
+                    await one.ainvoke(Command(resume={open_ids["b"]: "perhaps"}), AT)
+                state = await one.aget_state(AT)
+                assert [question.value for question in state.interrupts] == ["a", "b"]
+            given = Command(resume="yes") if left == 2 else Command(resume={open_ids[name]: "yes"})
+            result = await one.ainvoke(given, AT)
+
+    expected = ["human:go", "ai:", "tool:x", "tool:a: yes", "tool:b: yes", "tool:c: yes", "tool:y", "ai:done"]
+    assert shape(result["messages"]) == expected
+    assert complaint(result["messages"]) is None
+    assert sorted(asking.started) == ["a", "a", "b", "b", "b", "c", "c"]
+    assert asking.answered == ["c", "b", "a"]
+    assert recorder.order == ["work(x)", "work(y)"]
+    assert len(model.requests) == 2
+
+
+async def test_all_questions_are_answered_at_once(saver: Any) -> None:
+    """One command, one answer by id each."""
+    asking = Asking()
+    model = ScriptedModel([calls(("ask", {"query": "a"}), ("ask", {"query": "b"})), "done"])
+    agent = create_react_agent(model, asking.tools(), checkpointer=saver)
+
+    with anyio.fail_after(WAIT):
+        open_ids = ids(await agent.ainvoke(QUESTION, AT))
+        result = await agent.ainvoke(Command(resume={open_ids["a"]: "no", open_ids["b"]: "yes"}), AT)
+
+    assert shape(result["messages"])[2:] == ["tool:a: no", "tool:b: yes", "ai:done"]
+    assert sorted(asking.started) == ["a", "a", "b", "b"]
+
+
+async def test_two_questions_of_one_call_come_one_after_the_other(saver: Any) -> None:
+    """A sync body that asks twice, beside one that asks once; each question has an id of its own."""
+    asking = Asking()
+    model = ScriptedModel([calls(("ask_twice", {"query": "a"}), ("ask", {"query": "b"})), "done"])
+    agent = create_react_agent(model, asking.tools(), checkpointer=saver)
+
+    with anyio.fail_after(WAIT):
+        first = ids(await agent.ainvoke(QUESTION, AT))
+        second = ids(await agent.ainvoke(Command(resume={first["a 1"]: "eins"}), AT))
+        assert list(second) == ["a 2", "b"]
+        assert second["a 2"] not in first.values()
+        with pytest.raises(UnknownInterruptError, match=first["a 1"]):
+            await agent.ainvoke(Command(resume={first["a 1"]: "again"}), AT)
+        last = ids(await agent.ainvoke(Command(resume={second["b"]: "no"}), AT))
+        assert list(last) == ["a 2"]
+        result = await agent.ainvoke(Command(resume="zwei"), AT)
+
+    assert shape(result["messages"])[2:] == ["tool:a: eins, zwei", "tool:b: no", "ai:done"]
+    assert asking.started.count("a") == 3
+    assert asking.started.count("b") == 2
+
+
+@pytest.mark.parametrize("answer", [None, False, "", {}, [], {"a": 1}], ids=repr)
+async def test_any_answer_reaches_its_question_by_id(answer: Any) -> None:
+    """Also one that is false, or looks like a map."""
+    seen: list[Any] = []
+
+    @tool
+    async def ask() -> str:
+        """Ask."""
+        seen.append(interrupt("?"))
+        return "ok"
+
+    agent = create_react_agent(ScriptedModel([calls("ask"), "done"]), [ask], checkpointer=InMemorySaver())
+    with anyio.fail_after(WAIT):
+        open_ids = ids(await agent.ainvoke(QUESTION, AT))
+        await agent.ainvoke(Command(resume={open_ids["?"]: answer}), AT)
+
+    assert seen == [answer]
+
+
+@pytest.mark.parametrize("answer", [False, "", [], {"a": 1}, 0], ids=repr)
+async def test_any_answer_but_none_reaches_the_only_question_plainly(answer: Any) -> None:
+    """`None` and an empty map are what LangGraph takes for no answer."""
+    seen: list[Any] = []
+
+    @tool
+    async def ask() -> str:
+        """Ask."""
+        seen.append(interrupt("?"))
+        return "ok"
+
+    agent = create_react_agent(ScriptedModel([calls("ask"), "done"]), [ask], checkpointer=InMemorySaver())
+    with anyio.fail_after(WAIT):
+        await agent.ainvoke(QUESTION, AT)
+        await agent.ainvoke(Command(resume=answer), AT)
+
+    assert seen == [answer]
+
+
+# --- answers that fit nothing
+
+
+async def test_answers_that_fit_no_question_are_refused_and_change_nothing(saver: Any) -> None:
+    """Ambiguous, unknown, or with no question open: a clear error, and the questions stay."""
+    asking = Asking()
+    model = ScriptedModel([calls(("ask", {"query": "a"}), ("ask", {"query": "b"})), "done"])
+    agent = create_react_agent(model, asking.tools(), checkpointer=saver)
+
+    with anyio.fail_after(WAIT):
+        with pytest.raises(UnknownInterruptError, match="No question is open"):
+            await agent.ainvoke(Command(resume="yes"), AT)
+        open_ids = ids(await agent.ainvoke(QUESTION, AT))
+        for answer, words in (
+            ("yes", "multiple pending interrupts"),
+            ({"0" * 32: "yes"}, "0" * 32),
+            ({open_ids["a"]: "yes", "0" * 32: "yes"}, "0" * 32),
+        ):
+            with pytest.raises(UnknownInterruptError, match=words):
+                await agent.ainvoke(Command(resume=answer), AT)
+        state = await agent.aget_state(AT)
+        assert {question.id for question in state.interrupts} == {*open_ids.values()}
+        await agent.ainvoke(Command(resume=dict.fromkeys(open_ids.values(), "yes")), AT)
+        with pytest.raises(UnknownInterruptError, match="No question is open"):
+            await agent.ainvoke(Command(resume="yes"), AT)
+        result = await agent.aget_state(AT)
+
+    assert sorted(asking.started) == ["a", "a", "b", "b"]
+    assert shape(result.values["messages"])[-1] == "ai:done"
+
+
+async def test_an_answer_without_a_checkpointer_is_refused() -> None:
+    """In LangGraph's words."""
+    agent = create_react_agent(ScriptedModel(["hi"]), [])
+
+    with pytest.raises(RuntimeError, match="without checkpointer"):
+        await agent.ainvoke(Command(resume="yes"), AT)
+
+
+@pytest.mark.parametrize("given", [None, Command(resume={})], ids=["nothing", "no answers"])
+async def test_going_on_without_an_answer_asks_again_and_runs_nothing(saver: Any, given: Any) -> None:
+    """Promise 5: an unanswered call does not run again until answered."""
+    asking, recorder = Asking(), Recorder()
+    model = ScriptedModel([calls(("ask", {"query": "a"}), "work"), "done"])
+    agent = create_react_agent(model, [*asking.tools(), recorder.tool("work")], checkpointer=saver)
+
+    with anyio.fail_after(WAIT):
+        first = await agent.ainvoke(QUESTION, AT)
+        second = await agent.ainvoke(given, AT)
+
+    assert ids(second) == ids(first)
+    assert asking.started == ["a"]
+    assert recorder.count("started") == 1
+
+
+# --- a new message instead of an answer
+
+
+async def test_a_new_message_instead_of_an_answer_keeps_what_finished(saver: Any) -> None:
+    """Promise 2: the model sees finished results, and that the others have none."""
+    asking, recorder = Asking(), Recorder()
+    asked = calls(("work", {"query": "x"}), ("ask", {"query": "a"}), ("ask", {"query": "b"}))
+    model = ScriptedModel([asked, "never mind", calls(("ask", {"query": "a"})), "done"])
+    agent = create_react_agent(model, [*asking.tools(), recorder.tool("work")], checkpointer=saver)
+
+    with anyio.fail_after(WAIT):
+        open_ids = ids(await agent.ainvoke(QUESTION, AT))
+        result = await agent.ainvoke(MORE, AT)
+        assert "__interrupt__" not in result
+        with pytest.raises(UnknownInterruptError):
+            await agent.ainvoke(Command(resume={open_ids["a"]: "yes"}), AT)
+        # The same call again is another question.
+        again = ids(await agent.ainvoke(MORE, AT))
+        assert again["a"] not in open_ids.values()
+        last = await agent.ainvoke(Command(resume="yes"), AT)
+
+    sent = model.requests[1]
+    assert [message.type for message in sent] == ["human", "ai", "tool", "tool", "tool", "human"]
+    assert sent[2].content == "x"
+    assert all(message.text.startswith(NEW_MESSAGE_INSTEAD) for message in sent[3:5])
+    for request in model.requests:
+        assert complaint([message for message in request if message.id]) is None
+    assert shape(last["messages"])[-2:] == ["tool:a: yes", "ai:done"]
+    assert recorder.count("started") == 1
+
+
+async def test_an_answer_with_an_update_changes_the_state_too(saver: Any) -> None:
+    """`Command(resume=..., update=...)`: the call goes on, and what was finished stays finished."""
+
+    class State(AgentState):
+        mood: str
+
+    asking, recorder = Asking(), Recorder()
+    model = ScriptedModel([calls(("work", {"query": "x"}), ("ask", {"query": "a"})), "done"])
+    tools = [*asking.tools(), recorder.tool("work")]
+    agent = create_react_agent(model, tools, checkpointer=saver, state_schema=State)
+
+    with anyio.fail_after(WAIT):
+        await agent.ainvoke(QUESTION, AT)
+        result = await agent.ainvoke(Command(resume="yes", update={"mood": "good"}), AT)
+
+    assert result["mood"] == "good"
+    assert shape(result["messages"])[2:] == ["tool:x", "tool:a: yes", "ai:done"]
+    assert recorder.count("started") == 1
+
+
+@pytest.mark.xfail(reason="finished results are dropped", strict=True)
+async def test_a_command_that_goes_elsewhere_leaves_the_questions_and_keeps_the_results(saver: Any) -> None:
+    """`Command(goto="agent")`: the model is asked, with what has finished."""
+    asking, recorder = Asking(), Recorder()
+    model = ScriptedModel([calls(("work", {"query": "x"}), ("ask", {"query": "a"})), "done"])
+    agent = create_react_agent(model, [*asking.tools(), recorder.tool("work")], checkpointer=saver)
+
+    with anyio.fail_after(WAIT):
+        await agent.ainvoke(QUESTION, AT)
+        result = await agent.ainvoke(Command(goto="agent"), AT)
+
+    assert shape(result["messages"])[2] == "tool:x"
+    assert shape(result["messages"])[-1] == "ai:done"
+    assert complaint(result["messages"]) is None
+    assert asking.started == ["a"]
+
+
+# --- questions elsewhere
+
+
+async def test_a_hook_may_ask_and_is_answered(saver: Any) -> None:
+    """Before the model and after it; the model is asked once."""
+    log: list[str] = []
+
+    def before(state: Any) -> Any:
+        log.append("before")
+        return {"llm_input_messages": [*state["messages"], HumanMessage(interrupt("before?"))]}
+
+    def after(state: Any) -> Any:
+        log.append("after")
+        return {"messages": [AIMessage(interrupt("after?"), id=state["messages"][-1].id)]}
+
+    model = ScriptedModel(["done"])
+    agent = create_react_agent(model, [], checkpointer=saver, pre_model_hook=before, post_model_hook=after)
+    with anyio.fail_after(WAIT):
+        assert list(ids(await agent.ainvoke(QUESTION, AT))) == ["before?"]
+        assert (await agent.aget_state(AT)).next == ("pre_model_hook",)
+        assert list(ids(await agent.ainvoke(Command(resume="now"), AT))) == ["after?"]
+        assert (await agent.aget_state(AT)).next == ("post_model_hook",)
+        result = await agent.ainvoke(Command(resume="better"), AT)
+
+    assert shape(result["messages"]) == ["human:go", "ai:better"]
+    assert shape(model.requests[0]) == ["human:go", "human:now"]
+    assert len(model.requests) == 1
+    assert log == ["before", "before", "after", "after"]
+
+
+async def test_a_prompt_may_ask_and_is_answered(saver: Any) -> None:
+    """The step of the model waits, and is taken up with the answer."""
+
+    def prompt(state: Any) -> Any:
+        return [*state["messages"], HumanMessage(interrupt("really?"))]
+
+    model = ScriptedModel(["done"])
+    agent = create_react_agent(model, [], checkpointer=saver, prompt=prompt)
+    with anyio.fail_after(WAIT):
+        assert list(ids(await agent.ainvoke(QUESTION, AT))) == ["really?"]
+        result = await agent.ainvoke(Command(resume="yes"), AT)
+
+    assert shape(result["messages"]) == ["human:go", "ai:done"]
+    assert shape(model.requests[0]) == ["human:go", "human:yes"]
+
+
+# --- stops before and after nodes
+
+
+def _stopping(saver: Any, recorder: Recorder, model: Any, **when: Any) -> Any:
+    return create_react_agent(model, [recorder.tool("work"), recorder.tool("other")], checkpointer=saver, **when)
+
+
+async def test_a_call_is_inspected_and_approved_with_none(saver: Any) -> None:
+    """`interrupt_before=["tools"]`: nothing has run yet, and the state shows what would."""
+    recorder, model = Recorder(), ScriptedModel([calls(("work", {"query": "a"})), "done"])
+    agent = _stopping(saver, recorder, model, interrupt_before=["tools"])
+
+    with anyio.fail_after(WAIT):
+        await agent.ainvoke(QUESTION, AT)
+        state = await agent.aget_state(AT)
+        assert state.next == ("tools",)
+        assert state.values["messages"][-1].tool_calls[0]["args"] == {"query": "a"}
+        assert [task.name for task in state.tasks] == ["tools"]
+        assert recorder.count("started") == 0
+        result = await agent.ainvoke(None, AT)
+
+    assert shape(result["messages"]) == ["human:go", "ai:", "tool:a", "ai:done"]
+
+
+async def test_a_call_is_edited_before_it_runs(saver: Any) -> None:
+    """The model's message is replaced by its id, and the tools node comes next as before."""
+    recorder, model = Recorder(), ScriptedModel([calls(("work", {"query": "a"})), "done"])
+    agent = _stopping(saver, recorder, model, interrupt_before=["tools"])
+
+    with anyio.fail_after(WAIT):
+        await agent.ainvoke(QUESTION, AT)
+        said = (await agent.aget_state(AT)).values["messages"][-1]
+        edited = said.model_copy(update={"tool_calls": [{**said.tool_calls[0], "args": {"query": "b"}}]})
+        await agent.aupdate_state(AT, {"messages": [edited]})
+        assert (await agent.aget_state(AT)).next == ("tools",)
+        result = await agent.ainvoke(None, AT)
+
+    assert shape(result["messages"]) == ["human:go", "ai:", "tool:b", "ai:done"]
+    assert recorder.order == ["work(b)"]
+
+
+async def test_a_call_is_refused_by_answering_it(saver: Any) -> None:
+    """A ToolMessage in the name of the tools node; the body never runs, and the model is told."""
+    recorder, model = Recorder(), ScriptedModel([calls(("work", {"query": "a"})), "understood"])
+    agent = _stopping(saver, recorder, model, interrupt_before=["tools"])
+
+    with anyio.fail_after(WAIT):
+        await agent.ainvoke(QUESTION, AT)
+        call = (await agent.aget_state(AT)).values["messages"][-1].tool_calls[0]
+        refusal = ToolMessage("refused", tool_call_id=call["id"])
+        await agent.aupdate_state(AT, {"messages": [refusal]}, as_node="tools")
+        assert (await agent.aget_state(AT)).next == ("agent",)
+        result = await agent.ainvoke(None, AT)
+
+    assert shape(result["messages"]) == ["human:go", "ai:", "tool:refused", "ai:understood"]
+    assert recorder.count("started") == 0
+
+
+async def test_one_of_two_calls_is_refused_and_the_other_runs(saver: Any) -> None:
+    """Answered in the model's name: the tools node comes next, with what is still open."""
+    recorder = Recorder()
+    model = ScriptedModel([calls(("work", {"query": "a"}), ("work", {"query": "b"})), "understood"])
+    agent = _stopping(saver, recorder, model, interrupt_before=["tools"])
+
+    with anyio.fail_after(WAIT):
+        await agent.ainvoke(QUESTION, AT)
+        call = (await agent.aget_state(AT)).values["messages"][-1].tool_calls[0]
+        refusal = ToolMessage("refused", tool_call_id=call["id"])
+        await agent.aupdate_state(AT, {"messages": [refusal]}, as_node="agent")
+        state = await agent.aget_state(AT)
+        assert state.next == ("tools",)
+        result = await agent.ainvoke(None, AT)
+
+    assert shape(result["messages"]) == ["human:go", "ai:", "tool:refused", "tool:b", "ai:understood"]
+    assert recorder.order == ["work(b)"]
+
+
+@pytest.mark.xfail(reason="finished results are dropped", strict=True)
+async def test_a_waiting_call_is_refused_and_its_neighbours_results_are_kept(saver: Any) -> None:
+    """What finished stays finished, also when somebody answers the rest by hand."""
+    asking, recorder = Asking(), Recorder()
+    model = ScriptedModel([calls(("work", {"query": "x"}), ("ask", {"query": "a"})), "understood"])
+    agent = create_react_agent(model, [*asking.tools(), recorder.tool("work")], checkpointer=saver)
+
+    with anyio.fail_after(WAIT):
+        result = await agent.ainvoke(QUESTION, AT)
+        call = next(call for call in result["messages"][1].tool_calls if call["name"] == "ask")
+        await agent.aupdate_state(AT, {"messages": [ToolMessage("no", tool_call_id=call["id"])]}, as_node="tools")
+        state = await agent.aget_state(AT)
+        assert (state.next, state.interrupts) == (("agent",), ())
+        result = await agent.ainvoke(None, AT)
+
+    assert sorted(shape(result["messages"])[2:4]) == ["tool:no", "tool:x"]
+    assert shape(result["messages"])[4:] == ["ai:understood"]
+    assert recorder.count("started") == 1
+
+
+async def test_a_message_is_added_while_the_run_waits(saver: Any) -> None:
+    """Between the results and the model's next request."""
+    recorder, model = Recorder(), ScriptedModel([calls(("work", {"query": "a"})), "done"])
+    agent = _stopping(saver, recorder, model, interrupt_after=["tools"])
+
+    with anyio.fail_after(WAIT):
+        await agent.ainvoke(QUESTION, AT)
+        assert (await agent.aget_state(AT)).next == ("agent",)
+        await agent.aupdate_state(AT, {"messages": [("user", "be short")]})
+        assert (await agent.aget_state(AT)).next == ("agent",)
+        result = await agent.ainvoke(None, AT)
+
+    assert shape(result["messages"]) == ["human:go", "ai:", "tool:a", "human:be short", "ai:done"]
+    assert shape(model.requests[-1])[-1] == "human:be short"
+
+
+async def test_every_node_is_stopped_at_if_all_are_named(saver: Any) -> None:
+    """`interrupt_before="*"`, of the agent or of one run."""
+    recorder, model = Recorder(), ScriptedModel([calls(("work", {"query": "a"})), "done"])
+    agent = _stopping(saver, recorder, model)
+
+    places: list[Any] = []
+    with anyio.fail_after(WAIT):
+        given: Any = QUESTION
+        while given is not None or (await agent.aget_state(AT)).next:
+            await agent.ainvoke(given, AT, interrupt_before="*")
+            given = None
+            places.append((await agent.aget_state(AT)).next)
+
+    assert places == [("agent",), ("tools",), ("agent",), ()]
+
+
+async def test_a_question_after_a_stop_is_answered(saver: Any) -> None:
+    """A stop before the tools, and then a call that asks."""
+    asking = Asking()
+    model = ScriptedModel([calls(("ask", {"query": "a"})), "done"])
+    agent = create_react_agent(model, asking.tools(), checkpointer=saver, interrupt_before=["tools"])
+
+    with anyio.fail_after(WAIT):
+        stopped = await agent.ainvoke(QUESTION, AT)
+        assert not stopped.get("__interrupt__")
+        assert list(ids(await agent.ainvoke(None, AT))) == ["a"]
+        result = await agent.ainvoke(Command(resume="yes"), AT)
+
+    assert shape(result["messages"])[2:] == ["tool:a: yes", "ai:done"]
+    assert asking.started == ["a", "a"]
+
+
+# --- the state while somebody is asked
+
+
+@pytest.mark.parametrize("version", ["v1", "v2"])
+async def test_the_state_shows_each_question_once_and_with_its_task(saver: Any, version: Any) -> None:
+    """`interrupts`, `tasks` and `next` say the same; what is shown survives another agent."""
+    asking, recorder = Asking(), Recorder()
+    model = ScriptedModel([calls(("work", {"query": "x"}), ("ask", {"query": "a"}), ("ask", {"query": "b"})), "done"])
+    tools = [*asking.tools(), recorder.tool("work")]
+
+    with anyio.fail_after(WAIT):
+        await create_react_agent(model, tools, checkpointer=saver, version=version).ainvoke(QUESTION, AT)
+        state = await create_react_agent(model, tools, checkpointer=saver, version=version).aget_state(AT)
+
+    assert [question.value for question in state.interrupts] == ["a", "b"]
+    assert all(isinstance(question, Interrupt) for question in state.interrupts)
+    by_task = [[question.value for question in task.interrupts] for task in state.tasks]
+    assert by_task == ([["a", "b"]] if version == "v1" else [[], ["a"], ["b"]])
+    assert state.next == (("tools",) if version == "v1" else ("tools", "tools"))
+    assert len({task.id for task in state.tasks}) == len(state.tasks)
+
+
+async def test_ids_of_calls_that_a_model_repeats_are_kept_apart(saver: Any) -> None:
+    """The same call id in two turns, each with a question: the second is a question of its own."""
+    asking = Asking()
+    again = [tool_call("ask", "same", query="a")]
+    model = ScriptedModel([calls(*again), "one", calls(*again), "two"])
+    agent = create_react_agent(model, asking.tools(), checkpointer=saver)
+
+    with anyio.fail_after(WAIT):
+        first = ids(await agent.ainvoke(QUESTION, AT))
+        await agent.ainvoke(Command(resume="yes"), AT)
+        second = ids(await agent.ainvoke(MORE, AT))
+        result = await agent.ainvoke(Command(resume="no"), AT)
+
+    assert first["a"] != second["a"]
+    tools = [text for text in shape(result["messages"]) if text.startswith("tool")]
+    assert tools == ["tool:a: yes", "tool:a: no"]
+    assert asking.started == ["a"] * 4
