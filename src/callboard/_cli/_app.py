@@ -132,8 +132,8 @@ def run(
         typer.Option(
             "--yes",
             "-y",
-            help="Accept whatever waits for approval, without asking; calls of unknown outcome, too, which then run again. "
-            "Other questions stay open, or are asked.",
+            help="Accept whatever waits for approval, without asking; calls of unknown outcome, too, which then run "
+            "again. Other questions stay open, or are asked.",
         ),
     ] = False,
     app_dir: Annotated[Path, typer.Option(metavar="DIR", help="Where the module is looked for first.")] = Path(),
