@@ -51,6 +51,7 @@ if TYPE_CHECKING:
     from callboard.exceptions import IgnoredHooksWarning as IgnoredHooksWarning
     from callboard.exceptions import LinkOrderWarning as LinkOrderWarning
     from callboard.exceptions import RunDeadlineExceededError as RunDeadlineExceededError
+    from callboard.exceptions import StorageError as StorageError
     from callboard.exceptions import ThreadBusyError as ThreadBusyError
 
     # 3: LangChain tools
@@ -92,6 +93,7 @@ _HOMES = {
         "IgnoredHooksWarning",
         "LinkOrderWarning",
         "RunDeadlineExceededError",
+        "StorageError",
         "ThreadBusyError",
     ),
     "_events": ("observe",),

@@ -47,7 +47,10 @@ def cleanup() -> Generator[None]:
     failed neighbour or a cancelled caller, unless it takes longer than the grace of the call's policy
     (seconds); then it is cut off. Outside a call the grace is 5 seconds.
     """
-    timed = current_timed.get() or Timed(current_loop(), math.inf, DEFAULT_GRACE)
+    loop, timed = current_loop(), current_timed.get()
+    if timed is None or timed.loop is not loop:
+        # Nothing ends here by itself; or it is another loop that says when, and we came over a bridge.
+        timed = Timed(loop, math.inf, DEFAULT_GRACE if timed is None else timed.grace)
     token = _cleaning_up.set(_cleaning_up.get() or timed.loop.is_cancelled())
     try:
         with timed.loop.shield(timed.cleanup_deadline()):

@@ -3,6 +3,7 @@
     CallboardError
     ├── ThreadBusyError             another run has the thread
     ├── RunDeadlineExceededError    the budget of an agent's run was spent          (a TimeoutError)
+    ├── StorageError                a database cannot be used
     └── CallError                   a call ended without a result of its own
         ├── CallTimeoutError        one attempt took longer than its timeout        (a TimeoutError)
         ├── DeadlineExceededError   the call's budget was spent, queue included     (a TimeoutError)
@@ -45,6 +46,7 @@ __all__ = [
     "IgnoredHooksWarning",
     "LinkOrderWarning",
     "RunDeadlineExceededError",
+    "StorageError",
     "ThreadBusyError",
 ]
 
@@ -76,6 +78,18 @@ class RunDeadlineExceededError(CallboardError, TimeoutError):
 
     def __reduce__(self) -> tuple[object, ...]:
         return type(self), (self.budget,)
+
+
+class StorageError(CallboardError):
+    """A database cannot be used; says which, why, and what helps. The driver's error is its `__cause__`."""
+
+    def __init__(self, where: str, reason: str) -> None:
+        self.where = where
+        self.reason = reason
+        super().__init__(f"{where} {reason}")
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return type(self), (self.where, self.reason)
 
 
 class CallError(CallboardError):

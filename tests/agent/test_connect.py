@@ -24,9 +24,9 @@ from langgraph.graph import START, MessagesState, StateGraph
 from langgraph.store.base import BaseStore
 from langgraph.store.memory import InMemoryStore
 
-from callboard import InjectedStore, create_react_agent
+from callboard import InjectedStore, StorageError, create_react_agent
 from callboard.agent._connect import saver_of, store_of
-from callboard.agent._database import LazySaver, LazyStore, StorageError, close
+from callboard.agent._database import LazySaver, LazyStore, close
 from callboard.testing import Recorder, ScriptedModel, calls
 
 pytestmark = pytest.mark.real_clock
@@ -91,7 +91,7 @@ def test_in_memory_is_langgraphs_own(url: str) -> None:
     assert saver_of(url) is not saver_of(url)
 
 
-@pytest.mark.parametrize("given", [None, True, False, InMemorySaver()], ids=repr)
+@pytest.mark.parametrize("given", [None, True, False, InMemorySaver()])
 def test_what_langgraph_takes_for_a_checkpointer_stays_as_it_is(given: Any) -> None:
     """True and False are for agents within graphs."""
     assert saver_of(given) is given
@@ -457,6 +457,18 @@ async def test_a_run_leaves_no_config_with_its_caller() -> None:
             await second.ainvoke(QUESTION)
 
     assert var_child_runnable_config.get() is None
+
+
+@has_proc
+async def test_an_agent_closes_what_it_has_opened_at_the_end_of_its_block(tmp_path: Path, url: str) -> None:
+    """Saver and store; a saver of the user's own is the user's."""
+    with anyio.fail_after(WAIT):
+        async with agent_of("hi", url=url, store=url) as agent:
+            await agent.ainvoke(QUESTION, THREAD)
+            await agent._runner.store.aget(("a",), "b")
+            assert open_files(tmp_path / "agent.db") == 2
+
+    assert open_files(tmp_path / "agent.db") == 0
 
 
 async def test_what_was_closed_is_opened_again_when_it_is_used_again(url: str) -> None:

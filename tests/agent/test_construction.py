@@ -797,7 +797,6 @@ def test_what_keeps_no_threads_is_refused(checkpointer: Any) -> None:
 @pytest.mark.parametrize(
     ("option", "value"), [("pre_model_hook", 5), ("post_model_hook", 5), ("tools", 5), ("state_schema", 5)], ids=repr
 )
-@pytest.mark.xfail(strict=True, reason="LangGraph's own words, which do not say which option is meant")
 def test_an_option_of_a_wrong_type_is_named(option: str, value: Any) -> None:
     """Whoever passes six options wants to know which one it was."""
     options: dict[str, Any] = {"tools": [work()], option: value}

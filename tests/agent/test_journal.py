@@ -181,7 +181,6 @@ async def test_storage_grows_with_the_number_of_calls_in_a_turn(database: tuple[
     assert sizes[30] < 4 * conversation
 
 
-@pytest.mark.xfail(reason="each thin checkpoint reads all that follow it", strict=True)
 async def test_an_old_place_of_a_long_thread_is_read_without_reading_the_thread_again_and_again() -> None:
     """The history of n turns takes about n reads, and not their square."""
 
@@ -208,7 +207,6 @@ async def test_an_old_place_of_a_long_thread_is_read_without_reading_the_thread_
 
 
 @pytest.mark.parametrize("how", ["cancelled", "stream closed"])
-@pytest.mark.xfail(reason="texts for calls without a result stand after all the others", strict=True)
 async def test_after_a_cancelled_run_the_next_message_finds_what_had_finished(saver: Any, how: str) -> None:
     """Promise 2: the model sees a history that providers accept, with the results that there are."""
     recorder = Recorder()
@@ -411,7 +409,6 @@ async def test_what_finishes_while_a_write_fails_is_stored_with_the_next(tmp_pat
     assert sorted(beside.ran) == ["slow", "work"]
 
 
-@pytest.mark.xfail(reason="what cannot be stored keeps what was to be stored with it from being stored", strict=True)
 async def test_what_cannot_be_stored_costs_no_result_that_was_to_be_stored_along_with_it(tmp_path: Path) -> None:
     """Three calls finish, two of them while the first is written; one of the two cannot be stored."""
     model = ScriptedModel([calls("slow", "unheard", "work"), "done"])
@@ -450,7 +447,6 @@ async def test_a_checkpoint_that_could_not_be_written_is_made_up_for(durability:
 
 
 @pytest.mark.parametrize("mood", MOODS)
-@pytest.mark.xfail(reason="what cannot be stored keeps what was to be stored with it from being stored", strict=False)
 async def test_a_state_that_cannot_be_stored_is_an_error_and_costs_no_finished_result(saver: Any, mood: str) -> None:
     """The neighbours of the call that wrote it are stored, and the thread stays usable."""
     recorder = Recorder()
@@ -472,7 +468,6 @@ async def test_a_state_that_cannot_be_stored_is_an_error_and_costs_no_finished_r
     assert complaint(result["messages"]) is None
 
 
-@pytest.mark.xfail(reason="what the calls wrote is taken in again with every new message", strict=True)
 async def test_writes_that_contradict_each_other_do_not_make_a_thread_unusable(saver: Any) -> None:
     """Two calls of a batch set a value that has no reducer: an error, and the next message is taken."""
     model = ScriptedModel([calls(("feel", {"query": "good"}), ("feel", {"query": "bad"})), "fine"])
@@ -487,7 +482,6 @@ async def test_writes_that_contradict_each_other_do_not_make_a_thread_unusable(s
     assert complaint(result["messages"]) is None
 
 
-@pytest.mark.xfail(reason="nothing is next while all tasks have finished and the step has not ended", strict=True)
 async def test_a_step_that_was_not_ended_is_seen_to_go_on() -> None:
     """All its tasks have finished, and yet the thread is not at its end: `next` must say so."""
 
@@ -558,10 +552,7 @@ async def test_a_thread_id_that_is_a_number_is_the_same_as_its_text(saver: Any) 
 
 @pytest.mark.parametrize(
     "new",
-    [
-        pytest.param(True, marks=pytest.mark.xfail(reason="it is passed over where there is no thread", strict=True)),
-        False,
-    ],
+    [True, False],
     ids=["of a new thread", "of a known thread"],
 )
 async def test_an_unknown_checkpoint_is_an_error(saver: Any, new: bool) -> None:
@@ -590,7 +581,6 @@ async def test_without_a_checkpointer_there_is_no_state_to_look_at() -> None:
     [{"kind": "something of a later version"}, {"kind": "task"}, {}, "text"],
     ids=["newer", "cut", "empty", "text"],
 )
-@pytest.mark.xfail(reason="entries of an unknown kind are passed over, others raise KeyError", strict=True)
 async def test_entries_that_are_not_understood_are_an_error_and_nothing_is_lost(saver: Any, entry: Any) -> None:
     """A thread that a newer callboard wrote, or something broken: to pass over it would be to forget."""
     agent = create_react_agent(ScriptedModel(["hi", "oh"]), [], checkpointer=saver)

@@ -290,7 +290,6 @@ async def test_an_answer_with_an_update_changes_the_state_too(saver: Any) -> Non
     assert recorder.count("started") == 1
 
 
-@pytest.mark.xfail(reason="finished results are dropped", strict=True)
 async def test_a_command_that_goes_elsewhere_leaves_the_questions_and_keeps_the_results(saver: Any) -> None:
     """`Command(goto="agent")`: the model is asked, with what has finished."""
     asking, recorder = Asking(), Recorder()
@@ -430,7 +429,6 @@ async def test_one_of_two_calls_is_refused_and_the_other_runs(saver: Any) -> Non
     assert recorder.order == ["work(b)"]
 
 
-@pytest.mark.xfail(reason="finished results are dropped", strict=True)
 async def test_a_waiting_call_is_refused_and_its_neighbours_results_are_kept(saver: Any) -> None:
     """What finished stays finished, also when somebody answers the rest by hand."""
     asking, recorder = Asking(), Recorder()

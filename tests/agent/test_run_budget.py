@@ -214,18 +214,7 @@ async def test_a_result_that_a_body_rescues_counts() -> None:
     assert shape(await messages_in(agent))[2:] == ["tool:half of it"]
 
 
-@pytest.mark.parametrize(
-    "handles",
-    [
-        True,
-        pytest.param(
-            False,
-            marks=pytest.mark.xfail(
-                strict=True, reason="_runner._within lets an error of the clean-up take the place of its own"
-            ),
-        ),
-    ],
-)
+@pytest.mark.parametrize("handles", [True, False])
 async def test_an_error_in_clean_up_is_the_cause_and_not_the_end(handles: bool) -> None:
     """The run says that its budget was spent, and every call has its message."""
 
@@ -370,7 +359,6 @@ async def test_the_thread_goes_on_with_a_new_message(kind: str, tmp_path: Path) 
     assert shape(result["messages"]) == [*said, "ai:here"]
 
 
-@pytest.mark.xfail(strict=True, reason="_calls.answer_open_calls answers calls that wait for a person too")
 async def test_what_a_person_was_asked_stays_open() -> None:
     """A call that waits for an answer is in nobody's way; its neighbour's slowness is no answer."""
     recorder = Recorder()
@@ -512,7 +500,6 @@ async def test_an_agent_within_a_call_has_no_more_than_the_run_around_it() -> No
     assert shape(await messages_in(outer))[2:] == [f"tool:{SPENT}"]
 
 
-@pytest.mark.xfail(strict=True, reason="_runner._within compares deadlines of two clocks")
 @pytest.mark.backends("trio")
 async def test_what_is_left_is_right_across_clocks() -> None:
     """A sync tool of an agent on trio runs another agent, which is on the bridge's loop then."""
@@ -580,7 +567,6 @@ def test_a_budget_that_is_none_is_refused_by_the_agent(budget: Any) -> None:
         create_react_agent(ScriptedModel(["hi"]), [], budget=budget)
 
 
-@pytest.mark.xfail(strict=True, reason="Agent._request does not check the budget of a run")
 @pytest.mark.parametrize("budget", [0, -1, math.nan, "1"])
 async def test_a_budget_that_is_none_is_refused_by_a_run(budget: Any) -> None:
     """Like the agent's own."""
@@ -613,7 +599,6 @@ async def test_a_stream_ends_with_the_error_bare() -> None:
     assert recorder.running == 0
 
 
-@pytest.mark.xfail(strict=True, reason="_calls.answer_open_calls tells the thread, and no stream")
 async def test_a_stream_of_updates_has_the_message_of_every_call() -> None:
     """A view that follows them would show a call that never ends."""
     recorder = Recorder()

@@ -813,7 +813,6 @@ async def test_without_subgraphs_their_chunks_stay_inside() -> None:
     assert [mode for mode, _ in chunks].count("updates") == 3
 
 
-@pytest.mark.xfail(strict=True, reason="a reader of its own hides the graph around; its namespace is counted twice")
 @pytest.mark.backends("asyncio")
 async def test_an_agent_that_a_node_streams_has_the_namespace_of_the_node() -> None:
     """As one that it invokes: its thread is the same, however it is run."""

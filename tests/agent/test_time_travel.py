@@ -151,7 +151,6 @@ async def test_the_history_is_filtered_and_cut(saver: Any) -> None:
     assert [place_id(place) for place in both] == places[3:5]
 
 
-@pytest.mark.xfail(reason="the generator inside is left to the garbage collector; trio says so", strict=False)
 async def test_a_history_that_is_not_read_to_its_end_leaves_nothing_behind(saver: Any) -> None:
     """Closed early, it is closed."""
     agent = echo(Recorder(), saver)
@@ -164,7 +163,6 @@ async def test_a_history_that_is_not_read_to_its_end_leaves_nothing_behind(saver
         await places.aclose()
 
 
-@pytest.mark.xfail(reason="it has a state with no messages", strict=True)
 async def test_a_thread_that_is_not_there_has_no_history_and_an_empty_state(saver: Any) -> None:
     """Looking at it does not make it."""
     agent = echo(Recorder(), saver)
@@ -401,7 +399,6 @@ ACTIONS = st.one_of(
 
 @settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
 @given(actions=st.lists(ACTIONS, min_size=2, max_size=9), kind=st.sampled_from(["memory", "sqlite"]))
-@pytest.mark.xfail(reason="messages of a repair have no ids, and get others whenever they are read", strict=True)
 def test_every_place_has_exactly_what_it_had_when_it_was_the_present(actions: list[tuple[str, Any]], kind: str) -> None:
     """Random turns, removals, edits and forks; a copy of each place is taken while it is new."""
     asyncio.run(_Walk(kind).go(actions))

@@ -268,7 +268,6 @@ async def test_the_state_of_a_killed_thread_shows_what_is_open(resumed: Resumed)
     assert shape(state.values["messages"]) == ["human:go", "ai:"]
 
 
-@pytest.mark.xfail(strict=True, reason="a claim keeps `own` without the question, and Ledger._answers_for looks for it")
 async def test_killed_after_its_answer_a_call_is_unknown_like_any_other(resumed: Resumed) -> None:
     """What it had asked is settled: a second "yes" is no permission to pay twice."""
     async with resumed(Case("sqlite", "in body", "asking")) as (agent, log):
@@ -292,7 +291,6 @@ async def test_killed_after_its_answer_a_call_fails_if_its_policy_says_so(resume
     assert log.lines == ["careful c1"]
 
 
-@pytest.mark.xfail(strict=True, reason="_calls._unknown_settled gives its question the id of the call's own first one")
 async def test_its_question_is_not_mistaken_for_one_of_the_call(resumed: Resumed) -> None:
     """An answer that is delivered twice must not run anything twice."""
     async with resumed(Case("sqlite", "in body", "asking")) as (agent, _):
@@ -305,7 +303,6 @@ async def test_its_question_is_not_mistaken_for_one_of_the_call(resumed: Resumed
     assert question.id not in own
 
 
-@pytest.mark.xfail(strict=True, reason="what a call asks is stored when its whole batch has ended, not when it asks")
 @pytest.mark.parametrize("policy", ["ask", "fail"])
 @pytest.mark.parametrize("saver", ON_DISK)
 async def test_killed_after_it_asked_a_call_is_not_unknown(resumed: Resumed, saver: str, policy: str) -> None:
@@ -326,7 +323,6 @@ async def test_streams_show_the_question(resumed: Resumed) -> None:
     assert [list(chunk) for chunk in chunks] == [["__interrupt__"]]
 
 
-@pytest.mark.xfail(strict=True, reason="_calls._unknown_settled tells the thread, and no stream")
 async def test_streams_show_the_message_of_one_that_failed(resumed: Resumed) -> None:
     """Like that of any other call."""
     async with resumed(Case("sqlite", "in body"), "fail") as (agent, _):
@@ -610,7 +606,6 @@ async def test_cancelled_after_its_answer_a_call_does_not_take_the_next_one_for_
     assert shape(result["messages"])[2:] == [f"tool:{UNKNOWN}", "tool:fine", "ai:done"]
 
 
-@pytest.mark.xfail(strict=True, reason="_CallStep.run notes the question of a call as an error of it")
 async def test_a_question_is_kept_although_a_neighbour_failed() -> None:
     """Promise 5: LangGraph keeps it too."""
     asked = anyio.Event()

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from . import _agent, _cost, _imports, _links, _memory, _throughput
+from . import _agent, _cost, _imports, _journal, _links, _memory, _throughput
 from ._measure import Table
 
 
@@ -62,6 +62,24 @@ BENCHMARKS = {
         full={"shapes": ((1, 100), (10, 10)), "repetitions": 9},
         quick={"shapes": ((1, 100), (10, 10)), "repetitions": 3},
         tiny={"shapes": ((2, 2),), "repetitions": 0},
+    ),
+    "kept": Benchmark(
+        _journal.kept,
+        full={"turns": 10, "calls": 100, "repetitions": 5},
+        quick={"turns": 10, "calls": 100, "repetitions": 2},
+        tiny={"turns": 2, "calls": 2, "repetitions": 0},
+    ),
+    "growth": Benchmark(
+        _journal.growth,
+        full={"messages": (10, 25, 50), "turns": 3, "calls": 5, "steps": 30, "repetitions": 3},
+        quick={"messages": (10, 25, 50), "turns": 3, "calls": 5, "steps": 30, "repetitions": 1},
+        tiny={"messages": (1, 2), "turns": 1, "calls": 2, "steps": 3, "repetitions": 0},
+    ),
+    "resume": Benchmark(
+        _journal.resumed,
+        full={"lengths": (5, 500), "size": 1_000, "repetitions": 15},
+        quick={"lengths": (5, 500), "size": 1_000, "repetitions": 5},
+        tiny={"lengths": (2, 4), "size": 100, "repetitions": 0},
     ),
     "imports": Benchmark(_imports.imports, full={"repetitions": 9}, quick={"repetitions": 3}, tiny={"repetitions": 1}),
 }

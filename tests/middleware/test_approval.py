@@ -802,7 +802,6 @@ async def never(request: Any) -> bool:
         ({"allow": "accept"}, ValueError, r"allow=\.\.\.\)"),
         ({"allow": ["approve"]}, ValueError, "'approve'"),
     ],
-    ids=str,
 )
 def test_a_link_that_makes_no_sense_is_refused(options: dict[str, Any], error: type[Exception], says: str) -> None:
     """At construction, naming the argument."""

@@ -148,7 +148,7 @@ async def test_a_link_cannot_answer_for_another_call() -> None:
         await ToolNode([Recorder().tool("work")], middleware=[confused]).ainvoke([tool_call("work", "mine")])
 
 
-@pytest.mark.parametrize("link", [3, "retry", object(), ToolRetryMiddleware], ids=repr)
+@pytest.mark.parametrize("link", [3, "retry", object(), ToolRetryMiddleware])
 def test_what_is_no_link_is_refused_at_construction(link: Any) -> None:
     """A class instead of an object is the usual slip."""
     with pytest.raises(TypeError, match="A link is a function"):

@@ -119,7 +119,6 @@ class Shows:
         Shows(),
         {1, 2},
     ],
-    ids=repr,
 )
 def test_msg_content_output_gives_the_same_content(output: Any) -> None:
     theirs, ours = both()

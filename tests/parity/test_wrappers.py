@@ -148,7 +148,7 @@ def only_value_errors(e: ValueError) -> str:
 
 
 @pytest.mark.parametrize("decide", [raises_before, raises_after], ids=lambda decide: decide.__name__)
-@pytest.mark.parametrize("flag", [True, "own text", (KeyError,), ValueError, only_value_errors], ids=repr)
+@pytest.mark.parametrize("flag", [True, "own text", (KeyError,), ValueError, only_value_errors])
 def test_an_error_of_the_wrapper_is_handled(decide: Any, flag: Any, same: Same) -> None:
     def scenario(ns: Any) -> Case:
         log: Log = []

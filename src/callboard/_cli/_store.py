@@ -11,7 +11,8 @@ from langgraph.checkpoint.base import ChannelVersions, Checkpoint, CheckpointMet
 
 from callboard._cli._text import CommandError
 from callboard.agent._connect import saver_of
-from callboard.agent._database import LazySaver, StorageError
+from callboard.agent._database import LazySaver
+from callboard.exceptions import StorageError
 
 _THREADS = "SELECT DISTINCT thread_id FROM checkpoints WHERE checkpoint_ns = ''"
 """The table of LangGraph's savers, the same in SQLite and PostgreSQL."""

@@ -13,6 +13,7 @@ from langgraph._internal._constants import (
     CONFIG_KEY_CHECKPOINT_MAP,
     CONFIG_KEY_CHECKPOINT_NS,
     CONFIG_KEY_CHECKPOINTER,
+    CONFIG_KEY_DURABILITY,
     CONFIG_KEY_READ,
     CONFIG_KEY_RESUME_MAP,
     CONFIG_KEY_RESUMING,
@@ -86,6 +87,25 @@ class Outer:
         """Where chunks of inner graphs go, if they are wanted: has `modes`, and is called with chunks."""
         return self.conf.get(CONFIG_KEY_STREAM)
 
+    @property
+    def task_ns(self) -> str:
+        """Of the task itself, to which commands for the graph around us are addressed."""
+        return str(self.conf.get(CONFIG_KEY_CHECKPOINT_NS, ""))
+
+    @property
+    def path(self) -> tuple[str, ...]:
+        """Where chunks of the agent come from."""
+        return tuple(self.namespace.split(NS_SEP))
+
+    @property
+    def durability(self) -> Any:
+        return self.conf.get(CONFIG_KEY_DURABILITY)
+
+    @property
+    def for_all_visits(self) -> "Outer":
+        """The same, for an agent that goes on with one conversation whenever the graph comes to it."""
+        return replace(self, namespace=_without_ids(self.namespace))
+
     def answers(self, pending: Sequence[str]) -> dict[str, Any]:
         """The answers to our own questions, by id."""
         given: Mapping[str, Any] = self.conf.get(CONFIG_KEY_RESUME_MAP) or {}
@@ -107,10 +127,26 @@ def checkpointer_in(config: RunnableConfig) -> Any:
     return config.get(CONF, {}).get(CONFIG_KEY_CHECKPOINTER)
 
 
+def _without_ids(namespace: str) -> str:
+    return NS_SEP.join(part.partition(":")[0] for part in namespace.split(NS_SEP))
+
+
+def for_all_visits(config: RunnableConfig) -> RunnableConfig:
+    """A config for the state of an agent that keeps one conversation; see `Outer.for_all_visits`."""
+    conf = config.get(CONF, {})
+    namespace = _without_ids(str(conf.get(CONFIG_KEY_CHECKPOINT_NS, "")))
+    return cast("RunnableConfig", {**config, CONF: {**conf, CONFIG_KEY_CHECKPOINT_NS: namespace}})
+
+
+def is_nested(config: RunnableConfig) -> bool:
+    """Whether something runs us as a part of itself; may be asked any number of times."""
+    return CONFIG_KEY_TASK_ID in config.get(CONF, {})
+
+
 def outer_of(config: RunnableConfig) -> Outer | None:
     """What runs us as a part of itself; `None` at the root. To be asked once for a run: it counts."""
     conf = config.get(CONF, {})
-    if CONFIG_KEY_TASK_ID not in conf:
+    if not is_nested(config):
         return None
     namespace = str(conf.get(CONFIG_KEY_CHECKPOINT_NS, ""))
     scratchpad = conf.get(CONFIG_KEY_SCRATCHPAD)
@@ -194,8 +230,12 @@ def _id_bytes(checkpoint_id: str) -> bytes:
 def to_parent(command: "Command[Any]", outer: Outer | None) -> ParentCommand:
     """What to raise for a command that is not for the agent, but for the graph around it."""
     if outer is not None and command.graph == Command.PARENT:
-        command = replace(command, graph=outer.namespace)
+        command = replace(command, graph=outer.task_ns)
     return ParentCommand(command)
+
+
+def write_nothing(_: Any) -> None:
+    """The stream writer of a run inside of one whose readers want to hear of that one only."""
 
 
 def writer_of_run(put: Callable[[tuple[tuple[str, ...], str, Any]], None]) -> StreamWriter:

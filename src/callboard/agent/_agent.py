@@ -5,7 +5,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Sequence
 from contextlib import aclosing
 from dataclasses import replace
 from functools import partial
-from typing import Any, Literal, TypeVar, cast
+from typing import Any, Literal, Self, TypeVar, cast
 
 from langchain_core.runnables import RunnableConfig
 from langchain_core.runnables.config import merge_configs
@@ -16,8 +16,10 @@ from langgraph.types import GraphOutput, StateSnapshot, StateUpdate
 
 from callboard._bridge import run_from_sync
 from callboard._langgraph import run_config
-from callboard._langgraph._place import checkpointer_in, outer_of
+from callboard._langgraph._place import checkpointer_in, for_all_visits, is_nested
+from callboard._types import check_seconds
 from callboard.agent._channels import Schema
+from callboard.agent._database import close
 from callboard.agent._drawing import Drawn
 from callboard.agent._journal import Durability, SavedThread
 from callboard.agent._run import Run, Stops
@@ -57,6 +59,16 @@ class Agent(Drawn):
 
     def __repr__(self) -> str:
         return f"Agent(name={self.name!r}, tools={self.tools!r})"
+
+    async def aclose(self) -> None:
+        """Close the databases that were opened for the agent's URLs; used again, it opens them again."""
+        await close(self.checkpointer, self._runner.store)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        await self.aclose()
 
     @property
     def tools(self) -> ToolNode:
@@ -176,7 +188,7 @@ class Agent(Drawn):
         """
         stops = self._stops_for(interrupt_before, interrupt_after)
         request = self._request(input, config, context=context, stops=stops, durability=durability, budget=budget)
-        modes = stream_mode or ("updates" if outer_of(request.config) is None else "values")
+        modes = stream_mode or ("values" if is_nested(request.config) else "updates")
         wanted = _checked_modes(modes)
         request = self._printing(replace(request, modes=wanted, subgraphs=subgraphs), print_mode, output_keys)
         shape = self._runner.plan.schema.shaped
@@ -229,8 +241,9 @@ class Agent(Drawn):
         until = None if before is None else before["configurable"]["checkpoint_id"]
         thread = await self._saved(config)
         places = history_of(thread, filter=filter, before=until, limit=limit, by_call=self._by_call)
-        async for place in places:
-            yield place
+        async with aclosing(places):
+            async for place in places:
+                yield place
 
     async def aupdate_state(
         self, config: RunnableConfig, values: Any, as_node: str | None = None, task_id: str | None = None
@@ -295,6 +308,8 @@ class Agent(Drawn):
 
     async def _saved(self, config: RunnableConfig) -> SavedThread:
         config = run_config(merge_configs(self.config, config))
+        if self.checkpointer is True:
+            config = for_all_visits(config)
         if (saver := saver_for(checkpointer_in(config) or self.checkpointer, config, None)) is None:
             raise ValueError("No checkpointer set")
         return cast("SavedThread", await opened(self._runner.plan, saver, config, None, "async"))
@@ -309,12 +324,13 @@ class Agent(Drawn):
         durability: Durability | None,
         budget: float | None,
     ) -> Request:
+        check_seconds("budget", budget, zero=False)
         return Request(
             input=input,
             config=run_config(merge_configs(self.config, config)),
             context=context,
             stops=stops,
-            durability=durability or "async",
+            durability=durability,
             budget=self._budget if budget is None else budget,
         )
 

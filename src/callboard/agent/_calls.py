@@ -1,7 +1,7 @@
 """The tools node in one step of a run: a batch, whose calls are tasks of their own to whoever looks."""
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import Any, Protocol, cast
+from typing import Any, Protocol
 
 from langchain_core.messages import ToolCall, ToolMessage
 from langchain_core.runnables import RunnableConfig
@@ -10,9 +10,10 @@ from langgraph.types import Command, Interrupt
 
 from callboard._langgraph import question_id
 from callboard._langgraph._place import PULL, PUSH, Outer, Place, to_parent
+from callboard._time import cleanup
 from callboard.agent._flow import TOOLS
 from callboard.agent._telling import Teller
-from callboard.agent._thread import Record, Thread, as_update
+from callboard.agent._thread import Thread, accepted_in, as_update
 from callboard.exceptions import CallsInterrupted
 from callboard.tools._batch import CallBody, ToolBatch, keys_of
 from callboard.tools._errors import error_message, is_control_flow
@@ -122,14 +123,20 @@ class _Places(dict[str, Place]):
 
 
 async def answer_open_calls(run: CallsRun, reason: str) -> list[str]:
-    """Give every call that has no result a message that says why; returns the names of all."""
+    """Give every call that has no result a message that says why, unless it waits for a person.
+
+    Returns:
+        The names of all.
+    """
     calls = parse_input(run.given(TOOLS), run.tools._setup.messages_key).calls
     keys = keys_of(calls)
+    places = _Places(run, keys)
     for key, call in zip(keys, calls, strict=True):
-        if "output" not in run.thread.records.get(key, {}):
+        record = run.thread.records.get(key, {})
+        if "output" not in record and not record.get("pending"):
             message = error_message(f"Error: {reason}", call)
             message.additional_kwargs = {"callboard": {"ended": "deadline"}}
-            await run.thread.finished(key, message)
+            await _settled(run, key, message, places[key])
     return keys
 
 
@@ -162,6 +169,7 @@ class _CallStep:
             self._answers or None,
             on_finish=self._finished,
             on_claim=thread.claimed if thread.is_kept else None,
+            on_ask=self._asked,
             # For a thread that is kept, those that LangGraph would give: it may be the one that goes on.
             namespaces={key: self._places[key].namespace for key in self._keys}
             if thread.is_kept or run.is_watched
@@ -172,12 +180,12 @@ class _CallStep:
             self._tell_waiting(batch)
         try:
             combined = await batch.run()
-        except CallsInterrupted as waiting:
-            await self._asked(cast("Mapping[str, Record]", waiting.ledger["calls"]))
+        except CallsInterrupted:
             raise
         except BaseException:
-            for key, error in batch.failed.items():
-                await thread.failed(key, error)
+            with cleanup():
+                for key, error in batch.failed.items():
+                    await thread.failed(key, error)
             raise
         outputs = combined if isinstance(combined, list) else [combined]
         for output in outputs:
@@ -197,19 +205,19 @@ class _CallStep:
         place = self._places[key]
         try:
             output = await run.traced(body, _sent(call, self._requested.state), place)
-        except GraphInterrupt as interrupt:
-            batch.ledger.asked(key, interrupt)
+        except GraphInterrupt:
             run.tell.asked(place, batch.ledger.records[key]["pending"], run.thread.state)
             raise
         except Exception as error:
             if not is_control_flow(error):
                 run.tell.failed(place, error)
             raise
-        run.tell.ended(place, [_written_by(run, key)])
+        if not (isinstance(output, Command) and output.graph is not None):
+            run.tell.ended(place, [_written_by(run, key)])
         return output
 
-    async def _asked(self, calls: Mapping[str, Record]) -> None:
-        await self._run.thread.asked({key: record for key, record in calls.items() if "output" not in record})
+    async def _asked(self, key: str, record: Mapping[str, Any]) -> None:
+        await self._run.thread.asked({key: dict(record)})
 
     async def _finished(self, key: str, call: ToolCall, output: Any) -> None:
         await self._run.thread.finished(key, output)
@@ -228,13 +236,29 @@ async def _unknown_settled(
         policy = run.tools._setup.supervision.terms(call).policy
         pending: Sequence[Interrupt] = record.get("pending", ())
         if policy.on_unknown == "fail":
-            await thread.finished(key, error_message(UNKNOWN, call))
+            await _settled(run, key, error_message(UNKNOWN, call), places[key])
         elif pending and pending[0].id in answers:
-            await _take_answer(thread, key, call, answers.pop(pending[0].id))
+            message = _said(key, call, answers.pop(pending[0].id))
+            if message is None:
+                await thread.asked({key: accepted_in(record)})
+            else:
+                await _settled(run, key, message, places[key])
         elif not pending and policy.on_unknown == "ask":
-            question = Interrupt(_question(call), id=question_id(places[key].namespace, 0))
+            question = Interrupt(_question(call), id=_unknown_id(places[key]))
             await thread.asked({key: {**record, "pending": [question]}})
     return answers
+
+
+async def _settled(run: CallsRun, key: str, message: ToolMessage, place: Place) -> None:
+    """Let a call end with a message that it did not make itself."""
+    await run.thread.finished(key, message)
+    if run.by_call:
+        run.tell.ended(place, [_written_by(run, key)])
+
+
+def _unknown_id(place: Place) -> str:
+    """The id of our question; not that of the call's own first one, whose answer may come in once more."""
+    return question_id(f"{place.namespace}|unknown", 0)
 
 
 def _question(call: ToolCall) -> list[dict[str, Any]]:
@@ -249,20 +273,21 @@ def _question(call: ToolCall) -> list[dict[str, Any]]:
     ]
 
 
-async def _take_answer(thread: Thread, key: str, call: ToolCall, answer: Any) -> None:
-    """What a person says of a call whose outcome is unknown."""
+def _said(key: str, call: ToolCall, answer: Any) -> ToolMessage | None:
+    """What a person says of a call whose outcome is unknown; `None` to run it again.
+
+    Raises:
+        ValueError: if it is nothing that can be said.
+    """
     given: Any = answer[0] if isinstance(answer, list) and len(answer) == 1 else answer
     kind = given.get("type") if isinstance(given, dict) else None
     if kind == "accept":
-        record = thread.records[key]
-        await thread.asked({key: {name: record[name] for name in record if name not in ("claimed", "pending")}})
-    elif kind == "response":
-        message = ToolMessage(str(given.get("args")), name=call["name"], tool_call_id=call["id"])
-        await thread.finished(key, message)
-    elif kind == "ignore":
-        await thread.finished(key, error_message(UNKNOWN, call))
-    else:
-        raise ValueError(
-            f"The answer about call {key!r} is {{'type': 'accept'}}, {{'type': 'response', 'args': ...}} or "
-            f"{{'type': 'ignore'}}; got {answer!r}"
-        )
+        return None
+    if kind == "response":
+        return ToolMessage(str(given.get("args")), name=call["name"], tool_call_id=call["id"])
+    if kind == "ignore":
+        return error_message(UNKNOWN, call)
+    raise ValueError(
+        f"The answer about call {key!r} is {{'type': 'accept'}}, {{'type': 'response', 'args': ...}} or "
+        f"{{'type': 'ignore'}}; got {answer!r}"
+    )

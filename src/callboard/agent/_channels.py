@@ -1,7 +1,7 @@
 """The state of an agent: LangGraph's own channels, written and read without its engine."""
 
 import copy
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, is_dataclass
 from typing import Any, cast
 
@@ -42,6 +42,11 @@ class Schema:
         self._keys = {schema: tuple(parts) for schema, parts in builder.schemas.items()}
         self.specs = cast("Mapping[str, BaseChannel[Any, Any, Any]]", builder.channels)
         self.output: tuple[str, ...] = tuple(key for key in self._keys[builder.state_schema] if key in self.specs)
+
+    @property
+    def nodes(self) -> Collection[str]:
+        """The nodes of the agent."""
+        return self._builder.nodes.keys()
 
     def adds_messages(self, name: str) -> bool:
         """Whether a channel is a conversation whose messages have ids."""

@@ -4,7 +4,7 @@ The last checkpoint of a thread is plain: any agent of LangGraph's reads it. The
 as the next one is there, if its messages are the first ones of the next: then it says how many, and in which.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from operator import itemgetter
 from typing import Any, cast
@@ -12,7 +12,7 @@ from typing import Any, cast
 from langchain_core.messages import BaseMessage
 from langgraph.checkpoint.base import Checkpoint, CheckpointMetadata, CheckpointTuple
 
-from callboard.agent._thread import Entry
+from callboard.agent._thread import NEEDS, Entry
 
 FIRST_ID = "1ee00000-0000-6000-8000-000000000000"
 """Of the checkpoint before anything has happened: older than all others, and the same for all who begin at once."""
@@ -67,12 +67,30 @@ def base_of(found: CheckpointTuple) -> Base:
 
 
 def entries_of(found: CheckpointTuple) -> list[Entry]:
-    """What happened after a checkpoint, in order."""
+    """What happened after a checkpoint, in order.
+
+    Raises:
+        ValueError: if there is something that we do not understand; to pass over it would be to forget.
+    """
     commits = sorted(
         ((task_id, value) for task_id, channel, value in found.pending_writes or () if channel == CHANNEL),
         key=itemgetter(0),
     )
-    return [entry for _, entries in commits for entry in entries]
+    entries: list[Any] = [entry for _, together in commits for entry in together]
+    for entry in entries:
+        kind = entry.get("kind") if isinstance(entry, dict) else None
+        if not isinstance(kind, str) or kind not in NEEDS or not NEEDS[kind] <= entry.keys():
+            raise ValueError(
+                f"Checkpoint {found.checkpoint['id']!r} has an entry that a newer version of callboard wrote, or that "
+                f"is damaged: {entry!r}"
+            )
+    return entries
+
+
+def holder_in(entries: Sequence[Entry]) -> dict[str, Any] | None:
+    """The run that has the thread, as its entries tell."""
+    holders = [entry.get("holder") for entry in entries if entry["kind"] in ("hold", "leave")]
+    return holders[-1] if holders else None
 
 
 def commits_in(found: CheckpointTuple) -> int:
@@ -90,6 +108,12 @@ def changed_channels(before: Base | None, values: Mapping[str, Any]) -> set[str]
     """The channels that have to be written: those with a value, and those that have lost theirs."""
     old = {} if before is None else before.checkpoint["channel_values"]
     return {*values, *(old.keys() - values.keys())}
+
+
+def unknown_values(before: Base | None, known: Collection[str]) -> dict[str, Any]:
+    """What others keep in the state and we know nothing of; it is not ours to lose."""
+    old = {} if before is None else before.checkpoint["channel_values"]
+    return {name: value for name, value in old.items() if name not in known and not name.startswith(("__", BRANCH))}
 
 
 def may_be_thin(older: Base, newer: Base) -> bool:

@@ -19,22 +19,8 @@ from langgraph.checkpoint.base import (
 )
 from langgraph.store.base import BaseStore, Op, Result
 
-from callboard.exceptions import CallboardError
-
 T = TypeVar("T")
 R = TypeVar("R")
-
-
-class StorageError(CallboardError):
-    """A database cannot be used; says which, why, and what helps. The driver's error is its `__cause__`."""
-
-    def __init__(self, where: str, reason: str) -> None:
-        self.where = where
-        self.reason = reason
-        super().__init__(f"{where} {reason}")
-
-    def __reduce__(self) -> tuple[object, ...]:
-        return type(self), (self.where, self.reason)
 
 
 class Place(Protocol[T]):

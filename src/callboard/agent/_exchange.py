@@ -11,12 +11,15 @@ from langchain_core.messages import AIMessage, ToolCall, ToolMessage
 from langgraph.checkpoint.base import CheckpointTuple
 from langgraph.types import Interrupt, Send
 
-from callboard._langgraph._place import INTERRUPT, PUSH, RESUME, TASKS, task_id_of
+from callboard._langgraph._place import INTERRUPT, PULL, PUSH, RESUME, TASKS, task_id_of
 from callboard.agent._checkpoint import BRANCH, MESSAGES, Base
-from callboard.agent._flow import AGENT, START, TOOLS
+from callboard.agent._flow import AFTER, AGENT, BEFORE, START, TOOLS
 from callboard.agent._thread import Entry, Record, Thread
 from callboard.tools._batch import keys_of
 from callboard.tools._input import parse_input
+
+MODEL = "model"
+"""The node of the model in `langchain.agents`."""
 
 
 def open_calls(thread: Thread) -> list[tuple[str, ToolCall]]:
@@ -31,6 +34,8 @@ def open_calls(thread: Thread) -> list[tuple[str, ToolCall]]:
 def coming(thread: Thread) -> dict[str, Any]:
     """What comes next, as channels of LangGraph's."""
     channels: dict[str, Any] = {BRANCH + node: None for node in thread.next if node != TOOLS}
+    if thread.schema.entry in thread.next:
+        channels[BRANCH + MODEL] = None  # what it is called in `langchain.agents`; others pass it over
     if TOOLS in thread.next:
         channels[TASKS] = [Send(TOOLS, [call]) for _, call in open_calls(thread)]
     return channels
@@ -49,19 +54,26 @@ def kept_records(records: Mapping[str, Record]) -> list[Entry]:
 
 def writes_for_langgraph(thread: Thread, base: Base) -> Iterator[tuple[str, list[tuple[str, Any]]]]:
     """What calls have done, by the task that LangGraph would have run them in."""
-    for number, (key, _) in enumerate(open_calls(thread)):
+    calls = open_calls(thread)
+    # A call that LangGraph still has to run leads on by itself, and it knows where to.
+    nothing_left = all("output" in thread.records.get(key, {}) for key, _ in calls)
+    onward: list[tuple[str, Any]] = [(BRANCH + AGENT, None), (BRANCH + MODEL, None)] if nothing_left else []
+    for number, (key, _) in enumerate(calls):
         record = thread.records.get(key, {})
         task_id = task_id_of(base.id, thread.namespace, thread.step + 1, TOOLS, PUSH, str(number))
         if "output" in record:
-            yield task_id, [*thread.written([key]), (f"{BRANCH}{AGENT}", None)]
+            yield task_id, [*thread.written([key]), *onward]
         elif record.get("pending"):
-            yield task_id, [(INTERRUPT, list(record["pending"]))]
+            answers = record.get("answers")
+            accepted: list[tuple[str, Any]] = [(RESUME, list(answers))] if answers else []
+            yield task_id, [(INTERRUPT, list(record["pending"])), *accepted]
 
 
 def read_coming(thread: Thread, found: CheckpointTuple) -> None:
     """Take over what a checkpoint says of the steps that come next, whoever wrote it."""
     values = found.checkpoint["channel_values"]
-    branches = [name.removeprefix(BRANCH) for name in values if name.startswith(BRANCH) and _is_due(found, name)]
+    due = [name.removeprefix(BRANCH) for name in values if name.startswith(BRANCH) and _is_due(found, name)]
+    branches = [node for name in due if (node := _node_here(thread, name))]
     sends: Sequence[Any] = [send for send in values.get(TASKS) or () if isinstance(send, Send) and send.node == TOOLS]
     if START in values:
         # LangGraph had taken the input in, and nothing else.
@@ -71,15 +83,54 @@ def read_coming(thread: Thread, found: CheckpointTuple) -> None:
         thread.next = (TOOLS,)
         _read_calls(thread, found, sends)
     else:
-        thread.next = tuple(branches)
+        thread.next = tuple(dict.fromkeys(branches))
+        if TOOLS in thread.next:
+            _read_batch(thread, found)
+
+
+def _node_here(thread: Thread, name: str) -> str | None:
+    """Our node for what another agent would do next; `None` for what we have no need of."""
+    if name in thread.schema.nodes:
+        return name
+    if name in (MODEL, AGENT, BEFORE) or name.endswith((".before_agent", ".before_model")):
+        return thread.schema.entry
+    if (name == AFTER or name.endswith(".after_model")) and open_calls(thread):
+        return TOOLS
+    return None
 
 
 def _is_due(found: CheckpointTuple, channel: str) -> bool:
     """Whether a node has not yet run for what its channel says."""
     checkpoint = found.checkpoint
     seen = checkpoint["versions_seen"].get(channel.removeprefix(BRANCH), {}).get(channel)
-    version: Any = checkpoint["channel_versions"].get(channel)
-    return seen is None or version is None or version > seen
+    versions: Mapping[str, Any] = checkpoint["channel_versions"]
+    version: Any = versions.get(channel)
+    if version is None:
+        return True
+    # What an agent does not know it does not empty either: only what was written last is still to be done.
+    return (seen is None or bool(version > seen)) and bool(version == max(versions.values()))
+
+
+def _read_batch(thread: Thread, found: CheckpointTuple) -> None:
+    """What is known of a batch that was one task. It says of no call whose question it is, unless there is one call."""
+    calls = open_calls(thread)
+    if len(calls) != 1:
+        return
+    ((key, call),) = calls
+    task_id = task_id_of(found.checkpoint["id"], thread.namespace, thread.step + 1, TOOLS, PULL, f"{BRANCH}{TOOLS}")
+    writes = [(channel, value) for task, channel, value in found.pending_writes or () if task == task_id]
+    if record := _record_of(writes, call["id"]):
+        thread.records[key] = record
+
+
+def furthest(ours: Mapping[str, Record], theirs: Mapping[str, Record]) -> dict[str, Record]:
+    """What is known of calls, where LangGraph may have gone on from the checkpoint that we had stopped at."""
+    both = {key: max(ours.get(key, {}), record, key=_progress) for key, record in theirs.items()}
+    return {**ours, **both}
+
+
+def _progress(record: Record) -> tuple[bool, int]:
+    return "output" in record, len(record.get("answers", ()))
 
 
 def _read_calls(thread: Thread, found: CheckpointTuple, sends: Sequence[Send]) -> None:

@@ -6,6 +6,8 @@ asked, with a text that says what happened.
 
 from collections import Counter
 from collections.abc import Sequence
+from itertools import islice, takewhile
+from typing import cast
 
 from langchain_core.messages import AIMessage, BaseMessage, ToolCall, ToolMessage
 
@@ -23,16 +25,23 @@ def repaired(messages: Sequence[BaseMessage]) -> list[BaseMessage]:
     """
     answers = Counter(message.tool_call_id for message in messages if isinstance(message, ToolMessage))
     history: list[BaseMessage] = []
-    owed: list[ToolMessage] = []
-    for message in messages:
-        if owed and not isinstance(message, ToolMessage):
-            # After the answers that did arrive: providers want them all together.
-            history.extend(owed)
-            owed = []
+    place = 0
+    while place < len(messages):
+        message = messages[place]
+        arrived = cast("list[ToolMessage]", list(takewhile(_is_answer, islice(messages, place + 1, None))))
+        place += 1 + len(arrived)
         history.append(message)
         if isinstance(message, AIMessage):
             owed = [_unanswered(call) for call in message.tool_calls if not _take(answers, call["id"])]
-    return [*history, *owed]
+            order = {call["id"]: number for number, call in enumerate(message.tool_calls)}
+            if owed:
+                arrived = sorted([*arrived, *owed], key=lambda answer: order.get(answer.tool_call_id, len(order)))
+        history.extend(arrived)
+    return history
+
+
+def _is_answer(message: BaseMessage) -> bool:
+    return isinstance(message, ToolMessage)
 
 
 def _take(answers: "Counter[str]", call_id: str | None) -> bool:

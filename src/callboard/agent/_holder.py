@@ -24,7 +24,9 @@ def new_holder() -> dict[str, Any]:
     """A holder for a run of this process."""
     token = uuid4().hex
     _here.add(token)
-    return {"token": token, "host": socket.gethostname(), "boot": _boot(), "pid": os.getpid(), "until": _until()}
+    pid = os.getpid()
+    host = {"host": socket.gethostname(), "boot": _boot()}
+    return {"token": token, **host, "pid": pid, "born": _stat(pid)[1], "until": _until()}
 
 
 def prolonged(holder: Mapping[str, Any]) -> dict[str, Any]:
@@ -43,7 +45,7 @@ def is_alive(holder: Mapping[str, Any]) -> bool:
         return bool(holder["until"] > time.time())
     if holder["pid"] == os.getpid():
         return holder["token"] in _here
-    return _exists(holder["pid"])
+    return _exists(holder["pid"], holder.get("born", ""))
 
 
 def described(holder: Mapping[str, Any]) -> str:
@@ -55,22 +57,25 @@ def _until() -> float:
     return time.time() + LEASE
 
 
-def _exists(pid: int) -> bool:
+def _exists(pid: int, born: str) -> bool:
+    """Whether there is this very process; its number may have been given to another one since."""
     try:
         os.kill(pid, 0)
     except ProcessLookupError:
         return False
     except PermissionError:
-        return True
-    return not _is_zombie(pid)
+        pass
+    state, began = _stat(pid)
+    return state != "Z" and began in ("", born)  # a zombie has ended, and its parent has not looked yet
 
 
-def _is_zombie(pid: int) -> bool:
-    """Whether a process has ended, and its parent has not looked yet."""
+def _stat(pid: int) -> tuple[str, str]:
+    """The state of a process and when it began, in ticks; two empty strings where the system does not tell."""
     try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        return fields[0], fields[19]
     except (OSError, IndexError):
-        return False
+        return "", ""
 
 
 def _boot() -> str:

@@ -1,9 +1,10 @@
 """What an agent is given: new input, answers, a command, or nothing but the wish to go on."""
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
-from langgraph.errors import EmptyInputError, UnknownInterruptError
+from langgraph.errors import EmptyInputError, InvalidUpdateError, UnknownInterruptError
 from langgraph.types import Command, Interrupt, Send
 
 from callboard._langgraph import is_interrupt_id
@@ -34,7 +35,7 @@ async def take_in(given: Any, thread: Thread, flow: Flow) -> tuple[Answers, bool
     if isinstance(given, Command):
         return await _take_command(given, thread)
     if given is None:
-        if not thread.exists:
+        if not thread.has_begun:
             raise _nothing(given)
         return {}, True
     writes = thread.schema.writes_of(given)
@@ -55,7 +56,8 @@ async def _take_command(command: "Command[Any]", thread: Thread) -> tuple[Answer
     answers = answers_by_id(command.resume, thread.questions) if command.resume is not None else {}
     if writes or goto:
         following = [node for node in goto if node != END]
-        await thread.amend(writes, (lambda: following) if goto else None, "update")
+        finished = finished_writes(thread) if goto else []
+        await thread.amend([*finished, *writes], (lambda: following) if goto else None, "update")
     return answers, True
 
 
@@ -98,7 +100,13 @@ def finished_writes(thread: Thread) -> list[tuple[str, Any]]:
     if not thread.records:
         return []
     calls = [key for key, _ in open_calls(thread)]
-    return thread.written(sorted(thread.records, key=lambda task: calls.index(task) if task in calls else -1))
+    writes: list[tuple[str, Any]] = []
+    for task in sorted(thread.records, key=lambda task: calls.index(task) if task in calls else -1):
+        more = [*writes, *thread.written([task])]
+        with suppress(InvalidUpdateError):  # it contradicts what another one wrote, and has ended the step with that
+            thread.state.with_writes(more)
+            writes = more
+    return writes
 
 
 def _listed(goto: Any) -> list[Any]:

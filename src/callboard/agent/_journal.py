@@ -6,7 +6,10 @@ to know where a thread stands is to take the last checkpoint and play its entrie
 with what is new, and a killed process loses at most what it had not begun to write.
 """
 
+import logging
 from collections.abc import Mapping, Sequence
+from time import time
+from types import MappingProxyType
 from typing import Any, Literal, cast
 
 from anyio import Event, sleep
@@ -26,18 +29,22 @@ from callboard.agent._checkpoint import (
     changed_channels,
     commits_in,
     entries_of,
+    holder_in,
     is_incomplete,
     last_id,
     made_whole,
     may_be_thin,
     metadata_of,
     thinned,
+    unknown_values,
 )
-from callboard.agent._exchange import coming, kept_records, read_coming, writes_for_langgraph
+from callboard.agent._exchange import coming, furthest, kept_records, read_coming, writes_for_langgraph
 from callboard.agent._holder import LEASE, described, is_alive, new_holder, prolonged, release
 from callboard.agent._saver import Saver
 from callboard.agent._thread import Entry, Source, Thread, new_id, now
 from callboard.exceptions import ThreadBusyError
+
+_log = logging.getLogger("callboard")
 
 Durability = Literal["sync", "async", "exit"]
 
@@ -65,12 +72,18 @@ class SavedThread(Thread):
         self._flushing: Event | None = None
         self._mine: dict[str, Any] | None = None
         """Our own hold on the thread."""
+        self._is_lost = False
+        """Whether another run has taken it."""
         self._forks = False
 
     @property
     def exists(self) -> bool:
         """Whether anything was stored before."""
         return self._base is not None
+
+    @property
+    def has_begun(self) -> bool:
+        return self.checkpoint_id != FIRST_ID
 
     @property
     def is_kept(self) -> bool:
@@ -98,12 +111,16 @@ class SavedThread(Thread):
         """
         found = await self.saver.get()
         if found is None:
+            if checkpoint_id is not None:
+                raise _no_checkpoint(checkpoint_id)
             return
         entries = entries_of(found)
         self._forks = checkpoint_id is not None and checkpoint_id != last_id(found, entries)
+        holder = holder_in(entries)
         if checkpoint_id is not None and self._forks:
             found, entries = await self._earlier(checkpoint_id)
         self.play(await self.whole(found), entries)
+        self.holder = holder  # of now, and not of where the thread stood once
         if self._forks:
             self.records = {}  # what was done after it was done on another branch
 
@@ -117,10 +134,16 @@ class SavedThread(Thread):
             ids = [entry.get("id") for entry in entries]
             if checkpoint_id in ids:
                 return around, entries[: ids.index(checkpoint_id) + 1]
-        raise ValueError(f"The thread has no checkpoint {checkpoint_id!r}")
+        raise _no_checkpoint(checkpoint_id)
 
-    async def whole(self, found: CheckpointTuple) -> CheckpointTuple:
+    async def whole(
+        self, found: CheckpointTuple, known: Mapping[str, CheckpointTuple] = MappingProxyType({})
+    ) -> CheckpointTuple:
         """A checkpoint with its messages, which a later one may have.
+
+        Args:
+            found: the checkpoint.
+            known: later ones, by id; they need not be read again.
 
         Raises:
             ValueError: if the later one is gone.
@@ -128,7 +151,8 @@ class SavedThread(Thread):
         thin: list[CheckpointTuple] = []
         while is_incomplete(found):
             thin.append(found)
-            later = await self.saver.get(cast("Any", found.metadata)[NEXT])
+            name = cast("Any", found.metadata)[NEXT]
+            later = known.get(name) or await self.saver.get(name)
             if later is None:
                 raise ValueError(f"The messages of checkpoint {found.checkpoint['id']!r} are gone with a later one")
             found = later
@@ -140,8 +164,11 @@ class SavedThread(Thread):
         """Be at a checkpoint, and then where the entries lead."""
         self.load(found)
         self._base, self._commits = base_of(found), commits_in(found)
+        theirs = dict(self.records)
         for entry in entries:
             self.take(entry)
+        if self.checkpoint_id == self._base.id:
+            self.records = furthest(self.records, theirs)
 
     def load(self, found: CheckpointTuple) -> None:
         """Be where a checkpoint is, whoever wrote it."""
@@ -190,24 +217,52 @@ class SavedThread(Thread):
         if self._base is None:
             await self._begin()
         assert self._base is not None
+        await self._see_to_lease()
         # What failed may have been stored all the same, and of two writes with one id savers keep the first: so it
         # is sent again as it was, and what has happened since is sent after it.
         if not self._sending:
             self._sending, self._entries = self._entries, []
         task_id = f"callboard-{self._commits + 1:08}"
-        await self.saver.write(self._base.id, [(CHANNEL, self._sending)], task_id, "~callboard")
+        try:
+            await self.saver.write(self._base.id, [(CHANNEL, self._sending)], task_id, "~callboard")
+        except Exception:
+            self._leave_out_what_cannot_be_stored()
+            raise
         self._commits += 1
         self._sending = []
+
+    def _leave_out_what_cannot_be_stored(self) -> None:
+        """What was sent along with it can be, and has not been."""
+        kept = [entry for entry in self._sending if self.saver.can_store(entry)]
+        for entry in self._sending:
+            if entry["kind"] == "task" and entry not in kept:
+                self.records.pop(entry["task"], None)
+        self._sending = kept
+
+    async def _see_to_lease(self) -> None:
+        """If our lease was over for a while, look whether another run has taken the thread.
+
+        Raises:
+            ThreadBusyError: if so; nothing that we know of it is true any more.
+        """
+        if self._mine is None or time() < self._mine["until"]:
+            return
+        assert self._base is not None
+        found = await self.saver.get()
+        now = None if found is None or found.checkpoint["id"] != self._base.id else holder_in(entries_of(found))
+        if now is None or now["token"] != self._mine["token"]:
+            self._is_lost = True
+            raise ThreadBusyError(self.saver.thread_id, "another run" if now is None else described(now))
 
     @property
     def is_held(self) -> bool:
         return self._mine is not None
 
     async def hold(self) -> None:
-        if self._durability == "exit":
-            return  # nothing is written before the end, so nobody can be told
         if self.holder is not None and is_alive(self.holder):
             raise ThreadBusyError(self.saver.thread_id, described(self.holder))
+        if self._durability == "exit":
+            return  # nothing is written before the end, so nobody can be told
         await self.prepare()
         mine = self._mine = new_holder()
         try:
@@ -224,7 +279,13 @@ class SavedThread(Thread):
     async def keep_holding(self) -> None:
         while self._mine is not None:
             await sleep(LEASE / 3)
-            await self.record({"kind": "hold", "holder": prolonged(self._mine)})
+            self._mine = prolonged(self._mine)
+            try:
+                await self.record({"kind": "hold", "holder": self._mine})
+            except ThreadBusyError:
+                return  # the run notices when it writes
+            except Exception:
+                _log.exception("The hold on thread %r could not be prolonged; trying again", self.saver.thread_id)
 
     def _lose(self) -> None:
         if self._mine is not None:
@@ -239,14 +300,13 @@ class SavedThread(Thread):
             self._lose()
 
     async def _leave(self) -> None:
-        if self._forks:
-            return  # nothing has happened
+        if self._forks or self._is_lost:
+            return  # nothing has happened, or nothing that counts
         if self._mine is not None and self._base is not None and self._base.id == self.checkpoint_id:
             await self.record({"kind": "leave"})
         if self._base is None or self._base.id != self.checkpoint_id:
             await self._flush(wait=True)
             await self._rebase(self.source)
-            self._entries = kept_records(self.records)
         await self._flush(wait=True)
         if self.records and self._base is not None:
             for index, (task_id, writes) in enumerate(writes_for_langgraph(self, self._base)):
@@ -261,14 +321,19 @@ class SavedThread(Thread):
     async def _rebase(self, source: Source) -> None:
         """Write a checkpoint, and what follows on it; the one before becomes thin."""
         before = self._base
-        values = {**self.state.snapshot(), **coming(self)}
+        values = {**unknown_values(before, self.schema.specs), **self.state.snapshot(), **coming(self)}
         if source == "fork":
             self.parent_id, self.checkpoint_id = self.checkpoint_id, new_id(self.step)
         base = self._made(before, values, self.checkpoint_id, metadata_of(source, self.step, self.parent_id))
         versions = base.checkpoint["channel_versions"]
         changed = {name: versions[name] for name in changed_channels(before, values)}
+        if kept := kept_records(self.records):
+            # Before the checkpoint: once that is there, what is written on the one before does not count any more.
+            # A killed process may have left a write without its checkpoint, so each has a name of its own.
+            task_id = f"callboard-{1:08}-{new_id(self.step)}"
+            await self.saver.write(base.id, [(CHANNEL, kept)], task_id, "~callboard")
         await self.saver.put(base.checkpoint, cast("Any", base.metadata), base.parent_id, changed)
-        self._base, self._commits, self._entries, self._sending, self.holder = base, 0, [], [], None
+        self._base, self._commits, self._entries, self._sending, self.holder = base, int(bool(kept)), [], [], None
         if before is not None and may_be_thin(before, base):
             thin = thinned(before, base)
             version = {MESSAGES: thin.checkpoint["channel_versions"][MESSAGES]}
@@ -289,3 +354,7 @@ class SavedThread(Thread):
             updated_channels=None,
         )
         return Base(checkpoint, cast("Any", metadata), None if before is None else before.id)
+
+
+def _no_checkpoint(checkpoint_id: str) -> ValueError:
+    return ValueError(f"The thread has no checkpoint {checkpoint_id!r}")

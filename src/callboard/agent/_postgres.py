@@ -17,7 +17,8 @@ from psycopg.rows import DictRow, dict_row
 from psycopg.sql import SQL, Identifier
 from psycopg_pool import ConnectionPool, PoolTimeout
 
-from callboard.agent._database import LazySaver, LazyStore, StorageError
+from callboard.agent._database import LazySaver, LazyStore
+from callboard.exceptions import StorageError
 
 T = TypeVar("T", bound=PostgresSaver | PostgresStore)
 

@@ -1,7 +1,7 @@
 """`create_react_agent`: a model that calls tools until it has an answer."""
 
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Literal, cast, get_type_hints
 
 from langchain_core.runnables import Runnable
@@ -101,6 +101,8 @@ def create_react_agent(
         direct=frozenset(tool.name for tool in node.tools_by_name.values() if tool.return_direct),
     )
     hooks = {BEFORE: pre_model_hook, AFTER: post_model_hook}
+    _check_hook("pre_model_hook", pre_model_hook)
+    _check_hook("post_model_hook", post_model_hook)
     _check_nodes("interrupt_before", interrupt_before)
     _check_nodes("interrupt_after", interrupt_after)
     builder = drawing(flow, schema, context_schema, hooks)
@@ -122,6 +124,11 @@ def create_react_agent(
     return Agent(runner, builder, checkpointer=saver_of(checkpointer), stops=stops, budget=budget)
 
 
+def _check_hook(option: str, hook: object) -> None:
+    if hook is not None and not isinstance(hook, (Runnable, dict)) and not callable(hook):
+        raise TypeError(f"{option} is a function or a Runnable, got {hook!r}")
+
+
 def _check_nodes(option: str, nodes: object) -> None:
     if isinstance(nodes, str) and nodes != "*":
         raise TypeError(f"{option} is a list of nodes, such as [{nodes!r}], or '*'; got {nodes!r}")
@@ -130,6 +137,8 @@ def _check_nodes(option: str, nodes: object) -> None:
 def _checked_schema(schema: type[Any] | None, *, with_response: bool) -> type[Any]:
     if schema is None:
         return AgentStateWithStructuredResponse if with_response else AgentState
+    if not isinstance(schema, type):
+        raise TypeError(f"state_schema is a TypedDict, a dataclass or a pydantic model, got {schema!r}")
     required = {"messages", "remaining_steps"} | ({"structured_response"} if with_response else set())
     if missing := required - set(get_type_hints(schema)):
         raise ValueError(f"Missing required key(s) {missing} in state_schema")
@@ -140,6 +149,8 @@ def _tool_node(
     tools: Sequence[BaseTool | Callable[..., Any] | dict[str, Any]] | ToolNode, middleware: Sequence[object]
 ) -> tuple[ToolNode, list[dict[str, Any]]]:
     if not isinstance(tools, ToolNode):
+        if not isinstance(tools, Iterable):
+            raise TypeError(f"tools is a sequence of tools, or a ToolNode, got {tools!r}")
         here = [tool for tool in tools if not isinstance(tool, dict)]
         return ToolNode(here, middleware=middleware), [tool for tool in tools if isinstance(tool, dict)]
     if middleware:

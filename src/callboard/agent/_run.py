@@ -118,6 +118,8 @@ class Run:
         """Whether callback handlers listen; looking for them costs as much as a call."""
         self.interrupts: list[Interrupt] = []
         """What the run stopped for."""
+        self.has_stopped = False
+        """Whether it waits for somebody, with a question or without one."""
 
     async def go(self) -> None:
         """Take steps until there is none left, or one has to wait.
@@ -132,8 +134,9 @@ class Run:
         while thread.next:
             self._check_steps()
             if not self._resumed and self._stops.stop_before(thread.next):
-                return self.tell.stopped()
-            self._resumed = False
+                return self._stopped()
+            # Graphs inside go on in the first step; what later steps run is new.
+            self._resumed, self._goes_on = False, self._goes_on and self._resumed
             nodes = thread.next
             try:
                 await self._step(nodes)
@@ -141,7 +144,7 @@ class Run:
                 return self._waits(waiting.interrupts)
             self._tell_place()
             if self._stops.stop_after(nodes):
-                return self.tell.stopped()
+                return self._stopped()
         self._check_steps()
         return None
 
@@ -154,7 +157,12 @@ class Run:
         """Whether anybody wants to know of each task."""
         return self.is_traced or self.tell.is_heard
 
+    def _stopped(self) -> None:
+        self.has_stopped = bool(self.thread.next)
+        self.tell.stopped()
+
     def _waits(self, interrupts: Sequence[Interrupt]) -> None:
+        self.has_stopped = True
         self.interrupts.extend(interrupts)
         if self.by_call and self.tell.is_heard and (written := finished_writes(self.thread)):
             self.tell.values(self.thread.state.with_writes(written), written)
@@ -312,11 +320,16 @@ class Run:
         )
 
     async def give_up(self, reason: str) -> None:
-        """End the step that was cancelled: each call that has no result gets a message that says why."""
+        """End the step that was cancelled: each call that has no result gets a message that says why.
+
+        What a person was asked stays open, and the step with it.
+        """
         thread = self.thread
         if TOOLS not in thread.next:
             return
-        await self._end_step([TOOLS], await answer_open_calls(self, reason))
+        order = await answer_open_calls(self, reason)
+        if not thread.questions:
+            await self._end_step([TOOLS], order)
 
     async def traced(self, body: Body, given: Any, place: Place) -> Any:
         """Run a node as a chain run of its own, if anybody listens."""

@@ -1,6 +1,6 @@
 """From what a user asks of an agent to a run: which thread, which answers, who listens, within which time."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -10,20 +10,21 @@ from langgraph.errors import GraphInterrupt
 from langgraph.runtime import Runtime
 from langgraph.store.base import BaseStore
 
-from callboard._current_loop import current_loop
+from callboard._call import surroundings
 from callboard._langgraph import runtime_of
-from callboard._langgraph._place import Outer, outer_of, with_stream, writer_of_run
+from callboard._langgraph._place import Outer, outer_of, with_stream, write_nothing, writer_of_run
 from callboard._time import DEFAULT_GRACE, Timed, current_timed
 from callboard.agent._beside import beside
 from callboard.agent._input import take_in
 from callboard.agent._journal import Durability, SavedThread
 from callboard.agent._run import Plan, Run, Stops
 from callboard.agent._saver import Saver
-from callboard.agent._stream import Chunk, Emit, Emitter, emit_nothing, handlers_for, printing
+from callboard.agent._stream import Chunk, Emit, Emitter, handlers_for, printing, together
 from callboard.agent._telling import Keys, Teller
 from callboard.agent._thread import Thread
 from callboard.agent._trace import traced
 from callboard.exceptions import RunDeadlineExceededError
+from callboard.tools._errors import is_control_flow
 
 Put = Callable[[Chunk], None]
 
@@ -37,7 +38,8 @@ class Request:
     """Complete."""
     context: Any
     stops: Stops
-    durability: Durability
+    durability: Durability | None
+    """That of the graph around us by default, or "async"."""
     budget: float | None
     """Seconds for the whole run."""
     modes: frozenset[str] = frozenset()
@@ -70,6 +72,7 @@ class Runner:
         Raises:
             GraphInterrupt: within another graph, for what the agent stopped for.
             RunDeadlineExceededError: if the budget was spent; the state is kept.
+            RuntimeError: if the checkpointer is that of the graph around us, and there is none.
             BaseException: see `Run.go`.
         """
         put = printing(put, request.prints) if request.prints else put
@@ -77,23 +80,28 @@ class Runner:
         if config["recursion_limit"] < 1:
             raise ValueError("recursion_limit must be at least 1")
         outer = outer_of(config)
+        if checkpointer is True:
+            if outer is None:
+                raise RuntimeError("checkpointer=True cannot be used for root graphs.")
+            outer = outer.for_all_visits
         if put is not None and request.subgraphs:
             config = with_stream(config, put, request.modes)
             request = replace(request, config=config)
         saver = saver_for(checkpointer, config, outer)
-        thread = await opened(self.plan, saver, config, outer, request.durability)
+        durability = request.durability or (outer and outer.durability) or "async"
+        thread = await opened(self.plan, saver, config, outer, durability)
         if outer is None:
             await thread.hold()
         try:
             run = await self._begun(thread, saver, request, put, outer)
-            handlers = [] if put is None else handlers_for(request.modes, put, subgraphs=request.subgraphs)
+            handlers = (
+                [] if put is None else handlers_for(request.modes, put, _path(outer), subgraphs=request.subgraphs)
+            )
             async with beside(thread.keep_holding if thread.is_held else None):
                 go, about = partial(_go, run, request.budget), {"ls_integration": "langgraph"}
                 await traced(go, request.input, config, self.name, handlers=handlers, metadata=about)
         finally:
             await thread.stop()
-        if outer is not None and run.interrupts:
-            raise GraphInterrupt(tuple(run.interrupts))
         return run
 
     async def _begun(self, thread: Thread, saver: Any, request: Request, put: Put | None, outer: Outer | None) -> Run:
@@ -102,7 +110,7 @@ class Runner:
             self.plan,
             thread,
             request.config,
-            self._runtime(request, put),
+            self._runtime(request, put, outer),
             Teller(_emit(request, put, outer, thread), self.plan.schema, request.output_keys, request.config),
             answers=answers,
             stops=request.stops,
@@ -112,33 +120,39 @@ class Runner:
         )
 
     async def _taken_in(self, given: Any, thread: Thread, outer: Outer | None) -> tuple[Any, bool]:
-        if outer is not None and outer.is_resuming and thread.exists and thread.next:
-            # The graph around us hands its input in again; we are past that.
+        if outer is not None and outer.is_resuming and thread.exists:
+            # The graph around us hands its input in again; we are past that, and perhaps at the end.
             return outer.answers([question.id for question in thread.questions]), True
         return await take_in(given, thread, self.plan.flow)
 
-    def _runtime(self, request: Request, put: Put | None) -> Runtime[Any]:
+    def _runtime(self, request: Request, put: Put | None, outer: Outer | None) -> Runtime[Any]:
         """The run's runtime; what the graph around us has and we do not, it keeps."""
         given: dict[str, Any] = {"context": _as_context(self.context_schema, request.context), "store": self.store}
         if put is not None and "custom" in request.modes:
             given["stream_writer"] = writer_of_run(put)
+        elif outer is not None and outer.stream is None:
+            given["stream_writer"] = write_nothing  # those who read the stream around us asked for that graph only
         return runtime_of(request.config).merge(Runtime(**given))
 
 
 def _emit(request: Request, put: Put | None, outer: Outer | None, thread: Thread) -> Emit:
-    """Where the run tells what happens: to its reader, or to the one of the graph around it."""
-    if put is not None:
-        return Emitter(request.modes, (), put, lambda: thread.step + 1)
+    """Where the run tells what happens: to its reader, and to the one of the graph around it."""
+    readers: list[tuple[Collection[str], Put]] = [] if put is None else [(request.modes, put)]
     if outer is not None and outer.stream is not None:
-        namespace = tuple(outer.namespace.split("|"))
-        return Emitter(outer.stream.modes, namespace, outer.stream, lambda: thread.step + 1)
-    return emit_nothing
+        readers.append((outer.stream.modes, outer.stream))
+    return together([Emitter(modes, _path(outer), tell, lambda: thread.step + 1) for modes, tell in readers])
+
+
+def _path(outer: Outer | None) -> tuple[str, ...]:
+    return () if outer is None else outer.path
 
 
 async def _go(run: Run, budget: float | None, config: RunnableConfig) -> dict[str, Any]:
     run.is_traced = config is not run.config
     run.config = config
     await (run.go() if budget is None else _within(budget, run))
+    if run.outer is not None and run.has_stopped:
+        raise GraphInterrupt(tuple(run.interrupts))
     return run.values()
 
 
@@ -148,21 +162,24 @@ async def _within(budget: float, run: Run) -> None:
     Raises:
         RunDeadlineExceededError: if it was.
     """
-    loop = current_loop()
-    deadline = loop.now() + budget
-    around = current_timed.get()
-    until = deadline if around is None else min(deadline, around.until)
-    token = current_timed.set(Timed(loop, until, DEFAULT_GRACE))
-    scope = loop.scope(deadline, DEFAULT_GRACE)
+    around = surroundings()
+    deadline = around.now + budget
+    token = current_timed.set(Timed(around.loop, min(deadline, around.until), DEFAULT_GRACE))
+    scope = around.loop.scope(deadline, DEFAULT_GRACE)
+    cause: Exception | None = None
     try:
         with scope:
             await run.go()
             return
+    except Exception as exc:
+        if not scope.cancel_called or is_control_flow(exc):
+            raise
+        cause = exc  # what a clean-up raised; the budget is why it ran
     finally:
         current_timed.reset(token)
     error = RunDeadlineExceededError(budget)
     await run.give_up(str(error))
-    raise error
+    raise error from cause
 
 
 def saver_for(checkpointer: Any, config: RunnableConfig, outer: Outer | None) -> Any:

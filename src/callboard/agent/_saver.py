@@ -70,6 +70,14 @@ class Saver:
         """Store what belongs to a checkpoint; what was stored under the same task stays."""
         await self._write("put_writes", (self.config(checkpoint_id), list(writes), task_id, path))
 
+    def can_store(self, value: object) -> bool:
+        """Whether the checkpointer's serializer takes a value."""
+        try:
+            self._saver.serde.dumps_typed(value)
+        except Exception:
+            return False
+        return True
+
     async def _write(self, name: str, args: tuple[Any, ...]) -> None:
         async def acall(saver: Any) -> None:
             await getattr(saver, f"a{name}")(*args)

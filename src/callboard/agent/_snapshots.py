@@ -1,6 +1,6 @@
 """A thread as others look at it: `get_state`, its history, and changes from outside."""
 
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from typing import Any, cast
 
 from langchain_core.messages import HumanMessage, ToolMessage
@@ -26,15 +26,18 @@ def snapshot_of(thread: SavedThread, *, by_call: bool, past: bool = False) -> St
         by_call: whether each call is a task of its own.
         past: whether it stood there once, so that what finished afterwards was still to come.
     """
+    if not thread.exists:
+        return StateSnapshot({}, (), thread.config, None, None, None, (), ())
     tasks = tuple(task for node in thread.next for task in _tasks(thread, node, by_call=by_call))
     shows_finished = by_call and not past and bool(thread.records)
     state = thread.state.with_writes(finished_writes(thread)) if shows_finished else thread.state
     return StateSnapshot(
         values=state.read(thread.schema.output),
-        next=tuple(task.name for task in tasks if past or not task.result),
+        # All may have finished without the step having ended: it does, when the thread goes on.
+        next=tuple(task.name for task in tasks if past or not task.result) or thread.next,
         config=thread.config,
         metadata=cast("CheckpointMetadata", {"source": thread.source, "step": thread.step, "parents": {}}),
-        created_at=thread.ts if thread.exists else None,
+        created_at=thread.ts,
         parent_config=thread.parent_config,
         tasks=tasks,
         interrupts=tuple(question for task in tasks for question in task.interrupts),
@@ -67,7 +70,7 @@ def _task(thread: Thread, node: str, keys: Sequence[str], path: tuple[Any, ...],
 
 async def history_of(
     thread: SavedThread, *, filter: Mapping[str, Any] | None, before: str | None, limit: int | None, by_call: bool
-) -> AsyncIterator[StateSnapshot]:
+) -> AsyncGenerator[StateSnapshot]:
     """Every place where the thread has been, the latest first.
 
     Args:
@@ -79,8 +82,11 @@ async def history_of(
     """
     left = limit
     seen: str | None = None
+    later: dict[str, CheckpointTuple] = {}
     for found in await thread.saver.before(None, None):
-        for snapshot in reversed(_places(thread, await thread.whole(found), by_call=by_call)):
+        whole = await thread.whole(found, later)
+        later = {found.checkpoint["id"]: whole}
+        for snapshot in reversed(_places(thread, whole, by_call=by_call)):
             where = snapshot.config["configurable"]["checkpoint_id"]
             # A checkpoint at the end of a turn says the same as the last entry before it.
             if where == seen or (before is not None and where >= before) or not _fits(snapshot, filter):
@@ -126,19 +132,22 @@ async def update(thread: SavedThread, flow: Flow, values: Any, as_node: str | No
 
     Raises:
         InvalidUpdateError: if there is no such node.
+        ThreadBusyError: if a run has the thread; it would not know of the change, and write over it.
     """
     node = as_node or _last_node(thread, flow)
     if node not in (*flow.nodes, START, END):
         raise InvalidUpdateError(f"Node {node} does not exist; there are {', '.join(flow.nodes)}")
-    writes = thread.schema.writes_of(values)
-    if node in (START, END):
-        following = [flow.entry] if node == START else []
-        await thread.amend(
-            [*finished_writes(thread), *writes], lambda: following, "input" if node == START else "update"
-        )
-    else:
-        await thread.amend(writes, lambda: _after(thread, flow, node), "update")
-    await thread.stop()
+    # What has finished counts, whatever comes next.
+    writes = [*finished_writes(thread), *thread.schema.writes_of(values)]
+    await thread.hold()
+    try:
+        if node in (START, END):
+            following = [flow.entry] if node == START else []
+            await thread.amend(writes, lambda: following, "input" if node == START else "update")
+        else:
+            await thread.amend(writes, lambda: _after(thread, flow, node), "update")
+    finally:
+        await thread.stop()
     return thread.config
 
 

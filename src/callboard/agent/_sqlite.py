@@ -11,7 +11,8 @@ from typing import Any, Generic, TypeVar, cast
 from langgraph.checkpoint.sqlite import SqliteSaver
 from langgraph.store.sqlite import SqliteStore
 
-from callboard.agent._database import LazySaver, LazyStore, StorageError
+from callboard.agent._database import LazySaver, LazyStore
+from callboard.exceptions import StorageError
 
 T = TypeVar("T", bound=SqliteSaver | SqliteStore)
 

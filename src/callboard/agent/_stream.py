@@ -85,6 +85,18 @@ def printing(put: Callable[[Chunk], None] | None, modes: Collection[str]) -> Cal
     return tell
 
 
+def together(emits: Sequence[Emit]) -> Emit:
+    """All of them."""
+    if len(emits) < 2:
+        return emits[0] if emits else emit_nothing
+
+    def tell(mode: str, payload: Callable[[], object]) -> None:
+        for emit in emits:
+            emit(mode, payload)
+
+    return tell
+
+
 class Outbox:
     """Chunks on their way from a run to its reader; filled from any thread, read in one task."""
 
@@ -160,13 +172,15 @@ async def chunks_of(run: Callable[[Callable[[Chunk], None]], Awaitable[object]])
         errors.clear()
 
 
-def handlers_for(modes: Collection[str], put: Callable[[Chunk], None], *, subgraphs: bool) -> list[Any]:
+def handlers_for(
+    modes: Collection[str], put: Callable[[Chunk], None], namespace: tuple[str, ...], *, subgraphs: bool
+) -> list[Any]:
     """LangGraph's own callback handlers for the modes that are made of callbacks."""
     handlers: list[Any] = []
     if "messages" in modes:
-        handlers.append(StreamMessagesHandler(put, subgraphs, parent_ns=()))
+        handlers.append(StreamMessagesHandler(put, subgraphs, parent_ns=namespace))
     if "tools" in modes:
-        handlers.append(StreamToolCallHandler(put, subgraphs, parent_ns=()))
+        handlers.append(StreamToolCallHandler(put, subgraphs, parent_ns=namespace))
     return handlers
 
 

@@ -39,9 +39,12 @@ class Teller:
         return self._emit is not emit_nothing
 
     def values(self, state: State, written: Sequence[Write] | None = None) -> None:
-        """The state; nothing if what was written to it is of no interest."""
+        """The state; nothing if nothing of what is wanted was written to it, or is there."""
+        if not self.is_heard:
+            return
         wanted = [self._keys] if isinstance(self._keys, str) else self._keys
-        if written is None or any(name in wanted for name, _ in written):
+        names = state.read(wanted) if written is None else {name for name, _ in written}
+        if any(name in wanted for name in names):
             self._emit("values", lambda: self._read(state))
 
     def started(self, place: Place, given: object) -> None:

@@ -30,6 +30,18 @@ Entry = dict[str, Any]
 `step`   the step ended: `order` (its tasks), `next`, `id`, `ts`
 """
 
+NEEDS: Mapping[str, frozenset[str]] = {
+    "amend": frozenset(("writes", "next", "source", "id", "ts")),
+    "task": frozenset(("task", "output")),
+    "asked": frozenset(("records",)),
+    "claim": frozenset(("task",)),
+    "failed": frozenset(("task", "error")),
+    "step": frozenset(("order", "next", "id", "ts")),
+    "hold": frozenset(("holder",)),
+    "leave": frozenset(),
+}
+"""By kind of entry: what belongs to it."""
+
 Source = Literal["input", "loop", "update", "fork", "repair"]
 
 _STEPS: Mapping[Source, int] = {"input": 1, "loop": 1, "update": 1, "fork": 0, "repair": 0}
@@ -76,6 +88,11 @@ class Thread:
         return False
 
     @property
+    def has_begun(self) -> bool:
+        """Whether there is anything to go on with; that a run holds it is nothing."""
+        return self.exists
+
+    @property
     def questions(self) -> list[Interrupt]:
         """Every open question."""
         return [question for record in self.records.values() for question in record.get("pending", ())]
@@ -108,8 +125,7 @@ class Thread:
 
     async def claimed(self, task: str, known: Mapping[str, Any]) -> None:
         """Note that the body of a call is about to start; stored before it does, and with the answers it has."""
-        kept = {name: value for name, value in known.items() if name != "pending"}
-        await self.record({"kind": "claim", "task": task, "known": kept})
+        await self.record({"kind": "claim", "task": task, "known": accepted_in(known)})
 
     async def failed(self, task: str, error: str) -> None:
         """Note that a task of this step raised; it is run again when the thread goes on."""
@@ -217,6 +233,11 @@ class Thread:
         return output
 
 
+def accepted_in(record: Mapping[str, Any]) -> Record:
+    """The answers that a call has accepted; it gets them again when it starts anew."""
+    return {name: record[name] for name in ("answers", "digests") if name in record}
+
+
 def as_update(output: Any, messages_key: str) -> Any:
     """The output of a call as an update of the state."""
     if isinstance(output, list):
@@ -227,7 +248,7 @@ def as_update(output: Any, messages_key: str) -> Any:
 def _with_ids(messages: Any) -> Any:
     """Messages with ids, as `add_messages` would read what was written."""
     if isinstance(messages, Overwrite):
-        return messages
+        return Overwrite(_with_ids(messages.value))
     found = messages if isinstance(messages, list) else [messages]
     if not all(isinstance(message, BaseMessage) for message in found):
         found = convert_to_messages(found)

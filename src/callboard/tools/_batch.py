@@ -2,7 +2,6 @@
 
 import warnings
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, NoReturn, cast
 
 from langchain_core.callbacks import AsyncCallbackManager
@@ -17,12 +16,10 @@ from callboard._attempt import Attempt
 from callboard._call import Batch, SupervisedCall, Surroundings, Terms, surroundings
 from callboard._langgraph import config_for_calls, read_state, runtime_of
 from callboard._limits import Limiter, NoKeyError
-from callboard._types import Limit, OnError
+from callboard._types import Limit
 from callboard.exceptions import CallsInterrupted, DuplicateCallIdWarning
-from callboard.middleware._chain import Chain
 from callboard.tools._callbacks import manager_for
 from callboard.tools._errors import (
-    Judge,
     error_message,
     is_control_flow,
     raise_invalid_arguments,
@@ -32,13 +29,15 @@ from callboard.tools._inject import inject
 from callboard.tools._input import Requested, unanswered_in
 from callboard.tools._invoke import check_arguments, invoke, own_copy
 from callboard.tools._ledger import Ledger, call_key
-from callboard.tools._plan import Plan, plan_for
+from callboard.tools._plan import Plan
 from callboard.tools._results import Output, ResultRules
-from callboard.tools._supervision import Supervision
+from callboard.tools._setup import Setup
 from callboard.tools._vocabulary import ToolCallRequest, ToolRuntime
 
 OnClaim = Callable[[str, Mapping[str, Any]], Awaitable[None]]
 """Takes the key of a call."""
+OnAsk = Callable[[str, Mapping[str, Any]], Awaitable[None]]
+"""Takes a call's key and its record, with what it asks."""
 OnFinish = Callable[[str, ToolCall, Output], Awaitable[None]]
 """Takes a call's key, the call and its output."""
 
@@ -47,34 +46,6 @@ CallBody = Callable[[RunnableConfig | None], Awaitable[Output]]
 
 Around = Callable[["ToolBatch", int, CallBody], Awaitable[Output]]
 """Takes a batch, the place of a call in it, and what runs the call."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Setup:
-    """What a node was built with, ready to use."""
-
-    name: str
-    tools: Mapping[str, BaseTool]
-    plans: dict[str, Plan]
-    supervision: Supervision
-    messages_key: str
-    link: Chain | None
-    offers: Callable[[BaseTool], bool]
-    """Which tools the links let a model know of now."""
-    at_tool: Judge
-    """What becomes of an error where the tool raised it: a text for the model, or `None` to raise it."""
-    at_end: Judge
-    """The same, where it is about to leave the call."""
-    on_error: OnError
-
-    def plan(self, name: str, tool: BaseTool) -> Plan:
-        """How to run a tool; middleware may bring one that the node does not know."""
-        plan = self.plans.get(name)
-        if plan is None or plan.tool is not tool or not plan.holds():
-            plan = plan_for(tool)
-            if self.tools.get(name) is tool:
-                self.plans[name] = plan
-        return plan
 
 
 class ToolBatch:
@@ -88,6 +59,7 @@ class ToolBatch:
         answers: to the questions in it.
         on_finish: told each result as it is there, before the next step may know of it.
         on_claim: told each call whose policy asks for it, before its body starts.
+        on_ask: told what each call asks, as it does.
         namespaces: of the calls, by key.
         around: runs each call, for whoever wants to know of it from its beginning to its end.
     """
@@ -102,10 +74,12 @@ class ToolBatch:
         *,
         on_finish: OnFinish | None = None,
         on_claim: OnClaim | None = None,
+        on_ask: OnAsk | None = None,
         namespaces: Mapping[str, str] | None = None,
         around: Around | None = None,
     ) -> None:
         self._on_finish = on_finish
+        self._on_ask = on_ask
         self.around = around
         self.on_claim = on_claim
         self.failed: dict[str, str] = {}
@@ -149,7 +123,9 @@ class ToolBatch:
             await batch.run()
         except BaseException as error:
             self.failed = {
-                key: repr(call.error or error) for key, call in supervised if call.ended and call.result is None
+                key: repr(call.error or error)
+                for key, call in supervised
+                if call.ended and call.result is None and not isinstance(call.error, GraphInterrupt)
             }
             self._note(supervised)
             self.ledger.publish()
@@ -242,6 +218,12 @@ class ToolBatch:
             self.ledger.finished(key, output)
             await self.ledger.save()
 
+    async def keep_question(self, key: str, interrupt: GraphInterrupt) -> None:
+        """Store what a call asks where a killed process would lose it."""
+        self.ledger.asked(key, interrupt)
+        if self._on_ask is not None:
+            await self._on_ask(key, self.ledger.records[key])
+
 
 class _Run:
     """One call on its way through the link and into the tool."""
@@ -266,7 +248,11 @@ class _Run:
     async def _run(self, config: RunnableConfig | None) -> Output:
         batch, setup = self._batch, self._batch.setup
         self._config = batch.config_for(self._key, self._index, config)
-        output = await setup.supervision.run(self._supervised, self._inner, setup.at_end, self._reworked)
+        try:
+            output = await setup.supervision.run(self._supervised, self._inner, setup.at_end, self._reworked)
+        except GraphInterrupt as interrupt:
+            await batch.keep_question(self._key, interrupt)
+            raise
         await batch.keep(self._key, self._call, output)
         return output
 

@@ -14,11 +14,12 @@ from callboard._bridge import run_from_sync
 from callboard._time import DEFAULT_GRACE
 from callboard._types import CallPolicy, Limit, OnError, Statistics
 from callboard.middleware._chain import chain_of, check_tools, offers_of, tools_of, wrapper_link
-from callboard.tools._batch import Setup, ToolBatch
+from callboard.tools._batch import ToolBatch
 from callboard.tools._errors import ErrorHandling, ErrorPolicy, Judge, only_invalid_arguments
 from callboard.tools._inject import inject, injected_args
 from callboard.tools._input import parse_input
 from callboard.tools._plan import plan_for
+from callboard.tools._setup import Setup
 from callboard.tools._supervision import Supervision, unknown_policy
 from callboard.tools._vocabulary import AsyncToolCallWrapper, ToolCallWrapper, ToolRuntime
 

@@ -1,0 +1,268 @@
+"""An agent that is killed again and again, each time at a point that a seed chooses, until it is done.
+
+python _crash_agent.py DIRECTORY SAVER BACKEND DURABILITY FIRST_SEED KILLS
+python _crash_agent.py DIRECTORY SAVER BACKEND DURABILITY every FIRST STEP
+
+In the second form each story has one kill: at the points FIRST, FIRST + STEP and so on, until there is none.
+
+Everything is imported, and has run, once; each life of the agent is a fork. A life goes on where the one before was
+killed: it answers open questions, sends the next user message, or says nothing (`None`). Each story has a database
+and a log, to which every body and every write adds a line as it happens. For each story, one line of JSON goes to
+the output: its seed, or the point, how often it was killed, and its log, which ends with the conversation.
+"""
+
+import gc
+import json
+import os
+import random
+import signal
+import sys
+import threading
+import traceback
+from collections.abc import Iterable, Iterator
+from itertools import chain, count, repeat
+from pathlib import Path
+from typing import Any
+
+import anyio
+import anyio.lowlevel
+import trio  # noqa: F401 (imported before the forks, not in each of them)
+import uvloop  # noqa: F401
+from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, ToolMessage, message_to_dict
+from langchain_core.tools import StructuredTool
+from langgraph.checkpoint.memory import InMemorySaver
+from langgraph.checkpoint.sqlite import SqliteSaver
+from langgraph.checkpoint.sqlite.aio import AsyncSqliteSaver
+from langgraph.types import Command, interrupt
+
+from callboard import create_react_agent
+from callboard.testing import ScriptedModel, calls, tool_call
+
+sys.path.insert(0, str(Path(__file__).parent))
+from _savers import saver_of
+
+CONFIG: Any = {"configurable": {"thread_id": "t"}}
+QUESTIONS = ("first", "second")
+SCRIPT = (
+    calls(
+        tool_call("quick", "a1", name="a1"), tool_call("blocking", "a2", name="a2"), tool_call("ask", "a3", name="a3")
+    ),
+    calls(tool_call("quick", "b1", name="b1"), tool_call("quick", "b2", name="b2")),
+    AIMessage("done"),
+    calls(tool_call("blocking", "c1", name="c1"), tool_call("quick", "c2", name="c2")),
+    AIMessage("all done"),
+)
+FAR = 16
+"""How many points a life may pass before it is killed."""
+MOST_LIVES = 60
+
+
+class Fate:
+    """Where this life ends, and its log.
+
+    Args:
+        log: a file.
+        end: the number of the point; 0 for none.
+        signalled: whether it dies by SIGKILL, or by `os._exit`.
+    """
+
+    def __init__(self, log: Path, end: int, *, signalled: bool) -> None:
+        self._log = os.open(log, os.O_APPEND | os.O_CREAT | os.O_WRONLY)
+        self._end = end
+        self._signalled = signalled
+        self._passed = 0
+        self._lock = threading.Lock()
+
+    def note(self, *words: object) -> None:
+        os.write(self._log, (json.dumps(words) + "\n").encode())
+
+    def point(self, name: str) -> None:
+        """A point at which a life may end."""
+        with self._lock:
+            self._passed += 1
+            if self._passed != self._end:
+                return
+            self.note("killed", name)
+            if self._signalled:
+                os.kill(os.getpid(), signal.SIGKILL)
+            os._exit(9)
+
+
+fate: Fate
+
+
+def messages_in(value: Any) -> Iterator[BaseMessage]:
+    """Messages anywhere in what is stored."""
+    if isinstance(value, BaseMessage):
+        yield value
+    elif isinstance(value, dict):
+        for item in value.values():
+            yield from messages_in(item)
+    elif isinstance(value, (list, tuple)):
+        for item in value:
+            yield from messages_in(item)
+
+
+def note_stored(writes: Iterable[Any]) -> None:
+    for message in messages_in(list(writes)):
+        if isinstance(message, ToolMessage):
+            fate.note("stored", message.tool_call_id)
+        elif isinstance(message, AIMessage):
+            fate.note("stored reply", message.content or message.tool_calls[0]["id"])
+
+
+class DeadlySqliteSaver(SqliteSaver):
+    def put(self, *args: Any) -> Any:
+        fate.point("before checkpoint")
+        stored = super().put(*args)
+        fate.point("after checkpoint")
+        return stored
+
+    def put_writes(self, config: Any, writes: Any, *rest: Any) -> None:
+        fate.point("before write")
+        super().put_writes(config, writes, *rest)
+        note_stored(writes)
+        fate.point("after write")
+
+
+class DeadlyAsyncSqliteSaver(AsyncSqliteSaver):
+    async def aput(self, *args: Any) -> Any:
+        fate.point("before checkpoint")
+        stored = await super().aput(*args)
+        fate.point("after checkpoint")
+        return stored
+
+    async def aput_writes(self, config: Any, writes: Any, *rest: Any) -> None:
+        fate.point("before write")
+        await super().aput_writes(config, writes, *rest)
+        note_stored(writes)
+        fate.point("after write")
+
+
+async def quick(name: str) -> str:
+    fate.point("before body")
+    fate.note("started", name)
+    await anyio.lowlevel.checkpoint()
+    fate.point("in body")
+    fate.note("ended", name)
+    fate.point("after body")
+    return f"{name} is done"
+
+
+def blocking(name: str) -> str:
+    fate.point("before body")
+    fate.note("started", name)
+    fate.point("in body")
+    fate.note("ended", name)
+    fate.point("after body")
+    return f"{name} is done"
+
+
+async def ask(name: str) -> str:
+    fate.note("started", name)
+    answer = interrupt(f"{name}?")
+    fate.point("after answer")
+    fate.note("ended", name)
+    return f"{name} is {answer}"
+
+
+def reply(messages: list[BaseMessage]) -> AIMessage:
+    said = SCRIPT[sum(isinstance(message, AIMessage) for message in messages)]
+    fate.note("asked", said.content or said.tool_calls[0]["id"], [message_to_dict(message) for message in messages])
+    fate.point("in the model")
+    return said
+
+
+TOOLS = [
+    StructuredTool.from_function(coroutine=quick, name="quick", description="Quick."),
+    StructuredTool.from_function(func=blocking, name="blocking", description="Blocking."),
+    StructuredTool.from_function(coroutine=ask, name="ask", description="Ask."),
+]
+
+
+def next_input(state: Any) -> Any:
+    """What somebody would do with a thread in this state; an empty string if it is all done."""
+    messages = state.values.get("messages", [])
+    if state.interrupts:
+        return Command(resume={question.id: "fine" for question in state.interrupts})
+    if state.tasks:  # there may be nothing `next`, and yet the step has not ended
+        return None
+    turns = sum(isinstance(message, HumanMessage) for message in messages)
+    return {"messages": [("user", QUESTIONS[turns])]} if turns < len(QUESTIONS) else ""
+
+
+AGENT = create_react_agent(ScriptedModel([reply], loop=True), TOOLS)
+
+
+async def play(saver: Any, durability: Any) -> Any:
+    """Do what is left to do; returns the state at the end."""
+    AGENT.checkpointer = saver
+    while (given := next_input(state := await AGENT.aget_state(CONFIG))) != "":
+        await AGENT.ainvoke(given, CONFIG, durability=durability)
+    return state
+
+
+async def live(database: Path, saver: str, durability: Any) -> None:
+    async with saver_of(saver, database, sync=DeadlySqliteSaver, aio=DeadlyAsyncSqliteSaver) as kept:
+        with anyio.fail_after(60):
+            state = await play(kept, durability)
+        fate.note("conversation", [message_to_dict(message) for message in state.values["messages"]])
+
+
+def life(directory: Path, saver: str, backend: str, durability: str, end: int, *, signalled: bool) -> int:
+    """One life, in a process of its own; returns its wait status."""
+    global fate
+    if child := os.fork():
+        return os.waitpid(child, 0)[1]
+    try:
+        fate = Fate(directory / "log", end, signalled=signalled)
+        fate.note("born")
+        anyio.run(live, directory / "db", saver, durability, backend=backend)
+        os._exit(0)
+    except BaseException:
+        traceback.print_exc()
+        os._exit(1)
+
+
+End = tuple[int, bool]
+"""The number of the point at which a life ends, and whether by a signal."""
+
+
+def story(directory: Path, world: tuple[str, str, str], number: int, ends: Iterable[End]) -> int:
+    """All lives of one thread; returns how often it was killed."""
+    directory.mkdir()
+    for killed, (end, signalled) in enumerate(ends):
+        status = life(directory, *world, end, signalled=signalled)
+        if status == 0 or os.waitstatus_to_exitcode(status) not in (9, -signal.SIGKILL):
+            lines = [json.loads(line) for line in (directory / "log").read_text().splitlines()]
+            print(json.dumps({"seed": number, "killed": killed, "failed": status != 0, "log": lines}), flush=True)
+            return killed
+    raise RuntimeError(f"story {number} has no end")
+
+
+def by_chance(seed: int) -> Iterator[End]:
+    chance = random.Random(seed)
+    for _ in range(MOST_LIVES):
+        yield chance.randint(1, FAR), chance.random() < 0.5
+
+
+def main() -> None:
+    global fate
+    where, saver, backend, durability, *rest = sys.argv[1:]
+    directory, world = Path(where), (saver, backend, durability)
+    # Before the forks: what is worked out once. Not on trio, where it would start a thread that no fork has.
+    fate = Fate(directory / "rehearsal", 0, signalled=False)
+    anyio.run(play, InMemorySaver(), durability)
+    gc.freeze()
+    if rest[0] == "every":
+        for point in count(int(rest[1]), int(rest[2])):
+            if not story(directory / str(point), world, point, chain([(point, point % 4 < 2)], repeat((0, False)))):
+                return
+    seed, kills = map(int, rest)
+    while kills > 0:
+        kills -= story(directory / str(seed), world, seed, by_chance(seed))
+        seed += 1
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,246 @@
+"""Agents and graphs within the calls of an agent (promises 1, 5 and 10)."""
+
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+from langchain_core.messages import AIMessage
+from langchain_core.runnables.config import var_child_runnable_config
+from langchain_core.tools import tool
+from langgraph.checkpoint.memory import InMemorySaver
+from langgraph.types import Command, interrupt
+
+from callboard import create_react_agent
+from callboard.testing import Recorder, ScriptedModel, calls, tool_call
+
+from ._graphs import AT, QUESTION, WAIT, Desk, chain, delegate, ids
+from ._savers import complaint, saver_of, shape
+
+pytestmark = pytest.mark.real_clock
+
+
+@pytest.mark.parametrize("order", [("one", "two", "three"), ("three", "two", "one"), ("two", "three", "one")], ids=str)
+async def test_questions_three_levels_deep_are_answered_in_any_order(order: tuple[str, ...]) -> None:
+    """No body runs more than it must on any level, and each model is asked twice."""
+    desk = Desk()
+    models: list[ScriptedModel] = []
+
+    def level(name: str, below: list[Any], **options: Any) -> Any:
+        asked = [tool_call("work", f"w-{name}", query=name), tool_call("ask", f"a-{name}", query=name)]
+        down = [tool_call(each.name, f"d-{name}", query=f"go {each.name}") for each in below]
+        models.append(ScriptedModel([calls(*asked, *down), f"{name} done"]))
+        return create_react_agent(models[-1], desk.tools(*below), **options)
+
+    three = level("three", [])
+    two = level("two", [delegate(three, "three")])
+    one = level("one", [delegate(two, "two")], checkpointer=InMemorySaver())
+    with anyio.fail_after(WAIT):
+        result = await one.ainvoke(QUESTION, AT)
+        first = ids(result)
+        assert sorted(first) == ["one", "three", "two"]
+        for left, name in zip((2, 1, 0), order, strict=True):
+            given = Command(resume={ids(result)[name]: "yes"} if left else "yes")
+            result = await one.ainvoke(given, AT)
+            assert len(ids(result)) == left
+            assert ids(result).items() <= first.items()
+
+    assert shape(result["messages"])[2:] == ["tool:did one", "tool:one: yes", "tool:two done", "ai:one done"]
+    for name in order:
+        assert [desk.log.count(f"{what} {name}") for what in ("work", "ask", "answered")] == [1, 2, 1]
+    assert [len(model.requests) for model in models] == [2, 2, 2]
+    assert all(complaint([m for m in model.requests[-1] if m.id]) is None for model in models)
+
+
+async def test_two_calls_of_one_agent_are_conversations_of_their_own() -> None:
+    """Parallel calls with the same question inside; the answers do not get mixed up."""
+    desk = Desk()
+
+    def reply(messages: Any) -> Any:
+        said = messages[0].content
+        return f"{said} done" if messages[-1].type == "tool" else calls(tool_call("ask", "same", query=said))
+
+    inner = create_react_agent(ScriptedModel([reply] * 4), desk.tools())
+    twice = calls(tool_call("inner", "1", query="a"), tool_call("inner", "2", query="b"))
+    model = ScriptedModel([twice, "done"])
+    agent = create_react_agent(model, [delegate(inner, "inner")], checkpointer=InMemorySaver())
+    with anyio.fail_after(WAIT):
+        open_ids = ids(await agent.ainvoke(QUESTION, AT))
+        answers = {open_ids["b"]: "B", open_ids["a"]: "A"}
+        result = await agent.ainvoke(Command(resume=answers), AT)
+
+    assert shape(result["messages"])[2:] == ["tool:a done", "tool:b done", "ai:done"]
+    assert sorted(desk.log) == ["answered a", "answered b", "ask a", "ask a", "ask b", "ask b"]
+
+
+async def test_a_call_that_asks_after_its_agent_has_ended_does_not_run_the_agent_again() -> None:
+    """The inner conversation is over when the tool itself asks: its end is kept."""
+    desk = Desk()
+    inner_model = ScriptedModel([calls(tool_call("work", "1", query="x")), "inner done"])
+    inner = create_react_agent(inner_model, desk.tools())
+
+    @tool
+    async def careful() -> str:
+        """Have it done, and then ask."""
+        result = await inner.ainvoke(QUESTION)
+        return f"{result['messages'][-1].content}, {interrupt('really?')}"
+
+    model = ScriptedModel([calls(tool_call("careful", "1")), "done"])
+    agent = create_react_agent(model, [careful], checkpointer=InMemorySaver())
+    with anyio.fail_after(WAIT):
+        await agent.ainvoke(QUESTION, AT)
+        result = await agent.ainvoke(Command(resume="yes"), AT)
+
+    assert shape(result["messages"])[2:] == ["tool:inner done, yes", "ai:done"]
+    assert desk.log == ["work x"]
+    assert len(inner_model.requests) == 2
+
+
+async def test_a_sync_tool_has_an_agent_do_it() -> None:
+    """`invoke` in a worker thread: the inner conversation and its question belong to the call all the same."""
+    desk = Desk()
+    inner_model = ScriptedModel([calls(tool_call("ask", "1", query="a")), "inner done"])
+    inner = create_react_agent(inner_model, desk.tools())
+
+    @tool
+    def delegated() -> str:
+        """Have it done."""
+        return str(inner.invoke(QUESTION)["messages"][-1].content)
+
+    model = ScriptedModel([calls(tool_call("delegated", "1")), "done"])
+    agent = create_react_agent(model, [delegated], checkpointer=InMemorySaver())
+    with anyio.fail_after(WAIT):
+        assert list(ids(await agent.ainvoke(QUESTION, AT))) == ["a"]
+        result = await agent.ainvoke(Command(resume="yes"), AT)
+
+    assert shape(result["messages"])[2:] == ["tool:inner done", "ai:done"]
+    assert desk.log == ["ask a", "ask a", "answered a"]
+    assert len(inner_model.requests) == 2
+
+
+async def test_the_inner_agent_ends_with_the_run_of_the_outer_one() -> None:
+    """Promise 1: nothing is left when a run is cancelled, two levels deep."""
+    recorder = Recorder()
+    inner = create_react_agent(ScriptedModel([calls("hangs")]), [recorder.tool("hangs", hang=True)])
+    agent = create_react_agent(ScriptedModel([calls(("inner", {"query": "x"}))]), [delegate(inner, "inner")])
+    with anyio.fail_after(WAIT):
+        async with anyio.create_task_group() as group:
+            group.start_soon(agent.ainvoke, QUESTION)
+            await recorder.wait_for("started")
+            group.cancel_scope.cancel()
+
+    assert recorder.running == 0
+    assert recorder.count("cancelled") == 1
+
+
+@pytest.mark.backends("asyncio")
+@pytest.mark.parametrize("kind", ["memory", "aiosqlite"])
+async def test_a_graph_of_langgraph_as_a_tool_asks_and_goes_on_where_it_was(kind: str, tmp_path: Path) -> None:
+    """Its finished node runs once; then the tool has a question of its own."""
+    desk = Desk()
+
+    async def asks(state: Any) -> Any:
+        desk.log.append("asks")
+        return {"messages": [AIMessage(f"graph: {interrupt('graph?')}")]}
+
+    inner = chain(("first", desk.node("first")), ("asks", asks))
+
+    @tool
+    async def graph(query: str) -> str:
+        """Run a graph, and then ask."""
+        result = await inner.ainvoke({"messages": [("user", query)]})
+        return f"{result['messages'][-1].content}, tool: {interrupt('tool?')}"
+
+    asked = calls(tool_call("graph", "1", query="x"), tool_call("ask", "2", query="a"))
+    with anyio.fail_after(WAIT):
+        async with saver_of(kind, tmp_path / "db") as saver:
+            agent = create_react_agent(ScriptedModel([asked, "done"]), desk.tools(graph), checkpointer=saver)
+            result = await _answered(agent)
+
+    assert shape(result["messages"])[2:] == ["tool:graph: G, tool: T", "tool:a: A", "ai:done"]
+    assert desk.log.count("first") == 1
+    assert desk.log.count("asks") == 2
+    assert desk.log.count("ask a") == 2
+
+
+async def _answered(agent: Any) -> Any:
+    """Answer the graph, the neighbour, and then the tool itself."""
+    first = ids(await agent.ainvoke(QUESTION, AT))
+    assert sorted(first) == ["a", "graph?"]
+    second = ids(await agent.ainvoke(Command(resume={first["graph?"]: "G"}), AT))
+    assert sorted(second) == ["a", "tool?"]
+    await agent.ainvoke(Command(resume={second["a"]: "A"}), AT)
+    return await agent.ainvoke(Command(resume="T"), AT)
+
+
+async def test_a_supervisor_hands_tasks_out_and_puts_the_answers_together() -> None:
+    """Agents as tools, side by side; the supervisor sees answers, not conversations."""
+    desk = Desk()
+    experts = {
+        name: create_react_agent(
+            ScriptedModel([calls(tool_call("work", "1", query=name)), f"{name} found"]), desk.tools()
+        )
+        for name in ("maths", "law")
+    }
+    both = calls(tool_call("maths", "1", query="q1"), tool_call("law", "2", query="q2"))
+    model = ScriptedModel([both, "answer"])
+    supervisor = create_react_agent(model, [delegate(agent, name) for name, agent in experts.items()])
+    with anyio.fail_after(WAIT):
+        result = await supervisor.ainvoke(QUESTION)
+
+    assert shape(result["messages"]) == ["human:go", "ai:", "tool:maths found", "tool:law found", "ai:answer"]
+    assert sorted(desk.log) == ["work law", "work maths"]
+
+
+# --- agents one after the other
+
+
+async def test_an_agent_leaves_nothing_behind_for_the_next_one() -> None:
+    """Two runs in one task: the second is no part of the first, and its conversation is its own affair."""
+    desk, saver = Desk(), InMemorySaver()
+    first = create_react_agent(ScriptedModel(["one"]), [], checkpointer=saver)
+    second = create_react_agent(ScriptedModel([calls(tool_call("ask", "1", query="a"))]), desk.tools())
+    with anyio.fail_after(WAIT):
+        await first.ainvoke(QUESTION, AT)
+        assert var_child_runnable_config.get() is None
+        result = await second.ainvoke(QUESTION)
+
+    assert list(ids(result)) == ["a"]
+    assert {found.config["configurable"]["checkpoint_ns"] for found in saver.list(None)} == {""}
+
+
+async def test_a_structured_response_leaves_nothing_behind_either() -> None:
+    """The last step asks the model as well."""
+    schema = {"title": "Answer", "description": "An answer.", "type": "object", "properties": {"x": {"type": "string"}}}
+
+    class Structured(ScriptedModel):
+        def with_structured_output(self, schema: Any, **kwargs: Any) -> Any:
+            return self | (lambda message: {"x": message.content})
+
+    agent = create_react_agent(Structured(["one", "two"]), [], response_format=schema)
+    with anyio.fail_after(WAIT):
+        result = await agent.ainvoke(QUESTION)
+
+    assert result["structured_response"] == {"x": "two"}
+    assert var_child_runnable_config.get() is None
+
+
+async def test_a_tool_that_had_an_agent_do_it_asks_in_its_own_name() -> None:
+    """What `interrupt()` looks up is that of the tool again as soon as the agent has ended."""
+    inner = create_react_agent(ScriptedModel(["one", "two"]), [])
+
+    @tool
+    async def careful() -> str:
+        """Have it done twice, and then ask."""
+        names = [str((await inner.ainvoke(QUESTION))["messages"][-1].content) for _ in range(2)]
+        return f"{names}, {interrupt('really?')}"
+
+    model = ScriptedModel([calls(tool_call("careful", "1")), "done"])
+    agent = create_react_agent(model, [careful], checkpointer=InMemorySaver())
+    with anyio.fail_after(WAIT):
+        (asked,) = (await agent.ainvoke(QUESTION, AT))["__interrupt__"]
+        (task,) = (await agent.aget_state(AT)).tasks
+        assert task.interrupts == (asked,)
+        result = await agent.ainvoke(Command(resume={asked.id: "yes"}), AT)
+
+    assert shape(result["messages"])[2:] == ["tool:['one', 'two'], yes", "ai:done"]

@@ -1,0 +1,462 @@
+"""Agents as nodes of LangGraph's graphs (promises 4, 5, 10 and 11)."""
+
+import asyncio
+import sqlite3
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+from langchain_core.messages import HumanMessage, ToolMessage
+from langchain_core.runnables import RunnableConfig
+from langchain_core.tools import tool
+from langgraph.checkpoint.memory import InMemorySaver
+from langgraph.checkpoint.sqlite import SqliteSaver
+from langgraph.errors import GraphRecursionError
+from langgraph.graph import END, START, MessagesState, StateGraph
+from langgraph.types import Command, Send
+
+from callboard import AgentState, create_react_agent
+from callboard.testing import Recorder, ScriptedModel, calls, tool_call
+
+from ._graphs import AT, QUESTION, WAIT, Desk, busy, chain, hand_off, ids
+from ._savers import complaint, saver_of, shape
+
+pytestmark = [pytest.mark.real_clock, pytest.mark.backends("asyncio")]
+"""LangGraph's own graphs run on asyncio only."""
+
+
+@pytest.fixture(params=["memory", "aiosqlite"])
+async def saver(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Any]:
+    """What a graph on asyncio can be compiled with."""
+    async with saver_of(request.param, tmp_path / "db") as made:
+        yield made
+
+
+# --- a node of a graph
+
+
+@pytest.mark.parametrize("version", ["v1", "v2"])
+@pytest.mark.parametrize("anew", [False, True], ids=["same graph", "another graph"])
+async def test_questions_in_a_nested_agent_are_answered_one_by_id_and_one_plainly(
+    saver: Any, version: Any, anew: bool
+) -> None:
+    """Issue 4: all surface together; what had finished, before the agent and in it, does not run again."""
+    desk, model = Desk(), ScriptedModel([busy(), "done"])
+
+    def graph() -> Any:
+        agent = create_react_agent(model, desk.tools(), version=version)
+        return chain(("before", desk.node("before")), ("worker", agent), ("after", desk.node("after")), saver=saver)
+
+    with anyio.fail_after(WAIT):
+        one = graph()
+        open_ids = ids(await one.ainvoke(QUESTION, AT))
+        assert list(open_ids) == ["a", "b"]
+        one = graph() if anew else one
+        assert ids(await one.ainvoke(Command(resume={open_ids["b"]: "no"}), AT)) == {"a": open_ids["a"]}
+        one = graph() if anew else one
+        result = await one.ainvoke(Command(resume="yes"), AT)
+
+    assert shape(result["messages"]) == ["human:go", "ai:", "tool:did x", "tool:a: yes", "tool:b: no", "ai:done"]
+    assert complaint(result["messages"]) is None
+    assert sorted(desk.log[:4]) == ["ask a", "ask b", "before", "work x"]
+    assert desk.log[4:] == ["ask b", "answered b", "ask a", "answered a", "after"]
+    assert len(model.requests) == 2
+
+
+@pytest.mark.parametrize("kind", ["memory", "sqlite"])
+def test_a_graph_in_sync_code_has_the_same_nested_agent(kind: str, tmp_path: Path) -> None:
+    """`graph.invoke`, with savers for sync code."""
+    desk, model = Desk(), ScriptedModel([busy(), "done"])
+    connection = sqlite3.connect(tmp_path / "db", check_same_thread=False)
+    saver: Any = InMemorySaver() if kind == "memory" else SqliteSaver(connection)
+    agent = create_react_agent(model, desk.tools())
+    graph = chain(("before", desk.sync_node("before")), ("worker", agent), saver=saver)
+    try:
+        open_ids = ids(graph.invoke(QUESTION, AT))
+        inner = graph.get_state(AT, subgraphs=True).tasks[0].state
+        assert [question.value for question in inner.interrupts] == ["a", "b"]
+        graph.invoke(Command(resume={open_ids["a"]: "yes"}), AT)
+        *_, (_, last) = graph.stream(Command(resume="no"), AT, stream_mode="values", subgraphs=True)
+    finally:
+        connection.close()
+
+    assert shape(last["messages"]) == ["human:go", "ai:", "tool:did x", "tool:a: yes", "tool:b: no", "ai:done"]
+    assert desk.log.count("before") == desk.log.count("work x") == 1
+    assert len(model.requests) == 2
+
+
+@pytest.mark.parametrize("version", ["v1", "v2"])
+async def test_the_state_of_a_nested_agent_is_seen_through_the_graph(saver: Any, version: Any) -> None:
+    """`get_state(subgraphs=True)`, and the inner config is good for a look of its own."""
+    desk, model = Desk(), ScriptedModel([busy(), "done"])
+    graph = chain(("worker", create_react_agent(model, desk.tools(), version=version)), saver=saver)
+
+    with anyio.fail_after(WAIT):
+        await graph.ainvoke(QUESTION, AT)
+        outside = await graph.aget_state(AT, subgraphs=True)
+        inside = outside.tasks[0].state
+        again = await graph.aget_state(inside.config)
+        history = [place async for place in graph.aget_state_history(inside.config)]
+
+    assert outside.next == ("worker",)
+    assert outside.interrupts == inside.interrupts == again.interrupts
+    assert set(inside.next) == {"tools"}
+    assert inside.config["configurable"]["checkpoint_ns"] == f"worker:{outside.tasks[0].id}"
+    assert shape(again.values["messages"]) == ["human:go", "ai:"]
+    assert history[0].config["configurable"]["checkpoint_id"] == again.config["configurable"]["checkpoint_id"]
+
+
+async def test_the_checkpoints_of_a_nested_agent_are_in_the_savers_of_the_graph() -> None:
+    """Its own checkpointer is for when it runs by itself."""
+    own, around = InMemorySaver(), InMemorySaver()
+    agent = create_react_agent(ScriptedModel(["one", "two"]), [], checkpointer=own)
+    with anyio.fail_after(WAIT):
+        await chain(("worker", agent), saver=around).ainvoke(QUESTION, AT)
+        assert not list(own.list(AT))
+        assert {found.config["configurable"]["checkpoint_ns"].partition(":")[0] for found in around.list(None)} == {
+            "",
+            "worker",
+        }
+        await agent.ainvoke(QUESTION, AT)
+        assert list(own.list(AT))
+
+
+async def test_a_graph_without_a_checkpointer_shows_the_questions_all_the_same() -> None:
+    """There is nothing to go on from, as with LangGraph's own agents."""
+    desk = Desk()
+    graph = chain(("worker", create_react_agent(ScriptedModel([busy()]), desk.tools())))
+    with anyio.fail_after(WAIT):
+        result = await graph.ainvoke(QUESTION)
+
+    assert list(ids(result)) == ["a", "b"]
+    assert shape(result["messages"]) == ["human:go"]
+
+
+async def test_an_agent_that_is_visited_twice_has_two_inner_conversations(saver: Any) -> None:
+    """A loop in the graph: each visit begins with the graph's messages, and asks a question of its own."""
+    desk = Desk()
+    asking = [calls(tool_call("ask", f"c{number}", query=f"{number}")) for number in (1, 2)]
+    model = ScriptedModel([asking[0], "one", asking[1], "two"])
+
+    async def again(state: Any) -> Any:
+        desk.log.append("again")
+        return {} if state["messages"][-1].content == "two" else {"messages": [HumanMessage("again")]}
+
+    builder = StateGraph(MessagesState)
+    builder.add_node("worker", create_react_agent(model, desk.tools()))
+    builder.add_node("again", again)
+    builder.add_edge(START, "worker")
+    builder.add_edge("worker", "again")
+    builder.add_conditional_edges("again", lambda state: END if state["messages"][-1].type == "ai" else "worker")
+    graph = builder.compile(checkpointer=saver)
+    with anyio.fail_after(WAIT):
+        first = ids(await graph.ainvoke(QUESTION, AT))
+        second = ids(await graph.ainvoke(Command(resume="yes"), AT))
+        result = await graph.ainvoke(Command(resume="no"), AT)
+
+    assert (list(first), list(second)) == (["1"], ["2"])
+    assert shape(result["messages"]) == [
+        "human:go", "ai:", "tool:1: yes", "ai:one", "human:again", "ai:", "tool:2: no", "ai:two",
+    ]  # fmt: skip
+    assert desk.log == ["ask 1", "ask 1", "answered 1", "again", "ask 2", "ask 2", "answered 2", "again"]
+
+
+async def test_several_sends_to_one_agent_are_conversations_of_their_own(saver: Any) -> None:
+    """Three at once, each with a question; answered in another order."""
+    desk = Desk()
+
+    def reply(messages: Any) -> Any:
+        said = messages[0].content
+        return f"done {said}" if messages[-1].type == "tool" else calls(tool_call("ask", "same", query=said))
+
+    agent = create_react_agent(ScriptedModel([reply] * 6), desk.tools())
+    builder = StateGraph(MessagesState)
+    builder.add_node("worker", agent)
+    fan = [Send("worker", {"messages": [("user", name)]}) for name in "abc"]
+    builder.add_conditional_edges(START, lambda _: fan, ["worker"])
+    graph = builder.compile(checkpointer=saver)
+    with anyio.fail_after(WAIT):
+        result = await graph.ainvoke(QUESTION, AT)
+        open_ids = ids(result)
+        assert sorted(open_ids) == ["a", "b", "c"]
+        for name in "ca":
+            result = await graph.ainvoke(Command(resume={open_ids[name]: name.upper()}), AT)
+            assert name not in ids(result)
+        result = await graph.ainvoke(Command(resume="B"), AT)
+
+    assert [line for line in shape(result["messages"]) if line.startswith("tool")] == [
+        "tool:a: A", "tool:b: B", "tool:c: C",
+    ]  # fmt: skip
+    assert sorted(desk.log) == sorted([f"ask {name}" for name in "aabbcc"] + [f"answered {name}" for name in "abc"])
+
+
+async def test_keys_that_only_one_side_has_stay_on_that_side(saver: Any) -> None:
+    """What both have goes in and out; the agent's private key is kept over its question."""
+
+    class Inner(AgentState):
+        notes: str
+        shared: int
+
+    class Around(MessagesState):
+        shared: int
+        topic: str
+
+    seen: list[Any] = []
+
+    def hook(state: Any) -> Any:
+        seen.append({key: value for key, value in state.items() if key in {"notes", "shared", "topic"}})
+        return {"notes": "private", "shared": state["shared"] + 1}
+
+    desk, model = Desk(), ScriptedModel([calls(tool_call("ask", "1", query="a")), "done"])
+    agent = create_react_agent(model, desk.tools(), state_schema=Inner, pre_model_hook=hook)
+    graph = chain(("worker", agent), saver=saver, state=Around)
+    with anyio.fail_after(WAIT):
+        await graph.ainvoke({**QUESTION, "shared": 5, "topic": "weather"}, AT)
+        result = await graph.ainvoke(Command(resume="yes"), AT)
+
+    assert seen == [{"shared": 5}, {"shared": 6, "notes": "private"}]
+    assert {key: value for key, value in result.items() if key != "messages"} == {"shared": 7, "topic": "weather"}
+
+
+async def test_an_error_in_a_nested_agent_reaches_the_caller_and_what_finished_is_kept(saver: Any) -> None:
+    """Promises 2 and 3: the same object; `None` goes on with the call that failed, and with no other."""
+    desk, broken = Desk(), [ValueError("no")]
+
+    @tool
+    async def fragile() -> str:
+        """Fail once."""
+        desk.log.append("fragile")
+        if broken:
+            raise broken.pop()
+        return "whole"
+
+    model = ScriptedModel([calls(tool_call("work", "1", query="x"), tool_call("fragile", "2")), "done"])
+    graph = chain(
+        ("before", desk.node("before")), ("worker", create_react_agent(model, desk.tools(fragile))), saver=saver
+    )
+    expected = broken[0]
+    with anyio.fail_after(WAIT):
+        with pytest.raises(ValueError, match="no") as caught:
+            await graph.ainvoke(QUESTION, AT)
+        assert caught.value is expected
+        result = await graph.ainvoke(None, AT)
+
+    assert shape(result["messages"])[2:] == ["tool:did x", "tool:whole", "ai:done"]
+    assert desk.log == ["before", "work x", "fragile", "fragile"]
+    assert len(model.requests) == 2
+
+
+async def test_a_cancelled_graph_takes_the_nested_agent_along(saver: Any) -> None:
+    """Promise 1; what had finished is found by the run that goes on."""
+    recorder, model = Recorder(), ScriptedModel([calls(("work", {"query": "x"}), "hangs"), "done"])
+    again = Recorder()
+    stuck = chain(
+        ("worker", create_react_agent(model, [recorder.tool("work"), recorder.tool("hangs", hang=True)])), saver=saver
+    )
+    freed = chain(("worker", create_react_agent(model, [again.tool("work"), again.tool("hangs")])), saver=saver)
+    with anyio.fail_after(WAIT):
+        # LangGraph waits for its tasks where it is cancelled once, as asyncio does, and not by a scope of anyio's.
+        running = asyncio.create_task(stuck.ainvoke(QUESTION, AT))
+        await recorder.wait_for("finished")
+        running.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await running
+        assert recorder.running == 0
+        result = await freed.ainvoke(None, AT)
+
+    assert shape(result["messages"])[2:] == ["tool:x", "tool:hangs", "ai:done"]
+    assert again.order == ["hangs"]
+    assert len(model.requests) == 2
+
+
+async def test_the_recursion_limit_of_the_graph_holds_inside_too() -> None:
+    """As in LangGraph: the number counts for each graph by itself."""
+    desk = Desk()
+    model = ScriptedModel([calls(tool_call("work", query="x"))], loop=True)
+    graph = chain(("worker", create_react_agent(model, desk.tools())), saver=InMemorySaver())
+    with anyio.fail_after(WAIT), pytest.raises(GraphRecursionError):
+        await graph.ainvoke(QUESTION, {**AT, "recursion_limit": 5})
+
+    assert len(desk.log) <= 3
+
+
+async def test_a_fork_of_the_graph_runs_the_agent_anew(saver: Any) -> None:
+    """Time travel: nothing of the other branch is known, and the old one's question is another."""
+    desk = Desk()
+    model = ScriptedModel([calls(tool_call("ask", "1", query="a")), "done"], loop=True)
+    graph = chain(("worker", create_react_agent(model, desk.tools())), ("after", desk.node("after")), saver=saver)
+    with anyio.fail_after(WAIT):
+        first = ids(await graph.ainvoke(QUESTION, AT))
+        await graph.ainvoke(Command(resume="yes"), AT)
+        places = [place async for place in graph.aget_state_history(AT)]
+        before = next(place for place in places if place.next == ("worker",))
+        second = ids(await graph.ainvoke(None, before.config))
+        result = await graph.ainvoke(Command(resume="no"), AT)
+
+    assert first["a"] != second["a"]
+    assert shape(result["messages"])[2:] == ["tool:a: no", "ai:done"]
+    assert desk.log == ["ask a", "ask a", "answered a", "after"] * 2
+
+
+async def test_a_change_of_the_inner_state_is_what_the_agent_goes_on_with(saver: Any) -> None:
+    """`update_state` with the config of the inner state: the person edits the call instead of answering."""
+    desk = Desk()
+    model = ScriptedModel([calls(tool_call("ask", "1", query="a")), "done"])
+    graph = chain(("worker", create_react_agent(model, desk.tools())), saver=saver)
+    with anyio.fail_after(WAIT):
+        await graph.ainvoke(QUESTION, AT)
+        inner = (await graph.aget_state(AT, subgraphs=True)).tasks[0].state
+        refusal = ToolMessage("refused", tool_call_id="1")
+        await graph.aupdate_state(inner.config, {"messages": [refusal]}, as_node="tools")
+        result = await graph.ainvoke(None, AT)
+
+    assert shape(result["messages"])[2:] == ["tool:refused", "ai:done"]
+    assert desk.log == ["ask a"]
+
+
+@pytest.mark.parametrize("when", ["interrupt_before", "interrupt_after"])
+async def test_a_nested_agent_that_stops_at_a_node_stops_the_graph(saver: Any, when: str) -> None:
+    """A stop without a question: the graph waits as well, and `None` goes on."""
+    desk, model = Desk(), ScriptedModel([calls(tool_call("work", "1", query="x")), "done"])
+    agent = create_react_agent(model, desk.tools(), **{when: ["tools"]})
+    graph = chain(("worker", agent), ("after", desk.node("after")), saver=saver)
+    with anyio.fail_after(WAIT):
+        await graph.ainvoke(QUESTION, AT)
+        state = await graph.aget_state(AT, subgraphs=True)
+        assert state.next == ("worker",)
+        assert state.tasks[0].state.next == (("tools",) if when == "interrupt_before" else ("agent",))
+        assert "after" not in desk.log
+        result = await graph.ainvoke(None, AT)
+
+    assert shape(result["messages"])[2:] == ["tool:did x", "ai:done"]
+    assert desk.log == ["work x", "after"]
+
+
+# --- a function of a node calls agents by hand
+
+
+@pytest.mark.parametrize("with_config", [True, False], ids=["with the config", "without"])
+async def test_an_agent_called_twice_in_one_node_does_not_run_again_what_it_finished(
+    saver: Any, with_config: bool
+) -> None:
+    """The first call has ended, the second asks: the node's function runs again, the first conversation does not."""
+    desk = Desk()
+    model = ScriptedModel(
+        [calls(tool_call("work", "1", query="x")), "one", calls(tool_call("ask", "2", query="a")), "two"]
+    )
+    agent = create_react_agent(model, desk.tools())
+
+    async def node(state: Any, config: RunnableConfig) -> Any:
+        given = (config,) if with_config else ()
+        first = await agent.ainvoke({"messages": [("user", "first")]}, *given)
+        second = await agent.ainvoke({"messages": [("user", "second")]}, *given)
+        return {"messages": [first["messages"][-1], second["messages"][-1]]}
+
+    graph = chain(("node", node), saver=saver)
+    with anyio.fail_after(WAIT):
+        assert list(ids(await graph.ainvoke(QUESTION, AT))) == ["a"]
+        result = await graph.ainvoke(Command(resume="yes"), AT)
+
+    assert shape(result["messages"]) == ["human:go", "ai:one", "ai:two"]
+    assert desk.log == ["work x", "ask a", "ask a", "answered a"]
+    assert len(model.requests) == 4
+
+
+async def test_an_agent_that_keeps_its_conversation_goes_on_with_it_at_the_next_visit() -> None:
+    """`checkpointer=True`, as for every graph within a graph; alone it has nowhere to keep it."""
+    model = ScriptedModel(["one", "two"])
+    agent = create_react_agent(model, [], checkpointer=True)
+
+    async def node(state: Any, config: RunnableConfig) -> Any:
+        result = await agent.ainvoke({"messages": state["messages"][-1:]}, config)
+        return {"messages": result["messages"][-1:]}
+
+    graph = chain(("node", node), saver=InMemorySaver())
+    with anyio.fail_after(WAIT):
+        await graph.ainvoke(QUESTION, AT)
+        await graph.ainvoke({"messages": [("user", "more")]}, AT)
+        with pytest.raises(RuntimeError, match="checkpointer=True"):
+            await agent.ainvoke(QUESTION, AT)
+
+    assert shape(model.requests[-1]) == ["human:go", "ai:one", "human:more"]
+
+
+async def test_a_node_streams_the_tokens_of_an_agent_by_hand() -> None:
+    """`astream(stream_mode="messages")` within a function: its own tokens are what was asked for."""
+    agent = create_react_agent(ScriptedModel(["one two"]), [])
+    seen: list[str] = []
+
+    async def node(state: Any, config: RunnableConfig) -> None:
+        async for message, _ in agent.astream(state, config, stream_mode="messages"):
+            seen.append(message.content)
+
+    with anyio.fail_after(WAIT):
+        await chain(("node", node)).ainvoke(QUESTION)
+
+    assert "".join(seen) == "one two"
+
+
+# --- commands for the graph around
+
+
+@pytest.mark.parametrize("send", [False, True], ids=["goto", "send"])
+async def test_two_agents_hand_over_to_each_other(saver: Any, send: bool) -> None:
+    """A swarm: each takes over the whole conversation by a command for the graph, and asks on the way."""
+    desk = Desk()
+    ada = ScriptedModel([calls(tool_call("to_bob", "1")), "the end"])
+    bob = ScriptedModel([calls(tool_call("ask", "2", query="a")), calls(tool_call("to_ada", "3"))])
+    builder = StateGraph(MessagesState)
+    builder.add_node("ada", create_react_agent(ada, [hand_off("bob", send=send)], name="ada"), destinations=("bob",))
+    builder.add_node(
+        "bob", create_react_agent(bob, desk.tools(hand_off("ada", send=send)), name="bob"), destinations=("ada",)
+    )
+    builder.add_edge(START, "ada")
+    graph = builder.compile(checkpointer=saver)
+    with anyio.fail_after(WAIT):
+        assert list(ids(await graph.ainvoke(QUESTION, AT))) == ["a"]
+        result = await graph.ainvoke(Command(resume="yes"), AT)
+
+    assert [message.name for message in result["messages"] if message.type == "ai"] == ["ada", "bob", "bob", "ada"]
+    assert shape(result["messages"])[-1] == "ai:the end"
+    assert complaint(result["messages"]) is None
+    assert (len(ada.requests), len(bob.requests)) == (2, 2)
+
+
+async def test_a_command_for_the_parent_goes_up_one_level_only() -> None:
+    """A graph in a graph: both have a node of that name."""
+    desk = Desk()
+    agent = create_react_agent(ScriptedModel([calls(tool_call("to_next", "1"))]), [hand_off("next")])
+    inner = StateGraph(MessagesState)
+    inner.add_node("agent", agent, destinations=("next",))
+    inner.add_node("next", desk.node("inner"))
+    inner.add_edge(START, "agent")
+    outer = StateGraph(MessagesState)
+    outer.add_node("inner", inner.compile())
+    outer.add_node("next", desk.node("outer"))
+    outer.add_edge(START, "inner")
+    with anyio.fail_after(WAIT):
+        await outer.compile().ainvoke(QUESTION)
+
+    assert desk.log == ["inner"]
+
+
+async def test_the_second_agent_of_a_node_hands_over_too() -> None:
+    """Its namespace has a number, of which the graph around knows nothing."""
+    desk = Desk()
+    agent = create_react_agent(ScriptedModel(["hi", calls(tool_call("to_next", "1"))]), [hand_off("next")])
+
+    async def node(state: Any, config: RunnableConfig) -> Any:
+        await agent.ainvoke(state, config)
+        return await agent.ainvoke(state, config)
+
+    builder = StateGraph(MessagesState)
+    builder.add_node("node", node, destinations=("next",))
+    builder.add_node("next", desk.node("next"))
+    builder.add_edge(START, "node")
+    with anyio.fail_after(WAIT):
+        result = await builder.compile().ainvoke(QUESTION)
+
+    assert desk.log == ["next"]
+    assert shape(result["messages"])[-1] == "tool:over to next"

@@ -1,0 +1,501 @@
+"""One thread, several agents: LangGraph's and ours go on where the other stopped (promises 2, 10 and 12)."""
+
+import asyncio
+import warnings
+from collections.abc import AsyncIterator
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+from langchain.agents import create_agent
+from langchain_core.messages import BaseMessage, HumanMessage, ToolMessage
+from langchain_core.tools import tool
+from langgraph.errors import UnknownInterruptError
+from langgraph.prebuilt import create_react_agent as langgraphs
+from langgraph.types import Command, interrupt
+
+from callboard import AgentState, AgentStateWithStructuredResponse, create_react_agent
+from callboard.testing import ScriptedModel, calls, tool_call
+
+from ._graphs import AT, QUESTION, WAIT, Desk, busy, ids
+from ._savers import complaint, saver_of, shape
+
+pytestmark = [pytest.mark.real_clock, pytest.mark.backends("asyncio")]
+"""LangGraph's own agents run on asyncio only."""
+
+MORE: Any = {"messages": [("user", "more")]}
+OURS = ("ours", "ours v1")
+BY_CALL = ("react v2", "langchain")
+"""Agents of LangGraph's to which each call is a task of its own."""
+THEIRS = (*BY_CALL, "react v1")
+
+
+@pytest.fixture(params=["memory", "aiosqlite"])
+async def saver(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Any]:
+    """What both sides keep their threads in."""
+    async with saver_of(request.param, tmp_path / "db") as made:
+        yield made
+
+
+def agent(kind: str, model: Any, tools: list[Any], **options: Any) -> Any:
+    """An agent of one of the five kinds."""
+    if kind == "langchain":
+        return create_agent(model, tools, **options)
+    version = "v1" if kind.endswith("v1") else "v2"
+    if kind in OURS:
+        return create_react_agent(model, tools, version=version, **options)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        return langgraphs(model, tools, version=version, **options)
+
+
+async def told(one: Any) -> list[BaseMessage]:
+    """The conversation as an agent reads it."""
+    return list((await one.aget_state(AT)).values.get("messages", ()))
+
+
+async def assert_all_read_the_same(agents: list[Any]) -> list[BaseMessage]:
+    """Every agent finds the same messages, under the same ids, and nothing to do; returns them."""
+    states = [await one.aget_state(AT) for one in agents]
+    messages: list[BaseMessage] = states[0].values["messages"]
+    for state in states:
+        assert state.values["messages"] == messages
+        assert (state.next, state.interrupts) == ((), ())
+    assert complaint(messages) is None
+    return messages
+
+
+# --- between turns
+
+
+@pytest.mark.parametrize("theirs", THEIRS)
+@pytest.mark.parametrize("ours", OURS)
+@pytest.mark.parametrize("first", ["theirs", "ours"])
+async def test_a_thread_goes_back_and_forth_turn_by_turn(saver: Any, theirs: str, ours: str, first: str) -> None:
+    """Five hops; all that was said stays, under its ids, once."""
+    desk = Desk()
+    turns = [(calls(tool_call("work", f"{n}", query=f"{n}")), f"done {n}") for n in range(5)]
+    model = ScriptedModel([line for turn in turns for line in turn])
+    both = [agent(kind, model, desk.tools(), checkpointer=saver) for kind in (theirs, ours)]
+    order = both if first == "theirs" else both[::-1]
+    before: list[BaseMessage] = []
+    with anyio.fail_after(WAIT):
+        for turn in range(5):
+            await order[turn % 2].ainvoke({"messages": [("user", f"go {turn}")]}, AT)
+            after = await assert_all_read_the_same(both)
+            assert after[: len(before)] == before
+            assert len(after) == len(before) + 4
+            before = after
+
+    assert desk.log == [f"work {n}" for n in range(5)]
+    for request, following in pairwise(model.requests):
+        assert following[: len(request)] == request
+
+
+@pytest.mark.parametrize("kind", ["memory", "sqlite"])
+def test_a_thread_goes_back_and_forth_in_sync_code(kind: str, tmp_path: Path) -> None:
+    """The same with `invoke`, and a saver for sync code."""
+    desk = Desk()
+    model = ScriptedModel(["one", "two", "three"])
+
+    async def shared() -> None:
+        async with saver_of(kind, tmp_path / "db") as saver:
+            both = [agent(each, model, desk.tools(), checkpointer=saver) for each in ("react v2", "ours")]
+            await asyncio.to_thread(talk, both)
+
+    def talk(both: list[Any]) -> None:
+        for one in (*both, both[0]):
+            one.invoke(QUESTION, AT)
+        states = [one.get_state(AT).values["messages"] for one in both]
+        assert states[0] == states[1]
+        assert shape(states[0]) == ["human:go", "ai:one", "human:go", "ai:two", "human:go", "ai:three"]
+
+    asyncio.run(shared())
+
+
+# --- in the middle of a batch
+
+
+@pytest.mark.parametrize("hops", [
+    ("react v2", "ours", "react v2"),
+    ("langchain", "ours", "langchain"),
+    ("react v2", "ours v1", "langchain"),
+    ("langchain", "ours v1", "react v1"),
+    ("ours", "react v2", "ours"),
+    ("ours", "langchain", "ours"),
+    ("ours", "react v1", "ours"),
+    ("ours v1", "react v1", "ours v1"),
+    ("ours", "react v2", "langchain"),
+    ("ours", "ours v1", "ours"),
+], ids=" > ".join)  # fmt: skip
+async def test_questions_of_one_batch_are_answered_under_three_agents(saver: Any, hops: tuple[str, ...]) -> None:
+    """One finished, two waiting: each agent sees the same questions, takes one answer, and hands on."""
+    desk, model = Desk(), ScriptedModel([busy(), "done", "more"])
+    agents = [agent(kind, model, desk.tools(), checkpointer=saver) for kind in hops]
+    with anyio.fail_after(WAIT):
+        await agents[0].ainvoke(QUESTION, AT)
+        open_ids = {question.value: question.id for question in (await agents[1].aget_state(AT)).interrupts}
+        assert open_ids == {question.value: question.id for question in (await agents[0].aget_state(AT)).interrupts}
+        assert sorted(open_ids) == ["a", "b"]
+
+        left = await agents[1].ainvoke(Command(resume={open_ids["b"]: "B"}), AT)
+        assert ids(left) == {"a": open_ids["a"]}
+        assert [question.id for question in (await agents[2].aget_state(AT)).interrupts] == [open_ids["a"]]
+
+        await agents[2].ainvoke(Command(resume="A"), AT)
+        messages = await assert_all_read_the_same(agents)
+        assert shape(messages)[2:] == ["tool:did x", "tool:a: A", "tool:b: B", "ai:done"]
+        await agents[0].ainvoke(MORE, AT)
+        assert shape(await assert_all_read_the_same(agents))[-2:] == ["human:more", "ai:more"]
+
+    assert desk.log.count("work x") == 1
+    assert [line for line in desk.log if line.startswith("answered")] == ["answered b", "answered a"]
+    assert len(model.requests) == 3
+
+
+@pytest.mark.parametrize("hops", [
+    ("react v2", "ours", "ours"),
+    ("langchain", "ours", "ours"),
+    ("react v2", "react v2", "ours"),
+    ("ours", "ours", "react v2"),
+    ("ours", "ours", "react v1"),
+    ("ours", "ours", "langchain"),
+    ("ours", "react v2", "ours"),
+    ("ours", "langchain", "ours"),
+    ("react v2", "ours", "react v2"),
+    ("langchain", "ours", "langchain"),
+], ids=" > ".join)  # fmt: skip
+async def test_the_second_question_of_a_call_gets_the_second_answer(saver: Any, hops: tuple[str, ...]) -> None:
+    """The answer to the first is handed on as well, or the second would be taken for it."""
+    answers: list[str] = []
+
+    @tool
+    async def twice() -> str:
+        """Ask two questions."""
+        answers.append(f"{interrupt('first')} {interrupt('second')}")
+        return answers[-1]
+
+    desk = Desk()
+    model = ScriptedModel([calls(tool_call("twice", "1"), tool_call("work", "2", query="x")), "done"])
+    agents = [agent(kind, model, desk.tools(twice), checkpointer=saver) for kind in hops]
+    with anyio.fail_after(WAIT):
+        await agents[0].ainvoke(QUESTION, AT)
+        assert list(ids(await agents[1].ainvoke(Command(resume="one"), AT))) == ["second"]
+        await agents[2].ainvoke(Command(resume="two"), AT)
+        messages = await assert_all_read_the_same(agents)
+
+    assert shape(messages)[2:] == ["tool:one two", "tool:did x", "ai:done"]
+    assert answers == ["one two"]
+
+
+@pytest.mark.parametrize("ours", OURS)
+async def test_the_question_of_a_lone_call_under_v1_is_answered_under_ours(saver: Any, ours: str) -> None:
+    """One call, so it is clear whose question it is."""
+    desk, model = Desk(), ScriptedModel([calls(tool_call("ask", "1", query="a")), "done"])
+    agents = [agent(kind, model, desk.tools(), checkpointer=saver) for kind in ("react v1", ours)]
+    with anyio.fail_after(WAIT):
+        asked = ids(await agents[0].ainvoke(QUESTION, AT))
+        assert [question.id for question in (await agents[1].aget_state(AT)).interrupts] == [asked["a"]]
+        await agents[1].ainvoke(Command(resume="yes"), AT)
+        messages = await assert_all_read_the_same(agents)
+
+    assert shape(messages)[2:] == ["tool:a: yes", "ai:done"]
+    assert desk.log == ["ask a", "ask a", "answered a"]
+
+
+async def test_a_batch_that_v1_stopped_in_is_begun_anew(saver: Any) -> None:
+    """Nobody knows whose question it was, nor what had finished; so nothing is taken for an answer."""
+    desk, model = Desk(), ScriptedModel([busy(), "done"])
+    theirs, ours = (agent(kind, model, desk.tools(), checkpointer=saver) for kind in ("react v1", "ours"))
+    with anyio.fail_after(WAIT):
+        await theirs.ainvoke(QUESTION, AT)
+        with pytest.raises(UnknownInterruptError, match="No question is open"):
+            await ours.ainvoke(Command(resume="yes"), AT)
+        open_ids = ids(await ours.ainvoke(None, AT))
+        await ours.ainvoke(Command(resume={open_ids["a"]: "A", open_ids["b"]: "B"}), AT)
+        messages = await assert_all_read_the_same([theirs, ours])
+
+    assert shape(messages)[2:] == ["tool:did x", "tool:a: A", "tool:b: B", "ai:done"]
+    assert desk.log.count("work x") == 2
+    assert len(model.requests) == 2
+
+
+@pytest.mark.parametrize("pair", [*((theirs, "ours") for theirs in THEIRS), *(("ours", theirs) for theirs in THEIRS)],
+                         ids=" > ".join)  # fmt: skip
+async def test_a_call_that_failed_runs_again_under_the_other(saver: Any, pair: tuple[str, str]) -> None:
+    """What finished beside it does not, where the one that stopped had stored it by call."""
+    desk, errors = Desk(), [ValueError("no")]
+
+    @tool
+    async def fragile() -> str:
+        """Fail once."""
+        desk.log.append("fragile")
+        if errors:
+            raise errors.pop()
+        return "whole"
+
+    model = ScriptedModel([calls(tool_call("work", "1", query="x"), tool_call("fragile", "2")), "done"])
+    first, second = (agent(kind, model, desk.tools(fragile), checkpointer=saver) for kind in pair)
+    with anyio.fail_after(WAIT):
+        with pytest.raises(ValueError, match="no"):
+            await first.ainvoke(QUESTION, AT)
+        await second.ainvoke(None, AT)
+        messages = await assert_all_read_the_same([first, second])
+
+    assert shape(messages)[2:] == ["tool:did x", "tool:whole", "ai:done"]
+    assert desk.log.count("fragile") == 2
+    assert desk.log.count("work x") == (2 if pair[0] == "react v1" else 1)
+    assert len(model.requests) == 2
+
+
+@pytest.mark.parametrize("pair", [*((theirs, "ours") for theirs in BY_CALL), *(("ours", theirs) for theirs in THEIRS)],
+                         ids=" > ".join)  # fmt: skip
+async def test_a_cancelled_batch_is_ended_by_the_other(saver: Any, pair: tuple[str, str]) -> None:
+    """One finished, one cancelled in its body: the first is kept."""
+    desk, started, held = Desk(), anyio.Event(), [True]
+
+    @tool
+    async def slow() -> str:
+        """Hang once."""
+        desk.log.append("slow")
+        if held:
+            started.set()
+            await anyio.sleep_forever()
+        return "at last"
+
+    model = ScriptedModel([calls(tool_call("work", "1", query="x"), tool_call("slow", "2")), "done"])
+    first, second = (agent(kind, model, desk.tools(slow), checkpointer=saver) for kind in pair)
+    with anyio.fail_after(WAIT):
+        running = asyncio.create_task(first.ainvoke(QUESTION, AT))
+        await started.wait()
+        while shape((await first.aget_state(AT)).values["messages"])[-1] != "tool:did x":
+            await anyio.sleep(0.001)  # what finished is stored while the other call hangs
+        running.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await running
+        held.clear()
+        await second.ainvoke(None, AT)
+        messages = await assert_all_read_the_same([first, second])
+
+    assert shape(messages)[2:] == ["tool:did x", "tool:at last", "ai:done"]
+    assert desk.log == ["work x", "slow", "slow"]
+    assert len(model.requests) == 2
+
+
+# --- between the steps of a turn
+
+
+@pytest.mark.parametrize("when", ["interrupt_before", "interrupt_after"])
+@pytest.mark.parametrize("pair", [*((theirs, "ours") for theirs in THEIRS), *(("ours", theirs) for theirs in THEIRS)],
+                         ids=" > ".join)  # fmt: skip
+async def test_a_stop_at_the_tools_is_passed_by_the_other(saver: Any, pair: tuple[str, str], when: str) -> None:
+    """Nothing run yet, or all of it."""
+    desk = Desk()
+    model = ScriptedModel([calls(tool_call("work", "1", query="x"), tool_call("work", "2", query="y")), "done"])
+    first = agent(pair[0], model, desk.tools(), checkpointer=saver, **{when: ["tools"]})
+    second = agent(pair[1], model, desk.tools(), checkpointer=saver)
+    with anyio.fail_after(WAIT):
+        await first.ainvoke(QUESTION, AT)
+        assert len(desk.log) == (0 if when == "interrupt_before" else 2)
+        assert set((await second.aget_state(AT)).next) <= {"tools", "agent", "model"}
+        await second.ainvoke(None, AT)
+        messages = await assert_all_read_the_same([first, second])
+
+    assert shape(messages)[2:] == ["tool:did x", "tool:did y", "ai:done"]
+    assert sorted(desk.log) == ["work x", "work y"]
+    assert len(model.requests) == 2
+
+
+@pytest.mark.parametrize("after_tools", [False, True], ids=["at once", "after tools"])
+@pytest.mark.parametrize("pair", [*((theirs, "ours") for theirs in THEIRS), *(("ours", theirs) for theirs in THEIRS)],
+                         ids=" > ".join)  # fmt: skip
+async def test_a_model_that_failed_is_asked_again_by_the_other(
+    saver: Any, pair: tuple[str, str], after_tools: bool
+) -> None:
+    """The node has one name in `langgraph.prebuilt` and another in `langchain.agents`."""
+    desk = Desk()
+    before = [calls(tool_call("work", "1", query="x"))] if after_tools else []
+    model = ScriptedModel([*before, ConnectionError("gone"), "done"])
+    first, second = (agent(kind, model, desk.tools(), checkpointer=saver) for kind in pair)
+    with anyio.fail_after(WAIT):
+        with pytest.raises(ConnectionError):
+            await first.ainvoke(QUESTION, AT)
+        await second.ainvoke(None, AT)
+        messages = await assert_all_read_the_same([first, second])
+
+    assert shape(messages)[-1] == "ai:done"
+    assert len(desk.log) == len(before)
+
+
+async def test_a_node_that_ours_does_not_have_is_gone_round(saver: Any) -> None:
+    """LangGraph stopped before a hook of its own; without one the model comes next."""
+    model = ScriptedModel(["done"])
+    theirs = agent("react v2", model, [], checkpointer=saver, pre_model_hook=lambda _: {}, interrupt_before="*")
+    ours = agent("ours", model, [], checkpointer=saver)
+    with anyio.fail_after(WAIT):
+        await theirs.ainvoke(QUESTION, AT)
+        assert (await theirs.aget_state(AT)).next == ("pre_model_hook",)
+        result = await ours.ainvoke(None, AT)
+
+    assert shape(result["messages"]) == ["human:go", "ai:done"]
+
+
+async def test_nothing_is_left_to_do_after_a_node_of_another_name() -> None:
+    """A channel that the other side does not know, and so does not empty, is not taken for a step to come."""
+    desk = Desk()
+    model = ScriptedModel([calls(tool_call("work", "1", query="x")), "done", "more"])
+    async with saver_of("memory", "") as saver:
+        first = agent("ours", model, desk.tools(), checkpointer=saver, interrupt_after=["tools"])
+        second = agent("langchain", model, desk.tools(), checkpointer=saver)
+        with anyio.fail_after(WAIT):
+            await first.ainvoke(QUESTION, AT)
+            await second.ainvoke(None, AT)
+            await assert_all_read_the_same([first, second])
+            await second.ainvoke(MORE, AT)
+            messages = await assert_all_read_the_same([first, second])
+
+    assert shape(messages)[-1] == "ai:more"
+
+
+# --- changes from outside, and a new message instead of an answer
+
+
+@pytest.mark.parametrize("pair", [*((theirs, "ours") for theirs in THEIRS), *(("ours", theirs) for theirs in THEIRS)],
+                         ids=" > ".join)  # fmt: skip
+async def test_what_one_side_changes_by_hand_the_other_goes_on_with(saver: Any, pair: tuple[str, str]) -> None:
+    """A message edited by its id between two turns; the next request has the change, and no second one."""
+    model = ScriptedModel(["one", "two"])
+    first, second = (agent(kind, model, [], checkpointer=saver) for kind in pair)
+    with anyio.fail_after(WAIT):
+        await first.ainvoke(QUESTION, AT)
+        question = (await told(first))[0]
+        await second.aupdate_state(AT, {"messages": [HumanMessage("went", id=question.id)]})
+        assert shape(await told(first)) == ["human:went", "ai:one"]
+        await first.ainvoke(MORE, AT)
+        await assert_all_read_the_same([first, second])
+
+    assert shape(model.requests[-1]) == ["human:went", "ai:one", "human:more"]
+
+
+@pytest.mark.parametrize("theirs", BY_CALL)
+async def test_a_call_of_langgraphs_is_refused_under_ours(saver: Any, theirs: str) -> None:
+    """The person answers the waiting call by hand; the finished one keeps its result."""
+    desk, model = Desk(), ScriptedModel([busy(), "understood"])
+    first, ours = (agent(kind, model, desk.tools(), checkpointer=saver) for kind in (theirs, "ours"))
+    with anyio.fail_after(WAIT):
+        await first.ainvoke(QUESTION, AT)
+        refusals = [ToolMessage("no", tool_call_id=name) for name in "ab"]
+        await ours.aupdate_state(AT, {"messages": refusals}, as_node="tools")
+        result = await ours.ainvoke(None, AT)
+
+    assert sorted(shape(result["messages"])[2:5]) == ["tool:did x", "tool:no", "tool:no"]
+    assert shape(result["messages"])[5:] == ["ai:understood"]
+    assert complaint(await assert_all_read_the_same([first, ours])) is None
+
+
+@pytest.mark.parametrize("theirs", BY_CALL)
+async def test_a_new_message_under_ours_keeps_what_langgraph_had_finished(saver: Any, theirs: str) -> None:
+    """Promise 2, for a history that LangGraph left in the middle."""
+    desk, model = Desk(), ScriptedModel([busy(), "never mind"])
+    first, ours = (agent(kind, model, desk.tools(), checkpointer=saver) for kind in (theirs, "ours"))
+    with anyio.fail_after(WAIT):
+        await first.ainvoke(QUESTION, AT)
+        await ours.ainvoke(MORE, AT)
+        messages = await assert_all_read_the_same([first, ours])
+
+    assert shape(messages)[2] == "tool:did x"
+    assert [message.type for message in messages] == ["human", "ai", "tool", "tool", "tool", "human", "ai"]
+    assert desk.log.count("work x") == 1
+
+
+# --- more state than messages
+
+
+async def test_state_that_the_other_side_does_not_know_is_kept(saver: Any) -> None:
+    """LangGraph's agent has a key more; after a turn of ours it still has its value."""
+
+    class Noting(AgentState):
+        notes: str
+
+    model = ScriptedModel(["one", "two", "three"])
+    theirs = agent("react v2", model, [], checkpointer=saver, state_schema=Noting)
+    ours = agent("ours", model, [], checkpointer=saver)
+    with anyio.fail_after(WAIT):
+        await theirs.ainvoke({**QUESTION, "notes": "remember"}, AT)
+        await ours.ainvoke(MORE, AT)
+        await ours.ainvoke(MORE, AT)
+        state = await theirs.aget_state(AT)
+
+    assert state.values["notes"] == "remember"
+    assert len(state.values["messages"]) == 6
+
+
+@pytest.mark.parametrize("pair", [("react v2", "ours"), ("ours", "react v2")], ids=" > ".join)
+async def test_state_that_both_know_is_handed_on(saver: Any, pair: tuple[str, str]) -> None:
+    """A structured response, and a key of a schema of one's own that a hook writes."""
+
+    class State(AgentStateWithStructuredResponse):
+        count: int
+
+    class Structured(ScriptedModel):
+        def with_structured_output(self, schema: Any, **kwargs: Any) -> Any:
+            return self | (lambda message: {"answer": message.content})
+
+    schema = {"title": "Answer", "description": "An answer.", "type": "object", "properties": {}}
+    model = Structured(["one", "first", "two", "second"])
+
+    def count(state: Any) -> Any:
+        return {"count": state.get("count", 0) + 1}
+
+    first, second = (
+        agent(kind, model, [], checkpointer=saver, state_schema=State, pre_model_hook=count, response_format=schema)
+        for kind in pair
+    )
+    with anyio.fail_after(WAIT):
+        await first.ainvoke(QUESTION, AT)
+        seen = (await second.aget_state(AT)).values
+        assert (seen["count"], seen["structured_response"]) == (1, {"answer": "first"})
+        result = await second.ainvoke(MORE, AT)
+
+    assert (result["count"], result["structured_response"]) == (2, {"answer": "second"})
+
+
+# --- the past
+
+
+@pytest.mark.parametrize("theirs", THEIRS)
+async def test_the_last_place_of_a_thread_is_whole_and_older_ones_are_ours_to_read(saver: Any, theirs: str) -> None:
+    """Older checkpoints of ours are thin: LangGraph finds no messages in them, we find all."""
+    model = ScriptedModel(["one", "two", "three"], loop=True)
+    ours, other = (agent(kind, model, [], checkpointer=saver) for kind in ("ours", theirs))
+    with anyio.fail_after(WAIT):
+        for _ in range(3):
+            await ours.ainvoke(QUESTION, AT)
+        read_by_us = [place async for place in ours.aget_state_history(AT)]
+        read_by_them = [place async for place in other.aget_state_history(AT)]
+        forked = await ours.ainvoke(
+            MORE, next(p for p in read_by_us if shape(p.values["messages"])[-1:] == ["ai:one"]).config
+        )
+
+    assert len(read_by_them[0].values["messages"]) == 6
+    assert all(not place.values.get("messages") for place in read_by_them[1:])
+    assert [len(place.values["messages"]) for place in read_by_us if place.next == ()][:3] == [6, 4, 2]
+    assert shape(forked["messages"])[:2] == ["human:go", "ai:one"]
+    assert shape(forked["messages"])[2] == "human:more"
+
+
+@pytest.mark.parametrize("theirs", THEIRS)
+async def test_the_past_under_langgraph_is_ours_to_go_back_to(saver: Any, theirs: str) -> None:
+    """History and fork of checkpoints that LangGraph wrote."""
+    model = ScriptedModel(["one", "two", "other"])
+    other, ours = (agent(kind, model, [], checkpointer=saver) for kind in (theirs, "ours"))
+    with anyio.fail_after(WAIT):
+        await other.ainvoke(QUESTION, AT)
+        await other.ainvoke(MORE, AT)
+        places = [place async for place in ours.aget_state_history(AT)]
+        ended = next(p for p in places if p.next == () and shape(p.values["messages"])[-1] == "ai:one")
+        result = await ours.ainvoke(MORE, ended.config)
+
+    assert shape(result["messages"]) == ["human:go", "ai:one", "human:more", "ai:other"]

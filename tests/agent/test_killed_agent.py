@@ -1,0 +1,162 @@
+"""Promise 10: an agent is killed at any point, again and again; what finished stays finished, nothing is doubled.
+
+What each durability promises, for a call whose result was not stored when the process died: it runs again. And
+
+- "sync": whatever the model was asked with had been stored before, so nothing that it knows of is done twice;
+- "async": what was stored never runs again; the model may have been asked with more than that;
+- "exit": nothing is stored before the run stops.
+"""
+
+import json
+import subprocess
+import sys
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from langchain_core.messages import BaseMessage, ToolMessage, messages_from_dict
+
+from ._savers import complaint, shape
+
+pytestmark = pytest.mark.timeout(200)
+
+SCRIPT = Path(__file__).with_name("_crash_agent.py")
+KILLS = 40
+"""In each of the four worlds, beside those at each point in turn; more than 200 in all."""
+SECONDS = 180
+"""For all lives of a world; they need about five on a machine that has nothing else to do."""
+
+CONVERSATION = [
+    "human:first",
+    "ai:",
+    "tool:a1 is done",
+    "tool:a2 is done",
+    "tool:a3 is fine",
+    "ai:",
+    "tool:b1 is done",
+    "tool:b2 is done",
+    "ai:done",
+    "human:second",
+    "ai:",
+    "tool:c1 is done",
+    "tool:c2 is done",
+    "ai:all done",
+]
+REPLIES = {"a1", "b1", "done", "c1", "all done"}
+"""What the model says, in a word: the first call of a reply, or its text."""
+
+
+@dataclass
+class Story:
+    """All lives of one thread, as its log tells."""
+
+    seed: int
+    killed: int
+    failed: bool
+    log: list[list[Any]]
+
+    def after(self, *first: Any) -> list[list[Any]]:
+        """What happened after the first time that something happened."""
+        places = [place for place, line in enumerate(self.log) if line == list(first)]
+        return self.log[places[0] + 1 :] if places else []
+
+    def names(self, kind: str) -> list[str]:
+        return [line[1] for line in self.log if line[0] == kind]
+
+    @property
+    def lives(self) -> list[list[list[Any]]]:
+        starts = [place for place, line in enumerate(self.log) if line == ["born"]]
+        return [self.log[start:end] for start, end in zip(starts, [*starts[1:], len(self.log)], strict=True)]
+
+    @property
+    def conversation(self) -> list[BaseMessage]:
+        return messages_from_dict(self.log[-1][1])
+
+
+def stories(directory: Path, *world: object) -> list[Story]:
+    command = [sys.executable, str(SCRIPT), str(directory), *map(str, world)]
+    done = subprocess.run(command, check=False, capture_output=True, timeout=SECONDS, text=True)
+    assert done.returncode == 0, done.stderr
+    told = [Story(**json.loads(line)) for line in done.stdout.splitlines()]
+    assert not [story.seed for story in told if story.failed], done.stderr
+    return told
+
+
+def check(story: Story) -> None:
+    """What holds for every story, whatever its durability."""
+    for call in {*story.names("stored")}:
+        assert ["started", call] not in story.after("stored", call), f"{call} had finished, and ran again"
+    for reply in {*story.names("stored reply")}:
+        again = [line for line in story.after("stored reply", reply) if line[:2] == ["asked", reply]]
+        assert not again, f"the reply {reply!r} was there, and the model was asked for it again"
+    for asked in (line for line in story.log if line[0] == "asked"):
+        assert complaint(messages_from_dict(asked[2])) is None
+    assert complaint(story.conversation) is None
+    assert shape(story.conversation) == CONVERSATION
+    for life in story.lives:
+        # The one that asks starts anew when it has its answer.
+        most = Counter(name for kind, name, *_ in (line for line in life if len(line) > 1) if kind == "started")
+        assert all(times <= (2 if name == "a3" else 1) for name, times in most.items()), most
+    assert set(story.names("ended")) == {"a1", "a2", "a3", "b1", "b2", "c1", "c2"}
+
+
+def check_asked_with_what_is_stored(story: Story) -> None:
+    stored: set[str] = set()
+    for line in story.log:
+        if line[0] == "stored":
+            stored.add(line[1])
+        elif line[0] == "asked":
+            results = [message for message in messages_from_dict(line[2]) if isinstance(message, ToolMessage)]
+            assert {result.tool_call_id for result in results} <= stored
+
+
+@pytest.mark.parametrize(("saver", "backend", "first"), [("sqlite", "trio", 1), ("aiosqlite", "asyncio", 2)])
+def test_killed_at_each_point_in_turn_nothing_is_lost_and_nothing_is_doubled(
+    saver: str, backend: str, first: int, tmp_path: Path
+) -> None:
+    """One kill a story, at every other point, until there is no further one."""
+    told = stories(tmp_path, saver, backend, "sync", "every", first, 2)
+
+    assert len(told) > 25
+    for story in told:
+        check(story)
+        check_asked_with_what_is_stored(story)
+    where = {name for story in told for name in story.names("killed")}
+    assert where >= {"before write", "after write", "before checkpoint", "after checkpoint", "in body", "after body"}
+
+
+@pytest.mark.parametrize(
+    ("saver", "backend", "durability", "seed"),
+    [
+        ("sqlite", "asyncio", "async", 1000),
+        ("sqlite", "trio", "sync", 2000),
+        ("aiosqlite", "asyncio", "sync", 3000),
+        ("aiosqlite", "trio", "async", 4000),
+    ],
+)
+def test_killed_anywhere_nothing_is_lost_and_nothing_is_doubled(
+    saver: str, backend: str, durability: str, seed: int, tmp_path: Path
+) -> None:
+    """SIGKILL and `os._exit`, before and after writes and in bodies; 200 of them in all."""
+    told = stories(tmp_path, saver, backend, durability, seed, KILLS)
+
+    assert sum(story.killed for story in told) >= KILLS
+    for story in told:
+        check(story)
+        if durability == "sync":
+            check_asked_with_what_is_stored(story)
+
+
+def test_with_durability_exit_a_killed_run_starts_anew_and_leaves_no_trace(tmp_path: Path) -> None:
+    """Nothing is stored before the run stops; what stopped once is kept."""
+    told = stories(tmp_path, "sqlite", "asyncio", "exit", 5000, 12)
+
+    for story in told:
+        check(story)
+        for life in story.lives:
+            asked = [place for place, line in enumerate(life) if line[0] == "asked"]
+            stored = [place for place, line in enumerate(life) if line[0] == "stored"]
+            # The run stops at the question, and at the end of each turn.
+            assert not stored or asked[0] < stored[0]

@@ -1,0 +1,708 @@
+"""A thread is run by one run at a time, in whichever process; the others are told, and nothing runs twice."""
+
+import json
+import logging
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import AsyncGenerator, Generator, Sequence
+from contextlib import aclosing, asynccontextmanager
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+from langchain_core.messages import AIMessage
+from langgraph.checkpoint.memory import InMemorySaver
+from langgraph.errors import EmptyInputError, GraphRecursionError, UnknownInterruptError
+from langgraph.types import Command, interrupt
+
+from callboard import create_react_agent
+from callboard.agent import _holder, _journal
+from callboard.agent._checkpoint import CHANNEL, commits_in, entries_of
+from callboard.exceptions import CallboardError, RunDeadlineExceededError, ThreadBusyError
+from callboard.testing import Recorder, ScriptedModel, calls
+
+from ._rival_agent import agent_in, thread
+from ._savers import ON_DISK, SAVERS, complaint, saver_of, shape
+
+pytestmark = pytest.mark.real_clock
+
+WAIT = 20
+ROUNDS = 15
+ROOT = Path(__file__).parents[2]
+CONFIG: Any = {"configurable": {"thread_id": "t"}}
+GO: Any = {"messages": [("user", "go")]}
+FAR = {"token": "theirs", "host": "elsewhere", "boot": "another", "pid": 1}
+"""A run on another machine."""
+
+
+# In another process.
+
+
+class Rival:
+    """A process that runs threads when it is told to, each time in a fork."""
+
+    def __init__(self) -> None:
+        command = [sys.executable, "-m", "tests.agent._rival_agent"]
+        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=ROOT)
+        self.pid = 0
+        """Of the fork."""
+
+    def begin(self, what: str, world: Sequence[object], number: int, at: float = 0.0) -> None:
+        self.tell(what, *world, number, at)
+        self.pid = self.answer()
+
+    def tell(self, *words: object) -> None:
+        assert self._process.stdin is not None
+        print(*words, file=self._process.stdin, flush=True)
+
+    def answer(self) -> Any:
+        assert self._process.stdout is not None
+        line = self._process.stdout.readline()
+        assert line, "the rival has ended"
+        return json.loads(line)
+
+    def end(self) -> None:
+        """Let the fork end."""
+        self.tell("end")
+        assert self.answer() == "gone"
+        self.look()
+
+    def kill(self) -> None:
+        """Kill the fork, whose parent does not look: it stays behind as a zombie."""
+        os.kill(self.pid, signal.SIGKILL)
+        assert self.answer() == "gone"
+
+    def look(self) -> None:
+        """Let its parent look."""
+        self.tell("look")
+
+    def close(self) -> None:
+        self._process.kill()
+        self._process.communicate()
+
+
+@pytest.fixture(scope="module")
+def both() -> Generator[tuple[Rival, Rival]]:
+    """Two of them."""
+    made = Rival(), Rival()
+    try:
+        assert [rival.answer() for rival in made] == ["ready", "ready"]
+        yield made
+    finally:
+        for rival in made:
+            rival.close()
+
+
+DONE = {"said": ["go", "", "w1 is done", "w2 is done", "done"]}
+
+
+async def stopped_before_the_calls(directory: Path, saver: str, rounds: int) -> None:
+    """Threads that only have to go on."""
+    async with saver_of(saver, directory / "db") as kept:
+        for number in range(rounds):
+            agent = agent_in(directory / "log", kept)
+            await agent.ainvoke(GO, thread(str(number)), interrupt_before=["tools"])
+
+
+@pytest.mark.parametrize(
+    ("saver", "backends"),
+    [("sqlite", ["asyncio", "trio"]), ("aiosqlite", ["asyncio", "asyncio"]), ("aiosqlite", ["trio", "trio"])],
+)
+def test_of_two_processes_that_resume_a_thread_at_once_exactly_one_wins(
+    both: tuple[Rival, Rival], saver: str, backends: list[str], tmp_path: Path
+) -> None:
+    """The other one is told by whom; no body runs twice; again and again."""
+    anyio.run(stopped_before_the_calls, tmp_path, saver, ROUNDS)
+
+    for number in range(ROUNDS):
+        at = time.monotonic() + 0.2
+        for rival, backend in zip(both, backends, strict=True):
+            rival.begin("hold", (tmp_path, saver, backend), number, at)
+        answers = [rival.answer() for rival in both]
+        assert answers.count("held") == 1, answers
+        place = answers.index("held")
+        winner = both[place]
+        winner.tell("on")
+
+        assert answers[1 - place] == {"busy": f"process {winner.pid} on {socket.gethostname()}"}
+        assert winner.answer() == DONE
+        ran = (tmp_path / f"log {number}").read_text().splitlines()
+        assert sorted(ran) == [f"w1 in {winner.pid}", f"w2 in {winner.pid}"]
+        for rival in both:
+            rival.end()
+
+
+@pytest.mark.parametrize("saver", ON_DISK)
+async def test_a_killed_holder_is_passed_over_at_once(both: tuple[Rival, Rival], saver: str, tmp_path: Path) -> None:
+    """Nobody waits for its lease, also while its parent has not looked yet."""
+    await stopped_before_the_calls(tmp_path, saver, 1)
+    rival = both[0]
+
+    rival.begin("hold", (tmp_path, saver, "asyncio"), 0)
+    assert rival.answer() == "held"
+    async with saver_of(saver, tmp_path / "db") as kept:
+        agent = agent_in(tmp_path / "log 0", kept)
+        with anyio.fail_after(WAIT):
+            with pytest.raises(ThreadBusyError, match=f"process {rival.pid} on"):
+                await agent.ainvoke(None, thread("0"))
+            rival.kill()
+            result = await agent.ainvoke(None, thread("0"))
+    rival.look()
+
+    assert shape(result["messages"])[2:] == ["tool:w1 is done", "tool:w2 is done", "ai:done"]
+    assert complaint(result["messages"]) is None
+
+
+async def test_where_a_live_process_once_ran_anybody_may_fork(both: tuple[Rival, Rival], tmp_path: Path) -> None:
+    """Its run has ended, although it has not."""
+    await stopped_before_the_calls(tmp_path, "sqlite", 1)
+    rival = both[0]
+
+    rival.begin("run", (tmp_path, "sqlite", "asyncio"), 0)
+    try:
+        assert rival.answer() == DONE
+        async with saver_of("sqlite", tmp_path / "db") as kept:
+            agent = agent_in(tmp_path / "log", kept)
+            with anyio.fail_after(WAIT):
+                places = [place async for place in agent.aget_state_history(thread("0"))]
+                results = [await agent.ainvoke(None, place.config) for place in places if place.next == ("agent",)]
+    finally:
+        rival.end()
+
+    assert results
+    assert {result["messages"][-1].content for result in results} == {"done"}
+
+
+# In one process.
+
+
+class Entries(InMemorySaver):
+    """Remembers every entry."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.entries: list[dict[str, Any]] = []
+        self.fails = ""
+
+    def put_writes(self, config: Any, writes: Any, task_id: str, task_path: str = "") -> None:
+        entries = [entry for channel, value in writes if channel == CHANNEL for entry in value]
+        if self.fails in [entry["kind"] for entry in entries]:
+            self.fails = ""
+            raise OSError("the disk is full")
+        super().put_writes(config, writes, task_id, task_path)
+        self.entries += entries
+
+    @property
+    def holds(self) -> list[dict[str, Any]]:
+        return [entry["holder"] for entry in self.entries if entry["kind"] == "hold"]
+
+
+def forge(saver: Any, holder: dict[str, Any]) -> None:
+    """Let somebody hold the thread."""
+    found = saver.get_tuple(CONFIG)
+    task = f"callboard-{commits_in(found) + 1:08}"
+    saver.put_writes(found.config, [(CHANNEL, [{"kind": "hold", "holder": holder}])], task, "~callboard")
+
+
+def is_held(saver: Any) -> bool:
+    """Whether other processes would think so."""
+    kinds = [entry["kind"] for entry in entries_of(saver.get_tuple(CONFIG)) if entry["kind"] in ("hold", "leave")]
+    return bool(kinds) and kinds[-1] == "hold"
+
+
+@asynccontextmanager
+async def running(agent: Any, recorder: Recorder, **options: Any) -> AsyncGenerator[list[Any]]:
+    """A run that is in its first call, `work`, while the block runs; then it is waited for."""
+    results: list[Any] = []
+
+    async def run() -> None:
+        results.append(await agent.ainvoke(GO, CONFIG, **options))
+
+    with anyio.fail_after(WAIT):
+        async with anyio.create_task_group() as group:
+            group.start_soon(run)
+            await recorder.wait_for("started")
+            yield results
+            release.set()
+
+
+release = anyio.Event()
+
+
+def held_up(script: list[Any], recorder: Recorder, saver: Any, **options: Any) -> Any:
+    """An agent whose tool takes as long as the test wants it to."""
+    global release
+    release = anyio.Event()
+    tool = recorder.tool("work")
+    body = tool.coroutine
+    assert body is not None
+
+    async def work(query: str = "") -> Any:
+        """Work."""
+        result = await body(query)
+        await release.wait()
+        return result
+
+    return create_react_agent(ScriptedModel(script, loop=True), [work], checkpointer=saver, **options)
+
+
+@pytest.mark.parametrize("durability", ["sync", "async"])
+@pytest.mark.parametrize("kind", SAVERS)
+async def test_of_two_tasks_one_is_told(kind: str, durability: Any, tmp_path: Path) -> None:
+    """With a typed error that says who; when the other has ended, it may try again."""
+    recorder = Recorder()
+
+    async with saver_of(kind, tmp_path / "db") as saver:
+        agent = held_up([calls("work"), "done"], recorder, saver)
+        async with running(agent, recorder, durability=durability):
+            with pytest.raises(ThreadBusyError, match=f"The thread 't' is being run by process {os.getpid()}") as told:
+                await agent.ainvoke({"messages": [("user", "and me?")]}, CONFIG)
+        with anyio.fail_after(WAIT):
+            result = await agent.ainvoke(GO, CONFIG)
+
+    assert isinstance(told.value, CallboardError)
+    assert (told.value.thread_id, told.value.holder.split()[1]) == ("t", str(os.getpid()))
+    assert shape(result["messages"][:4]) == ["human:go", "ai:", "tool:work", "ai:done"]
+    assert "human:and me?" not in shape(result["messages"])
+    assert complaint(result["messages"]) is None
+
+
+@pytest.mark.parametrize("kind", SAVERS)
+async def test_of_many_that_begin_at_once_one_wins(kind: str, tmp_path: Path) -> None:
+    """On a thread that nobody has begun; the conversation is of one of them."""
+    recorder = Recorder()
+    answers: list[Any] = []
+
+    async with saver_of(kind, tmp_path / "db") as saver:
+        agent = held_up([calls("work"), "done"], recorder, saver)
+
+        async def run(number: int) -> None:
+            try:
+                answers.append(await agent.ainvoke({"messages": [("user", str(number))]}, CONFIG))
+            except ThreadBusyError as error:
+                answers.append(error)
+                if len(answers) == 7:
+                    release.set()
+
+        with anyio.fail_after(WAIT):
+            async with anyio.create_task_group() as group:
+                for number in range(8):
+                    group.start_soon(run, number)
+        state = await agent.aget_state(CONFIG)
+
+    (won,) = [answer for answer in answers if isinstance(answer, dict)]
+    assert recorder.count("started") == 1
+    assert state.values["messages"] == won["messages"]
+    assert len(won["messages"]) == 4
+
+
+async def test_threads_and_their_namesakes_elsewhere_are_not_held() -> None:
+    """A hold is of one thread in one checkpointer."""
+    recorder = Recorder()
+    agent = held_up([calls("work"), "done"], recorder, InMemorySaver())
+    other = create_react_agent(ScriptedModel(["hi"], loop=True), [], checkpointer=InMemorySaver())
+    same = create_react_agent(ScriptedModel(["hi"], loop=True), [], checkpointer=agent.checkpointer)
+
+    async with running(agent, recorder):
+        await other.ainvoke(GO, CONFIG)
+        result = await same.ainvoke(GO, {"configurable": {"thread_id": "u"}})
+
+    assert result["messages"][-1].content == "hi"
+
+
+async def test_a_stream_holds_like_any_run_and_is_told_like_any_run() -> None:
+    """The error is what it yields; a reader that leaves lets go."""
+    saver = Entries()
+    agent = create_react_agent(ScriptedModel(["hi"], loop=True), [], checkpointer=saver)
+
+    with anyio.fail_after(WAIT):
+        async with aclosing(agent.astream(GO, CONFIG, stream_mode="values")) as stream:
+            await anext(stream)
+            with pytest.raises(ThreadBusyError):
+                await agent.ainvoke(GO, CONFIG)
+            with pytest.raises(ThreadBusyError):
+                [chunk async for chunk in agent.astream(GO, CONFIG)]
+        result = await agent.ainvoke(GO, CONFIG)
+
+    assert result["messages"][-1].content == "hi"
+    assert not is_held(saver)
+
+
+# Who lets go.
+
+
+async def _cancelled(agent: Any, recorder: Recorder) -> None:
+    async with anyio.create_task_group() as group:
+        group.start_soon(agent.ainvoke, GO, CONFIG)
+        await recorder.wait_for("started")
+        group.cancel_scope.cancel()
+
+
+async def _spent(agent: Any, recorder: Recorder) -> None:
+    with pytest.raises(RunDeadlineExceededError):
+        await agent.ainvoke(GO, CONFIG, budget=0.2)
+
+
+async def _left(agent: Any, recorder: Recorder) -> None:
+    async with aclosing(agent.astream(GO, CONFIG, stream_mode="values")) as stream:
+        async for _ in stream:
+            if recorder.count("started"):
+                return
+            if recorder.count("started") == 0:
+                break
+
+
+async def _stopped(agent: Any, recorder: Recorder) -> None:
+    await agent.ainvoke(GO, CONFIG, interrupt_before="*")
+
+
+async def _out_of_steps(agent: Any, recorder: Recorder) -> None:
+    with pytest.raises(GraphRecursionError):
+        await agent.ainvoke(GO, {**CONFIG, "recursion_limit": 1})
+
+
+async def _without_input(agent: Any, recorder: Recorder) -> None:
+    with pytest.raises(EmptyInputError):
+        await agent.ainvoke({"question": 1}, CONFIG)
+
+
+async def _answering_nobody(agent: Any, recorder: Recorder) -> None:
+    with pytest.raises(UnknownInterruptError):
+        await agent.ainvoke(Command(resume="yes"), CONFIG)
+
+
+ENDS = [_cancelled, _spent, _left, _stopped, _out_of_steps, _without_input, _answering_nobody]
+
+
+@pytest.mark.parametrize("end", ENDS, ids=lambda end: end.__name__[1:])
+async def test_whatever_ends_a_run_the_thread_is_let_go(end: Any) -> None:
+    """For this process, and for all others."""
+    recorder, saver = Recorder(), Entries()
+    agent = held_up([calls("work"), "done"], recorder, saver)
+
+    with anyio.fail_after(WAIT):
+        await end(agent, recorder)
+        assert not is_held(saver)
+        other = create_react_agent(ScriptedModel(["hi"]), [], checkpointer=saver)
+        result = await other.ainvoke({"messages": [("user", "hello")]}, CONFIG)
+
+    assert saver.holds
+    assert shape(result["messages"])[-2:] == ["human:hello", "ai:hi"]
+    assert complaint(result["messages"]) is None
+    assert not is_held(saver)
+
+
+@pytest.mark.parametrize("error", [ValueError("boom"), KeyboardInterrupt()], ids=repr)
+async def test_a_failed_run_lets_go(error: BaseException) -> None:
+    """Also one that fails with more than an error."""
+    if isinstance(error, KeyboardInterrupt):
+        error = SystemError("boom")
+    recorder, saver = Recorder(), Entries()
+    tool = recorder.tool("work", raises=error, times=1)  # type: ignore[arg-type]
+    agent = create_react_agent(ScriptedModel([calls("work"), "done"]), [tool], checkpointer=saver)
+
+    with anyio.fail_after(WAIT):
+        with pytest.raises(type(error), match="boom"):
+            await agent.ainvoke(GO, CONFIG)
+        assert not is_held(saver)
+        result = await agent.ainvoke(None, CONFIG)
+
+    assert shape(result["messages"])[2:] == ["tool:work", "ai:done"]
+
+
+async def test_an_interrupted_run_lets_go() -> None:
+    """Its question may be answered by anybody."""
+    saver = Entries()
+
+    async def ask(query: str = "") -> str:
+        """Ask."""
+        return str(interrupt("may I?"))
+
+    agent = create_react_agent(ScriptedModel([calls("ask"), "done"]), [ask], checkpointer=saver)
+
+    with anyio.fail_after(WAIT):
+        await agent.ainvoke(GO, CONFIG)
+        assert not is_held(saver)
+        result = await agent.ainvoke(Command(resume="yes"), CONFIG)
+
+    assert shape(result["messages"])[2:] == ["tool:yes", "ai:done"]
+
+
+async def test_a_run_that_could_not_take_hold_holds_nothing() -> None:
+    """The saver failed when it was asked whether the hold counts."""
+
+    class Shaky(InMemorySaver):
+        reads = 0
+
+        def get_tuple(self, config: Any) -> Any:
+            self.reads += 1
+            if self.reads == 2:
+                raise OSError("the line is dead")
+            return super().get_tuple(config)
+
+    agent = create_react_agent(ScriptedModel(["hi"]), [], checkpointer=Shaky())
+
+    with anyio.fail_after(WAIT):
+        with pytest.raises(OSError, match="the line is dead"):
+            await agent.ainvoke(GO, CONFIG)
+        result = await agent.ainvoke(GO, CONFIG)
+
+    assert result["messages"][-1].content == "hi"
+
+
+@pytest.mark.parametrize("kind", SAVERS)
+async def test_nothing_to_go_on_with_is_an_error_still(kind: str, tmp_path: Path) -> None:
+    """A hold is no beginning of a conversation; neither is one that failed."""
+    async with saver_of(kind, tmp_path / "db") as saver:
+        agent = create_react_agent(ScriptedModel(["hi"]), [], checkpointer=saver)
+        with anyio.fail_after(WAIT):
+            for _ in range(2):
+                with pytest.raises(EmptyInputError, match="An agent starts from messages"):
+                    await agent.ainvoke(None, CONFIG)
+
+
+# Elsewhere.
+
+
+async def _begun(saver: Any) -> Any:
+    agent = create_react_agent(ScriptedModel(["hi"], loop=True), [], checkpointer=saver)
+    await agent.ainvoke(GO, CONFIG)
+    return agent
+
+
+async def test_a_run_on_another_machine_has_the_thread_until_its_lease_is_over() -> None:
+    """Nobody can look there."""
+    saver = InMemorySaver()
+
+    with anyio.fail_after(WAIT):
+        agent = await _begun(saver)
+        forge(saver, {**FAR, "until": time.time() + 3600})
+        with pytest.raises(ThreadBusyError, match="process 1 on elsewhere"):
+            await agent.ainvoke(GO, CONFIG)
+        forge(saver, {**FAR, "until": time.time() - 1})
+        result = await agent.ainvoke(GO, CONFIG)
+
+    assert len(result["messages"]) == 4
+
+
+async def test_a_lease_that_nobody_prolongs_runs_out() -> None:
+    """Without anybody's help."""
+    saver = InMemorySaver()
+
+    with anyio.fail_after(WAIT):
+        agent = await _begun(saver)
+        forge(saver, {**FAR, "until": time.time() + 0.3})
+        refused = 0
+        while True:
+            try:
+                result = await agent.ainvoke(GO, CONFIG)
+                break
+            except ThreadBusyError:
+                refused += 1
+                await anyio.sleep(0.02)
+
+    assert refused
+    assert len(result["messages"]) == 4
+
+
+async def test_another_boot_of_this_machine_has_other_processes() -> None:
+    """Its process ids mean nothing; its lease counts."""
+    saver = InMemorySaver()
+    before = {**_holder.new_holder(), "token": "theirs", "boot": "before", "pid": os.getppid()}
+
+    with anyio.fail_after(WAIT):
+        agent = await _begun(saver)
+        forge(saver, {**before, "until": time.time() + 3600})
+        with pytest.raises(ThreadBusyError):
+            await agent.ainvoke(GO, CONFIG)
+        forge(saver, {**before, "until": time.time() - 1})
+        result = await agent.ainvoke(GO, CONFIG)
+
+    assert len(result["messages"]) == 4
+
+
+async def test_a_process_that_has_the_number_of_a_dead_one_holds_nothing() -> None:
+    """Workers that are restarted get the same numbers, in containers above all."""
+    saver = InMemorySaver()
+    dead = {**_holder.new_holder(), "token": "theirs", "pid": os.getppid(), "until": time.time() - 3600}
+
+    with anyio.fail_after(WAIT):
+        agent = await _begun(saver)
+        forge(saver, dead)
+        result = await agent.ainvoke(GO, CONFIG)
+
+    assert len(result["messages"]) == 4
+
+
+@pytest.fixture
+def short_lease(monkeypatch: pytest.MonkeyPatch) -> float:
+    """Seconds."""
+    lease = 0.06
+    for module in (_holder, _journal):
+        monkeypatch.setattr(module, "LEASE", lease)
+    return lease
+
+
+async def test_a_run_that_goes_on_prolongs_its_lease(short_lease: float) -> None:
+    """And no longer than it goes on."""
+    recorder, saver = Recorder(), Entries()
+    agent = held_up([calls("work"), "done"], recorder, saver)
+
+    async with running(agent, recorder):
+        while len(saver.holds) < 4:
+            await anyio.sleep(0.001)
+    count = len(saver.holds)
+    await anyio.sleep(2 * short_lease)
+
+    assert len({holder["token"] for holder in saver.holds}) == 1
+    ends = [holder["until"] for holder in saver.holds]
+    assert ends == sorted(set(ends))
+    assert all(later - sooner < 5 * short_lease for sooner, later in pairwise(ends))
+    assert len(saver.holds) == count
+    assert not is_held(saver)
+
+
+async def test_a_write_that_fails_does_not_end_the_prolonging(
+    short_lease: float, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A database is locked now and then; the run is another machine's otherwise."""
+    recorder, saver = Recorder(), Entries()
+    agent = held_up([calls("work"), "done"], recorder, saver)
+
+    with caplog.at_level(logging.CRITICAL, "callboard"):
+        async with running(agent, recorder) as results:
+            saver.fails = "hold"
+            with anyio.move_on_after(20 * short_lease):
+                while saver.fails or len(saver.holds) < 4:
+                    await anyio.sleep(0.001)
+            prolonged = len(saver.holds)
+
+    assert prolonged >= 4
+    assert results[0]["messages"][-1].content == "done"
+
+
+async def test_a_run_whose_lease_was_over_does_not_write_over_its_successor(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A machine that slept; its run ends with the same error as one that came too late."""
+    recorder, saver = Recorder(), Entries()
+    agent = held_up([calls("work"), "done"], recorder, saver)
+    other = create_react_agent(ScriptedModel([AIMessage("taken over")]), [], checkpointer=saver)
+    monkeypatch.setattr(_holder, "LEASE", 0.2)
+    monkeypatch.setattr(_journal, "is_alive", lambda holder: holder["until"] > time.time())
+
+    with pytest.raises(ThreadBusyError):
+        try:
+            async with running(agent, recorder):
+                while _journal.is_alive(saver.holds[-1]):
+                    await anyio.sleep(0.01)
+                await other.ainvoke({"messages": [("user", "hello")]}, CONFIG)
+        except ExceptionGroup as group:  # of the task group of this test
+            raise group.exceptions[0] from None
+    state = await agent.aget_state(CONFIG)
+
+    assert shape(state.values["messages"])[-2:] == ["human:hello", "ai:taken over"]
+
+
+# Who need not hold, and who is not held up.
+
+
+async def test_agents_within_a_call_need_not_hold() -> None:
+    """They are their caller's; two calls may run the same one at once."""
+    recorder, saver = Recorder(), Entries()
+    inner = create_react_agent(
+        ScriptedModel([lambda seen: calls("work") if len(seen) == 1 else "inner"], loop=True),
+        [recorder.tool("work", seconds=0.02)],
+    )
+
+    async def ask_inner(query: str = "") -> str:
+        """Ask another agent."""
+        return str((await inner.ainvoke(GO))["messages"][-1].content)
+
+    outer = create_react_agent(
+        ScriptedModel([calls("ask_inner", "ask_inner"), "done"]), [ask_inner], checkpointer=saver
+    )
+
+    with anyio.fail_after(WAIT):
+        result = await outer.ainvoke(GO, CONFIG)
+
+    assert shape(result["messages"])[2:] == ["tool:inner", "tool:inner", "ai:done"]
+    assert recorder.peak == 2
+    assert len(saver.holds) == 1
+
+
+async def test_with_durability_exit_nobody_is_told() -> None:
+    """Nothing is written before the end."""
+    saver = Entries()
+    agent = create_react_agent(ScriptedModel(["hi"], loop=True), [], checkpointer=saver)
+
+    with anyio.fail_after(WAIT):
+        async with aclosing(agent.astream(GO, CONFIG, stream_mode="values", durability="exit")) as stream:
+            await anext(stream)
+            result = await agent.ainvoke(GO, CONFIG, durability="exit")
+
+    assert result["messages"][-1].content == "hi"
+    assert saver.holds == []
+
+
+async def test_with_durability_exit_a_run_is_told_all_the_same() -> None:
+    """Whatever it does would be lost, or would lose what the other one does."""
+    recorder = Recorder()
+    agent = held_up([calls("work"), "done"], recorder, InMemorySaver())
+
+    async with running(agent, recorder):
+        with pytest.raises(ThreadBusyError):
+            await agent.ainvoke({"messages": [("user", "me too")]}, CONFIG, durability="exit")
+
+
+@pytest.mark.parametrize("kind", SAVERS)
+async def test_the_state_may_be_looked_at_while_a_run_goes_on(kind: str, tmp_path: Path) -> None:
+    """It is as far as it is stored; the run does not notice."""
+    recorder = Recorder()
+
+    async with saver_of(kind, tmp_path / "db") as saver:
+        agent = held_up([calls("work"), "done"], recorder, saver)
+        async with running(agent, recorder, durability="sync") as results:
+            state = await agent.aget_state(CONFIG)
+            places = [place async for place in agent.aget_state_history(CONFIG)]
+        after = await agent.aget_state(CONFIG)
+
+    assert shape(state.values["messages"]) == ["human:go", "ai:"]
+    assert state.next == ("tools",)
+    assert len(places) >= 2
+    assert shape(results[0]["messages"]) == ["human:go", "ai:", "tool:work", "ai:done"]
+    assert after.values["messages"] == results[0]["messages"]
+
+
+@pytest.mark.parametrize("kind", SAVERS)
+async def test_the_state_may_not_be_changed_while_a_run_goes_on(kind: str, tmp_path: Path) -> None:
+    """The run would not know, and write over it; or the change would take the place of a result."""
+    recorder = Recorder()
+
+    async with saver_of(kind, tmp_path / "db") as saver:
+        agent = held_up([calls("work"), "done"], recorder, saver)
+        async with running(agent, recorder) as results:
+            with pytest.raises(ThreadBusyError):
+                await agent.aupdate_state(CONFIG, {"messages": [("user", "psst")]})
+        with anyio.fail_after(WAIT):
+            await agent.aupdate_state(CONFIG, {"messages": [("user", "now")]})
+        state = await agent.aget_state(CONFIG)
+
+    assert shape(results[0]["messages"]) == ["human:go", "ai:", "tool:work", "ai:done"]
+    assert shape(state.values["messages"]) == [*shape(results[0]["messages"]), "human:now"]
+
+
+async def test_no_hold_is_kept_in_memory_when_its_run_has_ended() -> None:
+    """For as long as the process lives."""
+    before = set(_holder._here)
+    agent = create_react_agent(ScriptedModel(["hi"], loop=True), [], checkpointer=InMemorySaver())
+
+    with anyio.fail_after(WAIT):
+        for _ in range(3):
+            await agent.ainvoke(GO, CONFIG)
+
+    assert set(_holder._here) == before

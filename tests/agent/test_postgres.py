@@ -1,0 +1,433 @@
+"""Agents on PostgreSQL: a real server on loopback, by URL and by LangGraph's own savers, sync and async."""
+
+import threading
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from functools import partial
+from typing import Annotated, Any
+
+import anyio
+import psycopg
+import pytest
+from anyio import to_thread
+from langgraph.checkpoint.postgres import PostgresSaver
+from langgraph.checkpoint.postgres.aio import AsyncPostgresSaver
+from langgraph.types import Command, interrupt
+from psycopg import Connection
+from psycopg.rows import DictRow, dict_row
+
+from callboard import InjectedStore, StorageError, create_react_agent
+from callboard._bridge import run_on_asyncio
+from callboard.agent._connect import saver_of, store_of
+from callboard.agent._database import close
+from callboard.agent._postgres import CONNECTIONS
+from callboard.testing import Recorder, ScriptedModel, calls
+
+from ._postgres import PASSWORD, Server, programs
+from ._savers import complaint
+
+pytestmark = pytest.mark.real_clock
+
+WAIT = 60
+THREAD: Any = {"configurable": {"thread_id": "1"}}
+QUESTION = {"messages": [("user", "go")]}
+OPTIONS: dict[str, Any] = {"autocommit": True, "prepare_threshold": 0, "row_factory": dict_row}
+
+KINDS = pytest.mark.parametrize("kind", ["url", "sync", "async"])
+
+
+@asynccontextmanager
+async def saver_on(url: str, kind: str) -> AsyncIterator[Any]:
+    """A checkpointer; the async one lives on the loop of asyncio, which on trio is the background's."""
+    if kind == "url":
+        saver = saver_of(url)
+        yield saver
+        await close(saver)
+    elif kind == "sync":
+        with Connection[DictRow].connect(url, **OPTIONS) as connection:
+            saver = PostgresSaver(connection)
+            await to_thread.run_sync(saver.setup)
+            yield saver
+    else:
+        manager = AsyncPostgresSaver.from_conn_string(url)
+        saver = await run_on_asyncio(manager.__aenter__)
+        await run_on_asyncio(saver.setup)
+        yield saver
+        await run_on_asyncio(partial(manager.__aexit__, None, None, None))
+
+
+def contents(result: Any) -> list[str]:
+    return [str(message.content) for message in result["messages"]]
+
+
+@KINDS
+async def test_a_conversation_goes_on_in_another_agent(postgres_url: str, kind: str) -> None:
+    """With a saver of its own, as on another machine."""
+    recorder = Recorder()
+    with anyio.fail_after(WAIT):
+        async with saver_on(postgres_url, kind) as saver:
+            model = ScriptedModel([calls(("work", {"query": "a"}), ("work", {"query": "b"})), "done"])
+            await create_react_agent(model, [recorder.tool("work")], checkpointer=saver).ainvoke(QUESTION, THREAD)
+        async with saver_on(postgres_url, kind) as saver:
+            other = create_react_agent(ScriptedModel(["again"]), [recorder.tool("work")], checkpointer=saver)
+            result = await other.ainvoke(QUESTION, THREAD)
+            state = await other.aget_state(THREAD)
+
+    assert contents(result) == ["go", "", "a", "b", "done", "go", "again"]
+    assert state.values["messages"] == result["messages"]
+    assert recorder.count("started") == 2
+
+
+def asking(ran: list[str]) -> Any:
+    async def ask(query: str) -> str:
+        """Ask a person."""
+        answer = str(interrupt(query))
+        ran.append(query)
+        return f"{query}: {answer}"
+
+    return ask
+
+
+@KINDS
+async def test_questions_are_answered_by_id_elsewhere_and_one_at_a_time(postgres_url: str, kind: str) -> None:
+    """Three questions beside two results: all surface at once, and nothing runs twice."""
+    recorder, ran = Recorder(), list[str]()
+    request = calls(*(("ask", {"query": name}) for name in "abc"), "work", "work")
+    result: Any = None
+    with anyio.fail_after(WAIT):
+        async with saver_on(postgres_url, kind) as saver:
+            agent = create_react_agent(
+                ScriptedModel([request]), [asking(ran), recorder.tool("work")], checkpointer=saver
+            )
+            result = await agent.ainvoke(QUESTION, THREAD)
+        questions = {question.value: question.id for question in result["__interrupt__"]}
+        for name in "cba":
+            async with saver_on(postgres_url, kind) as saver:
+                agent = create_react_agent(
+                    ScriptedModel(["done"]), [asking(ran), recorder.tool("work")], checkpointer=saver
+                )
+                state = await agent.aget_state(THREAD)
+                assert questions[name] in {question.id for question in state.interrupts}
+                result = await agent.ainvoke(Command(resume={questions[name]: name.upper()}), THREAD)
+
+    assert contents(result) == ["go", "", "a: A", "b: B", "c: C", "work", "work", "done"]
+    assert ran == ["c", "b", "a"]
+    assert recorder.count("started") == 2
+    assert complaint(result["messages"]) is None
+
+
+@KINDS
+async def test_every_place_of_a_thread_can_be_gone_back_to(postgres_url: str, kind: str) -> None:
+    """Time travel and forks, also from checkpoints whose messages are kept in later ones."""
+    replies = [calls("work"), "one", "two", "three", "other two"]
+    with anyio.fail_after(WAIT):
+        async with saver_on(postgres_url, kind) as saver:
+            agent = create_react_agent(ScriptedModel(replies), [Recorder().tool("work")], checkpointer=saver)
+            for text in ("a", "b", "c"):
+                await agent.ainvoke({"messages": [("user", text)]}, THREAD)
+            history = [place async for place in agent.aget_state_history(THREAD)]
+            after_first = next(place for place in history if contents(place.values)[-1:] == ["one"])
+            forked = await agent.ainvoke({"messages": [("user", "B")]}, after_first.config)
+            whole = [place async for place in agent.aget_state_history(THREAD)]
+            now = await agent.aget_state(THREAD)
+            before = await agent.aget_state(history[0].config)
+
+    assert contents(forked) == ["a", "", "work", "one", "B", "other two"]
+    assert now.values == forked
+    assert contents(before.values) == ["a", "", "work", "one", "b", "two", "c", "three"]
+    assert [contents(place.values) for place in history] == [contents(place.values) for place in whole[-len(history) :]]
+    assert [len(place.values["messages"]) for place in history if not place.next][:3] == [8, 6, 4]
+
+
+def test_storage_grows_with_what_is_new(postgres_url: str, postgres_server: Server) -> None:
+    """Ten more turns cost what ten turns before them have cost: a thread is not stored again with each."""
+    saver: Any = saver_of(postgres_url)
+    agent = create_react_agent(ScriptedModel(["x" * 1000], loop=True), [], checkpointer=saver)
+    sizes = []
+    for _ in range(4):
+        for _ in range(10):
+            agent.invoke({"messages": [("user", "y" * 1000)]}, THREAD)
+        tables = ("checkpoint_blobs", "checkpoint_writes")
+        rows = [postgres_server.sql(f"SELECT sum(length(blob)) FROM {table}", postgres_url) for table in tables]
+        sizes.append(sum(int(row[0][0]) for row in rows))
+    saver.close()
+
+    first, last = sizes[1] - sizes[0], sizes[3] - sizes[2]
+    assert last < 1.5 * first, sizes
+    assert sizes[-1] < 10 * 40 * 2000
+
+
+async def test_fifty_conversations_at_once_share_a_few_connections(postgres_url: str, postgres_server: Server) -> None:
+    """Each is whole, and the server is left room for others."""
+    saver = saver_of(postgres_url)
+
+    def reply(messages: Any) -> Any:
+        said = messages[-1]
+        if said.type == "human":
+            return calls(("work", {"query": f"{said.content} 1"}), ("work", {"query": f"{said.content} 2"}))
+        return f"worked on {said.content}"
+
+    agent = create_react_agent(ScriptedModel([reply], loop=True), [Recorder().tool("work")], checkpointer=saver)
+    results: dict[int, list[str]] = {}
+    peak = 0
+
+    async def talk(number: int) -> None:
+        config: Any = {"configurable": {"thread_id": str(number)}}
+        await agent.ainvoke({"messages": [("user", f"a{number}")]}, config)
+        results[number] = contents(await agent.ainvoke({"messages": [("user", f"b{number}")]}, config))
+
+    async def watch() -> None:
+        nonlocal peak
+        count = "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'callboard'"
+        while len(results) < 50:
+            peak = max(peak, (await to_thread.run_sync(postgres_server.sql, count))[0][0])
+            await anyio.sleep(0.05)
+
+    with anyio.fail_after(WAIT):
+        async with anyio.create_task_group() as group:
+            group.start_soon(watch)
+            for number in range(50):
+                group.start_soon(talk, number)
+        await close(saver)
+
+    def turn(name: str) -> list[str]:
+        return [name, "", f"{name} 1", f"{name} 2", f"worked on {name} 2"]
+
+    assert results == {n: turn(f"a{n}") + turn(f"b{n}") for n in range(50)}
+    assert 1 < peak <= CONNECTIONS + 1  # one makes the tables
+
+
+async def test_connections_that_were_cut_between_two_turns_are_not_missed(
+    postgres_url: str, postgres_server: Server
+) -> None:
+    """Firewalls do that, and servers that restart."""
+    saver = saver_of(postgres_url)
+    agent = create_react_agent(ScriptedModel(["one", "two"]), [], checkpointer=saver)
+    with anyio.fail_after(WAIT):
+        await agent.ainvoke(QUESTION, THREAD)
+        assert await to_thread.run_sync(postgres_server.cut, postgres_url) >= 1
+        result = await agent.ainvoke(QUESTION, THREAD)
+        await close(saver)
+
+    assert contents(result) == ["go", "one", "go", "two"]
+
+
+async def test_connections_that_are_cut_in_the_middle_of_a_turn_are_not_missed(
+    postgres_url: str, postgres_server: Server
+) -> None:
+    """What is being stored is stored again; that comes to the same."""
+
+    async def cut(query: str = "") -> str:
+        """Cut every connection."""
+        return str(await to_thread.run_sync(postgres_server.cut, postgres_url) >= 1)
+
+    saver = saver_of(postgres_url)
+    # One cut a batch: what is stored again is stored again once, and a server that cuts that too is away.
+    model = ScriptedModel([calls("work", "cut", "work"), calls("cut"), calls("cut", "work"), "done"])
+    agent = create_react_agent(model, [cut, Recorder().tool("work")], checkpointer=saver)
+    with anyio.fail_after(WAIT):
+        result = await agent.ainvoke(QUESTION, THREAD)
+        state = await agent.aget_state(THREAD)
+        await close(saver)
+
+    assert contents(result)[-1] == "done"
+    assert state.values["messages"] == result["messages"]
+    assert complaint(result["messages"]) is None
+
+
+@pytest.mark.parametrize("kind", ["sync", "async"])
+async def test_a_saver_of_the_users_own_that_loses_its_connection_loses_nothing_else(
+    postgres_url: str, postgres_server: Server, kind: str
+) -> None:
+    """The driver's error arrives bare; with a new connection the thread goes on, and what finished is there."""
+    recorder = Recorder()
+
+    async def cut(query: str = "") -> str:
+        """Cut every connection, once the work is done."""
+        await recorder.wait_for("finished", tool="work")
+        await anyio.sleep(0.2)  # until its result is stored
+        await to_thread.run_sync(postgres_server.cut, postgres_url)
+        return "cut"
+
+    async def harmless(query: str = "") -> str:
+        """Harmless."""
+        return "harmless"
+
+    harmless.__name__ = "cut"
+    with anyio.fail_after(WAIT):
+        with pytest.raises(psycopg.OperationalError):
+            async with saver_on(postgres_url, kind) as saver:
+                model = ScriptedModel([calls("work", "cut"), "done"])
+                await create_react_agent(model, [recorder.tool("work"), cut], checkpointer=saver).ainvoke(
+                    QUESTION, THREAD
+                )
+        async with saver_on(postgres_url, kind) as saver:
+            agent = create_react_agent(ScriptedModel(["done"]), [recorder.tool("work"), harmless], checkpointer=saver)
+            result = await agent.ainvoke(None, THREAD)
+
+    assert contents(result)[-1] == "done"
+    assert contents(result)[2] == "work"
+    assert recorder.count("started", "work") == 1
+    assert complaint(result["messages"]) is None
+
+
+@pytest.fixture
+def own_server() -> Iterator[Server]:
+    """A server that the test may stop."""
+    if (found := programs()) is None:
+        pytest.skip("PostgreSQL is not installed: apt-get install postgresql")
+    server = Server(found)
+    server.start()
+    yield server
+    server.remove()
+
+
+async def test_a_server_that_stops_in_the_middle_is_named_and_nothing_is_lost(own_server: Server) -> None:
+    """The same agent goes on when the server is back."""
+    recorder = Recorder()
+
+    async def stop(query: str = "") -> str:
+        """Stop the server, once the work is done."""
+        await recorder.wait_for("finished", tool="work")
+        await anyio.sleep(0.2)  # until its result is stored
+        if recorder.count("started", "work") == 1 and not stopped:
+            stopped.append(True)
+            await to_thread.run_sync(own_server.stop)
+        return "stopped"
+
+    stopped: list[bool] = []
+    saver = saver_of(own_server.url())
+    model = ScriptedModel([calls("work", "stop"), "done"])
+    agent = create_react_agent(model, [recorder.tool("work"), stop], checkpointer=saver)
+    with anyio.fail_after(WAIT):
+        with pytest.raises(StorageError, match=f"127.0.0.1:{own_server.port}/postgres' cannot be reached") as caught:
+            await agent.ainvoke(QUESTION, THREAD)
+        with pytest.raises(StorageError, match="cannot be reached"):
+            await agent.aget_state(THREAD)
+        await to_thread.run_sync(own_server.start)
+        result = await agent.ainvoke(None, THREAD)
+        await close(saver)
+
+    assert PASSWORD not in str(caught.value)
+    assert "refused" in str(caught.value)
+    assert contents(result)[2] == "work"
+    assert contents(result)[-1] == "done"
+    assert recorder.count("started", "work") == 1
+
+
+async def refusal(url: str) -> str:
+    """What an agent says of a database that it cannot use, and a store."""
+    saver, store = saver_of(url), store_of(url)
+    agent = create_react_agent(ScriptedModel(["never"]), [], checkpointer=saver)
+    with anyio.fail_after(WAIT):
+        with pytest.raises(StorageError) as caught:
+            await agent.ainvoke(QUESTION, THREAD)
+        with pytest.raises(StorageError):
+            await store.aget(("a",), "b")  # type: ignore[union-attr]
+    assert isinstance(caught.value.__cause__, psycopg.Error) or caught.value.__cause__ is None
+    return str(caught.value)
+
+
+async def test_a_wrong_password_is_told_and_not_shown(postgres_server: Server) -> None:
+    """Neither the right one."""
+    said = await refusal(postgres_server.url(password="s3cret"))
+
+    assert "password authentication failed" in said
+    assert "s3cret" not in said
+
+
+async def test_a_database_that_there_is_not_is_told(postgres_server: Server) -> None:
+    """It is not made."""
+    assert 'database "nowhere" does not exist' in await refusal(postgres_server.url("nowhere"))
+
+
+async def test_a_user_who_may_not_make_tables_is_told(postgres_url: str, postgres_server: Server) -> None:
+    """With what has to be allowed; once the tables are there, it need not be."""
+    name = postgres_url.rpartition("/")[2]
+    postgres_server.sql("DROP ROLE IF EXISTS guest")
+    postgres_server.sql("CREATE ROLE guest LOGIN PASSWORD 'guest'")
+    guest = postgres_server.url(name, user="guest", password="guest")
+    try:
+        said = await refusal(guest)
+        assert "Allow this user to make tables" in said
+
+        owner: Any = saver_of(postgres_url)
+        await to_thread.run_sync(owner.get_tuple, THREAD)
+        await close(owner)
+        postgres_server.sql("GRANT SELECT, INSERT, UPDATE ON ALL TABLES IN SCHEMA public TO guest", postgres_url)
+        saver = saver_of(guest)
+        with anyio.fail_after(WAIT):
+            result = await create_react_agent(ScriptedModel(["hi"]), [], checkpointer=saver).ainvoke(QUESTION, THREAD)
+            await close(saver)
+        assert contents(result) == ["go", "hi"]
+    finally:
+        postgres_server.sql("DROP OWNED BY guest", postgres_url)
+        postgres_server.sql("DROP ROLE guest")
+
+
+@pytest.mark.parametrize("table", ["checkpoint_migrations", "store_migrations"])
+async def test_tables_of_a_newer_version_are_refused(postgres_url: str, postgres_server: Server, table: str) -> None:
+    """Rather than written to with half the knowledge."""
+    saver, store = saver_of(postgres_url), store_of(postgres_url)
+    with anyio.fail_after(WAIT):
+        await to_thread.run_sync(saver.get_tuple, THREAD)  # type: ignore[union-attr]
+        await store.aput(("a",), "b", {"c": 1})  # type: ignore[union-attr]
+        await close(saver, store)
+        postgres_server.sql(f"INSERT INTO {table} (v) VALUES (999)", postgres_url)
+
+        with pytest.raises(StorageError, match="Upgrade langgraph-checkpoint-postgres"):
+            if table == "store_migrations":
+                await store.aget(("a",), "b")  # type: ignore[union-attr]
+            else:
+                await to_thread.run_sync(saver.get_tuple, THREAD)  # type: ignore[union-attr]
+        await close(saver, store)
+
+
+@pytest.mark.parametrize("kind", ["saver", "store"])
+def test_many_machines_may_make_the_tables_at_once(postgres_url: str, kind: str) -> None:
+    """One does, and the others wait without holding it up."""
+    things: list[Any] = [saver_of(postgres_url) if kind == "saver" else store_of(postgres_url) for _ in range(8)]
+    barrier = threading.Barrier(len(things))
+    errors: list[BaseException] = []
+
+    def use(thing: Any) -> None:
+        barrier.wait(WAIT)
+        try:
+            thing.get_tuple(THREAD) if kind == "saver" else thing.put(("a",), "b", {"c": 1})
+        except BaseException as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=use, args=(thing,)) for thing in things]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(WAIT)
+    for thing in things:
+        thing.close()
+
+    assert errors == []
+
+
+async def test_tools_use_a_store_on_any_loop(postgres_url: str) -> None:
+    """Ten at once, and another agent finds what they have left."""
+
+    async def learn(fact: str, store: Annotated[Any, InjectedStore()]) -> str:
+        """Learn."""
+        await store.aput(("facts",), fact, {"fact": fact})
+        return fact
+
+    async def recall(store: Annotated[Any, InjectedStore()]) -> str:
+        """Recall."""
+        return " ".join(sorted(item.key for item in await store.asearch(("facts",))))
+
+    facts = [f"fact-{number}" for number in range(10)]
+    model = ScriptedModel([calls(*(("learn", {"fact": fact}) for fact in facts)), "done"])
+    agents = [
+        create_react_agent(model, [learn, recall], store=postgres_url),
+        create_react_agent(ScriptedModel([calls("recall"), "done"]), [recall], store=postgres_url),
+    ]
+    with anyio.fail_after(WAIT):
+        await agents[0].ainvoke(QUESTION)
+        result = await agents[1].ainvoke(QUESTION)
+
+    assert contents(result)[2] == " ".join(facts)

@@ -1,0 +1,265 @@
+"""What it costs to keep a thread: time and bytes of whole conversations, and what it takes to go on with a long one."""
+
+import gc
+import sqlite3
+import tempfile
+import warnings
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from time import perf_counter
+from typing import Any, Literal
+
+import aiosqlite
+import anyio
+import langgraph.prebuilt
+from langchain_core.language_models import BaseChatModel
+from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, ToolMessage
+from langchain_core.outputs import ChatResult
+from langgraph.checkpoint.sqlite import SqliteSaver
+from langgraph.checkpoint.sqlite.aio import AsyncSqliteSaver
+
+import callboard
+
+from ._agent import Parrot
+from ._contestants import LOOK_UP
+from ._measure import CPU, WALL, Budget, Samples, Table, interleaved
+
+V1, V2 = "LangGraph create_react_agent, v1", "LangGraph create_react_agent, v2"
+OURS, OURS_SYNC, OURS_TRIO = "callboard, AsyncSqliteSaver", "callboard, SqliteSaver", "callboard, SqliteSaver, trio"
+MB = 1_048_576
+
+Build = Callable[[BaseChatModel, Any], Any]
+"""From a model and a checkpointer to an agent."""
+
+Open = Callable[[Path], Awaitable[tuple[Any, Callable[[], Awaitable[object]]]]]
+"""From a path to a checkpointer, and what closes it."""
+
+
+def _ours(model: BaseChatModel, saver: Any) -> Any:
+    return callboard.create_react_agent(model, [LOOK_UP], checkpointer=saver)
+
+
+def _langgraph(version: Literal["v1", "v2"], model: BaseChatModel, saver: Any) -> Any:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # langgraph.prebuilt calls its agent deprecated
+        return langgraph.prebuilt.create_react_agent(model, [LOOK_UP], checkpointer=saver, version=version)
+
+
+async def _open_async(path: Path) -> tuple[Any, Callable[[], Awaitable[object]]]:
+    saver = AsyncSqliteSaver(await aiosqlite.connect(path))
+    return saver, saver.conn.close
+
+
+async def _open_sync(path: Path) -> tuple[Any, Callable[[], Awaitable[object]]]:
+    saver = SqliteSaver(sqlite3.connect(path, check_same_thread=False))
+
+    async def close() -> None:
+        saver.conn.close()
+
+    return saver, close
+
+
+class Contest:
+    """One agent with one checkpointer, on one event loop.
+
+    Args:
+        build: the agent.
+        open: the checkpointer.
+        backend: of anyio.
+    """
+
+    def __init__(self, build: Build, open: Open, backend: str = "asyncio") -> None:
+        self._build = build
+        self._open = open
+        self._backend = backend
+
+    def kept(self, path: Path, runs: int, turns: int, calls: int) -> tuple[float, float]:
+        """Seconds, of processor time and by the clock on the wall, of so many user messages.
+
+        Each is answered after so many turns of so many calls.
+        """
+        return anyio.run(self._kept, path, runs, turns, calls, backend=self._backend)
+
+    async def _kept(self, path: Path, runs: int, turns: int, calls: int) -> tuple[float, float]:
+        saver, close = await self._open(path)
+        agent = self._build(Restarting(turns=turns, calls=calls), saver)
+        config = {"configurable": {"thread_id": "1"}, "recursion_limit": 4 * turns + 10}
+        gc.collect()
+        began = CPU(), WALL()
+        for number in range(runs):
+            await agent.ainvoke({"messages": [HumanMessage("go", id=f"question {number}")]}, config)
+        ended = CPU(), WALL()
+        await close()
+        return ended[0] - began[0], ended[1] - began[1]
+
+    def resumed(self, path: Path) -> float:
+        """Seconds from the call of an agent to that of its model, on the thread in a database."""
+        return anyio.run(self._resumed, path, backend=self._backend)
+
+    async def _resumed(self, path: Path) -> float:
+        saver, close = await self._open(path)
+        model = Timing()
+        agent = self._build(model, saver)
+        gc.collect()
+        began = perf_counter()
+        await agent.ainvoke({"messages": [HumanMessage("more")]}, {"configurable": {"thread_id": "1"}})
+        await close()
+        return model.asked - began
+
+
+class Restarting(Parrot):
+    """A parrot that counts its turns from the last thing that a person said."""
+
+    def _generate(self, messages: list[BaseMessage], *args: Any, **kwargs: Any) -> ChatResult:
+        last = max(place for place, message in enumerate(messages) if isinstance(message, HumanMessage))
+        result = super()._generate(messages[last:], *args, **kwargs)
+        reply = result.generations[0].message
+        assert isinstance(reply, AIMessage)
+        for call in reply.tool_calls:
+            call["id"] = f"{call['id']}_{last}"
+        return result
+
+
+class Timing(Parrot):
+    """Notes when it is asked, and has nothing to say."""
+
+    turns: int = 0
+    calls: int = 0
+    asked: float = 0.0
+
+    def _generate(self, messages: list[BaseMessage], *args: Any, **kwargs: Any) -> ChatResult:
+        self.asked = perf_counter()
+        return super()._generate(messages, *args, **kwargs)
+
+
+CONTESTS = {
+    OURS: Contest(_ours, _open_async),
+    OURS_SYNC: Contest(_ours, _open_sync),
+    OURS_TRIO: Contest(_ours, _open_sync, "trio"),
+    V1: Contest(partial(_langgraph, "v1"), _open_async),
+    V2: Contest(partial(_langgraph, "v2"), _open_async),
+}
+
+
+@dataclass
+class Kept:
+    """What contestants took for the same runs: time, and bytes on disk when all is closed."""
+
+    cpu: Samples
+    wall: Samples
+    size: dict[str, int]
+
+
+def _kept(names: Sequence[str], repetitions: int, runs: int, turns: int, calls: int) -> Kept:
+    wall: dict[str, list[float]] = {name: [] for name in names}
+    size: dict[str, int] = {}
+
+    def run(name: str) -> float:
+        with tempfile.TemporaryDirectory() as directory:
+            cpu, seconds = CONTESTS[name].kept(Path(directory) / "db", runs, turns, calls)
+            size[name] = sum(file.stat().st_size for file in Path(directory).iterdir())
+        wall[name].append(seconds)
+        return cpu
+
+    cpu = interleaved({name: partial(run, name) for name in names}, repetitions)
+    return Kept(cpu, Samples({name: values[1:] or values for name, values in wall.items()}), size)
+
+
+def kept(*, turns: int, calls: int, repetitions: int) -> Table:
+    """One run of many calls, each result of which is stored as it is there."""
+    table = Table(f"A run of {turns} x {calls} calls, kept on disk", ["", "CPU ms", "ms", "MB"])
+    found = _kept([name for name in CONTESTS if name != V2], repetitions, 1, turns, calls)
+    second = _kept([V2], 0, 1, turns, calls)  # it takes half a minute, for which nobody else should wait
+    for name in CONTESTS:
+        one = second if name == V2 else found
+        table.add(name, one.cpu[name] * 1e3, one.wall[name] * 1e3, one.size[name] / MB)
+    for name in (OURS, OURS_SYNC, OURS_TRIO):
+        size = found.size[name]
+        table.add(f"{name} : v1", found.cpu.ratio(name, V1), found.wall.ratio(name, V1), size / found.size[V1])
+        table.budgets += [
+            Budget(f"{name}, CPU time of v1", 1.0, found.cpu.ratio(name, V1)),
+            Budget(f"{name}, time of v1", 1.0, found.wall.ratio(name, V1)),
+            Budget(f"{name}, MB", 1.0, size / MB),
+        ]
+    return table
+
+
+def growth(*, messages: tuple[int, ...], turns: int, calls: int, steps: int, repetitions: int) -> Table:
+    """Conversations of more and more user messages, and one answer that takes many turns."""
+    titles = [*(f"{count} messages" for count in messages), f"1 message, {steps} turns"]
+    table = Table(f"Conversations, {turns} x {calls} calls for each message", ["", *titles, "last : first, a message"])
+    names = (OURS, OURS_SYNC, V1)
+    found = [_kept(names, repetitions, count, turns, calls) for count in messages]
+    found.append(_kept(names, repetitions, 1, steps, calls))
+    for name in names:
+        cpu = [one.cpu[name] * 1e3 for one in found]
+        size = [one.size[name] / MB for one in found]
+        for what, numbers in (("CPU ms", cpu), ("MB", size)):
+            grown = numbers[-2] / numbers[0] / (messages[-1] / messages[0])
+            table.add(f"{name}, {what}", *numbers, grown)
+            if name != V1:
+                table.budgets.append(Budget(f"{name}, {what} a message, where linear is 1", 1.25, grown))
+    return table
+
+
+def resumed(*, lengths: tuple[int, int], size: int, repetitions: int) -> Table:
+    """How long it takes to the first call of the model, on threads of many turns and of few."""
+    table = Table("To go on with a thread", ["ms to the model", *(f"{length} turns" for length in lengths)])
+    names = (OURS, OURS_SYNC, V1)
+    with tempfile.TemporaryDirectory() as directory:
+        columns = [_thread_of(Path(directory), length, size * max(lengths) // length) for length in lengths]
+        reading = [interleaved({"": partial(_read, path)}, repetitions)[""] for path in columns]
+        costs = [_resumptions(path, names, repetitions) for path in columns]
+    for name in names:
+        table.add(name, *(cost[name] * 1e3 for cost in costs))
+    table.add("reading and decoding the thread, once", *(seconds * 1e3 for seconds in reading))
+    for name in names:
+        table.add(f"{name} : reading", *(cost[name] / seconds for cost, seconds in zip(costs, reading, strict=True)))
+    return table
+
+
+def _resumptions(path: Path, names: Sequence[str], repetitions: int) -> Samples:
+    def resume(name: str) -> float:
+        copy = path.with_name(f"copy of {path.name}")
+        copy.write_bytes(path.read_bytes())
+        return CONTESTS[name].resumed(copy)
+
+    return interleaved({name: partial(resume, name) for name in names}, repetitions)
+
+
+def _thread_of(directory: Path, length: int, size: int) -> Path:
+    """A database with a thread of so many turns, written by us; each has a message of so many bytes."""
+    path = directory / f"{length} turns"
+
+    async def make() -> None:
+        saver, close = await _open_async(path)
+        agent = _ours(Timing(), saver)
+        config = {"configurable": {"thread_id": "1"}}
+        for number in range(length):
+            call = {"name": "look_up", "args": {"query": "tea"}, "id": f"call_{number}", "type": "tool_call"}
+            messages: list[BaseMessage] = [
+                HumanMessage("go"),
+                AIMessage("", tool_calls=[call]),  # type: ignore[list-item]
+                ToolMessage("x" * size, tool_call_id=f"call_{number}", name="look_up"),
+                AIMessage("Done."),
+            ]
+            await agent.aupdate_state(config, {"messages": messages}, as_node="agent")
+        await saver.conn.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+        await close()
+
+    anyio.run(make)
+    return path
+
+
+def _read(path: Path) -> float:
+    connection = sqlite3.connect(path)
+    saver = SqliteSaver(connection)
+    saver.setup()
+    began = perf_counter()
+    found = saver.get_tuple({"configurable": {"thread_id": "1"}})
+    seconds = perf_counter() - began
+    connection.close()
+    assert found is not None
+    return seconds

@@ -1,0 +1,55 @@
+"""A module with agents, for those who run it."""
+
+from ._commands import Project
+
+AGENT = """
+    from pathlib import Path
+    from callboard import ToolNode, create_react_agent
+    from callboard.middleware import RequireApproval
+    from callboard.testing import ScriptedModel, calls
+    from langgraph.types import interrupt
+
+    def note(line):
+        with open(Path(__file__).parent / "log", "a") as log:
+            log.write(line + "\\n")
+
+    def weather(city: str) -> str:
+        '''Tell the weather.'''
+        note(f"weather {city}")
+        return f"sun in {city}"
+
+    def pay(amount: int) -> str:
+        '''Pay.'''
+        note(f"pay {amount}")
+        return f"paid {amount}"
+
+    def ask(question: str) -> str:
+        '''Ask the user.'''
+        return f"they said {interrupt(question)!r}"
+
+    def broken() -> str:
+        '''Fail.'''
+        raise ValueError("the tool is broken")
+
+    def agent_of(*script, middleware=(), **options):
+        node = ToolNode([weather, pay, ask, broken], middleware=middleware)
+        return create_react_agent(ScriptedModel(script, loop=True), node, **options)
+
+    def heard(messages):
+        spoken = [message.text for message in messages if message.type == "human"]
+        return f"I have heard {len(spoken)}: {', '.join(spoken)}."
+
+    approval = [RequireApproval(["pay"])]
+    echo = agent_of(heard)
+    sunny = agent_of(calls(("weather", {"city": "Oslo"}), content="Let me see."), "Sun, it says.")
+    careful = agent_of(calls(("pay", {"amount": 3}), ("weather", {"city": "Oslo"})), "Paid.", middleware=approval)
+    asking = agent_of(calls(("pay", {"amount": 3}), ("ask", {"question": "How?"})), "Well.", middleware=approval)
+    failing = agent_of(calls("broken"), "Never said.")
+    gated = agent_of(calls(("pay", {"amount": 3})), "Paid.", interrupt_before=["tools"])
+"""
+
+
+def log(project: Project) -> list[str]:
+    """What the tools have written down."""
+    path = project.directory / "log"
+    return path.read_text().splitlines() if path.exists() else []

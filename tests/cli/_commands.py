@@ -1,0 +1,136 @@
+"""Runs the command as its users do: in this process, as one of its own, at a terminal."""
+
+import os
+import re
+import select
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+from typer.testing import CliRunner
+
+from callboard._cli._app import app
+
+PATIENCE = 60.0
+COMMAND = (sys.executable, "-m", "callboard._cli")
+
+_ESCAPES = re.compile(r"\x1b(\[[0-9;?]*[A-Za-z]|[()=>].?)|\r")
+_numbers = count()
+
+
+class Project:
+    """A directory with modules, in which commands are run.
+
+    Args:
+        directory: an empty one.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self._started: list[subprocess.Popen[str]] = []
+
+    @property
+    def db(self) -> str:
+        return str(self.directory / "threads.db")
+
+    def module(self, source: str) -> str:
+        """Write a module; returns its name, which no other test has."""
+        name = f"trip_{os.getpid()}_{next(_numbers)}"
+        (self.directory / f"{name}.py").write_text(textwrap.dedent(source))
+        return name
+
+    def call(self, *arguments: str, **env: str) -> Any:
+        """Run a command in this process, without a terminal."""
+        path, directory = list(sys.path), Path.cwd()
+        os.chdir(self.directory)
+        try:
+            return CliRunner().invoke(app, arguments, env=env, catch_exceptions=False)
+        finally:
+            os.chdir(directory)
+            sys.path[:] = path
+
+    def start(self, *arguments: str, **options: Any) -> "subprocess.Popen[str]":
+        """Start a command as a process."""
+        pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "stdin": subprocess.DEVNULL, "text": True}
+        command = [*COMMAND, *arguments]
+        process = subprocess.Popen(command, cwd=self.directory, env=environment(), **{**pipes, **options})
+        self._started.append(process)
+        return process
+
+    def close(self) -> None:
+        """Leave no process behind, also if the test has failed."""
+        for process in self._started:
+            with process:  # closes its pipes
+                process.kill()
+
+    @contextmanager
+    def terminal(self, *arguments: str, **options: Any) -> "Iterator[Terminal]":
+        """Start a command at a terminal."""
+        ours, theirs = os.openpty()
+        streams = {"stdin": theirs, "stdout": theirs, "stderr": theirs}
+        process = self.start(*arguments, start_new_session=True, **{**streams, **options})
+        os.close(theirs)
+        try:
+            yield Terminal(ours, process)
+        finally:
+            os.close(ours)
+
+
+class Terminal:
+    """What a person sees and types."""
+
+    def __init__(self, descriptor: int, process: "subprocess.Popen[str]") -> None:
+        self._descriptor = descriptor
+        self.process = process
+        self.seen = ""
+        self._read_so_far = 0
+
+    def until(self, text: str) -> str:
+        """Wait for a text that was not there before; returns what has come up to it."""
+        deadline = time.monotonic() + PATIENCE
+        while (found := self.seen.find(text, self._read_so_far)) < 0:
+            assert self._more(deadline), f"{text!r} did not come, only {self.seen[self._read_so_far :]!r}"
+        start, self._read_so_far = self._read_so_far, found + len(text)
+        return self.seen[start : self._read_so_far]
+
+    def type(self, line: str) -> None:
+        os.write(self._descriptor, f"{line}\n".encode())
+
+    def press(self, keys: str) -> None:
+        os.write(self._descriptor, keys.encode())
+
+    def end(self) -> int:
+        """Wait for the process; returns its exit code."""
+        deadline = time.monotonic() + PATIENCE
+        while self._more(deadline):
+            pass
+        return self.process.wait(PATIENCE)
+
+    def _more(self, deadline: float) -> bool:
+        ready, _, _ = select.select([self._descriptor], [], [], max(0.0, deadline - time.monotonic()))
+        assert ready, f"nothing came any more after {self.seen!r}"
+        try:
+            chunk = os.read(self._descriptor, 65_536).decode(errors="replace")
+        except OSError:  # how Linux says that the other side is closed
+            return False
+        self.seen += _ESCAPES.sub("", chunk)
+        return bool(chunk)
+
+
+def environment() -> dict[str, str]:
+    kept = {name: value for name, value in os.environ.items() if name not in ("FORCE_COLOR", "PY_COLORS")}
+    return {**kept, "COLUMNS": "100", "LINES": "40", "NO_COLOR": "1", "TERM": "xterm"}
+
+
+def stop(process: "subprocess.Popen[str]", number: signal.Signals) -> tuple[int, str, str]:
+    """Send a signal; returns the exit code and what was printed."""
+    process.send_signal(number)
+    output, errors = process.communicate(timeout=PATIENCE)
+    return process.returncode, output, errors

@@ -1,0 +1,106 @@
+"""What is known of calls while they run, and how it is shown."""
+
+from typing import Any
+
+from langchain_core.messages import AIMessage, AIMessageChunk, RemoveMessage, ToolMessage
+from langgraph.errors import GraphInterrupt
+from rich.console import Console
+
+from callboard import CallEvent
+from callboard._cli._calls import Calls
+from callboard._cli._screen import Screen, messages_in
+from callboard.testing import tool_call
+
+
+def event(phase: Any, call_id: str = "1", time: float = 0.0, **more: Any) -> CallEvent:
+    return CallEvent(phase=phase, tool="fetch", call_id=call_id, time=time, **more)
+
+
+def shown(calls: Calls, now: float) -> list[list[str]]:
+    console = Console(width=100, color_system=None)
+    with console.capture() as capture:
+        console.print(calls.table(now, 100))
+    return [line.split() for line in capture.get().splitlines() if line]
+
+
+def test_a_call_is_shown_from_its_queue_to_its_end() -> None:
+    """Where it is, since when, which attempt it is, and what a link has decided."""
+    calls = Calls(["fetch"])
+    calls.asked_for([tool_call("fetch", "1", url="x")])
+
+    calls.note(event("queued", time=1.0))
+    assert shown(calls, 3.0) == [["waiting", "fetch(url='x')", "2.00", "s"]]
+    calls.note(event("started", time=3.0, attempt=1))
+    calls.note(event("attempt_ended", time=4.0, attempt=1))
+    calls.note(event("noted", time=4.0, what="retry"))
+    calls.note(event("started", time=5.0, attempt=2))
+    assert shown(calls, 20.0) == [["running", "fetch(url='x')", "15", "s", "attempt", "2", "retry"]]
+    calls.note(event("attempt_ended", time=21.5, attempt=2))
+    calls.note(event("ended", time=21.5))
+
+    assert shown(calls, 22.0) == []
+    assert calls.took("1") == "20 s"  # the queue and the pause included
+    assert calls.took("2") == ""
+
+
+def test_a_note_is_no_end_and_a_question_no_failure() -> None:
+    """The numbers of the board, which stand for many calls."""
+    calls = Calls(["fetch"])
+    calls.note(event("noted", what="approval_asked"))
+    row = calls.board.rows["fetch"]
+    assert (row.ended, row.failed) == (0, 0)
+
+    calls.note(event("ended", error=GraphInterrupt()))
+    assert (row.ended, row.failed, row.interrupted) == (1, 0, 1)
+
+
+def test_attempts_side_by_side_do_no_harm() -> None:
+    """A link may start a second one while the first still runs."""
+    calls = Calls(["fetch"])
+    for number, phase in enumerate(("started", "started", "attempt_ended", "attempt_ended", "ended")):
+        calls.note(event(phase, time=float(number)))
+
+    row = calls.board.rows["fetch"]
+    assert (row.running, row.ok, calls.open) == (0, 1, {})
+
+
+def test_of_many_calls_there_are_numbers() -> None:
+    """A row for each tool."""
+    calls = Calls(["fetch"])
+    for number in range(40):
+        calls.note(event("started", str(number)))
+    calls.note(event("attempt_ended", "0"))
+    calls.note(event("ended", "0"))
+
+    heading, row = shown(calls, 1.0)
+    assert heading == ["tool", "ended", "failed", "running", "waiting", "longest", "wait"]
+    assert (row[0], row[-6:-2]) == ("fetch", ["1/40", "0", "39", "0"])
+
+
+def test_messages_are_found_wherever_a_node_puts_them() -> None:
+    """One, several, of several writes, or none at all."""
+    one, two = AIMessage("1"), ToolMessage("2", tool_call_id="1")
+
+    assert list(messages_in({"messages": one})) == [one]
+    assert list(messages_in([{"messages": [one]}, {"other": 1}, {"messages": [two, RemoveMessage("3")]}]))[:2] == [
+        one,
+        two,
+    ]
+    for nothing in (None, {}, "text", {"messages": None}, {"messages": ["text"]}, [None]):
+        assert list(messages_in(nothing)) == []
+
+
+def test_what_a_hook_writes_again_is_not_said_again() -> None:
+    """A hook that trims the conversation hands out what stays of it."""
+    console = Console(width=100)
+    screen = Screen(console, Calls([]), known=["old"])
+    with console.capture() as capture:
+        screen.take("messages", (AIMessageChunk("ne", id="new"), {"langgraph_node": "agent"}))
+        screen.take("messages", (AIMessageChunk("w", id="new"), {"langgraph_node": "agent"}))
+        screen.take("updates", {"agent": {"messages": [AIMessage("new", id="new")]}})
+        screen.take("updates", {"hook": {"messages": [AIMessage("old", id="old"), AIMessage("new", id="new")]}})
+        screen.take("updates", {"agent": None, "__interrupt__": ()})
+        screen.take("updates", {"agent": {"messages": [AIMessage("Sorry.", id="other")]}})
+        screen.close()
+
+    assert capture.get() == "new\nSorry.\n"

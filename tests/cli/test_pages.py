@@ -1,0 +1,124 @@
+"""The pages about the command are true: what they show is what happens, and they leave nothing out."""
+
+import re
+import shlex
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+
+from callboard._cli._app import app
+
+from ._commands import COMMAND, PATIENCE, Project, environment
+
+DOCS = Path(__file__).parents[2] / "docs"
+TUTORIAL = (DOCS / "tutorial" / "durable-agent.md").read_text()
+REFERENCE = (DOCS / "reference" / "cli.md").read_text()
+
+_BLOCK = re.compile(r"^```(?P<info>\w+)\n(?P<code>.*?)^```$", re.MULTILINE | re.DOTALL)
+_FILE = re.compile(r"^Save this as `(?P<name>\w+\.py)`[^\n]*:\s*\Z", re.MULTILINE)
+_VARIES = [(re.compile(r"\d+\.\d\d s"), "0.00 s"), (re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d"), "2026-01-31 12:00")]
+
+
+def steps(page: str) -> Iterator[tuple[str, str]]:
+    """Files to save, by name, and sessions to play, as "console" or "text"."""
+    for match in _BLOCK.finditer(page):
+        named = _FILE.search(page[: match.start()])
+        if match["info"] == "python" and named is not None:
+            yield named["name"], match["code"]
+        elif match["info"] != "python":
+            yield match["info"], match["code"]
+
+
+def commands(session: str) -> Iterator[tuple[list[str], str]]:
+    """What is typed, and what comes."""
+    for part in re.split(r"^\$ ", session, flags=re.MULTILINE)[1:]:
+        line, _, output = part.partition("\n")
+        yield shlex.split(line), output
+
+
+def play(project: Project, command: list[str]) -> str:
+    words = [*COMMAND, *command[1:]] if command[0] == "callboard" else command
+    done = subprocess.run(
+        words, cwd=project.directory, env=environment(), capture_output=True, text=True, timeout=PATIENCE, check=False
+    )
+    assert done.stderr == ""
+    return done.stdout + ("Killed\n" if done.returncode == -signal.SIGKILL else "")
+
+
+def settled(output: str) -> str:
+    """Without what is different each time."""
+    for pattern, text in _VARIES:
+        output = pattern.sub(text, output)
+    return "\n".join(line.rstrip() for line in output.strip().splitlines())
+
+
+def play_at_terminal(project: Project, command: list[str], shown: str) -> None:
+    """Play a session with a prompt, of which each line has to come; what the page has behind the prompt is typed."""
+    with project.terminal(*command[1:]) as terminal:
+        for line in filter(None, map(str.strip, shown.splitlines())):
+            prompt, asks, answer = line.partition("? ")
+            if asks:
+                terminal.until(prompt + asks)
+                terminal.type(answer)
+            else:
+                terminal.until(line.partition("  0.00 s")[0])
+        assert terminal.end() == 0
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="there is no SIGKILL")
+def test_the_tutorial_happens_as_it_is_told(project: Project) -> None:
+    """Every file is saved, every command is run, the process is killed and goes on, the prompt is answered."""
+    played = 0
+    for kind, content in steps(TUTORIAL):
+        if kind not in ("console", "text"):
+            (project.directory / kind).write_text(content)
+            continue
+        for command, shown in commands(content):
+            played += 1
+            if kind == "text":
+                play_at_terminal(project, command, shown)
+            else:
+                assert settled(play(project, command)) == settled(shown), shlex.join(command)
+
+    assert played == 10
+
+
+def options() -> Iterator[tuple[str, str]]:
+    group: Any = typer.main.get_command(app)
+    for name, command in group.commands.items():
+        yield name, f"## `callboard {name}"
+        for parameter in command.params:
+            for option in (*parameter.opts, *parameter.secondary_opts):
+                if option.startswith("-") and option not in ("--help", "-h"):
+                    yield name, option
+
+
+@pytest.mark.parametrize(("command", "named"), list(options()))
+def test_the_reference_names_every_command_and_option(command: str, named: str) -> None:
+    """In the section of the command."""
+    section = next(part for part in REFERENCE.split("\n## ") if part.startswith(f"`callboard {command}"))
+
+    assert named.removeprefix("## ") in section.partition("`")[1] + section
+
+
+def test_the_reference_names_no_option_that_there_is_not() -> None:
+    """One that was renamed would stay on the page."""
+    there = {named for _, named in options()} | {"--help", "--version", "-h"}
+
+    assert set(re.findall(r"(?<![\w-])--?[a-z][a-z-]*", _BLOCK.sub("", REFERENCE))) - there == set()
+
+
+def test_the_examples_of_the_reference_are_understood(project: Project) -> None:
+    """Each has the options that its command takes; they are not run."""
+    group: Any = typer.main.get_command(app)
+    examples = [command for _, block in steps(REFERENCE) for command, _ in commands(block)]
+
+    assert len(examples) == 6
+    for _, name, *arguments in examples:
+        group.commands[name].make_context(name, arguments)

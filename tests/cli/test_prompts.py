@@ -1,0 +1,285 @@
+"""`callboard run` at a terminal: what a person is asked, and what comes of the answers."""
+
+import signal
+import sys
+
+import pytest
+
+from ._commands import Project
+
+pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="there are no such terminals")
+
+AGENT = """
+    from pathlib import Path
+    import anyio
+    from callboard import ToolNode, create_react_agent
+    from callboard.middleware import RequireApproval
+    from callboard.testing import ScriptedModel, calls
+    from langgraph.types import interrupt
+
+    HERE = Path(__file__).parent
+
+    def pay(amount: int, to: str = "") -> str:
+        '''Pay.'''
+        with open(HERE / "log", "a") as log:
+            log.write(f"pay {amount} {to}\\n")
+        return f"paid {amount}"
+
+    def ask(question: str) -> str:
+        '''Ask the user.'''
+        return f"they said {interrupt(question)!r}"
+
+    async def slow() -> str:
+        '''Wait for the test.'''
+        while not (HERE / "go").exists():
+            await anyio.sleep(0.02)
+        return "went"
+
+    def script(asked):
+        def reply(messages):
+            results = [message.text for message in messages if message.type == "tool"]
+            return f"I see: {'; '.join(results)}." if results else asked
+
+        return ScriptedModel([reply], loop=True)
+
+    def agent_of(*asked, allow=("accept", "edit", "response", "ignore"), **options):
+        node = ToolNode([pay, ask, slow], middleware=[RequireApproval(["pay"], allow=allow)])
+        return create_react_agent(script(calls(*asked)), node, **options)
+
+    one = agent_of(("pay", {"amount": 3}))
+    three = agent_of(("pay", {"amount": 1}), ("pay", {"amount": 2}), ("ask", {"question": "How?"}))
+    strict = agent_of(("pay", {"amount": 3}), allow=["accept", "ignore"])
+    evil = agent_of(("pay", {"amount": 3, "to": "\\x1b[2Kme\\u202eyou"}))
+    slowly = agent_of("slow")
+    gated = agent_of("slow", interrupt_before=["tools"])
+"""
+
+CLEAR = "\x01\x0b"
+"""Ctrl-A, Ctrl-K: what stands on the line goes away."""
+
+
+@pytest.fixture
+def agents(project: Project) -> str:
+    return project.module(AGENT)
+
+
+def log(project: Project) -> list[str]:
+    path = project.directory / "log"
+    return path.read_text().splitlines() if path.exists() else []
+
+
+@pytest.mark.parametrize("backend", ["asyncio", "trio"])
+def test_an_accepted_call_runs_as_it_was_shown(project: Project, agents: str, backend: str) -> None:
+    """The action, all of its arguments, and what each answer means stand above the prompt."""
+    with project.terminal("run", f"{agents}:one", "Pay!", "--backend", backend) as terminal:
+        shown = terminal.until("accept/edit/respond/ignore? ")
+        assert "pay\n" in shown
+        assert '"amount": 3' in shown
+        terminal.type("accept")
+        terminal.until("I see: paid 3.")
+        assert terminal.end() == 0
+
+    assert log(project) == ["pay 3 "]
+
+
+def test_an_edited_call_runs_with_the_arguments_of_the_person(project: Project, agents: str) -> None:
+    """The prompt starts with those of the model; what is no JSON object is asked for again, what does not fit too."""
+    with project.terminal("run", f"{agents}:one", "Pay!") as terminal:
+        terminal.until("ignore? ")
+        terminal.type("e")
+        terminal.until('arguments (nothing: go back): {"amount": 3}')
+        terminal.type(f"{CLEAR}{{amount: 4")
+        terminal.until("That is no JSON")
+        terminal.until("{amount: 4")
+        terminal.type(f"{CLEAR}[4]")
+        terminal.until("The arguments are a JSON object")
+        terminal.until("[4]")
+        terminal.type(f'{CLEAR}{{"amount": "many"}}')
+        terminal.until("That answer was refused")
+        terminal.until("ignore? ")
+        terminal.type("edit")
+        terminal.until('{"amount": 3}')
+        terminal.type(f'{CLEAR}{{"amount": 4}}')
+        terminal.until("I see: paid 4.")
+        assert terminal.end() == 0
+
+    assert log(project) == ["pay 4 "]
+
+
+def test_the_person_may_think_better_of_an_edit(project: Project, agents: str) -> None:
+    """Nothing instead of arguments leads back to the choice."""
+    with project.terminal("run", f"{agents}:one", "Pay!") as terminal:
+        terminal.until("ignore? ")
+        terminal.type("e")
+        terminal.until('{"amount": 3}')
+        terminal.type(CLEAR)
+        terminal.until("ignore? ")
+        terminal.type("a")
+        assert terminal.end() == 0
+
+    assert log(project) == ["pay 3 "]
+
+
+def test_a_text_may_stand_for_the_result(project: Project, agents: str) -> None:
+    """`respond`; the tool does not run."""
+    with project.terminal("run", f"{agents}:one", "Pay!") as terminal:
+        terminal.until("ignore? ")
+        terminal.type("respond")
+        terminal.until("text: ")
+        terminal.type("")
+        terminal.until("text: ")
+        terminal.type("it is paid already")
+        terminal.until("I see: it is paid already.")
+        assert terminal.end() == 0
+
+    assert log(project) == []
+
+
+def test_only_what_the_question_allows_is_an_answer(project: Project, agents: str) -> None:
+    """Anything else is asked for again; a refusal may have a reason, which the model reads."""
+    with project.terminal("run", f"{agents}:strict", "Pay!") as terminal:
+        shown = terminal.until("accept/ignore? ")
+        assert "edit" not in shown
+        for wrong in ("edit", "yes", ""):
+            terminal.type(wrong)
+            terminal.until("Answer with accept or ignore")
+        terminal.type("I")
+        terminal.until("reason (or nothing): ")
+        terminal.type("too much")
+        terminal.until("with reason: too much")
+        assert terminal.end() == 0
+
+    assert log(project) == []
+
+
+def test_questions_are_asked_one_after_the_other_and_answered_together(project: Project, agents: str) -> None:
+    """Each answer reaches the call that asked; a free question takes text, or JSON."""
+    with project.terminal("run", f"{agents}:three", "Pay!") as terminal:
+        assert '"amount": 1' in terminal.until("ignore? ")
+        assert log(project) == []
+        terminal.type("a")
+        assert "Question 2 of 3" in terminal.until("ignore? ")
+        assert log(project) == []
+        terminal.type("i")
+        terminal.until("reason")
+        terminal.type("")
+        assert "Question 3 of 3\nHow?" in terminal.until("answer (JSON, or text): ")
+        terminal.type('{"by": ["card"]}')
+        terminal.until("I see: paid 1; User rejected the tool call for `pay`")
+        terminal.until("they said {'by': ['card']}")
+        assert terminal.end() == 0
+
+    assert log(project) == ["pay 1 "]
+
+
+def test_who_leaves_a_question_can_come_back_to_it(project: Project, agents: str) -> None:
+    """Ctrl-D: exit code 3, nothing is answered, and `--resume` asks again."""
+    options = ("--db", project.db, "--thread", "1")
+    with project.terminal("run", f"{agents}:three", "Pay!", *options) as terminal:
+        terminal.until("ignore? ")
+        terminal.type("a")
+        terminal.until("ignore? ")
+        terminal.press("\x04")
+        terminal.until("Waiting for a person. To go on: callboard run")
+        assert terminal.end() == 3
+    assert log(project) == []
+
+    with project.terminal("run", f"{agents}:three", *options, "--resume") as terminal:
+        for answer in ("a", "a"):
+            terminal.until("ignore? ")
+            terminal.type(answer)
+        terminal.until("text): ")
+        terminal.type("by card")
+        terminal.until("they said 'by card'")
+        assert terminal.end() == 0
+    assert sorted(log(project)) == ["pay 1 ", "pay 2 "]
+
+
+def test_ctrl_c_at_a_question_leaves_it_open(project: Project, agents: str) -> None:
+    """Exit code 130, and the thread waits as before."""
+    options = ("--db", project.db, "--thread", "1")
+    with project.terminal("run", f"{agents}:one", "Pay!", *options) as terminal:
+        terminal.until("ignore? ")
+        terminal.process.send_signal(signal.SIGINT)
+        terminal.until("Stopped. To go on: callboard run")
+        assert terminal.end() == 130
+
+    assert "waits for a person: 1 question" in project.call("show", "1", "--db", project.db).stdout
+    assert project.call("run", f"{agents}:one", *options, "--resume", "--yes").exit_code == 0
+    assert log(project) == ["pay 3 "]
+
+
+def test_yes_leaves_only_what_it_cannot_answer_to_the_person(project: Project, agents: str) -> None:
+    """Approvals are accepted unseen, the free question is asked."""
+    with project.terminal("run", f"{agents}:three", "Pay!", "--yes") as terminal:
+        assert "ignore?" not in terminal.until("answer (JSON, or text): ")
+        terminal.type("by card")
+        assert terminal.end() == 0
+
+    assert sorted(log(project)) == ["pay 1 ", "pay 2 "]
+
+
+def test_arguments_cannot_act_on_the_terminal(project: Project, agents: str) -> None:
+    """What a person approves is what they see; what they leave as it is stays what it was."""
+    with project.terminal("run", f"{agents}:evil", "Pay!") as terminal:
+        shown = terminal.until("ignore? ")
+        assert r"\u001b[2Kme\u202eyou" in shown
+        assert "\u202e" not in shown
+        terminal.type("e")
+        terminal.until(r"\u001b[2Kme\u202eyou")
+        terminal.type("")
+        assert terminal.end() == 0
+
+    assert log(project) == ["pay 3 \x1b[2Kme\u202eyou"]
+
+
+def test_a_stop_before_the_tools_is_confirmed(project: Project, agents: str) -> None:
+    """`interrupt_before`: no leads to exit code 3, yes goes on."""
+    options = ("--db", project.db, "--thread", "1")
+    with project.terminal("run", f"{agents}:gated", "Go!", *options) as terminal:
+        assert "slow()" in terminal.until("Stopped before tools. Go on? [yes/no] ")
+        terminal.type("perhaps")
+        terminal.until("[yes/no] ")
+        terminal.type("n")
+        assert terminal.end() == 3
+    (project.directory / "go").touch()
+    with project.terminal("run", f"{agents}:gated", "Go!", "--db", project.db) as terminal:
+        terminal.until("[yes/no] ")
+        terminal.type("y")
+        terminal.until("I see: went.")
+        assert terminal.end() == 0
+
+
+@pytest.mark.parametrize("backend", ["asyncio", "trio"])
+def test_open_calls_are_shown_while_they_run(project: Project, agents: str, backend: str) -> None:
+    """In a table that is drawn anew, and goes away."""
+    with project.terminal("run", f"{agents}:slowly", "Go!", "--backend", backend) as terminal:
+        terminal.until("running  slow()")
+        terminal.until("running  slow()")
+        (project.directory / "go").touch()
+        terminal.until("done    slow()")
+        terminal.until("I see: went.")
+        assert terminal.end() == 0
+
+
+def test_ctrl_c_takes_the_table_away(project: Project, agents: str) -> None:
+    """Exit code 130, and the way on below."""
+    with project.terminal("run", f"{agents}:slowly", "Go!", "--db", project.db, "--thread", "1") as terminal:
+        terminal.until("running  slow()")
+        terminal.process.send_signal(signal.SIGINT)
+        terminal.until("Stopping by SIGINT")
+        terminal.until("Stopped. To go on")
+        assert terminal.end() == 130
+
+
+def test_json_goes_to_stdout_and_the_questions_to_the_terminal(project: Project, agents: str) -> None:
+    """`callboard run ... --json > file` can still be answered."""
+    with (
+        (project.directory / "out.json").open("w") as out,
+        project.terminal("run", f"{agents}:one", "Pay!", "--json", stdout=out) as terminal,
+    ):
+        terminal.until("ignore? ")
+        terminal.type("a")
+        assert terminal.end() == 0
+
+    assert '"content": "I see: paid 3."' in (project.directory / "out.json").read_text()

@@ -1,0 +1,391 @@
+"""`callboard run`, without a terminal: what is printed, what is kept, which code it ends with."""
+
+import json
+import shlex
+import subprocess
+import sys
+
+import pytest
+from langchain_core.messages import AIMessage, ToolMessage, convert_to_messages
+
+from ._agents import AGENT, log
+from ._commands import COMMAND, PATIENCE, Project, environment
+
+
+@pytest.fixture
+def agents(project: Project) -> str:
+    """The name of the module."""
+    return project.module(AGENT)
+
+
+@pytest.mark.parametrize("backend", ["asyncio", "trio"])
+def test_an_agent_answers_and_its_calls_are_told(project: Project, agents: str, backend: str) -> None:
+    """What the model says stands there once, each call with its arguments, time and result."""
+    result = project.call("run", f"{agents}:sunny", "What is it like?", "--backend", backend)
+
+    assert (result.exit_code, result.stderr) == (0, "")
+    said, asked, done, answer = result.stdout.splitlines()
+    assert (said, answer) == ("Let me see.", "Sun, it says.")
+    assert asked.split() == ["call", "weather(city='Oslo')"]
+    assert done.startswith("done    weather(city='Oslo')  0.")
+    assert done.endswith(" s  sun in Oslo")
+
+
+def test_a_thread_goes_on_where_it_was(project: Project, agents: str) -> None:
+    """`--thread` and `--db` make a conversation of several commands."""
+    options = ("--db", project.db, "--thread", "oslo")
+    project.call("run", f"{agents}:echo", "one", *options)
+    result = project.call("run", f"{agents}:echo", "two", *options)
+
+    assert result.stdout == "thread oslo\nI have heard 2: one, two.\n"
+
+
+def test_a_new_thread_has_a_new_name_which_is_printed(project: Project, agents: str) -> None:
+    """Two runs without `--thread` have nothing to do with each other; either can go on."""
+    first = project.call("run", f"{agents}:echo", "one", "--db", project.db).stdout.splitlines()
+    second = project.call("run", f"{agents}:echo", "two", CALLBOARD_DB=project.db).stdout.splitlines()
+    assert first[0] != second[0]
+    assert second[1] == "I have heard 1: two."
+
+    name = first[0].removeprefix("thread ")
+    third = project.call("run", f"{agents}:echo", "three", "--db", project.db, "--thread", name).stdout
+    assert third.splitlines()[1] == "I have heard 2: one, three."
+
+
+def test_without_a_database_nothing_is_kept(project: Project, agents: str) -> None:
+    """And no name is printed that would lead nowhere."""
+    result = project.call("run", f"{agents}:echo", "one", "--thread", "oslo")
+
+    assert result.stdout == "I have heard 1: one.\n"
+    assert not list(project.directory.glob("*.db"))
+
+
+def test_the_agents_own_checkpointer_is_used_without_a_database(project: Project) -> None:
+    """`--db` replaces it, and leaves the agent as it is."""
+    module = project.module(
+        AGENT + f"    kept = agent_of(heard, checkpointer='sqlite:///{project.directory}/own.db')\n"
+    )
+    project.call("run", f"{module}:kept", "one", "--thread", "1")
+
+    again = project.call("run", f"{module}:kept", "two", "--thread", "1")
+    elsewhere = project.call("run", f"{module}:kept", "three", "--thread", "1", "--db", project.db)
+
+    assert again.stdout == "thread 1\nI have heard 2: one, two.\n"
+    assert elsewhere.stdout == "thread 1\nI have heard 1: three.\n"
+    assert project.call("run", f"{module}:kept", "four", "--thread", "1").stdout.endswith("3: one, two, four.\n")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        ([], "say something to the agent, or --resume a thread"),
+        (["hi", "--resume", "--thread", "1"], "a message or --resume, not both"),
+        (["--resume"], "--resume needs --thread"),
+        (["--resume", "--thread", "1", "--db", "threads.db"], "there is no database 'threads.db'"),
+        (["--resume", "--thread", "1"], "there is no thread '1' to resume"),
+        (["hi", "--db", "mysql://here/x"], "--db mysql://here/x: There is no database 'mysql://here/x'; known are"),
+        (["hi", "--db", "no/such/folder/x.db"], "there is no directory"),
+        (["hi", "--db", "."], "is a directory; name a file in it"),
+        (["hi", "--db", "log"], "is none: the file holds something else"),
+    ],
+)
+def test_a_wrong_command_line_is_told(project: Project, agents: str, arguments: list[str], told: str) -> None:
+    """Exit code 2 and one line; files are left alone."""
+    (project.directory / "log").write_text("no database")
+    result = project.call("run", f"{agents}:echo", *arguments)
+
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert told in result.stderr
+    assert "Traceback" not in result.stderr
+    assert log(project) == ["no database"]
+    assert not (project.directory / "threads.db").exists()
+
+
+def test_without_a_terminal_questions_stay_open_and_the_way_on_is_printed(project: Project, agents: str) -> None:
+    """Exit code 3; what finished beside the question does not run again."""
+    waiting = project.call("run", f"{agents}:careful", "Pay!", "--db", project.db, "--thread", "my thread")
+    assert waiting.exit_code == 3
+    assert log(project) == ["weather Oslo"]
+    assert "waits   approve pay(amount=3)" in waiting.stdout
+
+    command = waiting.stdout.splitlines()[-1].partition(": callboard ")[2]
+    still = project.call(*shlex.split(command))
+    paid = project.call(*shlex.split(command), "--yes")
+
+    assert (still.exit_code, paid.exit_code) == (3, 0)
+    assert "\ndone    pay(amount=3)  " in paid.stdout
+    assert paid.stdout.endswith("  paid 3\nPaid.\n")
+    assert log(project) == ["weather Oslo", "pay 3"]
+
+
+def test_without_a_database_a_question_cannot_be_answered_later(project: Project, agents: str) -> None:
+    """And that is what is said."""
+    result = project.call("run", f"{agents}:careful", "Pay!")
+
+    assert result.exit_code == 3
+    assert result.stdout.endswith("Nothing is kept without a database: give --db next time.\n")
+
+
+def test_yes_accepts_what_can_be_accepted_and_nothing_else(project: Project, agents: str) -> None:
+    """A question of another form stays open, and the accepted call does not wait for it."""
+    result = project.call("run", f"{agents}:asking", "Pay!", "--db", project.db, "--thread", "1", "--yes")
+
+    assert result.exit_code == 3
+    assert "done    pay(amount=3)" in result.stdout
+    assert "waits   How?" in result.stdout
+    assert log(project) == ["pay 3"]
+
+
+def test_yes_does_not_accept_where_acceptance_is_no_answer(project: Project) -> None:
+    """The tool allows edits only."""
+    module = project.module(
+        AGENT + "    strict = agent_of(calls(('pay', {'amount': 3})), middleware=[RequireApproval(allow=['edit'])])\n"
+    )
+    result = project.call("run", f"{module}:strict", "Pay!", "--yes")
+
+    assert result.exit_code == 3
+    assert log(project) == []
+
+
+def test_a_message_takes_the_place_of_open_questions(project: Project, agents: str) -> None:
+    """Which is said; the call that waited never runs."""
+    options = ("--db", project.db, "--thread", "1")
+    project.call("run", f"{agents}:careful", "Pay!", *options)
+    result = project.call("run", f"{agents}:echo", "Never mind.", *options)
+
+    assert result.exit_code == 0
+    assert "1 question left unanswered: the message takes their place" in result.stdout
+    assert result.stdout.endswith("I have heard 2: Pay!, Never mind..\n")
+    assert log(project) == ["weather Oslo"]
+
+
+def test_an_agent_that_stops_before_its_tools_goes_on_when_it_is_told_to(project: Project, agents: str) -> None:
+    """`interrupt_before`: exit code 3, the calls are shown, and `--resume --yes` goes on."""
+    options = ("--db", project.db, "--thread", "1")
+    stopped = project.call("run", f"{agents}:gated", "Pay!", *options)
+    assert (stopped.exit_code, log(project)) == (3, [])
+    assert "call    pay(amount=3)\nWaiting for a person." in stopped.stdout
+
+    assert project.call("run", f"{agents}:gated", *options, "--resume").exit_code == 0
+    assert log(project) == ["pay 3"]
+
+
+def test_yes_goes_through_every_stop(project: Project, agents: str) -> None:
+    """From the message to the answer in one command."""
+    result = project.call("run", f"{agents}:gated", "Pay!", "--yes")
+
+    assert (result.exit_code, log(project)) == (0, ["pay 3"])
+    assert result.stdout.endswith("Paid.\n")
+
+
+def test_a_complete_thread_has_nothing_to_resume(project: Project, agents: str) -> None:
+    """No error: a script may resume until all is done."""
+    options = ("--db", project.db, "--thread", "1")
+    project.call("run", f"{agents}:sunny", "hi", *options)
+    result = project.call("run", f"{agents}:sunny", *options, "--resume")
+
+    assert result.exit_code == 0
+    assert result.stdout == "thread 1\nnothing to resume: the last turn is complete\n"
+    assert log(project) == ["weather Oslo"]
+
+
+def test_a_thread_that_is_not_there_cannot_be_resumed(project: Project, agents: str) -> None:
+    """Rather than begin one under a name with a slip in it."""
+    project.call("run", f"{agents}:echo", "hi", "--db", project.db, "--thread", "oslo")
+    result = project.call("run", f"{agents}:echo", "--db", project.db, "--thread", "olso", "--resume")
+
+    assert result.exit_code == 2
+    assert "there is no thread 'olso' to resume" in result.stderr
+
+
+def test_json_is_the_only_thing_on_stdout(project: Project, agents: str) -> None:
+    """The messages in it are LangChain's again when they are read."""
+    result = project.call("run", f"{agents}:sunny", "hi", "--json", "--db", project.db, "--thread", "1")
+
+    assert result.exit_code == 0
+    told = json.loads(result.stdout)
+    assert (told["thread"], told["next"], told["questions"]) == ("1", [], [])
+    kinds = [type(message) for message in convert_to_messages(told["state"]["messages"])]
+    assert kinds[1:] == [AIMessage, ToolMessage, AIMessage]
+    assert told["state"]["messages"][-1]["content"] == "Sun, it says."
+    assert "sun in Oslo" in result.stderr
+
+
+def test_json_has_the_open_questions(project: Project, agents: str) -> None:
+    """With their ids, so that a program can answer them."""
+    result = project.call("run", f"{agents}:asking", "hi", "--json", "--db", project.db)
+
+    told = json.loads(result.stdout)
+    assert result.exit_code == 3
+    assert [len(question["id"]) for question in told["questions"]] == [32, 32]
+    assert told["questions"][1]["value"] == "How?"
+    assert set(told["next"]) == {"tools"}
+
+
+def test_json_has_whatever_a_state_consists_of(project: Project) -> None:
+    """Numbers that JSON has not, bytes, sets, and objects of no known kind."""
+    module = project.module(
+        AGENT
+        + """
+    from callboard import AgentState
+
+    class Odd:
+        def __str__(self):
+            return "odd"
+
+    class State(AgentState):
+        things: list
+
+    def before(state):
+        return {"things": [float("nan"), b"\\xff", {1}, Odd(), 1 + 2j]}
+
+    odd = agent_of("fine", state_schema=State, pre_model_hook=before)
+    """
+    )
+    result = project.call("run", f"{module}:odd", "hi", "--json")
+
+    assert result.exit_code == 0, result.stderr
+    assert json.loads(result.stdout)["state"]["things"][2:4] == [[1], "odd"]
+
+
+def test_a_structured_response_is_printed(project: Project) -> None:
+    """It is the answer, after all."""
+    module = project.module(
+        AGENT
+        + """
+    from langchain_core.runnables import RunnableLambda
+    from pydantic import BaseModel
+
+    class Weather(BaseModel):
+        sky: str
+
+    class Model(ScriptedModel):
+        def with_structured_output(self, schema, **options):
+            return RunnableLambda(lambda _: Weather(sky="blue"))
+
+    agent = create_react_agent(Model(["It is blue."]), [weather], response_format=Weather)
+    """
+    )
+    result = project.call("run", f"{module}:agent", "hi")
+
+    assert result.stdout == 'It is blue.\n{\n  "sky": "blue"\n}\n'
+
+
+def test_a_failed_run_says_why_and_the_thread_goes_on(project: Project, agents: str) -> None:
+    """Exit code 1, one line; with `--traceback`, where."""
+    options = ("--db", project.db, "--thread", "1")
+    failed = project.call("run", f"{agents}:failing", "hi", *options)
+    traced = project.call("run", f"{agents}:failing", *options, "--resume", "--traceback")
+    after = project.call("run", f"{agents}:echo", "again", *options)
+
+    assert (failed.exit_code, traced.exit_code, after.exit_code) == (1, 1, 0)
+    assert failed.stderr == "Error: the run failed: ValueError: the tool is broken\n"
+    assert "--thread 1 --resume" in failed.stdout
+    assert f"{agents}.py" in traced.stderr
+    assert after.stdout.endswith("I have heard 2: hi, again.\n")
+
+
+def test_what_others_wrote_cannot_act_on_the_terminal(project: Project) -> None:
+    """Escape sequences and direction overrides of a model, a tool and a question are shown as what they are."""
+    module = project.module(
+        AGENT
+        + r"""
+    PLAIN = "plain \U0001f469\u200d\U0001f680"
+    EVIL = "\x1b[2K\x1b]0;title\x07\u202egnp.exe\x9b"
+    evil = agent_of(
+        calls(("weather", {"city": EVIL}), ("ask", {"question": EVIL}), content=EVIL + "\n" + PLAIN),
+    )
+    """
+    )
+    result = project.call("run", f"{module}:evil", EVIL, "--db", project.db, "--thread", EVIL)
+
+    assert result.exit_code == 3
+    assert not set("\x1b\x07\x9b\u202e") & set(result.stdout)
+    assert result.stdout.count(r"\u001b[2K") >= 4
+    assert "plain \U0001f469\u200d\U0001f680" in result.stdout
+
+
+EVIL = "\x1b[2K\x1b]0;title\x07\u202egnp.exe\x9b"
+
+
+def test_of_very_many_calls_only_those_that_fail_are_told_one_by_one(project: Project) -> None:
+    """And how many there are of which."""
+    module = project.module(
+        AGENT
+        + """
+    def pick(n: int) -> str:
+        '''Pick.'''
+        if n == 7:
+            raise ValueError("no 7")
+        return str(n)
+
+    node = ToolNode([pick], handle_tool_errors=True)
+    agent = create_react_agent(ScriptedModel([calls(*[("pick", {"n": n}) for n in range(50)]), "Done."]), node)
+    """
+    )
+    result = project.call("run", f"{module}:agent", "hi")
+
+    lines = result.stdout.splitlines()
+    assert lines[0] == "calls   50: 50 of pick"
+    assert lines[1].startswith("failed  pick(n=7)")
+    assert lines[2:] == ["Done."]
+
+
+INNER = """
+    inner = ScriptedModel(["INNER THOUGHTS"], loop=True)
+
+    async def think() -> str:
+        '''Think.'''
+        return (await inner.ainvoke("x")).text.lower()
+
+    async def before(state):
+        await inner.ainvoke("x")
+        return {}
+
+    in_tool = create_react_agent(ScriptedModel([calls("think"), "Done."]), [think])
+    in_hook = create_react_agent(ScriptedModel([calls("think"), "Done."]), [think], pre_model_hook=before)
+"""
+
+
+@pytest.mark.parametrize("name", ["in_tool", "in_hook"])
+def test_models_inside_of_tools_and_hooks_do_not_talk_to_the_user(project: Project, name: str) -> None:
+    """Their tokens come through the same stream."""
+    result = project.call("run", f"{project.module(AGENT + INNER)}:{name}", "hi")
+
+    assert result.exit_code == 0, result.stderr
+    assert "INNER" not in result.stdout
+    assert "inner thoughts" in result.stdout
+
+
+def test_a_stream_that_cannot_have_every_character_gets_what_it_can(project: Project) -> None:
+    """An old terminal, or a pipe on another system."""
+    module = project.module(AGENT + "    agent = agent_of('caf\\u00e9 \\u2603')\n")
+    finished = subprocess.run(
+        [*COMMAND, "run", f"{module}:agent", "hi"],
+        cwd=project.directory,
+        env={**environment(), "PYTHONIOENCODING": "ascii"},
+        capture_output=True,
+        timeout=PATIENCE,
+        check=False,
+    )
+
+    assert (finished.returncode, finished.stderr) == (0, b"")
+    assert finished.stdout == rb"caf\xe9 \u2603" + b"\n"
+
+
+def test_the_help_says_all_there_is(project: Project) -> None:
+    """Options, examples and exit codes."""
+    told = project.call("run", "--help", COLUMNS="100", TERM="dumb", NO_COLOR="1").stdout
+
+    for word in (
+        "MODULE:AGENT", "MESSAGE", "--thread", "--db", "--resume", "--yes", "-y", "--app-dir", "--backend", "--json",
+        "--traceback", "CALLBOARD_DB", "Examples", "Exit codes", "callboard run trip:agent", "130",
+    ):  # fmt: skip
+        assert word in told
+
+
+def test_the_command_needs_no_agent_of_its_own_to_start(project: Project) -> None:
+    """`callboard --help` imports no LangGraph: it is asked for often."""
+    program = "import sys; from callboard._cli._app import app; sys.exit('langgraph' in sys.modules)"
+
+    assert subprocess.run([sys.executable, "-c", program], timeout=PATIENCE, check=False).returncode == 0

@@ -1,0 +1,134 @@
+"""`callboard run MODULE:AGENT`: what an agent may be, and what is said where there is none."""
+
+import pytest
+
+from ._agents import AGENT
+from ._commands import Project
+
+
+@pytest.fixture
+def agents(project: Project) -> str:
+    """The name of the module."""
+    return project.module(AGENT)
+
+
+def test_a_function_may_return_the_agent(project: Project) -> None:
+    """Sync or async, also as an attribute of something."""
+    module = project.module(
+        AGENT
+        + """
+    def make(name="x"):
+        return agent_of(f"made")
+
+    async def make_later():
+        return make()
+
+    class Family:
+        member = staticmethod(make)
+    """
+    )
+    for name in ("make", "make_later", "Family.member"):
+        result = project.call("run", f"{module}:{name}", "hi", "--backend", "trio")
+        assert (result.exit_code, result.stdout) == (0, "made\n"), result.stderr
+
+
+GRAPHS = """
+    from langchain.agents import create_agent
+    from langchain.agents.middleware import HumanInTheLoopMiddleware
+    from langgraph.prebuilt import create_react_agent
+    from callboard.testing import ScriptedModel, calls
+
+    def weather(city: str) -> str:
+        '''Tell the weather.'''
+        return f"sun in {city}"
+
+    def script():
+        return ScriptedModel([calls(("weather", {"city": "Oslo"})), "Sun."], loop=True)
+
+    def react():
+        return create_react_agent(script(), [weather])
+
+    def approved():
+        return create_agent(script(), [weather], middleware=[HumanInTheLoopMiddleware({"weather": True})])
+"""
+
+
+@pytest.mark.filterwarnings("ignore:create_react_agent has been moved")
+def test_graphs_of_langgraph_run_too(project: Project) -> None:
+    """Threads, approvals in LangChain's form, and the end of the turn."""
+    module = project.module(GRAPHS)
+    options = ("--db", project.db, "--thread")
+
+    react = project.call("run", f"{module}:react", "hi", *options, "1")
+    waiting = project.call("run", f"{module}:approved", "hi", *options, "2")
+    approved = project.call("run", f"{module}:approved", *options, "2", "--resume", "--yes")
+
+    assert (react.exit_code, waiting.exit_code, approved.exit_code) == (0, 3, 0)
+    assert "done    weather(city='Oslo')  sun in Oslo\nSun.\n" in react.stdout
+    assert "waits   approve weather(city='Oslo')" in waiting.stdout
+    assert approved.stdout.endswith("sun in Oslo\nSun.\n")
+
+
+def test_graphs_of_langgraph_do_not_run_on_trio(project: Project) -> None:
+    """One line instead of what LangGraph would say."""
+    result = project.call("run", f"{project.module(GRAPHS)}:approved", "hi", "--backend", "trio")
+
+    assert result.exit_code == 2
+    assert result.stderr.endswith(":approved is a graph of LangGraph's, which runs on asyncio only\n")
+
+
+@pytest.mark.parametrize(
+    ("name", "told"),
+    [
+        ("{0}:nobody", "{0} has no 'nobody'; it has the agents echo, sunny, careful, asking, failing, gated"),
+        ("{0}:echo.ear", "{0} has no 'echo.ear'; it has the agents"),
+        ("{0}", "which agent of {0}? Write {0}:NAME; it has the agents echo, sunny"),
+        ("{0}.py:echo", "'{0}.py:echo' is a path; write the module, such as {0}:agent, and --app-dir for its folder"),
+        ("nowhere:agent", "there is no module 'nowhere'; looked in "),
+        ("nowhere.inside:agent", "there is no module 'nowhere'; looked in "),
+        ("two words:agent", "'two words:agent' names no agent; write module:agent"),
+        ("{0}:weather", "{0}:weather is a function that needs city; callboard calls it without arguments"),
+        ("{0}:approval", "{0}:approval is no agent, but list; it has the agents echo"),
+        ("{0}:broken", "{0}:broken could not be made: ValueError: the tool is broken"),
+        ("json:decoder", "json:decoder is no agent, but module; it has "),
+    ],
+)
+def test_an_agent_that_is_not_there_is_told_with_what_is(project: Project, agents: str, name: str, told: str) -> None:
+    """Exit code 2, one line, and no traceback of ours."""
+    result = project.call("run", name.format(agents), "hi")
+
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert f"Error: {told.format(agents)}" in result.stderr
+    assert "_cli" not in result.stderr
+
+
+def test_a_module_that_does_not_import_shows_where(project: Project) -> None:
+    """Their code failed, so they see their lines and not ours."""
+    module = project.module("import nothing_of_the_kind\nagent = None\n")
+    result = project.call("run", f"{module}:agent", "hi")
+
+    assert result.exit_code == 2
+    assert f'{module}.py", line 1' in result.stderr
+    assert "_cli" not in result.stderr
+    assert result.stderr.endswith("ModuleNotFoundError: No module named 'nothing_of_the_kind'\n")
+
+
+def test_a_graph_that_is_not_compiled_is_told(project: Project) -> None:
+    """The usual slip with LangGraph."""
+    module = project.module(
+        "from langgraph.graph import StateGraph, MessagesState\ngraph = StateGraph(MessagesState)\n"
+    )
+
+    assert "is a graph that is not compiled: call its compile()" in project.call("run", f"{module}:graph", "hi").stderr
+
+
+def test_the_module_is_found_in_another_folder(project: Project, agents: str) -> None:
+    """`--app-dir`, as uvicorn has it."""
+    folder = project.directory / "app"
+    folder.mkdir()
+    (project.directory / f"{agents}.py").rename(folder / f"{agents}.py")
+
+    missing = project.call("run", f"{agents}:echo", "hi")
+    found = project.call("run", f"{agents}:echo", "hi", "--app-dir", "app")
+
+    assert (missing.exit_code, found.exit_code) == (2, 0)

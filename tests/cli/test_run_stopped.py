@@ -1,0 +1,208 @@
+"""`callboard run` that is stopped or killed: what is left, and how it goes on."""
+
+import json
+import signal
+import subprocess
+import time
+
+import pytest
+
+from ._agents import AGENT, log
+from ._commands import PATIENCE, Project, stop
+
+
+@pytest.fixture
+def agents(project: Project) -> str:
+    """The name of the module."""
+    return project.module(AGENT)
+
+
+SLOW = (
+    AGENT
+    + """
+    import anyio, time
+
+    class Patient(ScriptedModel):
+        pass
+
+    async def slow() -> str:
+        '''Take long.'''
+        note("begun")
+        try:
+            await anyio.sleep(600)
+        finally:
+            note("cleaned up")
+        return "done"
+
+    def stuck() -> str:
+        '''Never end.'''
+        note("begun")
+        time.sleep(600)
+
+    async def rude() -> str:
+        '''Keep the event loop for itself.'''
+        note("begun")
+        time.sleep(600)
+
+    def agent_with(*tools, **options):
+        script = [calls(("weather", {"city": "Oslo"}), *[tool.__name__ for tool in tools])]
+        return create_react_agent(ScriptedModel(script), [weather, *tools], **options)
+
+    slowly, stuckly, rudely = agent_with(slow), agent_with(stuck), agent_with(rude)
+"""
+)
+
+
+def begun(project: Project, process: "subprocess.Popen[str]", *lines: str) -> None:
+    """Wait until the slow tool has begun."""
+    until = time.monotonic() + PATIENCE
+    while not {"begun", *lines} <= set(log(project)):
+        assert time.monotonic() < until
+        assert process.poll() is None, process.communicate()
+        time.sleep(0.02)
+
+
+def line_with(process: "subprocess.Popen[str]", text: str) -> None:
+    """Wait for a line of its output."""
+    assert process.stdout is not None
+    while text not in process.stdout.readline():
+        assert process.poll() is None
+
+
+@pytest.mark.parametrize("backend", ["asyncio", "trio"])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_ctrl_c_cancels_the_run_and_the_thread_goes_on(project: Project, backend: str, number: signal.Signals) -> None:
+    """The call cleans up, the exit code says so, and what was finished is there in the next turn."""
+    module = project.module(SLOW)
+    options = ("--db", project.db, "--thread", "1", "--backend", backend)
+    process = project.start("run", f"{module}:slowly", "hi", *options)
+    begun(project, process, "weather Oslo")
+    line_with(process, "sun in Oslo")
+
+    code, output, errors = stop(process, number)
+
+    assert (code, errors) == (128 + number, "")
+    assert f"Stopping by {number.name}" in output
+    assert f"--thread 1 --resume --db {project.db}" in output
+    assert log(project)[-1] == "cleaned up"
+    after = project.call("run", f"{module}:echo", "again", *options, "--json")
+    assert after.exit_code == 0
+    results = [
+        message["content"] for message in json.loads(after.stdout)["state"]["messages"] if message["type"] == "tool"
+    ]
+    assert results[0] == "sun in Oslo"
+    assert "no result" in results[1]
+
+
+@pytest.mark.parametrize("backend", ["asyncio", "trio"])
+def test_a_thread_that_cannot_be_stopped_does_not_keep_the_command(project: Project, backend: str) -> None:
+    """A sync tool sleeps for ten minutes; Ctrl-C takes seconds."""
+    process = project.start("run", f"{project.module(SLOW)}:stuckly", "hi", "--backend", backend)
+    begun(project, process)
+    since = time.monotonic()
+
+    code, _, _ = stop(process, signal.SIGINT)
+
+    assert code == 130
+    assert time.monotonic() - since < 20
+
+
+def test_a_second_ctrl_c_ends_the_process_at_once(project: Project) -> None:
+    """A tool that blocks the event loop can be stopped in no other way."""
+    module = project.module(SLOW)
+    process = project.start("run", f"{module}:rudely", "hi", "--db", project.db, "--thread", "1")
+    begun(project, process)
+    process.send_signal(signal.SIGINT)
+    line_with(process, "Stopping by SIGINT")
+
+    code, _, errors = stop(process, signal.SIGINT)
+
+    assert code == 130
+    assert "Stopped at once" in errors
+    assert project.call("run", f"{module}:echo", "again", "--db", project.db, "--thread", "1").exit_code == 0
+
+
+@pytest.mark.parametrize("backend", ["asyncio", "trio"])
+def test_a_killed_run_is_resumed_without_running_again_what_had_finished(project: Project, backend: str) -> None:
+    """`kill -9` in the middle of a batch, then `--resume`."""
+    module = project.module(
+        SLOW
+        + """
+    async def once() -> str:
+        '''Hang the first time.'''
+        note("begun")
+        if not (Path(__file__).parent / "second").exists():
+            await anyio.sleep(600)
+        return "at last"
+
+    script = [calls(("weather", {"city": "Oslo"}), "once")]
+    first = create_react_agent(ScriptedModel(script), [weather, once])
+    second = create_react_agent(ScriptedModel(["Good."]), [weather, once])
+    """
+    )
+    options = ("--db", project.db, "--thread", "1", "--backend", backend)
+    process = project.start("run", f"{module}:first", "hi", *options)
+    begun(project, process)
+    line_with(process, "sun in Oslo")
+    process.kill()
+    process.communicate()
+    (project.directory / "second").touch()
+
+    result = project.call("run", f"{module}:second", *options, "--resume")
+
+    assert result.exit_code == 0, result.stderr
+    assert result.stdout.endswith("at last\nGood.\n")
+    assert log(project).count("weather Oslo") == 1
+
+
+@pytest.mark.parametrize("backend", ["asyncio", "trio"])
+def test_an_approved_call_that_was_killed_is_asked_about_as_what_it_is(project: Project, backend: str) -> None:
+    """Not as if nobody had approved it, and not as if it had not begun; accepted, it runs without a third question."""
+    module = project.module(
+        AGENT
+        + """
+    import os, signal
+    from callboard import CallPolicy
+
+    def launch() -> str:
+        '''Launch.'''
+        note("launch")
+        if log().count("launch") == 1:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return "launched"
+
+    def log():
+        return (Path(__file__).parent / "log").read_text().splitlines()
+
+    def reply(messages):
+        return calls("launch") if messages[-1].type == "human" else "Well."
+
+    node = ToolNode([launch], middleware=[RequireApproval()], policies={"launch": CallPolicy(on_unknown="ask")})
+    agent = create_react_agent(ScriptedModel([reply], loop=True), node)
+    """
+    )
+    options = ("--db", project.db, "--thread", "1", "--backend", backend)
+    process = project.start("run", f"{module}:agent", "hi", *options, "--yes")
+    assert process.wait(PATIENCE) == -signal.SIGKILL
+
+    asked = project.call("run", f"{module}:agent", *options, "--resume", "--json")
+    (question,) = json.loads(asked.stdout)["questions"]
+    assert "begun, and then the process ended" in question["value"][0]["description"]
+    assert log(project) == ["launch"]
+
+    done = project.call("run", f"{module}:agent", *options, "--resume", "--yes")
+    assert (done.exit_code, log(project)) == (0, ["launch", "launch"])
+
+
+def test_a_reader_that_goes_away_does_no_harm(project: Project, agents: str) -> None:
+    """As in `callboard run ... | head -1`: the run goes on to its end, and is kept."""
+    process = project.start("run", f"{agents}:sunny", "hi", "--db", project.db, "--thread", "1")
+    assert process.stdout is not None
+    assert process.stderr is not None
+    process.stdout.readline()
+    process.stdout.close()
+
+    assert process.stderr.read() == ""
+    assert process.wait(PATIENCE) == 0
+    process.stderr.close()
+    assert "Sun, it says." in project.call("show", "1", "--db", project.db).stdout

@@ -1,0 +1,115 @@
+"""What is shown of text that others wrote."""
+
+import json
+import unicodedata
+
+from hypothesis import given
+from hypothesis import strategies as st
+from langchain_core.messages import AIMessage
+from langgraph.types import Interrupt
+
+from callboard._cli._questions import accepted, approval_in, free_answer, in_short
+from callboard._cli._text import as_json, call_text, one_line, printable
+
+JOINERS = "\u200c\u200d"
+VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(),
+    lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
+)
+
+
+@given(st.text())
+def test_nothing_that_is_shown_can_act(text: str) -> None:
+    """No control character, no change of direction, no half of a pair that the stream would refuse."""
+    shown = printable(text)
+
+    assert {unicodedata.category(char) for char in shown if char not in f"\n\t{JOINERS}"}.isdisjoint({"Cc", "Cf", "Cs"})
+    shown.encode()
+
+
+@given(VALUES)
+def test_json_stays_what_it_was_when_it_is_made_fit_to_be_shown(value: object) -> None:
+    """A person who edits arguments and leaves one alone has not changed it."""
+    assert json.loads(printable(as_json(value))) == value
+
+
+@given(st.text(), st.integers(1, 50))
+def test_one_line_is_one_line_and_no_longer_than_asked_for(text: str, length: int) -> None:
+    """Whatever counts as the end of a line somewhere."""
+    line = one_line(text, length)
+
+    assert len(line) <= length
+    assert len(line.splitlines()) <= 1
+
+
+def test_a_call_is_written_as_python_would() -> None:
+    """And only its name where its arguments are not known."""
+    assert call_text("fetch", {"url": "x", "n": 1}, 80) == "fetch(url='x', n=1)"
+    assert call_text("fetch", {}, 80) == "fetch()"
+    assert call_text("fetch", None, 80) == "fetch"
+    assert call_text("fetch", {"url": "x" * 99}, 12) == "fetch(url='…"
+
+
+def test_json_has_messages_and_what_is_inside_of_them() -> None:
+    """Also where a value has no JSON of its own."""
+    told = json.loads(as_json({"messages": [AIMessage("hi")], "odd": object}))
+
+    assert told["messages"][0]["content"] == "hi"
+
+
+REQUEST = {"action_request": {"action": "pay", "args": {"amount": 3}}, "description": None}
+ALL = {"allow_accept": True, "allow_edit": True, "allow_respond": True, "allow_ignore": True}
+
+
+def test_an_answer_has_the_form_of_its_question() -> None:
+    """A list for a list, one for one, decisions for LangChain's; an action of its own for each edit."""
+    one = {**REQUEST, "config": ALL}
+    theirs = {
+        "action_requests": [{"name": "pay", "args": {"amount": 3}}, {"name": "tell", "args": {}}],
+        "review_configs": [
+            {"action_name": "pay", "allowed_decisions": ["approve", "edit", "reject"]},
+            {"action_name": "tell", "allowed_decisions": ["respond"]},
+        ],
+    }
+    edit = ("edit", {"amount": 4})
+
+    single, several, batch = approval_in(one), approval_in([one]), approval_in(theirs)
+    assert single is not None
+    assert several is not None
+    assert batch is not None
+    changed = {"type": "edit", "args": {"action": "pay", "args": {"amount": 4}}}
+    assert single.encode([edit]) == changed
+    assert several.encode([edit]) == [changed]
+    assert single.encode([("respond", "paid")]) == {"type": "response", "args": "paid"}
+    assert [request.allowed for request in batch.requests] == [["accept", "edit", "ignore"], ["respond"]]
+    assert batch.encode([edit, ("respond", "told")]) == {
+        "decisions": [
+            {"type": "edit", "edited_action": {"name": "pay", "args": {"amount": 4}}},
+            {"type": "respond", "message": "told"},
+        ]
+    }
+    assert batch.encode([("ignore", None), ("ignore", "no")]) == {
+        "decisions": [{"type": "reject"}, {"type": "reject", "message": "no"}]
+    }
+    assert accepted(Interrupt(theirs, id="1")) is None
+    assert accepted(Interrupt([one], id="1")) == [{"type": "accept", "args": None}]
+
+
+def test_what_only_looks_like_an_approval_is_a_free_question() -> None:
+    """Nothing is accepted in its name, and it is told as it is."""
+    for value in ({"action_request": "pay"}, [REQUEST], [], "pay?", {"action_requests": []}, None, 3):
+        assert approval_in(value) is None
+        assert accepted(Interrupt(value, id="1")) is None
+        assert in_short(value)
+
+
+def test_a_typed_answer_is_json_or_text() -> None:
+    """Unless the question says that it wants text."""
+    question = Interrupt("How many?", id="1")
+    assert free_answer("3", question) == 3
+    assert free_answer('{"a": [1]}', question) == {"a": [1]}
+    assert free_answer("three", question) == "three"
+
+    wants_text = Interrupt("Which?", id="1")
+    object.__setattr__(wants_text, "response_schema", {"type": "string"})
+    assert free_answer("3", wants_text) == "3"
