@@ -30,6 +30,7 @@ import trio  # noqa: F401 (imported before the forks, not in each of them)
 import uvloop  # noqa: F401
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, ToolMessage, message_to_dict
 from langchain_core.tools import StructuredTool
+from langgraph.checkpoint.base import CheckpointTuple
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.checkpoint.sqlite import SqliteSaver
 from langgraph.checkpoint.sqlite.aio import AsyncSqliteSaver
@@ -103,15 +104,25 @@ def messages_in(value: Any) -> Iterator[BaseMessage]:
             yield from messages_in(item)
 
 
-def note_stored(writes: Iterable[Any]) -> None:
+def note_stored(writes: Iterable[Any], how: str = "stored") -> None:
     for message in messages_in(list(writes)):
         if isinstance(message, ToolMessage):
-            fate.note("stored", message.tool_call_id)
+            fate.note(how, message.tool_call_id)
         elif isinstance(message, AIMessage):
-            fate.note("stored reply", message.content or message.tool_calls[0]["id"])
+            fate.note(f"{how} reply", message.content or message.tool_calls[0]["id"])
+
+
+def note_found(found: CheckpointTuple | None) -> CheckpointTuple | None:
+    """What is read has been stored, even if its writer died before it could say so."""
+    if found is not None:
+        note_stored([found.checkpoint["channel_values"], found.pending_writes], "found")
+    return found
 
 
 class DeadlySqliteSaver(SqliteSaver):
+    def get_tuple(self, config: Any) -> CheckpointTuple | None:
+        return note_found(super().get_tuple(config))
+
     def put(self, *args: Any) -> Any:
         fate.point("before checkpoint")
         stored = super().put(*args)
@@ -126,6 +137,9 @@ class DeadlySqliteSaver(SqliteSaver):
 
 
 class DeadlyAsyncSqliteSaver(AsyncSqliteSaver):
+    async def aget_tuple(self, config: Any) -> CheckpointTuple | None:
+        return note_found(await super().aget_tuple(config))
+
     async def aput(self, *args: Any) -> Any:
         fate.point("before checkpoint")
         stored = await super().aput(*args)

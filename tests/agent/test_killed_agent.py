@@ -86,11 +86,12 @@ def stories(directory: Path, *world: object) -> list[Story]:
 
 def check(story: Story) -> None:
     """What holds for every story, whatever its durability."""
-    for call in {*story.names("stored")}:
-        assert ["started", call] not in story.after("stored", call), f"{call} had finished, and ran again"
-    for reply in {*story.names("stored reply")}:
-        again = [line for line in story.after("stored reply", reply) if line[:2] == ["asked", reply]]
-        assert not again, f"the reply {reply!r} was there, and the model was asked for it again"
+    for how in ("stored", "found"):
+        for call in {*story.names(how)}:
+            assert ["started", call] not in story.after(how, call), f"{call} had finished, and ran again"
+        for reply in {*story.names(f"{how} reply")}:
+            again = [line for line in story.after(f"{how} reply", reply) if line[:2] == ["asked", reply]]
+            assert not again, f"the reply {reply!r} was there, and the model was asked for it again"
     for asked in (line for line in story.log if line[0] == "asked"):
         assert complaint(messages_from_dict(asked[2])) is None
     assert complaint(story.conversation) is None
@@ -105,19 +106,19 @@ def check(story: Story) -> None:
 def check_asked_with_what_is_stored(story: Story) -> None:
     stored: set[str] = set()
     for line in story.log:
-        if line[0] == "stored":
+        if line[0] in ("stored", "found"):  # who was killed after a write may not have said so
             stored.add(line[1])
         elif line[0] == "asked":
             results = [message for message in messages_from_dict(line[2]) if isinstance(message, ToolMessage)]
             assert {result.tool_call_id for result in results} <= stored
 
 
-@pytest.mark.parametrize(("saver", "backend", "first"), [("sqlite", "trio", 1), ("aiosqlite", "asyncio", 2)])
+@pytest.mark.parametrize(("saver", "backend"), [("sqlite", "trio"), ("aiosqlite", "asyncio")])
 def test_killed_at_each_point_in_turn_nothing_is_lost_and_nothing_is_doubled(
-    saver: str, backend: str, first: int, tmp_path: Path
+    saver: str, backend: str, tmp_path: Path
 ) -> None:
-    """One kill a story, at every other point, until there is no further one."""
-    told = stories(tmp_path, saver, backend, "sync", "every", first, 2)
+    """One kill a story, at one point after the other, until there is no further one."""
+    told = stories(tmp_path, saver, backend, "sync", "every", 1, 1)
 
     assert len(told) > 25
     for story in told:

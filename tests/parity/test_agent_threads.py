@@ -188,7 +188,6 @@ def test_the_steps_of_the_first_turn_have_the_same_numbers(version: str) -> None
     assert steps(candidate()) == steps(reference()) == [3, 2, 1, 0, -1]
 
 
-@pytest.mark.xfail(reason="its metadata are those of an empty checkpoint, not None", strict=True)
 def test_a_thread_that_is_not_there() -> None:
     def talk(thread: Thread) -> None:
         thread.look()
