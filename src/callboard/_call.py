@@ -106,7 +106,8 @@ class SupervisedCall(Timed, Generic[T]):
         self.handled: BaseException | None = None
         """The error that the result stands for, where one became a result."""
         self.ended = False
-        self.running = self.waiting = False
+        self.running = self.waiting = 0
+        """How many of its attempts do; a link may start several at once."""
         self._limiters = limiters
         self._batch: Batch[T] | None = None
         self._observers = around.observers
@@ -151,8 +152,12 @@ class SupervisedCall(Timed, Generic[T]):
         self._tell("ended", self.name, error=error, queue_wait=self._queue_wait)
         return True
 
-    async def within_budget(self, run: Callable[[], Awaitable[R]]) -> R:
+    async def within_budget(self, run: Callable[[], Awaitable[R]], *, at_least: float = 0.0) -> R:
         """Run what belongs to the call, queue wait and backoff included, until its budget is spent.
+
+        Args:
+            run: what belongs to it.
+            at_least: seconds that it has even so.
 
         Raises:
             DeadlineExceededError: if it was.
@@ -161,7 +166,7 @@ class SupervisedCall(Timed, Generic[T]):
         if budget is None:
             return await run()
         cause: Exception | None = None
-        scope = self.loop.scope(self._queued_at + budget, self.grace)
+        scope = self.loop.scope(max(self._queued_at + budget, self.loop.now() + at_least), self.grace)
         try:
             with scope:
                 return await run()
@@ -191,38 +196,46 @@ class SupervisedCall(Timed, Generic[T]):
             CallTimeoutError: if it took longer than the policy's timeout.
             CallCancelledError: if it cancelled itself.
         """
-        if self.loop.is_cancelled() or (self._batch is not None and self._batch.closed):
-            await self.loop.raise_cancelled()
-        if is_cleaning_up() or (self._batch is not None and self._batch.closed):
-            raise CallCancelledError(self.name, self.id)  # behind a shield
+        await self._check_open()
         call, policy, limiters = terms or (self.call, self.policy, self._limiters)
         attempt = Attempt(self, call, threads)
         try:
             if limiters or threads is not None:
                 await self._enter(attempt, call["name"], limiters)
+                await self._check_open()  # much may have happened meanwhile, and a shield may have hidden it
             self._attempts += 1
-            self.running = True
-            if policy.timeout is None and not self._observers:
-                return await body(attempt, *args)
-            return await self._watched(partial(body, attempt, *args), call["name"], policy.timeout)
+            self.running += 1
+            try:
+                if policy.timeout is None and not self._observers:
+                    return await body(attempt, *args)
+                return await self._watched(partial(body, attempt, *args), call["name"], policy.timeout)
+            finally:
+                self.running -= 1
         except asyncio.CancelledError as exc:
             if not self.loop.cancelled_itself(exc):
                 raise
             raise CallCancelledError(call["name"], self.id) from exc
         finally:
-            self.running = False
             attempt.leave()
+
+    async def _check_open(self) -> None:
+        """Let no body start any more when the call has been cancelled, or its batch has ended."""
+        closed = self._batch is not None and self._batch.closed
+        if closed or self.loop.is_cancelled():
+            await self.loop.raise_cancelled()
+        if closed or is_cleaning_up():
+            raise CallCancelledError(self.name, self.id)  # behind a shield
 
     async def _enter(self, attempt: Attempt, tool: str, limiters: Sequence[Limiter]) -> None:
         since = self.loop.now()
-        self.waiting = True
+        self.waiting += 1
         self._tell("queued", tool)
         try:
             await attempt.enter(limiters)
         except NoPlaceError as full:
             raise CallRejectedError(tool, self.id, str(full)) from None
         finally:
-            self.waiting = False
+            self.waiting -= 1
             self._queue_wait += self.loop.now() - since
 
     async def _watched(self, body: Callable[[], Coroutine[Any, Any, R]], tool: str, timeout: float | None) -> R:
@@ -298,11 +311,17 @@ class Batch(Generic[T]):
         is_signal: Callable[[BaseException], bool] = lambda _: False,
     ) -> None:
         self.calls = calls
-        self.closed = False
+        self._has_ended = False
+        self._nursery: Nursery | None = None
         self._on_error = on_error
         self._is_signal = is_signal
         self._failed: list[SupervisedCall[T]] = []
         self._next = iter(calls)
+
+    @property
+    def closed(self) -> bool:
+        """Whether nothing may start any more; known behind shields, too, which hide a cancellation."""
+        return self._has_ended or (self._nursery is not None and self._nursery.cancel_called)
 
     async def run(self) -> None:
         """Run every call to its end.
@@ -315,7 +334,7 @@ class Batch(Generic[T]):
         loop = current_loop()
         try:
             async with loop.nursery() as nursery:
-                self._nursery: Nursery = nursery
+                self._nursery = nursery
                 for call in self.calls:
                     if self.closed:
                         break
@@ -324,7 +343,7 @@ class Batch(Generic[T]):
             if not self._failed:
                 raise  # otherwise, as in any `finally`, the error takes the cancellation's place
         finally:
-            self.closed = True
+            self._has_ended = True
         if self._failed:
             self._raise_failures()
 
@@ -344,7 +363,7 @@ class Batch(Generic[T]):
     def _fail(self, call: SupervisedCall[T]) -> None:
         self._failed.append(call)
         if self._on_error == "cancel" or not isinstance(call.error, Exception):
-            self.closed = True
+            assert self._nursery is not None
             self._nursery.cancel()
 
     def _raise_failures(self) -> NoReturn:

@@ -32,6 +32,11 @@ class Scope(Protocol):
 class Nursery(Protocol):
     """Child tasks that have all ended when the `async with` block is left."""
 
+    @property
+    def cancel_called(self) -> bool:
+        """Whether its children have been cancelled: by `cancel`, or because its owner was."""
+        ...
+
     def start(self, child: ChildFn, grace: float) -> None:
         """Start a child with so many seconds of clean-up; asyncio begins children in order, trio in any."""
         ...

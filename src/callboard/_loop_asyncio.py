@@ -168,7 +168,7 @@ class AsyncioNursery:
         self._on_end = self._ended
         self._children: dict[asyncio.Task[None], AsyncioScope] = {}
         self._empty: asyncio.Future[None] | None = None
-        self._cancelled = False
+        self.cancel_called = False
         self._bug: BaseException | None = None
 
     def start(self, child: ChildFn, grace: float) -> None:
@@ -186,9 +186,9 @@ class AsyncioNursery:
             self._empty.set_result(None)
 
     def cancel(self) -> None:
-        if self._cancelled:
+        if self.cancel_called:
             return
-        self._cancelled = True
+        self.cancel_called = True
         for task, scope in list(self._children.items()):
             if scope.task is None:
                 task.cancel()  # not begun: asyncio closes it without running a line

@@ -4,11 +4,11 @@ import asyncio
 import math
 import threading
 import time
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
 from contextlib import AbstractContextManager
 from contextvars import copy_context
 from types import TracebackType
-from typing import Literal, Self
+from typing import Literal, NoReturn, Self
 
 import trio
 
@@ -59,12 +59,47 @@ class TrioNursery:
 
     def __init__(self) -> None:
         self._manager = trio.open_nursery()
+        self._open = 0
+        self._owner: trio.lowlevel.Task | None = None
+        """Once it waits for the children."""
+        self._interrupt: BaseException | None = None
+        self._was_cancelled = False
+
+    @property
+    def cancel_called(self) -> bool:
+        return self._was_cancelled or self._nursery.cancel_scope.cancel_called
 
     def start(self, child: ChildFn, grace: float) -> None:
-        self._nursery.start_soon(child, _NO_SCOPE)
+        self._open += 1
+        self._nursery.start_soon(self._run, child)
+
+    async def _run(self, child: ChildFn) -> None:
+        try:
+            await child(_NO_SCOPE)
+        finally:
+            self._open -= 1
+            if not self._open and self._owner is not None:
+                trio.lowlevel.reschedule(self._owner)
 
     def cancel(self) -> None:
         self._nursery.cancel_scope.cancel()
+
+    async def _wait_until_empty(self) -> None:
+        """As the nursery itself would wait; but this shows when the owner is cancelled, even behind shields."""
+        if self._open:
+            self._owner = trio.lowlevel.current_task()
+            await trio.lowlevel.wait_task_rescheduled(self._aborted)
+
+    def _aborted(self, raise_cancel: Callable[[], NoReturn]) -> trio.lowlevel.Abort:
+        self._was_cancelled = True
+        try:
+            raise_cancel()
+        except trio.Cancelled:
+            pass
+        except KeyboardInterrupt as exc:
+            self._interrupt = exc
+            self.cancel()
+        return trio.lowlevel.Abort.FAILED  # the children have to end first
 
     async def __aenter__(self) -> Self:
         self._nursery = await self._manager.__aenter__()
@@ -73,6 +108,11 @@ class TrioNursery:
     async def __aexit__(
         self, exc_type: type[BaseException] | None, exc: BaseException | None, tb: TracebackType | None
     ) -> bool:
+        if exc is None:
+            await self._wait_until_empty()
+        if self._interrupt is not None:
+            exc, self._interrupt = self._interrupt, None
+            exc_type, tb = type(exc), exc.__traceback__
         try:
             result = await self._manager.__aexit__(exc_type, exc, tb)
         except BaseExceptionGroup as group:

@@ -1088,8 +1088,10 @@ async def test_what_inner_links_return_is_cleaned_in_every_form() -> None:
     """Updates as pairs, a single message for a list of them, blocks that are plain texts, and no content at all."""
     page = Page()
     outputs = {
-        "1": Command(update=[("messages", [HumanMessage("a\u200bb")]), ("n", 1), HumanMessage("a\u200bb")]),
-        "2": Command(update={"messages": HumanMessage("a\u200bb"), "n": 1}),
+        "1": Command(
+            update=[("messages", [HumanMessage("a\u200bb")]), ("n", 1), ToolMessage("a\u200bb", tool_call_id="1")]
+        ),
+        "2": Command(update={"messages": ToolMessage("a\u200bb", tool_call_id="2"), "n": 1}),
         "3": Command(update=page),
         "4": ToolMessage("", tool_call_id="4").model_copy(update={"content": ["a\u200bb", {"type": "image", "n": 1}]}),
     }

@@ -1,16 +1,18 @@
 """The chain around a tool call: links from the outermost to the innermost, built once for a node."""
 
 import inspect
+import math
 from collections.abc import Awaitable, Callable, Collection, Sequence
 from typing import Any, cast
 
-from langchain_core.messages import ToolMessage
+from langchain_core.messages import RemoveMessage, ToolMessage
 from langgraph.types import Command
 
 from callboard.middleware._elsewhere import SyncLink
 from callboard.middleware._langchain import langchain_base, langchain_link, warn_of_ignored_hooks
 from callboard.middleware._order import warn_of_wrong_order
 from callboard.tools._errors import is_control_flow
+from callboard.tools._results import REMOVE_ALL_MESSAGES
 
 CallNext = Callable[[Any], Awaitable[Any]]
 Link = Callable[[Any, CallNext], Awaitable[Any]]
@@ -49,7 +51,11 @@ def chain_of(middleware: Sequence[object], wrapper: Link | None) -> "Chain | Non
     warn_of_ignored_hooks(middleware)
     if wrapper is not None:
         links.append(wrapper)
-    reworks = [link.aerror_message for link in cast("Sequence[Any]", middleware) if hasattr(link, "aerror_message")]
+    reworks = [
+        (link_name(link), link.aerror_message)
+        for link in cast("Sequence[Any]", middleware)
+        if hasattr(link, "aerror_message")
+    ]
     return Chain(links, reworks) if links else None
 
 
@@ -149,6 +155,37 @@ class _Named:
                 f"The link {self._name} returned a message with tool_call_id {output.tool_call_id!r} for "
                 f"call {call_id!r}; give it tool_call_id=request.tool_call['id']"
             )
+        answers = [_answers_in(cast("ToolMessage | Command[Any]", item), call_id) for item in items]
+        total = sum(answers)
+        # A tool's own command may have more than one, as in LangGraph.
+        if total < 1 or (total > 1 and isinstance(output, list)):
+            raise ValueError(
+                f"The link {self._name} returned {total or 'no'} messages for call {call_id!r} in {output!r}; a call "
+                "has one, in a ToolMessage of its own or in the update of a Command"
+            )
+
+
+def _answers_in(item: ToolMessage | Command[Any], call_id: str | None) -> float:
+    """How many messages for a call there are; `nan` where nobody can tell, or none is due."""
+    if isinstance(item, ToolMessage):
+        return int(item.tool_call_id == call_id)
+    update: object = item.update
+    if item.graph is not None or not isinstance(update, (dict, list)):
+        return math.nan  # it leaves for another graph, or says nothing that is known here
+    pairs = list(update.items()) if isinstance(update, dict) else [one for one in update if isinstance(one, tuple)]
+    values: list[object] = [value for _, value in cast("list[tuple[object, object]]", pairs)]
+    if isinstance(update, list):
+        values.append(update)
+    found = [one for value in values for one in (value if isinstance(value, list) else [value])]
+    if any(isinstance(one, RemoveMessage) and one.id == REMOVE_ALL_MESSAGES for one in found):
+        return math.nan
+    return sum(_answers(one, call_id) for one in found)
+
+
+def _answers(one: object, call_id: str | None) -> bool:
+    if isinstance(one, dict):  # a message, as LangChain takes it too
+        return cast("dict[str, object]", one).get("tool_call_id") == call_id
+    return isinstance(one, ToolMessage) and one.tool_call_id == call_id
 
 
 class Chain:
@@ -156,19 +193,32 @@ class Chain:
 
     Args:
         links: the first outermost.
-        reworks: what links make of a message that stands for an error which went through them.
+        reworks: what links make of a message that stands for an error which went through them, by name.
     """
 
     __slots__ = ("_links", "_reworks")
 
-    def __init__(self, links: Sequence[Link], reworks: Sequence[Rework]) -> None:
+    def __init__(self, links: Sequence[Link], reworks: Sequence[tuple[str, Rework]]) -> None:
         self._links = links[::-1]
         self._reworks = reworks[::-1]
 
-    async def rework(self, message: ToolMessage, request: Any) -> ToolMessage:
-        """A message that stands for an error, as the links would have left it."""
-        for rework in self._reworks:
-            message = await rework(message, request)
+    async def rework(
+        self, message: ToolMessage, request: Any, failed: Callable[[Exception], ToolMessage]
+    ) -> ToolMessage:
+        """A message that stands for an error, as the links would have left it.
+
+        Args:
+            message: from inside.
+            request: of the call.
+            failed: makes a message of the error of a link, which the links around that one see then.
+        """
+        for name, rework in self._reworks:
+            try:
+                message = _message_of(name, await rework(message, request), request.tool_call["id"])
+            except Exception as error:
+                if is_control_flow(error):
+                    raise
+                message = failed(error)
         return message
 
     async def __call__(self, request: Any, call_next: CallNext) -> Any:
@@ -185,6 +235,15 @@ class Chain:
         if signals:
             raise signals[0]
         return output
+
+
+def _message_of(name: str, message: object, call_id: str | None) -> ToolMessage:
+    if not isinstance(message, ToolMessage) or message.tool_call_id != call_id:
+        raise TypeError(
+            f"aerror_message of the link {name} returned {message!r} for call {call_id!r}; it has to return the "
+            "ToolMessage that it was given, or another one for the same call"
+        )
+    return message
 
 
 def _around(link: Link, call_next: CallNext) -> CallNext:

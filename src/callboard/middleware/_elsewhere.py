@@ -16,6 +16,7 @@ from typing import Generic, TypeVar
 from anyio import CancelScope
 
 from callboard._bridge import run_on_asyncio
+from callboard._call import current_call
 from callboard._current_loop import current_loop
 from callboard._limits import Gate
 from callboard._loop import EventLoop, Nursery, Scope
@@ -115,9 +116,11 @@ async def _settle(future: "Future[A]", awaitable: Awaitable[A]) -> None:
     try:
         future.set_result(await awaitable)
     except BaseException as exc:
-        if isinstance(exc, current_loop().cancelled_class):
+        call = current_call.get()
+        error = exc if call is None else call.as_error(exc) or exc  # nobody may have asked for a cancellation
+        if isinstance(error, current_loop().cancelled_class):
             raise
-        future.set_exception(exc)
+        future.set_exception(error)
     finally:
         future.cancel()  # without effect where there is an outcome
 
@@ -213,6 +216,8 @@ class AsyncioLink(Generic[Q, A]):
                 inbox.withdraw(question)
                 with CancelScope(shield=True):
                     await asyncio.wait([answer])
+                if not answer.cancelled():
+                    answer.exception()  # or asyncio logs that nobody has looked at it
                 raise
 
         return await run_on_asyncio(partial(self._fn, request, call))

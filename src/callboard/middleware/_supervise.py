@@ -29,7 +29,7 @@ from callboard.tools._errors import (
 from callboard.tools._inject import inject
 from callboard.tools._invoke import check_arguments
 from callboard.tools._plan import Plan, plan_for
-from callboard.tools._supervision import Supervision, unknown_policy
+from callboard.tools._supervision import OnFailure, Supervision, unknown_policy
 from callboard.tools._vocabulary import ToolCallRequest, ToolInvocationError
 
 try:
@@ -180,9 +180,9 @@ class _Run:
         setup = self._setup
         return await setup.supervision.run(supervised, self._answer, setup.errors.after_middleware, self._reworked)
 
-    async def _reworked(self, message: ToolMessage) -> ToolMessage:
+    async def _reworked(self, message: ToolMessage, failed: OnFailure) -> ToolMessage:
         link = self._setup.link
-        return message if link is None else await link.rework(message, self._request)
+        return message if link is None else await link.rework(message, self._request, failed)
 
     async def _answer(self) -> Output:
         answer = _answer_in(self._request)

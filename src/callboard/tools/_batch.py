@@ -32,6 +32,7 @@ from callboard.tools._ledger import Ledger, call_key
 from callboard.tools._plan import Plan
 from callboard.tools._results import Output, ResultRules
 from callboard.tools._setup import Setup
+from callboard.tools._supervision import OnFailure
 from callboard.tools._vocabulary import ToolCallRequest, ToolRuntime
 
 OnClaim = Callable[[str, Mapping[str, Any]], Awaitable[None]]
@@ -256,10 +257,10 @@ class _Run:
         await batch.keep(self._key, self._call, output)
         return output
 
-    async def _reworked(self, message: ToolMessage) -> ToolMessage:
+    async def _reworked(self, message: ToolMessage, failed: OnFailure) -> ToolMessage:
         """What the links make of a message that stands for an error which went through them."""
         link = self._batch.setup.link
-        return message if link is None else await link.rework(message, self._request())
+        return message if link is None else await link.rework(message, self._request(), failed)
 
     def _inner(self) -> Awaitable[Output]:
         setup = self._batch.setup

@@ -10,11 +10,14 @@ from callboard._attempt import ThreadPlaces
 from callboard._call import SupervisedCall, Terms
 from callboard._limits import Limiter
 from callboard._types import CallPolicy, Limit, Statistics, ToolCallLike, check_seconds
+from callboard.exceptions import DeadlineExceededError
 from callboard.tools._errors import Judge, error_message
 
 R = TypeVar("R")
 
-Rework = Callable[[ToolMessage], Awaitable[ToolMessage]]
+OnFailure = Callable[[Exception], ToolMessage]
+"""Makes a message of an error, or raises it."""
+Rework = Callable[[ToolMessage, OnFailure], Awaitable[ToolMessage]]
 
 _DEFAULT_THREADS = 40
 """Worker threads where the limits ask for no more; anyio's own number."""
@@ -83,7 +86,7 @@ class Supervision:
             message = _message_at_end(supervised, exc, judge)
             if message is None:
                 raise
-            return await rework(message)
+            return await _reworked(supervised, message, judge, rework)
         finally:
             self.live.discard(supervised)
 
@@ -91,8 +94,8 @@ class Supervision:
         """How many calls run and wait now, and how many threads outlived theirs."""
         live = list(self.live)
         return Statistics(
-            running=sum(call.running for call in live),
-            waiting=sum(call.waiting for call in live),
+            running=sum(call.running > 0 for call in live),
+            waiting=sum(call.waiting > 0 for call in live),
             abandoned_threads=len(self.threads.abandoned),
         )
 
@@ -108,6 +111,22 @@ def _message_at_end(supervised: SupervisedCall[Any], exc: BaseException, judge: 
     if error is not exc:
         raise error from exc
     return None
+
+
+async def _reworked(supervised: SupervisedCall[Any], message: ToolMessage, judge: Judge, rework: Rework) -> ToolMessage:
+    """What the links make of a message; they have the grace for it, even if the budget is spent."""
+
+    def failed(error: Exception) -> ToolMessage:
+        content = judge(error)
+        if content is None:
+            raise error
+        supervised.handled = error
+        return error_message(content, cast("ToolCall", supervised.call), error)
+
+    try:
+        return await supervised.within_budget(lambda: rework(message, failed), at_least=supervised.grace)
+    except DeadlineExceededError as error:
+        return failed(error)
 
 
 def unknown_policy(policies: Iterable[str], tools: Iterable[str]) -> str | None:
