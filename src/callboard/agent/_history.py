@@ -24,6 +24,10 @@ def repaired(messages: Sequence[BaseMessage]) -> list[BaseMessage]:
         messages: stays as it is; a message that answers keeps its place.
     """
     answers = Counter(message.tool_call_id for message in messages if isinstance(message, ToolMessage))
+    asking = (message for message in messages if isinstance(message, AIMessage))
+    called = Counter(call["id"] for message in asking for call in message.tool_calls)
+    if None not in called and called <= answers:
+        return [*messages]
     history: list[BaseMessage] = []
     place = 0
     while place < len(messages):
