@@ -13,6 +13,7 @@ import pytest
 from langchain_core.messages import ToolMessage
 from langchain_core.tools import InjectedToolCallId, tool
 from langgraph.checkpoint.memory import InMemorySaver
+from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 from langgraph.checkpoint.sqlite import SqliteSaver
 from langgraph.errors import InvalidUpdateError
 from langgraph.types import Command
@@ -201,6 +202,27 @@ async def test_an_old_place_of_a_long_thread_is_read_without_reading_the_thread_
 
     assert len(places) >= 60
     assert saver.reads < 100
+
+
+async def test_to_go_on_with_a_thread_each_of_its_messages_is_read_once() -> None:
+    """The reading that makes sure of the hold makes none."""
+    made: list[int] = []
+    make = JsonPlusSerializer()._unpack_ext_hook
+
+    def counting(code: int, data: bytes) -> object:
+        made.append(code)
+        return make(code, data)
+
+    saver = InMemorySaver(serde=JsonPlusSerializer(__unpack_ext_hook__=counting))
+    agent = create_react_agent(ScriptedModel(["hi"], loop=True), [], checkpointer=saver)
+    with anyio.fail_after(60):
+        for _ in range(20):
+            await agent.ainvoke(QUESTION, at())
+        made.clear()
+        result = await agent.ainvoke(QUESTION, at())
+
+    assert len(result["messages"]) == 42
+    assert len(made) == 40
 
 
 # --- cancelled runs

@@ -248,7 +248,7 @@ class SavedThread(Thread):
         if self._mine is None or time() < self._mine["until"]:
             return
         assert self._base is not None
-        found = await self.saver.get()
+        found = await self.saver.outline()
         now = None if found is None or found.checkpoint["id"] != self._base.id else holder_in(entries_of(found))
         if now is None or now["token"] != self._mine["token"]:
             self._is_lost = True
@@ -267,7 +267,7 @@ class SavedThread(Thread):
         mine = self._mine = new_holder()
         try:
             await self.record({"kind": "hold", "holder": mine})
-            found = await self.saver.get()
+            found = await self.saver.outline()
         except BaseException:
             self._lose()  # nobody would end a run that has not begun, and the thread would be busy for good
             raise

@@ -1,6 +1,7 @@
 """A LangGraph checkpointer, awaited on asyncio and on trio."""
 
 import asyncio
+import copy
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, TypeVar
@@ -9,6 +10,7 @@ from anyio import to_thread
 from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import BaseCheckpointSaver, Checkpoint, CheckpointMetadata, CheckpointTuple
 from langgraph.checkpoint.memory import InMemorySaver
+from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 
 from callboard._bridge import run_on_asyncio
 from callboard._current_loop import current_loop
@@ -47,6 +49,16 @@ class Saver:
         """A checkpoint with what was written on it; the latest by default."""
         config = self.config(checkpoint_id)
         return await self._call(partial(_get, config), partial(_aget, config))
+
+    async def outline(self) -> CheckpointTuple | None:
+        """The latest checkpoint, where every object may be `None`: what is plain is there.
+
+        To make the messages of a long thread takes most of the time that it takes to read it.
+        """
+        config = self.config()
+        return await self._call(
+            lambda saver: _get(config, _outlined(saver)), lambda saver: _aget(config, _outlined(saver))
+        )
 
     async def before(self, checkpoint_id: str | None, limit: int | None) -> list[CheckpointTuple]:
         """Checkpoints, the latest first.
@@ -119,6 +131,22 @@ def _get(config: RunnableConfig, saver: Any) -> CheckpointTuple | None:
 
 async def _aget(config: RunnableConfig, saver: Any) -> CheckpointTuple | None:
     return await saver.aget_tuple(config)  # type: ignore[no-any-return]
+
+
+_PLAIN = JsonPlusSerializer(__unpack_ext_hook__=lambda _code, _data: None)
+
+
+def _outlined(saver: Any) -> Any:
+    """The saver with a serializer that makes no objects, if it and its own one are known to bear that.
+
+    LangGraph copies its savers so, too. One of a user's own may count on being one object.
+    """
+    is_known = type(saver).__module__.partition(".")[0] in ("langgraph", "callboard")
+    if not is_known or type(saver.serde).loads_typed is not JsonPlusSerializer.loads_typed:
+        return saver
+    copied = copy.copy(saver)
+    copied.serde = _PLAIN
+    return copied
 
 
 def _list(
