@@ -509,6 +509,7 @@ def test_a_process_may_end_without_closing(tmp_path: Path) -> None:
     assert (done.stdout, done.stderr, done.returncode) == ("done\n", "", 0)
 
 
+@pytest.mark.filterwarnings("ignore:The default datetime adapter:DeprecationWarning")  # LangGraph's, on 3.12
 async def test_tools_use_a_store_on_any_loop(url: str) -> None:
     """LangGraph's store for SQLite has sync methods only; here both kinds work, where the agent runs."""
 

@@ -3,7 +3,7 @@
 import sqlite3
 import threading
 from collections.abc import AsyncIterator, Callable
-from contextlib import aclosing
+from contextlib import aclosing, closing
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -132,7 +132,7 @@ async def database(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncItera
     """A checkpointer on disk, and the bytes in it."""
 
     def size() -> int:
-        with sqlite3.connect(tmp_path / "db") as reader:
+        with closing(sqlite3.connect(tmp_path / "db")) as reader:
             sums = [
                 "select coalesce(sum(length(checkpoint) + length(metadata)), 0) from checkpoints",
                 "select coalesce(sum(length(value)), 0) from writes",

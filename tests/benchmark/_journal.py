@@ -200,7 +200,8 @@ def growth(*, messages: tuple[int, ...], turns: int, calls: int, steps: int, rep
             grown = numbers[-2] / numbers[0] / (messages[-1] / messages[0])
             table.add(f"{name}, {what}", *numbers, grown)
             if name != V1:
-                table.budgets.append(Budget(f"{name}, {what} a message, where linear is 1", 1.25, grown))
+                aim = " (an aim)" if what == "CPU ms" else ""  # each answer reads and sends all that was said before
+                table.budgets.append(Budget(f"{name}, {what} a message, where linear is 1{aim}", 1.25, grown))
     return table
 
 
@@ -217,6 +218,9 @@ def resumed(*, lengths: tuple[int, int], size: int, repetitions: int) -> Table:
     table.add("reading and decoding the thread, once", *(seconds * 1e3 for seconds in reading))
     for name in names:
         table.add(f"{name} : reading", *(cost[name] / seconds for cost, seconds in zip(costs, reading, strict=True)))
+        if name != V1:
+            more = (costs[-1][name] - costs[0][name]) / (reading[-1] - reading[0])
+            table.budgets.append(Budget(f"{name}, what length adds, to reading once", 2.0, more))
     return table
 
 
