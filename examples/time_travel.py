@@ -1,0 +1,69 @@
+"""A conversation is looked back at, and taken up again from the middle: another call, and another end.
+
+The thread is in a SQLite file. The model had asked for a train; a person goes back to that place, makes it a
+flight, and the agent goes on from there. The first ending is kept. Nothing before the place is done again.
+"""
+
+import tempfile
+from pathlib import Path
+
+import anyio
+from langchain_core.messages import BaseMessage
+from langgraph.types import StateSnapshot
+
+from callboard import create_react_agent
+from callboard.testing import ScriptedModel, calls
+
+THREAD = {"configurable": {"thread_id": "trip"}}
+looked_up: list[str] = []
+
+
+async def look_up(what: str) -> str:
+    """Look something up."""
+    looked_up.append(what)
+    return {"weather": "sun in Rome", "train": "19 hours", "flight": "3 hours"}[what]
+
+
+def think(messages: list[BaseMessage]) -> BaseMessage | str:
+    """What a model would say: first the weather, then the train, then what it came to."""
+    if messages[-1].type == "human":
+        return calls(("look_up", {"what": "weather"}))
+    if messages[-1].text.startswith("sun"):
+        return calls(("look_up", {"what": "train"}))
+    return f"It takes {messages[-1].text}."
+
+
+def in_words(place: StateSnapshot) -> str:
+    said = place.values["messages"]
+    last = (said[-1].text or f"look up {said[-1].tool_calls[0]['args']['what']}") if said else "(empty)"
+    return f"{place.metadata['step']:2}  {last:18} next: {', '.join(place.next) or 'nothing'}"
+
+
+async def main(url: str) -> None:
+    looked_up.clear()
+    agent = create_react_agent(ScriptedModel([think], loop=True), [look_up], checkpointer=url)
+    async with agent:
+        await agent.ainvoke({"messages": [("user", "To Rome, please")]}, THREAD)
+        places = [place async for place in agent.aget_state_history(THREAD)]
+        print("where it has been:", *map(in_words, places), sep="\n  ")
+        assert len(places) == 7
+        assert looked_up == ["weather", "train"]
+
+        place = next(place for place in places if place.next == ("tools",))
+        asked = place.values["messages"][-1]
+        edited = asked.model_copy(update={"tool_calls": [{**asked.tool_calls[0], "args": {"what": "flight"}}]})
+        changed = await agent.aupdate_state(place.config, {"messages": [edited]})
+        result = await agent.ainvoke(None, changed)
+        print("with a flight:", result["messages"][-1].text)
+        assert result["messages"][-1].text == "It takes 3 hours."
+        assert looked_up == ["weather", "train", "flight"]
+
+        first = await agent.aget_state(places[0].config)
+        print("what it said at first:", first.values["messages"][-1].text)
+        assert first.values["messages"][-1].text == "It takes 19 hours."
+
+
+if __name__ == "__main__":
+    for backend in ("asyncio", "trio"):
+        with tempfile.TemporaryDirectory() as directory:
+            anyio.run(main, f"sqlite:///{Path(directory) / 'agent.db'}", backend=backend)
