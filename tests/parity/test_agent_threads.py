@@ -26,10 +26,6 @@ from ._harness import call
 from ._model import ReplayModel
 from ._prebuilt import candidate, reference
 
-START_BY_HAND = pytest.param(
-    "__start__",
-    marks=pytest.mark.xfail(reason="an update in the name of __start__ says that it was input", strict=True),
-)
 AT: Any = {"configurable": {"thread_id": "1"}}
 Talk = Callable[["Thread"], None]
 
@@ -93,11 +89,10 @@ class Thread:
         return state
 
     def history(self, **options: Any) -> list[Any]:
-        """Note the history, but for places that one of the two does not have."""
+        """Note the history."""
         places = list(self.agent.get_state_history(AT, **options))
-        both = [place for place in places if place.next != ("__start__",) and place.metadata["step"] >= 0]
-        self.seen.append(("history", *map(_snapshot, both)))
-        return both
+        self.seen.append(("history", *map(_snapshot, places), [place.metadata["step"] for place in places]))
+        return places
 
     def update(self, *args: Any, config: Any = AT, **options: Any) -> Any:
         try:
@@ -118,11 +113,10 @@ def _values(values: Any) -> Any:
 
 def _snapshot(state: Any) -> Any:
     metadata = state.metadata or {}
-    human = state.values.get("messages") and state.values["messages"][-1].type == "human"
     return {
         "values": _values(state.values),
         "next": state.next,
-        "source": None if human and metadata["source"] in ("input", "loop") else metadata.get("source"),
+        "source": metadata.get("source"),
         "parents": metadata.get("parents"),
         "questions": [one.value for task in state.tasks for one in _open(task)],
         "tasks": [_task(task) for task in state.tasks],
@@ -279,7 +273,7 @@ def test_a_stopped_call_is_answered_by_hand(as_node: str, version: str) -> None:
 
 
 @versions
-@pytest.mark.parametrize("as_node", [START_BY_HAND, "agent", "tools", "nobody"])
+@pytest.mark.parametrize("as_node", ["__start__", "agent", "tools", "nobody"])
 def test_a_message_is_added_after_a_turn(as_node: str, version: str) -> None:
     def talk(thread: Thread) -> None:
         thread.run(question())
@@ -303,7 +297,6 @@ def test_messages_are_taken_back(version: str) -> None:
 
 
 @versions
-@pytest.mark.xfail(reason="an update in the name of __start__ says that it was input", strict=True)
 def test_a_thread_is_made_by_hand(version: str) -> None:
     def talk(thread: Thread) -> None:
         thread.update(question(), as_node="__start__")
@@ -387,7 +380,6 @@ def test_commands_without_an_answer(version: str) -> None:
     same(talk, ONE, DONE, MORE, version=version)
 
 
-@pytest.mark.xfail(reason="get_state of a past place leaves out what the history has", strict=True)
 def test_a_past_place_shows_what_its_tasks_did() -> None:
     def talk(thread: Thread) -> None:
         thread.run(question())

@@ -217,7 +217,7 @@ class Agent(Drawn):
             ValueError: if there is no checkpointer, no thread is named, or it has no such checkpoint.
         """
         past = "checkpoint_id" in config.get("configurable", {})
-        return snapshot_of(await self._saved(config), by_call=self._by_call, past=past)
+        return snapshot_of(await self._saved(config, looks=past), by_call=self._by_call, past=past)
 
     async def aget_state_history(
         self,
@@ -306,13 +306,13 @@ class Agent(Drawn):
     def _by_call(self) -> bool:
         return self._runner.plan.version == "v2"
 
-    async def _saved(self, config: RunnableConfig) -> SavedThread:
+    async def _saved(self, config: RunnableConfig, *, looks: bool = False) -> SavedThread:
         config = run_config(merge_configs(self.config, config))
         if self.checkpointer is True:
             config = for_all_visits(config)
         if (saver := saver_for(checkpointer_in(config) or self.checkpointer, config, None)) is None:
             raise ValueError("No checkpointer set")
-        return cast("SavedThread", await opened(self._runner.plan, saver, config, None, "async"))
+        return cast("SavedThread", await opened(self._runner.plan, saver, config, None, "async", looks=looks))
 
     def _request(
         self,

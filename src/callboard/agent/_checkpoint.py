@@ -87,6 +87,11 @@ def entries_of(found: CheckpointTuple) -> list[Entry]:
     return entries
 
 
+def input_in(entry: Entry) -> bool:
+    """Whether it is by input that an entry changes a thread."""
+    return entry["kind"] == "amend" and bool(entry["source"] == "input")
+
+
 def holder_in(entries: Sequence[Entry]) -> dict[str, Any] | None:
     """The run that has the thread, as its entries tell."""
     holders = [entry.get("holder") for entry in entries if entry["kind"] in ("hold", "leave")]

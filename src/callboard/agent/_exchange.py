@@ -13,8 +13,8 @@ from langgraph.types import Interrupt, Send
 
 from callboard._langgraph._place import INTERRUPT, PULL, PUSH, RESUME, TASKS, task_id_of
 from callboard.agent._checkpoint import BRANCH, MESSAGES, Base
-from callboard.agent._flow import AFTER, AGENT, BEFORE, START, TOOLS
-from callboard.agent._thread import Entry, Record, Thread
+from callboard.agent._flow import AFTER, AGENT, BEFORE, TOOLS
+from callboard.agent._thread import START, Entry, Record, Thread
 from callboard.tools._batch import keys_of
 from callboard.tools._input import parse_input
 
@@ -33,6 +33,8 @@ def open_calls(thread: Thread) -> list[tuple[str, ToolCall]]:
 
 def coming(thread: Thread) -> dict[str, Any]:
     """What comes next, as channels of LangGraph's."""
+    if START in thread.next:
+        return {START: thread.records[START]["output"]}
     channels: dict[str, Any] = {BRANCH + node: None for node in thread.next if node != TOOLS}
     if thread.schema.entry in thread.next:
         channels[BRANCH + MODEL] = None  # what it is called in `langchain.agents`; others pass it over
@@ -46,7 +48,7 @@ def kept_records(records: Mapping[str, Record]) -> list[Entry]:
     finished: list[Entry] = [
         {"kind": "task", "task": task, "output": record["output"]}
         for task, record in records.items()
-        if "output" in record
+        if "output" in record and task != START  # which is in the checkpoint
     ]
     others = {task: record for task, record in records.items() if "output" not in record}
     return [*finished, {"kind": "asked", "records": others}] if others else finished

@@ -10,7 +10,6 @@ TOOLS = "tools"
 BEFORE = "pre_model_hook"
 AFTER = "post_model_hook"
 RESPONSE = "generate_structured_response"
-START = "__start__"
 END = "__end__"
 
 

@@ -10,7 +10,7 @@ from langgraph.types import Command, Interrupt, Send
 from callboard._langgraph import is_interrupt_id
 from callboard.agent._exchange import open_calls
 from callboard.agent._flow import END, Flow
-from callboard.agent._thread import Thread
+from callboard.agent._thread import START, Thread
 
 Answers = Mapping[str, Any]
 """By interrupt id."""
@@ -32,11 +32,14 @@ async def take_in(given: Any, thread: Thread, flow: Flow) -> tuple[Answers, bool
         UnknownInterruptError: if an answer fits no open question.
         RuntimeError: for answers that nobody can have asked for, without a checkpointer.
     """
+    if START in thread.next and (given is None or isinstance(given, Command)):
+        # From where input had been received one goes on by taking it in; other input takes its place.
+        await thread.amend(thread.written([START]), lambda: [flow.entry], "loop")
+    elif given is None and not thread.has_begun:
+        raise _nothing(given)
     if isinstance(given, Command):
         return await _take_command(given, thread)
     if given is None:
-        if not thread.has_begun:
-            raise _nothing(given)
         return {}, True
     writes = thread.schema.writes_of(given)
     if not writes:
@@ -100,8 +103,9 @@ def finished_writes(thread: Thread) -> list[tuple[str, Any]]:
     if not thread.records:
         return []
     calls = [key for key, _ in open_calls(thread)]
+    tasks = [task for task in thread.records if task != START]
     writes: list[tuple[str, Any]] = []
-    for task in sorted(thread.records, key=lambda task: calls.index(task) if task in calls else -1):
+    for task in sorted(tasks, key=lambda task: calls.index(task) if task in calls else -1):
         more = [*writes, *thread.written([task])]
         with suppress(InvalidUpdateError):  # it contradicts what another one wrote, and has ended the step with that
             thread.state.with_writes(more)

@@ -7,10 +7,11 @@ with what is new, and a killed process loses at most what it had not begun to wr
 """
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import takewhile
 from time import time
 from types import MappingProxyType
-from typing import Any, Literal, cast
+from typing import Any, Literal, NamedTuple, cast
 
 from anyio import Event, sleep
 from langchain_core.runnables import RunnableConfig
@@ -30,6 +31,7 @@ from callboard.agent._checkpoint import (
     commits_in,
     entries_of,
     holder_in,
+    input_in,
     is_incomplete,
     last_id,
     made_whole,
@@ -47,6 +49,23 @@ from callboard.exceptions import ThreadBusyError
 _log = logging.getLogger("callboard")
 
 Durability = Literal["sync", "async", "exit"]
+
+
+class _Past(NamedTuple):
+    """A place where a thread stood once."""
+
+    found: CheckpointTuple
+    """The checkpoint at it or before it."""
+    entries: list[Entry]
+    """From there to the place."""
+    tasks: list[Entry]
+    """What the tasks of the place did afterwards."""
+    given: Entry | None = None
+    """The input that had been received there, and not been taken in."""
+
+
+def _until_moved(entries: Iterable[Entry]) -> list[Entry]:
+    return list(takewhile(lambda entry: "id" not in entry, entries))
 
 
 class SavedThread(Thread):
@@ -99,12 +118,13 @@ class SavedThread(Thread):
         """Where it stood before."""
         return None if self.parent_id is None else self.saver.config(self.parent_id)
 
-    async def open(self, checkpoint_id: str | None) -> None:
+    async def open(self, checkpoint_id: str | None, *, looks: bool = False) -> None:
         """Go to where the thread stands.
 
         Args:
             checkpoint_id: where it stood once; by default, where it stands now. What is done from an
                 earlier place is a fork of its own.
+            looks: whether it is only to be looked at, with what the tasks of that place did afterwards.
 
         Raises:
             ValueError: if there is no such place.
@@ -118,22 +138,35 @@ class SavedThread(Thread):
         self._forks = checkpoint_id is not None and checkpoint_id != last_id(found, entries)
         holder = holder_in(entries)
         if checkpoint_id is not None and self._forks:
-            found, entries = await self._earlier(checkpoint_id)
-        self.play(await self.whole(found), entries)
+            past = await self._earlier(checkpoint_id)
+            await self._go_back(past, looks=looks)
+        else:
+            self.play(await self.whole(found), entries)
         self.holder = holder  # of now, and not of where the thread stood once
-        if self._forks:
-            self.records = {}  # what was done after it was done on another branch
 
-    async def _earlier(self, checkpoint_id: str) -> tuple[CheckpointTuple, list[Entry]]:
-        """The checkpoint before or at a place, and its entries up to there."""
+    async def _go_back(self, past: "_Past", *, looks: bool) -> None:
+        self.play(await self.whole(past.found), past.entries)
+        self.records = {}
+        if past.given is not None:
+            self.receive(past.given)
+        elif looks:
+            for entry in past.tasks:
+                self.take(entry)  # to go on from there is another branch, on which it was not done
+
+    async def _earlier(self, checkpoint_id: str) -> "_Past":
         found = await self.saver.get(checkpoint_id)
         if found is not None:
-            return found, []
+            entries = entries_of(found)
+            move = next((entry for entry in entries if "id" in entry), None)
+            is_first = checkpoint_id == FIRST_ID and move is not None and input_in(move)
+            return _Past(found, [], _until_moved(entries), move if is_first else None)
         for around in await self.saver.before(checkpoint_id, 1):
             entries = entries_of(around)
-            ids = [entry.get("id") for entry in entries]
-            if checkpoint_id in ids:
-                return around, entries[: ids.index(checkpoint_id) + 1]
+            for number, entry in enumerate(entries, 1):
+                if checkpoint_id == entry.get("id"):
+                    return _Past(around, entries[:number], _until_moved(entries[number:]))
+                if checkpoint_id == entry.get("received", {}).get("id"):
+                    return _Past(around, entries[: number - 1], [], entry)
         raise _no_checkpoint(checkpoint_id)
 
     async def whole(

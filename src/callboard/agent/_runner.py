@@ -201,15 +201,17 @@ def saver_for(checkpointer: Any, config: RunnableConfig, outer: Outer | None) ->
     return found
 
 
-async def opened(plan: Plan, saver: Any, config: RunnableConfig, outer: Outer | None, durability: Durability) -> Thread:
-    """The thread that a config names, or one in memory."""
+async def opened(
+    plan: Plan, saver: Any, config: RunnableConfig, outer: Outer | None, durability: Durability, *, looks: bool = False
+) -> Thread:
+    """The thread that a config names, or one in memory; `looks` as in `SavedThread.open`."""
     namespace = "" if outer is None else outer.namespace
     if saver is None:
         return Thread(plan.schema, namespace=namespace)
     conf = config["configurable"]
     kept = Saver(saver, str(conf["thread_id"]), namespace or conf.get("checkpoint_ns", ""))
     thread = SavedThread(plan.schema, kept, durability)
-    await thread.open(conf.get("checkpoint_id"))
+    await thread.open(conf.get("checkpoint_id"), looks=looks)
     return thread
 
 

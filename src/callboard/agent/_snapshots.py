@@ -10,12 +10,12 @@ from langgraph.errors import InvalidUpdateError
 from langgraph.types import PregelTask, StateSnapshot
 
 from callboard._langgraph._place import PULL, PUSH, task_id_of
-from callboard.agent._checkpoint import entries_of
+from callboard.agent._checkpoint import FIRST_ID, entries_of, input_in
 from callboard.agent._exchange import open_calls
-from callboard.agent._flow import AFTER, AGENT, END, START, TOOLS, Flow
+from callboard.agent._flow import AFTER, AGENT, END, TOOLS, Flow
 from callboard.agent._input import finished_writes
 from callboard.agent._journal import SavedThread
-from callboard.agent._thread import Thread
+from callboard.agent._thread import START, Thread
 
 
 def snapshot_of(thread: SavedThread, *, by_call: bool, past: bool = False) -> StateSnapshot:
@@ -47,7 +47,7 @@ def snapshot_of(thread: SavedThread, *, by_call: bool, past: bool = False) -> St
 def _tasks(thread: Thread, node: str, *, by_call: bool) -> list[PregelTask]:
     """What a node of the next step consists of."""
     if node != TOOLS:
-        return [_task(thread, node, [node], (PULL, node), f"branch:to:{node}")]
+        return [_task(thread, node, [node], (PULL, node), START if node == START else f"branch:to:{node}")]
     calls = [key for key, _ in open_calls(thread)]
     if not by_call:
         return [_task(thread, node, calls, (PULL, node), f"branch:to:{node}")]
@@ -104,6 +104,11 @@ def _places(thread: SavedThread, found: CheckpointTuple, *, by_call: bool) -> li
     thread.play(found, [])
     places = [snapshot_of(thread, by_call=by_call, past=True)]
     for entry in entries_of(found):
+        if input_in(entry) and ("received" in entry or thread.checkpoint_id == FIRST_ID):
+            thread.receive(entry)
+            places[-1 if thread.checkpoint_id == FIRST_ID else len(places) :] = [
+                snapshot_of(thread, by_call=by_call, past=True)
+            ]
         thread.take(entry)
         if "id" in entry:
             places.append(snapshot_of(thread, by_call=by_call, past=True))
@@ -143,7 +148,7 @@ async def update(thread: SavedThread, flow: Flow, values: Any, as_node: str | No
     try:
         if node in (START, END):
             following = [flow.entry] if node == START else []
-            await thread.amend(writes, lambda: following, "input" if node == START else "update")
+            await thread.amend(writes, lambda: following, "update")
         else:
             await thread.amend(writes, lambda: _after(thread, flow, node), "update")
     finally:

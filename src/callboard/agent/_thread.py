@@ -20,7 +20,8 @@ Record = dict[str, Any]
 Entry = dict[str, Any]
 """`kind` and what belongs to it:
 
-`amend`  the state changed outside of any step: `writes`, `next` (if that changes), `source`, `id`, `ts`
+`amend`  the state changed outside of any step: `writes`, `next` (if that changes), `source`, `id`, `ts`; by input
+         to what there was before: `received`, the `id` and `ts` of the place where it had come and not been taken in
 `task`   a task of the step ended: `task`, `output`
 `asked`  tasks of the step wait: `records`
 `claim`  the body of a call is about to start: `task`
@@ -41,6 +42,9 @@ NEEDS: Mapping[str, frozenset[str]] = {
     "leave": frozenset(),
 }
 """By kind of entry: what belongs to it."""
+
+START = "__start__"
+"""The node that takes input in."""
 
 Source = Literal["input", "loop", "update", "fork", "repair"]
 
@@ -112,8 +116,12 @@ class Thread:
         named = [(name, _with_ids(value) if has_ids and name == key else value) for name, value in writes]
         self.state.apply(named)
         nodes = None if following is None else list(following())
-        entry = {"kind": "amend", "writes": named, "next": nodes, "source": source}
-        await self.record(self._stamped(entry, _STEPS[source]), live=True)
+        entry: Entry = {"kind": "amend", "writes": named, "next": nodes, "source": source}
+        steps = _STEPS[source]
+        if source == "input" and self.step >= 0:
+            entry["received"] = self._stamped({}, steps)
+            steps += 1
+        await self.record(self._stamped(entry, steps), live=True)
 
     async def finished(self, task: str, output: object) -> None:
         """Note that a task of this step has ended."""
@@ -207,10 +215,25 @@ class Thread:
                 self.state.apply(entry["writes"])
             self._move(entry, entry["source"])
 
+    def receive(self, entry: Entry) -> None:
+        """Be where input had come, and had not been taken in; that is the step that comes.
+
+        Args:
+            entry: which says so.
+        """
+        if (received := entry.get("received")) is not None:
+            self.step += 1
+            self.parent_id, self.checkpoint_id, self.ts = self.checkpoint_id, received["id"], received["ts"]
+        self.source = "input"
+        self.next, self.records = (START,), {START: {"output": _merged(entry["writes"])}}
+
     def _move(self, entry: Entry, source: Source) -> None:
         self.step += _STEPS[source]
-        self.source = source
+        self.source = "loop" if source == "input" else source  # to take it in is a step, as in LangGraph
         self.parent_id = self.checkpoint_id
+        if (received := entry.get("received")) is not None:
+            self.step += self.parent_id != received["id"]  # unless it stood there
+            self.parent_id = received["id"]
         self.checkpoint_id, self.ts = entry["id"], entry["ts"]
         if entry["next"] is not None:
             self.next, self.records = tuple(entry["next"]), {}
@@ -243,6 +266,15 @@ def as_update(output: Any, messages_key: str) -> Any:
     if isinstance(output, list):
         return [as_update(item, messages_key) for item in output]
     return {messages_key: [output]} if isinstance(output, ToolMessage) else output
+
+
+def _merged(writes: Iterable[Write]) -> dict[str, Any]:
+    """Writes as one update."""
+    merged: dict[str, Any] = {}
+    for name, value in writes:
+        before = merged.get(name)
+        merged[name] = [*before, *value] if isinstance(before, list) and isinstance(value, list) else value
+    return merged
 
 
 def _with_ids(messages: Any) -> Any:
