@@ -5,6 +5,7 @@ process, because a pooled client or a database connection that a tool keeps belo
 cancelled or interrupted caller waits until what it started there has ended.
 """
 
+import asyncio
 import os
 import threading
 from collections.abc import Awaitable, Callable
@@ -133,16 +134,35 @@ def run_from_sync(fn: Callable[[], Awaitable[T]]) -> T:
     Args:
         fn: called on an asyncio loop in another thread.
     """
-    shared = None if _background_blocked.get() else _background()
-    if shared is not None and shared.thread is not threading.current_thread():
-        return _wait_for(shared, fn)
-    token = _background_blocked.set(True)
-    private = _BackgroundLoop()
+    standing = _standing.set((*_standing.get(), *_loop_here()))
     try:
-        return _wait_for(private, fn)
+        shared = None if _background_blocked.get() else _background()
+        if shared is not None and shared.thread is not threading.current_thread():
+            return _wait_for(shared, fn)
+        token = _background_blocked.set(True)
+        private = _BackgroundLoop()
+        try:
+            return _wait_for(private, fn)
+        finally:
+            private.close()
+            _background_blocked.reset(token)
     finally:
-        private.close()
-        _background_blocked.reset(token)
+        _standing.reset(standing)
+
+
+_standing: ContextVar[tuple[asyncio.AbstractEventLoop, ...]] = ContextVar("callboard_standing", default=())
+
+
+def stands_still(loop: asyncio.AbstractEventLoop) -> bool:
+    """Whether a loop waits for sync code that waits for us, so that it would never do what we ask of it."""
+    return loop in _standing.get()
+
+
+def _loop_here() -> list[asyncio.AbstractEventLoop]:
+    try:
+        return [asyncio.get_running_loop()]
+    except RuntimeError:
+        return []
 
 
 def _wait_for(background: _BackgroundLoop, fn: Callable[[], Awaitable[T]]) -> T:

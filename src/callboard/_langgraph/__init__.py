@@ -12,6 +12,7 @@ from callboard._langgraph._around import Writes as Writes
 from callboard._langgraph._around import config_for_calls as config_for_calls
 from callboard._langgraph._around import graph_task as graph_task
 from callboard._langgraph._around import is_graph_node as is_graph_node
+from callboard._langgraph._around import merged_configs as merged_configs
 from callboard._langgraph._around import read_state as read_state
 from callboard._langgraph._around import run_config as run_config
 from callboard._langgraph._around import runtime_of as runtime_of

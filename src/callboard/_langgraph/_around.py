@@ -8,6 +8,7 @@ from anyio import to_thread
 from langchain_core.runnables import RunnableConfig
 from langchain_core.runnables.config import var_child_runnable_config
 from langgraph._internal._config import ensure_config as _graph_config
+from langgraph._internal._config import merge_configs as _merge_graph_configs
 from langgraph._internal._constants import (
     CONF,
     CONFIG_KEY_CHECKPOINT_MAP,
@@ -33,9 +34,14 @@ Send = Callable[[Writes], None]
 _no_runtime: Runtime[Any] = Runtime()
 
 
-def run_config(config: RunnableConfig | None) -> RunnableConfig:
-    """A complete config for a run, with the defaults that a graph's run has."""
-    return _graph_config(config)
+def run_config(*configs: RunnableConfig | None) -> RunnableConfig:
+    """A complete config for a run, the later ones first, with the defaults that a graph's run has."""
+    return _graph_config(*configs)
+
+
+def merged_configs(*configs: RunnableConfig | None) -> RunnableConfig:
+    """Several configs in one; LangChain's own function would take a limit of 25 for none."""
+    return _merge_graph_configs(*configs)
 
 
 def runtime_of(config: RunnableConfig) -> Runtime[Any]:

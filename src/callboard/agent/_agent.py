@@ -8,14 +8,13 @@ from functools import partial
 from typing import Any, Literal, Self, TypeVar, cast
 
 from langchain_core.runnables import RunnableConfig
-from langchain_core.runnables.config import merge_configs
 from langgraph.checkpoint.base import BaseCheckpointSaver
 from langgraph.graph import StateGraph
 from langgraph.store.base import BaseStore
 from langgraph.types import GraphOutput, StateSnapshot, StateUpdate
 
 from callboard._bridge import run_from_sync
-from callboard._langgraph import run_config
+from callboard._langgraph import merged_configs, run_config
 from callboard._langgraph._place import checkpointer_in, for_all_visits, is_nested
 from callboard._types import check_seconds
 from callboard.agent._channels import Schema
@@ -27,6 +26,7 @@ from callboard.agent._runner import Request, Runner, opened, saver_for
 from callboard.agent._snapshots import history_of, snapshot_of, update
 from callboard.agent._stream import MODES, as_part, chunks_of, shaped
 from callboard.agent._telling import INTERRUPT, Keys
+from callboard.tools._many import ManyInputs
 from callboard.tools._node import ToolNode
 
 T = TypeVar("T")
@@ -34,7 +34,7 @@ StreamModes = str | Sequence[str]
 NodeNames = Sequence[str] | Literal["*"] | None
 
 
-class Agent(Drawn):
+class Agent(ManyInputs, Drawn):
     """A model and its tools, in a loop; made by `create_react_agent`.
 
     A turn is a model reply, or the batch of calls in it; each counts as one step of the run's
@@ -83,7 +83,7 @@ class Agent(Drawn):
     def with_config(self, config: RunnableConfig | None = None, **kwargs: Any) -> "Agent":
         """The same agent, with a config that every run starts from."""
         other = copy.copy(self)
-        other.config = merge_configs(self.config, config, cast("RunnableConfig", kwargs))
+        other.config = merged_configs(self.config, config, cast("RunnableConfig", kwargs))
         return other
 
     async def ainvoke(
@@ -307,7 +307,7 @@ class Agent(Drawn):
         return self._runner.plan.version == "v2"
 
     async def _saved(self, config: RunnableConfig, *, looks: bool = False) -> SavedThread:
-        config = run_config(merge_configs(self.config, config))
+        config = run_config(self.config, config)
         if self.checkpointer is True:
             config = for_all_visits(config)
         if (saver := saver_for(checkpointer_in(config) or self.checkpointer, config, None)) is None:
@@ -327,7 +327,7 @@ class Agent(Drawn):
         check_seconds("budget", budget, zero=False)
         return Request(
             input=input,
-            config=run_config(merge_configs(self.config, config)),
+            config=run_config(self.config, config),
             context=context,
             stops=stops,
             durability=durability,

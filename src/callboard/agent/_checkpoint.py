@@ -35,6 +35,9 @@ COUNT = "callboard_count"
 """In the metadata of a thin checkpoint: how many messages it has."""
 
 
+_OWN_METADATA = frozenset(("source", "step", "parents", "writes", PARENT, NEXT, COUNT))
+
+
 @dataclass(frozen=True, slots=True)
 class Base:
     """A stored checkpoint."""
@@ -50,6 +53,11 @@ class Base:
     @property
     def is_ours(self) -> bool:
         return PARENT in self.metadata
+
+    @property
+    def about(self) -> dict[str, Any]:
+        """The metadata that a user gave."""
+        return {name: value for name, value in self.metadata.items() if name not in _OWN_METADATA}
 
     @property
     def is_thin(self) -> bool:

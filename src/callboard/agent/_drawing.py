@@ -1,5 +1,6 @@
 """The agent as LangGraph would build it: for its drawing, its schemas and its rules, never to be run."""
 
+from collections.abc import AsyncIterator, Iterator
 from itertools import pairwise
 from typing import Any, cast
 
@@ -43,6 +44,35 @@ class Drawn(PregelProtocol[Any, Any, Any, Any]):
         """`get_graph`, for async code."""
         return self.get_graph(config, xray=xray)
 
+    @property
+    def InputType(self) -> Any:  # noqa: N802 (LangChain's name)
+        """What it takes."""
+        return self._drawn().InputType
+
+    @property
+    def OutputType(self) -> Any:  # noqa: N802 (LangChain's name)
+        """What it returns."""
+        return self._drawn().OutputType
+
+    def get_input_schema(self, config: RunnableConfig | None = None) -> type[BaseModel]:
+        """The input as a pydantic model."""
+        return cast("type[BaseModel]", self._drawn().get_input_schema(config))
+
+    def get_output_schema(self, config: RunnableConfig | None = None) -> type[BaseModel]:
+        """The output as a pydantic model."""
+        return cast("type[BaseModel]", self._drawn().get_output_schema(config))
+
+    def get_subgraphs(self, *, namespace: str | None = None, recurse: bool = False) -> Iterator[tuple[str, Any]]:
+        """The graphs among the hooks, by node."""
+        return cast("Iterator[tuple[str, Any]]", self._drawn().get_subgraphs(namespace=namespace, recurse=recurse))
+
+    async def aget_subgraphs(
+        self, *, namespace: str | None = None, recurse: bool = False
+    ) -> AsyncIterator[tuple[str, Any]]:
+        """`get_subgraphs`, for async code."""
+        for one in self.get_subgraphs(namespace=namespace, recurse=recurse):
+            yield one
+
     def get_input_jsonschema(self, config: RunnableConfig | None = None) -> dict[str, Any]:
         """The JSON schema of the input."""
         return cast("dict[str, Any]", self._drawn().get_input_jsonschema(config))
@@ -59,7 +89,13 @@ class Drawn(PregelProtocol[Any, Any, Any, Any]):
         return self.builder.compile(name=self.name)
 
 
-def drawing(flow: Flow, schema: type[Any], context_schema: type[Any] | None, hooks: dict[str, Any]) -> Builder:
+def drawing(
+    flow: Flow,
+    schema: type[Any],
+    context_schema: type[Any] | None,
+    hooks: dict[str, Any],
+    tools: Runnable[Any, Any] = _DRAWN_ONLY,
+) -> Builder:
     """An agent's nodes and edges.
 
     Args:
@@ -67,11 +103,12 @@ def drawing(flow: Flow, schema: type[Any], context_schema: type[Any] | None, hoo
         schema: of the state.
         context_schema: of the context.
         hooks: by node name.
+        tools: the node that runs them; the drawing names those.
     """
     builder: Builder = StateGraph(schema, context_schema=context_schema)
     builder.add_node(AGENT, _DRAWN_ONLY, input_schema=_with_model_input(schema) if flow.before else schema)
     if flow.tools:
-        builder.add_node(TOOLS, _DRAWN_ONLY, input_schema=schema)
+        builder.add_node(TOOLS, tools, input_schema=schema)
     for name, hook in hooks.items():
         if hook is not None:
             builder.add_node(name, hook)

@@ -9,7 +9,7 @@ from langgraph.types import Command, Interrupt, Send
 
 from callboard._langgraph import is_interrupt_id
 from callboard.agent._exchange import open_calls
-from callboard.agent._flow import END, Flow
+from callboard.agent._flow import END, TOOLS, Flow
 from callboard.agent._thread import START, Thread
 
 Answers = Mapping[str, Any]
@@ -38,7 +38,7 @@ async def take_in(given: Any, thread: Thread, flow: Flow) -> tuple[Answers, bool
     elif given is None and not thread.has_begun:
         raise _nothing(given)
     if isinstance(given, Command):
-        return await _take_command(given, thread)
+        return await _take_command(given, thread, flow)
     if given is None:
         return {}, True
     writes = thread.schema.writes_of(given)
@@ -49,18 +49,27 @@ async def take_in(given: Any, thread: Thread, flow: Flow) -> tuple[Answers, bool
     return {}, False
 
 
-async def _take_command(command: "Command[Any]", thread: Thread) -> tuple[Answers, bool]:
+async def _take_command(command: "Command[Any]", thread: Thread, flow: Flow) -> tuple[Answers, bool]:
     if command.resume is not None and not thread.is_kept:
         raise RuntimeError("Cannot use Command(resume=...) without checkpointer")
     writes = thread.schema.writes_of(Command(update=command.update)) if command.update else []
     goto = [_node(target) for target in _listed(command.goto)]
+    if any(isinstance(target, Send) and target.node == TOOLS for target in _listed(command.goto)):
+        raise InvalidUpdateError(
+            "An agent runs the calls of its conversation, and none that a Send brings; update the conversation with "
+            f"a message that has them, and go to {TOOLS!r}"
+        )
+    if unknown := [node for node in goto if node not in (*flow.nodes, END)]:
+        raise InvalidUpdateError(f"Node {unknown[0]} does not exist; there are {', '.join(flow.nodes)}")
     if command.resume is None and not writes and not goto:
         raise EmptyInputError("Received empty Command input")
     answers = answers_by_id(command.resume, thread.questions) if command.resume is not None else {}
     if writes or goto:
-        following = [node for node in goto if node != END]
+        # What somebody begins with is input, whatever it comes in.
+        goes = bool(goto) or not thread.has_begun
+        following = [node for node in goto if node != END] if goto else [flow.entry]
         finished = finished_writes(thread) if goto else []
-        await thread.amend([*finished, *writes], (lambda: following) if goto else None, "update")
+        await thread.amend([*finished, *writes], (lambda: following) if goes else None, "update")
     return answers, True
 
 

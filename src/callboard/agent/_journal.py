@@ -94,6 +94,8 @@ class SavedThread(Thread):
         self._is_lost = False
         """Whether another run has taken it."""
         self._forks = False
+        self.about: Mapping[str, Any] = {}
+        """What a user gave as metadata with the run that wrote the last checkpoint."""
 
     @property
     def exists(self) -> bool:
@@ -208,6 +210,7 @@ class SavedThread(Thread):
         base = base_of(found)
         values = base.checkpoint["channel_values"]
         self.state = State(self.schema, values)
+        self.about = base.about
         self.step = base.metadata.get("step", -1)
         self.source = base.metadata.get("source", "loop")
         self.checkpoint_id, self.ts = base.id, base.checkpoint["ts"]

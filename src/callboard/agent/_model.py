@@ -179,7 +179,10 @@ class ChosenModel:
         # A sync function may take its time, and the loop is not its to stop.
         is_async = inspect.iscoroutinefunction(choose)
         model = choose(state, runtime) if is_async else await run_in_executor(None, choose, state, runtime)
-        return cast("Model", await model if inspect.isawaitable(model) else model)
+        chosen: object = await model if inspect.isawaitable(model) else model
+        if not isinstance(chosen, Runnable):
+            raise TypeError(f"model={choose!r} has to return a chat model for the state, got {chosen!r}")
+        return cast("Model", chosen)
 
 
 class _Fixed:

@@ -105,7 +105,7 @@ def create_react_agent(
     _check_hook("post_model_hook", post_model_hook)
     _check_nodes("interrupt_before", interrupt_before)
     _check_nodes("interrupt_after", interrupt_after)
-    builder = drawing(flow, schema, context_schema, hooks)
+    builder = drawing(flow, schema, context_schema, hooks, node)
     builder.validate(interrupt=[name for name in (*(interrupt_before or ()), *(interrupt_after or ())) if name != "*"])
     plan = Plan(
         name=name,

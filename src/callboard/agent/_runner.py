@@ -209,7 +209,7 @@ async def opened(
     if saver is None:
         return Thread(plan.schema, namespace=namespace)
     conf = config["configurable"]
-    kept = Saver(saver, str(conf["thread_id"]), namespace or conf.get("checkpoint_ns", ""))
+    kept = Saver(saver, str(conf["thread_id"]), namespace or conf.get("checkpoint_ns", ""), config)
     thread = SavedThread(plan.schema, kept, durability)
     await thread.open(conf.get("checkpoint_id"), looks=looks)
     return thread

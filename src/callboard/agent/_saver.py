@@ -12,11 +12,15 @@ from langgraph.checkpoint.base import BaseCheckpointSaver, Checkpoint, Checkpoin
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 
-from callboard._bridge import run_on_asyncio
+from callboard._bridge import run_on_asyncio, stands_still
 from callboard._current_loop import current_loop
 from callboard._time import cleanup
 
 T = TypeVar("T")
+
+
+_PLACE = frozenset(("thread_id", "checkpoint_ns", "checkpoint_id", "checkpoint_map"))
+"""What says where a checkpoint is."""
 
 
 class Saver:
@@ -29,13 +33,17 @@ class Saver:
         saver: any.
         thread_id: of the conversation.
         namespace: of the graph within it.
+        about: the config of the run; its metadata are kept with checkpoints, as LangGraph keeps them.
     """
 
-    def __init__(self, saver: "BaseCheckpointSaver[Any]", thread_id: str, namespace: str) -> None:
+    def __init__(
+        self, saver: "BaseCheckpointSaver[Any]", thread_id: str, namespace: str, about: RunnableConfig | None = None
+    ) -> None:
         self._saver = saver
         self.thread_id = thread_id
         self.namespace = namespace
         self._has_async = True
+        self._about = {} if about is None else about
 
     def config(self, checkpoint_id: str | None = None) -> RunnableConfig:
         """Where a checkpoint is."""
@@ -75,7 +83,10 @@ class Saver:
         self, checkpoint: Checkpoint, metadata: CheckpointMetadata, parent: str | None, versions: Mapping[str, Any]
     ) -> None:
         """Store a checkpoint, or replace the one that has its id."""
-        args = (self.config(parent), checkpoint, metadata, dict(versions))
+        where = self.config(parent)
+        given = {name: value for name, value in self._about.get("configurable", {}).items() if name not in _PLACE}
+        about = {**where, "configurable": {**given, **where["configurable"]}, "metadata": self._about.get("metadata")}
+        args = (about, checkpoint, metadata, dict(versions))
         await self._write("put", args)
 
     async def write(self, checkpoint_id: str, writes: Sequence[tuple[str, Any]], task_id: str, path: str) -> None:
@@ -113,6 +124,12 @@ class Saver:
         saver, home = self._saver, getattr(self._saver, "loop", None)
         if home is None or (current_loop().name == "asyncio" and home is asyncio.get_running_loop()):
             return await run_on_asyncio(partial(acall, saver))
+        if stands_still(home):
+            raise asyncio.InvalidStateError(
+                f"{type(saver).__name__} belongs to the event loop that waits for this sync call, and cannot work "
+                "meanwhile. Await the agent's async method instead, such as `await agent.ainvoke(...)` or "
+                "`await agent.aget_state(...)`"
+            )
         return await to_thread.run_sync(_on_loop, home, acall, saver)
 
 

@@ -36,7 +36,9 @@ def snapshot_of(thread: SavedThread, *, by_call: bool, past: bool = False) -> St
         # All may have finished without the step having ended: it does, when the thread goes on.
         next=tuple(task.name for task in tasks if past or not task.result) or thread.next,
         config=thread.config,
-        metadata=cast("CheckpointMetadata", {"source": thread.source, "step": thread.step, "parents": {}}),
+        metadata=cast(
+            "CheckpointMetadata", {**thread.about, "source": thread.source, "step": thread.step, "parents": {}}
+        ),
         created_at=thread.ts,
         parent_config=thread.parent_config,
         tasks=tasks,

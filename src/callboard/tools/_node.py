@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any, cast, get_args
 
-from langchain_core.runnables import Runnable, RunnableConfig
+from langchain_core.runnables import RunnableConfig
 from langchain_core.runnables.config import ensure_config
 from langchain_core.tools import BaseTool
 from langchain_core.tools import tool as create_tool
@@ -18,13 +18,14 @@ from callboard.tools._batch import ToolBatch
 from callboard.tools._errors import ErrorHandling, ErrorPolicy, Judge, only_invalid_arguments
 from callboard.tools._inject import inject, injected_args
 from callboard.tools._input import parse_input
+from callboard.tools._many import ManyInputs
 from callboard.tools._plan import plan_for
 from callboard.tools._setup import Setup
 from callboard.tools._supervision import Supervision, unknown_policy
 from callboard.tools._vocabulary import AsyncToolCallWrapper, ToolCallWrapper, ToolRuntime
 
 
-class ToolNode(Runnable[Any, Any]):
+class ToolNode(ManyInputs):
     """Runs the tool calls of the last AIMessage as supervised tasks, at once and together.
 
     A drop-in for `langgraph.prebuilt.ToolNode`: as a node of a graph, or on its own, on asyncio and trio.
