@@ -12,7 +12,7 @@ from langchain_core.messages import BaseMessage, HumanMessage
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.checkpoint.sqlite.aio import AsyncSqliteSaver
 from langgraph.errors import GraphRecursionError, InvalidUpdateError
-from langgraph.types import Command, Send
+from langgraph.types import Command, Send, interrupt
 
 import callboard
 from callboard.testing import ScriptedModel, calls
@@ -137,6 +137,27 @@ def test_a_place_where_input_was_received_takes_it_in_again(side: Any, number: i
 
     assert texts(again["messages"]) == [*before, "go" if number == 0 else "more", "c"]
     assert texts(other["messages"]) == [*before, "other", "d"]
+
+
+def ask(what: str) -> str:
+    """Ask."""
+    return f"{what}: {interrupt(what)}"
+
+
+@pytest.mark.parametrize("side", SIDES, ids=["langgraph", "callboard"])
+@pytest.mark.parametrize("version", ["v1", "v2"])
+def test_the_place_where_a_question_was_asked_still_has_it_when_it_was_answered(side: Any, version: Any) -> None:
+    """With the result; the present has open questions only."""
+    model = ScriptedModel([calls(("ask", {"what": "tea?"})), "done"])
+    one = side.create_react_agent(model, [ask], checkpointer=InMemorySaver(), version=version)
+    one.invoke(QUESTION, AT)
+    one.invoke(Command(resume="yes"), AT)
+
+    (place,) = [place for place in one.get_state_history(AT) if place.interrupts]
+    for seen in (place, one.get_state(place.config)):
+        assert [question.value for question in seen.tasks[0].interrupts] == ["tea?"]
+        assert texts(seen.tasks[0].result["messages"]) == ["tea?: yes"]
+    assert one.get_state(AT).interrupts == ()
 
 
 @pytest.mark.parametrize("side", SIDES, ids=["langgraph", "callboard"])

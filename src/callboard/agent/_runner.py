@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
+from anyio.lowlevel import cancel_shielded_checkpoint
 from langchain_core.runnables import RunnableConfig
 from langgraph.errors import GraphInterrupt
 from langgraph.runtime import Runtime
@@ -151,6 +152,8 @@ async def _go(run: Run, budget: float | None, config: RunnableConfig) -> dict[st
     run.is_traced = config is not run.config
     run.config = config
     await (run.go() if budget is None else _within(budget, run))
+    if run.tell.is_heard:
+        await cancel_shielded_checkpoint()  # whoever reads has the last chunk before the run says that it has ended
     if run.outer is not None and run.has_stopped:
         raise GraphInterrupt(tuple(run.interrupts))
     return run.values()

@@ -7,7 +7,7 @@ from langchain_core.messages import HumanMessage, ToolMessage
 from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import CheckpointMetadata, CheckpointTuple
 from langgraph.errors import InvalidUpdateError
-from langgraph.types import PregelTask, StateSnapshot
+from langgraph.types import Interrupt, PregelTask, StateSnapshot
 
 from callboard._langgraph._place import PULL, PUSH, task_id_of
 from callboard.agent._checkpoint import FIRST_ID, entries_of, input_in
@@ -16,6 +16,9 @@ from callboard.agent._flow import AFTER, AGENT, END, TOOLS, Flow
 from callboard.agent._input import finished_writes
 from callboard.agent._journal import SavedThread
 from callboard.agent._thread import START, Thread
+
+Asked = Mapping[str, Sequence[Interrupt]]
+"""By task, its questions."""
 
 
 def snapshot_of(thread: SavedThread, *, by_call: bool, past: bool = False) -> StateSnapshot:
@@ -28,7 +31,8 @@ def snapshot_of(thread: SavedThread, *, by_call: bool, past: bool = False) -> St
     """
     if not thread.exists:
         return StateSnapshot({}, (), thread.config, None, None, None, (), ())
-    tasks = tuple(task for node in thread.next for task in _tasks(thread, node, by_call=by_call))
+    asked = _asked_here(thread) if past else _open_questions(thread)
+    tasks = tuple(task for node in thread.next for task in _tasks(thread, node, asked, by_call=by_call))
     shows_finished = by_call and not past and bool(thread.records)
     state = thread.state.with_writes(finished_writes(thread)) if shows_finished else thread.state
     return StateSnapshot(
@@ -46,17 +50,28 @@ def snapshot_of(thread: SavedThread, *, by_call: bool, past: bool = False) -> St
     )
 
 
-def _tasks(thread: Thread, node: str, *, by_call: bool) -> list[PregelTask]:
+def _open_questions(thread: Thread) -> Asked:
+    return {task: record["pending"] for task, record in thread.records.items() if record.get("pending")}
+
+
+def _asked_here(thread: Thread) -> Asked:
+    """The questions of a step; those of the past have been answered since."""
+    return {**thread.asked_here, **_open_questions(thread)}
+
+
+def _tasks(thread: Thread, node: str, asked: Asked, *, by_call: bool) -> list[PregelTask]:
     """What a node of the next step consists of."""
     if node != TOOLS:
-        return [_task(thread, node, [node], (PULL, node), START if node == START else f"branch:to:{node}")]
+        return [_task(thread, node, [node], asked, (PULL, node))]
     calls = [key for key, _ in open_calls(thread)]
     if not by_call:
-        return [_task(thread, node, calls, (PULL, node), f"branch:to:{node}")]
-    return [_task(thread, node, [key], (PUSH, number, False), str(number)) for number, key in enumerate(calls)]
+        return [_task(thread, node, calls, asked, (PULL, node))]
+    return [_task(thread, node, [key], asked, (PUSH, number, False)) for number, key in enumerate(calls)]
 
 
-def _task(thread: Thread, node: str, keys: Sequence[str], path: tuple[Any, ...], rest: str) -> PregelTask:
+def _task(thread: Thread, node: str, keys: Sequence[str], asked: Asked, path: tuple[Any, ...]) -> PregelTask:
+    trigger = START if node == START else f"branch:to:{node}"
+    rest = str(path[1]) if path[0] == PUSH else trigger
     records = [thread.records.get(key, {}) for key in keys]
     finished = bool(records) and all("output" in record for record in records)
     return PregelTask(
@@ -64,7 +79,7 @@ def _task(thread: Thread, node: str, keys: Sequence[str], path: tuple[Any, ...],
         node,
         path,
         next((record["error"] for record in records if "error" in record), None),
-        tuple(question for record in records for question in record.get("pending", ())),
+        tuple(question for key in keys for question in asked.get(key, ())),
         None,
         dict(thread.written(keys)) if finished else None,
     )

@@ -70,6 +70,8 @@ class Thread:
         """The nodes of the step that comes."""
         self.records: dict[str, Record] = {}
         """By task of that step: a node's name, or the key of a call."""
+        self.asked_here: dict[str, Sequence[Interrupt]] = {}
+        """By task, what was asked in that step, though it may have been answered since."""
         self.source: Source = "input"
         """What the thread's last change came from."""
         self.checkpoint_id = new_id(self.step)
@@ -201,6 +203,9 @@ class Thread:
             self.records[entry["task"]] = {"output": entry["output"]}
         elif kind == "asked":
             self.records.update(entry["records"])
+            self.asked_here |= {
+                task: record["pending"] for task, record in entry["records"].items() if record.get("pending")
+            }
         elif kind == "claim":
             self.records[entry["task"]] = {**entry["known"], "claimed": True}
         elif kind == "failed":
@@ -236,7 +241,7 @@ class Thread:
             self.parent_id = received["id"]
         self.checkpoint_id, self.ts = entry["id"], entry["ts"]
         if entry["next"] is not None:
-            self.next, self.records = tuple(entry["next"]), {}
+            self.next, self.records, self.asked_here = tuple(entry["next"]), {}, {}
 
     def _stamped(self, entry: Entry, steps: int) -> Entry:
         return {**entry, "id": new_id(self.step + steps), "ts": now()}
