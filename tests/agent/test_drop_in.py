@@ -1,5 +1,6 @@
 """What code written for `langgraph.prebuilt` does, and found different; each beside LangGraph's own agent."""
 
+import inspect
 import warnings
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -119,6 +120,16 @@ def test_the_drawing_is_that_of_langgraph() -> None:
 
     assert ours == theirs
     assert "double" in ours
+
+
+@pytest.mark.parametrize("side", SIDES, ids=["langgraph", "callboard"])
+def test_the_nodes_of_an_agent_can_be_looked_at(side: Any) -> None:
+    """Those of the agent are functions, the tools' is a `ToolNode`."""
+    one = agent(side, "hi")
+
+    assert list(one.nodes) == ["__start__", "agent", "tools"]
+    assert inspect.isroutine(one.nodes["agent"].bound.func)
+    assert list(one.nodes["tools"].bound.tools_by_name) == ["double"]
 
 
 @pytest.mark.parametrize("side", SIDES, ids=["langgraph", "callboard"])

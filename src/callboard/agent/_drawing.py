@@ -15,8 +15,14 @@ from callboard.agent._flow import AFTER, AGENT, BEFORE, END, RESPONSE, TOOLS, Fl
 
 Builder = StateGraph[Any, Any, Any, Any]
 
-_DRAWN_ONLY: Runnable[Any, Any] = RunnablePassthrough()
-"""Stands for a node that `_run` runs."""
+
+_ANY_TOOLS: Runnable[Any, Any] = RunnablePassthrough()
+"""For the drawing of an agent of which nobody knows the tools."""
+
+
+def _drawn_only(state: Any) -> Any:
+    """Stand for a node that `_run` runs; a function, because those who look at nodes look for one."""
+    return state
 
 
 class Drawn(PregelProtocol[Any, Any, Any, Any]):
@@ -94,7 +100,7 @@ def drawing(
     schema: type[Any],
     context_schema: type[Any] | None,
     hooks: dict[str, Any],
-    tools: Runnable[Any, Any] = _DRAWN_ONLY,
+    tools: Runnable[Any, Any] = _ANY_TOOLS,
 ) -> Builder:
     """An agent's nodes and edges.
 
@@ -106,14 +112,14 @@ def drawing(
         tools: the node that runs them; the drawing names those.
     """
     builder: Builder = StateGraph(schema, context_schema=context_schema)
-    builder.add_node(AGENT, _DRAWN_ONLY, input_schema=_with_model_input(schema) if flow.before else schema)
+    builder.add_node(AGENT, _drawn_only, input_schema=_with_model_input(schema) if flow.before else schema)
     if flow.tools:
         builder.add_node(TOOLS, tools, input_schema=schema)
     for name, hook in hooks.items():
         if hook is not None:
             builder.add_node(name, hook)
     if flow.response:
-        builder.add_node(RESPONSE, _DRAWN_ONLY, input_schema=schema)
+        builder.add_node(RESPONSE, _drawn_only, input_schema=schema)
     builder.set_entry_point(flow.entry)
     _draw_edges(builder, flow)
     return builder
