@@ -16,11 +16,11 @@ from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 from langgraph.checkpoint.sqlite import SqliteSaver
 from langgraph.errors import InvalidUpdateError
-from langgraph.types import Command
+from langgraph.types import Command, interrupt
 
 from callboard import AgentState, create_react_agent
 from callboard.agent._history import UNANSWERED
-from callboard.testing import Recorder, ScriptedModel, calls
+from callboard.testing import Recorder, ScriptedModel, calls, tool_call
 
 from ._savers import ON_DISK, SAVERS, complaint, saver_of, shape
 
@@ -223,6 +223,38 @@ async def test_to_go_on_with_a_thread_each_of_its_messages_is_read_once() -> Non
 
     assert len(result["messages"]) == 42
     assert len(made) == 40
+
+
+class Odd:
+    """Nothing that LangGraph's serializer knows."""
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Odd)
+
+    __hash__ = None  # type: ignore[assignment]
+
+
+async def test_what_has_to_be_pickled_is_kept_like_anything_else() -> None:
+    """By a serializer that may do so."""
+    saver = InMemorySaver(serde=JsonPlusSerializer(pickle_fallback=True))
+
+    async def work(query: str = "") -> Any:
+        """Work."""
+        return ToolMessage("done", tool_call_id="1", artifact=Odd())
+
+    replies = [calls(tool_call("work", "1"), tool_call("stop", "2")), "one", "two"]
+
+    async def stop(query: str = "") -> str:
+        """Stop."""
+        return str(interrupt("stop?"))
+
+    agent = create_react_agent(ScriptedModel(replies), [work, stop], checkpointer=saver)
+    with anyio.fail_after(60):
+        await agent.ainvoke(QUESTION, at())
+        await agent.ainvoke(Command(resume="go on"), at())
+        result = await agent.ainvoke(QUESTION, at())
+
+    assert [message.artifact for message in result["messages"] if isinstance(message, ToolMessage)] == [Odd(), None]
 
 
 # --- cancelled runs

@@ -161,6 +161,8 @@ def _outlined(saver: Any) -> Any:
     is_known = type(saver).__module__.partition(".")[0] in ("langgraph", "callboard")
     if not is_known or type(saver.serde).loads_typed is not JsonPlusSerializer.loads_typed:
         return saver
+    if saver.serde.pickle_fallback:
+        return saver  # a pickle cannot be read in part
     copied = copy.copy(saver)
     copied.serde = _PLAIN
     return copied
