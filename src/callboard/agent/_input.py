@@ -95,7 +95,9 @@ def answers_by_id(resume: Any, questions: Sequence[Interrupt]) -> Answers:
         return resume
     if not pending:
         raise UnknownInterruptError(
-            f"No question is open, so there is nothing that {resume!r} could answer", reason="not_pending"
+            f"No question is open, so there is nothing that {resume!r} could answer; if the thread has calls to run, "
+            "they ask again when it goes on with None",
+            reason="not_pending",
         )
     if len(pending) > 1:
         raise UnknownInterruptError(
