@@ -246,3 +246,21 @@ async def test_an_error_of_one_conversation_ends_the_others_or_takes_its_place()
 
     assert isinstance(error, ValueError)
     assert output["messages"][0].content == "4"
+
+
+@pytest.mark.parametrize("number", range(1, 7))
+def test_steps_of_a_fork_are_numbered_as_in_langgraph(number: int) -> None:
+    """Wherever it begins, and whether with `None` or with other input."""
+
+    def steps(side: Any, given: Any) -> list[int]:
+        one = agent(side, *"abcdef", checkpointer=InMemorySaver())
+        one.invoke(QUESTION, AT)
+        one.invoke(say("more"), AT)
+        places = list(one.get_state_history(AT))
+        if number >= len(places):
+            return []
+        one.invoke(given, places[number].config)
+        return [place.metadata["step"] for place in one.get_state_history(AT)][:2]
+
+    assert steps(callboard, say("other")) == steps(langgraph.prebuilt, say("other"))
+    assert steps(callboard, None) == steps(langgraph.prebuilt, None)

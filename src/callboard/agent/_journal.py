@@ -218,9 +218,10 @@ class SavedThread(Thread):
         self.next, self.records = (), {}
         read_coming(self, found)
 
-    async def prepare(self) -> None:
+    async def prepare(self, *, repeats: bool = False) -> None:
         if self._forks:
             self._forks = False
+            self.step += repeats
             await self._rebase("fork")
 
     async def record(self, entry: Entry, *, live: bool = False) -> None:
@@ -294,12 +295,12 @@ class SavedThread(Thread):
     def is_held(self) -> bool:
         return self._mine is not None
 
-    async def hold(self) -> None:
+    async def hold(self, *, repeats: bool = False) -> None:
         if self.holder is not None and is_alive(self.holder):
             raise ThreadBusyError(self.saver.thread_id, described(self.holder))
         if self._durability == "exit":
             return  # nothing is written before the end, so nobody can be told
-        await self.prepare()
+        await self.prepare(repeats=repeats)
         mine = self._mine = new_holder()
         try:
             await self.record({"kind": "hold", "holder": mine})

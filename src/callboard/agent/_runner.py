@@ -10,6 +10,7 @@ from langchain_core.runnables import RunnableConfig
 from langgraph.errors import GraphInterrupt
 from langgraph.runtime import Runtime
 from langgraph.store.base import BaseStore
+from langgraph.types import Command
 
 from callboard._call import surroundings
 from callboard._langgraph import runtime_of
@@ -92,7 +93,7 @@ class Runner:
         durability = request.durability or (outer and outer.durability) or "async"
         thread = await opened(self.plan, saver, config, outer, durability)
         if outer is None:
-            await thread.hold()
+            await thread.hold(repeats=request.input is None or isinstance(request.input, Command))
         try:
             run = await self._begun(thread, saver, request, put, outer)
             handlers = (

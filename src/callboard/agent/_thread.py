@@ -120,7 +120,7 @@ class Thread:
         nodes = None if following is None else list(following())
         entry: Entry = {"kind": "amend", "writes": named, "next": nodes, "source": source}
         steps = _STEPS[source]
-        if source == "input" and self.step >= 0:
+        if source == "input" and (self.step >= 0 or START in self.next):
             entry["received"] = self._stamped({}, steps)
             steps += 1
         await self.record(self._stamped(entry, steps), live=True)
@@ -162,7 +162,7 @@ class Thread:
         entry = {"kind": "step", "order": list(order), "next": list(following)}
         await self.record(self._stamped(entry, _STEPS["loop"]), live=True)
 
-    async def prepare(self) -> None:
+    async def prepare(self, *, repeats: bool = False) -> None:
         """Be ready for changes."""
 
     @property
@@ -170,8 +170,12 @@ class Thread:
         """Whether this run has the thread to itself, and has to say so now and then."""
         return False
 
-    async def hold(self) -> None:
+    async def hold(self, *, repeats: bool = False) -> None:
         """Be the only run of this thread.
+
+        Args:
+            repeats: whether the run does again what came after a place of the past; its beginning is a step then, as
+                in LangGraph.
 
         Raises:
             ThreadBusyError: if another one is.
