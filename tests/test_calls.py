@@ -14,9 +14,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from callboard._attempt import Attempt, ThreadPlaces
-from callboard._call import Batch, SupervisedCall, surroundings
+from callboard._call import Batch, SupervisedCall
 from callboard._events import observe
 from callboard._limits import Gate, Limiter
+from callboard._surroundings import surroundings
 from callboard._types import CallEvent, CallPolicy, Limit, OnError, Rate
 from callboard.exceptions import (
     AbandonedThreadWarning,
@@ -192,6 +193,7 @@ async def test_attempts_of_one_call_are_counted_and_take_their_places_anew() -> 
             await run(call, other)
     ours = [(event.phase, event.attempt, round(event.queue_wait, 3)) for event in seen if event.call_id == "c1"]
     assert ours == [
+        ("begun", 0, 0),
         ("queued", 0, 0),
         ("started", 1, 0),
         ("attempt_ended", 1, 0),

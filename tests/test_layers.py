@@ -22,12 +22,14 @@ LAYERS = {
         "_loop",
         "_loop_asyncio",
         "_loop_trio",
+        "_surroundings",
         "_threads",
         "_time",
     ],
     3: ["_langgraph", "middleware", "tools"],
     4: ["agent"],
-    5: ["_cli", "testing"],
+    5: ["testing"],
+    6: ["_cli"],
 }
 LAYER_OF = {f"callboard.{name}": layer for layer, names in LAYERS.items() for name in names}
 
@@ -35,6 +37,8 @@ LAYER_OF = {f"callboard.{name}": layer for layer, names in LAYERS.items() for na
 FOREIGN = {
     "callboard._types": ("langchain_core", "langgraph", "callboard"),
     "callboard._call": ("langchain_core", "langgraph"),
+    "callboard._surroundings": ("langchain_core", "langgraph"),
+    "callboard._events": ("langchain_core", "langgraph"),
     "callboard._attempt": ("langchain_core", "langgraph"),
     "callboard._time": ("langchain_core", "langgraph"),
     "callboard._limits": ("langchain_core", "langgraph"),

@@ -1,10 +1,12 @@
 """callboard: tool calls of LLM agents as supervised tasks, on asyncio and trio.
 
-    layer 5   testing  _cli                       fakes and virtual clocks; the `callboard` command
+    layer 6   _cli                                the `callboard` command
+    layer 5   telemetry  testing                  spans, metrics, logs, recordings; fakes and virtual clocks
     layer 4   agent                               the ReAct loop
     layer 3   tools  middleware  _langgraph       LangChain tools as supervised calls, and links around them
-    layer 1   _call  _attempt  _time  _events     one supervised call and a batch of them
-              _limits  _threads                   places in the queue, worker threads
+    layer 1   _call  _attempt  _surroundings      one supervised call and a batch of them
+              _time  _limits  _threads            deadlines, places in the queue, worker threads
+              _events                             who is told what happens
               _loop*  _current_loop  _bridge      asyncio and trio, and the bridges
     layer 0   _types  exceptions  _lazy           the vocabulary; names that are loaded late
 
@@ -26,6 +28,8 @@ if TYPE_CHECKING:
     from callboard._types import CallPolicy as CallPolicy
     from callboard._types import Limit as Limit
     from callboard._types import Rate as Rate
+    from callboard._types import RunEvent as RunEvent
+    from callboard._types import RunInfo as RunInfo
     from callboard._types import Statistics as Statistics
 
     # 4: the agent
@@ -77,7 +81,7 @@ if TYPE_CHECKING:
     from callboard.tools._vocabulary import msg_content_output as msg_content_output
 
 _HOMES = {
-    "_types": ("CallEvent", "CallPolicy", "Limit", "Rate", "Statistics"),
+    "_types": ("CallEvent", "CallPolicy", "Limit", "Rate", "RunEvent", "RunInfo", "Statistics"),
     "exceptions": (
         "AbandonedThreadWarning",
         "CallCancelledError",

@@ -1,6 +1,6 @@
 """One execution of a call's body: its places and its thread."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Protocol, TypeVar
 
 from callboard._limits import Gate, Limiter, NoPlaceError
@@ -15,6 +15,10 @@ class Owner(Protocol):
     """The call whose attempt it is."""
 
     loop: EventLoop
+
+    def note(self, what: str, facts: Mapping[str, object]) -> None:
+        """Tell observers of the call."""
+        ...
 
 
 class ThreadPlaces:
@@ -92,6 +96,7 @@ class Attempt:
     def thread_abandoned(self) -> None:
         """Let the thread keep the places, and refuse those who wait for a thread if it was the last."""
         self._handed_over = True
+        self._owner.note("abandoned", {})
         threads = self._threads
         if threads is not None:
             threads.abandoned.add(self)

@@ -6,48 +6,24 @@ Knows no LangChain: a call is a mapping, its body an async function, its result 
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from contextvars import ContextVar
-from dataclasses import dataclass
 from functools import partial
 from typing import Any, Generic, NamedTuple, NoReturn, TypeVar, TypeVarTuple
 
-from anyio import current_effective_deadline
 from anyio.lowlevel import checkpoint_if_cancelled
 
 from callboard._attempt import Attempt, ThreadPlaces
 from callboard._current_loop import current_loop
-from callboard._events import current_observers
+from callboard._events import numbers
 from callboard._limits import Limiter, NoPlaceError
-from callboard._loop import EventLoop, Nursery, Scope
+from callboard._loop import Nursery, Scope
+from callboard._surroundings import Surroundings
 from callboard._time import DEFAULT_GRACE, Timed, current_timed, is_cleaning_up
-from callboard._types import CallEvent, CallPhase, CallPolicy, Observer, OnError, ToolCallLike
+from callboard._types import CallEvent, CallPhase, CallPolicy, OnError, ToolCallLike
 from callboard.exceptions import CallCancelledError, CallRejectedError, CallTimeoutError, DeadlineExceededError
 
 T = TypeVar("T")
 R = TypeVar("R")
 Args = TypeVarTuple("Args")
-
-
-@dataclass(frozen=True, slots=True)
-class Surroundings:
-    """Where a batch runs; the same for all its calls."""
-
-    loop: EventLoop
-    now: float
-    until: float
-    """The end of what runs around the batch, on the batch's own clock; it ends the calls by itself."""
-    observers: tuple[Observer, ...]
-
-
-def surroundings() -> Surroundings:
-    """Where the calls that are started here will run."""
-    loop = current_loop()
-    now = loop.now()
-    outer = current_timed.get()
-    # What runs around us may have another loop, and that another clock.
-    until = current_effective_deadline()
-    if outer is not None:
-        until = min(until, now + outer.until - outer.loop.now())
-    return Surroundings(loop, now, until, current_observers())
 
 
 class Terms(NamedTuple):
@@ -71,6 +47,7 @@ class SupervisedCall(Timed, Generic[T]):
     """
 
     __slots__ = (
+        "_around",
         "_attempts",
         "_batch",
         "_limiters",
@@ -81,8 +58,10 @@ class SupervisedCall(Timed, Generic[T]):
         "ended",
         "error",
         "handled",
+        "number",
         "policy",
         "result",
+        "resumes",
         "run",
         "running",
         "waiting",
@@ -108,9 +87,13 @@ class SupervisedCall(Timed, Generic[T]):
         self.ended = False
         self.running = self.waiting = 0
         """How many of its attempts do; a link may start several at once."""
+        self.resumes: str | None = None
+        """What was left where the call stopped in an earlier run."""
+        self.number = next(numbers)
         self._limiters = limiters
         self._batch: Batch[T] | None = None
-        self._observers = around.observers
+        self._around = around
+        self._observers = around.watch.calls
         self._queued_at = around.now
         self._queue_wait = 0.0
         self._attempts = 0
@@ -128,11 +111,13 @@ class SupervisedCall(Timed, Generic[T]):
         self._batch = batch
         current_timed.set(self)
         current_call.set(self)
+        if self._observers:
+            self._tell("begun", self.name, call=self.call, resumes=self.resumes)
 
     def end(self, result: T) -> None:
         self.result = result
         self.ended = True
-        self._tell("ended", self.name, error=self.handled, queue_wait=self._queue_wait)
+        self._tell("ended", self.name, error=self.handled, queue_wait=self._queue_wait, result=result)
 
     def as_error(self, exc: BaseException) -> Exception | None:
         """What ended the call, as an error that may become a message; `None` for what has to go on."""
@@ -199,16 +184,17 @@ class SupervisedCall(Timed, Generic[T]):
         await self._check_open()
         call, policy, limiters = terms or (self.call, self.policy, self._limiters)
         attempt = Attempt(self, call, threads)
+        waited = 0.0
         try:
             if limiters or threads is not None:
-                await self._enter(attempt, call["name"], limiters)
+                waited = await self._enter(attempt, call["name"], limiters)
                 await self._check_open()  # much may have happened meanwhile, and a shield may have hidden it
             self._attempts += 1
             self.running += 1
             try:
                 if policy.timeout is None and not self._observers:
                     return await body(attempt, *args)
-                return await self._watched(partial(body, attempt, *args), call["name"], policy.timeout)
+                return await self._watched(partial(body, attempt, *args), call["name"], policy.timeout, waited)
             finally:
                 self.running -= 1
         except asyncio.CancelledError as exc:
@@ -226,28 +212,37 @@ class SupervisedCall(Timed, Generic[T]):
         if closed or is_cleaning_up():
             raise CallCancelledError(self.name, self.id)  # behind a shield
 
-    async def _enter(self, attempt: Attempt, tool: str, limiters: Sequence[Limiter]) -> None:
+    async def _enter(self, attempt: Attempt, tool: str, limiters: Sequence[Limiter]) -> float:
+        """Wait for a place; returns for how many seconds."""
         since = self.loop.now()
         self.waiting += 1
         self._tell("queued", tool)
         try:
             await attempt.enter(limiters)
-        except NoPlaceError as full:
-            raise CallRejectedError(tool, self.id, str(full)) from None
+        except BaseException as exc:
+            self._tell("gave_up", tool, error=exc, queue_wait=self.loop.now() - since)
+            if isinstance(exc, NoPlaceError):
+                raise CallRejectedError(tool, self.id, str(exc)) from None
+            raise
         finally:
             self.waiting -= 1
-            self._queue_wait += self.loop.now() - since
+            waited = self.loop.now() - since
+            self._queue_wait += waited
+        return waited
 
-    async def _watched(self, body: Callable[[], Coroutine[Any, Any, R]], tool: str, timeout: float | None) -> R:
+    async def _watched(
+        self, body: Callable[[], Coroutine[Any, Any, R]], tool: str, timeout: float | None, waited: float
+    ) -> R:
         error: BaseException | None = None
-        self._tell("started", tool, queue_wait=self._queue_wait)
+        number = self._attempts  # a link may start the next one before this one has ended
+        self._tell("started", tool, queue_wait=waited)
         try:
             return await (body() if timeout is None else self._timed(body, tool, timeout))
         except BaseException as exc:
             error = exc
             raise
         finally:
-            self._tell("attempt_ended", tool, error=error)
+            self._tell("attempt_ended", tool, error=error, attempt=number)
             error = None  # whose traceback leads here
 
     async def _timed(self, body: Callable[[], Coroutine[Any, Any, R]], tool: str, timeout: float) -> R:
@@ -270,10 +265,20 @@ class SupervisedCall(Timed, Generic[T]):
         """Tell observers what was decided about the call."""
         self._tell("noted", self.name, what=what, facts=facts)
 
-    def _tell(self, phase: CallPhase, tool: str, **more: Any) -> None:
+    def _tell(self, phase: CallPhase, tool: str, *, attempt: int | None = None, **more: Any) -> None:
         if not self._observers:
             return
-        event = CallEvent(phase=phase, tool=tool, call_id=self.id, time=self.loop.now(), attempt=self._attempts, **more)
+        event = CallEvent(
+            phase=phase,
+            tool=tool,
+            call_id=self.id,
+            time=self.loop.now(),
+            number=self.number,
+            batch=self._around.batch,
+            attempt=self._attempts if attempt is None else attempt,
+            run=self._around.run,
+            **more,
+        )
         for observer in self._observers:
             observer(event)
 

@@ -1,47 +1,129 @@
-"""Who is told what happens to calls. Knows the record, not what anybody does with it."""
+"""Who is told what happens to calls and runs. Knows the records, not what anybody does with them."""
 
 import logging
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from contextvars import ContextVar
+from itertools import count
+from time import perf_counter
+from typing import NamedTuple, TypeVar
 
-from callboard._types import CallEvent, Observer
+from callboard._types import CallEvent, Observer, RunEvent, RunInfo, RunObserver
+
+E = TypeVar("E", CallEvent, RunEvent)
 
 _log = logging.getLogger("callboard")
 
-_observers: ContextVar[tuple[Observer, ...]] = ContextVar("callboard_observers", default=())
+PATIENCE = 0.5
+"""Seconds after which an observer that did not return has held up the event loop once too often."""
+
+
+class Watch(NamedTuple):
+    """Those who watch from one place."""
+
+    calls: tuple[Observer, ...] = ()
+    runs: tuple[RunObserver, ...] = ()
+    mark: Callable[[], str | None] | None = None
+    """What to leave where a call or a run may stop, so that who goes on with it knows where it was."""
+
+
+_NOBODY = Watch()
+_here: ContextVar[Watch] = ContextVar("callboard_watch", default=_NOBODY)
+_everywhere: list[Watch] = []
+current_run: ContextVar[RunInfo | None] = ContextVar("callboard_run", default=None)
+
+numbers = count(1)
+"""Of calls, batches and runs."""
 
 
 @contextmanager
-def observe(observer: Observer) -> Generator[None]:
+def observe(observer: Observer, *, runs: RunObserver | None = None) -> Generator[None]:
     """Tell `observer` every `CallEvent` of the calls that are started inside the block.
 
     Args:
         observer: called in the event loop's thread for each event; an exception it raises is logged
-            once and otherwise ignored, because watching a call must not change it.
+            once and otherwise ignored, because watching a call must not change it. One that holds up the
+            loop for longer than half a second is logged, and told nothing more.
+        runs: the same for each `RunEvent` of the agents that run inside the block.
     """
-    token = _observers.set((*_observers.get(), _careful(observer)))
+    with observed_by(watch(observer, runs)):
+        yield
+
+
+def watch(calls: Observer, runs: RunObserver | None = None, mark: Callable[[], str | None] | None = None) -> Watch:
+    """Observers that can do no harm."""
+    return Watch((_careful(calls),), () if runs is None else (_careful(runs),), mark)
+
+
+@contextmanager
+def observed_by(one: Watch) -> Generator[None]:
+    """Let those watch what is started inside the block."""
+    token = _here.set(_joined(_here.get(), one))
     try:
         yield
     finally:
-        _observers.reset(token)
+        _here.reset(token)
 
 
-def current_observers() -> tuple[Observer, ...]:
-    """The observers of the calls that are started here."""
-    return _observers.get()
+def observe_everywhere(one: Watch) -> Callable[[], None]:
+    """Let those watch the whole process; returns what ends it."""
+    _everywhere.append(one)
+
+    def end() -> None:
+        if one in _everywhere:
+            _everywhere.remove(one)
+
+    return end
 
 
-def _careful(observer: Observer) -> Observer:
-    broken = False
+def _unasked() -> Watch:
+    return _NOBODY
 
-    def tell(event: CallEvent) -> None:
-        nonlocal broken
+
+unasked: Callable[[], Watch] = _unasked
+"""Those who watch though nobody called `observe`; the shop window knows them."""
+
+
+def current_watch() -> Watch:
+    """Those who watch what is started here."""
+    found = _joined(unasked(), _here.get())
+    for one in _everywhere:
+        found = _joined(found, one)
+    return found
+
+
+def current_mark() -> str | None:
+    """What to leave where the call or the run that is going on here may stop."""
+    mark = current_watch().mark
+    return None if mark is None else mark()
+
+
+def _joined(first: Watch, second: Watch) -> Watch:
+    if not first.calls and not first.runs:
+        return second
+    if not second.calls and not second.runs:
+        return first
+    return Watch(first.calls + second.calls, first.runs + second.runs, first.mark or second.mark)
+
+
+def _careful(observer: Callable[[E], None]) -> Callable[[E], None]:
+    failed = dismissed = False
+
+    def tell(event: E) -> None:
+        nonlocal failed, dismissed
+        if dismissed:
+            return
+        since = perf_counter()
         try:
             observer(event)
         except Exception:
-            if not broken:
-                broken = True
+            if not failed:
+                failed = True
                 _log.exception("the observer %r failed; this is reported once", observer)
+        if perf_counter() - since > PATIENCE:
+            dismissed = True
+            _log.error(
+                "the observer %r held up the event loop for more than %s s; it is told no more", observer, PATIENCE
+            )
 
     return tell

@@ -787,9 +787,9 @@ async def test_observers_see_calls_and_what_is_noted_in_them(door: str) -> None:
     with observe(events.append):
         await run(door, agent_of([work], Supervise(), asks=["work"]))
 
-    assert [event.phase for event in events] == ["queued", "started", "noted", "attempt_ended", "ended"]
+    assert [event.phase for event in events] == ["begun", "queued", "started", "noted", "attempt_ended", "ended"]
     assert {(event.tool, event.call_id) for event in events} == {("work", "call_1")}
-    assert events[2].facts == {"share": 0.5}
+    assert events[3].facts == {"share": 0.5}
 
 
 # Calls that are answered already
@@ -840,6 +840,7 @@ async def test_a_rejected_call_cannot_be_run_by_a_jump(door: str, with_us: bool)
     if with_us:
         assert answers(state)[0].status == "error"
         assert [(event.phase, event.what) for event in events if event.tool == "danger"] == [
+            ("begun", ""),
             ("noted", "answered"),
             ("ended", ""),
         ]

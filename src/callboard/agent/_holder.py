@@ -13,6 +13,8 @@ from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
+from callboard._events import current_mark
+
 LEASE = 60.0
 """Seconds after which the holder on another machine counts as dead, unless it has been heard of."""
 
@@ -26,7 +28,9 @@ def new_holder() -> dict[str, Any]:
     _here.add(token)
     pid = os.getpid()
     host = {"host": socket.gethostname(), "boot": _boot()}
-    return {"token": token, **host, "pid": pid, "born": _stat(pid)[1], "until": _until()}
+    mark = current_mark()
+    marked = {} if mark is None else {"mark": mark}
+    return {"token": token, **host, "pid": pid, "born": _stat(pid)[1], "until": _until(), **marked}
 
 
 def prolonged(holder: Mapping[str, Any]) -> dict[str, Any]:

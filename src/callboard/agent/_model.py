@@ -96,6 +96,11 @@ def _bound_name(tool: Any) -> str | None:
 class Asks(Protocol):
     """What answers for a state: a model, or whoever chooses one."""
 
+    @property
+    def known(self) -> Model | None:
+        """The model, if it is always the same."""
+        ...
+
     async def reply(self, state: Any, config: RunnableConfig, offered: Sequence[BaseTool]) -> BaseMessage:
         """The model's reply.
 
@@ -134,6 +139,10 @@ class FixedModel:
         self._prompt = prompt_of(prompt)
         self._all = model_with_tools(self._model, tools, provider_tools)
 
+    @property
+    def known(self) -> Model:
+        return self._all
+
     async def reply(self, state: Any, config: RunnableConfig, offered: Sequence[BaseTool]) -> BaseMessage:
         model = self._all if len(offered) == len(self._tools) else self._knowing(offered)
         return await run_on_asyncio(partial(self._prompt.ask, model, state, config))
@@ -161,6 +170,10 @@ class ChosenModel:
     def __init__(self, choose: ModelChoice, prompt: Prompt | None) -> None:
         self._choose = choose
         self._prompt = prompt_of(prompt)
+
+    @property
+    def known(self) -> None:
+        return None
 
     async def reply(self, state: Any, config: RunnableConfig, offered: Sequence[BaseTool]) -> BaseMessage:
         return await run_on_asyncio(partial(self._reply, state, config))

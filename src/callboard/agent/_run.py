@@ -26,6 +26,7 @@ from callboard.agent._telling import INTERRUPT as INTERRUPT
 from callboard.agent._telling import Teller
 from callboard.agent._thread import Thread
 from callboard.agent._trace import traced
+from callboard.agent._watch import RunWatch
 from callboard.exceptions import CallsInterrupted
 from callboard.tools._errors import is_control_flow
 from callboard.tools._ledger import FORMAT, Ledger
@@ -114,6 +115,8 @@ class Run:
         self._checkpointer = checkpointer
         self._goes_on = resumed
         self._stop = thread.step + config["recursion_limit"] + (2 if resumed else 0)
+        self.watch: RunWatch
+        """Tells observers of the run; whoever starts it sets it."""
         self.is_traced = True
         """Whether callback handlers listen; looking for them costs as much as a call."""
         self.interrupts: list[Interrupt] = []
@@ -243,7 +246,9 @@ class Run:
 
     async def _reply(self, state: Any, config: RunnableConfig) -> dict[str, Any]:
         plan = self._plan
-        reply = await plan.model.reply(self._for_model(state), config, plan.tools.offered_tools())
+        seen = self._for_model(state)
+        ask = partial(plan.model.reply, seen, config, plan.tools.offered_tools())
+        reply = await self.watch.ask(plan.model.known, seen, ask)
         reply.name = plan.name
         if isinstance(reply, AIMessage) and self._lacks_steps(reply):
             reply = AIMessage(id=reply.id, content=NEEDS_MORE_STEPS)
@@ -260,7 +265,9 @@ class Run:
         return state
 
     async def _response(self, state: Any, config: RunnableConfig) -> dict[str, Any]:
-        return {"structured_response": await self._plan.model.respond(state, config, self._plan.response_format)}
+        model = self._plan.model
+        ask = partial(model.respond, state, config, self._plan.response_format)
+        return {"structured_response": await self.watch.ask(model.known, state, ask)}
 
     def _lacks_steps(self, reply: AIMessage) -> bool:
         remaining = self._stop - (self.thread.step + 1)

@@ -12,9 +12,9 @@ from langgraph.runtime import Runtime
 from langgraph.store.base import BaseStore
 from langgraph.types import Command
 
-from callboard._call import surroundings
 from callboard._langgraph import runtime_of
 from callboard._langgraph._place import Outer, outer_of, with_stream, write_nothing, writer_of_run
+from callboard._surroundings import surroundings
 from callboard._time import DEFAULT_GRACE, Timed, current_timed
 from callboard.agent._beside import beside
 from callboard.agent._input import take_in
@@ -25,6 +25,7 @@ from callboard.agent._stream import Chunk, Emit, Emitter, handlers_for, printing
 from callboard.agent._telling import Keys, Teller
 from callboard.agent._thread import Thread
 from callboard.agent._trace import traced
+from callboard.agent._watch import watched
 from callboard.exceptions import RunDeadlineExceededError
 from callboard.tools._errors import is_control_flow
 
@@ -92,18 +93,20 @@ class Runner:
         saver = saver_for(checkpointer, config, outer)
         durability = request.durability or (outer and outer.durability) or "async"
         thread = await opened(self.plan, saver, config, outer, durability)
-        if outer is None:
-            await thread.hold(repeats=request.input is None or isinstance(request.input, Command))
-        try:
-            run = await self._begun(thread, saver, request, put, outer)
-            handlers = (
-                [] if put is None else handlers_for(request.modes, put, _path(outer), subgraphs=request.subgraphs)
-            )
-            async with beside(thread.keep_holding if thread.is_held else None):
-                go, about = partial(_go, run, request.budget), {"ls_integration": "langgraph"}
-                await traced(go, request.input, config, self.name, handlers=handlers, metadata=about)
-        finally:
-            await thread.stop()
+        with watched(self.name, config, thread.namespace, thread.mark, request.input) as watch:
+            if outer is None:
+                await thread.hold(repeats=request.input is None or isinstance(request.input, Command))
+            try:
+                run = await self._begun(thread, saver, request, put, outer)
+                run.watch = watch
+                handlers = (
+                    [] if put is None else handlers_for(request.modes, put, _path(outer), subgraphs=request.subgraphs)
+                )
+                async with beside(thread.keep_holding if thread.is_held else None):
+                    go, about = partial(_go, run, request.budget), {"ls_integration": "langgraph"}
+                    await traced(go, request.input, config, self.name, handlers=handlers, metadata=about)
+            finally:
+                await thread.stop()
         return run
 
     async def _begun(self, thread: Thread, saver: Any, request: Request, put: Put | None, outer: Outer | None) -> Run:
@@ -155,9 +158,12 @@ async def _go(run: Run, budget: float | None, config: RunnableConfig) -> dict[st
     await (run.go() if budget is None else _within(budget, run))
     if run.tell.is_heard:
         await cancel_shielded_checkpoint()  # whoever reads has the last chunk before the run says that it has ended
+    watch = run.watch
+    watch.questions = len(run.interrupts)
     if run.outer is not None and run.has_stopped:
         raise GraphInterrupt(tuple(run.interrupts))
-    return run.values()
+    watch.result = values = run.values()
+    return values
 
 
 async def _within(budget: float, run: Run) -> None:

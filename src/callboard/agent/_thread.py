@@ -12,10 +12,11 @@ from langchain_core.messages import BaseMessage, ToolMessage, convert_to_message
 from langgraph.checkpoint.base.id import uuid6
 from langgraph.types import Command, Interrupt, Overwrite
 
+from callboard._events import current_mark
 from callboard.agent._channels import Schema, State, Write
 
 Record = dict[str, Any]
-"""Of one task of a step: `output`, or `answers` and `pending` (as in `tools/_ledger`), or `error`."""
+"""Of one task of a step: `output`, or `answers`, `pending` and `mark` (as in `tools/_ledger`), or `error`."""
 
 Entry = dict[str, Any]
 """`kind` and what belongs to it:
@@ -103,6 +104,12 @@ class Thread:
         """Every open question."""
         return [question for record in self.records.values() for question in record.get("pending", ())]
 
+    @property
+    def mark(self) -> str | None:
+        """What an observer left on the run that has stopped here, or on one of its calls."""
+        left = [*self.records.values(), self.holder or {}]
+        return next((found["mark"] for found in left if "mark" in found), None)
+
     async def amend(
         self, writes: Iterable[Write], following: Callable[[], Sequence[str]] | None, source: Source
     ) -> None:
@@ -135,7 +142,9 @@ class Thread:
 
     async def claimed(self, task: str, known: Mapping[str, Any]) -> None:
         """Note that the body of a call is about to start; stored before it does, and with the answers it has."""
-        await self.record({"kind": "claim", "task": task, "known": accepted_in(known)})
+        mark = current_mark()
+        accepted = accepted_in(known) if mark is None else {**accepted_in(known), "mark": mark}
+        await self.record({"kind": "claim", "task": task, "known": accepted})
 
     async def failed(self, task: str, error: str) -> None:
         """Note that a task of this step raised; it is run again when the thread goes on."""
@@ -267,7 +276,7 @@ class Thread:
 
 def accepted_in(record: Mapping[str, Any]) -> Record:
     """The answers that a call has accepted; it gets them again when it starts anew."""
-    return {name: record[name] for name in ("answers", "digests") if name in record}
+    return {name: record[name] for name in ("answers", "digests", "mark") if name in record}
 
 
 def as_update(output: Any, messages_key: str) -> Any:

@@ -13,8 +13,9 @@ from pydantic import ValidationError
 
 from callboard._attempt import Attempt
 from callboard._bridge import run_from_sync
-from callboard._call import Batch, SupervisedCall, note, surroundings
+from callboard._call import Batch, SupervisedCall, note
 from callboard._limits import NoKeyError
+from callboard._surroundings import surroundings
 from callboard._time import DEFAULT_GRACE
 from callboard._types import CallPolicy, Limit, Statistics
 from callboard.exceptions import CallboardWarning

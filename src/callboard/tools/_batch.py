@@ -2,6 +2,7 @@
 
 import warnings
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, NoReturn, cast
 
 from langchain_core.callbacks import AsyncCallbackManager
@@ -13,10 +14,12 @@ from langgraph.errors import GraphInterrupt, ParentCommand, is_invalid_resume
 from pydantic import ValidationError
 
 from callboard._attempt import Attempt
-from callboard._call import Batch, SupervisedCall, Surroundings, Terms, surroundings
+from callboard._call import Batch, SupervisedCall, Terms
+from callboard._events import current_mark
 from callboard._langgraph import config_for_calls, read_state, runtime_of
 from callboard._limits import Limiter, NoKeyError
-from callboard._types import Limit
+from callboard._surroundings import Surroundings, surroundings
+from callboard._types import Limit, RunInfo
 from callboard.exceptions import CallsInterrupted, DuplicateCallIdWarning
 from callboard.tools._callbacks import manager_for
 from callboard.tools._errors import (
@@ -112,7 +115,7 @@ class ToolBatch:
             GraphInterrupt: with the questions of all calls that wait for an answer.
             BaseException: the error of a call that nobody handles.
         """
-        around = surroundings()
+        around = self._named(surroundings())
         supervised = [
             self._supervised(index, call, around)
             for index, call in enumerate(self._calls)
@@ -133,10 +136,19 @@ class ToolBatch:
             raise
         return self._outcome(supervised)
 
+    def _named(self, around: Surroundings) -> Surroundings:
+        """With the thread of a graph that is not ours, for those who watch."""
+        if around.run is not None or not around.watch.calls or "thread_id" not in self._config["configurable"]:
+            return around
+        found = self._config["metadata"].get("run_id") or self._config.get("run_id") or ""
+        thread_id = str(self._config["configurable"]["thread_id"])
+        return replace(around, run=RunInfo(number=around.batch, agent="", run_id=str(found), thread_id=thread_id))
+
     def _supervised(self, index: int, call: ToolCall, around: Surroundings) -> tuple[str, SupervisedCall[Output]]:
         key = self._keys[index]
         run = _Run(self, key, call, index)
         supervised: SupervisedCall[Output] = SupervisedCall(*self.terms(call), run, around)
+        supervised.resumes = self.ledger.mark(key)
         return key, supervised
 
     def terms(self, call: ToolCall) -> Terms:
@@ -222,6 +234,7 @@ class ToolBatch:
     async def keep_question(self, key: str, interrupt: GraphInterrupt) -> None:
         """Store what a call asks where a killed process would lose it."""
         self.ledger.asked(key, interrupt)
+        self.ledger.marked(key, current_mark())
         if self._on_ask is not None:
             await self._on_ask(key, self.ledger.records[key])
 

@@ -30,7 +30,7 @@ FORMAT = "callboard/1"
 
 Record = dict[str, Any]
 """Of one call: `answers`, `digests` (what the answers are good for), `pending` (interrupts), `own` (whether the
-call itself asked), `output`."""
+call itself asked), `mark` (what an observer left where it stopped), `output`."""
 
 
 def call_key(call: ToolCall, index: int, repeated: bool) -> str:
@@ -246,6 +246,15 @@ class Ledger:
         questions: Sequence[Interrupt] = interrupt.args[0] if interrupt.args else ()
         record["pending"] = [replace(q, id=name) if q.id == PLACEHOLDER_ID else q for q in questions]
         record["own"] = len(questions) == 1 and record["pending"][0].id == name
+
+    def marked(self, key: str, mark: str | None) -> None:
+        """Note what an observer leaves on a call that has asked."""
+        if mark is not None:
+            self.records[key]["mark"] = mark
+
+    def mark(self, key: str) -> str | None:
+        """What an observer left on a call in an earlier run."""
+        return self.records.get(key, {}).get("mark")
 
     def finished(self, key: str, output: object) -> None:
         """Note the result of a call; what it asked on the way is settled."""

@@ -1,0 +1,36 @@
+"""What is around a batch when it starts: the loop, the deadline, the run, and those who watch."""
+
+from dataclasses import dataclass
+
+from anyio import current_effective_deadline
+
+from callboard._current_loop import current_loop
+from callboard._events import Watch, current_run, current_watch, numbers
+from callboard._loop import EventLoop
+from callboard._time import current_timed
+from callboard._types import RunInfo
+
+
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """Where a batch runs; the same for all its calls."""
+
+    loop: EventLoop
+    now: float
+    until: float
+    """The end of what runs around the batch, on the batch's own clock; it ends the calls by itself."""
+    watch: Watch
+    run: RunInfo | None
+    batch: int
+
+
+def surroundings() -> Surroundings:
+    """Where the calls that are started here will run."""
+    loop = current_loop()
+    now = loop.now()
+    outer = current_timed.get()
+    # What runs around us may have another loop, and that another clock.
+    until = current_effective_deadline()
+    if outer is not None:
+        until = min(until, now + outer.until - outer.loop.now())
+    return Surroundings(loop, now, until, current_watch(), current_run.get(), next(numbers))
