@@ -14,8 +14,11 @@ A module imports only from its own layer and from those below. Names are loaded 
 for: `import callboard` costs nothing, `from callboard import ToolNode` costs LangGraph.
 """
 
+import logging
+import sys
 from typing import TYPE_CHECKING
 
+from callboard import _events
 from callboard._lazy import lazy
 
 if TYPE_CHECKING:
@@ -134,6 +137,23 @@ _HOMES = {
 __all__ = sorted(name for names in _HOMES.values() for name in names)  # noqa: PLE0605 # pyright: ignore[reportUnsupportedDunderAll]
 
 __getattr__ = lazy(__name__, _HOMES)
+
+_loggers = (logging.getLogger("callboard"), logging.getLogger("callboard.calls"))
+
+
+def _unasked(kinds: frozenset[str]) -> _events.Watch:
+    """The one wire that leads upward: telemetry, where the application has an SDK or has set a log level.
+
+    Asked for each batch, so it asks little.
+    """
+    if "opentelemetry.trace" not in sys.modules and not any(logger.level for logger in _loggers):
+        return _events.Watch()
+    from callboard.telemetry._ambient import watching
+
+    return watching(kinds)
+
+
+_events.unasked = _unasked
 
 
 def __dir__() -> list[str]:

@@ -112,7 +112,8 @@ class SupervisedCall(Timed, Generic[T]):
         current_timed.set(self)
         current_call.set(self)
         if self._observers:
-            self._tell("begun", self.name, call=self.call, resumes=self.resumes)
+            description = self._around.describe(self.name)
+            self._tell("begun", self.name, call=self.call, description=description, resumes=self.resumes)
 
     def end(self, result: T) -> None:
         self.result = result

@@ -25,6 +25,8 @@ class Watch(NamedTuple):
     runs: tuple[RunObserver, ...] = ()
     mark: Callable[[], str | None] | None = None
     """What to leave where a call or a run may stop, so that who goes on with it knows where it was."""
+    kinds: frozenset[str] = frozenset()
+    """What they make, where there should be one of it only: "spans", "metrics", "logs"."""
 
 
 _NOBODY = Watch()
@@ -50,15 +52,21 @@ def observe(observer: Observer, *, runs: RunObserver | None = None) -> Generator
         yield
 
 
-def watch(calls: Observer, runs: RunObserver | None = None, mark: Callable[[], str | None] | None = None) -> Watch:
+def watch(
+    calls: Observer,
+    runs: RunObserver | None = None,
+    mark: Callable[[], str | None] | None = None,
+    kind: str | None = None,
+) -> Watch:
     """Observers that can do no harm."""
-    return Watch((_careful(calls),), () if runs is None else (_careful(runs),), mark)
+    kinds = frozenset[str]() if kind is None else frozenset((kind,))
+    return Watch((_careful(calls),), () if runs is None else (_careful(runs),), mark, kinds)
 
 
 @contextmanager
 def observed_by(one: Watch) -> Generator[None]:
     """Let those watch what is started inside the block."""
-    token = _here.set(_joined(_here.get(), one))
+    token = _here.set(joined(_here.get(), one))
     try:
         yield
     finally:
@@ -76,20 +84,20 @@ def observe_everywhere(one: Watch) -> Callable[[], None]:
     return end
 
 
-def _unasked() -> Watch:
+def _nobody(_: frozenset[str]) -> Watch:
     return _NOBODY
 
 
-unasked: Callable[[], Watch] = _unasked
-"""Those who watch though nobody called `observe`; the shop window knows them."""
+unasked: Callable[[frozenset[str]], Watch] = _nobody
+"""Those who watch though nobody called `observe`, of other kinds than these; the shop window knows them."""
 
 
 def current_watch() -> Watch:
     """Those who watch what is started here."""
-    found = _joined(unasked(), _here.get())
+    found = _here.get()
     for one in _everywhere:
-        found = _joined(found, one)
-    return found
+        found = joined(one, found)
+    return joined(unasked(found.kinds), found)
 
 
 def current_mark() -> str | None:
@@ -98,12 +106,13 @@ def current_mark() -> str | None:
     return None if mark is None else mark()
 
 
-def _joined(first: Watch, second: Watch) -> Watch:
+def joined(first: Watch, second: Watch) -> Watch:
     if not first.calls and not first.runs:
         return second
     if not second.calls and not second.runs:
         return first
-    return Watch(first.calls + second.calls, first.runs + second.runs, first.mark or second.mark)
+    calls, runs, kinds = first.calls + second.calls, first.runs + second.runs, first.kinds | second.kinds
+    return Watch(calls, runs, first.mark or second.mark, kinds)
 
 
 def _careful(observer: Callable[[E], None]) -> Callable[[E], None]:

@@ -1,5 +1,6 @@
 """What is around a batch when it starts: the loop, the deadline, the run, and those who watch."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from anyio import current_effective_deadline
@@ -22,6 +23,8 @@ class Surroundings:
     watch: Watch
     run: RunInfo | None
     batch: int
+    describe: Callable[[str], str | None] = lambda _: None
+    """What a tool says of itself, by its name; for those who watch."""
 
 
 def surroundings() -> Surroundings:

@@ -162,6 +162,8 @@ class CallEvent:
     """More about what was noted; never an argument or a result."""
     call: ToolCallLike | None = field(default=None, repr=False)
     """What the model asked for, in `begun`. Its arguments are not for what leaves the process."""
+    description: str | None = None
+    """In `begun`: what the tool says of itself."""
     result: object = field(default=None, repr=False)
     """What the call came to, in `ended`: a ToolMessage, a Command, or a list of them. As above."""
     resumes: str | None = None

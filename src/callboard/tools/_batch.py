@@ -137,12 +137,18 @@ class ToolBatch:
         return self._outcome(supervised)
 
     def _named(self, around: Surroundings) -> Surroundings:
-        """With the thread of a graph that is not ours, for those who watch."""
-        if around.run is not None or not around.watch.calls or "thread_id" not in self._config["configurable"]:
+        """With what those who watch want to know of the tools, and of a graph that is not ours."""
+        if not around.watch.calls:
             return around
-        found = self._config["metadata"].get("run_id") or self._config.get("run_id") or ""
-        thread_id = str(self._config["configurable"]["thread_id"])
-        return replace(around, run=RunInfo(number=around.batch, agent="", run_id=str(found), thread_id=thread_id))
+        run, conf = around.run, self._config["configurable"]
+        if run is None and "thread_id" in conf:
+            found = self._config["metadata"].get("run_id") or self._config.get("run_id") or ""
+            run = RunInfo(number=0, agent="", run_id=str(found), thread_id=str(conf["thread_id"]))
+        return replace(around, run=run, describe=self._describe)
+
+    def _describe(self, name: str) -> str | None:
+        tool = self.setup.tools.get(name)
+        return None if tool is None else tool.description
 
     def _supervised(self, index: int, call: ToolCall, around: Surroundings) -> tuple[str, SupervisedCall[Output]]:
         key = self._keys[index]

@@ -1,0 +1,38 @@
+"""What happened to every call: OpenTelemetry spans and metrics, log lines, recordings.
+
+Tracing, Metrics, Logs    observers; they watch by themselves where the application has an SDK, or a log level
+setup                     one call where it has none
+Recorder, read_recording  a file with all that happened, and back
+carrier, continued        a trace that goes on in another process
+"""
+
+from typing import TYPE_CHECKING
+
+from callboard._lazy import lazy
+
+if TYPE_CHECKING:
+    from callboard.telemetry._links import carrier as carrier
+    from callboard.telemetry._links import continued as continued
+    from callboard.telemetry._logs import Logs as Logs
+    from callboard.telemetry._metrics import Metrics as Metrics
+    from callboard.telemetry._recorder import Recorder as Recorder
+    from callboard.telemetry._setup import Telemetry as Telemetry
+    from callboard.telemetry._setup import setup as setup
+    from callboard.telemetry._tracing import Tracing as Tracing
+
+_HOMES = {
+    "_links": ("carrier", "continued"),
+    "_logs": ("Logs",),
+    "_metrics": ("Metrics",),
+    "_recorder": ("Recorder",),
+    "_setup": ("Telemetry", "setup"),
+    "_tracing": ("Tracing",),
+}
+
+__all__ = sorted(name for names in _HOMES.values() for name in names)  # noqa: PLE0605 # pyright: ignore[reportUnsupportedDunderAll]
+
+__getattr__ = lazy(__name__, _HOMES)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -1,0 +1,57 @@
+"""What watches without being asked to: spans and metrics where the application has an SDK, logs where it wants them."""
+
+import logging
+import sys
+from functools import cache
+from typing import Any
+
+from callboard._events import Watch, joined
+from callboard.telemetry._logs import LOGGER, Logs
+
+_loggers = (logging.getLogger(LOGGER), logging.getLogger("callboard"))
+
+
+def watching(kinds: frozenset[str]) -> Watch:
+    """Those who watch what is started now, without those whose kind is there already."""
+    found = Watch()
+    if "opentelemetry.trace" in sys.modules:
+        found = _by_opentelemetry(kinds)
+    if "logs" not in kinds and any(logger.level for logger in _loggers):
+        found = joined(found, _logs())
+    return found
+
+
+def _by_opentelemetry(kinds: frozenset[str]) -> Watch:
+    from opentelemetry import metrics, trace
+
+    found = Watch()
+    if "spans" not in kinds and is_set_up(tracers := trace.get_tracer_provider()):
+        found = _tracing(tracers)
+    if "metrics" not in kinds and is_set_up(meters := metrics.get_meter_provider()):
+        found = joined(found, _metrics(meters))
+    return found
+
+
+def is_set_up(provider: object) -> bool:
+    """Whether a provider is somebody's, and not the stand-in of the API, which makes nothing."""
+    return not type(provider).__module__.startswith(("opentelemetry.trace", "opentelemetry.metrics"))
+
+
+# There is one provider a process; two, where tests replace theirs.
+@cache
+def _tracing(provider: Any) -> Watch:
+    from callboard.telemetry._tracing import Tracing
+
+    return Tracing(provider).watch
+
+
+@cache
+def _metrics(provider: Any) -> Watch:
+    from callboard.telemetry._metrics import Metrics
+
+    return Metrics(provider).watch
+
+
+@cache
+def _logs() -> Watch:
+    return Logs().watch

@@ -1,0 +1,135 @@
+"""Whether arguments and results leave the process, and in which shape: redacted, as JSON, of bounded length."""
+
+import json
+import os
+from collections.abc import Callable, Sequence
+from functools import cached_property
+from typing import Any
+
+from langchain_core.messages import AIMessage, BaseMessage, ToolMessage
+from langgraph.types import Command
+from pydantic_core import to_jsonable_python
+
+from callboard.telemetry._names import CAPTURE_VARIABLE, CAPTURING
+
+Redactor = Callable[[Any], Any]
+"""Takes a value of plain JSON types and returns it without what must not leave."""
+
+MAX_LENGTH = 8192
+"""Characters of one attribute."""
+
+_ROLES = {"human": "user", "ai": "assistant", "system": "system", "tool": "tool"}
+
+
+class Capture:
+    """What becomes of arguments and results on their way out.
+
+    Args:
+        wanted: whether they go out at all; `None` to ask the environment variable of the OpenTelemetry conventions.
+            Its values SPAN_ONLY and SPAN_AND_EVENT mean yes, and so does "true", as older instrumentations have it.
+        redact: takes secrets out, of values of plain JSON types; `True` for what `Redact()` finds, `False` for nothing.
+        max_length: characters of one value; what is longer is cut, and says so.
+    """
+
+    def __init__(
+        self, wanted: bool | None = None, redact: Redactor | bool = True, max_length: int = MAX_LENGTH
+    ) -> None:
+        if max_length < 1:
+            raise ValueError(f"max_length must be 1 or more characters, got {max_length!r}")
+        if wanted is None:
+            wanted = os.environ.get(CAPTURE_VARIABLE, "").strip().lower() in CAPTURING
+        self.wanted = wanted
+        self._redact = redact
+        self._max_length = max_length
+
+    @cached_property
+    def _redactor(self) -> Redactor:
+        if callable(self._redact):
+            return self._redact
+        if not self._redact:
+            return _unchanged
+        from callboard.middleware import Redact
+
+        return Redact().redact_value
+
+    def value(self, value: object) -> Any:
+        """A value as it may leave: of plain JSON types, redacted; not cut."""
+        try:
+            plain = to_jsonable_python(_plain(value), fallback=_named)
+            return self._redactor(plain)
+        except Exception as error:  # nothing unredacted leaves because something failed
+            return f"<not captured: {type(error).__qualname__}>"
+
+    def text(self, value: object) -> str:
+        """The same as one text: a string as it is, anything else as JSON; cut."""
+        found = self.value(value)
+        text = found if isinstance(found, str) else json.dumps(found, ensure_ascii=False)
+        if len(text) <= self._max_length:
+            return text
+        return f"{text[: self._max_length]}… ({len(text)} characters)"
+
+
+def _unchanged(value: Any) -> Any:
+    return value
+
+
+def _named(value: object) -> str:
+    return f"<{type(value).__qualname__}>"
+
+
+def _plain(value: object) -> object:
+    """What is in LangChain's and LangGraph's types, for those who read traces."""
+    if isinstance(value, ToolMessage):
+        return value.content
+    if isinstance(value, Command):
+        return {"goto": _plain(value.goto), "update": _plain(value.update)}
+    if isinstance(value, BaseMessage):
+        return _message(value)
+    if isinstance(value, (list, tuple)):
+        return [_plain(one) for one in value]
+    if isinstance(value, dict):
+        return {str(key): _plain(one) for key, one in value.items()}
+    return value
+
+
+def result_of(output: object) -> object:
+    """What a call came to: the content of its message, also where a list has only that."""
+    if isinstance(output, list) and len(output) == 1:
+        return output[0]
+    return output
+
+
+def messages_of(value: object) -> Sequence[BaseMessage]:
+    """The conversation in a state, or in what a model is asked."""
+    found: Any = value
+    if isinstance(value, dict):
+        found = value.get("llm_input_messages") or value.get("messages")
+    elif not isinstance(value, (list, tuple, BaseMessage)):
+        found = getattr(value, "messages", None)
+    if isinstance(found, BaseMessage):
+        return [found]
+    return [one for one in found or () if isinstance(one, BaseMessage)] if isinstance(found, (list, tuple)) else []
+
+
+def _message(message: BaseMessage) -> dict[str, object]:
+    """A message in the form of the conventions: a role and its parts."""
+    parts: list[dict[str, object]] = []
+    if isinstance(message, ToolMessage):
+        parts.append({"type": "tool_call_response", "id": message.tool_call_id, "response": message.content})
+    elif message.text:
+        parts.append({"type": "text", "content": message.text})
+    if isinstance(message, AIMessage):
+        parts.extend(
+            {"type": "tool_call", "id": call["id"], "name": call["name"], "arguments": call["args"]}
+            for call in message.tool_calls
+        )
+    found: dict[str, object] = {"role": _ROLES.get(message.type, message.type), "parts": parts}
+    reason = message.response_metadata.get("finish_reason")
+    if isinstance(message, AIMessage):
+        found["finish_reason"] = reason or ("tool_call" if message.tool_calls else "stop")
+    return found
+
+
+def conversation(value: object) -> list[dict[str, object]]:
+    """The messages in a value, in the form of the conventions."""
+    return [_message(message) for message in messages_of(value)]

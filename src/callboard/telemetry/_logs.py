@@ -1,0 +1,144 @@
+"""Log lines: one for each decision worth knowing, by structlog, into the standard library's logging."""
+
+import logging
+import sys
+from collections.abc import Generator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import structlog
+
+from callboard._events import Watch, observed_by, watch
+from callboard._types import CallEvent, RunEvent, RunInfo
+from callboard.telemetry._outcome import Outcome, error_type, outcome_of
+
+LOGGER = "callboard.calls"
+"""Quiet until its level, or that of "callboard", is set."""
+
+_ENDS: Mapping[Outcome, tuple[int, str]] = {
+    "ok": (logging.INFO, "call finished"),
+    "error": (logging.WARNING, "call failed"),
+    "timeout": (logging.WARNING, "call timed out"),
+    "deadline": (logging.WARNING, "call ran out of budget"),
+    "rejected": (logging.WARNING, "call rejected"),
+    "cancelled": (logging.INFO, "call cancelled"),
+    "interrupted": (logging.INFO, "call interrupted"),
+}
+_RUN_ENDS: Mapping[Outcome, tuple[int, str]] = {
+    "ok": (logging.INFO, "run finished"),
+    "error": (logging.ERROR, "run failed"),
+    "timeout": (logging.ERROR, "run failed"),
+    "deadline": (logging.WARNING, "run ran out of budget"),
+    "rejected": (logging.ERROR, "run failed"),
+    "cancelled": (logging.INFO, "run cancelled"),
+    "interrupted": (logging.INFO, "run waits for a person"),
+}
+_NOTES = {
+    "retry": (logging.INFO, "call retried"),
+    "abandoned": (logging.WARNING, "thread abandoned"),
+    "restarted": (logging.WARNING, "actor restarted"),
+    "breaker_opened": (logging.WARNING, "circuit opened"),
+    "breaker_closed": (logging.INFO, "circuit closed"),
+    "refused": (logging.WARNING, "call refused"),
+    "fallback": (logging.INFO, "call fell back"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class _Open:
+    """A call that has not ended, and what every line about it has."""
+
+    since: float
+    log: Any
+
+
+class Logs:
+    """Log lines of calls and runs, on the logger "callboard.calls".
+
+    Lines have an event and fields, and go through structlog to the standard library's logging, as the message and
+    the `extra` of a record: whoever has handlers there has them. They are there by themselves once a level is
+    set: `logging.getLogger("callboard").setLevel("INFO")`. No field has an argument, a result or an error's text.
+
+    Args:
+        logger: another logger than "callboard.calls".
+    """
+
+    def __init__(self, logger: logging.Logger | None = None) -> None:
+        processors = [structlog.stdlib.filter_by_level, structlog.stdlib.render_to_log_kwargs]
+        self._log: Any = structlog.wrap_logger(
+            logger or logging.getLogger(LOGGER), processors=processors, wrapper_class=structlog.stdlib.BoundLogger
+        )
+        self._open: dict[int, _Open] = {}
+        self._runs: dict[int, _Open] = {}
+        self.watch: Watch = watch(self._call, self._run, kind="logs")
+
+    @contextmanager
+    def on(self) -> Generator[None]:
+        """Log what is started inside the block, and nothing else."""
+        with observed_by(self.watch):
+            yield
+
+    def _call(self, event: CallEvent) -> None:
+        if event.phase == "begun":
+            log = self._log.bind(tool=event.tool, call_id=event.call_id, **_of_run(event.run), **_ids())
+            self._open[event.number] = _Open(event.time, log)
+            log.debug("call started" if event.resumes is None else "call resumed", batch=event.batch)
+        elif (call := self._open.get(event.number)) is None:
+            return
+        elif event.phase == "started":
+            call.log.debug("attempt started", attempt=event.attempt, queue_wait=_rounded(event.queue_wait))
+        elif event.phase == "noted":
+            level, text = _NOTES.get(event.what, (logging.DEBUG, event.what.replace("_", " ")))
+            call.log.log(level, text, attempt=event.attempt, facts=dict(event.facts))
+        elif event.phase == "ended":
+            del self._open[event.number]
+            level, text = _ENDS[outcome_of(event.error)]
+            call.log.log(
+                level,
+                text,
+                attempts=event.attempt,
+                duration=_rounded(event.time - call.since),
+                queue_wait=_rounded(event.queue_wait),
+                **_error(event.error),
+            )
+
+    def _run(self, event: RunEvent) -> None:
+        number = event.run.number
+        if event.phase == "begun":
+            log = self._log.bind(**_of_run(event.run), **_ids())
+            self._runs[number] = _Open(event.time, log)
+            log.info("run started" if event.run.resumes is None else "run resumed")
+        elif (run := self._runs.get(number)) is None:
+            return
+        elif event.phase == "answered":
+            run.log.debug("model answered", **_error(event.error))
+        elif event.phase == "ended":
+            del self._runs[number]
+            level, text = _RUN_ENDS["interrupted" if event.questions else outcome_of(event.error)]
+            duration = _rounded(event.time - run.since)
+            run.log.log(level, text, duration=duration, questions=event.questions, **_error(event.error))
+
+
+def _of_run(run: RunInfo | None) -> dict[str, Any]:
+    if run is None:
+        return {}
+    found = {"agent": run.agent, "run_id": run.run_id, "thread_id": run.thread_id}
+    return {key: value for key, value in found.items() if value}
+
+
+def _ids() -> dict[str, str]:
+    """The current span's ids, where anybody makes spans."""
+    if "opentelemetry.trace" not in sys.modules:
+        return {}
+    from callboard.telemetry._links import ids
+
+    return ids()
+
+
+def _error(error: BaseException | None) -> dict[str, str]:
+    return {} if error is None else {"error_type": error_type(error)}
+
+
+def _rounded(seconds: float) -> float:
+    return round(seconds, 6)

@@ -1,0 +1,207 @@
+"""OpenTelemetry metrics of calls, queues, runs and model requests."""
+
+from collections import Counter
+from collections.abc import Callable, Generator, Iterable, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+from langchain_core.messages import AIMessage
+from opentelemetry import metrics
+from opentelemetry.metrics import CallbackOptions, Meter, MeterProvider, Observation
+
+import callboard.telemetry._names as names
+from callboard._events import Watch, observed_by, watch
+from callboard._types import CallEvent, RunEvent
+from callboard.telemetry._model import about_model, about_reply
+from callboard.telemetry._outcome import error_type, has_failed, outcome_of
+
+
+@dataclass(slots=True)
+class _Call:
+    """A call that has not ended."""
+
+    since: float
+    waiting: int = 0
+    running: int = 0
+
+
+@dataclass(slots=True)
+class _Run:
+    """A run that has not ended."""
+
+    since: float
+    asked: float = 0.0
+    tool_calls: int = 0
+    requests: int = 0
+    about: dict[str, Any] = field(default_factory=dict[str, Any])
+
+
+class Metrics:
+    """The metrics of the conventions for generative AI, and those of queues and limits.
+
+    There is one by itself as soon as the application has set up a meter provider.
+
+    Args:
+        provider: makes the meter; by default the process's.
+    """
+
+    def __init__(self, provider: MeterProvider | None = None) -> None:
+        provider = provider or metrics.get_meter_provider()
+        meter = provider.get_meter(names.SCOPE)
+        self.watch: Watch = watch(_Calls(meter), _Runs(meter), kind="metrics")
+
+    @contextmanager
+    def on(self) -> Generator[None]:
+        """Measure what is started inside the block, and nothing else."""
+        with observed_by(self.watch):
+            yield
+
+
+class _Calls:
+    """Of calls and their places in queues."""
+
+    def __init__(self, meter: Meter) -> None:
+        self._open: dict[int, _Call] = {}
+        self._waiting = Counter[str]()
+        self._running = Counter[str]()
+        self._duration = histogram(meter, names.TOOL_DURATION, "s", names.TOOL_BUCKETS, "Duration of a call.")
+        self._wait = histogram(
+            meter, names.QUEUE_WAIT_METRIC, "s", names.WAIT_BUCKETS, "Wait of an attempt for its place."
+        )
+        counters = {
+            name: meter.create_counter(name, unit, text)
+            for name, unit, text in (
+                (names.REJECTIONS, "{call}", "Calls that were refused a place."),
+                (names.TIMEOUTS, "{call}", "Calls that were out of time."),
+                (names.RETRIES, "{attempt}", "Attempts that were made again."),
+                (names.ABANDONED, "{thread}", "Worker threads that outlived their calls."),
+                (names.RESTARTS, "{restart}", "Actors that were started again."),
+            )
+        }
+        self._ends = {"rejected": counters[names.REJECTIONS]} | dict.fromkeys(
+            ("timeout", "deadline"), counters[names.TIMEOUTS]
+        )
+        self._notes = {
+            "retry": counters[names.RETRIES],
+            "abandoned": counters[names.ABANDONED],
+            "restarted": counters[names.RESTARTS],
+        }
+        for name, counts, text in (
+            (names.IN_FLIGHT, self._running, "Attempts that run now."),
+            (names.QUEUE_LENGTH, self._waiting, "Attempts that wait for a place now."),
+        ):
+            meter.create_observable_up_down_counter(name, [_observing(counts)], "{call}", text)
+
+    def __call__(self, event: CallEvent) -> None:
+        """Take in what happened to a call."""
+        if event.phase == "begun":
+            self._open[event.number] = _Call(event.time)
+            return
+        call = self._open.get(event.number)
+        if event.phase == "noted" and event.what in self._notes:
+            self._notes[event.what].add(1, {names.TOOL_NAME: event.tool})
+        elif call is None:
+            return
+        elif event.phase == "queued":
+            self._wait_for(call, event.tool, 1)
+        elif event.phase == "gave_up":
+            self._wait_for(call, event.tool, -1)
+            self._wait.record(event.queue_wait, {names.TOOL_NAME: event.tool})
+        elif event.phase == "started":
+            if call.waiting:
+                self._wait_for(call, event.tool, -1)
+                self._wait.record(event.queue_wait, {names.TOOL_NAME: event.tool})
+            self._running[event.tool] += 1
+        elif event.phase == "attempt_ended":
+            self._running[event.tool] -= 1
+        elif event.phase == "ended":
+            self._ended(call, event)
+
+    def _wait_for(self, call: _Call, tool: str, change: int) -> None:
+        call.waiting += change
+        self._waiting[tool] += change
+
+    def _ended(self, call: _Call, event: CallEvent) -> None:
+        del self._open[event.number]
+        outcome = outcome_of(event.error)
+        attributes = {names.TOOL_NAME: event.tool, names.TOOL_TYPE: "function"}
+        if event.run is not None and event.run.agent:
+            attributes[names.AGENT_NAME] = event.run.agent
+        if outcome in self._ends:
+            self._ends[outcome].add(1, {names.TOOL_NAME: event.tool})
+        # As on the span: an error of the tool's that became a message was handled.
+        handled = outcome == "error" and event.result is not None
+        if event.error is not None and has_failed(outcome) and not handled:
+            attributes[names.ERROR_TYPE] = error_type(event.error)
+        self._duration.record(max(event.time - call.since, 0.0), attributes)
+
+
+class _Runs:
+    """Of runs of agents, and of what they ask their models."""
+
+    def __init__(self, meter: Meter) -> None:
+        self._open: dict[int, _Run] = {}
+        self._duration = histogram(meter, names.AGENT_DURATION, "s", names.AGENT_BUCKETS, "Duration of an agent's run.")
+        self._calls = histogram(meter, names.AGENT_TOOL_CALLS, "1", names.COUNT_BUCKETS, "Tool calls of a run.")
+        self._requests = histogram(
+            meter, names.AGENT_INFERENCE_CALLS, "1", names.COUNT_BUCKETS, "Model requests of a run."
+        )
+        self._request = histogram(meter, names.CLIENT_DURATION, "s", names.TOOL_BUCKETS, "Duration of a model request.")
+        self._tokens = histogram(meter, names.TOKEN_USAGE, "{token}", names.TOKEN_BUCKETS, "Tokens of a model request.")
+
+    def __call__(self, event: RunEvent) -> None:
+        """Take in what happened to a run."""
+        if event.phase == "begun":
+            self._open[event.run.number] = _Run(event.time)
+            return
+        run = self._open.get(event.run.number)
+        if run is None:
+            return
+        if event.phase == "asked":
+            run.asked = event.time
+            run.requests += 1
+        elif event.phase == "answered":
+            self._answered(run, event)
+        else:
+            self._ended(run, event)
+
+    def _answered(self, run: _Run, event: RunEvent) -> None:
+        reply = event.result if isinstance(event.result, AIMessage) else None
+        said = about_reply(reply, about_model(event.model))
+        run.tool_calls += 0 if reply is None else len(reply.tool_calls)
+        keys = (names.PROVIDER, names.REQUEST_MODEL, names.RESPONSE_MODEL)
+        attributes = {names.OPERATION: names.CHAT, **{key: said[key] for key in keys if key in said}}
+        run.about = {key: said[key] for key in keys[:2] if key in said}
+        for kind, key in (("input", names.INPUT_TOKENS), ("output", names.OUTPUT_TOKENS)):
+            if key in said:
+                self._tokens.record(said[key], {**attributes, names.TOKEN_TYPE: kind})
+        self._request.record(max(event.time - run.asked, 0.0), with_error(attributes, event.error))
+
+    def _ended(self, run: _Run, event: RunEvent) -> None:
+        del self._open[event.run.number]
+        name = {names.AGENT_NAME: event.run.agent}
+        self._calls.record(run.tool_calls, name)
+        self._requests.record(run.requests, name)
+        attributes = {**name, names.PROVIDER: "unknown", **run.about}
+        self._duration.record(max(event.time - run.since, 0.0), with_error(attributes, event.error))
+
+
+def with_error(attributes: Mapping[str, Any], error: BaseException | None) -> Mapping[str, Any]:
+    """Attributes, and what kind of failure it was, if it was one."""
+    if error is None or not has_failed(outcome_of(error)):
+        return attributes
+    return {**attributes, names.ERROR_TYPE: error_type(error)}
+
+
+def histogram(meter: Meter, name: str, unit: str, buckets: Iterable[float], text: str) -> metrics.Histogram:
+    """A histogram with the advised buckets; a view of the application's may have others."""
+    return meter.create_histogram(name, unit, text, explicit_bucket_boundaries_advisory=list(buckets))
+
+
+def _observing(counts: Counter[str]) -> Callable[[CallbackOptions], Iterable[Observation]]:
+    def observe(_: CallbackOptions) -> Iterable[Observation]:
+        # From the exporter's thread: a copy, because the loop goes on counting.
+        return [Observation(number, {names.TOOL_NAME: tool}) for tool, number in dict(counts).items()]
+
+    return observe

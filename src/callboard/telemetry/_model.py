@@ -1,0 +1,68 @@
+"""What the conventions want to know of a model and its reply, from LangChain's objects."""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from langchain_core.messages import AIMessage
+from langchain_core.runnables import RunnableBinding, RunnableSequence
+
+import callboard.telemetry._names as names
+
+
+def about_model(model: object) -> dict[str, Any]:
+    """The attributes of a model: its provider, its name and its parameters, as LangSmith gets them."""
+    describe: Callable[[], Mapping[str, Any]] = getattr(_bare(model), "_get_ls_params", dict)
+    try:
+        found = describe()
+    except Exception:  # a model of somebody's own, whose description does not work
+        found = {}
+    attributes: dict[str, Any] = {names.PROVIDER: provider_named(found.get("ls_provider"))}
+    for key, name, kind in (
+        ("ls_model_name", names.REQUEST_MODEL, str),
+        ("ls_temperature", names.REQUEST_TEMPERATURE, (int, float)),
+        ("ls_max_tokens", names.REQUEST_MAX_TOKENS, int),
+    ):
+        if isinstance(found.get(key), kind):
+            attributes[name] = found[key]
+    return attributes
+
+
+def provider_named(name: object) -> str:
+    """LangChain's name of a provider in the words of the conventions."""
+    return names.PROVIDERS.get(name, name) if isinstance(name, str) and name else "unknown"
+
+
+def about_reply(reply: AIMessage | None, asked: Mapping[str, Any]) -> dict[str, Any]:
+    """The attributes of a reply, and of what was asked; for a model that was chosen late, the reply says which."""
+    attributes = dict(asked)
+    if reply is None:
+        return attributes
+    told = reply.response_metadata
+    if isinstance(model := told.get("model_name") or told.get("model"), str):
+        attributes[names.RESPONSE_MODEL] = model
+        attributes.setdefault(names.REQUEST_MODEL, model)
+    if attributes.get(names.PROVIDER, "unknown") == "unknown":
+        attributes[names.PROVIDER] = provider_named(told.get("model_provider"))
+    if isinstance(reply.id, str):
+        attributes[names.RESPONSE_ID] = told["id"] if isinstance(told.get("id"), str) else reply.id
+    if isinstance(reason := told.get("finish_reason") or told.get("stop_reason"), str):
+        attributes[names.FINISH_REASONS] = [reason]
+    usage = reply.usage_metadata
+    if usage is not None:
+        attributes[names.INPUT_TOKENS] = usage["input_tokens"]
+        attributes[names.OUTPUT_TOKENS] = usage["output_tokens"]
+        if cached := usage.get("input_token_details", {}).get("cache_read"):
+            attributes[names.CACHED_TOKENS] = cached
+    return attributes
+
+
+def _bare(model: object) -> object:
+    """The chat model inside of bindings and sequences."""
+    for _ in range(8):
+        if isinstance(model, RunnableBinding):
+            model = model.bound
+        elif isinstance(model, RunnableSequence):
+            model = next((step for step in model.steps if hasattr(step, "_get_ls_params")), model.last)
+        else:
+            break
+    return model

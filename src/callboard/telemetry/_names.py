@@ -1,0 +1,112 @@
+"""Every name that leaves the process: spans, attributes, events, metrics, environment.
+
+`gen_ai.*` and `error.type` are those of the OpenTelemetry conventions for generative AI (development status, read in
+2026); the package that has them as constants calls them moved, so they stand here as text. What the
+conventions have no name for is `callboard.*`; `docs/reference/telemetry.md` says what each means.
+"""
+
+SCOPE = "callboard"
+"""Of the tracer and the meter."""
+
+CAPTURE_VARIABLE = "OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT"
+CAPTURING = frozenset(("span_only", "span_and_event", "true"))
+"""Values of the variable, in lower case, that put arguments and results on spans."""
+
+# Operations
+EXECUTE_TOOL = "execute_tool"
+INVOKE_AGENT = "invoke_agent"
+CHAT = "chat"
+ATTEMPT = "attempt"
+
+# The conventions
+OPERATION = "gen_ai.operation.name"
+PROVIDER = "gen_ai.provider.name"
+AGENT_NAME = "gen_ai.agent.name"
+CONVERSATION = "gen_ai.conversation.id"
+TOOL_NAME = "gen_ai.tool.name"
+TOOL_TYPE = "gen_ai.tool.type"
+TOOL_DESCRIPTION = "gen_ai.tool.description"
+TOOL_CALL_ID = "gen_ai.tool.call.id"
+TOOL_ARGUMENTS = "gen_ai.tool.call.arguments"
+TOOL_RESULT = "gen_ai.tool.call.result"
+REQUEST_MODEL = "gen_ai.request.model"
+REQUEST_TEMPERATURE = "gen_ai.request.temperature"
+REQUEST_MAX_TOKENS = "gen_ai.request.max_tokens"
+RESPONSE_MODEL = "gen_ai.response.model"
+RESPONSE_ID = "gen_ai.response.id"
+FINISH_REASONS = "gen_ai.response.finish_reasons"
+INPUT_TOKENS = "gen_ai.usage.input_tokens"
+OUTPUT_TOKENS = "gen_ai.usage.output_tokens"
+CACHED_TOKENS = "gen_ai.usage.cache_read.input_tokens"
+INPUT_MESSAGES = "gen_ai.input.messages"
+OUTPUT_MESSAGES = "gen_ai.output.messages"
+TOKEN_TYPE = "gen_ai.token.type"  # noqa: S105  of the kind that models count
+ERROR_TYPE = "error.type"
+
+# Events of a span that failed
+EXCEPTION = "exception"
+EXCEPTION_TYPE = "exception.type"
+EXCEPTION_MESSAGE = "exception.message"
+
+# What the conventions have no name for: attributes
+OUTCOME = "callboard.outcome"
+ATTEMPTS = "callboard.attempts"
+ATTEMPT_NUMBER = "callboard.attempt"
+BATCH = "callboard.batch"
+QUEUE_WAIT = "callboard.queue_wait"
+TIMEOUT = "callboard.timeout"
+BUDGET = "callboard.budget"
+REASON = "callboard.reason"
+RESUMED = "callboard.resumed"
+INTERRUPTS = "callboard.interrupts"
+QUESTIONS = "callboard.questions"
+RUN_ID = "callboard.run.id"
+NAMESPACE = "callboard.namespace"
+HANDLED = "callboard.handled"
+
+# Span events
+QUEUED = "callboard.queued"
+GAVE_UP = "callboard.gave_up"
+INTERRUPTED = "callboard.interrupted"
+CANCELLED = "callboard.cancelled"
+
+PREFIX = "callboard."
+"""Before the word and the facts of what a link notes: `callboard.retry` with `callboard.pause`."""
+
+# Metrics
+TOOL_DURATION = "gen_ai.execute_tool.duration"
+AGENT_DURATION = "gen_ai.invoke_agent.duration"
+AGENT_TOOL_CALLS = "gen_ai.invoke_agent.tool_calls"
+AGENT_INFERENCE_CALLS = "gen_ai.invoke_agent.inference_calls"
+CLIENT_DURATION = "gen_ai.client.operation.duration"
+TOKEN_USAGE = "gen_ai.client.token.usage"  # noqa: S105
+QUEUE_WAIT_METRIC = "callboard.queue.wait"
+QUEUE_LENGTH = "callboard.queue.length"
+IN_FLIGHT = "callboard.calls.in_flight"
+REJECTIONS = "callboard.calls.rejected"
+TIMEOUTS = "callboard.calls.timed_out"
+RETRIES = "callboard.calls.retried"
+ABANDONED = "callboard.threads.abandoned"
+RESTARTS = "callboard.actor.restarts"
+
+# Buckets that the conventions advise
+TOOL_BUCKETS = tuple(0.01 * 2**n for n in range(14))
+AGENT_BUCKETS = tuple(0.1 * 2**n for n in range(13))
+COUNT_BUCKETS = (0.0, 1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 8.0, 12.0, 16.0, 24.0, 32.0, 64.0, 128.0, 256.0, 512.0)
+TOKEN_BUCKETS = tuple(float(4**n) for n in range(14))
+WAIT_BUCKETS = (0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
+
+PROVIDERS = {
+    "amazon_bedrock": "aws.bedrock",
+    "bedrock": "aws.bedrock",
+    "bedrock_converse": "aws.bedrock",
+    "azure": "azure.ai.openai",
+    "azure_ai": "azure.ai.inference",
+    "google_genai": "gcp.gemini",
+    "google_vertexai": "gcp.vertex_ai",
+    "ibm": "ibm.watsonx.ai",
+    "mistral": "mistral_ai",
+    "mistralai": "mistral_ai",
+    "xai": "x_ai",
+}
+"""LangChain's names of providers, where the conventions have others."""

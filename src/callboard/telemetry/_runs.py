@@ -1,0 +1,149 @@
+"""Spans over runs of agents, and over what they ask their models."""
+
+import time
+from contextvars import Token
+from dataclasses import dataclass
+from typing import Any
+
+from langchain_core.messages import AIMessage
+from opentelemetry import context, trace
+from opentelemetry.context import Context
+from opentelemetry.trace import Span, SpanKind, Tracer
+
+import callboard.telemetry._names as names
+from callboard._types import RunEvent
+from callboard.telemetry._capture import Capture, conversation
+from callboard.telemetry._foreign import Foreign
+from callboard.telemetry._links import RUN, link_to_run
+from callboard.telemetry._model import about_model, about_reply
+from callboard.telemetry._outcome import has_failed, outcome_of
+from callboard.telemetry._spans import Attributes, failed, of_run
+
+_TOKENS = (names.INPUT_TOKENS, names.OUTPUT_TOKENS)
+
+
+@dataclass(slots=True)
+class _Request:
+    """What the model has been asked and has not answered."""
+
+    since: int
+    """Nanoseconds since 1970."""
+    token: Token[Context]
+    foreign: Foreign
+    given: str | None
+
+
+@dataclass(slots=True)
+class _Open:
+    """A run that has not ended."""
+
+    span: Span
+    token: Token[Context]
+    tokens: dict[str, int]
+    about: Attributes
+    request: _Request | None = None
+
+
+class RunSpans:
+    """Makes them from events, in the tasks that the events are told in.
+
+    The span of a model request is made when the request has ended, with its times: only then it is known whether
+    the model, or whoever instruments it, has made one.
+
+    Args:
+        tracer: makes the spans.
+        capture: decides what of messages is on them.
+    """
+
+    def __init__(self, tracer: Tracer, capture: Capture) -> None:
+        self._tracer = tracer
+        self._capture = capture
+        self._open: dict[int, _Open] = {}
+
+    def __call__(self, event: RunEvent) -> None:
+        """Take in what happened to a run."""
+        if event.phase == "begun":
+            self._begun(event)
+            return
+        run = self._open.get(event.run.number)
+        if run is None:
+            return
+        if event.phase == "asked":
+            self._asked(run, event)
+        elif event.phase == "answered":
+            self._answered(run, event)
+        else:
+            self._ended(run, event)
+
+    def _begun(self, event: RunEvent) -> None:
+        info = event.run
+        attributes: Attributes = {names.OPERATION: names.INVOKE_AGENT, names.PROVIDER: "unknown"}
+        attributes |= of_run(info.agent, info.thread_id, info.run_id)
+        if info.namespace:
+            attributes[names.NAMESPACE] = info.namespace
+        if info.resumes is not None:
+            attributes[names.RESUMED] = True
+        if self._capture.wanted and (messages := conversation(event.given)):
+            attributes[names.INPUT_MESSAGES] = self._capture.text(messages)
+        span = self._tracer.start_span(
+            f"{names.INVOKE_AGENT} {info.agent}".rstrip(),
+            kind=SpanKind.INTERNAL,
+            attributes=attributes,
+            links=link_to_run(info.resumes),
+        )
+        token = context.attach(context.set_value(RUN, span, trace.set_span_in_context(span)))
+        self._open[info.number] = _Open(span, token, {}, about_model(event.model))
+
+    def _asked(self, run: _Open, event: RunEvent) -> None:
+        given = None
+        if self._capture.wanted:
+            given = self._capture.text(conversation(event.given))
+        run.about = about_model(event.model)
+        foreign = Foreign()
+        run.request = _Request(time.time_ns(), context.attach(foreign.watched()), foreign, given)
+
+    def _answered(self, run: _Open, event: RunEvent) -> None:
+        request, run.request = run.request, None
+        if request is None:
+            return
+        context.detach(request.token)
+        reply = event.result if isinstance(event.result, AIMessage) else None
+        said = about_reply(reply, run.about)
+        for key in _TOKENS:
+            run.tokens[key] = run.tokens.get(key, 0) + said.get(key, 0)
+        run.about = {key: said[key] for key in (names.PROVIDER, names.REQUEST_MODEL) if key in said}
+        if request.foreign.was_seen:
+            return
+        attributes: Attributes = {names.OPERATION: names.CHAT, **said, **_conversation_of(event)}
+        if request.given is not None:
+            attributes[names.INPUT_MESSAGES] = request.given
+            if reply is not None:
+                attributes[names.OUTPUT_MESSAGES] = self._capture.text(conversation(reply))
+        span = self._tracer.start_span(
+            f"{names.CHAT} {said.get(names.REQUEST_MODEL, '')}".rstrip(),
+            kind=SpanKind.CLIENT,
+            attributes=attributes,
+            start_time=request.since,
+        )
+        if event.error is not None and has_failed(outcome_of(event.error)):
+            failed(span, event.error, self._capture)
+        span.end()
+
+    def _ended(self, run: _Open, event: RunEvent) -> None:
+        del self._open[event.run.number]
+        context.detach(run.token)
+        outcome = "interrupted" if event.questions else outcome_of(event.error)
+        attributes: Attributes = {names.OUTCOME: outcome, **run.about}
+        attributes |= {key: number for key, number in run.tokens.items() if number}
+        if event.questions:
+            attributes[names.QUESTIONS] = event.questions
+        if self._capture.wanted and (messages := conversation(event.result)):
+            attributes[names.OUTPUT_MESSAGES] = self._capture.text(messages[-1:])
+        run.span.set_attributes(attributes)
+        if event.error is not None and has_failed(outcome):
+            failed(run.span, event.error, self._capture)
+        run.span.end()
+
+
+def _conversation_of(event: RunEvent) -> dict[str, Any]:
+    return {} if event.run.thread_id is None else {names.CONVERSATION: event.run.thread_id}

@@ -1,0 +1,191 @@
+"""One call for those who have no SDK set up: OTLP, log lines, and how to end both."""
+
+import logging
+import os
+from collections.abc import Callable
+from contextlib import ExitStack
+from types import TracebackType
+from typing import Any, Literal, Self
+
+import structlog
+from opentelemetry import metrics, trace
+
+from callboard._events import observe_everywhere
+from callboard.telemetry._ambient import is_set_up
+from callboard.telemetry._capture import Redactor
+from callboard.telemetry._metrics import Metrics
+from callboard.telemetry._tracing import Tracing
+
+LogFormat = Literal["console", "json"]
+
+
+class Telemetry:
+    """What `setup` has begun; `shutdown()`, or the end of a `with` block, ends it.
+
+    What waits to be exported is exported first.
+    """
+
+    def __init__(self) -> None:
+        self._ends = ExitStack()
+
+    def shutdown(self) -> None:
+        """Export what waits, and watch no more."""
+        self._ends.close()
+
+    def ended_by(self, end: Callable[[], object]) -> None:
+        """Call that at the end, the last one first."""
+        self._ends.callback(end)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.shutdown()
+
+
+def setup(
+    *,
+    service_name: str | None = None,
+    endpoint: str | None = None,
+    headers: dict[str, str] | None = None,
+    traces: bool = True,
+    metrics: bool = True,
+    logs: LogFormat | None = None,
+    log_level: int | str = "INFO",
+    capture: bool | None = None,
+    redact: Redactor | bool = True,
+) -> Telemetry:
+    """Watch every call of the process, and send spans and metrics over OTLP (HTTP).
+
+    Where the application has its own SDK set up, its providers are used as they are, and nothing is sent anywhere
+    else: only `capture`, `redact` and `logs` count then. The environment variables of OpenTelemetry apply
+    (OTEL_EXPORTER_OTLP_ENDPOINT, OTEL_SERVICE_NAME, OTEL_RESOURCE_ATTRIBUTES, OTEL_TRACES_SAMPLER, ...), and
+    OTEL_SDK_DISABLED=true, OTEL_TRACES_EXPORTER=none and OTEL_METRICS_EXPORTER=none turn off what they name.
+
+    Args:
+        service_name: of the application; by default OTEL_SERVICE_NAME, or "callboard".
+        endpoint: where an OTLP receiver listens, such as "http://localhost:6006"; `/v1/traces` and `/v1/metrics` are
+            added. By default OTEL_EXPORTER_OTLP_ENDPOINT, or "http://localhost:4318".
+        headers: sent along, for receivers that want a key.
+        traces: whether there are spans.
+        metrics: whether there are metrics, sent once a minute (OTEL_METRIC_EXPORT_INTERVAL, in milliseconds);
+            turn them off for receivers that take traces only, such as Phoenix.
+        logs: "console" for people, "json" for machines: lines on stderr; `None` for none.
+        log_level: of those lines.
+        capture: whether arguments, results and messages are on spans; as for `Tracing`.
+        redact: takes secrets out of what is captured; as for `Tracing`.
+
+    Raises:
+        ImportError: if the SDK is not installed and would be needed: `pip install callboard[otel]`.
+        ValueError: for another log format.
+    """
+    telemetry = Telemetry()
+    if logs is not None:
+        _add_handler(telemetry, logs, log_level)
+    if os.environ.get("OTEL_SDK_DISABLED", "").strip().lower() == "true":
+        return telemetry
+    if traces:
+        provider = _tracer_provider(telemetry, service_name, endpoint, headers)
+        telemetry.ended_by(observe_everywhere(Tracing(provider, capture=capture, redact=redact).watch))
+    if metrics:
+        meters = _meter_provider(telemetry, service_name, endpoint, headers)
+        telemetry.ended_by(observe_everywhere(Metrics(meters).watch))
+    return telemetry
+
+
+def _tracer_provider(
+    telemetry: Telemetry, service_name: str | None, endpoint: str | None, headers: dict[str, str] | None
+) -> Any:
+    provider = trace.get_tracer_provider()
+    if is_set_up(provider) or os.environ.get("OTEL_TRACES_EXPORTER") == "none":
+        return provider
+    try:
+        from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+        from opentelemetry.sdk.trace import TracerProvider
+        from opentelemetry.sdk.trace.export import BatchSpanProcessor
+    except ImportError:
+        raise _not_installed() from None
+    made = TracerProvider(resource=_resource(service_name))
+    exporter = OTLPSpanExporter(endpoint=_path(endpoint, "traces"), headers=headers)
+    made.add_span_processor(BatchSpanProcessor(exporter))
+    trace.set_tracer_provider(made)
+    telemetry.ended_by(made.shutdown)
+    return made
+
+
+def _meter_provider(
+    telemetry: Telemetry, service_name: str | None, endpoint: str | None, headers: dict[str, str] | None
+) -> Any:
+    provider = metrics.get_meter_provider()
+    if is_set_up(provider) or os.environ.get("OTEL_METRICS_EXPORTER") == "none":
+        return provider
+    try:
+        from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExporter
+        from opentelemetry.sdk.metrics import MeterProvider
+        from opentelemetry.sdk.metrics.export import PeriodicExportingMetricReader
+    except ImportError:
+        raise _not_installed() from None
+    exporter = OTLPMetricExporter(endpoint=_path(endpoint, "metrics"), headers=headers)
+    made = MeterProvider([PeriodicExportingMetricReader(exporter)], resource=_resource(service_name))
+    metrics.set_meter_provider(made)
+    telemetry.ended_by(made.shutdown)
+    return made
+
+
+def _resource(service_name: str | None) -> Any:
+    from opentelemetry.sdk.resources import Resource
+
+    named = service_name or os.environ.get("OTEL_SERVICE_NAME") or "callboard"
+    return Resource.create({"service.name": named})
+
+
+def _path(endpoint: str | None, signal: str) -> str | None:
+    """Where a signal goes; `None` lets the exporter ask the environment."""
+    return None if endpoint is None else f"{endpoint.rstrip('/')}/v1/{signal}"
+
+
+def _not_installed() -> ImportError:
+    return ImportError(
+        "callboard.telemetry.setup() sends over OTLP with OpenTelemetry's SDK, which is not installed: "
+        "pip install 'callboard[otel]'"
+    )
+
+
+def _add_handler(telemetry: Telemetry, kind: str, level: int | str) -> None:
+    if kind not in ("console", "json"):
+        raise ValueError(f"setup(logs=...) is 'console', 'json' or None, got {kind!r}")
+    logger = logging.getLogger("callboard")
+    handler = logging.StreamHandler()
+    handler.setFormatter(formatter(kind))
+    before = logger.level, logger.propagate
+    logger.addHandler(handler)
+    logger.setLevel(level)
+    logger.propagate = False
+
+    def end() -> None:
+        logger.removeHandler(handler)
+        logger.setLevel(before[0])
+        logger.propagate = before[1]
+
+    telemetry.ended_by(end)
+
+
+def formatter(kind: str) -> logging.Formatter:
+    """How lines of our loggers look: "console" or "json"."""
+    shared: list[Any] = [
+        structlog.stdlib.add_log_level,
+        structlog.stdlib.add_logger_name,
+        structlog.stdlib.ExtraAdder(),
+        structlog.processors.TimeStamper(fmt="iso", utc=True),
+    ]
+    renderer: Any = (
+        structlog.processors.JSONRenderer(default=repr) if kind == "json" else structlog.dev.ConsoleRenderer()
+    )
+    last = [structlog.stdlib.ProcessorFormatter.remove_processors_meta, *_exceptions(kind), renderer]
+    return structlog.stdlib.ProcessorFormatter(foreign_pre_chain=shared, processors=last)
+
+
+def _exceptions(kind: str) -> list[Any]:
+    return [structlog.processors.format_exc_info] if kind == "json" else []

@@ -1,0 +1,192 @@
+"""Spans over calls: one over each call, and below it one over each attempt."""
+
+from contextvars import Token
+from dataclasses import dataclass, field
+from typing import Any
+
+from langgraph.errors import GraphInterrupt
+from opentelemetry import context, trace
+from opentelemetry.context import Context
+from opentelemetry.trace import Span, SpanKind, Status, StatusCode, Tracer
+
+import callboard.telemetry._names as names
+from callboard._types import CallEvent
+from callboard.exceptions import CallError, CallTimeoutError, DeadlineExceededError
+from callboard.telemetry._capture import Capture, result_of
+from callboard.telemetry._links import CALL, link_to_call
+from callboard.telemetry._outcome import Outcome, error_type, has_failed, outcome_of
+
+Attributes = dict[str, Any]
+
+
+@dataclass(slots=True)
+class _Open:
+    """A call that has not ended."""
+
+    span: Span
+    token: Token[Context]
+    attempts: dict[int, tuple[Span, Token[Context]]] = field(default_factory=dict[int, tuple[Span, Token[Context]]])
+
+
+class CallSpans:
+    """Makes them from events, in the tasks that the events are told in: so the spans are current there.
+
+    Args:
+        tracer: makes the spans.
+        capture: decides what of arguments and results is on them.
+    """
+
+    def __init__(self, tracer: Tracer, capture: Capture) -> None:
+        self._tracer = tracer
+        self._capture = capture
+        self._open: dict[int, _Open] = {}
+        self._tell = {
+            "queued": _nothing,
+            "gave_up": self._gave_up,
+            "started": self._started,
+            "attempt_ended": self._attempt_ended,
+            "noted": self._noted,
+            "ended": self._ended,
+        }
+
+    def __call__(self, event: CallEvent) -> None:
+        """Take in what happened to a call."""
+        if event.phase == "begun":
+            self._begun(event)
+        elif (call := self._open.get(event.number)) is not None:
+            self._tell[event.phase](call, event)
+
+    def _begun(self, event: CallEvent) -> None:
+        attributes: Attributes = {
+            names.OPERATION: names.EXECUTE_TOOL,
+            names.TOOL_NAME: event.tool,
+            names.TOOL_TYPE: "function",
+            names.BATCH: event.batch,
+        }
+        if event.call_id is not None:
+            attributes[names.TOOL_CALL_ID] = event.call_id
+        if event.description:
+            attributes[names.TOOL_DESCRIPTION] = event.description
+        if event.run is not None:
+            attributes |= of_run(event.run.agent, event.run.thread_id, event.run.run_id)
+        if event.resumes is not None:
+            attributes[names.RESUMED] = True
+        if self._capture.wanted and event.call is not None:
+            attributes[names.TOOL_ARGUMENTS] = self._capture.text(event.call.get("args"))
+        span = self._tracer.start_span(
+            f"{names.EXECUTE_TOOL} {event.tool}",
+            kind=SpanKind.INTERNAL,
+            attributes=attributes,
+            links=link_to_call(event.resumes),
+        )
+        token = context.attach(context.set_value(CALL, span, trace.set_span_in_context(span)))
+        self._open[event.number] = _Open(span, token)
+
+    def _gave_up(self, call: _Open, event: CallEvent) -> None:
+        facts: Attributes = {names.QUEUE_WAIT: event.queue_wait}
+        if event.error is not None:
+            facts[names.ERROR_TYPE] = error_type(event.error)
+        call.span.add_event(names.GAVE_UP, facts)
+
+    def _started(self, call: _Open, event: CallEvent) -> None:
+        attributes: Attributes = {names.ATTEMPT_NUMBER: event.attempt}
+        if event.queue_wait:
+            attributes[names.QUEUE_WAIT] = event.queue_wait
+        span = self._tracer.start_span(f"{names.ATTEMPT} {event.tool}", attributes=attributes)
+        call.attempts[event.attempt] = span, context.attach(trace.set_span_in_context(span))
+
+    def _attempt_ended(self, call: _Open, event: CallEvent) -> None:
+        found = call.attempts.pop(event.attempt, None)
+        if found is None:
+            return
+        span, token = found
+        context.detach(token)
+        if event.error is not None:
+            outcome = outcome_of(event.error)
+            if outcome != "ok":
+                span.set_attribute(names.OUTCOME, outcome)
+            if has_failed(outcome):
+                failed(span, event.error, self._capture)
+        span.end()
+
+    def _noted(self, call: _Open, event: CallEvent) -> None:
+        call.span.add_event(
+            names.PREFIX + event.what, {names.PREFIX + key: _fact(value) for key, value in event.facts.items()}
+        )
+
+    def _ended(self, call: _Open, event: CallEvent) -> None:
+        del self._open[event.number]
+        span = call.span
+        context.detach(call.token)
+        outcome = outcome_of(event.error)
+        attributes: Attributes = {names.OUTCOME: outcome, names.ATTEMPTS: event.attempt}
+        if event.queue_wait:
+            attributes[names.QUEUE_WAIT] = event.queue_wait
+        if event.error is not None:
+            self._ended_with(span, event, event.error, outcome, attributes)
+        elif self._capture.wanted:
+            attributes[names.TOOL_RESULT] = self._capture.text(result_of(event.result))
+        span.set_attributes(attributes)
+        span.end()
+
+    def _ended_with(
+        self, span: Span, event: CallEvent, error: BaseException, outcome: Outcome, attributes: Attributes
+    ) -> None:
+        if isinstance(error, GraphInterrupt):
+            interrupts = error.args[0] if error.args else ()
+            attributes[names.INTERRUPTS] = [interrupt.id for interrupt in interrupts]
+            span.add_event(names.INTERRUPTED)
+        elif outcome == "cancelled":
+            span.add_event(names.CANCELLED)
+        # An error of the tool's that became a message was handled; a call that never came to its end was not.
+        if outcome == "error" and event.result is not None:
+            attributes[names.HANDLED] = error_type(error)
+        elif has_failed(outcome):
+            failed(span, error, self._capture)
+
+
+def _nothing(call: _Open, event: CallEvent) -> None:
+    """A wait is told when it is over."""
+
+
+def of_run(agent: str, thread_id: str | None, run_id: str) -> Attributes:
+    """Whose call it is."""
+    found: Attributes = {}
+    if agent:
+        found[names.AGENT_NAME] = agent
+    if thread_id is not None:
+        found[names.CONVERSATION] = thread_id
+    if run_id:
+        found[names.RUN_ID] = run_id
+    return found
+
+
+def failed(span: Span, error: BaseException, capture: Capture) -> None:
+    """Mark a span as failed; the error's text may have arguments in it, and leaves with them only."""
+    kind = error_type(error)
+    facts: Attributes = {names.EXCEPTION_TYPE: kind}
+    attributes: Attributes = {names.ERROR_TYPE: kind}
+    description = str(error) if isinstance(error, CallError) and _is_ours(error) else None
+    if capture.wanted:
+        description = facts[names.EXCEPTION_MESSAGE] = capture.text(str(error))
+    if isinstance(error, CallTimeoutError):
+        attributes[names.TIMEOUT] = error.timeout
+    elif isinstance(error, DeadlineExceededError):
+        attributes[names.BUDGET] = error.budget
+    span.set_attributes(attributes)
+    span.add_event(names.EXCEPTION, facts)
+    span.set_status(Status(StatusCode.ERROR, description))
+
+
+def _is_ours(error: CallError) -> bool:
+    """Whether we wrote its text: a subclass may say anything."""
+    return type(error).__module__ == "callboard.exceptions"
+
+
+def _fact(value: object) -> Any:
+    """A fact as a span may have it."""
+    if isinstance(value, (str, bool, int, float)):
+        return value
+    if isinstance(value, (list, tuple)) and all(isinstance(one, str) for one in value):
+        return list(value)
+    return str(value)

@@ -1,0 +1,54 @@
+"""OpenTelemetry spans: over runs of agents, model requests, calls and attempts."""
+
+from collections.abc import Generator
+from contextlib import contextmanager
+
+from opentelemetry import trace
+from opentelemetry.trace import TracerProvider
+
+import callboard.telemetry._names as names
+from callboard._events import Watch, observed_by, watch
+from callboard.telemetry._capture import MAX_LENGTH, Capture, Redactor
+from callboard.telemetry._foreign import spot
+from callboard.telemetry._links import mark
+from callboard.telemetry._runs import RunSpans
+from callboard.telemetry._spans import CallSpans
+
+
+class Tracing:
+    """Spans of the OpenTelemetry conventions for generative AI, through any tracer provider.
+
+    There is one by itself as soon as the application has set up an SDK; make your own for a provider that is not
+    the process's, or for other settings.
+
+    Args:
+        provider: makes the tracer; by default the process's.
+        capture: whether arguments, results and messages are on the spans; `None` to ask the environment variable
+            OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT (SPAN_ONLY, SPAN_AND_EVENT or true for yes).
+        redact: takes secrets out of what is captured, a value of plain JSON types; `True` for what
+            `callboard.middleware.Redact()` finds, `False` for nothing.
+        max_length: characters of one captured value, at least 1; what is longer is cut.
+
+    Raises:
+        ValueError: if `max_length` is less than 1.
+    """
+
+    def __init__(
+        self,
+        provider: TracerProvider | None = None,
+        *,
+        capture: bool | None = None,
+        redact: Redactor | bool = True,
+        max_length: int = MAX_LENGTH,
+    ) -> None:
+        provider = provider or trace.get_tracer_provider()
+        spot(provider)
+        tracer = provider.get_tracer(names.SCOPE)
+        kept = Capture(capture, redact, max_length)
+        self.watch: Watch = watch(CallSpans(tracer, kept), RunSpans(tracer, kept), mark, "spans")
+
+    @contextmanager
+    def on(self) -> Generator[None]:
+        """Trace what is started inside the block, and nothing else."""
+        with observed_by(self.watch):
+            yield
