@@ -200,6 +200,8 @@ def run(
 
     `callboard run trip:agent "And Rome?" --db trip.db --thread oslo --yes --json`
 
+    `callboard run trip:agent "And all of Europe?" --db trip.db --thread oslo --live`
+
     **Exit codes**
 
     0: the agent has answered. 1: the run failed. 2: the command line is wrong, or names what is not there.

@@ -61,6 +61,8 @@ def recorded(path: Path | None, *, capture: bool = False) -> Generator[None]:
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             stack.enter_context(_recorder(path, capture))
+        except FileExistsError as error:
+            raise CommandError(f"cannot record to {path}: {path.parent} is no directory") from error
         except OSError as error:
             raise CommandError(f"cannot record to {path}: {error.strerror or error}") from error
         yield
