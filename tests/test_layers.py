@@ -28,7 +28,7 @@ LAYERS = {
     ],
     3: ["_langgraph", "middleware", "tools"],
     4: ["agent"],
-    5: ["testing"],
+    5: ["telemetry", "testing"],
     6: ["_cli"],
 }
 LAYER_OF = {f"callboard.{name}": layer for layer, names in LAYERS.items() for name in names}

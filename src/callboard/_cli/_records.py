@@ -1,0 +1,67 @@
+"""Where recordings are, and what they are called."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from string import ascii_letters, digits
+
+from callboard._cli._text import CommandError, printable
+
+_SAFE = frozenset(f"{ascii_letters}{digits}._-".encode())
+_SQLITE = "sqlite:///"
+
+
+def recording_name(thread_id: str) -> str:
+    """The name of the file with a thread's recording, safe on any file system and the other way round readable."""
+    return "".join(_safe(thread_id)) + ".jsonl"
+
+
+def _safe(name: str) -> Iterator[str]:
+    for byte in name.encode(errors="surrogatepass"):
+        yield chr(byte) if byte in _SAFE else f"%{byte:02X}"
+
+
+def records_dir(db: str) -> Path:
+    """The directory of the recordings that belong to a database.
+
+    Raises:
+        CommandError: if the database is a server, beside which there are no files.
+    """
+    path = db.removeprefix(_SQLITE)
+    if "://" in path:
+        raise CommandError("recordings are files, and that database is a server: name their directory with --records")
+    return Path(f"{path}.calls")
+
+
+def find_recording(name: str, *, db: str | None, records: Path | None) -> Path:
+    """The recording that is meant: a file, or the name of a thread.
+
+    Args:
+        name: as it was typed.
+        db: the database whose recordings are looked at.
+        records: their directory; takes precedence.
+
+    Raises:
+        CommandError: if there is none; says where it was looked for.
+    """
+    if Path(name).is_file():
+        return Path(name)
+    directory = records or (records_dir(db) if db else None)
+    if directory is None:
+        raise CommandError(
+            f"there is no file {_quoted(name)}; the name of a thread needs --db or --records, "
+            f"which say where its recording is. {_ADVICE}"
+        )
+    found = directory / recording_name(name)
+    if not found.is_file():
+        raise CommandError(
+            f"there is no file {_quoted(name)}, and no recording of a thread of that name: "
+            f"{_quoted(str(found))} is not there. {_ADVICE}"
+        )
+    return found
+
+
+_ADVICE = "callboard run ... --record makes recordings."
+
+
+def _quoted(text: str) -> str:
+    return f"'{printable(text)}'"

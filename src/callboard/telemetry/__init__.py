@@ -1,0 +1,1 @@
+"""What watches calls and runs, and what it keeps of them."""
