@@ -43,7 +43,7 @@ def find_recording(name: str, *, db: str | None, records: Path | None) -> Path:
     Raises:
         CommandError: if there is none; says where it was looked for.
     """
-    if Path(name).is_file():
+    if _is_there(Path(name)):
         return Path(name)
     directory = records or (records_dir(db) if db else None)
     if directory is None:
@@ -52,7 +52,7 @@ def find_recording(name: str, *, db: str | None, records: Path | None) -> Path:
             f"which say where its recording is. {_ADVICE}"
         )
     found = directory / recording_name(name)
-    if not found.is_file():
+    if not _is_there(found):
         raise CommandError(
             f"there is no file {_quoted(name)}, and no recording of a thread of that name: "
             f"{_quoted(str(found))} is not there. {_ADVICE}"
@@ -61,6 +61,13 @@ def find_recording(name: str, *, db: str | None, records: Path | None) -> Path:
 
 
 _ADVICE = "callboard run ... --record makes recordings."
+
+
+def _is_there(path: Path) -> bool:
+    try:
+        return path.exists() and not path.is_dir()
+    except OSError:  # too long for a name
+        return False
 
 
 def _quoted(text: str) -> str:
