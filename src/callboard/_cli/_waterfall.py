@@ -20,6 +20,7 @@ _PLAIN_WIDTH = 120
 _LONGEST_NAME = 24
 _WHOLE = 1000
 _SHORTEST_BAR = 10
+_MOMENT = 1e-9
 
 STYLES = {"ok": "green", "interrupted": "yellow", "cancelled": "magenta", "open": "cyan"}
 _FAILED = "red"
@@ -47,7 +48,7 @@ class Scale:
 
     def columns(self, start: float, end: float) -> range:
         """The columns from one time to another, at least one."""
-        if self.length <= 0:
+        if self.length < _MOMENT:
             return range(1)
         first = min(self.width - 1, max(0, floor((start - self.start) / self.length * self.width)))
         last = min(self.width, ceil((end - self.start) / self.length * self.width))
