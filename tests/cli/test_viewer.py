@@ -3,6 +3,7 @@
 import re
 import shutil
 from collections.abc import Iterator
+from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
@@ -271,3 +272,32 @@ def test_a_recording_without_calls_is_a_page_too(opened: Any, events: list[dict[
     one.press("j", "Enter", "Escape", "f", "r", "+", "0")
 
     assert one.count() == 0
+
+
+def brightness(colour: str) -> float:
+    """The relative luminance of WCAG 2."""
+    parts = [int(colour[place : place + 2], 16) / 255 for place in (1, 3, 5)]
+    red, green, blue = (part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts)
+    return 0.2126 * red + 0.7152 * green + 0.0722 * blue
+
+
+def test_text_is_readable_on_every_ground() -> None:
+    """WCAG AA: at least 4.5 to 1, by day and by night."""
+    style = (files("callboard._cli") / "viewer.css").read_text()
+    colours = dict(re.findall(r"--(\w+): light-dark\((#\w{6}, #\w{6})\);", style))
+    texts = colours.keys() - {"back", "raised", "hover", "chosen", "line", "wait"}
+    faint = [
+        (text, ground, night)
+        for text in texts
+        for ground in ("back", "raised", "hover", "chosen")
+        for night in (False, True)
+        if contrast(*(colours[name].split(", ")[night] for name in (text, ground))) < 4.5
+    ]
+
+    assert len(texts) >= 12
+    assert faint == []
+
+
+def contrast(one: str, other: str) -> float:
+    dark, light = sorted((brightness(one), brightness(other)))
+    return (light + 0.05) / (dark + 0.05)
