@@ -323,14 +323,14 @@ async def test_an_unknown_tool_is_handled_without_an_attempt() -> None:
 @pytest.mark.parametrize(
     "call", [tool_call("\ud800", "c1"), tool_call("search", "\ud800"), tool_call("search", "c1", query="\ud800")]
 )
-async def test_what_has_no_bytes_in_utf_8_does_not_take_an_export_along(call: Any) -> None:
+async def test_what_has_no_bytes_in_utf_8_does_not_take_an_export_along(
+    call: Any, caplog: pytest.LogCaptureFixture
+) -> None:
     """A model may write half a surrogate pair, and an exporter that meets it drops all that it was given."""
     node = ToolNode([Recorder().tool("search")])
     traces = await run(node, call, capture=True)
     assert encode_spans(traces.spans).SerializeToString()
-    assert "\ud800" not in repr([attributes(span) for span in traces.spans])
-    for span in traces.spans:
-        span.name.encode()
+    assert not caplog.records
 
 
 async def cancelled() -> Traces:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from functools import cached_property
 from typing import Any
 
-from langchain_core.messages import AIMessage, BaseMessage, ToolMessage
+from langchain_core.messages import AIMessage, BaseMessage, ToolMessage, convert_to_messages
 from langgraph.types import Command
 from pydantic_core import to_jsonable_python
 
@@ -123,9 +123,14 @@ def messages_of(value: object) -> Sequence[BaseMessage]:
         found = value.get("llm_input_messages") or value.get("messages")
     elif not isinstance(value, (list, tuple, BaseMessage)):
         found = getattr(value, "messages", None)
-    if isinstance(found, BaseMessage):
-        return [found]
-    return [one for one in found or () if isinstance(one, BaseMessage)] if isinstance(found, (list, tuple)) else []
+    if isinstance(found, (BaseMessage, str)):
+        found = [found]
+    if not isinstance(found, (list, tuple)):
+        return []
+    try:
+        return convert_to_messages(found)
+    except Exception:  # no conversation; whoever asked for the run hears of that from the run
+        return []
 
 
 def _message(message: BaseMessage) -> dict[str, object]:
