@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from functools import cached_property
 from typing import Any
 
-from langchain_core.messages import AIMessage, BaseMessage, ToolMessage
+from langchain_core.messages import AIMessage, BaseMessage, ToolMessage, convert_to_messages
 from langgraph.types import Command
 from pydantic_core import to_jsonable_python
 
@@ -56,17 +56,34 @@ class Capture:
         """A value as it may leave: of plain JSON types, redacted; not cut."""
         try:
             plain = to_jsonable_python(_plain(value), fallback=_named)
-            return self._redactor(plain)
+            return to_jsonable_python(self._redactor(plain), fallback=_named)
         except Exception as error:  # nothing unredacted leaves because something failed
-            return f"<not captured: {type(error).__qualname__}>"
+            return _not_captured(error)
 
     def text(self, value: object) -> str:
         """The same as one text: a string as it is, anything else as JSON; cut."""
         found = self.value(value)
-        text = found if isinstance(found, str) else json.dumps(found, ensure_ascii=False)
+        text = sendable(found if isinstance(found, str) else json.dumps(found, ensure_ascii=False))
         if len(text) <= self._max_length:
             return text
         return f"{text[: self._max_length]}… ({len(text)} characters)"
+
+    def words_of(self, error: BaseException) -> str:
+        """What an error says, redacted and cut; it may be one of somebody's own, that cannot say anything."""
+        try:
+            said = str(error)
+        except Exception as another:
+            return _not_captured(another)
+        return self.text(said)
+
+
+def sendable(text: str) -> str:
+    """A text that UTF-8 has bytes for; one that has not takes all that is exported with it along."""
+    return text.encode("utf-8", "replace").decode()
+
+
+def _not_captured(error: Exception) -> str:
+    return f"<not captured: {type(error).__qualname__}>"
 
 
 def _unchanged(value: Any) -> Any:
@@ -106,9 +123,14 @@ def messages_of(value: object) -> Sequence[BaseMessage]:
         found = value.get("llm_input_messages") or value.get("messages")
     elif not isinstance(value, (list, tuple, BaseMessage)):
         found = getattr(value, "messages", None)
-    if isinstance(found, BaseMessage):
-        return [found]
-    return [one for one in found or () if isinstance(one, BaseMessage)] if isinstance(found, (list, tuple)) else []
+    if isinstance(found, (BaseMessage, str)):
+        found = [found]
+    if not isinstance(found, (list, tuple)):
+        return []
+    try:
+        return convert_to_messages(found)
+    except Exception:  # no conversation; whoever asked for the run hears of that from the run
+        return []
 
 
 def _message(message: BaseMessage) -> dict[str, object]:
