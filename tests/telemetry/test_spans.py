@@ -1,7 +1,11 @@
 """Spans: which there are, what is on them, and what they say of how a call ended."""
 
+import json
+import subprocess
+import sys
 import threading
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 from typing import Annotated, Any
 
 import anyio
@@ -23,6 +27,8 @@ from callboard.middleware import Cache, CircuitBreaker, Fallback, RepairArgument
 from callboard.telemetry import Tracing
 from callboard.testing import Recorder, calls, tool_call
 
+from ._killed import THREAD as THREAD_OF_THE_KILLED
+from ._killed import agent_in
 from ._traces import (
     WAIT,
     PaidModel,
@@ -38,6 +44,7 @@ from ._traces import (
     traced,
 )
 
+ROOT = Path(__file__).parents[2]
 THREAD: Any = {"configurable": {"thread_id": "t1"}}
 GO: Any = {"messages": [("user", "go")]}
 
@@ -467,6 +474,32 @@ async def test_only_the_call_that_asked_has_a_link() -> None:
     assert linked(second) == [span_id(first)]
 
 
+@pytest.mark.real_clock
+async def test_what_resumes_a_killed_process_links_to_its_spans(tmp_path: Path) -> None:
+    """They never ended and nobody has exported them, but who reads the new ones sees where they come from."""
+    with anyio.fail_after(WAIT * 2):
+        died = await anyio.run_process(python("_killed", str(tmp_path)), cwd=ROOT, check=False)
+        assert died.returncode == 9, died.stderr
+        begun = dict(line.split("=") for line in (tmp_path / "spans").read_text().splitlines())
+
+        async def pay() -> str:
+            return "paid"
+
+        with traced() as traces, agent_in(tmp_path, pay, said("done")) as agent:
+            await agent.ainvoke(None, THREAD_OF_THE_KILLED)
+            await agent.ainvoke(Command(resume={"type": "accept"}), THREAD_OF_THE_KILLED)
+    asked, answered = traces.all("invoke_agent clerk")
+    assert linked(asked) == [int(begun["invoke_agent clerk"])]
+    call = traces.tool()
+    assert linked(call) == [int(begun["execute_tool pay"])]
+    assert is_child(call, answered)
+    assert attributes(asked)[names.RESUMED] is attributes(call)[names.RESUMED] is True
+
+
+def python(module: str, *args: str) -> list[str]:
+    return [sys.executable, "-m", f"tests.telemetry.{module}", *args]
+
+
 @pytest.mark.parametrize(
     "left",
     [
@@ -721,6 +754,27 @@ def test_without_a_provider_nothing_is_made() -> None:
     from callboard.telemetry._ambient import watching
 
     assert watching(frozenset()).calls == ()
+
+
+CALL = ["attempt search", "execute_tool search"]
+CASES = {
+    "none": [[], []],
+    "ambient": [[*CALL, *CALL], []],
+    "late": [[*CALL, *CALL], []],
+    "explicit": [[*CALL, *CALL], []],
+    "elsewhere": [CALL, CALL],
+    "setup": [[*CALL, *CALL], []],
+    "setup and explicit": [[*CALL, *CALL], []],
+}
+"""What two calls leave at the SDK of the process, and elsewhere."""
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_spans_are_there_by_themselves_and_never_twice(case: str) -> None:
+    """As soon as there is a provider; one that is asked for takes the place of the process's."""
+    done = subprocess.run(python("_own_sdk", case), check=False, capture_output=True, timeout=60, text=True, cwd=ROOT)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout) == CASES[case]
 
 
 async def test_the_inner_of_two_tracings_has_the_spans() -> None:

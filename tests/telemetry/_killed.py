@@ -1,0 +1,56 @@
+"""An agent whose process ends inside of a tool; in its directory stand the ids of the spans that it has begun.
+
+python -m tests.telemetry._killed DIRECTORY
+"""
+
+import os
+import sqlite3
+import sys
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import Any
+
+import anyio
+from langgraph.checkpoint.sqlite import SqliteSaver
+from opentelemetry.sdk.trace import SpanProcessor
+
+from callboard import CallPolicy, ToolNode, create_react_agent
+from callboard.testing import Reply, calls
+
+from ._traces import PaidModel, make, said, traced
+
+THREAD: Any = {"configurable": {"thread_id": "t"}}
+
+
+class Diary(SpanProcessor):
+    """Writes down what begins, for whoever does not live to see it end."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def on_start(self, span: Any, parent_context: Any = None) -> None:
+        with self._path.open("a") as file:
+            file.write(f"{span.name}={span.context.span_id}\n")
+
+
+@contextmanager
+def agent_in(directory: Path, pay: Any, *script: Reply) -> Iterator[Any]:
+    """An agent on the database of that directory, whose claims a person is asked about."""
+    node = ToolNode([make(pay)], policies={"pay": CallPolicy(on_unknown="ask")})
+    with closing(sqlite3.connect(directory / "db", check_same_thread=False)) as connection:
+        yield create_react_agent(PaidModel(script), node, name="clerk", checkpointer=SqliteSaver(connection))
+
+
+async def pay() -> str:
+    os._exit(9)
+
+
+async def main(directory: Path) -> None:
+    with traced() as traces, agent_in(directory, pay, calls("pay"), said("done")) as agent:
+        traces.provider.add_span_processor(Diary(directory / "spans"))
+        await agent.ainvoke({"messages": [("user", "go")]}, THREAD)
+
+
+if __name__ == "__main__":
+    anyio.run(main, Path(sys.argv[1]))

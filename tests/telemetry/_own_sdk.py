@@ -1,0 +1,56 @@
+"""A process with an SDK of its own, which callboard finds by itself; prints the names of the spans.
+
+python -m tests.telemetry._own_sdk CASE
+"""
+
+import json
+import sys
+from contextlib import ExitStack
+
+import anyio
+from opentelemetry import trace
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+
+from callboard import ToolNode
+from callboard.telemetry import Tracing, setup
+from callboard.testing import Recorder, calls
+
+from ._traces import Traces
+
+CASE = sys.argv[1]
+
+
+def kept() -> tuple[TracerProvider, InMemorySpanExporter]:
+    provider, exporter = TracerProvider(), InMemorySpanExporter()
+    provider.add_span_processor(SimpleSpanProcessor(exporter))
+    return provider, exporter
+
+
+def main() -> None:
+    provider, exporter = kept()
+    other = Traces()
+    node = ToolNode([Recorder().tool("search")])
+    with ExitStack() as stack:
+        if CASE == "late":
+            anyio.run(node.ainvoke, [calls("search")])
+        if CASE != "none":
+            trace.set_tracer_provider(provider)
+        if CASE == "explicit":
+            stack.enter_context(Tracing().on())
+        if CASE == "elsewhere":
+            stack.enter_context(other.on())
+        if CASE == "setup":
+            stack.enter_context(setup(metrics=False))
+        if CASE == "setup and explicit":
+            stack.enter_context(setup(metrics=False))
+            stack.enter_context(Tracing().on())
+        anyio.run(node.ainvoke, [calls("search")])
+    anyio.run(node.ainvoke, [calls("search")])
+    found = [[span.name for span in spans] for spans in (exporter.get_finished_spans(), other.spans)]
+    print(json.dumps(found))
+
+
+if __name__ == "__main__":
+    main()

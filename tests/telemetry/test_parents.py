@@ -1,0 +1,311 @@
+"""Which span is below which: in tasks, threads, agents within agents, other processes, whatever runs at once."""
+
+import json
+import sys
+from collections import Counter
+from collections.abc import AsyncIterator
+from contextlib import aclosing, asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from langchain_core.messages import ToolCall
+from mcp import ClientSession, StdioServerParameters
+from mcp.client.stdio import stdio_client
+from opentelemetry import context, trace
+from opentelemetry.sdk.trace import ReadableSpan
+
+from callboard import CallPolicy, Limit, ToolNode, create_react_agent
+from callboard.middleware import Retry
+from callboard.telemetry import carrier, continued
+from callboard.testing import calls, tool_call
+
+from ._traces import WAIT, PaidModel, Traces, attributes, ids, is_child, make, make_sync, said, span_id
+
+ROOT = Path(__file__).parents[2]
+GO: Any = {"messages": [("user", "go")]}
+
+
+class Workshop:
+    """Tools that open a span of their own within each call, named after the call."""
+
+    def __init__(self, traces: Traces) -> None:
+        self._tracer = traces.tracer
+        self._fails = Counter[str]()
+
+    def _span(self, name: str) -> Any:
+        return self._tracer.start_as_current_span(f"own {name}")
+
+    async def quick(self, name: str) -> str:
+        with self._span(name):
+            await anyio.lowlevel.checkpoint()
+        return name
+
+    async def slow(self, name: str) -> str:
+        with self._span(name):
+            await anyio.sleep(1 + len(name) % 3)
+        return name
+
+    def threaded(self, name: str) -> str:
+        with self._span(name):
+            return name
+
+    async def shaky(self, name: str) -> str:
+        with self._span(name):
+            await anyio.sleep(0.5)
+            self._fails[name] += 1
+            if self._fails[name] < 3:
+                raise OSError(name)
+        return name
+
+    async def stuck(self, name: str) -> str:
+        with self._span(name):
+            await anyio.sleep_forever()
+        return name
+
+    async def nested(self, name: str) -> str:
+        node = ToolNode([make(self.quick), make(self.slow)])
+        with self._span(name):
+            below = [tool_call(tool, f"{name}-{tool}", name=f"{name}-{tool}") for tool in ("quick", "slow")]
+            await node.ainvoke([calls(*below)])
+        return name
+
+    async def spread(self, name: str) -> str:
+        with self._span(name):
+            async with anyio.create_task_group() as group:
+                for part in ("a", "b"):
+                    group.start_soon(self.slow, f"{name}-{part}")
+        return name
+
+    async def delegated(self, name: str) -> str:
+        step = calls(*(tool_call("quick", f"{name}-{n}", name=f"{name}-{n}") for n in range(2)))
+        agent = create_react_agent(PaidModel([step, said(name)]), [make(self.quick)], name=name)
+        with self._span(name):
+            await agent.ainvoke(GO)
+        return name
+
+    def node(self, **options: Any) -> ToolNode:
+        asynchronous = [make(fn) for fn in (self.quick, self.slow, self.shaky, self.stuck, self.nested, self.spread)]
+        return ToolNode(
+            [*asynchronous, make(self.delegated), make_sync(self.threaded)],
+            policies={"stuck": CallPolicy(timeout=2), "shaky": CallPolicy(idempotent=True)},
+            middleware=[twice, Retry(initial=0.1)],
+            handle_tool_errors=True,
+            limit=Limit(concurrency=150),
+            **options,
+        )
+
+
+async def twice(request: Any, call_next: Any) -> Any:
+    """A link that starts two attempts at once for the calls that are named so."""
+    if "twice" not in request.tool_call["args"]["name"]:
+        return await call_next(request)
+    found: list[Any] = []
+
+    async def attempt() -> None:
+        found.append(await call_next(request))
+
+    async with anyio.create_task_group() as group:
+        group.start_soon(attempt)
+        group.start_soon(attempt)
+    return found[0]
+
+
+def check(traces: Traces, root: ReadableSpan, names: list[str]) -> None:
+    """No span is below another one than that of its own attempt, call, run or batch."""
+    spans = {span_id(span): span for span in traces.spans}
+    called = {attributes(span)["gen_ai.tool.call.id"]: span for span in traces.all("execute_tool")}
+    assert {f"own {name}" for name in names} <= set(traces.names)
+    for span in traces.spans:
+        kind, _, name = span.name.partition(" ")
+        assert span.end_time is not None
+        if span is root:
+            assert span.parent is None
+            continue
+        assert span.parent is not None, span.name
+        assert span.context.trace_id == root.context.trace_id  # type: ignore[union-attr]
+        parent = spans[span.parent.span_id]
+        outer, _, place = name.rpartition("-")
+        if kind == "attempt":
+            assert parent.name == f"execute_tool {name}"
+        elif kind == "chat":
+            assert parent.name.startswith("invoke_agent")
+        elif kind == "invoke_agent":
+            assert parent.name == f"own {name}"
+        elif kind == "own" and name in called:
+            assert parent.name.startswith("attempt")
+            assert is_child(parent, called[name])
+        elif kind == "own":  # a task within a call
+            assert (parent.name, place in "ab") == (f"own {outer}", True)
+        else:
+            outer = attributes(span)["gen_ai.tool.call.id"].rpartition("-")[0]
+            expected = f"own {outer}" if outer else root.name
+            assert parent.name in (expected, f"invoke_agent {outer}")
+
+
+async def run_all(requests: list[tuple[str, str]], **options: Any) -> tuple[Traces, ReadableSpan]:
+    """Run calls of tools under names that are theirs alone, below one span."""
+    traces = Traces()
+    node = Workshop(traces).node(**options)
+    asked: list[ToolCall] = [tool_call(tool, name, name=name) for tool, name in requests]
+    with traces.on(), traces.tracer.start_as_current_span("root") as root, anyio.fail_after(WAIT * 10):
+        before = context.get_current()
+        messages = await node.ainvoke([calls(*asked)])
+        assert context.get_current() == before
+        assert trace.get_current_span() is root
+    assert [message.tool_call_id for message in messages] == [name for _, name in requests]
+    return traces, traces.one("root")
+
+
+def label(tool: str, number: int, *, twice: bool) -> str:
+    """A name for a call; calls within it have names of their own only if they are made once."""
+    return f"{tool}{number}{'twice' if twice and tool not in ('nested', 'delegated') else ''}"
+
+
+PLAIN = ("quick", "slow", "shaky", "stuck", "nested", "spread")
+
+
+@settings(max_examples=25, deadline=None)
+@given(data=st.data())
+async def test_no_span_is_below_the_wrong_one_in_any_mixture(data: st.DataObject) -> None:
+    """Whatever runs at once, in whichever order, with attempts one after the other and at once."""
+    kinds = data.draw(st.lists(st.tuples(st.sampled_from(PLAIN), st.booleans()), max_size=12))
+    named = [(tool, label(tool, n, twice=both)) for n, (tool, both) in enumerate(kinds)]
+    traces, root = await run_all(named)
+    check(traces, root, [name for _, name in named])
+
+
+@pytest.mark.real_clock
+async def test_two_hundred_calls_at_once_have_their_own_parents(caplog: pytest.LogCaptureFixture) -> None:
+    """Of all kinds: in tasks, in threads, with nodes and agents below, with models behind the bridge."""
+    kinds = [*PLAIN, "threaded", "threaded", "delegated", "quick"] * 20
+    named = [(tool, label(tool, place, twice=place % 3 == 0)) for place, tool in enumerate(kinds)]
+    assert len(named) == 200
+    traces, root = await run_all(named)
+    check(traces, root, [name for _, name in named])
+    assert not caplog.records
+
+
+async def test_batches_side_by_side_do_not_meet() -> None:
+    """Each is below the span of the task that it was started in."""
+    traces = Traces()
+    node = Workshop(traces).node()
+
+    async def one(name: str) -> None:
+        with traces.tracer.start_as_current_span(f"task {name}"):
+            await node.ainvoke([calls(tool_call("slow", name, name=name), tool_call("quick", f"{name}q", name=name))])
+
+    with traces.on(), anyio.fail_after(WAIT):
+        async with anyio.create_task_group() as group:
+            for n in range(20):
+                group.start_soon(one, f"t{n}")
+    for n in range(20):
+        [task] = [span for span in traces.spans if span.name == f"task t{n}"]
+        below = [span for span in traces.all("execute_tool") if is_child(span, task)]
+        assert sorted(attributes(span)["gen_ai.tool.call.id"] for span in below) == [f"t{n}", f"t{n}q"]
+
+
+@pytest.mark.real_clock
+async def test_a_stream_that_is_abandoned_leaves_nothing_behind(caplog: pytest.LogCaptureFixture) -> None:
+    """The reader is where it was, before, meanwhile and after; every span has ended."""
+    traces = Traces()
+    shop = Workshop(traces)
+    for leaves_after in (0, 1, 2, 99):
+        model = PaidModel([calls(tool_call("quick", "c1", name="c1")), said("done")])
+        agent = create_react_agent(model, [make(shop.quick)], name="clerk")
+        with traces.on(), traces.tracer.start_as_current_span("reader") as reader, anyio.fail_after(WAIT):
+            left = leaves_after
+            async with aclosing(agent.astream(GO)) as stream:
+                async for _ in stream:
+                    assert trace.get_current_span() is reader
+                    if not left:
+                        break
+                    left -= 1
+            assert trace.get_current_span() is reader
+    readers, runs = traces.all("reader"), traces.all("invoke_agent")
+    assert [is_child(run, reader) for run, reader in zip(runs, readers, strict=True)] == [True] * 4
+    assert not caplog.records
+
+
+@pytest.mark.real_clock
+async def test_an_agent_in_sync_code_is_below_its_caller() -> None:
+    """It runs in another thread's loop, and the context goes along."""
+    traces = Traces()
+    agent = create_react_agent(PaidModel([said("done")]), [], name="clerk")
+    with traces.on(), traces.tracer.start_as_current_span("caller") as caller:
+        agent.invoke(GO)
+        assert trace.get_current_span() is caller
+    assert is_child(traces.one("invoke_agent"), traces.one("caller"))
+    assert is_child(traces.one("chat"), traces.one("invoke_agent"))
+
+
+# Other processes
+
+
+@asynccontextmanager
+async def mcp_session() -> AsyncIterator[ClientSession]:
+    server = StdioServerParameters(command=sys.executable, args=["-m", "tests.telemetry._mcp_server"], cwd=ROOT)
+    async with stdio_client(server) as (read, write), ClientSession(read, write) as session:
+        await session.initialize()
+        yield session
+
+
+@pytest.mark.real_clock
+@pytest.mark.backends("asyncio", "trio")
+async def test_an_mcp_server_goes_on_with_the_trace_of_the_call() -> None:
+    """It reports the `traceparent` that it saw: that of the attempt which asked it."""
+    traces = Traces()
+    with anyio.fail_after(WAIT * 2):
+        async with mcp_session() as session:
+
+            async def where() -> str:
+                result = await session.call_tool("where", meta=carrier())
+                return str(result.content[0].text)  # type: ignore[union-attr]
+
+            with traces.on():
+                messages = await ToolNode([make(where)]).ainvoke([calls("where", "where")])
+            bare = await session.call_tool("where")
+    seen = [message.content.split("-")[1:3] for message in messages]
+    assert sorted(seen) == sorted([*ids(span)] for span in traces.all("attempt"))
+    assert bare.content[0].text == "none"  # type: ignore[union-attr]
+
+
+WORKER = """
+import json, sys
+from callboard.telemetry import carrier, continued
+with continued(json.load(sys.stdin)):
+    print(carrier()["traceparent"])
+"""
+
+
+@pytest.mark.real_clock
+async def test_a_worker_process_goes_on_with_the_trace_of_the_call() -> None:
+    """The carrier goes in with the work."""
+    traces = Traces()
+
+    async def crunch() -> str:
+        done = await anyio.run_process([sys.executable, "-c", WORKER], input=json.dumps(carrier()).encode())
+        return done.stdout.decode()
+
+    with traces.on(), anyio.fail_after(WAIT * 2):
+        [message] = await ToolNode([make(crunch)]).ainvoke([calls("crunch")])
+    assert message.content.split("-")[1:3] == [*ids(traces.one("attempt"))]
+
+
+def test_what_is_carried_may_be_anything() -> None:
+    """Of what cannot be read there is no trace."""
+    for carried in (None, {}, {"traceparent": "nonsense"}, {"traceparent": 7, "progressToken": 1}, {"x": object()}):
+        with continued(carried):  # type: ignore[arg-type]
+            assert carrier() == {}
+
+
+def test_what_is_continued_ends_with_its_block() -> None:
+    """Also where the block raises."""
+    parent = f"00-{'a' * 32}-{'b' * 16}-01"
+    with pytest.raises(ValueError, match="out"), continued({"traceparent": parent}):
+        assert carrier()["traceparent"] == parent
+        raise ValueError("out")
+    assert carrier() == {}
