@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from . import _agent, _cost, _imports, _journal, _links, _memory, _throughput
+from . import _agent, _cost, _imports, _journal, _links, _memory, _telemetry, _throughput
 from ._measure import Table
 
 
@@ -80,6 +80,12 @@ BENCHMARKS = {
         full={"lengths": (5, 500), "size": 1_000, "repetitions": 15},
         quick={"lengths": (5, 500), "size": 1_000, "repetitions": 5},
         tiny={"lengths": (2, 4), "size": 100, "repetitions": 0},
+    ),
+    "telemetry": Benchmark(
+        _telemetry.telemetry,
+        full={"sizes": (1, 100, 1_000), "repetitions": 15},
+        quick={"sizes": (100,), "repetitions": 7},
+        tiny={"sizes": (2,), "repetitions": 0},
     ),
     "imports": Benchmark(_imports.imports, full={"repetitions": 9}, quick={"repetitions": 3}, tiny={"repetitions": 1}),
 }

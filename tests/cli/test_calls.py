@@ -13,7 +13,7 @@ from callboard.testing import tool_call
 
 
 def event(phase: Any, call_id: str = "1", time: float = 0.0, **more: Any) -> CallEvent:
-    return CallEvent(phase=phase, tool="fetch", call_id=call_id, time=time, **more)
+    return CallEvent(phase=phase, tool="fetch", call_id=call_id, number=int(call_id), time=time, **more)
 
 
 def shown(calls: Calls, now: float) -> list[list[str]]:
@@ -26,8 +26,7 @@ def shown(calls: Calls, now: float) -> list[list[str]]:
 def test_a_call_is_shown_from_its_queue_to_its_end() -> None:
     """Where it is, since when, which attempt it is, and what a link has decided."""
     calls = Calls(["fetch"])
-    calls.asked_for([tool_call("fetch", "1", url="x")])
-
+    calls.note(event("begun", time=1.0, call=tool_call("fetch", "1", url="x")))
     calls.note(event("queued", time=1.0))
     assert shown(calls, 3.0) == [["waiting", "fetch(url='x')", "2.00", "s"]]
     calls.note(event("started", time=3.0, attempt=1))
@@ -46,6 +45,7 @@ def test_a_call_is_shown_from_its_queue_to_its_end() -> None:
 def test_a_note_is_no_end_and_a_question_no_failure() -> None:
     """The numbers of the board, which stand for many calls."""
     calls = Calls(["fetch"])
+    calls.note(event("begun"))
     calls.note(event("noted", what="approval_asked"))
     row = calls.board.rows["fetch"]
     assert (row.ended, row.failed) == (0, 0)
@@ -57,19 +57,25 @@ def test_a_note_is_no_end_and_a_question_no_failure() -> None:
 def test_attempts_side_by_side_do_no_harm() -> None:
     """A link may start a second one while the first still runs."""
     calls = Calls(["fetch"])
-    for number, phase in enumerate(("started", "started", "attempt_ended", "attempt_ended", "ended")):
-        calls.note(event(phase, time=float(number)))
-
     row = calls.board.rows["fetch"]
-    assert (row.running, row.ok, calls.open) == (0, 1, {})
+    running = []
+    for time, (phase, attempt) in enumerate(
+        [("begun", 0), ("started", 1), ("started", 2), ("attempt_ended", 1), ("attempt_ended", 2), ("ended", 2)]
+    ):
+        calls.note(event(phase, time=float(time), attempt=attempt))
+        running.append(row.running)
+
+    assert running == [0, 1, 1, 1, 0, 0]
+    assert (row.ok, row.work, calls.board.open) == (1, 4.0, {})
 
 
 def test_of_many_calls_there_are_numbers() -> None:
     """A row for each tool."""
     calls = Calls(["fetch"])
     for number in range(40):
-        calls.note(event("started", str(number)))
-    calls.note(event("attempt_ended", "0"))
+        calls.note(event("begun", str(number)))
+        calls.note(event("started", str(number), attempt=1))
+    calls.note(event("attempt_ended", "0", attempt=1))
     calls.note(event("ended", "0"))
 
     heading, row = shown(calls, 1.0)

@@ -13,7 +13,7 @@ from pathlib import Path
 import anyio
 import pytest
 
-from callboard import CallEvent, ToolNode, create_react_agent
+from callboard import ToolNode, create_react_agent
 from callboard._cli._board import Board
 from callboard._cli._session import Run, run_agent
 from callboard.testing import ScriptedModel, calls
@@ -70,12 +70,13 @@ def demo(backend: str, seed: int = 0) -> subprocess.CompletedProcess[str]:
 def table(output: str) -> dict[str, dict[str, int]]:
     """The numbers of the final table, by tool and heading."""
     lines = iter(output.splitlines())
-    headings = next(line for line in lines if line.split()[:2] == ["tool", "calls"]).split()[1:-2]
+    headings = next(line for line in lines if line.split()[:2] == ["tool", "calls"]).split()[1:-4]
     rows = {}
     for line in lines:
         cells = line.split()
-        if len(cells) == len(headings) + 3 and cells[-1] == "s":
-            rows[cells[0]] = dict(zip(headings, map(int, cells[1:-2]), strict=True))
+        counts = [int(cell) for cell in cells[1:] if cell.isdigit()]
+        if len(counts) == len(headings) and cells[-1] == "s":
+            rows[cells[0]] = dict(zip(headings, counts, strict=True))
     return rows
 
 
@@ -149,6 +150,35 @@ def test_on_a_terminal_progress_is_a_table_that_goes_away() -> None:
     assert "tasks left over: 0" in output
 
 
+@pytest.mark.skipif(sys.platform == "win32", reason="there are no such terminals")
+@pytest.mark.parametrize("backend", ["asyncio", "trio"])
+def test_the_live_view_is_never_taller_than_the_terminal(backend: str) -> None:
+    ours, theirs = os.openpty()
+    command = [*COMMAND, "demo", "--live", "--backend", backend, "--calls", "60"]
+    size = {"TERM": "xterm", "COLUMNS": "80", "LINES": "24"}
+    with subprocess.Popen(command, env=environment(**size), stdout=theirs, stdin=theirs) as process:
+        os.close(theirs)
+        output = read_all(ours)
+        assert process.wait(PATIENCE) == 0
+    climbs = [up.count("A") for up in re.findall(r"(?:\x1b\[1A\x1b\[2K)+", output)]
+    assert 0 < max(climbs) < 24
+    assert "slowest now" in output
+    assert " of 84 calls ended, " in output
+    assert "tasks left over: 0" in output
+    rows = table(re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", output))
+    assert rows["all"]["calls"] == 84
+
+
+def test_the_live_view_without_a_terminal_is_plain_lines() -> None:
+    finished = run("demo", "--live", "--calls", "60")
+
+    assert finished.returncode == 0
+    lines = [line for line in finished.stdout.splitlines() if " of 84 calls ended, " in line]
+    assert lines
+    assert all("; fetch: running " in line and " waiting (at most " in line for line in lines)
+    assert "\x1b" not in finished.stdout
+
+
 def read_all(descriptor: int) -> str:
     read = b""
     try:
@@ -216,7 +246,17 @@ def test_the_help_texts_say_what_there_is() -> None:
 
     assert (top.returncode, demo_help.returncode, version.returncode) == (0, 0, 0)
     assert "demo" in top.stdout
-    for word in ("--backend", "--calls", "--model", "--seed", "asyncio|trio", "callboard[langchain]", "scripted"):
+    for word in (
+        "--backend",
+        "--calls",
+        "--model",
+        "--seed",
+        "--live",
+        "--record",
+        "asyncio|trio",
+        "callboard[langchain]",
+        "scripted",
+    ):
         assert word in demo_help.stdout
     assert re.fullmatch(r"callboard \d+\.\d+\S*\n", version.stdout)
 
@@ -317,22 +357,3 @@ async def test_a_task_that_is_left_over_is_found_and_named() -> None:
 
     assert measured.left_over == ["left behind"]
     assert measured.board.total().ok == 1
-
-
-def test_the_board_counts_waits_work_and_made_up_tools() -> None:
-    board = Board(["fetch"])
-    for event in (
-        CallEvent(phase="queued", tool="fetch", call_id="1", time=1.0),
-        CallEvent(phase="queued", tool="fetch", call_id="2", time=1.0),
-        CallEvent(phase="started", tool="fetch", call_id="1", time=3.0, attempt=1, queue_wait=2.0),
-        CallEvent(phase="ended", tool="invented", call_id="3", time=3.0),
-    ):
-        board.note(event)
-    row = board.rows["fetch"]
-    assert (row.asked, row.waiting, row.running, row.ended) == (2, 1, 1, 0)
-    assert board.rows["invented"].error == 1
-
-    board.note(CallEvent(phase="attempt_ended", tool="fetch", call_id="1", time=4.5, attempt=1))
-    board.note(CallEvent(phase="ended", tool="fetch", call_id="1", time=4.5, attempt=1, queue_wait=2.0))
-    assert (row.asked, row.waiting, row.running, row.ok) == (2, 1, 0, 1)
-    assert (row.longest_wait, row.work) == (2.0, 1.5)

@@ -262,6 +262,19 @@ def test_open_calls_are_shown_while_they_run(project: Project, agents: str, back
         assert terminal.end() == 0
 
 
+@pytest.mark.parametrize("backend", ["asyncio", "trio"])
+def test_the_live_view_takes_the_place_of_the_open_calls(project: Project, agents: str, backend: str) -> None:
+    """And what is said stands below it, as ever."""
+    with project.terminal("run", f"{agents}:slowly", "Go!", "--live", "--backend", backend) as terminal:
+        terminal.until("0 of 1 calls ended")
+        terminal.until("1 running, 0 waiting")
+        terminal.until("slowest now")
+        (project.directory / "go").touch()
+        terminal.until("done    slow()")
+        terminal.until("I see: went.")
+        assert terminal.end() == 0
+
+
 def test_ctrl_c_takes_the_table_away(project: Project, agents: str) -> None:
     """Exit code 130, and the way on below."""
     with project.terminal("run", f"{agents}:slowly", "Go!", "--db", project.db, "--thread", "1") as terminal:

@@ -379,7 +379,8 @@ def test_the_help_says_all_there_is(project: Project) -> None:
 
     for word in (
         "MODULE:AGENT", "MESSAGE", "--thread", "--db", "--resume", "--yes", "-y", "--app-dir", "--backend", "--json",
-        "--traceback", "CALLBOARD_DB", "Examples", "Exit codes", "callboard run trip:agent", "130",
+        "--traceback", "--live", "--record", "--no-record", "--record-to", "--capture", "CALLBOARD_RECORDS",
+        "CALLBOARD_DB", "Examples", "Exit codes", "callboard run trip:agent", "130",
     ):  # fmt: skip
         assert word in told
 

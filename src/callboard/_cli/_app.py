@@ -41,6 +41,16 @@ def callboard(
     """Tool calls of LLM agents as supervised tasks, on asyncio and trio."""
 
 
+Live = Annotated[
+    bool,
+    typer.Option(
+        "--live",
+        help="Show what goes on while calls run: numbers for each tool, the queue, the slowest calls. Without a "
+        "terminal, a line a second.",
+    ),
+]
+
+
 @app.command()
 def demo(
     *,
@@ -64,6 +74,11 @@ def demo(
         ),
     ] = None,
     seed: Annotated[int, typer.Option(help="Decides the calls, and which of them are slow, fail or hang.")] = 0,
+    live: Live = False,
+    record: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", dir_okay=False, help="Add a recording of the calls to this file."),
+    ] = None,
 ) -> None:
     """Let an agent make hundreds of tool calls at once, and watch what becomes of them.
 
@@ -75,13 +90,14 @@ def demo(
     The default model is scripted: it asks for all calls at once and then reads the answers.
     """
     from callboard._cli._demo import run_demo
+    from callboard._cli._text import CommandError
     from callboard._cli._work import ModelError
 
     try:
-        code = run_demo(backend=backend.value, fetches=calls, model_name=model, seed=seed)
-    except ModelError as error:
+        code = run_demo(backend=backend.value, fetches=calls, model_name=model, seed=seed, live=live, record=record)
+    except (CommandError, ModelError) as error:
         typer.echo(f"Error: {error}", err=True)
-        code = 1
+        code = 1 if isinstance(error, ModelError) else 2
     raise typer.Exit(code)
 
 
@@ -145,6 +161,27 @@ def run(
     traceback: Annotated[
         bool, typer.Option("--traceback", help="If the run fails, print where, not only why.")
     ] = False,
+    live: Live = False,
+    record: Annotated[
+        bool | None,
+        typer.Option(
+            "--record/--no-record",
+            help="Keep a recording of the calls: which there were, when, and how each ended.",
+            show_default="where --db is a file, in PATH.calls beside it",
+        ),
+    ] = None,
+    record_to: Annotated[
+        Path | None,
+        typer.Option(
+            envvar="CALLBOARD_RECORDS",
+            metavar="DIR",
+            file_okay=False,
+            help="The folder for recordings, with a file for each thread.",
+        ),
+    ] = None,
+    capture: Annotated[
+        bool, typer.Option("--capture", help="Record the arguments and results of calls, too, secrets included.")
+    ] = False,
 ) -> None:
     """Send a message to an agent, watch its calls, answer its questions.
 
@@ -163,11 +200,14 @@ def run(
 
     `callboard run trip:agent "And Rome?" --db trip.db --thread oslo --yes --json`
 
+    `callboard run trip:agent "And all of Europe?" --db trip.db --thread oslo --live`
+
     **Exit codes**
 
     0: the agent has answered. 1: the run failed. 2: the command line is wrong, or names what is not there.
     3: questions are open. 130: stopped by Ctrl-C; 143: by SIGTERM.
     """
+    from callboard._cli._recording import Recording
     from callboard._cli._run import Wanted
     from callboard._cli._run import run as run_agent
     from callboard._cli._text import CommandError
@@ -183,6 +223,8 @@ def run(
         backend=backend.value,
         as_json=as_json,
         traceback=traceback,
+        live=live,
+        recording=Recording(wanted=record, folder=record_to, capture=capture),
     )
     try:
         code = run_agent(wanted)

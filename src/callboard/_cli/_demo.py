@@ -2,12 +2,15 @@
 
 import warnings
 from collections.abc import Iterable
+from functools import partial
+from pathlib import Path
 
 import anyio
 from langchain_core.messages import AIMessage, BaseMessage, ToolMessage
 
 from callboard import AbandonedThreadWarning
 from callboard._cli._database import temporary_database
+from callboard._cli._recording import recorded
 from callboard._cli._session import Run, Session
 from callboard._cli._view import QuietlyClosedConsole, open_view, result_table
 from callboard._cli._work import Work, make_work, real_model
@@ -16,7 +19,15 @@ _FETCHES = 300
 _FETCHES_OF_A_REAL_MODEL = 20
 
 
-def run_demo(*, backend: str, fetches: int | None, model_name: str | None, seed: int) -> int:
+def run_demo(
+    *,
+    backend: str,
+    fetches: int | None,
+    model_name: str | None,
+    seed: int,
+    live: bool = False,
+    record: Path | None = None,
+) -> int:
     """Run the demo and return the exit code.
 
     Args:
@@ -24,8 +35,11 @@ def run_demo(*, backend: str, fetches: int | None, model_name: str | None, seed:
         fetches: how many to ask for; `None` for 300, or 20 with a real model.
         model_name: `provider:name` of a real model; `None` for the script.
         seed: decides the work, and what goes wrong.
+        live: whether all that goes on is shown meanwhile.
+        record: a file for a recording of the calls.
 
     Raises:
+        CommandError: if that file cannot be written.
         ModelError: if a real model cannot be had, or fails.
     """
     console = QuietlyClosedConsole(highlight=False, markup=False)
@@ -35,8 +49,16 @@ def run_demo(*, backend: str, fetches: int | None, model_name: str | None, seed:
     for line in _introduction(work, backend, model_name):
         console.print(line)
     run = Run()
-    with temporary_database(seed=seed) as database, open_view(run.board, console) as view:
-        session = Session(run=run, view=view, work=work, model=model, seed=seed, database=database)
+    with temporary_database(seed=seed) as database, open_view(run.board, console, live=live) as view:
+        session = Session(
+            run=run,
+            view=view,
+            work=work,
+            model=model,
+            seed=seed,
+            database=database,
+            recording=partial(recorded, record),
+        )
         with warnings.catch_warnings():
             # A query that a signal catches half-way; it is counted under "threads left over".
             warnings.simplefilter("ignore", AbandonedThreadWarning)

@@ -20,6 +20,7 @@ from callboard import Agent
 from callboard._cli._ask import Asker, line_reader
 from callboard._cli._load import load_agent, print_traceback
 from callboard._cli._questions import accepted, in_short
+from callboard._cli._recording import Recording, recorded
 from callboard._cli._signals import Stopped, stoppable, wait_for
 from callboard._cli._store import open_database
 from callboard._cli._text import CommandError, as_json, as_text, call_text, count, error_text, one_line, printable
@@ -46,6 +47,8 @@ class Wanted:
     backend: str
     as_json: bool
     traceback: bool
+    live: bool
+    recording: Recording
 
 
 def run(wanted: Wanted) -> int:
@@ -55,6 +58,9 @@ def run(wanted: Wanted) -> int:
         CommandError: if the command line asks for what cannot be.
     """
     _check(wanted)
+    thread_id = wanted.thread or uuid4().hex[:12]
+    path = wanted.recording.path(wanted.db, thread_id)
+    recording = partial(recorded, path, capture=wanted.recording.capture)
     console = open_console(stderr=wanted.as_json)
     try:
         with stoppable(), ExitStack() as stack:
@@ -63,8 +69,9 @@ def run(wanted: Wanted) -> int:
             agent = load_agent(wanted.agent, wanted.app_dir, portal.call)
             if wanted.backend == "trio" and not isinstance(agent, Agent):
                 raise CommandError(f"{wanted.agent} is a graph of LangGraph's, which runs on asyncio only")
-            thread_id = wanted.thread or uuid4().hex[:12]
-            conversation = Conversation(agent, saver, thread_id, console)
+            conversation = Conversation(agent, saver, thread_id, console, live=wanted.live, recording=recording)
+            if path is not None and not conversation.is_kept:  # else the name of the thread tells
+                console.print(f"recording to {printable(str(path))}", style="dim", soft_wrap=True)
             return _Session(wanted, portal, conversation, thread_id, console).play()
     except Stopped as stopped:
         return stopped.exit_code

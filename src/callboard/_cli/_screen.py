@@ -6,13 +6,14 @@ from typing import Any
 
 import anyio
 from langchain_core.messages import AIMessage, AIMessageChunk, BaseMessage, ToolMessage
-from rich.console import Console
+from rich.console import Console, RenderableType
 from rich.live import Live
 
 from callboard._cli._calls import Calls
+from callboard._cli._live import draws, line, picture
 from callboard._cli._text import one_line, printable
+from callboard._cli._view import LINE_EVERY, REFRESH
 
-_REFRESH = 1 / 8
 _MANY = 20
 """Above as many calls in one reply, those that succeed are not shown one by one."""
 
@@ -27,14 +28,17 @@ class Screen:
         console: where it is shown; on a terminal, with a table of the calls that have not ended.
         calls: told of them by observers.
         known: ids of messages that were there before.
+        live: whether all that goes on is shown while calls run, and not only what has not ended.
     """
 
-    def __init__(self, console: Console, calls: Calls, known: Iterable[str | None]) -> None:
+    def __init__(self, console: Console, calls: Calls, known: Iterable[str | None], *, live: bool = False) -> None:
         self._console = console
         self._calls = calls
         self._shown = set(known)
         self._quiet: set[str | None] = set()
         self._mid_line = False
+        self._all = live
+        self._next_line = 0.0
         self._live: Live | None = None
 
     def take(self, mode: str, payload: Any) -> None:
@@ -50,9 +54,8 @@ class Screen:
         """Draw the open calls again and again, until cancelled."""
         try:
             while True:
-                if self._console.is_terminal:
-                    self._draw(anyio.current_time())
-                await anyio.sleep(_REFRESH)
+                self._show_calls(anyio.current_time())
+                await anyio.sleep(REFRESH)
         finally:
             self.close()
 
@@ -61,15 +64,26 @@ class Screen:
         self._hide_calls()
         self._end_line()
 
+    def _show_calls(self, now: float) -> None:
+        if draws(self._console):
+            self._draw(now)
+        elif self._all and self._calls.board.open and now >= self._next_line:
+            self._next_line = now + LINE_EVERY
+            self._line("calls", line(self._calls.board, now))
+
     def _draw(self, now: float) -> None:
-        if not self._calls.open or self._mid_line:
+        if not self._calls.board.open or self._mid_line:
             self._hide_calls()
             return
         if self._live is None:
             # No refreshing thread of rich's, as in the demo: the event loop draws.
             self._live = Live(console=self._console, auto_refresh=False, transient=True)
             self._live.start()
-        self._live.update(self._calls.table(now, self._console.width), refresh=True)
+        self._live.update(self._picture(now), refresh=True)
+
+    def _picture(self, now: float) -> RenderableType:
+        width, height = self._console.size
+        return picture(self._calls.board, now, width, height) if self._all else self._calls.table(now, width)
 
     def _hide_calls(self) -> None:
         if self._live is not None:
@@ -109,7 +123,7 @@ class Screen:
             names = Counter(call["name"] for call in calls)
             numbers = ", ".join(f"{number} of {printable(name)}" for name, number in names.items())
             self._line("calls", f"{len(calls)}: {numbers}")
-        elif not self._console.is_terminal:
+        elif not draws(self._console):
             for call in calls:
                 self._line("call", self._calls.text(call["id"], call["name"], self._length))
 

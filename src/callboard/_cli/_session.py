@@ -2,8 +2,8 @@
 
 import json
 import signal
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -16,6 +16,7 @@ from callboard import Agent, Statistics, create_react_agent, observe
 from callboard._cli._board import Board
 from callboard._cli._http import HttpClient
 from callboard._cli._service import running_service
+from callboard._cli._text import CommandError
 from callboard._cli._tools import TOOLS, make_node
 from callboard._cli._view import View
 from callboard._cli._work import ModelError, Work, request, scripted_model
@@ -50,6 +51,7 @@ class Session:
         model: a real one; `None` for the script.
         seed: of the service and of the order of the work.
         database: the file to ask.
+        recording: entered around the agent's run.
     """
 
     run: Run
@@ -58,12 +60,14 @@ class Session:
     model: BaseChatModel | None
     seed: int
     database: Path
+    recording: Callable[[], AbstractContextManager[object]]
 
     async def play(self) -> None:
         """Run it to its end, or until SIGINT or SIGTERM.
 
         Raises:
             ModelError: if a real model failed.
+            CommandError: if the run is to be recorded, and that cannot be.
         """
         failure: Exception | None = None
         async with anyio.create_task_group() as watchers:
@@ -91,7 +95,10 @@ class Session:
             node = make_node(base_url, client, self.database)
             model = self.model or scripted_model(self.work, base_url, seed=self.seed)
             try:
-                await run_agent(self.run, create_react_agent(model, node), request(self.work, base_url))
+                with self.recording():
+                    await run_agent(self.run, create_react_agent(model, node), request(self.work, base_url))
+            except CommandError:
+                raise
             except Exception as error:
                 if self.model is None:
                     raise

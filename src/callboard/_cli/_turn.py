@@ -1,8 +1,8 @@
 """One run of an agent, from one stop to the next, and where its thread stands then. Lives in the event loop."""
 
 import copy
-from collections.abc import Mapping, Sequence
-from contextlib import aclosing
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, aclosing, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -51,15 +51,28 @@ class Conversation:
         saver: keeps the thread; by default the agent's own, or else memory.
         thread_id: of the thread.
         console: for what runs show.
+        live: whether they show all that goes on while calls run.
+        recording: entered around each run.
     """
 
-    def __init__(self, agent: AnyAgent, saver: Any, thread_id: str, console: Console) -> None:
+    def __init__(
+        self,
+        agent: AnyAgent,
+        saver: Any,
+        thread_id: str,
+        console: Console,
+        *,
+        live: bool = False,
+        recording: Callable[[], AbstractContextManager[object]] = nullcontext,
+    ) -> None:
         own = agent.checkpointer if isinstance(agent.checkpointer, BaseCheckpointSaver) else None
         self.is_kept = saver is not None or (own is not None and not isinstance(own, InMemorySaver))
         self._agent = copy.copy(agent)
         self._agent.checkpointer = saver or own or _memory()
         self._config: RunnableConfig = {"configurable": {"thread_id": thread_id}}
         self._console = console
+        self._live = live
+        self._recording = recording
         self._scope: CancelScope | None = None
         self._cancelled = False
 
@@ -74,23 +87,28 @@ class Conversation:
         )
 
     async def run(self, given: Any) -> Outcome:
-        """Run the agent until it stops, and show what happens."""
+        """Run the agent until it stops, and show what happens.
+
+        Raises:
+            CommandError: if it is to be recorded, and that cannot be.
+        """
         before = await self.standing()
         calls = Calls(self._agent.tools.tools_by_name if isinstance(self._agent, Agent) else ())
         calls.asked_for(open_calls(before.values))
-        screen = Screen(self._console, calls, [message.id for message in _messages(before.values)])
+        screen = Screen(self._console, calls, [message.id for message in _messages(before.values)], live=self._live)
         failure: Exception | None = None
         self._scope = scope = CancelScope()
         if self._cancelled:
             scope.cancel()
-        async with anyio.create_task_group() as watchers:
-            watchers.start_soon(screen.keep_up)
-            with scope:
-                try:
-                    await self._show(given, calls, screen)
-                except Exception as error:
-                    failure = error  # told later, because the task group would wrap it
-            watchers.cancel_scope.cancel()
+        with self._recording():
+            async with anyio.create_task_group() as watchers:
+                watchers.start_soon(screen.keep_up)
+                with scope:
+                    try:
+                        await self._show(given, calls, screen)
+                    except Exception as error:
+                        failure = error  # told later, because the task group would wrap it
+                watchers.cancel_scope.cancel()
         return Outcome(standing=await self.standing(), failure=failure)
 
     def cancel(self) -> None:

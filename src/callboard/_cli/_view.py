@@ -2,21 +2,25 @@
 
 import os
 import sys
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from typing import Protocol, get_args
 
 import anyio
 from rich import box
-from rich.console import Console
+from rich.console import Console, RenderableType
 from rich.live import Live
 from rich.progress_bar import ProgressBar
 from rich.table import Table
 
 from callboard._cli._board import Board, Ending, Row
+from callboard._cli._live import draws, quantile
+from callboard._cli._live import line as live_line
+from callboard._cli._live import picture as live_picture
+from callboard._cli._text import printable
 
-_REFRESH = 1 / 8
-_LINE_EVERY = 1.0
+REFRESH = 1 / 8
+LINE_EVERY = 1.0
 
 
 class QuietlyClosedConsole(Console):
@@ -38,51 +42,76 @@ class View(Protocol):
 
 
 class LiveView:
-    """A table that is drawn anew on a terminal."""
+    """A picture that is drawn anew on a terminal.
 
-    def __init__(self, board: Board, live: Live) -> None:
-        self._board = board
+    Args:
+        live: draws it.
+        picture: makes it, at that time.
+    """
+
+    def __init__(self, live: Live, picture: Callable[[float], RenderableType]) -> None:
         self._live = live
+        self._picture = picture
 
     async def keep_up(self) -> None:
         """Draw it eight times a second."""
         while True:
-            self._live.update(progress_table(self._board), refresh=True)
-            await anyio.sleep(_REFRESH)
+            self._live.update(self._picture(anyio.current_time()), refresh=True)
+            await anyio.sleep(REFRESH)
 
 
 class PlainView:
-    """A line a second, where output goes to a file or a pipe."""
+    """A line a second, where output goes to a file or a pipe.
 
-    def __init__(self, board: Board, console: Console) -> None:
+    Args:
+        board: the calls.
+        console: where it is written.
+        line: makes it, at that time.
+    """
+
+    def __init__(self, board: Board, console: Console, line: Callable[[Board, float], str]) -> None:
         self._board = board
         self._console = console
+        self._line = line
 
     async def keep_up(self) -> None:
         """Print a line a second, once there are calls."""
-        since = anyio.current_time()
         while True:
-            total = self._board.total()
-            if total.asked:
-                self._console.print(
-                    f"{anyio.current_time() - since:4.1f} s: {total.ended} of {total.asked} ended, "
-                    f"{total.running} running, {total.waiting} waiting"
-                )
-                await anyio.sleep(_LINE_EVERY)
+            if self._board.most_open:
+                self._console.print(self._line(self._board, anyio.current_time()))
+                await anyio.sleep(LINE_EVERY)
             else:
-                since = anyio.current_time()
-                await anyio.sleep(_REFRESH)
+                await anyio.sleep(REFRESH)
 
 
 @contextmanager
-def open_view(board: Board, console: Console) -> Generator[View]:
-    """The view that fits where the console writes to."""
-    if not console.is_terminal:
-        yield PlainView(board, console)
+def open_view(board: Board, console: Console, *, live: bool = False) -> Generator[View]:
+    """The view that fits where the console writes to.
+
+    Args:
+        board: the calls.
+        console: where they are shown.
+        live: whether with all there is to know of what goes on now.
+    """
+    if not draws(console):
+        yield PlainView(board, console, live_line if live else progress_line)
         return
+
+    def picture(now: float) -> RenderableType:
+        return live_picture(board, now, *console.size) if live else progress_table(board)
+
     # No refreshing thread of rich's: the event loop draws, so that nobody reads a row that is half written.
-    with Live(console=console, auto_refresh=False, transient=True) as live:
-        yield LiveView(board, live)
+    with Live(console=console, auto_refresh=False, transient=True) as drawing:
+        yield LiveView(drawing, picture)
+
+
+def progress_line(board: Board, now: float) -> str:
+    """How far all calls are."""
+    total = board.total()
+    return (
+        f"{board.elapsed(now):4.1f} s: {total.ended} of {total.asked} ended, "
+        f"{total.running} running, {total.waiting} waiting"
+    )
 
 
 def progress_table(board: Board) -> Table:
@@ -94,7 +123,7 @@ def progress_table(board: Board) -> Table:
         table.add_column(name, justify="right")
     for tool, row in board.rows.items():
         table.add_row(
-            tool,
+            printable(tool),
             ProgressBar(total=max(row.asked, 1), completed=row.ended, width=20),
             f"{row.ended}/{row.asked}",
             str(row.failed),
@@ -111,17 +140,18 @@ def result_table(board: Board) -> Table:
     endings = [name for name in get_args(Ending) if name not in ("interrupted", "cancelled") or getattr(total, name)]
     table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
     table.add_column("tool")
-    for heading in ("calls", *endings, "longest wait"):
+    for heading in ("calls", *endings, "p50", "p95", "longest wait"):
         table.add_column(heading, justify="right")
     for tool, row in board.rows.items():
-        table.add_row(tool, *_cells(row, endings))
+        table.add_row(printable(tool), *_cells(row, endings))
     table.add_section()
     table.add_row("all", *_cells(total, endings), style="bold")
     return table
 
 
 def _cells(row: Row, endings: Sequence[str]) -> list[str]:
-    return [str(row.asked), *(str(getattr(row, ending)) for ending in endings), _seconds(row.longest_wait)]
+    counts = (row.asked, *(getattr(row, ending) for ending in endings))
+    return [*map(str, counts), quantile(row, 0.5), quantile(row, 0.95), _seconds(row.longest_wait)]
 
 
 def _seconds(value: float) -> str:

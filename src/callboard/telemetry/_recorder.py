@@ -1,6 +1,5 @@
 """Writes what happens to calls and runs into a file, from a thread of its own."""
 
-import json
 import logging
 import os
 import platform
@@ -10,10 +9,13 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from datetime import UTC, datetime
 from importlib.metadata import version
+from json import dumps
 from pathlib import Path
 from time import perf_counter
 from types import TracebackType
 from typing import BinaryIO, Self
+
+from pydantic_core import to_json
 
 from callboard._events import observed_by, watch
 from callboard._types import CallEvent, RunEvent
@@ -24,8 +26,6 @@ _log = logging.getLogger("callboard")
 
 BOUND = 16 * 1024 * 1024
 """Bytes that wait to be written, at most."""
-
-_encode = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), default=repr).encode
 
 
 class Recorder:
@@ -235,4 +235,11 @@ class _Writer:
 
 
 def _as_line(line: Line) -> bytes:
-    return (_encode(line) + "\n").encode("utf-8", "replace")
+    try:
+        return to_json(line, fallback=_named) + b"\n"
+    except ValueError:  # a lone surrogate, which UTF-8 has no bytes for
+        return dumps(line, default=_named).encode() + b"\n"
+
+
+def _named(value: object) -> str:
+    return f"<{type(value).__qualname__}>"

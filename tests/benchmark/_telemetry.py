@@ -1,0 +1,147 @@
+"""What it adds to a call to be seen: by nobody, by an observer, by OpenTelemetry's SDK, by a recorder."""
+
+import math
+import tempfile
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
+from typing import Any
+
+import anyio
+import langgraph.prebuilt
+from opentelemetry import context, trace
+from opentelemetry.exporter.otlp.proto.common.trace_encoder import encode_spans
+from opentelemetry.sdk.metrics import MeterProvider
+from opentelemetry.sdk.metrics.export import InMemoryMetricReader
+from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
+from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter, SpanExportResult
+from opentelemetry.trace import Tracer
+
+import callboard
+from callboard import _events
+from callboard.telemetry import Metrics, Recorder, Tracing
+
+from ._contestants import LOOK_UP, Work, direct, in_graph, queries
+from ._measure import CPU, Budget, Contestant, Table, interleaved
+
+NONE, UNWIRED, OBSERVER = "nobody watches", "the wire to telemetry cut", "an observer that does nothing"
+SPANS, BARE, RECORDER, METRICS = "SDK, batch export", "the SDK alone, same spans", "recorder", "metrics"
+LANGGRAPH = "LangGraph in a graph"
+_REFERENCE = 52.0
+"""Microseconds of LangGraph's call on the machine that the budgets were set on."""
+_AT_LEAST = 500
+
+Around = Callable[[], AbstractContextManager[object]]
+
+
+def telemetry(*, sizes: Sequence[int], repetitions: int) -> Table:
+    """What each way of watching adds to a call, in microseconds of processor time, exports included."""
+    table = Table("Cost of being seen", ["calls in the batch", *map(str, sizes)])
+    found = [_samples(size, repetitions) for size in sizes]
+    for name in found[0]:
+        per_call = (samples[name] * 1e6 for samples in found)
+        table.add(f"{name}, us", *per_call)
+    for size, samples in zip(sizes, found, strict=True):
+
+        def added(name: str, samples: Any = samples) -> float:
+            """Microseconds, as they would be on the machine of the budgets."""
+            return (samples[name] - samples[NONE]) / samples[LANGGRAPH] * _REFERENCE
+
+        table.budgets += [
+            Budget(f"{size} calls, nobody watches : the wire cut", 1.02, samples.ratio(NONE, UNWIRED)),
+            Budget(f"{size} calls, SDK with batch export, us at LangGraph's {_REFERENCE:.0f}", 40.0, added(SPANS)),
+            Budget(f"{size} calls, recorder, us at LangGraph's {_REFERENCE:.0f}", 15.0, added(RECORDER)),
+        ]
+    return table
+
+
+def _samples(size: int, repetitions: int) -> Any:
+    message = queries(size)
+    node = callboard.ToolNode([LOOK_UP])
+    work = direct(node, message)
+    provider = _provider()
+    tracing, metrics = Tracing(provider), Metrics(MeterProvider([InMemoryMetricReader()]))
+
+    def run(work: Work, around: Around = nullcontext, after: Callable[[], object] = lambda: None) -> Contestant:
+        return _per_call(work, size, around, after)
+
+    file = Path(tempfile.gettempdir()) / f"callboard-benchmark-{size}.jsonl"
+    contestants = {
+        UNWIRED: run(work, _cut),
+        NONE: run(work),
+        OBSERVER: run(work, lambda: callboard.observe(lambda _: None)),
+        SPANS: run(work, tracing.on, provider.force_flush),
+        BARE: run(_bare(provider.get_tracer("bare"), size), after=provider.force_flush),
+        METRICS: run(work, metrics.on),
+        RECORDER: run(work, lambda: Recorder(file)),
+        LANGGRAPH: run(in_graph(langgraph.prebuilt.ToolNode([LOOK_UP]), message)),
+    }
+    try:
+        return interleaved(contestants, repetitions)
+    finally:
+        file.unlink(missing_ok=True)
+        provider.shutdown()
+
+
+def _per_call(work: Work, size: int, around: Around, after: Callable[[], object]) -> Contestant:
+    """Seconds of processor time for each call, of all threads, with what has to be done after all of them."""
+    times = math.ceil(_AT_LEAST / size)
+
+    async def main() -> float:
+        await work()
+        began = CPU()
+        with around():
+            for _ in range(times):
+                await work()
+        after()
+        return (CPU() - began) / (times * size)
+
+    return lambda: anyio.run(main)
+
+
+class _Encoding(SpanExporter):
+    """Does all that an OTLP exporter does, but for the network."""
+
+    def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
+        encode_spans(spans).SerializeToString()
+        return SpanExportResult.SUCCESS
+
+
+def _provider() -> TracerProvider:
+    provider = TracerProvider()
+    provider.add_span_processor(BatchSpanProcessor(_Encoding(), max_queue_size=1_000_000))
+    return provider
+
+
+def _bare(tracer: Tracer, count: int) -> Work:
+    """Two spans for each call, one in the other, as many attributes as ours: what nobody can do without."""
+    outer = dict.fromkeys(("operation", "tool", "type", "id", "description"), "look_up") | {"batch": 1}
+
+    async def run() -> None:
+        for _ in range(count):
+            span = tracer.start_span("execute_tool look_up", attributes=outer)
+            token = context.attach(trace.set_span_in_context(span))
+            inner = tracer.start_span("attempt look_up", attributes={"attempt": 1})
+            second = context.attach(trace.set_span_in_context(inner))
+            context.detach(second)
+            inner.end()
+            context.detach(token)
+            span.set_attributes({"outcome": "ok", "attempts": 1})
+            span.end()
+
+    return run
+
+
+def _cut() -> AbstractContextManager[object]:
+    return _Cut()
+
+
+class _Cut:
+    """Nothing is asked whether anybody watches."""
+
+    def __enter__(self) -> None:
+        self._before = _events.unasked
+        _events.unasked = _events._nobody
+
+    def __exit__(self, *_: object) -> None:
+        _events.unasked = self._before

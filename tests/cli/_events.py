@@ -1,0 +1,114 @@
+"""Events of calls, as they come: each call is begun and ended, its attempts in any order in between."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from random import Random
+from typing import Any
+
+from hypothesis import strategies as st
+from langchain_core.messages import ToolMessage
+from langgraph.errors import GraphInterrupt
+
+from callboard import CallEvent
+from callboard._cli._board import Board
+from callboard.exceptions import CallRejectedError, CallTimeoutError
+
+ENDS: dict[str, dict[str, Any]] = {
+    "ok": {},
+    "timeout": {"error": CallTimeoutError("fetch", "1", 1.0)},
+    "rejected": {"error": CallRejectedError("fetch", "1", "full")},
+    "error": {"error": ValueError()},
+    "interrupted": {"error": GraphInterrupt()},
+    "cancelled": {"error": KeyboardInterrupt()},
+}
+REFUSED = {"result": ToolMessage("there is no such tool", tool_call_id="1", status="error")}
+
+
+def event(phase: Any, number: int = 1, time: float = 0.0, *, tool: str = "fetch", **more: Any) -> CallEvent:
+    return CallEvent(phase=phase, tool=tool, call_id="same", number=number, time=time, **more)
+
+
+def board_of(*events: CallEvent, tools: tuple[str, ...] = ("fetch",)) -> Board:
+    board = Board(tools)
+    for one in events:
+        board.note(one)
+    return board
+
+
+@dataclass
+class Script:
+    """What is going to become of a call."""
+
+    number: int
+    tool: str
+    end: str
+    lanes: list[list[str]]
+    """The phases of each attempt; a link may have several at once."""
+    leaves: bool
+    """Whether it ends before its attempts do."""
+    begun: bool = False
+    ended: bool = False
+    attempts: int = 0
+    running: dict[int, int] = field(default_factory=dict)
+    """Which attempt each lane is in."""
+
+    @property
+    def over(self) -> bool:
+        return self.ended and not any(self.lanes)
+
+    def step(self, random: Random) -> dict[str, Any]:
+        """The next thing that happens to it."""
+        if not self.begun:
+            self.begun = True
+            return {"phase": "begun"}
+        open_lanes = [index for index, lane in enumerate(self.lanes) if lane]
+        may_end = not self.ended and (not open_lanes or self.leaves)
+        if may_end and (not open_lanes or random.random() < 0.3):
+            self.ended = True
+            # What waits or is still to come goes with the call; only a body may outlive it.
+            self.lanes = [["attempt_ended"] if index in self.running else [] for index in range(len(self.lanes))]
+            return {"phase": "ended", **ENDS[self.end]}
+        index = random.choice(open_lanes)
+        phase = self.lanes[index].pop(0)
+        if phase == "started":
+            self.attempts += 1
+            self.running[index] = self.attempts
+        attempt = self.running.pop(index) if phase == "attempt_ended" else self.attempts
+        return {"phase": phase, "attempt": attempt}
+
+
+_LANES = st.sampled_from(
+    [
+        ["started", "attempt_ended"],
+        ["queued", "started", "attempt_ended"],
+        ["queued", "gave_up"],
+        ["noted", "queued", "started", "noted", "attempt_ended", "noted", "queued", "started", "attempt_ended"],
+    ]
+)
+# A call of a tool has a queue for every attempt or for none.
+_QUEUED = _LANES.filter(lambda lane: "queued" in lane)
+_UNQUEUED = _LANES.filter(lambda lane: "queued" not in lane)
+
+
+@st.composite
+def scripts(draw: st.DrawFn) -> list[Script]:
+    number = draw(st.integers(0, 8))
+    return [
+        Script(
+            number=index,
+            tool=draw(st.sampled_from(["fetch", "query", "made up"])),
+            end=draw(st.sampled_from(sorted(ENDS))),
+            lanes=[list(lane) for lane in draw(st.lists(_QUEUED, max_size=3) | st.lists(_UNQUEUED, max_size=3))],
+            leaves=draw(st.booleans()),
+        )
+        for index in range(number)
+    ]
+
+
+def played(calls: list[Script], random: Random) -> Iterator[CallEvent]:
+    """All that happens, in any order that can be."""
+    time = 0.0
+    while left := [call for call in calls if not call.over]:
+        call = random.choice(left)
+        time += random.choice((0.0, 0.01, 1.0))
+        yield event(number=call.number, tool=call.tool, time=time, **call.step(random))

@@ -1,0 +1,236 @@
+"""The live view: what is drawn, that it fits, how often it is drawn."""
+
+import re
+from io import StringIO
+from typing import Any
+
+import anyio
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from langchain_core.messages import AIMessage
+from rich.console import Console
+from rich.live import Live
+
+from callboard import ToolNode, observe
+from callboard._cli._board import Board
+from callboard._cli._calls import Calls
+from callboard._cli._live import draws, line, picture
+from callboard._cli._screen import Screen
+from callboard._cli._view import LiveView, open_view
+from callboard.testing import tool_call
+
+from ._events import ENDS, board_of, event
+
+_ESCAPES = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
+
+
+def busy(tools: int = 3, calls: int = 1_200) -> Board:
+    """A board in the middle of much work: of every four calls one waits, one runs, one is done, one has failed."""
+    board = Board([])
+    for number in range(calls):
+        one: dict[str, Any] = {"number": number, "tool": f"tool_{number % tools}_{'x' * 30}"}
+        args = {"url": "http://example.org/" + "y" * 100}
+        board.note(event("begun", call={"name": one["tool"], "args": args, "id": "1"}, **one))
+        board.note(event("queued", **one))
+        if number // tools % 4:
+            board.note(event("started", attempt=1, time=1.0, queue_wait=1.0, **one))
+        if number // tools % 4 > 1:
+            board.note(event("attempt_ended", attempt=1, time=2.0, **one))
+            board.note(event("ended", time=2.0, **one, **ENDS["ok" if number // tools % 4 == 2 else "timeout"]))
+    return board
+
+
+def drawn(board: Board, now: float = 5.0, width: int = 80, height: int = 24) -> list[str]:
+    console = Console(file=StringIO(), record=True, force_terminal=True, width=width, height=height, color_system=None)
+    console.print(picture(board, now, width, height))
+    return console.export_text().splitlines()
+
+
+def cells(lines: list[str], name: str) -> list[str]:
+    return next(text.split()[1:] for text in lines if text.startswith(name))
+
+
+def test_everything_there_is_to_know_is_in_80_by_24() -> None:
+    """The numbers of all, of each tool, and the slowest calls."""
+    lines = drawn(busy())
+
+    assert len(lines) == 3 + 1 + 3 + 2 + 10
+    assert lines[:3] == [
+        "5.00 s: 600 of 1200 calls ended, 120.0 a second",
+        "300 running, 300 waiting (at most 301, longest 5.00 s)",
+        "300 done, 300 failed (300 timeout)",
+    ]
+    assert lines[3].split() == ["tool", "running", "waiting", "done", "failed", "p50", "p95", "longest", "wait"]
+    assert cells(lines, "tool_1") == ["100"] * 4 + "2.00 s 2.00 s 5.00 s".split()
+    assert lines[8].split() == ["slowest", "now", "age", "is", "since", "attempt", "last", "note"]
+    assert cells(lines[9:], "tool_0") == ["5.00", "s", "waiting", "5.00", "s"]
+
+
+def test_the_slowest_call_comes_with_what_is_known_of_it() -> None:
+    """Where it is and for how long, its attempt, and what was decided last."""
+    board = board_of(
+        event("begun", call=tool_call("fetch", "1", url="x")),
+        event("started", attempt=1),
+        event("attempt_ended", attempt=1),
+        event("noted", what="retry"),
+        event("started", attempt=2, time=3.0),
+    )
+    told = cells(drawn(board), "fetch(url='x')")
+
+    assert told == ["5.00", "s", "running", "2.00", "s", "2", "retry"]
+
+
+@settings(max_examples=60)
+@given(st.integers(1, 40), st.integers(0, 200), st.integers(20, 200), st.integers(1, 60))
+def test_it_is_never_taller_or_wider_than_the_terminal(tools: int, calls: int, width: int, height: int) -> None:
+    """Whatever the terminal, and whatever the work."""
+    lines = drawn(busy(tools, calls), width=width, height=height)
+
+    assert len(lines) <= max(1, height - 1)
+    assert max((len(text) for text in lines), default=0) <= width
+
+
+def test_a_narrow_terminal_has_fewer_columns_and_whole_numbers() -> None:
+    """What runs and what waits stays to the last; names are cut."""
+    lines = drawn(busy(), width=40)
+
+    assert lines[3].split() == ["tool", "running", "waiting", "done"]
+    assert cells(lines, "tool_1") == ["100", "100", "100"]
+    assert "…" in lines[4]
+
+
+def test_tools_for_which_there_is_no_room_are_added_up() -> None:
+    """No number is lost."""
+    lines = drawn(busy(tools=40, calls=400))
+
+    first, last = lines.index(next(text for text in lines if text.startswith("tool "))), lines.index("")
+    tools = [text.split() for text in lines[first + 1 : last]]
+    assert tools[-1][:2] == [str(40 - len(tools) + 1), "more"]
+    counts = [list(map(int, (text[2:] if text is tools[-1] else text[1:])[:4])) for text in tools]
+    assert [sum(column) for column in zip(*counts, strict=True)] == [120, 120, 80, 80]
+    assert len(lines) - last > 5
+
+
+def test_lines_stay_where_they_are_when_calls_end() -> None:
+    """The picture keeps the height that it had."""
+    board = busy(calls=40)
+    before = len(drawn(board))
+    for number in tuple(board.open):
+        board.note(event("ended", number, 5.0))
+
+    assert len(drawn(board)) == before
+    assert not any("(url=" in text for text in drawn(board))
+
+
+def test_names_and_notes_cannot_act_on_the_terminal() -> None:
+    """Models make up names, and arguments."""
+    board = board_of(
+        event("begun", tool="\x1b[2Kevil\u202e\nname", call=tool_call("evil", "1", x="\x1b[2K")),
+        event("noted", tool="evil", what="\x1b[H"),
+    )
+    text = "\n".join(drawn(board, width=160)) + line(board, 1.0)
+
+    assert "\x1b" not in text
+    assert "\u202e" not in text
+    assert "evil" in text
+
+
+def test_a_line_has_the_same_numbers() -> None:
+    """For a file, or a pipe."""
+    text = line(busy(), 5.0)
+
+    assert "\n" not in text
+    assert text.startswith("; ".join(drawn(busy())[:3]))
+    assert "running 100, waiting 100, done 100, failed 100, p50 2.00 s, p95 2.00 s, longest wait 5.00 s" in text
+    assert "slowest: tool_0" in text
+
+
+def test_colours_are_left_out_where_nobody_wants_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    """NO_COLOR stands for all programs."""
+    monkeypatch.setenv("NO_COLOR", "1")
+    console = Console(file=StringIO(), force_terminal=True, width=80, height=24)
+    console.print(picture(busy(), 5.0, 80, 24))
+
+    assert not re.search(r"\x1b\[[0-9;]*3[0-9]", console.file.getvalue())  # type: ignore[attr-defined]
+
+
+def terminal() -> Console:
+    return Console(file=StringIO(), force_terminal=True, width=80, height=24, color_system=None)
+
+
+def test_a_dumb_terminal_gets_lines(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It cannot take back what it has shown."""
+    assert draws(terminal())
+    monkeypatch.setenv("TERM", "dumb")
+    assert not draws(terminal())
+    assert not draws(Console(file=StringIO()))
+
+
+async def test_it_is_drawn_eight_times_a_second() -> None:
+    """By the event loop; rich has no thread of its own in it."""
+    times: list[float] = []
+    with Live(console=terminal(), auto_refresh=False) as live, anyio.move_on_after(1.99):
+        await LiveView(live, lambda now: times.append(now) or "").keep_up()  # type: ignore[func-returns-value]
+
+    assert len(times) == 16
+
+
+async def test_without_a_terminal_there_is_a_line_a_second() -> None:
+    """Once there are calls."""
+    board, console = Board([]), Console(file=StringIO(), width=1_000)
+
+    async def calls() -> None:
+        await anyio.sleep(10.0)
+        board.note(event("begun", time=anyio.current_time()))
+
+    with open_view(board, console, live=True) as view, anyio.move_on_after(13.5):
+        async with anyio.create_task_group() as group:
+            group.start_soon(calls)
+            await view.keep_up()
+
+    assert console.file.getvalue().count("0 of 1 calls ended") == 4  # type: ignore[attr-defined]
+
+
+async def shown(console: Console, *, live: bool) -> str:
+    """What a run shows whose calls take three and a half seconds."""
+
+    async def wait() -> str:
+        """Take long."""
+        await anyio.sleep(3.5)
+        return "went"
+
+    calls = Calls(["wait"])
+    screen = Screen(console, calls, [], live=live)
+    asked = AIMessage("One moment.", id="asked", tool_calls=[tool_call("wait", "a"), tool_call("wait", "b")])
+    async with anyio.create_task_group() as group:
+        group.start_soon(screen.keep_up)
+        screen.take("updates", {"agent": {"messages": [asked]}})
+        with observe(calls.note):
+            answers = await ToolNode([wait]).ainvoke({"messages": [asked]})
+        for number, message in enumerate(answers["messages"]):
+            message.id = str(number)
+        screen.take("updates", {"tools": answers})
+        group.cancel_scope.cancel()
+    return _ESCAPES.sub("", console.file.getvalue())  # type: ignore[attr-defined]
+
+
+async def test_a_run_shows_all_that_goes_on_and_the_conversation_as_before() -> None:
+    """While calls run; then it goes away."""
+    live, before = await shown(terminal(), live=True), await shown(terminal(), live=False)
+
+    assert "2 running, 0 waiting" in live
+    assert "slowest now" in live
+    assert "slowest now" not in before
+    for text in (live, before):
+        assert text.startswith("One moment.\n")
+        assert text.count("done    wait()  3.50 s  went") == 2
+
+
+async def test_a_run_without_a_terminal_tells_once_a_second() -> None:
+    """Among the lines of the conversation; and only when asked to."""
+    told = (await shown(Console(file=StringIO(), width=1_000), live=True)).splitlines()
+    quiet = (await shown(Console(file=StringIO(), width=1_000), live=False)).splitlines()
+
+    assert [text.split()[0] for text in told] == ["One", "call", "call", *["calls"] * 4, "done", "done"]
+    assert [text for text in told if not text.startswith("calls ")] == quiet
