@@ -4,10 +4,12 @@ import logging
 import sys
 from functools import cache
 from typing import Any
+from weakref import WeakSet
 
 from callboard._events import Watch, joined
 from callboard.telemetry._logs import LOGGER, Logs
 
+_over: WeakSet[Any] = WeakSet()
 _loggers = (logging.getLogger(LOGGER), logging.getLogger("callboard"))
 
 
@@ -33,8 +35,19 @@ def _by_opentelemetry(kinds: frozenset[str]) -> Watch:
 
 
 def is_set_up(provider: object) -> bool:
-    """Whether a provider is somebody's, and not the stand-in of the API, which makes nothing."""
-    return not type(provider).__module__.startswith(("opentelemetry.trace", "opentelemetry.metrics"))
+    """Whether what a provider makes goes anywhere."""
+    return not is_stand_in(provider) and provider not in _over
+
+
+def is_stand_in(provider: object) -> bool:
+    """Whether a provider is nobody's, but the API's own, which makes nothing."""
+    return type(provider).__module__.startswith(("opentelemetry.trace", "opentelemetry.metrics"))
+
+
+def end(provider: Any) -> None:
+    """Shut a provider down; it stays the process's, because the API takes one only."""
+    _over.add(provider)
+    provider.shutdown()
 
 
 # There is one provider a process; two, where tests replace theirs.
