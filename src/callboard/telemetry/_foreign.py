@@ -1,12 +1,12 @@
 """Whether somebody else has made a span for a model request; only an SDK's span processor sees that."""
 
 from typing import Any
-from weakref import WeakSet
 
 from opentelemetry import context
 from opentelemetry.context import Context
 
 import callboard.telemetry._names as names
+from callboard.telemetry._same import Same
 
 _KEY = context.create_key("callboard-model-request")
 _REQUESTS = frozenset((names.CHAT, "generate_content", "text_completion"))
@@ -44,16 +44,16 @@ class Spotter:
         return True
 
 
-_known: WeakSet[Any] = WeakSet()
+_known: set[Same] = set()
 
 
 def spot(provider: object) -> None:
     """Notice the spans of a provider, if it is an SDK's; once."""
     add = getattr(provider, "add_span_processor", None)
-    if provider in _known or add is None:
+    if Same(provider) in _known or add is None:
         return
     add(Spotter())
-    _known.add(provider)
+    _known.add(Same(provider))
 
 
 def _notice(request: object, span: Any) -> None:
