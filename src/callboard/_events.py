@@ -111,6 +111,8 @@ def joined(first: Watch, second: Watch) -> Watch:
         return second
     if not second.calls and not second.runs:
         return first
+    if "spans" in second.kinds:
+        first, second = second, first  # what others say of a call has its span's ids
     calls, runs, kinds = first.calls + second.calls, first.runs + second.runs, first.kinds | second.kinds
     return Watch(calls, runs, first.mark or second.mark, kinds)
 

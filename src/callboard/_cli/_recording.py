@@ -1,13 +1,13 @@
 """Whether a run is recorded, and where to."""
 
 from collections.abc import Generator
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from callboard._cli._records import recording_name, records_dir
 from callboard._cli._text import CommandError
+from callboard.telemetry import Recorder
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,20 +60,9 @@ def recorded(path: Path | None, *, capture: bool = False) -> Generator[None]:
     with ExitStack() as stack:
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            stack.enter_context(_recorder(path, capture))
+            stack.enter_context(Recorder(path, append=True, capture=capture))
         except FileExistsError as error:
             raise CommandError(f"cannot record to {path}: {path.parent} is no directory") from error
         except OSError as error:
             raise CommandError(f"cannot record to {path}: {error.strerror or error}") from error
         yield
-
-
-def _recorder(path: Path, capture: bool) -> AbstractContextManager[Any]:
-    try:
-        from callboard.telemetry import (  # type: ignore[import-not-found, unused-ignore]
-            Recorder,  # pyright: ignore[reportMissingImports]
-        )
-    except ModuleNotFoundError:
-        return nullcontext()
-    recorder: AbstractContextManager[Any] = Recorder(path, append=True, capture=capture)
-    return recorder

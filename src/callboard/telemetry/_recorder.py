@@ -8,6 +8,7 @@ from collections import deque
 from collections.abc import Callable
 from contextlib import ExitStack
 from datetime import UTC, datetime
+from functools import partial
 from importlib.metadata import version
 from json import dumps
 from pathlib import Path
@@ -81,10 +82,14 @@ class Recorder:
         self._writer: _Writer
         self._since = 0.0
         self._gap = 0
+        self._lock = threading.Lock()
 
     def __enter__(self) -> Self:
         self.path.parent.mkdir(parents=True, exist_ok=True)
+        cut = self._append and _is_cut(self.path)
         self._writer = _Writer(self.path.open("ab" if self._append else "wb"), self._bound)
+        if cut:
+            self._writer.offer(b"\n")
         self._since = self._clock()
         self._writer.offer(_as_line(self._header()))
         self._around.enter_context(observed_by(watch(self._call, self._run)))
@@ -95,7 +100,7 @@ class Recorder:
     ) -> None:
         self._around.close()
         self._tell_gap()
-        self._writer.close(self._closing)
+        self._writer.close(partial(self._closing, self._now()))
 
     def _header(self) -> Line:
         return {
@@ -108,10 +113,10 @@ class Recorder:
             "captures": self._capture.wanted,
         }
 
-    def _closing(self, written: int) -> bytes:
+    def _closing(self, now: float, written: int) -> bytes:
         return _as_line(
             {
-                "t": self._now(),
+                "t": now,
                 "event": "closed",
                 "events": self.events,
                 "lost": self.lost,
@@ -123,30 +128,33 @@ class Recorder:
 
     def _call(self, event: CallEvent) -> None:
         since = perf_counter()
-        self._take(self._records.of_call(event, self._now()))
-        self.overhead += perf_counter() - since
+        self._take(self._records.of_call(event, self._now()), since)
 
     def _run(self, event: RunEvent) -> None:
         since = perf_counter()
-        self._take(self._records.of_run(event, self._now()))
-        self.overhead += perf_counter() - since
+        self._take(self._records.of_run(event, self._now()), since)
 
     def _now(self) -> float:
         return round(self._clock() - self._since, 6)
 
-    def _take(self, line: Line) -> None:
-        self.events += 1
+    def _take(self, line: Line, since: float) -> None:
         data = _as_line(line)
+        with self._lock:  # there may be event loops in several threads
+            self._keep(data)
+            self.events += 1
+            self.overhead += perf_counter() - since
+
+    def _keep(self, data: bytes) -> None:
         if not self._writer.has_room(len(data)) and self._patience > 0:
             since = perf_counter()
             self._writer.wait_for_room(len(data), self._patience)
             self._patience -= perf_counter() - since
-        if not self._writer.has_room(len(data)):
+        if self._writer.has_room(len(data)):
+            self._tell_gap()
+            self._writer.offer(data)
+        else:
             self.lost += 1
             self._gap += 1
-            return
-        self._tell_gap()
-        self._writer.offer(data)
 
     def _tell_gap(self) -> None:
         """Say where events are missing, now that there is room to."""
@@ -232,6 +240,15 @@ class _Writer:
             self._failed = True
             self._lines.clear()
             self._changed.notify_all()
+
+
+def _is_cut(path: Path) -> bool:
+    """Whether a file ends within a line, as a killed process leaves it."""
+    if not path.is_file() or path.stat().st_size == 0:
+        return False
+    with path.open("rb") as file:
+        file.seek(-1, os.SEEK_END)
+        return file.read() != b"\n"
 
 
 def _as_line(line: Line) -> bytes:

@@ -1,0 +1,208 @@
+"""`Logs`: one line for each decision worth knowing, where the application wants them, and quiet otherwise."""
+
+import io
+import json
+import logging
+import subprocess
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import anyio
+import pytest
+from langgraph.types import interrupt
+from opentelemetry.sdk.trace import TracerProvider
+
+from callboard import AbandonedThreadWarning, CallPolicy, CallsInterrupted, Limit, ToolNode, create_react_agent
+from callboard.middleware import Retry
+from callboard.telemetry import Logs, Tracing
+from callboard.telemetry._setup import formatter
+from callboard.testing import Recorder, ScriptedModel, calls, tool_call
+
+WAIT = 1000
+
+
+class Lines(logging.Handler):
+    """Keeps records."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.records: list[logging.LogRecord] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.records.append(record)
+
+    @property
+    def said(self) -> list[tuple[str, str]]:
+        return [(record.levelname, record.getMessage()) for record in self.records]
+
+    def the(self, text: str) -> Any:
+        [found] = [record for record in self.records if record.getMessage() == text]
+        return found
+
+
+@pytest.fixture
+def lines() -> Iterator[Lines]:
+    handler, logger = Lines(), logging.getLogger("callboard.calls")
+    logger.addHandler(handler)
+    logger.setLevel(logging.DEBUG)
+    yield handler
+    logger.removeHandler(handler)
+    logger.setLevel(logging.NOTSET)
+
+
+async def asked(node: ToolNode, *requested: Any, **more: Any) -> Any:
+    with anyio.fail_after(WAIT):
+        return await node.ainvoke(list(requested), **more)
+
+
+async def test_a_level_turns_them_on(lines: Lines) -> None:
+    """`logging.getLogger("callboard").setLevel(...)` is all that a user of the standard library does."""
+    await asked(ToolNode([Recorder().tool("work", seconds=2)]), tool_call("work", "call_1"))
+
+    assert lines.said == [
+        ("DEBUG", "call started"),
+        ("DEBUG", "attempt started"),
+        ("INFO", "call finished"),
+    ]
+    finished = lines.the("call finished")
+    assert (finished.tool, finished.call_id, finished.attempts) == ("work", "call_1", 1)
+    assert finished.duration == pytest.approx(2)
+
+
+async def test_timeouts_rejections_failures_and_retries_have_lines_of_their_own(lines: Lines) -> None:
+    """What somebody has to look at is a warning."""
+    recorder = Recorder()
+    node = ToolNode(
+        [
+            recorder.tool("slow", seconds=9),
+            recorder.tool("flaky", raises=OSError("no"), times=1),
+            recorder.tool("broken", raises=ValueError("no")),
+        ],
+        policies={"slow": CallPolicy(timeout=2, limit=Limit(concurrency=1, queue=0))},
+        middleware=[Retry(attempts=2, any_tool=True, on=OSError, initial=0.1)],
+        handle_tool_errors=True,
+    )
+
+    await asked(node, tool_call("slow", "1"), tool_call("slow", "2"), tool_call("flaky", "3"), tool_call("broken", "4"))
+
+    levels = {text: level for level, text in lines.said}
+    assert {"call timed out", "call rejected", "call failed"} <= set(levels)
+    assert levels["call timed out"] == levels["call rejected"] == levels["call failed"] == "WARNING"
+
+
+async def test_a_question_and_its_answer_are_an_interrupted_and_a_resumed_call(lines: Lines) -> None:
+    """Who resumes says so, if there was a span to go on with."""
+
+    async def ask() -> str:
+        """Ask."""
+        return str(interrupt("?"))
+
+    node = ToolNode([ask])
+    tracing = Tracing(TracerProvider())
+    with tracing.on():
+        with pytest.raises(CallsInterrupted) as asking:
+            await asked(node, tool_call("ask", "call_1"))
+        await asked(node, tool_call("ask", "call_1"), ledger=asking.value.ledger, resume="yes")
+
+    assert [text for _, text in lines.said if text != "attempt started"] == [
+        "call started",
+        "call interrupted",
+        "call resumed",
+        "call finished",
+    ]
+
+
+@pytest.mark.real_clock
+async def test_a_run_is_bound_to_its_thread_and_every_call_to_its_run(lines: Lines) -> None:
+    """Thread, run, call, tool, trace and span: whatever somebody might search for."""
+    agent = create_react_agent(ScriptedModel([calls("work"), "done"]), [Recorder().tool("work")], name="bot")
+
+    with Tracing(TracerProvider()).on(), anyio.fail_after(WAIT):
+        await agent.ainvoke({"messages": [("user", "go")]}, {"configurable": {"thread_id": "oslo"}})
+
+    run, call = lines.the("run finished"), lines.the("call finished")
+    assert run.thread_id == call.thread_id == "oslo"
+    assert run.agent == call.agent == "bot"
+    assert run.run_id == call.run_id
+    assert run.trace_id == call.trace_id
+    assert run.span_id != call.span_id
+
+
+@pytest.mark.real_clock
+async def test_a_lost_thread_is_a_warning(lines: Lines) -> None:
+    """It is the one thing that nobody else will notice."""
+    import threading
+
+    release = threading.Event()
+    node = ToolNode([Recorder().sync_tool("stuck", release=release)], timeout=0.1)
+    try:
+        with pytest.warns(AbandonedThreadWarning):
+            await asked(node, tool_call("stuck", "call_1"))
+    finally:
+        release.set()
+
+    assert ("WARNING", "thread abandoned") in lines.said
+
+
+async def test_logs_are_off_by_default(caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str]) -> None:
+    """A library is quiet."""
+    await asked(ToolNode([Recorder().tool("slow", seconds=9)], timeout=1), tool_call("slow", "call_1"))
+
+    assert caplog.records == []
+    assert capfd.readouterr() == ("", "")
+
+
+async def test_they_can_be_had_for_one_block_on_a_logger_of_ones_own() -> None:
+    """Without any level set on ours."""
+    handler, logger = Lines(), logging.getLogger("mine")
+    logger.addHandler(handler)
+    logger.setLevel(logging.INFO)
+
+    with Logs(logger).on():
+        await asked(ToolNode([Recorder().tool("work")]), tool_call("work", "call_1"))
+
+    assert handler.said == [("INFO", "call finished")]
+
+
+@pytest.mark.parametrize("kind", ["json", "console"])
+async def test_lines_are_for_machines_or_for_people(kind: str) -> None:
+    """JSON in production, columns in development."""
+    stream, logger = io.StringIO(), logging.getLogger(f"mine.{kind}")
+    handler = logging.StreamHandler(stream)
+    handler.setFormatter(formatter(kind))
+    logger.addHandler(handler)
+    logger.setLevel(logging.INFO)
+
+    with Logs(logger).on():
+        await asked(ToolNode([Recorder().tool("slow", seconds=9)], timeout=1), tool_call("slow", "call_1"))
+
+    [line] = stream.getvalue().splitlines()
+    if kind == "json":
+        found = json.loads(line)
+        assert (found["event"], found["level"], found["tool"]) == ("call timed out", "warning", "slow")
+        assert found["error_type"] == "timeout"
+        assert "timestamp" in found
+    else:
+        assert "call timed out" in line
+        assert "slow" in line
+
+
+PROGRAM = """
+import logging, anyio
+from callboard import ToolNode
+logging.basicConfig(level="DEBUG", format="%(name)s %(levelname)s %(message)s %(tool)s")
+logging.getLogger("asyncio").setLevel("CRITICAL")
+logging.getLogger("callboard").setLevel("INFO")
+async def work() -> str:
+    "Work."
+    return "done"
+anyio.run(ToolNode([work]).ainvoke, [{"name": "work", "args": {}, "id": "1", "type": "tool_call"}])
+"""
+
+
+def test_the_standard_librarys_users_take_them_over() -> None:
+    """`basicConfig`, a format with our fields, and a level."""
+    done = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, timeout=60, check=True)
+
+    assert done.stderr.splitlines() == ["callboard.calls INFO call finished work"]

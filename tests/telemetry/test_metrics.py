@@ -1,0 +1,208 @@
+"""`Metrics`: every metric, its unit, its attributes and its buckets."""
+
+from typing import Any
+
+import anyio
+import pytest
+from langchain_core.messages import AIMessage
+from opentelemetry.sdk.metrics import MeterProvider
+from opentelemetry.sdk.metrics.export import InMemoryMetricReader
+
+import callboard.telemetry._names as names
+from callboard import CallPolicy, Limit, ToolNode, create_react_agent
+from callboard._call import note
+from callboard.middleware import Retry
+from callboard.telemetry import Metrics
+from callboard.testing import Recorder, ScriptedModel, calls, tool_call
+
+WAIT = 1000
+
+METRICS = {
+    names.TOOL_DURATION,
+    names.AGENT_DURATION,
+    names.AGENT_TOOL_CALLS,
+    names.AGENT_INFERENCE_CALLS,
+    names.CLIENT_DURATION,
+    names.TOKEN_USAGE,
+    names.QUEUE_WAIT_METRIC,
+    names.QUEUE_LENGTH,
+    names.IN_FLIGHT,
+    names.REJECTIONS,
+    names.TIMEOUTS,
+    names.RETRIES,
+    names.ABANDONED,
+    names.RESTARTS,
+}
+
+
+class Seen:
+    """Metrics and what was measured."""
+
+    def __init__(self) -> None:
+        self._reader = InMemoryMetricReader()
+        self.metrics = Metrics(MeterProvider([self._reader]))
+
+    def all(self) -> dict[str, Any]:
+        data = self._reader.get_metrics_data()
+        assert data is not None
+        return {
+            one.name: one
+            for resource in data.resource_metrics
+            for scope in resource.scope_metrics
+            for one in scope.metrics
+        }
+
+    def points(self, name: str) -> list[tuple[dict[str, Any], Any]]:
+        return [
+            (dict(point.attributes), point.value if hasattr(point, "value") else point)
+            for point in self.all()[name].data.data_points
+        ]
+
+
+@pytest.fixture
+def seen() -> Seen:
+    return Seen()
+
+
+async def asked(node: ToolNode, *requested: Any) -> None:
+    with anyio.fail_after(WAIT):
+        await node.ainvoke(list(requested))
+
+
+async def test_the_duration_of_a_call_has_the_conventions_attributes_and_buckets(seen: Seen) -> None:
+    """Seconds, from the call's beginning to its end."""
+    node = ToolNode([Recorder().tool("work", seconds=3)])
+
+    with seen.metrics.on():
+        await asked(node, tool_call("work", "call_1"))
+
+    [(attributes, point)] = seen.points(names.TOOL_DURATION)
+    assert attributes == {names.TOOL_NAME: "work", names.TOOL_TYPE: "function"}
+    assert (point.count, point.sum) == (1, pytest.approx(3))
+    assert point.explicit_bounds == tuple(0.01 * 2**n for n in range(14))
+    assert seen.all()[names.TOOL_DURATION].unit == "s"
+
+
+async def test_timeouts_rejections_and_waits_are_counted(seen: Seen) -> None:
+    """The failed ones by `error.type`, as on their spans."""
+    node = ToolNode(
+        [Recorder().tool("slow", seconds=5)],
+        policies={"slow": CallPolicy(timeout=2, limit=Limit(concurrency=1, queue=1))},
+    )
+
+    with seen.metrics.on():
+        await asked(node, *(tool_call("slow", str(n)) for n in range(3)))
+
+    errors = {attributes[names.ERROR_TYPE]: point.count for attributes, point in seen.points(names.TOOL_DURATION)}
+    assert errors == {"timeout": 2, "rejected": 1}
+    assert seen.points(names.TIMEOUTS) == [({names.TOOL_NAME: "slow"}, 2)]
+    assert seen.points(names.REJECTIONS) == [({names.TOOL_NAME: "slow"}, 1)]
+    [(_, waits)] = seen.points(names.QUEUE_WAIT_METRIC)
+    assert (waits.count, waits.sum) == (3, pytest.approx(2))
+
+
+async def test_what_runs_and_what_waits_is_seen_while_it_does_and_gone_after(seen: Seen) -> None:
+    """Two numbers that go up and down."""
+    node = ToolNode([Recorder().tool("work", seconds=4)], limit=Limit(concurrency=2))
+    work = {names.TOOL_NAME: "work"}
+
+    with seen.metrics.on():
+        async with anyio.create_task_group() as group:
+            group.start_soon(asked, node, *(tool_call("work", str(n)) for n in range(5)))
+            await anyio.sleep(1)
+            assert seen.points(names.IN_FLIGHT) == [(work, 2)]
+            assert seen.points(names.QUEUE_LENGTH) == [(work, 3)]
+
+    assert seen.points(names.IN_FLIGHT) == [(work, 0)]
+    assert seen.points(names.QUEUE_LENGTH) == [(work, 0)]
+
+
+async def test_a_cancelled_wait_leaves_no_count_behind(seen: Seen) -> None:
+    """Numbers that only grow are worse than none."""
+    node = ToolNode([Recorder().tool("work", seconds=40)], limit=Limit(concurrency=1))
+
+    with seen.metrics.on(), anyio.move_on_after(1):
+        await asked(node, *(tool_call("work", str(n)) for n in range(3)))
+
+    assert [value for _, value in seen.points(names.IN_FLIGHT)] == [0]
+    assert [value for _, value in seen.points(names.QUEUE_LENGTH)] == [0]
+    errors = {attributes[names.ERROR_TYPE]: point.count for attributes, point in seen.points(names.TOOL_DURATION)}
+    assert errors == {"cancelled": 3}
+
+
+async def test_retries_restarts_and_abandoned_threads_are_counted(seen: Seen) -> None:
+    """By what is noted about a call."""
+    recorder = Recorder()
+
+    async def restarts() -> str:
+        """Note what an actor's supervisor notes, and what a lost thread leads to."""
+        note("restarted")
+        note("abandoned")
+        return ""
+
+    node = ToolNode(
+        [recorder.tool("flaky", raises=OSError("no"), times=2), restarts],
+        middleware=[Retry(attempts=3, any_tool=True)],
+        handle_tool_errors=True,
+    )
+
+    with seen.metrics.on():
+        await asked(node, tool_call("flaky", "call_1"), tool_call("restarts", "two"))
+
+    assert seen.points(names.RETRIES) == [({names.TOOL_NAME: "flaky"}, 2)]
+    assert seen.points(names.RESTARTS) == [({names.TOOL_NAME: "restarts"}, 1)]
+    assert seen.points(names.ABANDONED) == [({names.TOOL_NAME: "restarts"}, 1)]
+    assert all(names.ERROR_TYPE not in attributes for attributes, _ in seen.points(names.TOOL_DURATION))
+
+
+class Counting(ScriptedModel):
+    """A model that a provider might have."""
+
+    def _get_ls_params(self, stop: Any = None, **kwargs: Any) -> Any:
+        return {"ls_provider": "openai", "ls_model_name": "gpt-x"}
+
+
+@pytest.mark.real_clock
+async def test_a_run_has_its_duration_its_calls_and_its_requests(seen: Seen) -> None:
+    """And each request its duration and tokens."""
+    usage: Any = {"input_tokens": 3, "output_tokens": 4, "total_tokens": 7}
+    reply = AIMessage("", tool_calls=calls("work", "work").tool_calls, usage_metadata=usage)
+    agent = create_react_agent(Counting([reply, "done"]), [Recorder().tool("work", seconds=0.01)], name="bot")
+
+    with seen.metrics.on(), anyio.fail_after(WAIT):
+        await agent.ainvoke({"messages": [("user", "go")]})
+
+    model = {names.PROVIDER: "openai", names.REQUEST_MODEL: "gpt-x"}
+    [(attributes, point)] = seen.points(names.AGENT_DURATION)
+    assert attributes == {names.AGENT_NAME: "bot", **model}
+    assert point.sum >= 0.01
+    assert [point.sum for _, point in seen.points(names.AGENT_TOOL_CALLS)] == [2]
+    assert [point.sum for _, point in seen.points(names.AGENT_INFERENCE_CALLS)] == [2]
+    tokens = {attributes[names.TOKEN_TYPE]: point.sum for attributes, point in seen.points(names.TOKEN_USAGE)}
+    assert tokens == {"input": 3, "output": 4}
+    assert sum(point.count for _, point in seen.points(names.CLIENT_DURATION)) == 2
+    assert seen.points(names.TOOL_DURATION)[0][0][names.AGENT_NAME] == "bot"
+
+
+async def test_there_is_no_metric_without_a_test(seen: Seen) -> None:
+    """Every instrument that is made is named in this module's list, with a unit and a text."""
+    made: list[tuple[str, str, str]] = []
+
+    class Spy:
+        """A meter that writes down what is asked of it."""
+
+        def __getattr__(self, name: str) -> Any:
+            def create(*args: Any, **_: Any) -> None:
+                texts = [arg for arg in args if isinstance(arg, str)]
+                made.append((texts[0], texts[1], texts[2]))
+
+            return create
+
+    class Provider:
+        def get_meter(self, *_: Any, **__: Any) -> Any:
+            return Spy()
+
+    Metrics(Provider())  # type: ignore[arg-type]
+
+    assert {name for name, _, _ in made} == METRICS
+    assert all(unit and text for _, unit, text in made)

@@ -1,0 +1,252 @@
+"""`Recorder`: everything that happened is in the file, within a bound, and nothing that it does reaches a call."""
+
+import gc
+import json
+import os
+import threading
+import tracemalloc
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+from langchain_core.messages import AIMessage
+from langchain_core.tools import tool
+
+from callboard import CallPolicy, Limit, ToolNode, create_react_agent
+from callboard.telemetry import Recorder
+from callboard.telemetry import _recorder as module
+from callboard.testing import Recorder as Tools
+from callboard.testing import ScriptedModel, backend_names, calls, tool_call
+
+WAIT = 1000
+
+
+def lines_of(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def events_of(path: Path) -> list[str]:
+    return [line["event"] for line in lines_of(path)]
+
+
+async def asked(node: ToolNode, *requested: Any) -> Any:
+    with anyio.fail_after(WAIT):
+        return await node.ainvoke(list(requested))
+
+
+@pytest.mark.real_clock
+async def test_a_run_is_recorded_from_its_beginning_to_its_end(tmp_path: Path) -> None:
+    """Run, model requests, calls and attempts, in their order, with the numbers that tie them together."""
+    path = tmp_path / "deep" / "run.jsonl"
+    agent = create_react_agent(ScriptedModel([calls("work"), "done"]), [Tools().tool("work")], name="bot")
+
+    with Recorder(path), anyio.fail_after(WAIT):
+        await agent.ainvoke({"messages": [("user", "go")]}, {"configurable": {"thread_id": "oslo"}})
+
+    header, *lines, closed = lines_of(path)
+    assert (header["event"], header["format"], header["captures"]) == ("header", "callboard/recording/1", False)
+    assert [line["event"] for line in lines] == [
+        "run_begun",
+        "model_asked",
+        "model_answered",
+        "begun",
+        "started",
+        "attempt_ended",
+        "ended",
+        "model_asked",
+        "model_answered",
+        "run_ended",
+    ]
+    assert (lines[0]["agent"], lines[0]["thread"]) == ("bot", "oslo")
+    assert lines[2]["calls"] == 1
+    assert {line["run"] for line in lines if "run" in line} == {lines[0]["run"]}
+    assert (lines[3]["tool"], lines[3]["id"], lines[6]["outcome"]) == ("work", "call_1", "ok")
+    assert (closed["event"], closed["events"], closed["lost"]) == ("closed", len(lines), 0)
+    assert closed["bytes"] == len(path.read_bytes().rsplit(b"\n", 2)[0]) + 1
+    assert closed["overhead"] > 0
+
+
+async def test_waits_retries_and_endings_are_in_it(tmp_path: Path) -> None:
+    """The virtual clock is the recorder's, so every time is exact."""
+    path = tmp_path / "run.jsonl"
+    policies = {"slow": CallPolicy(timeout=2, limit=Limit(concurrency=1, queue=1))}
+    node = ToolNode([Tools().tool("slow", seconds=5)], policies=policies)
+
+    with Recorder(path, clock=anyio.current_time):
+        await asked(node, *(tool_call("slow", str(n)) for n in range(3)))
+
+    lines = [line for line in lines_of(path) if "call" in line]
+    ends = {line["outcome"]: line for line in lines if line["event"] == "ended"}
+    starts = [(line["t"], line.get("waited", 0)) for line in lines if line["event"] == "started"]
+    assert starts == [(0, 0), (pytest.approx(2), pytest.approx(2))]
+    assert set(ends) == {"timeout", "rejected"}
+    assert ends["timeout"]["t"] == pytest.approx(4)
+    assert ends["timeout"]["error"] == "timeout"
+    assert [line["error"] for line in lines if line["event"] == "gave_up"] == ["callboard._limits.NoPlaceError"]
+
+
+async def test_arguments_and_results_are_recorded_only_when_asked_for(tmp_path: Path) -> None:
+    """And then without secrets."""
+    node = ToolNode([Tools().tool("work")])
+    call = tool_call("work", "call_1", query="key sk-ant-api03-" + "a" * 93 + "AA")
+
+    with Recorder(tmp_path / "off"), Recorder(tmp_path / "on", capture=True):
+        await asked(node, call)
+
+    assert "args" not in (tmp_path / "off").read_text()
+    [begun] = [line for line in lines_of(tmp_path / "on") if line["event"] == "begun"]
+    [ended] = [line for line in lines_of(tmp_path / "on") if line["event"] == "ended"]
+    assert begun["args"]["query"].startswith("key <")
+    assert ended["result"].startswith("key <")
+    assert "sk-ant" not in (tmp_path / "on").read_text()
+
+
+async def test_a_second_part_is_added_to_the_file(tmp_path: Path) -> None:
+    """A thread's runs stand one after the other."""
+    path, node = tmp_path / "run.jsonl", ToolNode([Tools().tool("work")])
+
+    for _ in range(2):
+        with Recorder(path, append=True):
+            await asked(node, tool_call("work", "call_1"))
+
+    assert events_of(path).count("header") == events_of(path).count("closed") == 2
+
+
+async def test_a_part_after_a_line_that_was_cut_begins_a_line(tmp_path: Path) -> None:
+    """A killed process leaves half a line, which must not swallow the next header."""
+    path, node = tmp_path / "run.jsonl", ToolNode([Tools().tool("work")])
+    path.write_text('{"t":1,"eve')
+
+    with Recorder(path, append=True):
+        await asked(node, tool_call("work", "call_1"))
+
+    cut, *rest = path.read_text().splitlines()
+    assert cut == '{"t":1,"eve'
+    assert json.loads(rest[0])["event"] == "header"
+
+
+async def test_what_is_no_text_is_written_all_the_same(tmp_path: Path) -> None:
+    """Models write half of a surrogate pair, and tools return anything."""
+    path, node = tmp_path / "run.jsonl", ToolNode([Tools().tool("work", returns="fine")])
+
+    with Recorder(path, capture=True, redact=False):
+        await asked(node, tool_call("work", "call_1", query="\ud800"))
+
+    assert len(lines_of(path)) == 6
+
+
+@pytest.mark.real_clock
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="there are no named pipes on this system")
+async def test_a_disk_that_is_stuck_loses_events_and_says_how_many(tmp_path: Path) -> None:
+    """Memory has a bound, the calls go on, and the loss stands in the file. A pipe that nobody reads is such a disk."""
+    path = tmp_path / "pipe"
+    os.mkfifo(path)
+    reader = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+    node = ToolNode([Tools().tool("work")])
+    read = bytearray()
+
+    with Recorder(path, bound=4096, patience=0.01) as recorder:
+        for turn in range(5):
+            result = await asked(node, *(tool_call("work", f"{turn}-{n}") for n in range(500)))
+            assert len(result["messages"]) == 500
+        waiting = recorder._writer._size
+        draining = threading.Thread(target=_drain, args=(reader, read))
+        draining.start()
+    draining.join(30)
+
+    lines = [json.loads(line) for line in read.splitlines()]
+    gaps = sum(line["events"] for line in lines if line["event"] == "lost")
+    assert waiting <= 4096 + 65536, "what is on its way to the pipe was taken out of the queue at once"
+    assert recorder.lost == gaps == lines[-1]["lost"] > 0
+    assert recorder.events == 10_000
+    assert sum("call" in line for line in lines) + recorder.lost == 10_000
+
+
+def _drain(reader: int, read: bytearray) -> None:
+    os.set_blocking(reader, True)
+    while data := os.read(reader, 65536):
+        read += data
+    os.close(reader)
+
+
+@pytest.mark.real_clock
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="there is no /dev/full on this system")  # noqa: PTH110
+async def test_a_full_disk_is_reported_once_and_changes_no_call(caplog: pytest.LogCaptureFixture) -> None:
+    """/dev/full has no room, ever."""
+    node = ToolNode([Tools().tool("work")])
+
+    with Recorder("/dev/full") as recorder:
+        for turn in range(3):
+            result = await asked(node, *(tool_call("work", f"{turn}-{n}") for n in range(20)))
+            assert len(result["messages"]) == 20
+
+    assert recorder.events == 240
+    assert [record.levelname for record in caplog.records] == ["ERROR"]
+    assert "cannot be written" in caplog.text
+
+
+def test_a_file_that_cannot_be_opened_is_told_at_once(tmp_path: Path) -> None:
+    """Nobody wants to learn it after the run."""
+    with pytest.raises(IsADirectoryError), Recorder(tmp_path):
+        pass
+
+
+@pytest.mark.parametrize("bound", [0, 1023])
+def test_a_bound_of_next_to_nothing_is_refused(bound: int) -> None:
+    """With the number that there was."""
+    with pytest.raises(ValueError, match=f"1024 bytes or more, got {bound}"):
+        Recorder("x", bound=bound)
+
+
+@pytest.mark.parametrize("name", backend_names(real_clock=True))
+def test_a_hundred_thousand_calls_are_recorded_in_bounded_memory(name: str, tmp_path: Path) -> None:
+    """What waits to be written is all that grows; nothing is lost."""
+    path = tmp_path / "run.jsonl"
+    node = ToolNode([_quick])
+    batches = 100 if name == "asyncio" else 10
+
+    async def main() -> tuple[int, int]:
+        with Recorder(path, bound=1 << 20, patience=10) as recorder:
+            await asked(node, *(tool_call("quick", str(n)) for n in range(1000)))
+            tracemalloc.start()
+            for _ in range(batches - 1):
+                await asked(node, *(tool_call("quick", str(n)) for n in range(1000)))
+            gc.collect()
+            grown, _ = tracemalloc.get_traced_memory()
+            tracemalloc.stop()
+            return recorder.lost, grown
+
+    lost, grown = anyio.run(main, **_options(name))
+
+    assert lost == 0
+    assert grown < 4 << 20, "the bound, and what a batch leaves in caches"
+    with path.open() as file:
+        assert sum('"event":"ended"' in line for line in file) == batches * 1000
+
+
+@tool("quick")
+async def _quick() -> str:
+    """Be quick, and remember nothing."""
+    return ""
+
+
+def _options(name: str) -> Any:
+    from callboard.testing import backend
+
+    chosen, options = backend(name, real_clock=True)
+    return {"backend": chosen, "backend_options": options}
+
+
+def test_the_message_of_a_reply_with_no_usage_is_no_obstacle() -> None:
+    """Not every model counts."""
+    from callboard._types import RunEvent, RunInfo
+    from callboard.telemetry._capture import Capture
+    from callboard.telemetry._records import Records
+
+    event = RunEvent(phase="answered", run=RunInfo(number=1, agent="a", run_id="r"), time=1.0, result=AIMessage("hi"))
+
+    line = Records(Capture(wanted=False)).of_run(event, 1.0)
+
+    assert line == {"t": 1.0, "event": "model_answered", "run": 1, "calls": 0}
+    assert module.BOUND == 16 * 1024 * 1024

@@ -1,0 +1,233 @@
+"""`setup()`: one call where there is no SDK, and none of it where there is; each case in a process of its own."""
+
+import json
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+import pytest
+from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+
+CALLS = """
+import sys, anyio
+from callboard import ToolNode
+async def work(query: str = "") -> str:
+    "Work."
+    return query
+def run():
+    call = {"name": "work", "args": {"query": "canary"}, "id": "1", "type": "tool_call"}
+    anyio.run(ToolNode([work]).ainvoke, [call], backend=sys.argv[1])
+"""
+
+
+class Receiver:
+    """An OTLP receiver on loopback."""
+
+    def __init__(self) -> None:
+        received = self.received = {}
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_POST(self) -> None:
+                body = self.rfile.read(int(self.headers["content-length"]))
+                received.setdefault(self.path, []).append((dict(self.headers), body))
+                self.send_response(200)
+                self.send_header("content-type", "application/x-protobuf")
+                self.end_headers()
+
+            def log_message(self, *_: object) -> None: ...
+
+        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.url = f"http://127.0.0.1:{self.server.server_port}"
+
+    received: dict[str, Any]
+
+    def spans(self) -> list[Any]:
+        requests = [
+            ExportTraceServiceRequest.FromString(self._plain(*one)) for one in self.received.get("/v1/traces", [])
+        ]
+        return [
+            span
+            for request in requests
+            for resource in request.resource_spans
+            for scope in resource.scope_spans
+            for span in scope.spans
+        ]
+
+    def service_names(self) -> set[str]:
+        requests = [ExportTraceServiceRequest.FromString(self._plain(*one)) for one in self.received["/v1/traces"]]
+        return {
+            attribute.value.string_value
+            for request in requests
+            for resource in request.resource_spans
+            for attribute in resource.resource.attributes
+            if attribute.key == "service.name"
+        }
+
+    def metrics(self) -> set[str]:
+        requests = [
+            ExportMetricsServiceRequest.FromString(self._plain(*one)) for one in self.received.get("/v1/metrics", [])
+        ]
+        return {
+            metric.name
+            for request in requests
+            for resource in request.resource_metrics
+            for scope in resource.scope_metrics
+            for metric in scope.metrics
+        }
+
+    @staticmethod
+    def _plain(headers: dict[str, str], body: bytes) -> bytes:
+        import gzip
+
+        return gzip.decompress(body) if headers.get("Content-Encoding") == "gzip" else body
+
+
+@pytest.fixture
+def receiver() -> Iterator[Receiver]:
+    found = Receiver()
+    thread = threading.Thread(target=found.server.serve_forever)
+    thread.start()
+    yield found
+    found.server.shutdown()
+    thread.join()
+    found.server.server_close()
+
+
+def run(program: str, backend: str = "asyncio", **environment: str) -> subprocess.CompletedProcess[str]:
+    plain = {key: value for key, value in os.environ.items() if not key.startswith("OTEL_")}
+    return subprocess.run(
+        [sys.executable, "-W", "error::DeprecationWarning:callboard", "-c", CALLS + program, backend],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+        env={**plain, **environment},
+    )
+
+
+@pytest.mark.parametrize("backend", ["asyncio", "trio"])
+def test_one_call_sends_spans_and_metrics_over_otlp(receiver: Receiver, backend: str) -> None:
+    """And what waits is sent when the block ends."""
+    run(
+        "from callboard.telemetry import setup\n"
+        f"with setup(endpoint={receiver.url!r}, service_name='shop', headers={{'x-key': 'k'}}): run()",
+        backend,
+    )
+
+    assert [span.name for span in receiver.spans()] == ["attempt work", "execute_tool work"]
+    assert receiver.service_names() == {"shop"}
+    assert "gen_ai.execute_tool.duration" in receiver.metrics()
+    assert all(headers["x-key"] == "k" for headers, _ in receiver.received["/v1/traces"])
+    assert "canary" not in str(receiver.received)
+
+
+def test_what_waits_is_sent_at_the_end_of_the_process_too(receiver: Receiver) -> None:
+    """Nobody has to call `shutdown()`."""
+    run("from callboard.telemetry import setup\nsetup(metrics=False)\nrun()", OTEL_EXPORTER_OTLP_ENDPOINT=receiver.url)
+
+    assert len(receiver.spans()) == 2
+    assert set(receiver.received) == {"/v1/traces"}
+
+
+OWN = """
+from opentelemetry import trace
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+seen, provider = InMemorySpanExporter(), TracerProvider()
+provider.add_span_processor(SimpleSpanProcessor(seen))
+trace.set_tracer_provider(provider)
+"""
+
+
+def test_an_applications_own_sdk_is_used_as_it_is(receiver: Receiver) -> None:
+    """One span over each call, to where its spans go; nothing anywhere else."""
+    done = run(
+        OWN + f"from callboard.telemetry import setup\nsetup(endpoint={receiver.url!r}, metrics=False, capture=True)\n"
+        "run()\nprint(len(seen.get_finished_spans()))\n"
+        "print(dict(seen.get_finished_spans()[-1].attributes)['gen_ai.tool.call.result'])"
+    )
+
+    assert done.stdout.split() == ["2", "canary"]
+    assert receiver.received == {}
+
+
+@pytest.mark.parametrize("backend", ["asyncio", "trio"])
+def test_with_an_sdk_there_are_spans_without_any_call_of_ours(backend: str) -> None:
+    """As with every instrumented library."""
+    done = run(OWN + "run()\nprint([span.name for span in seen.get_finished_spans()])", backend)
+
+    assert done.stdout.strip() == "['attempt work', 'execute_tool work']"
+
+
+def test_the_environment_says_whether_values_are_captured() -> None:
+    """The variable of the conventions; its default is no."""
+    program = OWN + "run()\nprint('canary' in str([dict(s.attributes) for s in seen.get_finished_spans()]))"
+    variable = "OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT"
+
+    found = {
+        value: run(program, **{variable: value}).stdout.strip() for value in ("span_only", "True", "EVENT_ONLY", "")
+    }
+
+    assert found == {"span_only": "True", "True": "True", "EVENT_ONLY": "False", "": "False"}
+
+
+@pytest.mark.parametrize(
+    ("variable", "value", "left"),
+    [
+        ("OTEL_SDK_DISABLED", "true", set()),
+        ("OTEL_TRACES_EXPORTER", "none", {"/v1/metrics"}),
+        ("OTEL_METRICS_EXPORTER", "none", {"/v1/traces"}),
+    ],
+)
+def test_the_environment_turns_things_off(receiver: Receiver, variable: str, value: str, left: set[str]) -> None:
+    """As everywhere in OpenTelemetry."""
+    run(f"from callboard.telemetry import setup\nwith setup(endpoint={receiver.url!r}): run()", **{variable: value})
+
+    assert set(receiver.received) == left
+
+
+def test_logs_go_to_stderr_and_stop_at_the_end() -> None:
+    """As JSON lines, with the ids of the span."""
+    done = run(
+        "from callboard.telemetry import setup\n"
+        "with setup(traces=False, metrics=False, logs='json', log_level='DEBUG'): run()\nrun()"
+    )
+
+    assert [json.loads(line)["event"] for line in done.stderr.splitlines()] == [
+        "call started",
+        "attempt started",
+        "call finished",
+    ]
+
+
+def test_an_unknown_log_format_is_refused() -> None:
+    """With those that there are."""
+    from callboard.telemetry import setup
+
+    with pytest.raises(ValueError, match="'console', 'json' or None, got 'xml'"):
+        setup(traces=False, metrics=False, logs="xml")  # type: ignore[arg-type]
+
+
+def test_without_the_sdk_the_error_names_the_remedy() -> None:
+    """`pip install callboard[otel]`."""
+    done = run(
+        "import sys\nsys.modules['opentelemetry.sdk.trace'] = None\n"
+        "sys.modules['opentelemetry.exporter.otlp.proto.http.trace_exporter'] = None\n"
+        "from callboard.telemetry import setup\n"
+        "try:\n    setup()\nexcept ImportError as error:\n    print(error)"
+    )
+
+    assert "pip install 'callboard[otel]'" in done.stdout
+
+
+def test_without_a_provider_no_observer_is_made() -> None:
+    """What nobody wants costs nothing, though other libraries may have loaded OpenTelemetry's API."""
+    done = run("run()\nprint([name for name in sys.modules if name.startswith('callboard.telemetry._spans')])")
+
+    assert done.stdout.strip() == "[]"
