@@ -7,7 +7,9 @@ from typing import Any
 
 from callboard._events import Watch, joined
 from callboard.telemetry._logs import LOGGER, Logs
+from callboard.telemetry._same import Same
 
+_over: set[Same] = set()
 _loggers = (logging.getLogger(LOGGER), logging.getLogger("callboard"))
 
 
@@ -26,30 +28,41 @@ def _by_opentelemetry(kinds: frozenset[str]) -> Watch:
 
     found = Watch()
     if "spans" not in kinds and is_set_up(tracers := trace.get_tracer_provider()):
-        found = _tracing(tracers)
+        found = _tracing(Same(tracers))
     if "metrics" not in kinds and is_set_up(meters := metrics.get_meter_provider()):
-        found = joined(found, _metrics(meters))
+        found = joined(found, _metrics(Same(meters)))
     return found
 
 
 def is_set_up(provider: object) -> bool:
-    """Whether a provider is somebody's, and not the stand-in of the API, which makes nothing."""
-    return not type(provider).__module__.startswith(("opentelemetry.trace", "opentelemetry.metrics"))
+    """Whether what a provider makes goes anywhere."""
+    return not is_stand_in(provider) and Same(provider) not in _over
+
+
+def is_stand_in(provider: object) -> bool:
+    """Whether a provider is nobody's, but the API's own, which makes nothing."""
+    return type(provider).__module__.startswith(("opentelemetry.trace", "opentelemetry.metrics"))
+
+
+def end(provider: Any) -> None:
+    """Shut a provider down; it stays the process's, because the API takes one only."""
+    _over.add(Same(provider))
+    provider.shutdown()
 
 
 # There is one provider a process; two, where tests replace theirs.
 @cache
-def _tracing(provider: Any) -> Watch:
+def _tracing(provider: Same) -> Watch:
     from callboard.telemetry._tracing import Tracing
 
-    return Tracing(provider).watch
+    return Tracing(provider.one).watch
 
 
 @cache
-def _metrics(provider: Any) -> Watch:
+def _metrics(provider: Same) -> Watch:
     from callboard.telemetry._metrics import Metrics
 
-    return Metrics(provider).watch
+    return Metrics(provider.one).watch
 
 
 @cache

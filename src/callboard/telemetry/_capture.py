@@ -117,20 +117,27 @@ def result_of(output: object) -> object:
 
 
 def messages_of(value: object) -> Sequence[BaseMessage]:
-    """The conversation in a state, or in what a model is asked."""
+    """The conversation in a state, in a run's input, or in what a model is asked."""
     found: Any = value
     if isinstance(value, dict):
         found = value.get("llm_input_messages") or value.get("messages")
     elif not isinstance(value, (list, tuple, BaseMessage)):
         found = getattr(value, "messages", None)
-    if isinstance(found, (BaseMessage, str)):
-        found = [found]
-    if not isinstance(found, (list, tuple)):
-        return []
+    many = isinstance(found, list) or (isinstance(found, tuple) and not _is_pair(found))
+    return [message for one in (found if many else [found]) if (message := _read(one)) is not None]
+
+
+def _is_pair(value: tuple[object, ...]) -> bool:
+    """Whether it is one message, as a role and a text."""
+    return len(value) == 2 and all(isinstance(one, str) for one in value)
+
+
+def _read(value: Any) -> BaseMessage | None:
+    """A message in any of the forms that LangChain reads."""
     try:
-        return convert_to_messages(found)
-    except Exception:  # no conversation; whoever asked for the run hears of that from the run
-        return []
+        return convert_to_messages([value])[0]
+    except Exception:  # a state may have anything there
+        return None
 
 
 def _message(message: BaseMessage) -> dict[str, object]:

@@ -1,12 +1,12 @@
 """Whether somebody else has made a span for a model request; only an SDK's span processor sees that."""
 
 from typing import Any
-from weakref import WeakKeyDictionary
 
 from opentelemetry import context
 from opentelemetry.context import Context
 
 import callboard.telemetry._names as names
+from callboard.telemetry._same import Same
 
 _REQUESTS = frozenset((names.CHAT, "generate_content", "text_completion"))
 _KINDS = (("openinference.span.kind", "LLM"), ("llm.request.type", "chat"), ("traceloop.span.kind", "llm"))
@@ -51,14 +51,14 @@ class Spotter:
         return True
 
 
-_known: WeakKeyDictionary[Any, Spotter] = WeakKeyDictionary()
+_known: dict[Same, Spotter] = {}
 
 
 def spotter_of(provider: object) -> Spotter:
     """The one of a provider; it notices something if the provider is an SDK's."""
-    found = _known.get(provider)
+    found = _known.get(Same(provider))
     if found is None:
-        found = _known[provider] = Spotter()
+        found = _known[Same(provider)] = Spotter()
         add = getattr(provider, "add_span_processor", None)
         if add is not None:
             add(found)

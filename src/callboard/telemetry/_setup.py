@@ -4,6 +4,7 @@ import logging
 import os
 from collections.abc import Callable
 from contextlib import ExitStack
+from functools import partial
 from types import TracebackType
 from typing import Any, Literal, Self
 
@@ -11,7 +12,7 @@ import structlog
 from opentelemetry import metrics, trace
 
 from callboard._events import observe_everywhere
-from callboard.telemetry._ambient import is_set_up
+from callboard.telemetry._ambient import end, is_set_up, is_stand_in
 from callboard.telemetry._capture import Redactor
 from callboard.telemetry._metrics import Metrics
 from callboard.telemetry._tracing import Tracing
@@ -110,8 +111,9 @@ def _tracer_provider(
     made = TracerProvider(resource=_resource(service_name))
     exporter = OTLPSpanExporter(endpoint=_path(endpoint, "traces"), headers=headers)
     made.add_span_processor(BatchSpanProcessor(exporter))
-    trace.set_tracer_provider(made)
-    telemetry.ended_by(made.shutdown)
+    if is_stand_in(provider):
+        trace.set_tracer_provider(made)
+    telemetry.ended_by(partial(end, made))
     return made
 
 
@@ -129,8 +131,9 @@ def _meter_provider(
         raise _not_installed() from None
     exporter = OTLPMetricExporter(endpoint=_path(endpoint, "metrics"), headers=headers)
     made = MeterProvider([PeriodicExportingMetricReader(exporter)], resource=_resource(service_name))
-    metrics.set_meter_provider(made)
-    telemetry.ended_by(made.shutdown)
+    if is_stand_in(provider):
+        metrics.set_meter_provider(made)
+    telemetry.ended_by(partial(end, made))
     return made
 
 
@@ -164,12 +167,12 @@ def _add_handler(telemetry: Telemetry, kind: str, level: int | str) -> None:
     logger.setLevel(level)
     logger.propagate = False
 
-    def end() -> None:
+    def as_before() -> None:
         logger.removeHandler(handler)
         logger.setLevel(before[0])
         logger.propagate = before[1]
 
-    telemetry.ended_by(end)
+    telemetry.ended_by(as_before)
 
 
 def formatter(kind: str) -> logging.Formatter:

@@ -1,0 +1,98 @@
+"""The glossary has every name that leaves the process."""
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import callboard.telemetry._names as names
+from callboard.telemetry._logs import _ENDS, _NOTES, _RUN_ENDS
+
+ROOT = Path(__file__).parents[2]
+SOURCE = ROOT / "src" / "callboard"
+GLOSSARY = (ROOT / "docs" / "reference" / "telemetry.md").read_text().partition("## Glossary")[2]
+
+LISTED = set(re.findall(r"`([^`]+)`", GLOSSARY))
+
+DECISIONS = {"approved", "edited", "answered", "declined"}
+"""What `RequireApproval` notes: the person's decision, which is no literal there."""
+
+WITHOUT_A_LITERAL = {"middleware/_approval.py"}
+
+
+def notes() -> Iterator[tuple[str, ast.Call]]:
+    """Where links and the supervision note something."""
+    for path in sorted(SOURCE.rglob("*.py")):
+        module = path.relative_to(SOURCE).as_posix()
+        if module.startswith("_cli/"):
+            continue
+        for node in ast.walk(ast.parse(path.read_text())):
+            called = node.func if isinstance(node, ast.Call) else None
+            name = called.id if isinstance(called, ast.Name) else getattr(called, "attr", None)
+            if isinstance(node, ast.Call) and name == "note":
+                yield module, node
+
+
+def words() -> dict[str, set[str]]:
+    """What is noted, in one word, and the names of its facts."""
+    found: dict[str, set[str]] = {word: set() for word in DECISIONS}
+    for _, call in notes():
+        if isinstance(call.args[0], ast.Constant):
+            facts = found.setdefault(str(call.args[0].value), set())
+            facts.update(keyword.arg for keyword in call.keywords if keyword.arg)
+    return found
+
+
+def row_of(event: str) -> str:
+    [row] = [line for line in GLOSSARY.splitlines() if line.startswith("| ") and f"`{event}`" in line.split("|")[1]]
+    return row
+
+
+def test_every_name_of_ours_is_in_the_glossary() -> None:
+    """Attributes, span events and metrics; also those of the conventions, which readers look for first."""
+    constants = {value for key, value in vars(names).items() if key.isupper() and isinstance(value, str)}
+    sent = {name for name in constants if name.startswith(("callboard.", "gen_ai."))}
+
+    assert sent - {names.PREFIX} - LISTED == set()
+
+
+def test_every_word_that_is_noted_is_in_the_glossary_with_its_facts() -> None:
+    """A new link that notes something has to say here what."""
+    missing = {
+        f"{word}: {fact}"
+        for word, facts in words().items()
+        for fact in facts
+        if f"`{names.PREFIX}{fact}`" not in row_of(names.PREFIX + word)
+    }
+
+    assert {word for word in words() if names.PREFIX + word not in LISTED} == set()
+    assert missing == set()
+
+
+def test_words_that_are_no_literals_are_known() -> None:
+    """The test above cannot see them."""
+    computed = {
+        module
+        for module, call in notes()
+        if not isinstance(call.args[0], ast.Constant) and module != "_call.py"  # where `note` is made
+    }
+
+    assert computed == WITHOUT_A_LITERAL
+
+
+def test_the_glossary_has_no_span_event_that_nobody_makes() -> None:
+    """What is gone from the source goes from the page."""
+    table = GLOSSARY.partition("### Span events")[2].partition("###")[0]
+    first_cells = [line.split("|")[1] for line in table.splitlines() if line.startswith("| `")]
+    events = {name for cell in first_cells for name in re.findall(r"`callboard\.(\w+)`", cell)}
+    own = {names.GAVE_UP, names.INTERRUPTED, names.CANCELLED}
+
+    assert {names.PREFIX + event for event in events} == own | {names.PREFIX + word for word in words()}
+
+
+def test_every_log_line_is_in_the_glossary_with_its_level() -> None:
+    """Those that are chosen by outcome or by what was noted."""
+    levels = {10: "debug", 20: "info", 30: "warning", 40: "error"}
+    lines = {text: levels[level] for table in (_ENDS, _RUN_ENDS, _NOTES) for level, text in table.values()}
+
+    assert {text: row_of(text).split("|")[2].strip() for text in lines} == lines

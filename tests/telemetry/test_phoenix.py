@@ -1,0 +1,137 @@
+"""Arize Phoenix, as it is released, shows what callboard sends: kinds, tools, sessions, the tree, failures."""
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+from ._phoenix import Phoenix, program
+
+THREAD = "tea on {}"
+SPANS = ("AGENT", "LLM", "LLM", "TOOL", "TOOL", "TOOL", "UNKNOWN", "UNKNOWN", "UNKNOWN", "UNKNOWN")
+"""Kinds in Phoenix's words; it has none for attempts."""
+
+
+@dataclass(frozen=True)
+class Shown:
+    """What Phoenix has of one run of the example."""
+
+    thread: str
+    spans: list[dict[str, Any]]
+
+    def of_kind(self, kind: str) -> list[dict[str, Any]]:
+        return [span for span in self.spans if span["span_kind"] == kind]
+
+    def tool(self, name: str) -> dict[str, Any]:
+        [found] = [span for span in self.of_kind("TOOL") if span["attributes"]["tool.name"] == name]
+        return found
+
+    def below(self, span: dict[str, Any]) -> list[dict[str, Any]]:
+        return [one for one in self.spans if one["parent_id"] == span["context"]["span_id"]]
+
+
+@pytest.fixture(scope="module")
+def phoenix() -> Iterator[Phoenix]:
+    """A server for all tests; each run has a project of its own."""
+    if (found := program()) is None:
+        pytest.skip("Phoenix is not installed: uv tool install arize-phoenix, or set CALLBOARD_PHOENIX")
+    server = Phoenix(found)
+    try:
+        server.start()
+        yield server
+    finally:
+        server.remove()
+
+
+@pytest.fixture(scope="module", params=["asyncio", "trio"])
+def shown(phoenix: Phoenix, request: pytest.FixtureRequest) -> Shown:
+    """The example, on one of the backends."""
+    thread = THREAD.format(request.param)
+    assert "Tea is a drink." in phoenix.run_example(request.param, "--backend", request.param, "--thread", thread)
+    return Shown(thread, phoenix.spans(request.param, len(SPANS)))
+
+
+def test_runs_are_agents_requests_are_models_and_calls_are_tools(shown: Shown) -> None:
+    """Nothing is shown twice, and only attempts have no kind."""
+    assert tuple(sorted(span["span_kind"] for span in shown.spans)) == SPANS
+    assert {span["name"].split()[0] for span in shown.of_kind("UNKNOWN")} == {"attempt"}
+    assert [span["attributes"]["gen_ai.agent.name"] for span in shown.of_kind("AGENT")] == ["researcher"]
+
+
+@pytest.mark.parametrize(
+    ("name", "parameters", "output"),
+    [
+        ("search", {"query": "tea"}, "3 pages about tea"),
+        ("read_page", {"url": "https://example.com/tea"}, None),
+        ("count_words", {"text": "tea is a drink"}, "4"),
+    ],
+)
+def test_a_tool_has_its_name_its_parameters_and_its_output(
+    shown: Shown, name: str, parameters: dict[str, str], output: str | None
+) -> None:
+    """Where Phoenix looks for them; a call that timed out has no output."""
+    attributes = shown.tool(name)["attributes"]
+
+    assert {key: attributes[f"tool.parameters.{key}"] for key in parameters} == parameters
+    assert attributes.get("output.value") == output
+    assert attributes["tool.description"]
+    assert attributes["tool.id"].startswith("call_")
+
+
+def test_a_request_has_its_messages(shown: Shown) -> None:
+    """The model's request for calls, in the order in which it made them."""
+    asked, answered = (span["attributes"] for span in shown.of_kind("LLM"))
+    called = "llm.output_messages.0.message.tool_calls.{}.tool_call.function.name"
+
+    assert asked["llm.input_messages.0.message.content"] == "What is tea?"
+    assert [asked[called.format(number)] for number in range(3)] == ["search", "read_page", "count_words"]
+    assert answered["llm.output_messages.0.message.content"] == "Tea is a drink."
+
+
+def test_an_agent_has_what_it_was_asked_and_what_it_said(shown: Shown) -> None:
+    """Its input was a pair of a role and a text, and is shown as a message."""
+    [agent] = shown.of_kind("AGENT")
+    asked = json.loads(agent["attributes"]["gen_ai.input.messages"])
+
+    assert asked == [{"role": "user", "parts": [{"type": "text", "content": "What is tea?"}]}]
+    assert agent["attributes"]["llm.input_messages.0.message.content"] == "What is tea?"
+    assert agent["attributes"]["llm.output_messages.0.message.content"] == "Tea is a drink."
+
+
+def test_a_thread_is_a_session(shown: Shown) -> None:
+    """Runs, requests and calls are found by the thread they belong to."""
+    of_kinds = [span for span in shown.spans if span["span_kind"] != "UNKNOWN"]
+
+    assert {span["attributes"]["session.id"] for span in of_kinds} == {shown.thread}
+
+
+def test_requests_and_calls_are_below_the_run_and_attempts_below_their_calls(shown: Shown) -> None:
+    """Though calls run at the same time, and one of them in a worker thread."""
+    [agent] = shown.of_kind("AGENT")
+    below = [span["span_kind"] for span in shown.below(agent)]
+    attempts = {name: len(shown.below(shown.tool(name))) for name in ("search", "read_page", "count_words")}
+
+    assert agent["parent_id"] is None
+    assert sorted(below) == ["LLM", "LLM", "TOOL", "TOOL", "TOOL"]
+    assert attempts == {"search": 2, "read_page": 1, "count_words": 1}
+    assert len({span["context"]["trace_id"] for span in shown.spans}) == 1
+
+
+def test_only_what_failed_is_an_error(shown: Shown) -> None:
+    """A retried call has not failed; its first attempt has."""
+    failed = [span["name"] for span in shown.spans if span["status_code"] == "ERROR"]
+    first, second = shown.below(shown.tool("search"))
+
+    assert sorted(failed) == ["attempt read_page", "attempt search", "execute_tool read_page"]
+    assert (first["status_code"], second["status_code"]) == ("ERROR", "UNSET")
+    assert shown.tool("read_page")["attributes"]["error.type"] == "timeout"
+
+
+def test_decisions_of_links_are_events(shown: Shown) -> None:
+    """With their facts."""
+    [event] = shown.tool("search")["events"]
+
+    assert event["name"] == "callboard.retry"
+    assert event["attributes"]["callboard.error"] == "ConnectionError"
