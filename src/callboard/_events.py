@@ -6,6 +6,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from itertools import count
 from time import perf_counter
+from traceback import format_tb
 from typing import NamedTuple, TypeVar
 
 from callboard._types import CallEvent, Observer, RunEvent, RunInfo, RunObserver
@@ -30,7 +31,7 @@ class Watch(NamedTuple):
 
 
 _NOBODY = Watch()
-_here: ContextVar[Watch] = ContextVar("callboard_watch", default=_NOBODY)
+_here: ContextVar[tuple[Watch, ...]] = ContextVar("callboard_watch", default=())
 _everywhere: list[Watch] = []
 current_run: ContextVar[RunInfo | None] = ContextVar("callboard_run", default=None)
 
@@ -44,8 +45,8 @@ def observe(observer: Observer, *, runs: RunObserver | None = None) -> Generator
 
     Args:
         observer: called in the event loop's thread for each event; an exception it raises is logged
-            once and otherwise ignored, because watching a call must not change it. One that holds up the
-            loop for longer than half a second is logged, and told nothing more.
+            once, without its text, and otherwise ignored, because watching a call must not change it. One that
+            holds up the loop for longer than half a second is logged, and told only the ends of what it knows.
         runs: the same for each `RunEvent` of the agents that run inside the block.
     """
     with observed_by(watch(observer, runs)):
@@ -66,7 +67,7 @@ def watch(
 @contextmanager
 def observed_by(one: Watch) -> Generator[None]:
     """Let those watch what is started inside the block."""
-    token = _here.set(joined(_here.get(), one))
+    token = _here.set((*_here.get(), one))
     try:
         yield
     finally:
@@ -93,10 +94,11 @@ unasked: Callable[[frozenset[str]], Watch] = _nobody
 
 
 def current_watch() -> Watch:
-    """Those who watch what is started here."""
-    found = _here.get()
-    for one in _everywhere:
-        found = joined(one, found)
+    """Those who watch what is started here; of several of one kind, the innermost."""
+    found = _NOBODY
+    for one in reversed((*_everywhere, *_here.get())):
+        if found.kinds.isdisjoint(one.kinds):
+            found = joined(one, found)
     return joined(unasked(found.kinds), found)
 
 
@@ -119,22 +121,52 @@ def joined(first: Watch, second: Watch) -> Watch:
 
 def _careful(observer: Callable[[E], None]) -> Callable[[E], None]:
     failed = dismissed = False
+    known: set[int] = set()
+    """What has begun and not ended. Its end is told in any case, for there may be something to undo."""
 
     def tell(event: E) -> None:
         nonlocal failed, dismissed
-        if dismissed:
+        number = _number(event)
+        if event.phase == "begun" and not dismissed:
+            known.add(number)
+        elif event.phase == "ended" and number in known:
+            known.remove(number)
+        elif dismissed:
             return
         since = perf_counter()
         try:
             observer(event)
-        except Exception:
+        except KeyboardInterrupt:
+            raise  # somebody's, and not the observer's
+        except BaseException as error:
             if not failed:
                 failed = True
-                _log.exception("the observer %r failed; this is reported once", observer)
-        if perf_counter() - since > PATIENCE:
+                _report_failure(observer, error)
+        if perf_counter() - since > PATIENCE and not dismissed:
             dismissed = True
             _log.error(
-                "the observer %r held up the event loop for more than %s s; it is told no more", observer, PATIENCE
+                "the observer %s held up the event loop for more than %s s; it is told no more than the end of what "
+                "it knows",
+                _name(observer),
+                PATIENCE,
             )
 
     return tell
+
+
+def _number(event: CallEvent | RunEvent) -> int:
+    return event.number if isinstance(event, CallEvent) else event.run.number
+
+
+def _report_failure(observer: object, error: BaseException) -> None:
+    """Where it failed and with what kind of error: in its text there may be what the observer was told."""
+    frames = "".join(format_tb(error.__traceback__)).rstrip()
+    _log.error(
+        "the observer %s failed with %s; this is reported once\n%s", _name(observer), type(error).__qualname__, frames
+    )
+
+
+def _name(observer: object) -> str:
+    """What to call it; its `repr` may have in it what it was told."""
+    found = getattr(observer, "__qualname__", None)
+    return found if isinstance(found, str) else type(observer).__qualname__

@@ -119,6 +119,6 @@ def test_the_examples_of_the_reference_are_understood(project: Project) -> None:
     group: Any = typer.main.get_command(app)
     examples = [command for _, block in steps(REFERENCE) for command, _ in commands(block)]
 
-    assert len(examples) == 7
+    assert len(examples) == 8
     for _, name, *arguments in examples:
         group.commands[name].make_context(name, arguments)

@@ -1,9 +1,8 @@
 """Whether a run is recorded, where to, and what with. What is in a recording is the recorder's affair."""
 
-import sys
+import json
+from collections.abc import Iterator
 from pathlib import Path
-from types import ModuleType
-from typing import Any, Self
 
 import pytest
 from hypothesis import given
@@ -15,33 +14,6 @@ from ._agents import AGENT
 from ._commands import Project
 
 
-class Recorder:
-    """Writes down how it was made, and when it was entered and left."""
-
-    def __init__(self, path: Path, *, append: bool, capture: bool) -> None:
-        assert append
-        self._path = path
-        self._capture = capture
-
-    def __enter__(self) -> Self:
-        self._write(f"begin{' with arguments' if self._capture else ''}")
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._write("end")
-
-    def _write(self, text: str) -> None:
-        with self._path.open("a") as file:
-            file.write(f"{text}\n")
-
-
-@pytest.fixture(autouse=True)
-def _recorder(monkeypatch: pytest.MonkeyPatch) -> None:
-    module: Any = ModuleType("callboard.telemetry")
-    module.Recorder = Recorder
-    monkeypatch.setitem(sys.modules, "callboard.telemetry", module)
-
-
 @pytest.fixture
 def agents(project: Project) -> str:
     """The name of the module."""
@@ -49,9 +21,17 @@ def agents(project: Project) -> str:
 
 
 def recordings(project: Project) -> dict[str, list[str]]:
-    """By their paths, what is in them."""
+    """By their paths, how often recording has begun, and with what, and how often it has ended."""
     paths = sorted(project.directory.rglob("*.jsonl"))
-    return {str(path.relative_to(project.directory)): path.read_text().splitlines() for path in paths}
+    return {str(path.relative_to(project.directory)): list(_borders(path)) for path in paths}
+
+
+def _borders(path: Path) -> Iterator[str]:
+    for line in map(json.loads, path.read_text().splitlines()):
+        if line["event"] == "header":
+            yield "begin with arguments" if line["captures"] else "begin"
+        elif line["event"] == "closed":
+            yield "end"
 
 
 @pytest.mark.parametrize("backend", ["asyncio", "trio"])

@@ -296,3 +296,73 @@ def show(
     except CommandError as error:
         typer.echo(f"Error: {error}", err=True)
         raise typer.Exit(2) from None
+
+
+@app.command(no_args_is_help=True)
+def trace(
+    recording: Annotated[
+        str, typer.Argument(metavar="FILE|THREAD", help="A recording, or the name of the conversation it is of.")
+    ],
+    *,
+    db: Annotated[
+        str | None,
+        typer.Option(
+            "--db",
+            envvar="CALLBOARD_DB",
+            metavar="PATH",
+            help="The database of the conversation; its recordings are in PATH.calls/.",
+        ),
+    ] = None,
+    records: Annotated[
+        Path | None,
+        typer.Option(envvar="CALLBOARD_RECORDS", metavar="DIR", help="Where recordings are, if they are not there."),
+    ] = None,
+    html: Annotated[
+        Path | None, typer.Option(metavar="PAGE", help="Write a page for a browser. It needs nothing else, and no net.")
+    ] = None,
+    perfetto: Annotated[
+        Path | None, typer.Option(metavar="JSON", help="Write trace events, for ui.perfetto.dev or chrome://tracing.")
+    ] = None,
+    tool: Annotated[str | None, typer.Option(metavar="NAME", help="Only the calls of one tool.")] = None,
+    failed: Annotated[bool, typer.Option("--failed", help="Only the calls that failed.")] = False,
+    everything: Annotated[
+        bool, typer.Option("--all", help="Every call, not only those that failed or took longest.")
+    ] = False,
+    slowest: Annotated[
+        int | None, typer.Option(min=1, metavar="N", help="The N slowest calls, side by side, and nothing between.")
+    ] = None,
+) -> None:
+    """Show what was recorded: every call with its queues, its attempts and its end.
+
+    Recordings are made by `callboard run ... --record`, or by `callboard.telemetry.Recorder` in a program.
+
+    A bar is a call: light where it waited in a queue, full where an attempt ran, thin in between.
+
+    **Examples**
+
+    `callboard trace oslo --db trip.db`
+
+    `callboard trace calls.jsonl --failed`
+
+    `callboard trace calls.jsonl --html calls.html`
+    """
+    from callboard._cli._text import CommandError
+    from callboard._cli._trace import Wanted
+    from callboard._cli._trace import trace as show_recording
+
+    wanted = Wanted(
+        recording=recording,
+        db=db,
+        records=records,
+        html=html,
+        perfetto=perfetto,
+        tool=tool,
+        failed=failed,
+        everything=everything,
+        slowest=slowest,
+    )
+    try:
+        show_recording(wanted)
+    except CommandError as error:
+        typer.echo(f"Error: {error}", err=True)
+        raise typer.Exit(2) from None

@@ -15,17 +15,39 @@ if TYPE_CHECKING:
     from callboard.telemetry._links import continued as continued
     from callboard.telemetry._logs import Logs as Logs
     from callboard.telemetry._metrics import Metrics as Metrics
+    from callboard.telemetry._reading import read_recording as read_recording
     from callboard.telemetry._recorder import Recorder as Recorder
     from callboard.telemetry._setup import Telemetry as Telemetry
     from callboard.telemetry._setup import setup as setup
+    from callboard.telemetry._timeline import Closing as Closing
+    from callboard.telemetry._timeline import ModelRequest as ModelRequest
+    from callboard.telemetry._timeline import Note as Note
+    from callboard.telemetry._timeline import Part as Part
+    from callboard.telemetry._timeline import RecordedAttempt as RecordedAttempt
+    from callboard.telemetry._timeline import RecordedCall as RecordedCall
+    from callboard.telemetry._timeline import RecordedRun as RecordedRun
+    from callboard.telemetry._timeline import Recording as Recording
+    from callboard.telemetry._timeline import Wait as Wait
     from callboard.telemetry._tracing import Tracing as Tracing
 
 _HOMES = {
     "_links": ("carrier", "continued"),
     "_logs": ("Logs",),
     "_metrics": ("Metrics",),
+    "_reading": ("read_recording",),
     "_recorder": ("Recorder",),
     "_setup": ("Telemetry", "setup"),
+    "_timeline": (
+        "Closing",
+        "ModelRequest",
+        "Note",
+        "Part",
+        "RecordedAttempt",
+        "RecordedCall",
+        "RecordedRun",
+        "Recording",
+        "Wait",
+    ),
     "_tracing": ("Tracing",),
 }
 

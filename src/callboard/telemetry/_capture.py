@@ -56,17 +56,34 @@ class Capture:
         """A value as it may leave: of plain JSON types, redacted; not cut."""
         try:
             plain = to_jsonable_python(_plain(value), fallback=_named)
-            return self._redactor(plain)
+            return to_jsonable_python(self._redactor(plain), fallback=_named)
         except Exception as error:  # nothing unredacted leaves because something failed
-            return f"<not captured: {type(error).__qualname__}>"
+            return _not_captured(error)
 
     def text(self, value: object) -> str:
         """The same as one text: a string as it is, anything else as JSON; cut."""
         found = self.value(value)
-        text = found if isinstance(found, str) else json.dumps(found, ensure_ascii=False)
+        text = sendable(found if isinstance(found, str) else json.dumps(found, ensure_ascii=False))
         if len(text) <= self._max_length:
             return text
         return f"{text[: self._max_length]}… ({len(text)} characters)"
+
+    def words_of(self, error: BaseException) -> str:
+        """What an error says, redacted and cut; it may be one of somebody's own, that cannot say anything."""
+        try:
+            said = str(error)
+        except Exception as another:
+            return _not_captured(another)
+        return self.text(said)
+
+
+def sendable(text: str) -> str:
+    """A text that UTF-8 has bytes for; one that has not takes all that is exported with it along."""
+    return text.encode("utf-8", "replace").decode()
+
+
+def _not_captured(error: Exception) -> str:
+    return f"<not captured: {type(error).__qualname__}>"
 
 
 def _unchanged(value: Any) -> Any:

@@ -8,7 +8,6 @@ from opentelemetry.context import Context
 import callboard.telemetry._names as names
 from callboard.telemetry._same import Same
 
-_KEY = context.create_key("callboard-model-request")
 _REQUESTS = frozenset((names.CHAT, "generate_content", "text_completion"))
 _KINDS = (("openinference.span.kind", "LLM"), ("llm.request.type", "chat"), ("traceloop.span.kind", "llm"))
 """How instrumentations from before the conventions say so."""
@@ -22,19 +21,27 @@ class Foreign:
     def __init__(self) -> None:
         self.was_seen = False
 
-    def watched(self) -> Context:
-        """The current context, in which spans of others are noticed."""
-        return context.set_value(_KEY, self)
-
 
 class Spotter:
-    """The span processor that notices."""
+    """The span processor that notices, of one provider: a span that goes elsewhere is none of ours."""
+
+    def __init__(self) -> None:
+        self._key = context.create_key("callboard-model-request")
+
+    def watched(self, request: Foreign) -> Context:
+        """The current context, in which spans of others are noticed."""
+        return context.set_value(self._key, request)
 
     def on_start(self, span: Any, parent_context: Context | None = None) -> None:
-        _notice(context.get_value(_KEY, parent_context), span)
+        self._notice(span, parent_context)
 
     def on_end(self, span: Any) -> None:
-        _notice(context.get_value(_KEY), span)  # some say only at the end what they are
+        self._notice(span, None)  # some say only at the end what they are
+
+    def _notice(self, span: Any, around: Context | None) -> None:
+        request = context.get_value(self._key, around)
+        if isinstance(request, Foreign) and not request.was_seen:
+            request.was_seen = _is_request(span.attributes or {})
 
     def _on_ending(self, span: Any) -> None: ...
 
@@ -44,21 +51,18 @@ class Spotter:
         return True
 
 
-_known: set[Same] = set()
+_known: dict[Same, Spotter] = {}
 
 
-def spot(provider: object) -> None:
-    """Notice the spans of a provider, if it is an SDK's; once."""
-    add = getattr(provider, "add_span_processor", None)
-    if Same(provider) in _known or add is None:
-        return
-    add(Spotter())
-    _known.add(Same(provider))
-
-
-def _notice(request: object, span: Any) -> None:
-    if isinstance(request, Foreign) and not request.was_seen:
-        request.was_seen = _is_request(span.attributes or {})
+def spotter_of(provider: object) -> Spotter:
+    """The one of a provider; it notices something if the provider is an SDK's."""
+    found = _known.get(Same(provider))
+    if found is None:
+        found = _known[Same(provider)] = Spotter()
+        add = getattr(provider, "add_span_processor", None)
+        if add is not None:
+            add(found)
+    return found
 
 
 def _is_request(attributes: Any) -> bool:

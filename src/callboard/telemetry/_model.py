@@ -13,7 +13,7 @@ def about_model(model: object) -> dict[str, Any]:
     """The attributes of a model: its provider, its name and its parameters, as LangSmith gets them."""
     describe: Callable[[], Mapping[str, Any]] = getattr(_bare(model), "_get_ls_params", dict)
     try:
-        found = describe()
+        found = dict(describe())
     except Exception:  # a model of somebody's own, whose description does not work
         found = {}
     attributes: dict[str, Any] = {names.PROVIDER: provider_named(found.get("ls_provider"))}

@@ -13,7 +13,7 @@ from opentelemetry.trace import Span, SpanKind, Tracer
 import callboard.telemetry._names as names
 from callboard._types import RunEvent
 from callboard.telemetry._capture import Capture, conversation
-from callboard.telemetry._foreign import Foreign
+from callboard.telemetry._foreign import Foreign, Spotter
 from callboard.telemetry._links import RUN, link_to_run
 from callboard.telemetry._model import about_model, about_reply
 from callboard.telemetry._outcome import has_failed, outcome_of
@@ -53,11 +53,13 @@ class RunSpans:
     Args:
         tracer: makes the spans.
         capture: decides what of messages is on them.
+        spotter: notices spans that others make of model requests.
     """
 
-    def __init__(self, tracer: Tracer, capture: Capture) -> None:
+    def __init__(self, tracer: Tracer, capture: Capture, spotter: Spotter) -> None:
         self._tracer = tracer
         self._capture = capture
+        self._spotter = spotter
         self._open: dict[int, _Open] = {}
 
     def __call__(self, event: RunEvent) -> None:
@@ -100,7 +102,7 @@ class RunSpans:
             given = self._capture.text(conversation(event.given))
         run.about = about_model(event.model)
         foreign = Foreign()
-        run.request = _Request(time.time_ns(), context.attach(foreign.watched()), foreign, given)
+        run.request = _Request(time.time_ns(), context.attach(self._spotter.watched(foreign)), foreign, given)
 
     def _answered(self, run: _Open, event: RunEvent) -> None:
         request, run.request = run.request, None

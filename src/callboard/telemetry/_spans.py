@@ -11,12 +11,15 @@ from opentelemetry.trace import Span, SpanKind, Status, StatusCode, Tracer
 
 import callboard.telemetry._names as names
 from callboard._types import CallEvent
-from callboard.exceptions import CallError, CallTimeoutError, DeadlineExceededError
-from callboard.telemetry._capture import Capture, result_of
+from callboard.exceptions import CallCancelledError, CallTimeoutError, CircuitOpenError, DeadlineExceededError
+from callboard.telemetry._capture import Capture, result_of, sendable
 from callboard.telemetry._links import CALL, link_to_call
 from callboard.telemetry._outcome import Outcome, error_type, has_failed, outcome_of
 
 Attributes = dict[str, Any]
+
+_WITHOUT_ARGUMENTS = (CallCancelledError, CallTimeoutError, CircuitOpenError, DeadlineExceededError)
+"""Errors whose text is ours and has no word of the model's: that of a rejection has the key of a limit in it."""
 
 
 @dataclass(slots=True)
@@ -57,14 +60,15 @@ class CallSpans:
             self._tell[event.phase](call, event)
 
     def _begun(self, event: CallEvent) -> None:
+        tool = sendable(event.tool)  # a model may call what there is not, in characters that there are not
         attributes: Attributes = {
             names.OPERATION: names.EXECUTE_TOOL,
-            names.TOOL_NAME: event.tool,
+            names.TOOL_NAME: tool,
             names.TOOL_TYPE: "function",
             names.BATCH: event.batch,
         }
         if event.call_id is not None:
-            attributes[names.TOOL_CALL_ID] = event.call_id
+            attributes[names.TOOL_CALL_ID] = sendable(event.call_id)
         if event.description:
             attributes[names.TOOL_DESCRIPTION] = event.description
         if event.run is not None:
@@ -74,7 +78,7 @@ class CallSpans:
         if self._capture.wanted and event.call is not None:
             attributes[names.TOOL_ARGUMENTS] = self._capture.text(event.call.get("args"))
         span = self._tracer.start_span(
-            f"{names.EXECUTE_TOOL} {event.tool}",
+            f"{names.EXECUTE_TOOL} {tool}",
             kind=SpanKind.INTERNAL,
             attributes=attributes,
             links=link_to_call(event.resumes),
@@ -166,9 +170,9 @@ def failed(span: Span, error: BaseException, capture: Capture) -> None:
     kind = error_type(error)
     facts: Attributes = {names.EXCEPTION_TYPE: kind}
     attributes: Attributes = {names.ERROR_TYPE: kind}
-    description = str(error) if isinstance(error, CallError) and _is_ours(error) else None
+    description = str(error) if type(error) in _WITHOUT_ARGUMENTS else None
     if capture.wanted:
-        description = facts[names.EXCEPTION_MESSAGE] = capture.text(str(error))
+        description = facts[names.EXCEPTION_MESSAGE] = capture.words_of(error)
     if isinstance(error, CallTimeoutError):
         attributes[names.TIMEOUT] = error.timeout
     elif isinstance(error, DeadlineExceededError):
@@ -178,15 +182,10 @@ def failed(span: Span, error: BaseException, capture: Capture) -> None:
     span.set_status(Status(StatusCode.ERROR, description))
 
 
-def _is_ours(error: CallError) -> bool:
-    """Whether we wrote its text: a subclass may say anything."""
-    return type(error).__module__ == "callboard.exceptions"
-
-
 def _fact(value: object) -> Any:
     """A fact as a span may have it."""
-    if isinstance(value, (str, bool, int, float)):
+    if isinstance(value, (bool, int, float)):
         return value
     if isinstance(value, (list, tuple)) and all(isinstance(one, str) for one in value):
-        return list(value)
-    return str(value)
+        return [sendable(one) for one in value]
+    return sendable(str(value))

@@ -2,7 +2,7 @@
 
 import inspect
 import weakref
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, cast
@@ -82,7 +82,7 @@ class Sanitize:
         if walk.refused:
             return _refusal(request, walk.refused)
         if walk.cleaned:
-            note("sanitized", arguments=sorted(walk.cleaned))
+            note("sanitized", arguments=_declared(walk.cleaned, request.tool))
         if walk.cleaned or walk.due:
             request = request.override(tool_call={**request.tool_call, "args": arguments})
         output = await call_next(request)
@@ -217,13 +217,21 @@ def _reason(error: Exception, rule: object) -> RefusedError:
 def _refusal(request: ToolCallRequest, refused: list[Refused]) -> ToolMessage:
     call = request.tool_call
     for one in refused[:_TOLD]:
-        note("refused", argument=dotted(one.place[:1]), rule=one.error.rule)
+        [argument] = _declared([dotted(one.place[:1])], request.tool)
+        note("refused", argument=argument, rule=one.error.rule)
     name = call["name"] if request.tool is not None else shown(call["name"])
     lines = [f"- {_described(one)}: {one.error.reason}" for one in refused[:_TOLD]]
     if len(refused) > _TOLD:
         lines.append(f"- and {len(refused) - _TOLD} more")
     text = f"The tool {name} was not run, because of its arguments:\n" + "\n".join(lines)
     return error_message(f"{text}\nChange them and call it again, or go on without it.", call)
+
+
+def _declared(arguments: Iterable[str], tool: BaseTool | None) -> list[str]:
+    """Names of arguments for observers; one that the tool has not is a word of the model's, and becomes `*`."""
+    schema: Any = None if tool is None else tool.args_schema
+    known = schema.get("properties", {}) if isinstance(schema, dict) else () if tool is None else _spellings(tool)
+    return sorted({name if name in known or not name else "*" for name in arguments})
 
 
 def _described(refused: Refused) -> str:

@@ -1,0 +1,130 @@
+"""The calls of a recording as people look at them: by part, run and batch."""
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from callboard._cli._text import as_json, count, one_line, printable
+from callboard.telemetry._timeline import Part, RecordedCall, RecordedRun, Recording
+
+
+@dataclass(frozen=True, slots=True)
+class BatchOfCalls:
+    """Calls that were asked for together, in the order of their beginning."""
+
+    number: int
+    calls: Sequence[RecordedCall]
+
+
+@dataclass(frozen=True, slots=True)
+class RunOfCalls:
+    """A run with its batches."""
+
+    number: int | None
+    """`None` of calls that no agent made."""
+    run: RecordedRun | None
+    """`None` also if the beginning of the run was lost."""
+    batches: Sequence[BatchOfCalls]
+
+    @property
+    def title(self) -> str:
+        """Which run it is."""
+        if self.number is None:
+            return "calls without an agent"
+        agent = self.run.agent if self.run else ""
+        return printable(f"run {self.number}" + (f"  {agent}" if agent else ""))
+
+
+def runs_of(part: Part) -> list[RunOfCalls]:
+    """The runs of a part in the order of their beginning, also those without calls."""
+    known = {run.number: run for run in part.runs}
+    batches: defaultdict[int | None, defaultdict[int, list[RecordedCall]]] = defaultdict(lambda: defaultdict(list))
+    for number in known:
+        batches[number] = defaultdict(list)
+    for call in part.calls:
+        batches[call.run][call.batch].append(call)
+    return [
+        RunOfCalls(number, known.get(number) if number is not None else None, _batches(calls))
+        for number, calls in batches.items()
+    ]
+
+
+def _batches(calls: Mapping[int, Sequence[RecordedCall]]) -> list[BatchOfCalls]:
+    return [BatchOfCalls(number, some) for number, some in calls.items()]
+
+
+def only(recording: Recording, wanted: Callable[[RecordedCall], bool]) -> Recording:
+    """The recording with some of its calls, and the runs that made them."""
+    return replace(recording, parts=tuple(_only(part, wanted) for part in recording.parts))
+
+
+def _only(part: Part, wanted: Callable[[RecordedCall], bool]) -> Part:
+    calls = tuple(filter(wanted, part.calls))
+    made = {call.run for call in calls}
+    return replace(part, calls=calls, runs=tuple(run for run in part.runs if run.number in made))
+
+
+def end_of(call: RecordedCall, part: Part) -> float:
+    """When the call ended, or was seen last."""
+    return max(call.start, part.end if call.end is None else call.end)
+
+
+def notes_in_short(call: RecordedCall) -> str:
+    """What was noted, each once, with how often."""
+    counts: dict[str, int] = {}
+    for note in call.notes:
+        counts[note.what] = counts.get(note.what, 0) + 1
+    return ", ".join(printable(what) + (f" x{times}" if times > 1 else "") for what, times in counts.items())
+
+
+def facts_in_short(facts: Mapping[str, object]) -> dict[str, str]:
+    """Facts of a note as text that is safe to show."""
+    return {printable(name): printable(_fact(value)) for name, value in facts.items()}
+
+
+def _fact(value: object) -> str:
+    if isinstance(value, float):
+        return f"{value:.4g}"
+    return value if isinstance(value, str) else as_json(value)
+
+
+def statement(part: Part) -> str:
+    """What the recording says of itself: what it cost, and what is missing."""
+    lost = f"{count(part.lost, 'event')} lost" if part.lost else "no events lost"
+    closing = part.closing
+    if closing is None:
+        return f"cut off: the process ended early, or goes on; {lost if part.lost else 'no loss is known'}"
+    return (
+        f"{count(closing.events, 'event')}, {lost}, {closing.bytes / 1000:.1f} kB; recording took "
+        f"{closing.overhead * 1000:.1f} ms of the event loop's time, {closing.per_event * 1e6:.1f} µs an event"
+    )
+
+
+def about_part(part: Part) -> str:
+    """When, by what, and where it was recorded."""
+    told: Iterable[str] = (
+        f"{part.started.astimezone():%Y-%m-%d %H:%M:%S}" if part.started else "",
+        f"callboard {part.callboard}" if part.callboard else "",
+        f"Python {part.python}" if part.python else "",
+        f"pid {part.pid}" if part.pid else "",
+    )
+    return one_line("  ".join(filter(None, told)), 200)
+
+
+def about_run(one: RunOfCalls) -> list[str]:
+    """How it went, in a few words each."""
+    run = one.run
+    if run is None:
+        return []
+    tokens_in = sum(request.input_tokens or 0 for request in run.requests)
+    tokens_out = sum(request.output_tokens or 0 for request in run.requests)
+    told = [
+        f"thread {run.thread}" if run.thread else "",
+        f"in {run.namespace}" if run.namespace else "",
+        run.outcome or "open",
+        run.error or "",
+        count(run.questions, "question") if run.questions else "",
+        count(len(run.requests), "model request") if run.requests else "",
+        f"{tokens_in:,} + {tokens_out:,} tokens" if tokens_in or tokens_out else "",
+    ]
+    return [printable(text) for text in told if text]

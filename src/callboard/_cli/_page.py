@@ -1,0 +1,124 @@
+"""A recording as one page for a browser, which needs nothing else."""
+
+import json
+import re
+from base64 import b64encode
+from dataclasses import asdict
+from hashlib import sha256
+from html import escape
+from importlib.resources import files
+from typing import Any
+
+from callboard._cli._groups import RunOfCalls, about_part, about_run, end_of, facts_in_short, runs_of, statement
+from callboard._cli._tally import tallies
+from callboard._cli._text import as_json, printable
+from callboard.telemetry._timeline import ModelRequest, Part, RecordedCall, Recording
+
+_SLOT = re.compile(r"\{\{(\w+)\}\}")
+_ACTIVE = {ord(char): f"\\u{ord(char):04x}" for char in "<>&\u2028\u2029"}
+"""What could end the element that the data are in, or a line of a script; JSON has another way to write it."""
+
+_SCRIPTS = ("viewer_rows.js", "viewer_time.js", "viewer_details.js", "viewer.js")
+
+
+def page(recording: Recording) -> str:
+    """The page. Nothing of the recording is markup in it, and its scripts are those of this package."""
+    style, script = _file("viewer.css"), "\n".join(map(_file, _SCRIPTS))
+    values = {
+        "title": escape(printable(recording.path.name)),
+        "policy": f"default-src 'none'; style-src '{_hash(style)}'; script-src '{_hash(script)}'; "
+        "base-uri 'none'; form-action 'none'",
+        "style": style,
+        "script": script,
+        "data": json.dumps(_data(recording), allow_nan=False, separators=(",", ":")).translate(_ACTIVE),
+    }
+    return _SLOT.sub(lambda slot: values[slot[1]], _file("viewer.html"))
+
+
+def _file(name: str) -> str:
+    return files("callboard._cli").joinpath(name).read_text(encoding="utf-8")
+
+
+def _hash(text: str) -> str:
+    return f"sha256-{b64encode(sha256(text.encode()).digest()).decode()}"
+
+
+def _data(recording: Recording) -> dict[str, Any]:
+    tools = [{**asdict(row), "tool": printable(row.tool)} for row in tallies(recording.calls())]
+    return {"tools": tools, "parts": [_part(part) for part in recording.parts]}
+
+
+def _part(part: Part) -> dict[str, Any]:
+    return {
+        "about": about_part(part),
+        "statement": statement(part),
+        "whole": part.closing is not None and not part.lost,
+        "runs": [_run(run, part) for run in runs_of(part)],
+    }
+
+
+def _run(one: RunOfCalls, part: Part) -> dict[str, Any]:
+    known = one.run
+    requests = known.requests if known else ()
+    return {
+        "title": one.title,
+        "about": about_run(one),
+        "start": None if known is None else _time(known.start),
+        "end": None if known is None else _time(part.end if known.end is None else known.end),
+        "requests": [_request(request, part) for request in requests],
+        "batches": [
+            {"number": batch.number, "calls": [_call(call, part) for call in batch.calls]} for batch in one.batches
+        ],
+    }
+
+
+def _request(request: ModelRequest, part: Part) -> dict[str, Any]:
+    return {
+        "model": printable(request.model or "model"),
+        "start": _time(request.start),
+        "end": _time(part.end if request.end is None else request.end),
+        "open": request.end is None,
+        "error": _shown(request.error),
+        "calls": request.calls,
+        "tokens": [request.input_tokens, request.output_tokens],
+    }
+
+
+def _call(call: RecordedCall, part: Part) -> dict[str, Any]:
+    end = end_of(call, part)
+    made: dict[str, Any] = {
+        "tool": printable(call.tool),
+        "id": _shown(call.id),
+        "start": _time(call.start),
+        "end": _time(end),
+        "outcome": printable(call.outcome or "open"),
+        "error": _shown(call.error),
+        "waited": _time(call.waited),
+        "resumes": _shown(call.resumes),
+        "waits": [_stretch(one.start, one.end, end, one.error) for one in call.waits],
+        "attempts": [{"number": one.number, **_stretch(one.start, one.end, end, one.error)} for one in call.attempts],
+        "notes": [
+            {"time": _time(note.time), "what": printable(note.what), "facts": facts_in_short(note.facts)}
+            for note in call.notes
+        ],
+    }
+    if part.captures:
+        made |= {"args": _document(call.args), "result": _document(call.result)}
+    return made
+
+
+def _stretch(start: float, end: float | None, latest: float, error: str | None) -> dict[str, Any]:
+    stop = latest if end is None else end
+    return {"start": _time(start), "end": _time(max(start, stop)), "open": end is None, "error": _shown(error)}
+
+
+def _time(value: float) -> float:
+    return round(value, 6)
+
+
+def _shown(text: str | None) -> str | None:
+    return None if text is None else printable(text)
+
+
+def _document(value: Any) -> str | None:
+    return None if value is None else printable(as_json(value, indent=2))

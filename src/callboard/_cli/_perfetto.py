@@ -1,0 +1,123 @@
+"""A recording as Chrome's trace events, which ui.perfetto.dev reads.
+
+Runs are processes. Their calls lie in lanes, so that those which overlap are in different ones; a lane is a thread.
+"""
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+from callboard._cli._groups import RunOfCalls, about_run, end_of, facts_in_short, runs_of
+from callboard._cli._lanes import lanes
+from callboard._cli._text import as_json, printable
+from callboard.telemetry._timeline import ModelRequest, Part, RecordedCall, Recording
+
+Event = dict[str, Any]
+
+_MODEL_LANE = 1
+_FIRST_LANE = 2
+
+
+def perfetto(recording: Recording) -> str:
+    """The JSON of a trace."""
+    events: list[Event] = []
+    process = 0
+    for part, offset in _with_offsets(recording):
+        for run in runs_of(part):
+            process += 1
+            events += _Process(process, part, offset, several=len(recording.parts) > 1).events(run)
+    return json.dumps({"traceEvents": events, "displayTimeUnit": "ms"}, allow_nan=False)
+
+
+def _with_offsets(recording: Recording) -> Iterator[tuple[Part, float]]:
+    """Parts, each with the seconds between the first header and its own."""
+    first = next((part.started for part in recording.parts if part.started), None)
+    for part in recording.parts:
+        yield part, (part.started - first).total_seconds() if part.started and first else 0.0
+
+
+class _Process:
+    """Writes one run.
+
+    Args:
+        number: of the process.
+        part: that the run is of.
+        offset: of the part's times, in seconds.
+        several: whether there are other parts.
+    """
+
+    def __init__(self, number: int, part: Part, offset: float, *, several: bool) -> None:
+        self._number = number
+        self._part = part
+        self._offset = offset
+        self._several = several
+
+    def events(self, run: RunOfCalls) -> Iterator[Event]:
+        """Names first, then what happened."""
+        pid = f" (pid {self._part.pid})" if self._several else ""
+        yield self._name("process_name", f"{run.title}{pid}", 0)
+        yield self._meta("process_labels", {"labels": ", ".join(about_run(run))}, 0)
+        yield self._meta("process_sort_index", {"sort_index": self._number}, 0)
+        if run.run and run.run.requests:
+            yield self._name("thread_name", "model", _MODEL_LANE)
+            for request in run.run.requests:
+                yield self._request(request)
+        calls = [call for batch in run.batches for call in batch.calls]
+        named: set[int] = set()
+        for lane, call in lanes(calls, lambda call: (call.start, end_of(call, self._part))):
+            if lane not in named:
+                named.add(lane)
+                yield self._name("thread_name", f"calls {lane + 1}", lane + _FIRST_LANE)
+            yield from self._call(call, lane + _FIRST_LANE)
+
+    def _call(self, call: RecordedCall, lane: int) -> Iterator[Event]:
+        end = end_of(call, self._part)
+        yield self._slice(printable(call.tool), "call", (call.start, end), lane, self._about(call))
+        inner = [(wait.start, wait.end, "queue wait", "queue", wait.error) for wait in call.waits]
+        inner += [(one.start, one.end, f"attempt {one.number}", "attempt", one.error) for one in call.attempts]
+        inner.sort(key=lambda one: one[0])
+        starts = [*(one[0] for one in inner[1:]), end]
+        for (start, stop, name, category, error), following in zip(inner, starts, strict=True):
+            # Slices of a thread may be within each other, but must not cross.
+            stop_at = min(end, following, end if stop is None else stop)
+            facts = {"error": printable(error)} if error else {}
+            yield self._slice(name, category, (min(end, max(call.start, start)), stop_at), lane, facts)
+        for note in call.notes:
+            facts = facts_in_short(note.facts)
+            yield self._event("i", printable(note.what), note.time, lane, cat="note", s="t", args=facts)
+
+    def _about(self, call: RecordedCall) -> dict[str, object]:
+        told: dict[str, object] = {
+            "outcome": call.outcome or "open",
+            "batch": call.batch,
+            "waited_ms": round(call.waited * 1000, 3),
+            "attempts": len(call.attempts),
+        }
+        texts = {"id": call.id, "error": call.error, "resumes": call.resumes}
+        told |= {name: printable(text) for name, text in texts.items() if text}
+        if self._part.captures:
+            told |= {name: printable(as_json(value)) for name, value in (("args", call.args), ("result", call.result))}
+        return told
+
+    def _request(self, request: ModelRequest) -> Event:
+        end = self._part.end if request.end is None else request.end
+        told = {"error": request.error, "input_tokens": request.input_tokens, "output_tokens": request.output_tokens}
+        about = {name: printable(str(value)) for name, value in told.items() if value is not None}
+        return self._slice(printable(request.model or "model"), "model", (request.start, end), _MODEL_LANE, about)
+
+    def _slice(self, name: str, category: str, span: tuple[float, float], lane: int, args: dict[str, Any]) -> Event:
+        start, end = map(self._microseconds, span)
+        return self._event("X", name, span[0], lane, cat=category, dur=max(0, end - start), args=args)
+
+    def _event(self, phase: str, name: str, time: float, lane: int, **more: object) -> Event:
+        where = {"ts": self._microseconds(time), "pid": self._number, "tid": lane}
+        return {"ph": phase, "name": name, **where, **more}
+
+    def _name(self, kind: str, name: str, lane: int) -> Event:
+        return self._meta(kind, {"name": name}, lane)
+
+    def _meta(self, kind: str, args: dict[str, Any], lane: int) -> Event:
+        return {"ph": "M", "name": kind, "pid": self._number, "tid": lane, "args": args}
+
+    def _microseconds(self, time: float) -> int:
+        return round((time + self._offset) * 1_000_000)

@@ -1,0 +1,70 @@
+// What is known of one row.
+
+let detailed;
+
+function definitions(pairs) {
+  const list = make("dl");
+  for (const [name, value] of pairs) {
+    if (value !== null && value !== undefined && value !== "") list.append(make("dt", "", name), make("dd", "", String(value)));
+  }
+  return list;
+}
+
+function story(row) {
+  const events = [
+    ...row.waits.map((one) => [one.start, "waits for a place", `${duration(one.end - one.start)}${one.error ? `, then gives up: ${one.error}` : ""}`]),
+    ...row.attempts.map((one) => [one.start, `attempt ${one.number}`, [duration(one.end - one.start), one.open ? "still going" : "", one.error].filter(Boolean).join(", ")]),
+    ...row.notes.map((note) => [note.time, note.what, Object.entries(note.facts).map(([name, value]) => `${name} ${value}`).join(", ")]),
+  ].sort((one, other) => one[0] - other[0]);
+  const list = make("ol");
+  for (const [time, what, more] of [...events, [row.end, row.outcome === "open" ? "nothing more is known" : row.outcome, row.error ?? ""]]) {
+    const item = make("li");
+    const text = make("span", "", what);
+    if (more) text.append(make("small", "", more));
+    item.append(make("span", "time", `+${duration(Math.max(0, time - row.start))}`), text);
+    list.append(item);
+  }
+  return list;
+}
+
+function detailsOf(row) {
+  const where = [["run", row.run.title], ["begins at", duration(row.start)], ["took", duration(row.end - row.start)]];
+  if (row.kind === "request") {
+    const [read, written] = row.tokens;
+    return [definitions([...where, ["error", row.error], ["calls", row.calls], ["input tokens", read], ["output tokens", written]])];
+  }
+  const about = [["outcome", row.outcome], ["error", row.error], ["id", row.id], ["batch", row.batch.number], ...where];
+  const parts = [definitions([...about, ["waited", row.waited ? duration(row.waited) : ""], ["attempts", row.attempts.length], ["goes on with", row.resumes]])];
+  parts.push(make("h3", "", "What happened"), story(row));
+  for (const [name, text] of [["Arguments", row.args], ["Result", row.result]]) {
+    if (text) parts.push(make("h3", "", name), make("pre", "", text, { tabindex: "0", "aria-label": name }));
+  }
+  return parts;
+}
+
+function openDetail(row) {
+  detailed?.element.removeAttribute("aria-current");
+  detailed = row;
+  row.element.setAttribute("aria-current", "true");
+  const fit = make("button", "", "Zoom", { type: "button", title: "Zoom to it (f)" });
+  fit.addEventListener("click", () => show(row.start, row.end, 0.2));
+  const close = make("button", "", "Close", { type: "button", title: "Close (Esc)" });
+  close.addEventListener("click", closeDetail);
+  const head = make("div", "head");
+  const title = make("h2", row.element.classList[1] ?? "", row.kind === "call" ? row.tool : `${row.model}, asked`);
+  if (row.kind === "call") title.append(" ", make("span", "word", row.outcome));
+  head.append(title, fit, close);
+  $("detail").replaceChildren(head, ...detailsOf(row));
+  $("detail").scrollTop = 0;
+  if ($("detail").hidden) {
+    $("detail").hidden = false;
+    drawAll();
+  }
+}
+
+function closeDetail() {
+  $("detail").hidden = true;
+  detailed?.element.removeAttribute("aria-current");
+  drawAll();
+  setCurrent(detailed, true);
+}

@@ -1,0 +1,326 @@
+"""`callboard trace`: a recording on the terminal, for Perfetto, and as a file that is found by its thread."""
+
+import json
+import re
+from collections import defaultdict
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.telemetry._recordings import HEADER, busy, call, closed, in_order, run, write
+
+from callboard._cli._lanes import lanes
+from callboard._cli._records import recording_name, records_dir
+from callboard._cli._tally import percentile
+from callboard._cli._text import CommandError
+from callboard._cli._waterfall import ASCII, Scale, bar
+from callboard.telemetry._timeline import RecordedAttempt, RecordedCall, Wait
+
+from ._commands import Project
+
+SPANS = st.lists(st.tuples(st.floats(0, 100), st.floats(0, 50)).map(lambda one: (one[0], one[0] + one[1])))
+
+
+@pytest.fixture
+def recording(project: Project) -> Path:
+    """Two calls of a run, one of which failed, and one of nobody's."""
+    events = [
+        *run(1, 0.0, 4.0),
+        *call(1, 0.5, wait=1, took=2),
+        *call(2, 0.5, took=0.25, tool="query", outcome="timeout", error="CallTimeoutError"),
+        *call(3, 3, took=0.002, run=None, batch=2, tool="lonely"),
+        {"event": "noted", "t": 1, "call": 1, "what": "cache_miss"},
+    ]
+    return write(project.directory / "calls.jsonl", [HEADER, *in_order(events), closed(30, 4.0)])
+
+
+def trace(project: Project, *arguments: str, **env: str) -> str:
+    done = project.call("trace", *arguments, **env)
+    assert done.exit_code == 0, done.stderr
+    return str(done.stdout)
+
+
+def refused(project: Project, *arguments: str, **env: str) -> str:
+    done = project.call("trace", *arguments, **env)
+    assert done.exit_code == 2
+    return str(done.stderr)
+
+
+def line_of(text: str, name: str) -> str:
+    (line,) = [line for line in text.splitlines() if line.strip().startswith(f"{name} ") and "░█─"[1] in line]
+    return line
+
+
+def test_a_call_is_a_line_with_a_bar(project: Project, recording: Path) -> None:
+    """Light where it waited, full where it ran; how it ended, how long it took, what was noted."""
+    told = line_of(trace(project, str(recording)), "fetch")
+    (drawn,) = [word for word in told.split() if "░" in word]
+
+    assert set(drawn) == {"░", "█"}
+    assert abs(drawn.count("█") - 2 * drawn.count("░")) <= 2
+    assert told.split() == ["fetch", "ok", drawn, "3.00", "s", "cache_miss"]
+
+
+def test_calls_stand_under_their_batch_and_run(project: Project, recording: Path) -> None:
+    """As do those that no agent made."""
+    words = [line.split("  ")[0] or line.split()[0] for line in trace(project, str(recording)).splitlines()[1:8]]
+
+    assert words == ["run 1", "batch", "fetch", "query", "calls without an agent", "batch", "lonely"]
+
+
+def test_the_summary_counts_by_tool_and_says_what_recording_cost(project: Project, recording: Path) -> None:
+    """The recording's own word for it."""
+    told = trace(project, str(recording))
+
+    assert re.search(r"^fetch +1 +0 +0( +3\.00 s){3} +1\.00 s +1\.00 s$", told, re.MULTILINE)
+    assert re.search(r"^query +1 +1 +0( +250 ms){3} +0 ms +0 ms$", told, re.MULTILINE)
+    assert "30 events, no events lost, 9.0 kB; recording took 2.0 ms of the event loop's time, 4.0 µs an event" in told
+
+
+def test_a_recording_that_was_cut_off_says_so(project: Project) -> None:
+    """Its open calls are shown up to the last moment that is known."""
+    path = write(project.directory / "cut.jsonl", [HEADER, *call(1, 0)[:2], {"event": "lost", "t": 2, "events": 5}])
+    told = trace(project, str(path))
+
+    assert "open" in line_of(told, "fetch")
+    assert "cut off: the process ended early, or goes on; 5 events lost" in told
+
+
+def test_without_a_terminal_there_are_plain_lines(project: Project, recording: Path) -> None:
+    """Whatever the environment says of colours: a file is not painted."""
+    assert "\x1b" not in trace(project, str(recording))
+
+
+def test_what_others_wrote_cannot_act(project: Project) -> None:
+    """Names come from models and servers."""
+    hostile = call(1, 0, tool="\x1b[2Jrm\u202e", id="\x07", error="\x1b]0;x\x07", outcome="error\r")
+    told = trace(project, str(write(project.directory / "x.jsonl", [HEADER, *run(1, agent="a\x1b[1m"), *hostile])))
+
+    assert {char for char in told if not char.isprintable()} == {"\n"}
+    assert "\\u001b[2Jrm\\u202e" in told
+
+
+def test_of_many_calls_those_are_shown_that_failed_or_took_longest(project: Project) -> None:
+    """A thousand lines would tell less."""
+    path = write(project.directory / "busy.jsonl", busy(1000))
+    told = trace(project, str(path))
+
+    assert "    and 960 more; --all" in told.splitlines()
+    assert sum("█" in line or "░" in line for line in told.splitlines()) == 40
+    assert not any(line.split()[1] == "ok" for line in told.splitlines() if "░" in line)
+
+
+def test_all_shows_all(project: Project) -> None:
+    """Bars may be empty of glyphs: a rejected call is a moment."""
+    told = trace(project, str(write(project.directory / "busy.jsonl", busy(1000))), "--all")
+
+    assert "more; --all" not in told
+    assert len(told.splitlines()) > 1000
+
+
+def test_the_slowest_are_side_by_side(project: Project) -> None:
+    """The slowest first."""
+    told = trace(project, str(write(project.directory / "busy.jsonl", busy(200))), "--slowest", "3")
+    shown = [line for line in told.splitlines() if "█" in line]
+
+    assert len(shown) == 3
+    assert "    and 197 more; --all" in told.splitlines()
+    assert "batch" not in told
+
+
+def test_calls_of_one_tool_or_failed_calls_only(project: Project, recording: Path) -> None:
+    """Summary and bars are of the same calls."""
+    of_one_tool = trace(project, str(recording), "--tool", "query")
+    failed = trace(project, str(recording), "--failed")
+
+    assert line_of(of_one_tool, "query")
+    assert "fetch" not in of_one_tool + failed
+    assert "lonely" not in of_one_tool + failed
+
+
+def test_a_tool_that_is_not_there_is_named_with_those_that_are(project: Project, recording: Path) -> None:
+    """A slip of the pen is seen at once."""
+    assert "no call of a tool 'fetsh' is in the recording; it has fetch, lonely, query" in refused(
+        project, str(recording), "--tool", "fetsh"
+    )
+
+
+def test_a_recording_is_found_by_the_name_of_its_thread(project: Project, recording: Path) -> None:
+    """Beside the database, or where the environment or the command line says."""
+    beside = Path(f"{project.db}.calls")
+    beside.mkdir()
+    elsewhere = project.directory / "elsewhere"
+    elsewhere.mkdir()
+    for directory in (beside, elsewhere):
+        (directory / "trip%20to%20Oslo.jsonl").write_bytes(recording.read_bytes())
+
+    assert "lonely" in trace(project, "trip to Oslo", "--db", project.db)
+    assert "lonely" in trace(project, "trip to Oslo", CALLBOARD_DB=project.db)
+    assert "lonely" in trace(project, "trip to Oslo", "--records", str(elsewhere))
+    assert "lonely" in trace(project, "trip to Oslo", CALLBOARD_RECORDS=str(elsewhere))
+
+
+def test_what_is_not_there_is_named_with_where_it_was_looked_for(project: Project) -> None:
+    """And with how recordings are made."""
+    nowhere = refused(project, "oslo", CALLBOARD_DB="", CALLBOARD_RECORDS="")
+    not_beside = refused(project, "oslo", "--db", project.db)
+    server = refused(project, "oslo", "--db", "postgresql://user@host/name")
+
+    assert "there is no file 'oslo'" in nowhere
+    assert "--db or --records" in nowhere
+    assert f"'{project.db}.calls/oslo.jsonl' is not there" in not_beside
+    assert "callboard run ... --record" in nowhere
+    assert "callboard run ... --record" in not_beside
+    assert "--records" in server
+    assert "there is no file" in refused(project, "x" * 5000, "--db", project.db)
+
+
+def test_what_is_no_recording_is_refused(project: Project) -> None:
+    """With its line."""
+    (project.directory / "notes.txt").write_text("hello\n")
+
+    assert "notes.txt, line 1: not a recording" in refused(project, "notes.txt")
+
+
+@pytest.mark.parametrize(
+    ("thread", "name"),
+    [
+        ("oslo", "oslo.jsonl"),
+        ("Oslo-2_b.c", "Oslo-2_b.c.jsonl"),
+        ("../etc/passwd", "..%2Fetc%2Fpasswd.jsonl"),
+        ("a b~%", "a%20b%7E%25.jsonl"),
+        ("Ærø\ud800", "%C3%86r%C3%B8%ED%A0%80.jsonl"),
+    ],
+)
+def test_the_name_of_a_recording_is_safe_and_readable(thread: str, name: str) -> None:
+    """Whoever looks into the directory sees which is which."""
+    assert recording_name(thread) == name
+
+
+@given(st.text(), st.text())
+def test_two_threads_have_two_recordings(one: str, other: str) -> None:
+    """No two names become the same."""
+    assert (recording_name(one) == recording_name(other)) == (one == other)
+
+
+def test_recordings_lie_beside_a_file() -> None:
+    """A server has no beside."""
+    assert records_dir("trip.db") == records_dir("sqlite:///trip.db") == Path("trip.db.calls")
+    with pytest.raises(CommandError, match="--records"):
+        records_dir("postgresql://user@host/name")
+
+
+@given(SPANS)
+def test_no_lane_holds_two_at_once(spans: list[tuple[float, float]]) -> None:
+    """And there are as few lanes as the most that overlap."""
+    by_lane: defaultdict[int, list[tuple[float, float]]] = defaultdict(list)
+    for lane, span in lanes(spans, lambda one: one):
+        by_lane[lane].append(span)
+    crowded = max((sum(start <= at < end or start == at == end for start, end in spans) for at, _ in spans), default=0)
+
+    assert sorted(span for some in by_lane.values() for span in some) == sorted(spans)
+    for some in by_lane.values():
+        assert all(first[1] <= second[0] for first, second in pairwise(some))
+    assert len(by_lane) <= max(crowded, 1)
+
+
+@given(SPANS, st.integers(1, 60), st.floats(0, 200))
+def test_a_bar_is_as_wide_as_its_scale(spans: list[tuple[float, float]], width: int, length: float) -> None:
+    """Whatever the clock said."""
+    attempts = tuple(RecordedAttempt(number=1, start=start, end=end) for start, end in spans)
+    waits = tuple(Wait(start=start, end=end) for start, end in spans)
+    one = RecordedCall(number=1, batch=1, tool="t", id=None, start=3, waits=waits, attempts=attempts)
+
+    assert len(bar(one, 7, Scale(0, length, width), ASCII)) == width
+
+
+def test_a_percentile_is_one_of_the_values() -> None:
+    """The smallest that so many do not exceed."""
+    assert percentile([], 50) is None
+    assert [percentile([1, 2, 3, 4], percent) for percent in (0, 25, 50, 95, 100)] == [1, 1, 2, 4, 4]
+
+
+def perfetto(project: Project, path: Path) -> list[dict[str, Any]]:
+    target = project.directory / "out.json"
+    trace(project, str(path), "--perfetto", str(target))
+    return list(json.loads(target.read_text())["traceEvents"])
+
+
+def test_perfetto_gets_every_call_as_a_slice(project: Project) -> None:
+    """With the fields that the format asks for, in microseconds."""
+    events = perfetto(project, write(project.directory / "busy.jsonl", busy(300)))
+    slices = [event for event in events if event["ph"] == "X"]
+
+    assert {event["ph"] for event in events} == {"M", "X", "i"}
+    assert sum(event["cat"] == "call" for event in slices) == 300
+    for event in slices:
+        assert isinstance(event["name"], str)
+        assert all(isinstance(event[key], int) for key in ("ts", "dur", "pid", "tid"))
+        assert event["dur"] >= 0
+    assert all(event["s"] == "t" for event in events if event["ph"] == "i")
+    assert {event["name"] for event in events if event["ph"] == "M"} >= {"process_name", "thread_name"}
+
+
+def test_slices_of_a_perfetto_thread_never_cross(project: Project) -> None:
+    """They are within each other or apart: the viewer draws nothing else."""
+    path = write(project.directory / "busy.jsonl", busy(300))
+    threads: defaultdict[tuple[int, int], list[tuple[int, int]]] = defaultdict(list)
+    for event in perfetto(project, path):
+        if event["ph"] == "X":
+            threads[event["pid"], event["tid"]].append((event["ts"], event["ts"] + event["dur"]))
+
+    for spans in threads.values():
+        spans.sort(key=lambda one: (one[0], -one[1]))
+        within: list[int] = []
+        for start, end in spans:
+            while within and within[-1] <= start:
+                within.pop()
+            assert not within or end <= within[-1]
+            within.append(end)
+
+
+def test_perfetto_knows_runs_queues_attempts_and_notes(project: Project, recording: Path) -> None:
+    """Processes are runs."""
+    events = perfetto(project, recording)
+    names = {event["args"]["name"] for event in events if event["name"] == "process_name"}
+    (wait,) = [event for event in events if event.get("cat") == "queue"]
+    (note,) = [event for event in events if event["ph"] == "i"]
+
+    assert names == {"run 1  trip", "calls without an agent"}
+    assert (wait["ts"], wait["dur"]) == (500_000, 1_000_000)
+    assert note["name"] == "cache_miss"
+    assert {event["name"] for event in events if event.get("cat") == "attempt"} == {"attempt 1"}
+    assert [event["args"]["input_tokens"] for event in events if event.get("cat") == "model"] == ["1200"]
+
+
+@pytest.mark.parametrize("view", ["--perfetto", "--html"])
+def test_arguments_are_shown_only_if_the_recording_captures_them(project: Project, view: str) -> None:
+    """A field that should not be there is not passed on."""
+    secret = call(1, 0, args={"city": "Xanadu"}, result="Xanadu is sunny")
+    shown: dict[bool, str] = {}
+    for captures in (False, True):
+        path = write(project.directory / "x.jsonl", [{**HEADER, "captures": captures}, *secret])
+        trace(project, str(path), view, str(project.directory / "out"))
+        shown[captures] = (project.directory / "out").read_text()
+
+    assert "Xanadu" not in shown[False] + trace(project, str(path))
+    assert "Xanadu" in shown[True]
+
+
+def test_a_view_does_not_write_over_its_recording(project: Project, recording: Path) -> None:
+    """Nor does it hide that it cannot write."""
+    assert "is the recording itself" in refused(project, str(recording), "--html", str(recording))
+    assert "No such file" in refused(project, str(recording), "--html", "nowhere/out.html")
+
+
+def test_at_a_terminal_lines_fit(project: Project, recording: Path) -> None:
+    """Bars take what is left of the width."""
+    with project.terminal("trace", str(recording)) as terminal:
+        code = terminal.end()
+
+    assert code == 0
+    assert "░" in terminal.seen
+    assert max(map(len, terminal.seen.split("per tool")[0].splitlines()[:8])) <= 100

@@ -1,0 +1,303 @@
+"""The page of `callboard trace --html`, in a real browser."""
+
+import re
+import shutil
+from collections.abc import Iterator
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.telemetry._recordings import HEADER, busy, call, in_order, run, write
+
+from ._commands import Project
+
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
+PAINTED = "() => new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done)))"
+
+pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="chromium is not installed (apt-get install chromium)")
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as playwright:
+        opened = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        yield opened
+        opened.close()
+
+
+class Opened:
+    """A page that was opened, and what it did beside."""
+
+    def __init__(self, browser: Any, file: Path, scheme: str = "light") -> None:
+        self.context = browser.new_context(color_scheme=scheme, viewport={"width": 1400, "height": 900})
+        self.complaints: list[str] = []
+        self.requests: list[str] = []
+        self.page: Any = self.context.new_page()
+        self.page.on("console", lambda message: self.complaints.append(message.text))
+        self.page.on("pageerror", lambda error: self.complaints.append(str(error)))
+        self.page.on("request", lambda request: self.requests.append(request.url))
+        self.page.goto(file.as_uri())
+
+    def press(self, *keys: str) -> None:
+        for key in keys:
+            self.page.keyboard.press(key)
+        self.page.evaluate(PAINTED)
+
+    def focused(self) -> str:
+        """The accessible name of what has the focus."""
+        return str(self.page.evaluate("document.activeElement.getAttribute('aria-label') ?? document.activeElement.id"))
+
+    def span(self) -> float:
+        return float(self.page.evaluate("Number(document.getElementById('rows').style.getPropertyValue('--span'))"))
+
+    def count(self) -> int:
+        return int(self.page.evaluate("window.callboard.visibleBars()"))
+
+
+@pytest.fixture
+def opened(browser: Any, project: Project) -> Iterator[Any]:
+    """Opens pages; in the end none of them has complained, or asked the network for anything."""
+    pages: list[Opened] = []
+
+    def open_page(events: list[dict[str, Any]], **options: Any) -> Opened:
+        recording = write(project.directory / "calls.jsonl", events)
+        done = project.call("trace", str(recording), "--html", "calls.html")
+        assert done.exit_code == 0, done.stderr
+        pages.append(Opened(browser, project.directory / "calls.html", **options))
+        return pages[-1]
+
+    yield open_page
+    for one in pages:
+        one.context.close()
+        assert one.complaints == []
+        assert one.requests
+        assert all(url.startswith("file:") for url in one.requests)
+
+
+def three_calls() -> list[dict[str, Any]]:
+    retried = call(2, 0.6, took=1, tool="query", id="q1", outcome="timeout", error="CallTimeoutError")
+    note = {"event": "noted", "t": 0.7, "call": 2, "what": "cache_miss", "facts": {"key": "k"}}
+    events = [*run(1, 0, 4), *call(1, 0.5, wait=1, took=2), *retried, note, *call(3, 0.7, tool="archive")]
+    return [HEADER, *in_order(events)]
+
+
+def test_every_call_has_a_bar(opened: Any) -> None:
+    """With its queue, its attempts and its notes; model requests have rows of their own."""
+    page = opened(three_calls()).page
+
+    assert page.locator(".bar[data-call]").count() == page.evaluate("window.callboard.total") == 3
+    assert page.locator(".bar .wait").count() == 1
+    assert page.locator(".bar .attempt").count() == 3
+    assert page.locator(".bar .note").count() == 1
+    assert page.get_by_role("button", name="model request, gpt").count() == 1
+    assert page.get_by_role("button", name="fetch, c1, ok, 3.00 s, waited 1.00 s, 1 attempt").is_visible()
+    assert page.get_by_role("heading", name=re.compile("run 1")).is_visible()
+
+
+def test_a_bar_stands_where_its_times_say(opened: Any) -> None:
+    """The wait is the first third of the first call, the attempt the rest."""
+    page = opened(three_calls()).page
+    wait = page.locator(".bar .wait").first.bounding_box()
+    attempt = page.locator(".bar .attempt").first.bounding_box()
+
+    assert attempt["x"] == pytest.approx(wait["x"] + wait["width"], abs=1)
+    assert attempt["width"] == pytest.approx(2 * wait["width"], abs=2)
+
+
+def test_searching_narrows(opened: Any) -> None:
+    """By tool, id, outcome and error; the count says to how many."""
+    one = opened(busy(200))
+    one.press("/")
+    assert one.focused() == "search"
+
+    one.page.keyboard.type("outcome:timeout")
+    found = one.count()
+    assert 0 < found < 200
+    assert one.page.locator(".bar:not([hidden])").count() == found
+    assert one.page.locator("#count").inner_text() == f"{found} of 200"
+    one.page.locator("#search").fill("call_17 ")
+    assert one.count() > 0
+    one.page.locator("#search").fill("no such thing")
+    assert one.count() == 0
+    assert one.page.get_by_text("No call is like that.").is_visible()
+    one.press("Escape")
+    assert one.count() == 200
+
+
+def test_the_legend_and_the_table_search(opened: Any) -> None:
+    """A tool's name is exact there, though another begins like it."""
+    events = [HEADER, *call(1, 0), *call(2, 0, tool="fetch_all"), *call(3, 0, outcome="error", error="E")]
+    one = opened(events)
+
+    one.page.get_by_role("button", name="error 1").click()
+    assert one.count() == 1
+    one.page.get_by_text("By tool", exact=True).click()
+    one.page.get_by_role("button", name="fetch", exact=True).click()
+    assert one.count() == 2
+
+
+def test_a_keyboard_is_enough(opened: Any) -> None:
+    """Move, open, read, close."""
+    one = opened(three_calls())
+    one.press("j")
+    assert one.focused().startswith("fetch")
+    one.press("ArrowDown")
+    assert one.focused().startswith("query")
+    one.press("Enter")
+    detail = one.page.get_by_label("Details", exact=True)
+    assert detail.is_visible()
+    assert all(text in detail.inner_text() for text in ("query", "timeout", "CallTimeoutError", "cache_miss", "key k"))
+    one.press("j")
+    assert "archive" in detail.inner_text()
+    one.press("Tab")
+    assert one.page.evaluate("document.activeElement.textContent") == "Zoom"
+    one.press("Escape")
+    assert not detail.is_visible()
+    assert one.focused().startswith("archive")
+    one.press("Home")
+    assert one.focused().startswith("model request")
+
+
+def test_what_has_the_focus_shows_it(opened: Any) -> None:
+    """An outline, of some width."""
+    one = opened(three_calls())
+    one.press("j")
+
+    assert one.page.evaluate("getComputedStyle(document.activeElement).outlineStyle") == "solid"
+    assert one.page.evaluate("parseFloat(getComputedStyle(document.activeElement).outlineWidth)") >= 2
+
+
+def test_zoom_and_pan(opened: Any) -> None:
+    """By keys, buttons and the wheel."""
+    one = opened(three_calls())
+    whole = one.span()
+    one.press("+")
+    assert one.span() < whole
+    one.press("0")
+    assert one.span() == whole
+    one.page.get_by_role("button", name="Zoom in").click()
+    nearer = one.span()
+    one.page.locator("#overview").hover()
+    one.page.mouse.wheel(0, -300)
+    one.page.evaluate(PAINTED)
+    assert one.span() < nearer < whole
+    one.press("j", "f")
+    assert one.span() == pytest.approx(1.4 * 3, rel=0.01) or one.span() == whole
+
+
+def test_a_click_opens_and_a_drag_does_not(opened: Any) -> None:
+    """A drag moves the time."""
+    one = opened(three_calls())
+    one.press("+")
+    box = one.page.locator(".bar .track").nth(1).bounding_box()
+    one.page.mouse.move(box["x"] + 400, box["y"] + 10)
+    one.page.mouse.down()
+    one.page.mouse.move(box["x"] + 300, box["y"] + 10, steps=4)
+    one.page.mouse.up()
+
+    assert not one.page.locator("#detail").is_visible()
+    one.page.locator(".bar").nth(1).click()
+    assert one.page.locator("#detail h2").inner_text() == "query timeout"
+
+
+def background(one: Opened) -> list[int]:
+    colour = one.page.evaluate("getComputedStyle(document.body).backgroundColor")
+    return [int(value) for value in re.findall(r"\d+", colour)[:3]]
+
+
+def test_it_is_light_or_dark_as_the_system_is_and_can_be_told(opened: Any) -> None:
+    """The button goes from the system's to dark to light."""
+    light, dark = opened(three_calls()), opened(three_calls(), scheme="dark")
+
+    assert min(background(light)) > 200
+    assert max(background(dark)) < 60
+    light.page.get_by_role("button", name="Theme: system").click()
+    assert max(background(light)) < 60
+
+
+def test_hostile_names_do_nothing(opened: Any) -> None:
+    """They are data, which is shown: no element, no script, no change of direction."""
+    hostile = "</script><img src=x onerror='window.hacked=1'><!--<script>window.hacked=2</script>\u2028\u202e{{data}}"
+    events = [
+        {**HEADER, "captures": True},
+        *run(1, 0, 3, agent=hostile, thread=hostile),
+        *call(1, 0, tool=hostile, id=hostile, outcome=hostile, error=hostile, args={hostile: hostile}, result=hostile),
+        {"event": "noted", "t": 1, "call": 1, "what": hostile, "facts": {hostile: hostile}},
+    ]
+    one = opened(events)
+    one.press("j", "Enter")
+
+    assert one.page.evaluate("window.hacked") is None
+    assert one.page.locator("img").count() == 0
+    assert one.page.locator("#detail h2").inner_text().startswith("</script><img")
+    assert not {"\u202e", "\u2028"} & set(one.page.locator("body").inner_text())
+
+
+def test_the_page_asks_for_nothing_and_allows_nothing(project: Project) -> None:
+    """No address is in it, and its policy lets its own script and style be, and nothing else."""
+    recording = write(project.directory / "calls.jsonl", busy(10))
+    project.call("trace", str(recording), "--html", "calls.html")
+    text = (project.directory / "calls.html").read_text()
+
+    assert "://" not in text
+    assert re.search(
+        r"default-src 'none'; style-src 'sha256-[^']+'; script-src 'sha256-[^']+'; base-uri 'none'; form-action 'none'",
+        text,
+    )
+
+
+def test_five_thousand_calls_are_no_burden(opened: Any) -> None:
+    """A zoom is drawn within a moment: what is out of sight costs nothing."""
+    one = opened(busy(5000))
+    took = one.page.evaluate(f"""async () => {{
+        const since = performance.now();
+        for (const key of "+++---") {{
+            document.body.dispatchEvent(new KeyboardEvent("keydown", {{ key, bubbles: true }}));
+            await ({PAINTED})();
+        }}
+        return (performance.now() - since) / 6;
+    }}""")
+
+    assert one.page.locator(".bar").count() == 5000
+    assert took < 500
+
+
+@pytest.mark.parametrize("events", [[HEADER], [HEADER, *run(1)], []])
+def test_a_recording_without_calls_is_a_page_too(opened: Any, events: list[dict[str, Any]]) -> None:
+    """Somebody looked too early."""
+    one = opened(events)
+    one.press("j", "Enter", "Escape", "f", "r", "+", "0")
+
+    assert one.count() == 0
+
+
+def brightness(colour: str) -> float:
+    """The relative luminance of WCAG 2."""
+    parts = [int(colour[place : place + 2], 16) / 255 for place in (1, 3, 5)]
+    red, green, blue = (part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts)
+    return 0.2126 * red + 0.7152 * green + 0.0722 * blue
+
+
+def test_text_is_readable_on_every_ground() -> None:
+    """WCAG AA: at least 4.5 to 1, by day and by night."""
+    style = (files("callboard._cli") / "viewer.css").read_text()
+    colours = dict(re.findall(r"--(\w+): light-dark\((#\w{6}, #\w{6})\);", style))
+    texts = colours.keys() - {"back", "raised", "hover", "chosen", "line", "wait"}
+    faint = [
+        (text, ground, night)
+        for text in texts
+        for ground in ("back", "raised", "hover", "chosen")
+        for night in (False, True)
+        if contrast(*(colours[name].split(", ")[night] for name in (text, ground))) < 4.5
+    ]
+
+    assert len(texts) >= 12
+    assert faint == []
+
+
+def contrast(one: str, other: str) -> float:
+    dark, light = sorted((brightness(one), brightness(other)))
+    return (light + 0.05) / (dark + 0.05)

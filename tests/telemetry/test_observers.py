@@ -1,0 +1,217 @@
+"""Observers that fail, block or run away: a call is the same whoever watches it."""
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable
+from typing import Any
+
+import anyio
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from opentelemetry import trace
+
+from callboard import CallEvent, CallPolicy, RunEvent, ToolNode, create_react_agent
+from callboard._events import observe, watch
+from callboard.telemetry import Tracing
+from callboard.testing import Recorder, calls
+
+from ._traces import WAIT, PaidModel, Traces, said
+
+GO: Any = {"messages": [("user", "go")]}
+PHASES = ["begun", "queued", "gave_up", "started", "attempt_ended", "noted", "ended"]
+TOO_LONG = 0.6
+"""Seconds, on the machine's clock, as no event loop should be held up."""
+
+
+class Quitting(BaseException):
+    """Not an Exception."""
+
+
+ERRORS = [ValueError, Quitting, SystemExit, GeneratorExit, asyncio.CancelledError, StopIteration]
+
+
+def failing(phase: str, error: type[BaseException]) -> Callable[[Any], None]:
+    """An observer that fails in one phase."""
+
+    def fail(event: CallEvent | RunEvent) -> None:
+        if event.phase == phase:
+            raise error
+
+    return fail
+
+
+def node() -> ToolNode:
+    """One of each: a call that ends well, one that fails, one out of time, and some that wait."""
+    recorder = Recorder()
+    tools = [
+        recorder.tool("well", seconds=1),
+        recorder.tool("ill", raises=OSError("disk")),
+        recorder.tool("late", hang=True),
+    ]
+    return ToolNode(tools, handle_tool_errors=True, policies={"late": CallPolicy(timeout=2)})
+
+
+async def contents() -> list[Any]:
+    messages = await node().ainvoke([calls("well", "ill", "late", "none")], {"max_concurrency": 2})
+    return [message.content for message in messages]
+
+
+def reports(caplog: pytest.LogCaptureFixture) -> list[str]:
+    return [record.getMessage() for record in caplog.records if record.name == "callboard"]
+
+
+@pytest.mark.parametrize("error", ERRORS)
+@settings(max_examples=7, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(phase=st.sampled_from(PHASES))
+async def test_an_observer_that_raises_anything_changes_nothing(
+    error: type[BaseException], phase: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """In whichever phase; those after it are told all the same, and it is reported once."""
+    caplog.clear()
+    alone: list[str] = []
+    beside: list[str] = []
+    with anyio.fail_after(WAIT):
+        with observe(lambda event: alone.append(event.phase)):
+            expected = await contents()
+        with observe(failing(phase, error)), observe(lambda event: beside.append(event.phase)):
+            assert await contents() == expected
+    assert sorted(beside) == sorted(alone)
+    assert len(reports(caplog)) == (phase in alone)
+
+
+@pytest.mark.real_clock
+@pytest.mark.parametrize("error", ERRORS)
+@pytest.mark.parametrize("phase", ["begun", "asked", "answered", "ended"])
+async def test_a_run_is_the_same_with_an_observer_that_raises(
+    error: type[BaseException], phase: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """One of calls and runs is reported once for each."""
+    agent = create_react_agent(PaidModel([calls("well"), said("done")]), [Recorder().tool("well")])
+    fail = failing(phase, error)
+    with observe(fail, runs=fail), anyio.fail_after(WAIT):
+        result = await agent.ainvoke(GO)
+    assert [message.content for message in result["messages"]] == ["go", "", "well", "done"]
+    assert len(reports(caplog)) == 1 + (phase in PHASES)
+
+
+def test_ctrl_c_in_an_observer_is_somebodys() -> None:
+    """It comes from outside, wherever it strikes, and must not be lost."""
+    [careful] = watch(failing("begun", KeyboardInterrupt)).calls
+    with pytest.raises(KeyboardInterrupt):
+        careful(CallEvent(phase="begun", tool="search", call_id=None, time=0.0))
+
+
+async def test_one_that_holds_the_loop_up_is_dismissed(caplog: pytest.LogCaptureFixture) -> None:
+    """After once; the calls are the same, and it hears only the ends of those that it knows."""
+    told: list[tuple[str, str]] = []
+
+    def slow(event: CallEvent) -> None:
+        told.append((event.phase, event.tool))
+        if (event.phase, event.tool) == ("started", "well"):
+            time.sleep(TOO_LONG)
+
+    with anyio.fail_after(WAIT):
+        expected = await contents()
+        with observe(slow):
+            assert await contents() == expected
+            known = [tool for phase, tool in told if phase == "begun"]
+            assert sorted(tool for phase, tool in told if phase == "ended") == sorted(known)
+            before = len(told)
+            assert await contents() == expected
+    assert len(told) == before
+    assert told[told.index(("started", "well")) + 1][0] == "ended"
+    [report] = reports(caplog)
+    assert "held up the event loop for more than 0.5 s" in report
+
+
+async def test_one_that_blocks_and_raises_is_reported_for_both(caplog: pytest.LogCaptureFixture) -> None:
+    """And never again."""
+
+    def slow(event: CallEvent) -> None:
+        time.sleep(TOO_LONG)
+        raise ValueError
+
+    with observe(slow), anyio.fail_after(WAIT):
+        await ToolNode([Recorder().tool("well")]).ainvoke([calls("well")])
+        await ToolNode([Recorder().tool("well")]).ainvoke([calls("well")])
+    assert len(reports(caplog)) == 2
+
+
+class SlowOnce:
+    """A span processor that blocks at the first end, as an exporter does that sends at once."""
+
+    def __init__(self) -> None:
+        self.patience = TOO_LONG
+
+    def on_start(self, span: Any, parent_context: Any = None) -> None: ...
+
+    def _on_ending(self, span: Any) -> None: ...
+
+    def on_end(self, span: Any) -> None:
+        time.sleep(self.patience)
+        self.patience = 0
+
+    def shutdown(self) -> None: ...
+
+    def force_flush(self, timeout_millis: int = 0) -> bool:
+        return True
+
+
+@pytest.mark.real_clock
+async def test_a_tracing_that_is_dismissed_leaves_no_span_open_and_none_current(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """The run's span ends, and who called the agent is where it was."""
+    traces = Traces()
+    traces.provider.add_span_processor(SlowOnce())  # type: ignore[arg-type]
+    agent = create_react_agent(PaidModel([calls("well"), said("done")]), [Recorder().tool("well")])
+    before = trace.get_current_span()
+    with traces.on(), anyio.fail_after(WAIT):
+        await agent.ainvoke(GO)
+    assert trace.get_current_span() is before
+    assert "invoke_agent LangGraph" in traces.names
+    assert len(reports(caplog)) == 1
+
+
+class Broken:
+    """A tracer provider that fails when it is needed."""
+
+    def __init__(self, fails: str) -> None:
+        self._fails = fails
+
+    def get_tracer(self, *args: Any, **kwargs: Any) -> Any:
+        return self
+
+    def start_span(self, *args: Any, **kwargs: Any) -> Any:
+        if self._fails == "start":
+            raise RuntimeError("no span")
+        return BrokenSpan()
+
+
+class BrokenSpan(trace.NonRecordingSpan):
+    """A span that cannot end."""
+
+    def __init__(self) -> None:
+        super().__init__(trace.INVALID_SPAN_CONTEXT)
+
+    def end(self, end_time: int | None = None) -> None:
+        raise RuntimeError("no end")
+
+
+@pytest.mark.real_clock
+@pytest.mark.parametrize("fails", ["start", "end"])
+async def test_a_provider_that_fails_changes_nothing_and_leaves_nothing(
+    fails: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Neither in the result nor in the context."""
+    provider: Any = Broken(fails)
+    agent = create_react_agent(PaidModel([calls("well"), said("done")]), [Recorder().tool("well")])
+    before = trace.get_current_span()
+    with Tracing(provider).on(), anyio.fail_after(WAIT):
+        result = await agent.ainvoke(GO)
+    assert result["messages"][-1].content == "done"
+    assert trace.get_current_span() is before
+    assert {record.levelno for record in caplog.records} == {logging.ERROR}
+    assert len(reports(caplog)) == 2

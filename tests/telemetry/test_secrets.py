@@ -1,0 +1,477 @@
+"""Nothing of arguments, results and errors leaves the process unless it is asked for, and then without secrets."""
+
+import io
+import json
+import logging
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+from langchain_core.messages import ToolMessage
+from langgraph.checkpoint.memory import InMemorySaver
+from langgraph.types import Command, interrupt
+from opentelemetry.sdk.metrics import MeterProvider
+from opentelemetry.sdk.metrics.export import InMemoryMetricReader
+
+import callboard.telemetry._names as names
+from callboard import AbandonedThreadWarning, CallEvent, CallPolicy, Limit, Rate, ToolNode, create_react_agent
+from callboard._events import observe
+from callboard.middleware import (
+    Cache,
+    CircuitBreaker,
+    Fallback,
+    OutputBudget,
+    Redact,
+    RepairArguments,
+    Retry,
+    Sanitize,
+)
+from callboard.telemetry import Logs, Metrics, Recorder, Tracing
+from callboard.telemetry._setup import formatter
+from callboard.testing import calls, tool_call
+
+from ._traces import WAIT, PaidModel, Traces, attributes, events, facts, make, make_sync, said, texts_in, traced
+
+CANARY = "canary-4711"
+KEY = "sk-proj-" + "a1B2c3D4" * 6
+"""In the shape of a provider's key."""
+
+
+class Everything:
+    """All ways out of the process, open."""
+
+    def __init__(self, path: Path, **options: Any) -> None:
+        self.traces = Traces(**options)
+        self._reader = InMemoryMetricReader()
+        self._meters = MeterProvider([self._reader], shutdown_on_exit=False)
+        self._path = path
+        self._options = options
+        self._lines = {kind: io.StringIO() for kind in ("console", "json")}
+
+    @contextmanager
+    def on(self) -> Iterator[None]:
+        logger = logging.getLogger("callboard")
+        with ExitStack() as stack:
+            logger.setLevel(logging.DEBUG)
+            stack.callback(logger.setLevel, logging.NOTSET)
+            for kind, lines in self._lines.items():
+                handler = logging.StreamHandler(lines)
+                handler.setFormatter(formatter(kind))
+                logger.addHandler(handler)
+                stack.callback(logger.removeHandler, handler)
+            for one in (self.traces, Metrics(self._meters), Logs()):
+                stack.enter_context(one.on())
+            stack.enter_context(Recorder(self._path, **self._options))
+            yield
+
+    @property
+    def said(self) -> dict[str, str]:
+        """What came out, by the way that it came."""
+        measured = self._reader.get_metrics_data()
+        return {
+            "spans": texts_in(self.traces.spans),
+            "metrics": "" if measured is None else measured.to_json(),
+            "recording": self._path.read_text(),
+            **{kind: lines.getvalue() for kind, lines in self._lines.items()},
+        }
+
+    def leaks(self, secret: str = CANARY) -> list[str]:
+        """The ways by which it came out."""
+        return [way for way, text in self.said.items() if secret in text]
+
+
+@pytest.fixture
+def everything(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Everything:
+    monkeypatch.delenv(names.CAPTURE_VARIABLE, raising=False)
+    return Everything(tmp_path / "recording.jsonl")
+
+
+class Unspeakable(Exception):
+    """An error that cannot say what it is."""
+
+    def __str__(self) -> str:
+        raise RuntimeError(CANARY)
+
+
+def noted() -> Exception:
+    error = ValueError("plain")
+    error.add_note(CANARY)
+    return error
+
+
+def caused() -> Exception:
+    error = ValueError("plain")
+    error.__cause__ = OSError(CANARY)
+    return error
+
+
+ERRORS: dict[str, Callable[[], BaseException]] = {
+    "text": lambda: ValueError(CANARY),
+    "note": noted,
+    "cause": caused,
+    "group": lambda: ExceptionGroup(CANARY, [ValueError(CANARY), OSError(CANARY)]),
+    "key": lambda: KeyError(CANARY),
+    "file": lambda: FileNotFoundError(2, CANARY, CANARY),
+    "unspeakable": Unspeakable,
+}
+
+
+@pytest.mark.parametrize("handled", [True, False], ids=["handled", "raised"])
+@pytest.mark.parametrize("error", ERRORS.values(), ids=ERRORS)
+async def test_no_text_of_an_error_leaves(
+    everything: Everything, error: Callable[[], Exception], handled: bool
+) -> None:
+    """Neither its own nor that of its notes, causes and parts, whoever handles it."""
+
+    async def search(query: str) -> str:
+        raise error()
+
+    # A handler that says nothing itself: some of these errors cannot be shown to a model.
+    node = ToolNode([make(search)], handle_tool_errors="failed" if handled else False)
+    with everything.on(), anyio.fail_after(WAIT), suppress(Exception):
+        await node.ainvoke([calls(("search", {"query": CANARY}))])
+    assert everything.traces.tool()
+    assert everything.leaks() == []
+
+
+async def test_no_argument_result_or_state_leaves(everything: Everything) -> None:
+    """A call that ends well has nothing to tell of them either."""
+
+    async def search(query: str, deep: dict[str, Any]) -> str:
+        return f"{query} found"
+
+    call = ("search", {"query": CANARY, "deep": {CANARY: [CANARY]}})
+    with everything.on(), anyio.fail_after(WAIT):
+        await ToolNode([make(search)]).ainvoke({"messages": [calls(call, content=CANARY)], "secret": CANARY})
+    assert everything.leaks() == []
+
+
+async def test_no_invalid_argument_leaves(everything: Everything) -> None:
+    """Pydantic's errors quote what they refuse."""
+
+    async def add(number: int) -> int:
+        return number
+
+    with everything.on(), anyio.fail_after(WAIT):
+        await ToolNode([make(add)]).ainvoke([calls(("add", {"number": CANARY}), ("add", {CANARY: CANARY}))])
+    assert everything.leaks() == []
+
+
+def links() -> list[Any]:
+    return [
+        OutputBudget(200),
+        RepairArguments(),
+        Sanitize(),
+        Fallback({"search": "spare"}),
+        Cache(["search"], key=lambda request: request.tool_call["args"].get("query")),
+        CircuitBreaker(minimum=1, key=lambda call: call["args"].get("query")),
+        Retry(attempts=2, any_tool=True),
+        Redact(),
+    ]
+
+
+async def test_no_note_of_a_link_has_an_argument_in_it(everything: Everything) -> None:
+    """With every link, keys made of arguments, errors, repairs and long results."""
+
+    async def search(query: str, number: int = 0) -> str:
+        if number:
+            raise ValueError(f"{query} {CANARY}")
+        return f"{query} " * 500
+
+    async def spare(query: str, number: int = 0) -> str:
+        raise KeyError(query)
+
+    node = ToolNode([make(search), make(spare)], middleware=links(), handle_tool_errors=True)
+    asked = [
+        {"query": CANARY},
+        {"query": CANARY},
+        {"query": CANARY, "number": "1"},
+        {"query": CANARY, "nubmer": 2},
+        {"query": f"{CANARY}\u200b\u202e {KEY}", "number": 1},
+        {"query": CANARY, CANARY: CANARY},
+        {CANARY: [{CANARY: f"{CANARY}\u200b"}]},
+    ]
+    with everything.on(), anyio.fail_after(WAIT):
+        for args in asked:
+            await node.ainvoke([calls(tool_call("search", **args))])
+    heard = {event for span in everything.traces.spans for event in events(span)}
+    assert {"callboard.cache_hit", "callboard.retry", "callboard.breaker_opened", "callboard.output_cut"} <= heard
+    assert everything.leaks() == []
+    assert everything.leaks(KEY) == []
+
+
+@pytest.mark.parametrize("place", ["queue", "rate"])
+async def test_no_key_of_a_limit_leaves(everything: Everything, place: str) -> None:
+    """A rejection tells the model which place was taken; the key in that is an argument."""
+    by_query: Any = lambda call: call["args"]["query"]
+    limit = Limit(concurrency=1, queue=0, key=by_query)
+    if place == "rate":
+        limit = Limit(rate=Rate(1, per=60), queue=0, key=by_query)
+
+    async def search(query: str) -> str:
+        await anyio.sleep(1)
+        return "found"
+
+    node = ToolNode([make(search)], policies={"search": CallPolicy(limit=limit)})
+    call = ("search", {"query": CANARY})
+    with everything.on(), anyio.fail_after(WAIT):
+        messages = await node.ainvoke([calls(call, call)])
+    assert CANARY in messages[1].content
+    assert everything.leaks() == []
+
+
+@pytest.mark.real_clock
+async def test_no_question_or_answer_leaves(everything: Everything) -> None:
+    """The ids of questions do, which are digests."""
+
+    async def ask(query: str) -> str:
+        return str(interrupt(query))
+
+    model = PaidModel([calls(("ask", {"query": CANARY})), said(CANARY)])
+    thread: Any = {"configurable": {"thread_id": "t"}}
+    agent = create_react_agent(model, [make(ask)], checkpointer=InMemorySaver(), prompt=CANARY)
+    with everything.on(), anyio.fail_after(WAIT):
+        await agent.ainvoke({"messages": [("user", CANARY)]}, thread)
+        await agent.ainvoke(Command(resume=CANARY), thread)
+    assert len(everything.traces.all("execute_tool")) == 2
+    assert everything.leaks() == []
+
+
+@pytest.mark.real_clock
+async def test_no_word_of_an_abandoned_thread_leaves(everything: Everything) -> None:
+    """Neither of its arguments nor of the error that it ends with."""
+    release = threading.Event()
+
+    def deaf(query: str) -> str:
+        release.wait()
+        raise ValueError(query)
+
+    node = ToolNode([make_sync(deaf)], timeout=0.05)
+    with everything.on(), anyio.fail_after(WAIT):
+        try:
+            with pytest.warns(AbandonedThreadWarning):
+                await node.ainvoke([calls(("deaf", {"query": CANARY}))])
+        finally:
+            release.set()
+    assert everything.leaks() == []
+
+
+@pytest.mark.real_clock
+async def test_no_error_of_a_model_leaves(everything: Everything) -> None:
+    """Providers quote the request that they refuse."""
+    agent = create_react_agent(PaidModel([ValueError(CANARY)]), [])
+    with everything.on(), anyio.fail_after(WAIT), pytest.raises(ValueError, match=CANARY):
+        await agent.ainvoke({"messages": [("user", CANARY)]})
+    assert everything.leaks() == []
+
+
+class Collector:
+    """An observer that shows what it was told, as data classes do."""
+
+    def __init__(self) -> None:
+        self.told: list[Any] = []
+
+    def __repr__(self) -> str:
+        return f"Collector({[event.call for event in self.told]!r})"
+
+    def __call__(self, event: CallEvent) -> None:
+        self.told.append(event)
+        raise KeyError(repr(event.call))
+
+
+async def test_an_observer_that_fails_is_reported_without_what_it_was_told(
+    everything: Everything, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Its error's text, and its own, may have arguments in them; where it failed stands in the report."""
+
+    async def search(query: str) -> str:
+        return query
+
+    with everything.on(), observe(Collector()), anyio.fail_after(WAIT):
+        await ToolNode([make(search)]).ainvoke([calls(("search", {"query": CANARY}))])
+    [record] = [one for one in caplog.records if one.name == "callboard"]
+    assert "the observer Collector failed with KeyError" in record.getMessage()
+    assert "in __call__" in record.getMessage()
+    assert CANARY not in caplog.text
+    assert everything.leaks() == []
+
+
+# Captured
+
+
+async def search(query: str) -> str:
+    """Look something up."""
+    return f"found {query}"
+
+
+async def one_call(query: Any, fn: Any = search, **options: Any) -> Traces:
+    node = ToolNode([make(fn, "search")], handle_tool_errors=False)
+    with traced(**options) as traces, anyio.fail_after(WAIT), suppress(OSError):
+        await node.ainvoke([calls(("search", {"query": query}))])
+    return traces
+
+
+async def test_captured_values_are_where_they_are_documented_and_nowhere_else(tmp_path: Path) -> None:
+    """On two attributes of the call's span and in two fields of the recording; metrics and lines have none."""
+    everything = Everything(tmp_path / "recording.jsonl", capture=True)
+    with everything.on(), anyio.fail_after(WAIT):
+        await ToolNode([make(search)]).ainvoke([calls(("search", {"query": CANARY}))])
+    assert everything.leaks() == ["spans", "recording"]
+    having = {
+        key for span in everything.traces.spans for key, value in attributes(span).items() if CANARY in str(value)
+    }
+    assert having == {names.TOOL_ARGUMENTS, names.TOOL_RESULT}
+    lines = [json.loads(line) for line in everything.said["recording"].splitlines()]
+    assert {key for line in lines for key, value in line.items() if CANARY in str(value)} == {"args", "result"}
+
+
+async def test_captured_values_are_redacted(tmp_path: Path) -> None:
+    """What `Redact` knows as a secret is none of the captured ones."""
+    everything = Everything(tmp_path / "recording.jsonl", capture=True)
+
+    async def broken(query: str) -> str:
+        raise OSError(f"no access with {query}")
+
+    node = ToolNode([make(search), make(broken)], handle_tool_errors=False)
+    with everything.on(), anyio.fail_after(WAIT), suppress(OSError):
+        await node.ainvoke([calls(("search", {"query": f"with {KEY}"}))])
+        await node.ainvoke([calls(("broken", {"query": KEY}))])
+    assert everything.leaks(KEY) == []
+    failed = everything.traces.one("execute_tool broken")
+    assert (failed.status.description or "").startswith("no access with <")
+    assert facts(failed, names.EXCEPTION)[names.EXCEPTION_MESSAGE] == failed.status.description
+
+
+@pytest.mark.real_clock
+async def test_captured_messages_are_redacted(tmp_path: Path) -> None:
+    """In the input of the run, in requests and in replies."""
+    everything = Everything(tmp_path / "recording.jsonl", capture=True)
+    agent = create_react_agent(PaidModel([calls(("search", {"query": KEY})), said(KEY)]), [make(search)])
+    with everything.on(), anyio.fail_after(WAIT):
+        await agent.ainvoke({"messages": [("user", f"use {KEY}")]})
+    assert names.INPUT_MESSAGES in attributes(everything.traces.one("invoke_agent"))
+    assert everything.leaks(KEY) == []
+
+
+async def test_without_redaction_captured_values_are_what_they_were() -> None:
+    """For those who have their own, further down."""
+    traces = await one_call(KEY, capture=True, redact=False)
+    assert attributes(traces.tool())[names.TOOL_RESULT] == f"found {KEY}"
+
+
+async def test_a_redactor_of_ones_own_takes_the_place_of_ours() -> None:
+    """It gets values of plain JSON types, and what it returns is what leaves."""
+    seen: list[Any] = []
+
+    def redact(value: Any) -> Any:
+        seen.append(value)
+        return "***" if isinstance(value, str) else dict.fromkeys(value, "***")
+
+    traces = await one_call(CANARY, capture=True, redact=redact)
+    assert seen == [{"query": CANARY}, f"found {CANARY}"]
+    assert attributes(traces.tool())[names.TOOL_ARGUMENTS] == '{"query": "***"}'
+    assert CANARY not in texts_in(traces.spans)
+
+
+class Bad:
+    """What a redactor has no business to return."""
+
+
+def raises(value: Any) -> Any:
+    raise ValueError(CANARY)
+
+
+def cyclic(value: Any) -> Any:
+    found: list[Any] = []
+    found.append(found)
+    return found
+
+
+@pytest.mark.parametrize("redact", [raises, cyclic], ids=lambda fn: fn.__name__)
+async def test_a_redactor_that_fails_lets_nothing_out(redact: Any, caplog: pytest.LogCaptureFixture) -> None:
+    """The attribute says why it is empty; the span is there all the same."""
+    traces = await one_call(CANARY, capture=True, redact=redact)
+    found = attributes(traces.tool())
+    assert found[names.TOOL_ARGUMENTS] == found[names.TOOL_RESULT] == "<not captured: ValueError>"
+    assert CANARY not in texts_in(traces.spans) + caplog.text
+
+
+async def test_a_redactor_may_return_what_is_no_json() -> None:
+    """It is named by its kind, and the call has its span."""
+    traces = await one_call(CANARY, capture=True, redact=lambda _: {"kept": Bad(), 1: {2}})
+    assert attributes(traces.tool())[names.TOOL_ARGUMENTS] == '{"kept": "<Bad>", "1": [2]}'
+
+
+async def test_what_is_too_long_is_cut_after_it_is_redacted() -> None:
+    """So that no cut leaves half of a secret, which nobody would recognise."""
+    text = "x" * 90 + f" {KEY}"
+    traces = await one_call(text, capture=True, max_length=100)
+    found = attributes(traces.tool())[names.TOOL_RESULT]
+    assert found.startswith("found " + "x" * 90 + " <")
+    assert "… (" in found
+    assert KEY[:6] not in texts_in(traces.spans)
+
+
+async def test_an_error_that_cannot_say_anything_does_not_cost_the_span() -> None:
+    """Its kind is known, and that it has no text."""
+
+    async def broken(query: str) -> str:
+        raise Unspeakable
+
+    node = ToolNode([make(broken)], handle_tool_errors=False)
+    with traced(capture=True) as traces, anyio.fail_after(WAIT), suppress(Unspeakable):
+        await node.ainvoke([calls(("broken", {"query": "tea"}))])
+    assert traces.tool().status.description == "<not captured: RuntimeError>"
+    assert CANARY not in texts_in(traces.spans)
+
+
+async def test_objects_that_are_no_json_are_captured_by_their_kind() -> None:
+    """Their `repr` may be anything."""
+
+    class Secretive:
+        def __repr__(self) -> str:
+            return CANARY
+
+    async def artful(query: str) -> Command[Any]:
+        message = ToolMessage("ok", tool_call_id="call_1")
+        return Command(update={"messages": [message], "loot": Secretive(), "where": Path("/")})
+
+    node = ToolNode([make(artful)])
+    with traced(capture=True) as traces, anyio.fail_after(WAIT):
+        await node.ainvoke({"messages": [calls(("artful", {"query": "tea"}))]})
+    assert "Secretive>" in attributes(traces.tool())[names.TOOL_RESULT]
+    assert CANARY not in texts_in(traces.spans)
+
+
+CAPTURES = {
+    "SPAN_ONLY": True,
+    "span_and_event": True,
+    "true": True,
+    " TRUE ": True,
+    "EVENT_ONLY": False,
+    "NO_CONTENT": False,
+    "false": False,
+    "1": False,
+    "": False,
+}
+
+
+@pytest.mark.parametrize(("value", "captures"), CAPTURES.items(), ids=repr)
+async def test_the_environment_decides_where_nothing_is_said(
+    value: str, captures: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With the values of the conventions."""
+    monkeypatch.setenv(names.CAPTURE_VARIABLE, value)
+    traces = await one_call("tea")
+    assert (names.TOOL_ARGUMENTS in attributes(traces.tool())) is captures
+    assert names.TOOL_ARGUMENTS not in attributes((await one_call("tea", capture=False)).tool())
+
+
+def test_what_is_said_goes_before_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where it says no."""
+    monkeypatch.setenv(names.CAPTURE_VARIABLE, "SPAN_ONLY")
+    assert Tracing(capture=False)

@@ -1,0 +1,742 @@
+"""Spans: which there are, what is on them, and what they say of how a call ended."""
+
+import threading
+from collections.abc import Awaitable, Callable
+from typing import Annotated, Any
+
+import anyio
+import pytest
+from langchain_core.messages import AnyMessage
+from langgraph.checkpoint.memory import InMemorySaver
+from langgraph.errors import ParentCommand
+from langgraph.graph import START, StateGraph
+from langgraph.graph.message import add_messages
+from langgraph.types import Command, interrupt
+from opentelemetry.exporter.otlp.proto.common.trace_encoder import encode_spans
+from opentelemetry.trace import SpanKind, StatusCode
+from pytest_genai_semconv import assert_chat_span, assert_execute_tool_span, assert_invoke_agent_span
+from typing_extensions import TypedDict
+
+import callboard.telemetry._names as names
+from callboard import AbandonedThreadWarning, CallPolicy, Limit, ToolNode, create_react_agent
+from callboard.middleware import Cache, CircuitBreaker, Fallback, RepairArguments, Retry
+from callboard.telemetry import Tracing
+from callboard.testing import Recorder, calls, tool_call
+
+from ._traces import (
+    WAIT,
+    PaidModel,
+    Traces,
+    attributes,
+    events,
+    facts,
+    is_child,
+    linked,
+    make,
+    said,
+    span_id,
+    traced,
+)
+
+THREAD: Any = {"configurable": {"thread_id": "t1"}}
+GO: Any = {"messages": [("user", "go")]}
+
+
+class State(TypedDict):
+    messages: Annotated[list[AnyMessage], add_messages]
+
+
+async def run(node: ToolNode, *requests: Any, **options: Any) -> Traces:
+    """The spans of one batch."""
+    with traced(**options) as traces, anyio.fail_after(WAIT):
+        await node.ainvoke([calls(*requests)])
+    return traces
+
+
+async def run_to_error(node: ToolNode, *requests: Any, **options: Any) -> Traces:
+    """The same, of a batch that raises."""
+    with traced(**options) as traces, anyio.fail_after(WAIT), pytest.raises(Exception) as _:
+        await node.ainvoke([calls(*requests)])
+    return traces
+
+
+def outcome(traces: Traces) -> tuple[StatusCode, str, str | None]:
+    """Of the only call: its status, its outcome, its error's kind."""
+    span = traces.tool()
+    found = attributes(span)
+    return span.status.status_code, found[names.OUTCOME], found.get(names.ERROR_TYPE)
+
+
+# Calls
+
+
+async def a_call() -> Traces:
+    return await run(ToolNode([Recorder().tool("search", seconds=1)]), ("search", {"query": "tea"}))
+
+
+async def test_a_call_is_a_span_and_its_attempt_one_below() -> None:
+    """Named, typed and described as the conventions have it; nothing of its arguments is on it."""
+    traces = await a_call()
+    assert traces.names == ["attempt search", "execute_tool search"]
+    attempt, call = traces.spans
+    assert_execute_tool_span(call, tool_name="search")
+    assert is_child(attempt, call)
+    assert call.parent is None
+    assert call.kind is SpanKind.INTERNAL
+    batch = attributes(call)[names.BATCH]
+    assert attributes(call) == {
+        names.OPERATION: "execute_tool",
+        names.TOOL_NAME: "search",
+        names.TOOL_TYPE: "function",
+        names.TOOL_DESCRIPTION: "Scripted tool search.",
+        names.TOOL_CALL_ID: "call_1",
+        names.BATCH: batch,
+        names.OUTCOME: "ok",
+        names.ATTEMPTS: 1,
+    }
+    assert attributes(attempt) == {names.ATTEMPT_NUMBER: 1}
+    assert call.status.status_code is attempt.status.status_code is StatusCode.UNSET
+    assert not call.events
+
+
+async def test_calls_of_one_batch_share_its_number() -> None:
+    """And those of the next have another one."""
+    node = ToolNode([Recorder().tool("search")])
+    with traced() as traces, anyio.fail_after(WAIT):
+        await node.ainvoke([calls("search", "search")])
+        await node.ainvoke([calls("search")])
+    first, second, third = [attributes(span)[names.BATCH] for span in traces.all("execute_tool")]
+    assert first == second != third
+
+
+async def captured() -> Traces:
+    return await run(ToolNode([Recorder().tool("search")]), ("search", {"query": "tea"}), capture=True)
+
+
+async def test_captured_arguments_and_results_are_on_the_call() -> None:
+    """As JSON, and as the text that they are."""
+    found = attributes((await captured()).tool())
+    assert found[names.TOOL_ARGUMENTS] == '{"query": "tea"}'
+    assert found[names.TOOL_RESULT] == "tea"
+
+
+async def timed_out() -> Traces:
+    return await run(ToolNode([Recorder().tool("stuck", hang=True)], timeout=2), "stuck")
+
+
+async def test_a_timeout_is_an_error_of_the_call_and_of_its_attempt() -> None:
+    """Although the model reads a message: the call never came to its end."""
+    traces = await timed_out()
+    assert outcome(traces) == (StatusCode.ERROR, "timeout", "timeout")
+    assert traces.tool().status.description == "Tool 'stuck' did not finish within its timeout of 2 s."
+    assert attributes(traces.tool())[names.TIMEOUT] == 2
+    attempt = traces.one("attempt")
+    assert (attempt.status.status_code, attributes(attempt)[names.ERROR_TYPE]) == (StatusCode.ERROR, "timeout")
+    assert facts(traces.tool(), names.EXCEPTION) == {names.EXCEPTION_TYPE: "timeout"}
+
+
+async def out_of_budget() -> Traces:
+    node = ToolNode([Recorder().tool("stuck", hang=True)], policies={"stuck": CallPolicy(budget=3)})
+    return await run(node, "stuck")
+
+
+async def test_a_spent_budget_is_an_error_of_the_call_and_cancels_its_attempt() -> None:
+    """The budget is the call's, so the attempt only knows that it was cancelled."""
+    traces = await out_of_budget()
+    assert outcome(traces) == (StatusCode.ERROR, "deadline", "deadline")
+    assert attributes(traces.tool())[names.BUDGET] == 3
+    assert attributes(traces.one("attempt"))[names.OUTCOME] == "cancelled"
+
+
+async def given_up_in_the_queue() -> Traces:
+    recorder = Recorder()
+    limit = CallPolicy(limit=Limit(concurrency=1), budget=3)
+    node = ToolNode([recorder.tool("slow", seconds=2)], policies={"slow": limit})
+    return await run(node, "slow", "slow")
+
+
+async def test_a_wait_for_a_place_is_on_the_attempt_and_on_the_call() -> None:
+    """The second waits for the first, and its budget is spent while it runs."""
+    first, second = (await given_up_in_the_queue()).all("execute_tool")
+    assert names.QUEUE_WAIT not in attributes(first)
+    assert attributes(second)[names.QUEUE_WAIT] == pytest.approx(2)
+
+
+async def refused_a_place() -> Traces:
+    limit = CallPolicy(limit=Limit(concurrency=1, queue=0))
+    node = ToolNode([Recorder().tool("slow", seconds=2)], policies={"slow": limit})
+    return await run(node, "slow", "slow")
+
+
+async def test_a_rejected_call_is_an_error_without_an_attempt() -> None:
+    """It gave up its wait at once."""
+    traces = await refused_a_place()
+    rejected, _ = sorted(traces.all("execute_tool"), key=lambda span: span.end_time or 0)
+    assert rejected.status.status_code is StatusCode.ERROR
+    assert attributes(rejected)[names.OUTCOME] == attributes(rejected)[names.ERROR_TYPE] == "rejected"
+    assert attributes(rejected)[names.ATTEMPTS] == 0
+    assert events(rejected) == [names.GAVE_UP, names.EXCEPTION]
+    assert len(traces.all("attempt")) == 1
+
+
+async def test_a_budget_spent_in_the_queue_is_told_as_a_wait_given_up() -> None:
+    """With the seconds of the wait."""
+    policy = CallPolicy(limit=Limit(concurrency=1), budget=1)
+    node = ToolNode([Recorder().tool("slow", seconds=2)], policies={"slow": policy}, on_error="finish")
+    traces = await run(node, "slow", "slow")
+    _, waiting = traces.all("execute_tool")
+    assert facts(waiting, names.GAVE_UP)[names.QUEUE_WAIT] == pytest.approx(1)
+    assert attributes(waiting)[names.OUTCOME] == "deadline"
+
+
+async def raised() -> Traces:
+    return await run_to_error(ToolNode([Recorder().tool("broken", raises=OSError("disk"))]), "broken")
+
+
+async def test_an_error_that_nobody_handles_fails_the_call() -> None:
+    """By its kind, and without its text."""
+    traces = await raised()
+    assert outcome(traces) == (StatusCode.ERROR, "error", "OSError")
+    assert traces.tool().status.description is None
+    assert facts(traces.tool(), names.EXCEPTION) == {names.EXCEPTION_TYPE: "OSError"}
+    assert attributes(traces.one("attempt"))[names.ERROR_TYPE] == "OSError"
+
+
+async def raised_and_captured() -> Traces:
+    return await run_to_error(ToolNode([Recorder().tool("broken", raises=OSError("disk"))]), "broken", capture=True)
+
+
+async def test_the_text_of_an_error_is_captured_with_the_arguments() -> None:
+    """On the status and in the event."""
+    span = (await raised_and_captured()).tool()
+    assert span.status.description == "disk"
+    assert facts(span, names.EXCEPTION)[names.EXCEPTION_MESSAGE] == "disk"
+
+
+async def handled() -> Traces:
+    node = ToolNode([Recorder().tool("broken", raises=OSError("disk"))], handle_tool_errors=True)
+    return await run(node, "broken")
+
+
+async def test_a_handled_error_leaves_the_call_unset_and_fails_its_attempt() -> None:
+    """What became a message for the model is an outcome, not a failure of ours."""
+    traces = await handled()
+    assert outcome(traces) == (StatusCode.UNSET, "error", None)
+    assert attributes(traces.tool())[names.HANDLED] == "OSError"
+    assert traces.one("attempt").status.status_code is StatusCode.ERROR
+
+
+async def retried() -> Traces:
+    broken = Recorder().tool("shaky", raises=OSError("disk"), times=2)
+    node = ToolNode([broken], middleware=[Retry(attempts=3)], policies={"shaky": CallPolicy(idempotent=True)})
+    return await run(node, "shaky")
+
+
+async def test_a_retried_call_has_an_attempt_span_for_each() -> None:
+    """Those that failed say so; the call itself is well."""
+    traces = await retried()
+    assert outcome(traces) == (StatusCode.UNSET, "ok", None)
+    assert attributes(traces.tool())[names.ATTEMPTS] == 3
+    attempts = traces.all("attempt")
+    assert [attributes(span)[names.ATTEMPT_NUMBER] for span in attempts] == [1, 2, 3]
+    assert [span.status.status_code for span in attempts] == [StatusCode.ERROR, StatusCode.ERROR, StatusCode.UNSET]
+    assert all(is_child(span, traces.tool()) for span in attempts)
+    assert events(traces.tool()) == ["callboard.retry", "callboard.retry"]
+
+
+async def broken_circuit() -> Traces:
+    breaker = CircuitBreaker(minimum=1, open_for=10)
+    node = ToolNode([Recorder().tool("broken", raises=OSError("disk"))], middleware=[breaker], handle_tool_errors=True)
+    with traced() as traces, anyio.fail_after(WAIT):
+        await node.ainvoke([calls("broken")])
+        await node.ainvoke([calls("broken")])
+    return traces
+
+
+async def test_a_circuit_tells_on_the_calls_that_move_it() -> None:
+    """One opens it, the next is refused and does not run."""
+    traces = await broken_circuit()
+    first, second = traces.all("execute_tool")
+    assert events(first) == ["callboard.breaker_opened"]
+    assert facts(second, "callboard.breaker_refused")["callboard.tool"] == "broken"
+    assert len(traces.all("attempt")) == 1
+
+
+async def cached() -> Traces:
+    node = ToolNode([Recorder().tool("search")], middleware=[Cache(["search"])])
+    with traced() as traces, anyio.fail_after(WAIT):
+        await node.ainvoke([calls("search")])
+        await node.ainvoke([calls("search")])
+    return traces
+
+
+async def test_a_result_from_the_cache_has_no_attempt() -> None:
+    """The event says so."""
+    traces = await cached()
+    miss, hit = traces.all("execute_tool")
+    assert (events(miss), events(hit)) == (["callboard.cache_miss"], ["callboard.cache_hit"])
+    assert attributes(hit)[names.ATTEMPTS] == 0
+
+
+async def repaired() -> Traces:
+    async def add(number: int) -> int:
+        return number + 1
+
+    return await run(ToolNode([make(add)], middleware=[RepairArguments()]), ("add", {"nubmer": 4}))
+
+
+async def test_a_repair_is_told_by_kind() -> None:
+    """And by the argument's name in the schema."""
+    found = facts((await repaired()).tool(), "callboard.repaired")
+    assert found["callboard.arguments"] == ("number",)
+    assert found["callboard.kinds"] == ("name",)
+
+
+async def test_a_fallback_runs_under_the_name_of_its_tool() -> None:
+    """The attempt says whose body ran; the call keeps its own name."""
+    recorder = Recorder()
+    tools = [recorder.tool("main", raises=OSError("down")), recorder.tool("spare")]
+    traces = await run(ToolNode(tools, middleware=[Fallback({"main": "spare"})]), "main")
+    assert [span.name for span in traces.all("attempt")] == ["attempt main", "attempt spare"]
+    assert outcome(traces)[0] is StatusCode.UNSET
+
+
+async def test_invalid_arguments_are_handled_and_named() -> None:
+    """The model reads what is wrong; nothing of what it wrote is on the span."""
+
+    async def add(number: int) -> int:
+        return number + 1
+
+    traces = await run(ToolNode([make(add)]), ("add", {"number": "four"}))
+    assert outcome(traces) == (StatusCode.UNSET, "error", None)
+    assert attributes(traces.tool())[names.HANDLED].endswith("ToolInvocationError")
+
+
+async def test_an_unknown_tool_is_handled_without_an_attempt() -> None:
+    """The model is told which there are."""
+    traces = await run(ToolNode([Recorder().tool("search")]), "serach")
+    assert outcome(traces) == (StatusCode.UNSET, "error", None)
+    assert traces.names == ["execute_tool serach"]
+    assert names.TOOL_DESCRIPTION not in attributes(traces.tool())
+
+
+@pytest.mark.parametrize(
+    "call", [tool_call("\ud800", "c1"), tool_call("search", "\ud800"), tool_call("search", "c1", query="\ud800")]
+)
+async def test_what_has_no_bytes_in_utf_8_does_not_take_an_export_along(
+    call: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A model may write half a surrogate pair, and an exporter that meets it drops all that it was given."""
+    node = ToolNode([Recorder().tool("search")])
+    traces = await run(node, call, capture=True)
+    assert encode_spans(traces.spans).SerializeToString()
+    assert not caplog.records
+
+
+async def cancelled() -> Traces:
+    recorder = Recorder()
+    node = ToolNode([recorder.tool("slow", hang=True)])
+    with traced() as traces, anyio.fail_after(WAIT):
+        async with anyio.create_task_group() as group:
+            group.start_soon(node.ainvoke, [calls("slow")])
+            await recorder.wait_for("started")
+            group.cancel_scope.cancel()
+    return traces
+
+
+async def test_a_cancelled_call_is_an_error_and_says_so() -> None:
+    """Whichever loop's cancellation it was."""
+    traces = await cancelled()
+    assert outcome(traces) == (StatusCode.ERROR, "cancelled", "cancelled")
+    assert names.CANCELLED in events(traces.tool())
+    assert attributes(traces.one("attempt"))[names.ERROR_TYPE] == "cancelled"
+
+
+async def test_the_neighbours_of_a_failed_call_are_cancelled_and_the_span_tells_them_apart() -> None:
+    """The one that failed has its own error."""
+    recorder = Recorder()
+    tools = [recorder.tool("broken", raises=OSError("disk"), seconds=1), recorder.tool("slow", hang=True)]
+    traces = await run_to_error(ToolNode(tools), "broken", "slow")
+    kinds = {span.name: attributes(span)[names.ERROR_TYPE] for span in traces.all("execute_tool")}
+    assert kinds == {"execute_tool broken": "OSError", "execute_tool slow": "cancelled"}
+
+
+async def test_a_command_for_the_graph_around_is_no_error() -> None:
+    """Control flow is not a failure."""
+
+    async def leave() -> str:
+        raise ParentCommand(Command(goto="elsewhere", graph=Command.PARENT))
+
+    with traced() as traces, anyio.fail_after(WAIT), pytest.raises(ParentCommand):
+        await ToolNode([make(leave)]).ainvoke([calls("leave")])
+    assert outcome(traces) == (StatusCode.UNSET, "ok", None)
+    assert traces.one("attempt").status.status_code is StatusCode.UNSET
+
+
+@pytest.mark.real_clock
+async def test_an_abandoned_thread_is_told_on_its_call() -> None:
+    """The thread goes on; the spans end with the call."""
+    release = threading.Event()
+    node = ToolNode([Recorder().sync_tool("deaf", release=release)], timeout=0.05)
+    try:
+        with pytest.warns(AbandonedThreadWarning):
+            traces = await run(node, "deaf")
+    finally:
+        release.set()
+    assert "callboard.abandoned" in events(traces.tool())
+    assert outcome(traces) == (StatusCode.ERROR, "timeout", "timeout")
+    assert len(traces.spans) == 2
+
+
+# Questions and answers
+
+
+async def ask(question: str) -> str:
+    """Ask a person."""
+    return str(interrupt(question))
+
+
+def asking_agent(**options: Any) -> Any:
+    model = PaidModel([calls(("ask", {"question": "may I?"})), said("done")])
+    return create_react_agent(model, [make(ask)], name="clerk", checkpointer=InMemorySaver(), **options)
+
+
+async def asked_and_answered() -> Traces:
+    agent = asking_agent()
+    with traced() as traces, anyio.fail_after(WAIT):
+        await agent.ainvoke(GO, THREAD)
+        await agent.ainvoke(Command(resume="yes"), THREAD)
+    return traces
+
+
+@pytest.mark.real_clock
+async def test_a_question_is_no_error_of_the_call_its_attempt_or_its_run() -> None:
+    """The call says which question, the run how many."""
+    traces = await asked_and_answered()
+    call, run_ = traces.all("execute_tool")[0], traces.all("invoke_agent")[0]
+    assert attributes(call)[names.OUTCOME] == attributes(run_)[names.OUTCOME] == "interrupted"
+    assert len(attributes(call)[names.INTERRUPTS]) == attributes(run_)[names.QUESTIONS] == 1
+    assert events(call) == [names.INTERRUPTED]
+    assert attributes(traces.all("attempt")[0])[names.OUTCOME] == "interrupted"
+    assert {span.status.status_code for span in traces.spans} == {StatusCode.UNSET}
+
+
+@pytest.mark.real_clock
+async def test_what_resumes_links_to_what_it_resumes() -> None:
+    """The call to the call, the run to the run; both say that they do."""
+    traces = await asked_and_answered()
+    for name in ("execute_tool", "invoke_agent"):
+        before, after = traces.all(name)
+        assert linked(after) == [span_id(before)]
+        assert after.links[0].context.trace_id == before.context.trace_id
+        assert attributes(after)[names.RESUMED] is True
+        assert not before.links
+        assert names.RESUMED not in attributes(before)
+
+
+def graph_of(node: ToolNode) -> Any:
+    builder: Any = StateGraph(State)
+    builder.add_node("tools", node)
+    builder.add_edge(START, "tools")
+    return builder.compile(checkpointer=InMemorySaver())
+
+
+@pytest.mark.real_clock
+@pytest.mark.backends("asyncio")
+async def test_a_call_in_a_graph_of_langgraph_links_too() -> None:
+    """The graph's run is nobody's span; the thread is known all the same."""
+    graph = graph_of(ToolNode([make(ask)]))
+    with traced() as traces, anyio.fail_after(WAIT):
+        await graph.ainvoke({"messages": [calls(("ask", {"question": "may I?"}))]}, THREAD)
+        await graph.ainvoke(Command(resume="yes"), THREAD)
+    before, after = traces.all("execute_tool")
+    assert linked(after) == [span_id(before)]
+    assert attributes(after)[names.CONVERSATION] == "t1"
+
+
+@pytest.mark.real_clock
+async def test_only_the_call_that_asked_has_a_link() -> None:
+    """Its neighbour had ended, and one of the next step is new."""
+    steps = [calls("quick", ("ask", {"question": "may I?"})), calls("quick"), said("done")]
+    agent = create_react_agent(PaidModel(steps), [make(ask), Recorder().tool("quick")], checkpointer=InMemorySaver())
+    with traced() as traces, anyio.fail_after(WAIT):
+        await agent.ainvoke(GO, THREAD)
+        await agent.ainvoke(Command(resume="yes"), THREAD)
+    assert [linked(span) for span in traces.all("execute_tool quick")] == [[], []]
+    first, second = traces.all("execute_tool ask")
+    assert linked(second) == [span_id(first)]
+
+
+@pytest.mark.parametrize(
+    "left",
+    [
+        "",
+        "nonsense",
+        "- -",
+        "00-zz-zz-00 00-1-1-1-1",
+        "00-0-0-00 00-0-0-00",
+        f"00-{'f' * 40}-{'f' * 40}-01 -",
+        "\x00 é",
+    ],
+    ids=repr,
+)
+def test_a_mark_that_is_none_links_to_nothing(left: str) -> None:
+    """Marks come from databases, and those may hold anything."""
+    from callboard.telemetry._links import link_to_call, link_to_run
+
+    assert link_to_call(left) == link_to_run(left) == []
+
+
+# Runs and requests
+
+
+async def a_run(**options: Any) -> Traces:
+    agent = create_react_agent(PaidModel([calls("search"), said("done")]), [Recorder().tool("search")], name="clerk")
+    with traced(**options) as traces, anyio.fail_after(WAIT):
+        await agent.ainvoke(GO, THREAD)
+    return traces
+
+
+@pytest.mark.real_clock
+async def test_a_run_is_a_span_with_requests_and_calls_below() -> None:
+    """All as the conventions have them; the tokens of the run are those of its requests."""
+    traces = await a_run()
+    [run_] = traces.all("invoke_agent clerk")
+    [first, second] = traces.all("chat gpt-x")
+    call = traces.tool()
+    assert_invoke_agent_span(run_, agent_name="clerk")
+    assert_chat_span(first, request_model="gpt-x")
+    assert_chat_span(second, request_model="gpt-x")
+    assert all(is_child(span, run_) for span in (first, call, second))
+    assert first.end_time <= call.start_time <= call.end_time <= second.start_time  # type: ignore[operator]
+    assert (run_.kind, second.kind) == (SpanKind.INTERNAL, SpanKind.CLIENT)
+    run_id = attributes(run_)[names.RUN_ID]
+    assert attributes(run_) == {
+        names.OPERATION: "invoke_agent",
+        names.PROVIDER: "openai",
+        names.AGENT_NAME: "clerk",
+        names.CONVERSATION: "t1",
+        names.RUN_ID: run_id,
+        names.REQUEST_MODEL: "gpt-x",
+        names.INPUT_TOKENS: 7,
+        names.OUTPUT_TOKENS: 3,
+        names.OUTCOME: "ok",
+    }
+    assert attributes(call)[names.RUN_ID] == run_id
+    assert attributes(call)[names.AGENT_NAME] == "clerk"
+    assert attributes(second) == {
+        names.OPERATION: "chat",
+        names.PROVIDER: "openai",
+        names.REQUEST_MODEL: "gpt-x",
+        names.REQUEST_TEMPERATURE: 0.5,
+        names.REQUEST_MAX_TOKENS: 64,
+        names.RESPONSE_MODEL: "gpt-x-2026",
+        names.RESPONSE_ID: "chatcmpl-1",
+        names.FINISH_REASONS: ("stop",),
+        names.INPUT_TOKENS: 7,
+        names.OUTPUT_TOKENS: 3,
+        names.CACHED_TOKENS: 2,
+        names.CONVERSATION: "t1",
+    }
+
+
+async def a_captured_run() -> Traces:
+    return await a_run(capture=True)
+
+
+@pytest.mark.real_clock
+async def test_captured_messages_have_the_form_of_the_conventions() -> None:
+    """Roles and parts, on the run and on each request."""
+    traces = await a_captured_run()
+    asked, said_ = '{"role": "user", "parts": [{"type": "text", "content": "go"}]}', '"content": "done"'
+    second = attributes(traces.all("chat")[1])
+    assert second[names.INPUT_MESSAGES].startswith(f"[{asked}")
+    assert '"type": "tool_call_response"' in second[names.INPUT_MESSAGES]
+    assert said_ in second[names.OUTPUT_MESSAGES]
+    assert said_ in attributes(traces.one("invoke_agent"))[names.OUTPUT_MESSAGES]
+
+
+async def a_model_that_fails() -> Traces:
+    agent = create_react_agent(PaidModel([OSError("no line")]), [Recorder().tool("search")])
+    with traced() as traces, anyio.fail_after(WAIT), pytest.raises(OSError, match="no line"):
+        await agent.ainvoke(GO)
+    return traces
+
+
+@pytest.mark.real_clock
+async def test_a_failed_request_fails_its_run() -> None:
+    """An agent without a name, and a run without a thread, say nothing of them."""
+    traces = await a_model_that_fails()
+    request, run_ = traces.spans
+    for span in (request, run_):
+        assert span.status.status_code is StatusCode.ERROR
+        assert attributes(span)[names.ERROR_TYPE] == "OSError"
+        assert names.CONVERSATION not in attributes(span)
+
+
+@pytest.mark.real_clock
+async def test_a_run_whose_budget_is_spent_fails_as_a_deadline() -> None:
+    """And so do its calls, which were cancelled."""
+    recorder = Recorder()
+    agent = create_react_agent(PaidModel([calls("slow")]), [recorder.tool("slow", hang=True)], budget=0.2)
+    with traced() as traces, anyio.fail_after(WAIT), pytest.raises(TimeoutError):
+        await agent.ainvoke(GO)
+    run_ = traces.one("invoke_agent")
+    assert (run_.status.status_code, attributes(run_)[names.ERROR_TYPE]) == (StatusCode.ERROR, "deadline")
+    assert attributes(traces.tool())[names.OUTCOME] == "cancelled"
+
+
+async def an_agent_in_a_graph() -> Traces:
+    inner = create_react_agent(PaidModel([said("done")]), [Recorder().tool("search")], name="inner")
+    builder: Any = StateGraph(State)
+    builder.add_node("inner", inner)
+    builder.add_edge(START, "inner")
+    with traced() as traces, anyio.fail_after(WAIT):
+        await builder.compile(checkpointer=InMemorySaver()).ainvoke(GO, THREAD)
+    return traces
+
+
+@pytest.mark.real_clock
+@pytest.mark.backends("asyncio")
+async def test_an_agent_in_a_graph_says_where_it_is() -> None:
+    """By the namespace that LangGraph gave it."""
+    found = attributes((await an_agent_in_a_graph()).one("invoke_agent inner"))
+    assert found[names.NAMESPACE].startswith("inner:")
+    assert found[names.CONVERSATION] == "t1"
+
+
+SCENARIOS: list[Callable[[], Awaitable[Traces]]] = [
+    a_call,
+    captured,
+    timed_out,
+    out_of_budget,
+    given_up_in_the_queue,
+    refused_a_place,
+    raised,
+    raised_and_captured,
+    handled,
+    retried,
+    broken_circuit,
+    cached,
+    repaired,
+    cancelled,
+    asked_and_answered,
+    a_captured_run,
+    a_model_that_fails,
+    an_agent_in_a_graph,
+]
+ELSEWHERE = {
+    names.SCOPE, names.CAPTURE_VARIABLE, names.PREFIX, names.TOKEN_TYPE,
+    names.TOOL_DURATION, names.AGENT_DURATION, names.AGENT_TOOL_CALLS, names.AGENT_INFERENCE_CALLS,
+    names.CLIENT_DURATION, names.TOKEN_USAGE, names.QUEUE_WAIT_METRIC, names.QUEUE_LENGTH, names.IN_FLIGHT,
+    names.REJECTIONS, names.TIMEOUTS, names.RETRIES, names.ABANDONED, names.RESTARTS,
+}  # fmt: skip
+"""Names that are on no span: of metrics, of the environment."""
+
+
+@pytest.mark.real_clock
+@pytest.mark.backends("asyncio")
+async def test_every_name_of_spans_is_on_some_span() -> None:
+    """A name that nothing has is a promise of the reference that nobody keeps."""
+    spans = [span for scenario in SCENARIOS for span in (await scenario()).spans]
+    seen = {span.name.split(" ")[0] for span in spans}
+    seen |= {key for span in spans for key in attributes(span)}
+    seen |= {event.name for span in spans for event in span.events}
+    seen |= {key for span in spans for event in span.events for key in event.attributes or {}}
+    known = {value for name, value in vars(names).items() if name.isupper() and isinstance(value, str)}
+    assert known - ELSEWHERE <= seen
+
+
+# A model, or an instrumentation of it, that makes a span of its own
+
+
+class Instrumented(PaidModel):
+    """A model that traces itself, as instrumentations do."""
+
+    tracer: Any = None
+    at_start: dict[str, str] = {}
+    at_end: dict[str, str] = {}
+
+    async def _agenerate(self, *args: Any, **kwargs: Any) -> Any:
+        with self.tracer.start_as_current_span("own", attributes=self.at_start) as span:
+            reply = await super()._agenerate(*args, **kwargs)
+            span.set_attributes(self.at_end)
+        return reply
+
+
+def instrumented(tracer: Any, at_start: dict[str, str], at_end: dict[str, str]) -> Any:
+    model = Instrumented([said("done")], tracer=tracer, at_start=at_start, at_end=at_end)
+    return create_react_agent(model, [Recorder().tool("search")], name="clerk")
+
+
+OWN = [
+    {names.OPERATION: "chat"},
+    {names.OPERATION: "generate_content"},
+    {"openinference.span.kind": "LLM"},
+    {"llm.request.type": "chat"},
+    {"traceloop.span.kind": "llm"},
+]
+
+
+@pytest.mark.real_clock
+@pytest.mark.parametrize("late", [False, True], ids=["at its start", "at its end"])
+@pytest.mark.parametrize("own", OWN, ids=lambda own: next(iter(own.values())))
+async def test_a_model_that_makes_its_own_chat_span_gets_no_second_one(own: dict[str, str], late: bool) -> None:
+    """Its own is below the run, and the run has its tokens all the same."""
+    traces = Traces()
+    agent = instrumented(traces.tracer, {} if late else own, own if late else {})
+    with traces.on(), anyio.fail_after(WAIT):
+        await agent.ainvoke(GO)
+    assert traces.names == ["own", "invoke_agent clerk"]
+    assert is_child(traces.one("own"), traces.one("invoke_agent"))
+    assert attributes(traces.one("invoke_agent"))[names.INPUT_TOKENS] == 7
+
+
+@pytest.mark.real_clock
+async def test_another_span_of_the_model_is_no_chat_span() -> None:
+    """A request over HTTP is below the run, beside the request that we tell of."""
+    traces = Traces()
+    agent = instrumented(traces.tracer, {"http.request.method": "POST"}, {})
+    with traces.on(), anyio.fail_after(WAIT):
+        await agent.ainvoke(GO)
+    assert sorted(traces.names) == ["chat gpt-x", "invoke_agent clerk", "own"]
+
+
+@pytest.mark.real_clock
+async def test_a_chat_span_for_another_provider_is_not_ours() -> None:
+    """What goes elsewhere does not stand for what is missing here."""
+    traces, other = Traces(), Traces()
+    agent = instrumented(other.tracer, {names.OPERATION: "chat"}, {})
+    with traces.on(), anyio.fail_after(WAIT):
+        await agent.ainvoke(GO)
+    assert sorted(traces.names) == ["chat gpt-x", "invoke_agent clerk"]
+    assert other.names == ["own"]
+
+
+# Who is asked
+
+
+def test_without_a_provider_nothing_is_made() -> None:
+    """The API alone has stand-ins only."""
+    from callboard.telemetry._ambient import watching
+
+    assert watching(frozenset()).calls == ()
+
+
+async def test_the_inner_of_two_tracings_has_the_spans() -> None:
+    """Two would stand in each other's traces."""
+    outer, inner = Traces(), Traces()
+    node = ToolNode([Recorder().tool("search")])
+    with outer.on(), anyio.fail_after(WAIT):
+        await node.ainvoke([calls("search")])
+        with inner.on():
+            await node.ainvoke([calls("search")])
+        await node.ainvoke([calls("search")])
+    assert (len(outer.all("execute_tool")), len(inner.all("execute_tool"))) == (2, 1)
+    assert all(span.parent is None for traces in (outer, inner) for span in traces.all("execute_tool"))
+
+
+def test_a_length_below_one_is_refused() -> None:
+    """It would capture nothing, and `capture=False` says that better."""
+    with pytest.raises(ValueError, match="max_length"):
+        Tracing(max_length=0)
