@@ -1,16 +1,17 @@
-"""The glossary has every name that leaves the process."""
+"""The reference has every public name, and its glossary every name that leaves the process."""
 
 import ast
 import re
 from collections.abc import Iterator
 from pathlib import Path
 
+import callboard.telemetry
 import callboard.telemetry._names as names
 from callboard.telemetry._logs import _ENDS, _NOTES, _RUN_ENDS
 
 ROOT = Path(__file__).parents[2]
 SOURCE = ROOT / "src" / "callboard"
-GLOSSARY = (ROOT / "docs" / "reference" / "telemetry.md").read_text().partition("## Glossary")[2]
+REFERENCE, _, GLOSSARY = (ROOT / "docs" / "reference" / "telemetry.md").read_text().partition("## Glossary")
 
 LISTED = set(re.findall(r"`([^`]+)`", GLOSSARY))
 
@@ -46,6 +47,11 @@ def words() -> dict[str, set[str]]:
 def row_of(event: str) -> str:
     [row] = [line for line in GLOSSARY.splitlines() if line.startswith("| ") and f"`{event}`" in line.split("|")[1]]
     return row
+
+
+def test_every_public_name_is_in_the_reference() -> None:
+    """As `docs/reference/api.md` has those of `callboard`."""
+    assert {name for name in callboard.telemetry.__all__ if f"`{name}`" not in REFERENCE} == set()
 
 
 def test_every_name_of_ours_is_in_the_glossary() -> None:
