@@ -13,11 +13,11 @@ from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
-from callboard import ToolNode
+from callboard import ToolNode, create_react_agent
 from callboard.telemetry import Tracing, setup
 from callboard.testing import Recorder, calls
 
-from ._traces import Traces
+from ._traces import Instrumented, Traces, said
 
 CASE = sys.argv[1]
 
@@ -26,6 +26,18 @@ def kept() -> tuple[TracerProvider, InMemorySpanExporter]:
     provider, exporter = TracerProvider(), InMemorySpanExporter()
     provider.add_span_processor(SimpleSpanProcessor(exporter))
     return provider, exporter
+
+
+def early() -> None:
+    """A tracing that is made before there is a provider, and a model that traces itself."""
+    tracing = Tracing()
+    provider, exporter = kept()
+    trace.set_tracer_provider(provider)
+    model = Instrumented([said("done")], tracer=provider.get_tracer("own"), at_start={"gen_ai.operation.name": "chat"})
+    agent = create_react_agent(model, [], name="clerk")
+    with tracing.on():
+        anyio.run(agent.ainvoke, {"messages": [("user", "go")]})
+    print(json.dumps([[span.name for span in exporter.get_finished_spans()], []]))
 
 
 def main() -> None:
@@ -53,4 +65,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    early() if CASE == "early" else main()

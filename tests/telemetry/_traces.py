@@ -71,6 +71,20 @@ class PaidModel(ScriptedModel):
         )
 
 
+class Instrumented(PaidModel):
+    """A model that traces itself, as instrumentations do."""
+
+    tracer: Any = None
+    at_start: dict[str, str] = {}
+    at_end: dict[str, str] = {}
+
+    async def _agenerate(self, *args: Any, **kwargs: Any) -> Any:
+        with self.tracer.start_as_current_span("own", attributes=self.at_start) as span:
+            reply = await super()._agenerate(*args, **kwargs)
+            span.set_attributes(self.at_end)
+        return reply
+
+
 def said(text: str) -> AIMessage:
     """A reply with all that a provider tells of it."""
     return AIMessage(

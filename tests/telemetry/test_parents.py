@@ -4,7 +4,7 @@ import json
 import sys
 from collections import Counter
 from collections.abc import AsyncIterator
-from contextlib import aclosing, asynccontextmanager
+from contextlib import aclosing, asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from langchain_core.messages import ToolCall
+from langgraph.checkpoint.memory import InMemorySaver
+from langgraph.types import interrupt
 from mcp import ClientSession, StdioServerParameters
 from mcp.client.stdio import stdio_client
 from opentelemetry import context, trace
@@ -209,6 +211,35 @@ async def test_batches_side_by_side_do_not_meet() -> None:
 
 
 @pytest.mark.real_clock
+@pytest.mark.parametrize("how", ["well", "error", "model error", "question", "cancelled"])
+async def test_a_run_leaves_its_caller_where_it_was(how: str, caplog: pytest.LogCaptureFixture) -> None:
+    """Run in the caller's own task, however it ends."""
+    traces = Traces()
+
+    async def work() -> str:
+        if how == "error":
+            raise OSError("disk")
+        if how == "cancelled":
+            group.cancel_scope.cancel()
+            await anyio.sleep_forever()
+        return str(interrupt("may I?")) if how == "question" else "done"
+
+    script = [OSError("no line")] if how == "model error" else [calls("work"), said("done")]
+    agent = create_react_agent(PaidModel(script), [make(work)], checkpointer=InMemorySaver())
+    with traces.on(), traces.tracer.start_as_current_span("caller") as caller, anyio.fail_after(WAIT):
+        before = context.get_current()
+        async with anyio.create_task_group() as group:
+            try:
+                with suppress(OSError):
+                    await agent.ainvoke(GO, {"configurable": {"thread_id": "1"}})
+            finally:
+                assert context.get_current() == before
+                assert trace.get_current_span() is caller
+    assert is_child(traces.one("invoke_agent"), traces.one("caller"))
+    assert not caplog.records
+
+
+@pytest.mark.real_clock
 async def test_a_stream_that_is_abandoned_leaves_nothing_behind(caplog: pytest.LogCaptureFixture) -> None:
     """The reader is where it was, before, meanwhile and after; every span has ended."""
     traces = Traces()
@@ -228,6 +259,26 @@ async def test_a_stream_that_is_abandoned_leaves_nothing_behind(caplog: pytest.L
     readers, runs = traces.all("reader"), traces.all("invoke_agent")
     assert [is_child(run, reader) for run, reader in zip(runs, readers, strict=True)] == [True] * 4
     assert not caplog.records
+
+
+@pytest.mark.real_clock
+async def test_spans_of_a_sync_link_and_of_what_it_starts_are_below_the_call() -> None:
+    """It runs in a thread, and comes back to the loop for the tool."""
+    traces = Traces()
+
+    def link(request: Any, call_next: Any) -> Any:
+        with traces.tracer.start_as_current_span(f"link {request.tool_call['id']}"):
+            return call_next(request)
+
+    node = ToolNode([make(Workshop(traces).quick)], middleware=[link])
+    with traces.on(), anyio.fail_after(WAIT):
+        await node.ainvoke([calls(*(tool_call("quick", f"c{n}", name=f"c{n}") for n in range(20)))])
+    for n in range(20):
+        [call] = [span for span in traces.all("execute_tool") if attributes(span)["gen_ai.tool.call.id"] == f"c{n}"]
+        [outer], [inner] = ([span for span in traces.spans if span.name == f"{kind} c{n}"] for kind in ("link", "own"))
+        [attempt] = [span for span in traces.all("attempt") if is_child(inner, span)]
+        assert is_child(outer, call)
+        assert is_child(attempt, outer)
 
 
 @pytest.mark.real_clock

@@ -22,7 +22,7 @@ from pytest_genai_semconv import assert_chat_span, assert_execute_tool_span, ass
 from typing_extensions import TypedDict
 
 import callboard.telemetry._names as names
-from callboard import AbandonedThreadWarning, CallPolicy, Limit, ToolNode, create_react_agent
+from callboard import AbandonedThreadWarning, CallPolicy, CallsInterrupted, Limit, ToolNode, create_react_agent
 from callboard.middleware import Cache, CircuitBreaker, Fallback, RepairArguments, Retry
 from callboard.telemetry import Tracing
 from callboard.testing import Recorder, calls, tool_call
@@ -31,6 +31,7 @@ from ._killed import THREAD as THREAD_OF_THE_KILLED
 from ._killed import agent_in
 from ._traces import (
     WAIT,
+    Instrumented,
     PaidModel,
     Traces,
     attributes,
@@ -475,6 +476,59 @@ async def test_only_the_call_that_asked_has_a_link() -> None:
 
 
 @pytest.mark.real_clock
+async def test_each_level_links_to_its_own() -> None:
+    """An agent in a call of an agent: runs to runs, calls to calls, outer to outer."""
+    inner = create_react_agent(
+        PaidModel([calls(("ask", {"question": "?"})), said("inner done")]), [make(ask)], name="i"
+    )
+
+    async def delegate() -> str:
+        result = await inner.ainvoke(GO)
+        return str(result["messages"][-1].content)
+
+    outer = create_react_agent(
+        PaidModel([calls("delegate"), said("done")]), [make(delegate)], name="o", checkpointer=InMemorySaver()
+    )
+    with traced() as traces, anyio.fail_after(WAIT):
+        await outer.ainvoke(GO, THREAD)
+        await outer.ainvoke(Command(resume="yes"), THREAD)
+    for name in ("invoke_agent o", "execute_tool delegate", "invoke_agent i", "execute_tool ask"):
+        before, after = traces.all(name)
+        assert linked(after) == [span_id(before)], name
+
+
+@pytest.mark.real_clock
+async def test_a_second_question_is_linked_to_by_the_third_run() -> None:
+    """What goes on, goes on with the latest."""
+
+    async def ask_twice() -> str:
+        return f"{interrupt('one?')} {interrupt('two?')}"
+
+    agent = create_react_agent(
+        PaidModel([calls("ask_twice"), said("done")]), [make(ask_twice)], checkpointer=InMemorySaver()
+    )
+    with traced() as traces, anyio.fail_after(WAIT):
+        await agent.ainvoke(GO, THREAD)
+        await agent.ainvoke(Command(resume="1"), THREAD)
+        await agent.ainvoke(Command(resume="2"), THREAD)
+    for name in ("execute_tool", "invoke_agent"):
+        first, second, third = traces.all(name)
+        assert (linked(first), linked(second), linked(third)) == ([], [span_id(first)], [span_id(second)])
+
+
+async def test_a_ledger_that_the_caller_keeps_has_the_link_in_it() -> None:
+    """Where no graph and no agent is around the node."""
+    node = ToolNode([make(ask)])
+    asked = [calls(("ask", {"question": "may I?"}))]
+    with traced() as traces, anyio.fail_after(WAIT):
+        with pytest.raises(CallsInterrupted) as waiting:
+            await node.ainvoke(asked)
+        await node.ainvoke(asked, ledger=waiting.value.ledger, resume="yes")
+    before, after = traces.all("execute_tool")
+    assert linked(after) == [span_id(before)]
+
+
+@pytest.mark.real_clock
 async def test_what_resumes_a_killed_process_links_to_its_spans(tmp_path: Path) -> None:
     """They never ended and nobody has exported them, but who reads the new ones sees where they come from."""
     with anyio.fail_after(WAIT * 2):
@@ -683,20 +737,6 @@ async def test_every_name_of_spans_is_on_some_span() -> None:
 # A model, or an instrumentation of it, that makes a span of its own
 
 
-class Instrumented(PaidModel):
-    """A model that traces itself, as instrumentations do."""
-
-    tracer: Any = None
-    at_start: dict[str, str] = {}
-    at_end: dict[str, str] = {}
-
-    async def _agenerate(self, *args: Any, **kwargs: Any) -> Any:
-        with self.tracer.start_as_current_span("own", attributes=self.at_start) as span:
-            reply = await super()._agenerate(*args, **kwargs)
-            span.set_attributes(self.at_end)
-        return reply
-
-
 def instrumented(tracer: Any, at_start: dict[str, str], at_end: dict[str, str]) -> Any:
     model = Instrumented([said("done")], tracer=tracer, at_start=at_start, at_end=at_end)
     return create_react_agent(model, [Recorder().tool("search")], name="clerk")
@@ -763,10 +803,11 @@ CASES = {
     "late": [[*CALL, *CALL], []],
     "explicit": [[*CALL, *CALL], []],
     "elsewhere": [CALL, CALL],
+    "early": [["own", "invoke_agent clerk"], []],
     "setup": [[*CALL, *CALL], []],
     "setup and explicit": [[*CALL, *CALL], []],
 }
-"""What two calls leave at the SDK of the process, and elsewhere."""
+"""What two calls, or one run, leave at the SDK of the process, and elsewhere."""
 
 
 @pytest.mark.parametrize("case", CASES)

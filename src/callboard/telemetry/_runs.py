@@ -1,6 +1,7 @@
 """Spans over runs of agents, and over what they ask their models."""
 
 import time
+from collections.abc import Callable
 from contextvars import Token
 from dataclasses import dataclass
 from typing import Any
@@ -53,10 +54,10 @@ class RunSpans:
     Args:
         tracer: makes the spans.
         capture: decides what of messages is on them.
-        spotter: notices spans that others make of model requests.
+        spotter: the one that now notices the spans which others make of model requests.
     """
 
-    def __init__(self, tracer: Tracer, capture: Capture, spotter: Spotter) -> None:
+    def __init__(self, tracer: Tracer, capture: Capture, spotter: Callable[[], Spotter]) -> None:
         self._tracer = tracer
         self._capture = capture
         self._spotter = spotter
@@ -102,7 +103,7 @@ class RunSpans:
             given = self._capture.text(conversation(event.given))
         run.about = about_model(event.model)
         foreign = Foreign()
-        run.request = _Request(time.time_ns(), context.attach(self._spotter.watched(foreign)), foreign, given)
+        run.request = _Request(time.time_ns(), context.attach(self._spotter().watched(foreign)), foreign, given)
 
     def _answered(self, run: _Open, event: RunEvent) -> None:
         request, run.request = run.request, None

@@ -9,7 +9,7 @@ from opentelemetry.trace import TracerProvider
 import callboard.telemetry._names as names
 from callboard._events import Watch, observed_by, watch
 from callboard.telemetry._capture import MAX_LENGTH, Capture, Redactor
-from callboard.telemetry._foreign import spotter_of
+from callboard.telemetry._foreign import Spotter, spotter_of
 from callboard.telemetry._links import mark
 from callboard.telemetry._runs import RunSpans
 from callboard.telemetry._spans import CallSpans
@@ -41,10 +41,14 @@ class Tracing:
         redact: Redactor | bool = True,
         max_length: int = MAX_LENGTH,
     ) -> None:
-        provider = provider or trace.get_tracer_provider()
-        tracer = provider.get_tracer(names.SCOPE)
+        tracer = (provider or trace.get_tracer_provider()).get_tracer(names.SCOPE)
         kept = Capture(capture, redact, max_length)
-        self.watch: Watch = watch(CallSpans(tracer, kept), RunSpans(tracer, kept, spotter_of(provider)), mark, "spans")
+
+        # Asked late, like the API's own stand-in: the process may get its provider after this.
+        def spotter() -> Spotter:
+            return spotter_of(provider or trace.get_tracer_provider())
+
+        self.watch: Watch = watch(CallSpans(tracer, kept), RunSpans(tracer, kept, spotter), mark, "spans")
 
     @contextmanager
     def on(self) -> Generator[None]:
