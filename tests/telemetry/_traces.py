@@ -4,7 +4,6 @@ from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
-import anyio
 from langchain_core.language_models.chat_models import LangSmithParams
 from langchain_core.messages import AIMessage
 from langchain_core.tools import StructuredTool
@@ -147,9 +146,3 @@ def texts_in(spans: Iterable[ReadableSpan]) -> str:
         + repr([(event.name, dict(event.attributes or {})) for event in span.events])
         for span in spans
     )
-
-
-async def soon(holds: Any) -> None:
-    """Wait for something that another thread or task does."""
-    while not holds():
-        await anyio.sleep(0.001)
