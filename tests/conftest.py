@@ -5,6 +5,7 @@ from inspect import isasyncgenfunction, iscoroutinefunction
 from typing import Any
 
 import pytest
+from hypothesis import settings
 from hypothesis.errors import StopTest
 
 from callboard.testing import Backend, backend, backend_names
@@ -27,6 +28,11 @@ def _is_no_stop_of_hypothesis(record: logging.LogRecord) -> bool:
     recursion depth mismatch", python/cpython#106905).
     """
     return record.exc_info is None or not isinstance(record.exc_info[1], StopTest)
+
+
+# How long an example takes is no property of ours, and depends on the machine.
+settings.register_profile("callboard", deadline=None)
+settings.load_profile("callboard")
 
 
 @pytest.hookimpl(tryfirst=True)

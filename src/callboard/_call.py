@@ -112,8 +112,9 @@ class SupervisedCall(Timed, Generic[T]):
         current_timed.set(self)
         current_call.set(self)
         if self._observers:
-            description = self._around.describe(self.name)
-            self._tell("begun", self.name, call=self.call, description=description, resumes=self.resumes)
+            around = self._around
+            call, description = around.shown(self.call), around.describe(self.name)
+            self._tell("begun", self.name, call=call, description=description, resumes=self.resumes)
 
     def end(self, result: T) -> None:
         self.result = result

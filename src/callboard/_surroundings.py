@@ -9,7 +9,7 @@ from callboard._current_loop import current_loop
 from callboard._events import Watch, current_run, current_watch, numbers
 from callboard._loop import EventLoop
 from callboard._time import current_timed
-from callboard._types import RunInfo
+from callboard._types import RunInfo, ToolCallLike
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +25,8 @@ class Surroundings:
     batch: int
     describe: Callable[[str], str | None] = lambda _: None
     """What a tool says of itself, by its name; for those who watch."""
+    shown: Callable[[ToolCallLike], ToolCallLike] = lambda call: call
+    """A call as those who watch may see it."""
 
 
 def surroundings() -> Surroundings:

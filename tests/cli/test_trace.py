@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from tests.telemetry._recordings import HEADER, busy, call, closed, in_order, run, write
 
 from callboard._cli._lanes import lanes
-from callboard._cli._records import recording_name, records_dir
+from callboard._cli._records import find_recording, recording_name, records_dir
 from callboard._cli._tally import percentile
 from callboard._cli._text import CommandError
 from callboard._cli._waterfall import ASCII, Scale, bar
@@ -209,8 +209,9 @@ def test_two_threads_have_two_recordings(one: str, other: str) -> None:
 def test_recordings_lie_beside_a_file() -> None:
     """A server has no beside."""
     assert records_dir("trip.db") == records_dir("sqlite:///trip.db") == Path("trip.db.calls")
+    assert records_dir("postgresql://user@host/name") is None
     with pytest.raises(CommandError, match="--records"):
-        records_dir("postgresql://user@host/name")
+        find_recording("oslo", db="postgresql://user@host/name", records=None)
 
 
 @given(SPANS)

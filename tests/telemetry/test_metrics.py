@@ -206,3 +206,14 @@ async def test_there_is_no_metric_without_a_test(seen: Seen) -> None:
 
     assert {name for name, _, _ in made} == METRICS
     assert all(unit and text for _, unit, text in made)
+
+
+async def test_names_that_a_model_made_up_are_one_time_series(seen: Seen) -> None:
+    """There is no end to what a model can make up."""
+    node = ToolNode([Recorder().tool("work")])
+
+    with seen.metrics.on():
+        await asked(node, *(tool_call(f"invented_{n}", str(n)) for n in range(50)))
+
+    [(attributes, point)] = seen.points(names.TOOL_DURATION)
+    assert (attributes[names.TOOL_NAME], point.count) == ("_OTHER", 50)

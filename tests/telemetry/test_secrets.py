@@ -475,3 +475,32 @@ def test_what_is_said_goes_before_the_environment(monkeypatch: pytest.MonkeyPatc
     """Also where it says no."""
     monkeypatch.setenv(names.CAPTURE_VARIABLE, "SPAN_ONLY")
     assert Tracing(capture=False)
+
+
+async def test_what_the_links_redact_no_observer_sees() -> None:
+    """With detectors of one's own, too, which what is captured knows nothing of; a link that fails shows nothing."""
+
+    class Broken:
+        """Redacts nothing."""
+
+        async def __call__(self, request: Any, call_next: Any) -> Any:
+            return await call_next(request)
+
+        def redact_value(self, value: Any, *, thread_id: str = "") -> Any:
+            raise RuntimeError("no")
+
+    seen: list[Any] = []
+
+    async def work(query: str) -> str:
+        """Work."""
+        return query
+
+    redact = Redact(secrets=["plain-canary"])
+    for links in ([redact], [redact, Broken()]):
+        with observe(seen.append), anyio.fail_after(60):
+            await ToolNode([work], middleware=links).ainvoke([tool_call("work", "1", query="a plain-canary b")])
+
+    assert "plain-canary" not in str([(event.call, event.result) for event in seen])
+    args = [event.call["args"] for event in seen if event.phase == "begun"]
+    assert args[0]["query"].startswith("a <secret:")
+    assert args[1] == {}

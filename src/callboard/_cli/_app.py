@@ -180,7 +180,10 @@ def run(
         ),
     ] = None,
     capture: Annotated[
-        bool, typer.Option("--capture", help="Record the arguments and results of calls, too; secrets that Redact finds are left out.")
+        bool,
+        typer.Option(
+            "--capture", help="Record the arguments and results of calls, too; secrets that Redact finds are left out."
+        ),
     ] = False,
 ) -> None:
     """Send a message to an agent, watch its calls, answer its questions.

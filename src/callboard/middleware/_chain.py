@@ -8,6 +8,7 @@ from typing import Any, cast
 from langchain_core.messages import RemoveMessage, ToolMessage
 from langgraph.types import Command
 
+from callboard._types import RunInfo, ToolCallLike
 from callboard.middleware._elsewhere import SyncLink
 from callboard.middleware._langchain import langchain_base, langchain_link, warn_of_ignored_hooks
 from callboard.middleware._order import warn_of_wrong_order
@@ -88,6 +89,29 @@ def offers_of(middleware: Sequence[object]) -> Callable[[Any], bool]:
         return True
 
     return offers
+
+
+def shown_by(middleware: Sequence[object]) -> Callable[[ToolCallLike, RunInfo | None], ToolCallLike]:
+    """What makes of a call what those who watch may see: its arguments, as the links redact them.
+
+    A link redacts by a method `redact_value(value, *, thread_id)`, as `Redact` does; if one fails, nothing of
+    the arguments is shown.
+    """
+    links = [link for link in cast("Sequence[Any]", middleware) if callable(getattr(link, "redact_value", None))]
+
+    def shown(call: ToolCallLike, run: RunInfo | None) -> ToolCallLike:
+        if not links:
+            return call
+        thread_id = (run and run.thread_id) or ""
+        args = call["args"]
+        try:
+            for link in links:
+                args = link.redact_value(args, thread_id=thread_id)
+        except Exception:
+            args = {}
+        return {**call, "args": args}
+
+    return shown
 
 
 def link_name(one: object) -> str:

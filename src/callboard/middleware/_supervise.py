@@ -2,7 +2,7 @@
 
 import warnings
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, cast
 
@@ -15,11 +15,11 @@ from callboard._attempt import Attempt
 from callboard._bridge import run_from_sync
 from callboard._call import Batch, SupervisedCall, note
 from callboard._limits import NoKeyError
-from callboard._surroundings import surroundings
+from callboard._surroundings import Surroundings, surroundings
 from callboard._time import DEFAULT_GRACE
 from callboard._types import CallPolicy, Limit, Statistics
 from callboard.exceptions import CallboardWarning
-from callboard.middleware._chain import Chain, chain_of, check_tools, tools_of
+from callboard.middleware._chain import Chain, chain_of, check_tools, shown_by, tools_of
 from callboard.tools._errors import (
     ErrorHandling,
     ErrorPolicy,
@@ -116,10 +116,19 @@ class Supervise(AgentMiddleware[Any, Any, Any]):
         self._warn_of_unknown_names(request)
         run = _Run(self._setup, request, door)
         call: SupervisedCall[Output] = SupervisedCall(
-            *self._setup.supervision.terms(request.tool_call), run, surroundings()
+            *self._setup.supervision.terms(request.tool_call), run, self._around(request)
         )
         await Batch([call], on_error="cancel").run()
         return cast("Output", call.result)
+
+    def _around(self, request: ToolCallRequest) -> Surroundings:
+        """With what those who watch want to know of the tool."""
+        around, tool = surroundings(), request.tool
+        if not around.watch.calls:
+            return around
+        shown = shown_by(self._middleware)
+        description = None if tool is None else tool.description
+        return replace(around, describe=lambda _: description, shown=lambda call: shown(call, around.run))
 
     def _warn_of_unknown_names(self, request: ToolCallRequest) -> None:
         if self._names_are_checked:

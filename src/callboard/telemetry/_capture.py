@@ -60,10 +60,18 @@ class Capture:
         except Exception as error:  # nothing unredacted leaves because something failed
             return _not_captured(error)
 
+    def short(self, value: object) -> Any:
+        """The same, of bounded length: what is longer becomes a text, and is cut."""
+        found = self.value(value)
+        text = found if isinstance(found, str) else json.dumps(found, ensure_ascii=False)
+        return found if len(text) <= self._max_length else self._cut(text)
+
     def text(self, value: object) -> str:
         """The same as one text: a string as it is, anything else as JSON; cut."""
         found = self.value(value)
-        text = sendable(found if isinstance(found, str) else json.dumps(found, ensure_ascii=False))
+        return self._cut(sendable(found if isinstance(found, str) else json.dumps(found, ensure_ascii=False)))
+
+    def _cut(self, text: str) -> str:
         if len(text) <= self._max_length:
             return text
         return f"{text[: self._max_length]}… ({len(text)} characters)"

@@ -11,6 +11,7 @@ import structlog
 
 from callboard._events import Watch, observed_by, watch
 from callboard._types import CallEvent, RunEvent, RunInfo
+from callboard.telemetry._capture import sendable
 from callboard.telemetry._outcome import Outcome, error_type, outcome_of
 
 LOGGER = "callboard.calls"
@@ -81,7 +82,12 @@ class Logs:
 
     def _call(self, event: CallEvent) -> None:
         if event.phase == "begun":
-            log = self._log.bind(tool=event.tool, call_id=event.call_id, **_of_run(event.run), **_ids())
+            log = self._log.bind(
+                tool=sendable(event.tool),
+                call_id=event.call_id and sendable(event.call_id),
+                **_of_run(event.run),
+                **_ids(),
+            )
             self._open[event.number] = _Open(event.time, log)
             log.debug("call started" if event.resumes is None else "call resumed", batch=event.batch)
         elif (call := self._open.get(event.number)) is None:

@@ -13,8 +13,12 @@ from opentelemetry.metrics import CallbackOptions, Meter, MeterProvider, Observa
 import callboard.telemetry._names as names
 from callboard._events import Watch, observed_by, watch
 from callboard._types import CallEvent, RunEvent
+from callboard.telemetry._capture import sendable
 from callboard.telemetry._model import about_model, about_reply
 from callboard.telemetry._outcome import error_type, has_failed, outcome_of
+
+_UNKNOWN = "_OTHER"
+"""The conventions' word for what would make too many time series."""
 
 
 @dataclass(slots=True)
@@ -22,6 +26,7 @@ class _Call:
     """A call that has not ended."""
 
     since: float
+    tool: str
     waiting: int = 0
     running: int = 0
 
@@ -96,40 +101,43 @@ class _Calls:
     def __call__(self, event: CallEvent) -> None:
         """Take in what happened to a call."""
         if event.phase == "begun":
-            self._open[event.number] = _Call(event.time)
+            # A model may make up any number of names.
+            tool = _UNKNOWN if event.description is None else sendable(event.tool)
+            self._open[event.number] = _Call(event.time, tool)
             return
         call = self._open.get(event.number)
-        if event.phase == "noted" and event.what in self._notes:
-            self._notes[event.what].add(1, {names.TOOL_NAME: event.tool})
-        elif call is None:
+        if call is None:
             return
+        if event.phase == "noted":
+            if event.what in self._notes:
+                self._notes[event.what].add(1, {names.TOOL_NAME: call.tool})
         elif event.phase == "queued":
-            self._wait_for(call, event.tool, 1)
+            self._wait_for(call, 1)
         elif event.phase == "gave_up":
-            self._wait_for(call, event.tool, -1)
-            self._wait.record(event.queue_wait, {names.TOOL_NAME: event.tool})
+            self._wait_for(call, -1)
+            self._wait.record(event.queue_wait, {names.TOOL_NAME: call.tool})
         elif event.phase == "started":
             if call.waiting:
-                self._wait_for(call, event.tool, -1)
-                self._wait.record(event.queue_wait, {names.TOOL_NAME: event.tool})
-            self._running[event.tool] += 1
+                self._wait_for(call, -1)
+                self._wait.record(event.queue_wait, {names.TOOL_NAME: call.tool})
+            self._running[call.tool] += 1
         elif event.phase == "attempt_ended":
-            self._running[event.tool] -= 1
+            self._running[call.tool] -= 1
         elif event.phase == "ended":
             self._ended(call, event)
 
-    def _wait_for(self, call: _Call, tool: str, change: int) -> None:
+    def _wait_for(self, call: _Call, change: int) -> None:
         call.waiting += change
-        self._waiting[tool] += change
+        self._waiting[call.tool] += change
 
     def _ended(self, call: _Call, event: CallEvent) -> None:
         del self._open[event.number]
         outcome = outcome_of(event.error)
-        attributes = {names.TOOL_NAME: event.tool, names.TOOL_TYPE: "function"}
+        attributes = {names.TOOL_NAME: call.tool, names.TOOL_TYPE: "function"}
         if event.run is not None and event.run.agent:
             attributes[names.AGENT_NAME] = event.run.agent
         if outcome in self._ends:
-            self._ends[outcome].add(1, {names.TOOL_NAME: event.tool})
+            self._ends[outcome].add(1, {names.TOOL_NAME: call.tool})
         # As on the span: an error of the tool's that became a message was handled.
         handled = outcome == "error" and event.result is not None
         if event.error is not None and has_failed(outcome) and not handled:

@@ -48,7 +48,7 @@ class Records:
         if event.resumes is not None:
             line["resumes"] = event.resumes.split(" ")[0]
         if self._capture.wanted and event.call is not None:
-            line["args"] = self._capture.value(event.call.get("args"))
+            line["args"] = self._capture.short(event.call.get("args"))
         return line
 
     def _ended(self, event: CallEvent) -> Line:
@@ -56,7 +56,7 @@ class Records:
         if event.queue_wait:
             line["waited"] = _rounded(event.queue_wait)
         if self._capture.wanted and event.result is not None:
-            line["result"] = self._capture.value(result_of(event.result))
+            line["result"] = self._capture.short(result_of(event.result))
         return _with_error(line, event.error)
 
     def of_run(self, event: RunEvent, time: float) -> Line:

@@ -144,7 +144,8 @@ class ToolBatch:
         if run is None and "thread_id" in conf:
             found = self._config["metadata"].get("run_id") or self._config.get("run_id") or ""
             run = RunInfo(number=0, agent="", run_id=str(found), thread_id=str(conf["thread_id"]))
-        return replace(around, run=run, describe=self._describe)
+        shown = self.setup.shown
+        return replace(around, run=run, describe=self._describe, shown=lambda call: shown(call, run))
 
     def _describe(self, name: str) -> str | None:
         tool = self.setup.tools.get(name)

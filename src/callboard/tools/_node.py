@@ -13,7 +13,7 @@ from langgraph.prebuilt import ToolNode as LangGraphToolNode
 from callboard._bridge import run_from_sync
 from callboard._time import DEFAULT_GRACE
 from callboard._types import CallPolicy, Limit, OnError, Statistics
-from callboard.middleware._chain import chain_of, check_tools, offers_of, tools_of, wrapper_link
+from callboard.middleware._chain import chain_of, check_tools, offers_of, shown_by, tools_of, wrapper_link
 from callboard.tools._batch import ToolBatch
 from callboard.tools._errors import ErrorHandling, ErrorPolicy, Judge, only_invalid_arguments
 from callboard.tools._inject import inject, injected_args
@@ -100,6 +100,7 @@ class ToolNode(ManyInputs):
             messages_key=messages_key,
             link=chain_of(middleware, wrapper),
             offers=offers_of(middleware),
+            shown=shown_by(middleware),
             at_tool=errors.invalid_arguments if middleware else errors.content,
             at_end=_last_judge(errors, wrapper=wrapper is not None, middleware=bool(middleware)),
             on_error=on_error,

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from langchain_core.tools import BaseTool
 
-from callboard._types import OnError
+from callboard._types import OnError, RunInfo, ToolCallLike
 from callboard.middleware._chain import Chain
 from callboard.tools._errors import Judge
 from callboard.tools._plan import Plan, plan_for
@@ -24,6 +24,8 @@ class Setup:
     link: Chain | None
     offers: Callable[[BaseTool], bool]
     """Which tools the links let a model know of now."""
+    shown: Callable[[ToolCallLike, RunInfo | None], ToolCallLike]
+    """A call as the links let those who watch see it."""
     at_tool: Judge
     """What becomes of an error where the tool raised it: a text for the model, or `None` to raise it."""
     at_end: Judge

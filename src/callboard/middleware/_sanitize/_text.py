@@ -74,7 +74,9 @@ def _kept(match: re.Match[str]) -> str:
     before, after = text[at - 1 : at], text[at + 1 : at + 2]
     if char in _PRESENTATION and _takes_presentation(before, after):
         return char
-    if char in _JOINERS and before and after and _joins(char, text[max(0, at - 2) : at], after):
+    # What is joined to has to stay: another joiner, or a selector, may not.
+    stays = before and after and after not in _JOINERS + _PRESENTATION
+    if char in _JOINERS and stays and _joins(char, text[max(0, at - 2) : at], after):
         return char
     return ""
 
