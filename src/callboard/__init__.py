@@ -142,14 +142,12 @@ _loggers = (logging.getLogger("callboard"), logging.getLogger("callboard.calls")
 
 
 def _unasked(kinds: frozenset[str]) -> _events.Watch:
-    """The one wire that leads upward: telemetry, where the application has an SDK or has set a log level.
-
-    Asked for each batch, so it asks little.
-    """
+    """The one wire that leads upward: telemetry, where the application has an SDK or has set a log level."""
     if "opentelemetry.trace" not in sys.modules and not any(logger.level for logger in _loggers):
         return _events.Watch()
     from callboard.telemetry._ambient import watching
 
+    _events.unasked = watching
     return watching(kinds)
 
 

@@ -95,8 +95,11 @@ unasked: Callable[[frozenset[str]], Watch] = _nobody
 
 def current_watch() -> Watch:
     """Those who watch what is started here; of several of one kind, the innermost."""
+    here = _here.get()
+    if not here and not _everywhere:
+        return unasked(_NOBODY.kinds)
     found = _NOBODY
-    for one in reversed((*_everywhere, *_here.get())):
+    for one in reversed((*_everywhere, *here)):
         if found.kinds.isdisjoint(one.kinds):
             found = joined(one, found)
     return joined(unasked(found.kinds), found)

@@ -1,47 +1,44 @@
 """What watches without being asked to: spans and metrics where the application has an SDK, logs where it wants them."""
 
 import logging
-import sys
 from functools import cache
 from typing import Any
+
+from opentelemetry import metrics, trace
 
 from callboard._events import Watch, joined
 from callboard.telemetry._logs import LOGGER, Logs
 from callboard.telemetry._same import Same
 
+_NOBODY = Watch()
 _over: set[Same] = set()
-_loggers = (logging.getLogger(LOGGER), logging.getLogger("callboard"))
+_calls, _all = logging.getLogger(LOGGER), logging.getLogger("callboard")
 
 
 def watching(kinds: frozenset[str]) -> Watch:
-    """Those who watch what is started now, without those whose kind is there already."""
-    found = Watch()
-    if "opentelemetry.trace" in sys.modules:
-        found = _by_opentelemetry(kinds)
-    if "logs" not in kinds and any(logger.level for logger in _loggers):
-        found = joined(found, _logs())
-    return found
+    """Those who watch what is started now, without those whose kind is there already.
 
-
-def _by_opentelemetry(kinds: frozenset[str]) -> Watch:
-    from opentelemetry import metrics, trace
-
-    found = Watch()
-    if "spans" not in kinds and is_set_up(tracers := trace.get_tracer_provider()):
+    Asked for each batch, and mostly for nothing: hence without a word too many.
+    """
+    found = _NOBODY
+    if is_set_up(tracers := trace.get_tracer_provider()) and "spans" not in kinds:
         found = _tracing(Same(tracers))
-    if "metrics" not in kinds and is_set_up(meters := metrics.get_meter_provider()):
+    if is_set_up(meters := metrics.get_meter_provider()) and "metrics" not in kinds:
         found = joined(found, _metrics(Same(meters)))
+    if (_calls.level or _all.level) and "logs" not in kinds:
+        found = joined(found, _logs())
     return found
 
 
 def is_set_up(provider: object) -> bool:
     """Whether what a provider makes goes anywhere."""
-    return not is_stand_in(provider) and Same(provider) not in _over
+    return not is_stand_in(type(provider)) and (not _over or Same(provider) not in _over)
 
 
-def is_stand_in(provider: object) -> bool:
-    """Whether a provider is nobody's, but the API's own, which makes nothing."""
-    return type(provider).__module__.startswith(("opentelemetry.trace", "opentelemetry.metrics"))
+@cache
+def is_stand_in(kind: type[Any]) -> bool:
+    """Whether a provider of that class is nobody's, but the API's own, which makes nothing."""
+    return kind.__module__.startswith(("opentelemetry.trace", "opentelemetry.metrics"))
 
 
 def end(provider: Any) -> None:
