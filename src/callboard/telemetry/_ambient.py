@@ -30,7 +30,7 @@ def watching(kinds: frozenset[str]) -> Watch:
     return found
 
 
-def is_set_up(provider: object) -> bool:
+def is_set_up(provider: Any) -> bool:
     """Whether what a provider makes goes anywhere."""
     return not is_stand_in(type(provider)) and (not _over or Same(provider) not in _over)
 
