@@ -32,13 +32,17 @@ def watching(kinds: frozenset[str]) -> Watch:
 
 def is_set_up(provider: Any) -> bool:
     """Whether what a provider makes goes anywhere."""
-    return not is_stand_in(type(provider)) and (not _over or Same(provider) not in _over)
+    return not is_stand_in(provider) and (not _over or Same(provider) not in _over)
+
+
+def is_stand_in(provider: Any) -> bool:
+    """Whether a provider is nobody's, but the API's own, which makes nothing."""
+    return _is_of_api(type(provider).__module__)
 
 
 @cache
-def is_stand_in(kind: type[Any]) -> bool:
-    """Whether a provider of that class is nobody's, but the API's own, which makes nothing."""
-    return kind.__module__.startswith(("opentelemetry.trace", "opentelemetry.metrics"))
+def _is_of_api(module: str) -> bool:
+    return module.startswith(("opentelemetry.trace", "opentelemetry.metrics"))
 
 
 def end(provider: Any) -> None:

@@ -111,7 +111,7 @@ def _tracer_provider(
     made = TracerProvider(resource=_resource(service_name))
     exporter = OTLPSpanExporter(endpoint=_path(endpoint, "traces"), headers=headers)
     made.add_span_processor(BatchSpanProcessor(exporter))
-    if is_stand_in(type(provider)):
+    if is_stand_in(provider):
         trace.set_tracer_provider(made)
     telemetry.ended_by(partial(end, made))
     return made
@@ -131,7 +131,7 @@ def _meter_provider(
         raise _not_installed() from None
     exporter = OTLPMetricExporter(endpoint=_path(endpoint, "metrics"), headers=headers)
     made = MeterProvider([PeriodicExportingMetricReader(exporter)], resource=_resource(service_name))
-    if is_stand_in(type(provider)):
+    if is_stand_in(provider):
         metrics.set_meter_provider(made)
     telemetry.ended_by(partial(end, made))
     return made
