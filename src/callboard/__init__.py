@@ -138,7 +138,7 @@ __all__ = sorted(name for names in _HOMES.values() for name in names)  # noqa: P
 
 __getattr__ = lazy(__name__, _HOMES)
 
-_loggers = (logging.getLogger("callboard"), logging.getLogger("callboard.calls"))
+_loggers = (logging.getLogger("callboard"), logging.getLogger(_events.LOGGER))
 
 
 def _unasked(kinds: frozenset[str]) -> _events.Watch:

@@ -15,6 +15,9 @@ E = TypeVar("E", CallEvent, RunEvent)
 
 _log = logging.getLogger("callboard")
 
+LOGGER = "callboard.calls"
+"""Where log lines about calls go; quiet until its level, or that of "callboard", is set."""
+
 PATIENCE = 0.5
 """Seconds after which an observer that did not return has held up the event loop once too often."""
 

@@ -6,8 +6,7 @@ from typing import Any
 
 from opentelemetry import metrics, trace
 
-from callboard._events import Watch, joined
-from callboard.telemetry._logs import LOGGER, Logs
+from callboard._events import LOGGER, Watch, joined
 from callboard.telemetry._same import Same
 
 _NOBODY = Watch()
@@ -68,4 +67,6 @@ def _metrics(provider: Same) -> Watch:
 
 @cache
 def _logs() -> Watch:
+    from callboard.telemetry._logs import Logs  # with structlog, which takes a tenth of a second
+
     return Logs().watch

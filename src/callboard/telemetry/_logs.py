@@ -9,13 +9,10 @@ from typing import Any
 
 import structlog
 
-from callboard._events import Watch, observed_by, watch
+from callboard._events import LOGGER, Watch, observed_by, watch
 from callboard._types import CallEvent, RunEvent, RunInfo
 from callboard.telemetry._capture import sendable
 from callboard.telemetry._outcome import Outcome, error_type, outcome_of
-
-LOGGER = "callboard.calls"
-"""Quiet until its level, or that of "callboard", is set."""
 
 _ENDS: Mapping[Outcome, tuple[int, str]] = {
     "ok": (logging.INFO, "call finished"),
