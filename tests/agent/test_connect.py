@@ -488,6 +488,8 @@ def test_a_process_may_end_without_closing(tmp_path: Path) -> None:
     """Without a word, with every warning on."""
     script = tmp_path / "script.py"
     script.write_text(
+        "import logging\n"
+        "logging.getLogger('asyncio').setLevel('ERROR')\n"  # how long a step takes is the machine's affair
         "from callboard import create_react_agent\n"
         "from callboard.testing import ScriptedModel\n"
         "from callboard.agent._connect import saver_of, store_of\n"
