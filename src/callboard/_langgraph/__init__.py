@@ -11,6 +11,7 @@ from callboard._langgraph._around import Send as Send
 from callboard._langgraph._around import Writes as Writes
 from callboard._langgraph._around import config_for_calls as config_for_calls
 from callboard._langgraph._around import graph_task as graph_task
+from callboard._langgraph._around import injected_args_by_name as injected_args_by_name
 from callboard._langgraph._around import is_graph_node as is_graph_node
 from callboard._langgraph._around import merged_configs as merged_configs
 from callboard._langgraph._around import read_state as read_state

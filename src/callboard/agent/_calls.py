@@ -1,6 +1,7 @@
 """The tools node in one step of a run: a batch, whose calls are tasks of their own to whoever looks."""
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, Protocol
 
 from langchain_core.messages import ToolCall, ToolMessage
@@ -11,6 +12,7 @@ from langgraph.types import Command, Interrupt
 from callboard._langgraph import question_id
 from callboard._langgraph._place import PULL, PUSH, Outer, Place, to_parent
 from callboard._time import cleanup
+from callboard.agent._entries import around_all, around_call, sent
 from callboard.agent._flow import TOOLS
 from callboard.agent._telling import Teller
 from callboard.agent._thread import Thread, accepted_in, as_update
@@ -20,7 +22,8 @@ from callboard.tools._errors import error_message, is_control_flow
 from callboard.tools._input import Requested, parse_input
 from callboard.tools._ledger import FORMAT
 from callboard.tools._node import ToolNode
-from callboard.tools._vocabulary import ToolCallWithContext
+from callboard.tools._overrides import Entries
+from callboard.tools._results import ResultRules
 
 UNKNOWN = (
     "Error: this call was begun, and then the process ended; whether it had any effect is unknown. Find out before "
@@ -79,7 +82,7 @@ async def run_calls(run: CallsRun) -> list[str]:
 def _tell_beginning(run: CallsRun, requested: Requested, keys: Sequence[str], places: Mapping[str, Place]) -> None:
     """Tell of every call as a task of its own, and of those that have ended in an earlier run of this step."""
     for key, call in zip(keys, requested.calls, strict=True):
-        run.tell.started(places[key], _sent(call, requested.state))
+        run.tell.started(places[key], sent(call, requested.state))
     for key in keys:
         if "output" in run.thread.records.get(key, {}):
             run.tell.cached(places[key], [_written_by(run, key)])
@@ -88,8 +91,9 @@ def _tell_beginning(run: CallsRun, requested: Requested, keys: Sequence[str], pl
 async def _run_as_one(run: CallsRun, step: "_CallStep", place: Place, state: Any) -> None:
     """Run a batch that is one task to whoever looks."""
     run.tell.started(place, state)
+    body = step.run if (entries := run.tools._entries()) is None else partial(step.run_within, entries, state)
     try:
-        combined = await run.traced(step.run, state, place)
+        combined = await run.traced(body, state, place)
     except CallsInterrupted as waiting:
         run.tell.asked(place, waiting.interrupts, run.thread.state)
         raise
@@ -104,11 +108,6 @@ def _written_by(run: CallsRun, key: str) -> Any:
     return as_update(run.thread.records[key]["output"], run.tools._setup.messages_key)
 
 
-def _sent(call: ToolCall, state: Any) -> ToolCallWithContext:
-    """A call as LangGraph sends it to a task of its own."""
-    return ToolCallWithContext(__type="tool_call_with_context", tool_call=call, state=state)
-
-
 class _Places(dict[str, Place]):
     """Where each call runs, by its name; made for those that ask."""
 
@@ -118,6 +117,8 @@ class _Places(dict[str, Place]):
         self._keys = keys
 
     def __missing__(self, key: str) -> Place:
+        if key not in self._keys:
+            raise ValueError(f"The tools node was given call {key!r}, which is not one of the reply's: {self._keys}")
         place = self[key] = self._run.place(TOOLS, PUSH, str(self._keys.index(key)))
         return place
 
@@ -160,6 +161,7 @@ class _CallStep:
     async def run(self, config: RunnableConfig) -> Any:
         run, thread = self._run, self._run.thread
         by_call = run.by_call and run.is_watched
+        entries = run.tools._entries() if run.by_call else None
         records = {key: thread.records[key] for key in self._keys if key in thread.records}
         batch = ToolBatch(
             run.tools._setup,
@@ -175,6 +177,7 @@ class _CallStep:
             if thread.is_kept or run.is_watched
             else None,
             around=self._call if by_call else None,
+            entries=None if entries is None else around_call(entries, run.tools._setup.messages_key),
         )
         if by_call:
             self._tell_waiting(batch)
@@ -187,11 +190,27 @@ class _CallStep:
                 for key, error in batch.failed.items():
                     await thread.failed(key, error)
             raise
-        outputs = combined if isinstance(combined, list) else [combined]
+        self._leave_with(combined if isinstance(combined, list) else [combined])
+        return combined
+
+    async def run_within(self, entries: Entries, state: Any, config: RunnableConfig) -> Any:
+        """Run the batch within the node's own entry, which may run some of the calls, or change results."""
+        run, key = self._run, self._run.tools._setup.messages_key
+
+        async def step(requested: Requested, config: RunnableConfig) -> Any:
+            keys = keys_of(requested.calls)
+            return await _CallStep(run, requested, keys, self._places, self._answers).run(config)
+
+        outputs = await around_all(entries, step, self._requested.calls, state, config, key)
+        self._leave_with([one for output in outputs for one in (output if isinstance(output, list) else [output])])
+        for name, output in zip(self._keys, outputs, strict=True):
+            await run.thread.finished(name, output)
+        return ResultRules("dict", key).combined(outputs)
+
+    def _leave_with(self, outputs: Sequence[Any]) -> None:
         for output in outputs:
             if isinstance(output, Command) and output.graph is not None:
-                raise to_parent(output, run.outer)
-        return combined
+                raise to_parent(output, self._run.outer)
 
     def _tell_waiting(self, batch: ToolBatch) -> None:
         """Tell of the calls that were asked about in an earlier run, and wait on."""
@@ -204,7 +223,7 @@ class _CallStep:
         run, key, call = self._run, self._keys[index], self._requested.calls[index]
         place = self._places[key]
         try:
-            output = await run.traced(body, _sent(call, self._requested.state), place)
+            output = await run.traced(body, sent(call, self._requested.state), place)
         except GraphInterrupt:
             run.tell.asked(place, batch.ledger.records[key]["pending"], run.thread.state)
             raise

@@ -48,7 +48,7 @@ def chain_of(middleware: Sequence[object], wrapper: Link | None) -> "Chain | Non
         ValueError: for one that would do nothing as it is set.
     """
     warn_of_wrong_order(middleware)
-    links: list[Link] = [_Named(link_name(one), as_link(one)) for one in middleware]
+    links: list[Link] = [Named(link_name(one), as_link(one)) for one in middleware]
     warn_of_ignored_hooks(middleware)
     if wrapper is not None:
         links.append(wrapper)
@@ -151,7 +151,7 @@ def _method(one: object, name: str) -> Callable[..., Any] | None:
     return cast("Callable[..., Any]", getattr(one, name))
 
 
-class _Named:
+class Named:
     """A link that is told, by name, when it returns what is no result."""
 
     __slots__ = ("_link", "_name")

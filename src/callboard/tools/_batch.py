@@ -3,7 +3,8 @@
 import warnings
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, NoReturn, cast
+from functools import partial
+from typing import Any, cast
 
 from langchain_core.callbacks import AsyncCallbackManager
 from langchain_core.messages import ToolCall, ToolMessage
@@ -21,6 +22,7 @@ from callboard._limits import Limiter, NoKeyError
 from callboard._surroundings import Surroundings, surroundings
 from callboard._types import Limit, RunInfo
 from callboard.exceptions import CallsInterrupted, DuplicateCallIdWarning
+from callboard.middleware._chain import Chain, Link
 from callboard.tools._callbacks import manager_for
 from callboard.tools._errors import (
     error_message,
@@ -28,9 +30,8 @@ from callboard.tools._errors import (
     raise_invalid_arguments,
     unknown_tool,
 )
-from callboard.tools._inject import inject
 from callboard.tools._input import Requested, unanswered_in
-from callboard.tools._invoke import check_arguments, invoke, own_copy
+from callboard.tools._invoke import filled_in, invoke, own_copy, raise_without_key
 from callboard.tools._ledger import Ledger, call_key
 from callboard.tools._plan import Plan
 from callboard.tools._results import Output, ResultRules
@@ -66,6 +67,7 @@ class ToolBatch:
         on_ask: told what each call asks, as it does.
         namespaces: of the calls, by key.
         around: runs each call, for whoever wants to know of it from its beginning to its end.
+        entries: what the node's own `invoke` or `ainvoke` is around each call, where each is a task.
     """
 
     def __init__(
@@ -81,6 +83,7 @@ class ToolBatch:
         on_ask: OnAsk | None = None,
         namespaces: Mapping[str, str] | None = None,
         around: Around | None = None,
+        entries: Link | None = None,
     ) -> None:
         self._on_finish = on_finish
         self._on_ask = on_ask
@@ -89,6 +92,7 @@ class ToolBatch:
         self.failed: dict[str, str] = {}
         """By key, in words, the errors that nobody handled; an error here would lead back to itself."""
         self.setup = setup
+        self.overrides = setup.overrides(requested.kind, entries)
         self._config = config = config_for_calls(config)
         self._calls = requested.calls
         self._runtime = runtime_of(config)
@@ -221,7 +225,7 @@ class ToolBatch:
         )
 
     def manager(self, plan: Plan, config: RunnableConfig) -> AsyncCallbackManager:
-        if config.get("callbacks") is not self._config.get("callbacks"):
+        if self.overrides is not None or config.get("callbacks") is not self._config.get("callbacks"):
             return manager_for(plan.tool, config)
         # With its plan, which must not be collected while its id is the key.
         known = self._managers.get(id(plan))
@@ -270,7 +274,10 @@ class _Run:
         batch, setup = self._batch, self._batch.setup
         self._config = batch.config_for(self._key, self._index, config)
         try:
-            output = await setup.supervision.run(self._supervised, self._inner, setup.at_end, self._reworked)
+            if batch.overrides is None:
+                output = await setup.supervision.run(self._supervised, self._inner, setup.at_end, self._reworked)
+            else:
+                output = await self._overridden(batch.overrides)
         except GraphInterrupt as interrupt:
             await batch.keep_question(self._key, interrupt)
             raise
@@ -282,10 +289,30 @@ class _Run:
         link = self._batch.setup.link
         return message if link is None else await link.rework(message, self._request(), failed)
 
+    async def _overridden(self, overrides: Chain) -> Output:
+        """Run the call within what a subclass of the node has around it, on the same budget."""
+        setup, request = self._batch.setup, self._request()
+        # An override may ask a person, as a link may.
+        var_child_runnable_config.set(self._config)
+
+        async def untouched(message: ToolMessage, _: OnFailure) -> ToolMessage:
+            return message
+
+        around = partial(overrides, request, self._given)
+        return cast("Output", await setup.supervision.run(self._supervised, around, setup.at_override, untouched))
+
+    async def _given(self, request: ToolCallRequest) -> Output:
+        """Run the call as an override passes it on; it sees a message where LangGraph's would."""
+        setup, call = self._batch.setup, request.tool_call
+        request = setup.request(call, request.runtime)
+        self._config = request.runtime.config
+        inner = partial(self._call_next if setup.link is None else self._through_link, request)
+        return await setup.supervision.run(self._supervised, inner, setup.at_end, self._reworked)
+
     def _inner(self) -> Awaitable[Output]:
         setup = self._batch.setup
         if setup.link is not None:
-            return self._through_link()
+            return self._through_link(self._request())
         tool = setup.tools.get(self._call["name"])
         return self._unknown(self._call) if tool is None else self._execute(self._call, tool, None)
 
@@ -294,17 +321,15 @@ class _Run:
         self._supervised.handled = LookupError(f"there is no tool {call['name']!r}")
         return unknown_tool(call, known)
 
-    async def _through_link(self) -> Output:
-        setup, request = self._batch.setup, self._request()
+    async def _through_link(self, request: ToolCallRequest) -> Output:
+        setup = self._batch.setup
         assert setup.link is not None
         # A link may ask a person too, and its question belongs to this call.
         var_child_runnable_config.set(self._config)
         return cast("Output", await setup.link(request, self._call_next))
 
     def _request(self) -> ToolCallRequest:
-        runtime = self._runtime()
-        tool = self._batch.setup.tools.get(self._call["name"])
-        return _request(tool_call=self._call, tool=tool, state=runtime.state, runtime=runtime)
+        return self._batch.setup.request(self._call, self._runtime())
 
     def _runtime(self) -> ToolRuntime[Any, Any]:
         return self._batch.runtime_for(self._call, self._config)
@@ -321,9 +346,9 @@ class _Run:
         batch, setup = self._batch, self._batch.setup
         plan = setup.plan(call["name"], tool)
         config, ready = self._config, call
-        if not plan.injected.none:
+        if setup.own_injection is not None or not plan.injected.none:
             runtime = self._runtime() if request is None else request.runtime
-            ready = inject(call, plan.injected, runtime, setup.messages_key)
+            ready = setup.inject(call, plan.injected, runtime)
         if request is not None:
             config = own_copy(config)  # a run uses its config up, and there may be more than one
         threads = setup.supervision.threads if plan.kind == "sync" else None
@@ -335,9 +360,9 @@ class _Run:
                 body = self._claimed if batch.on_claim is not None and self._is_claimed(terms) else invoke
                 response = await self._supervised.attempt(threads, body, plan, ready, config, manager, terms=terms)
             except NoKeyError as error:
-                _raise_without_key(error, plan, ready, call)
+                raise_without_key(error, plan, ready, call)
             except ValidationError as error:
-                raise_invalid_arguments(error, call, plan.injected.names)
+                raise_invalid_arguments(error, call, filled_in(plan, ready, call))
             output = batch.rules.checked(response, call)
             self._supervised.handled = None  # of an attempt before this one
             return output
@@ -359,22 +384,6 @@ class _Run:
         assert self._batch.on_claim is not None
         await self._batch.on_claim(self._key, self._batch.ledger.records.get(self._key, {}))
         return await invoke(attempt, plan, call, config, manager)
-
-
-def _request(**fields: object) -> ToolCallRequest:
-    """A request, past the check in its `__setattr__`, which costs more than all the rest of a link."""
-    request = object.__new__(ToolCallRequest)
-    request.__dict__.update(fields)
-    return request
-
-
-def _raise_without_key(error: NoKeyError, plan: Plan, ready: ToolCall, call: ToolCall) -> NoReturn:
-    """A key function failed; over arguments that are wrong, perhaps, and they are the model's affair."""
-    try:
-        check_arguments(plan, ready)
-    except ValidationError as invalid:
-        raise_invalid_arguments(invalid, call, plan.injected.names)
-    raise error.__cause__ or error from None
 
 
 def keys_of(calls: Sequence[ToolCall]) -> list[str]:

@@ -6,7 +6,7 @@ are used where they decide what the caller sees.
 """
 
 from functools import partial
-from typing import Any, cast
+from typing import Any, NoReturn, cast
 
 from langchain_core.callbacks import AsyncCallbackManager
 from langchain_core.messages import ToolCall
@@ -24,7 +24,9 @@ from pydantic.v1 import ValidationError as ValidationErrorV1
 
 from callboard._attempt import Attempt
 from callboard._bridge import run_on_asyncio
+from callboard._limits import NoKeyError
 from callboard.tools._callbacks import ToolRun
+from callboard.tools._errors import raise_invalid_arguments
 from callboard.tools._plan import ArgsModel, Plan
 
 
@@ -76,6 +78,20 @@ async def invoke(
 def check_arguments(plan: Plan, call: ToolCall) -> None:
     """Raise what the tool's schema has to say against the arguments."""
     _arguments(plan, call)
+
+
+def filled_in(plan: Plan, ready: ToolCall, call: ToolCall) -> frozenset[str]:
+    """The arguments of a call that is ready which the model did not write."""
+    return plan.injected.names | (ready["args"].keys() - call["args"].keys())
+
+
+def raise_without_key(error: NoKeyError, plan: Plan, ready: ToolCall, call: ToolCall) -> NoReturn:
+    """A key function failed; over arguments that are wrong, perhaps, and they are the model's affair."""
+    try:
+        _arguments(plan, ready)
+    except ValidationError as invalid:
+        raise_invalid_arguments(invalid, call, filled_in(plan, ready, call))
+    raise error.__cause__ or error from None
 
 
 def _handled_by_tool(tool: BaseTool, error: Exception) -> Any:

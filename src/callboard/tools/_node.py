@@ -1,27 +1,40 @@
 """`ToolNode`: the public door to supervised tool calls."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any, cast, get_args
+from typing import Any, cast
 
+from langchain_core.messages import ToolCall
 from langchain_core.runnables import RunnableConfig
 from langchain_core.runnables.config import ensure_config
 from langchain_core.tools import BaseTool
-from langchain_core.tools import tool as create_tool
 from langgraph.prebuilt import ToolNode as LangGraphToolNode
 
 from callboard._bridge import run_from_sync
+from callboard._langgraph import injected_args_by_name
 from callboard._time import DEFAULT_GRACE
 from callboard._types import CallPolicy, Limit, OnError, Statistics
-from callboard.middleware._chain import chain_of, check_tools, offers_of, shown_by, tools_of, wrapper_link
 from callboard.tools._batch import ToolBatch
-from callboard.tools._errors import ErrorHandling, ErrorPolicy, Judge, only_invalid_arguments
+from callboard.tools._errors import ErrorHandling, only_invalid_arguments
 from callboard.tools._inject import inject, injected_args
 from callboard.tools._input import parse_input
 from callboard.tools._many import ManyInputs
-from callboard.tools._plan import plan_for
+from callboard.tools._options import Options, setup_of
+from callboard.tools._overrides import (
+    Entries,
+    Entry,
+    beyond_entries,
+    check_class,
+    entries_of,
+    hear_sync_entry,
+    hears_other,
+    inner_of,
+    one_call_link,
+    own_injection,
+    rest_of_call,
+    way_back,
+)
 from callboard.tools._setup import Setup
-from callboard.tools._supervision import Supervision, unknown_policy
 from callboard.tools._vocabulary import AsyncToolCallWrapper, ToolCallWrapper, ToolRuntime
 
 
@@ -79,32 +92,40 @@ class ToolNode(ManyInputs):
         on_error: OnError = "cancel",
         grace: float = DEFAULT_GRACE,
     ) -> None:
-        if on_error not in get_args(OnError):
-            raise ValueError(f"ToolNode(on_error=...) is 'cancel' or 'finish', got {on_error!r}")
         self.name = name
         self.tags = tags
-        by_name = _by_name(tools, tools_of(middleware))
-        check_tools(middleware, by_name)
-        if unknown := unknown_policy(policies or (), by_name):
-            raise ValueError(unknown)
-        supervision = Supervision(
-            "ToolNode", f"node {name!r}", timeout=timeout, limit=limit, policies=policies, grace=grace
-        )
-        errors = ErrorPolicy(handle_tool_errors)
-        wrapper = wrapper_link(wrap_tool_call, awrap_tool_call)
-        self._setup = Setup(
+        # All that the node is built from, so that a copy is built anew, with limits and threads of its own.
+        self._options = Options(
+            tools=tools,
             name=name,
-            tools=by_name,
-            plans={name: plan_for(tool) for name, tool in by_name.items()},
-            supervision=supervision,
+            handle_tool_errors=handle_tool_errors,
             messages_key=messages_key,
-            link=chain_of(middleware, wrapper),
-            offers=offers_of(middleware),
-            shown=shown_by(middleware),
-            at_tool=errors.invalid_arguments if middleware else errors.content,
-            at_end=_last_judge(errors, wrapper=wrapper is not None, middleware=bool(middleware)),
+            wrap_tool_call=wrap_tool_call,
+            awrap_tool_call=awrap_tool_call,
+            middleware=middleware,
+            timeout=timeout,
+            limit=limit,
+            policies=policies,
             on_error=on_error,
+            grace=grace,
         )
+        self._setup = self._built()
+
+    def _built(self) -> Setup:
+        return setup_of(
+            self._options, own_call=one_call_link(self, ToolNode), own_injection=own_injection(self, ToolNode)
+        )
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        check_class(cls, ToolNode)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in vars(self).items() if name != "_setup"}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state)
+        self._setup = self._built()
 
     def __repr__(self) -> str:
         return f"ToolNode([{', '.join(self._setup.tools)}], name={self.name!r})"
@@ -113,6 +134,22 @@ class ToolNode(ManyInputs):
     def tools_by_name(self) -> dict[str, BaseTool]:
         """The tools, by name."""
         return cast("dict[str, BaseTool]", self._setup.tools)
+
+    @property
+    def _tools_by_name(self) -> dict[str, BaseTool]:
+        return self.tools_by_name
+
+    @property
+    def _handle_tool_errors(self) -> ErrorHandling:
+        return self._options.handle_tool_errors
+
+    @property
+    def _messages_key(self) -> str:
+        return self._options.messages_key
+
+    @property
+    def _injected_args(self) -> dict[str, Any]:
+        return injected_args_by_name(self.tools_by_name)
 
     def offered_tools(self) -> list[BaseTool]:
         """The tools that a model should be told of now: all, but for those that a link holds back.
@@ -155,15 +192,43 @@ class ToolNode(ManyInputs):
             BaseException: the error of a call that nobody handles, bare, once everything that was started
                 has ended.
         """
-        requested = parse_input(input, self._setup.messages_key)
-        config = ensure_config(config)
-        if self.tags:
-            config["tags"] = [*config["tags"], *self.tags]
-        return await ToolBatch(self._setup, requested, config, ledger, resume).run()
+        entry = Entry(input, config, {"ledger": ledger, "resume": resume, **kwargs})
+        if hears_other(self, ToolNode, "invoke"):
+            return await hear_sync_entry(self, entry, self._run)
+        return await self._run(entry)
 
     def invoke(self, input: Any, config: RunnableConfig | None = None, **kwargs: Any) -> Any:
         """`ainvoke` for sync code, also in the thread of a running event loop, which waits."""
-        return run_from_sync(partial(self.ainvoke, input, config, **kwargs))
+        entry = Entry(input, config, kwargs)
+        if (back := way_back(self)) is not None:
+            return back(entry)
+        if hears_other(self, ToolNode, "ainvoke"):
+            return run_from_sync(partial(self.ainvoke, input, config, **kwargs))
+        return run_from_sync(partial(self._run, entry))
+
+    def _entries(self) -> Entries | None:
+        """What a subclass has of its own around a whole run, for whoever runs our calls without us."""
+        return entries_of(self, ToolNode)
+
+    async def _run(self, entry: Entry) -> Any:
+        inner = inner_of(self)
+        return await beyond_entries(partial(self._run_batch if inner is None else inner, entry))
+
+    async def _run_batch(self, entry: Entry) -> Any:
+        requested = parse_input(entry.input, self._setup.messages_key)
+        config = ensure_config(entry.config)
+        if self.tags:
+            config["tags"] = [*config["tags"], *self.tags]
+        ledger, resume = entry.options.get("ledger"), entry.options.get("resume")
+        return await ToolBatch(self._setup, requested, config, ledger, resume).run()
+
+    def _run_one(self, call: ToolCall, input_type: str, tool_runtime: ToolRuntime[Any, Any]) -> Any:
+        """One call on its way, for `super()._run_one(...)` in a subclass; in the worker thread of the override."""
+        return rest_of_call(self, sync=True)(call, tool_runtime)
+
+    async def _arun_one(self, call: ToolCall, input_type: str, tool_runtime: ToolRuntime[Any, Any]) -> Any:
+        """One call on its way, for `super()._arun_one(...)` in a subclass."""
+        return await rest_of_call(self, sync=False)(call, tool_runtime)
 
     def inject_tool_args(self, tool_call: Any, input: Any, store: Any = None) -> Any:
         """The tool call with the state and the store that its tool asks for.
@@ -193,26 +258,3 @@ class ToolNode(ManyInputs):
 
 # Code that asks `isinstance(tools, langgraph.prebuilt.ToolNode)`, LangGraph's own agent included, means us too.
 LangGraphToolNode.register(ToolNode)
-
-
-def _last_judge(errors: ErrorPolicy, *, wrapper: bool, middleware: bool) -> Judge:
-    if middleware:
-        return errors.after_middleware
-    return errors.after_wrapper if wrapper else errors.without_result
-
-
-def _by_name(
-    tools: Sequence[BaseTool | Callable[..., Any]], of_links: Iterable[BaseTool | Callable[..., Any]]
-) -> dict[str, BaseTool]:
-    given: object = tools
-    if isinstance(given, BaseTool):
-        raise TypeError(f"ToolNode takes a list of tools: ToolNode([{given.name}]), not ToolNode({given.name})")
-    by_name: dict[str, BaseTool] = {}
-    for item in (*tools, *of_links):
-        if not isinstance(item, BaseTool) and not callable(item):
-            raise TypeError(f"A tool is a LangChain tool or a function, got {item!r}")
-        tool = item if isinstance(item, BaseTool) else create_tool(item)
-        if tool.name in by_name and by_name[tool.name] is not tool:
-            raise ValueError(f"Two tools are named {tool.name!r}: {by_name[tool.name]!r} and {tool!r}")
-        by_name[tool.name] = tool
-    return by_name

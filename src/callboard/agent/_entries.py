@@ -1,0 +1,138 @@
+"""A tools node's own `invoke` or `ainvoke` within a run: around each call, or around all of a reply's.
+
+It is given what LangGraph gives it: in version "v2" a call and the state, in version "v1" the state.
+"""
+
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import replace
+from typing import Any, cast
+
+from langchain_core.messages import ToolCall, ToolMessage
+from langchain_core.runnables import RunnableConfig
+from langchain_core.runnables.config import ensure_config
+from langgraph.types import Command
+
+from callboard.middleware._chain import CallNext, Chain, Link, Named
+from callboard.tools._input import Requested, parse_input
+from callboard.tools._overrides import Entries, Entry
+from callboard.tools._results import Output, ResultRules
+from callboard.tools._vocabulary import ToolCallRequest, ToolCallWithContext
+
+Step = Callable[[Requested, RunnableConfig], Awaitable[Any]]
+"""Runs calls, and returns their results in the form that a node returns."""
+
+
+def sent(call: ToolCall, state: Any) -> ToolCallWithContext:
+    """A call as LangGraph sends it to a task of its own."""
+    return ToolCallWithContext(__type="tool_call_with_context", tool_call=call, state=state)
+
+
+def around_call(entries: Entries, messages_key: str) -> Link:
+    """The node's own entry, as what is around one call."""
+
+    async def link(request: ToolCallRequest, call_next: CallNext) -> Output:
+        async def inner(entry: Entry) -> Any:
+            given = parse_input(entry.input, messages_key)
+            config = _config(entry, request.runtime.config)
+            runtime = replace(request.runtime, state=given.state, config=config)
+            rules = ResultRules(given.kind, messages_key)
+            return rules.combined(
+                [
+                    await call_next(request.override(tool_call=call, state=given.state, runtime=runtime))
+                    for call in given.calls
+                ]
+            )
+
+        entry = Entry(sent(request.tool_call, request.state), request.runtime.config, {})
+        result = await entries(entry, inner)
+        return outputs_of(result, [request.tool_call], messages_key, entries.name)[0]
+
+    return Named(entries.name, link)
+
+
+async def around_all(
+    entries: Entries, step: Step, calls: Sequence[ToolCall], state: Any, config: RunnableConfig, messages_key: str
+) -> list[Output]:
+    """Run the calls of a reply through the node's own entry; returns the outputs, in call order.
+
+    Args:
+        entries: the node's.
+        step: runs those calls that the base class is asked for.
+        calls: all that need an output.
+        state: what the node is given.
+        config: of the step.
+        messages_key: where a state has its messages.
+    """
+
+    async def link(entry: Entry, call_next: CallNext) -> Any:
+        return await entries(entry, call_next)
+
+    async def inner(entry: Entry) -> Any:
+        return await step(parse_input(entry.input, messages_key), _config(entry, config))
+
+    result = await Chain([link], [])(Entry(state, config, {}), inner)
+    return outputs_of(result, calls, messages_key, entries.name)
+
+
+def _config(entry: Entry, config: RunnableConfig) -> RunnableConfig:
+    return config if entry.config is None else ensure_config(entry.config)
+
+
+def outputs_of(result: Any, calls: Sequence[ToolCall], messages_key: str, name: str) -> list[Output]:
+    """What an entry returned, call by call; what belongs to none of them goes with the last.
+
+    Raises:
+        TypeError: if it is nothing that a node returns.
+        ValueError: if a call has no message.
+    """
+    found: list[list[ToolMessage | Command[Any]]] = [[] for _ in calls]
+    rest: list[ToolMessage | Command[Any]] = []
+    for piece in _pieces(result, messages_key, name):
+        ids = _answered_by(piece, messages_key)
+        place = next((at for at, call in enumerate(calls) if call["id"] in ids and not found[at]), None)
+        (rest if place is None else found[place]).append(piece)
+    left = any(isinstance(piece, Command) and piece.graph is not None for piece in rest)
+    for call, pieces in zip(calls, found, strict=True):
+        if not pieces and not left:
+            raise ValueError(
+                f"{name} returned no message for call {call['id']!r}; a call that is not run needs one too: "
+                f"ToolMessage(..., tool_call_id={call['id']!r})"
+            )
+    if found:
+        found[-1].extend(rest)
+    return [cast("Output", pieces[0] if len(pieces) == 1 else pieces) for pieces in found]
+
+
+def _pieces(result: Any, messages_key: str, name: str) -> list[ToolMessage | Command[Any]]:
+    pieces: list[ToolMessage | Command[Any]] = []
+    for item in result if isinstance(result, list) else [result]:
+        if isinstance(item, (ToolMessage, Command)):
+            pieces.append(item)
+        elif isinstance(item, dict):
+            pieces.extend(_pieces_of_update(cast("dict[str, Any]", item), messages_key))
+        else:
+            raise TypeError(
+                f"{name} returned {result!r}; it has to return what ToolNode returns, such as "
+                f"{{{messages_key!r}: [ToolMessage(...)]}}"
+            )
+    return pieces
+
+
+def _pieces_of_update(update: dict[str, Any], messages_key: str) -> list[ToolMessage | Command[Any]]:
+    written = update.get(messages_key, [])
+    messages: list[Any] = list(written) if isinstance(written, list) else [written]
+    pieces: list[ToolMessage | Command[Any]] = [
+        message if isinstance(message, ToolMessage) else Command(update={messages_key: [message]})
+        for message in messages
+    ]
+    if others := {key: value for key, value in update.items() if key != messages_key}:
+        pieces.append(Command(update=others))
+    return pieces
+
+
+def _answered_by(piece: ToolMessage | Command[Any], messages_key: str) -> set[str]:
+    if isinstance(piece, ToolMessage):
+        return {piece.tool_call_id}
+    update: Any = piece.update
+    messages = update.get(messages_key, []) if isinstance(update, dict) else []
+    return {message.tool_call_id for message in messages if isinstance(message, ToolMessage)}

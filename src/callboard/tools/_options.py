@@ -1,0 +1,106 @@
+"""What a node is given, and the setup that is made of it."""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, get_args
+
+from langchain_core.tools import BaseTool
+from langchain_core.tools import tool as create_tool
+
+from callboard._types import CallPolicy, Limit, OnError
+from callboard.middleware._chain import Link, chain_of, check_tools, offers_of, shown_by, tools_of, wrapper_link
+from callboard.tools._errors import ErrorHandling, ErrorPolicy, Judge
+from callboard.tools._overrides import Injecting
+from callboard.tools._plan import plan_for
+from callboard.tools._setup import Setup
+from callboard.tools._supervision import Supervision, unknown_policy
+from callboard.tools._vocabulary import AsyncToolCallWrapper, ToolCallWrapper
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """The arguments of `ToolNode`, as they were given."""
+
+    tools: Sequence[BaseTool | Callable[..., Any]]
+    name: str
+    handle_tool_errors: ErrorHandling
+    messages_key: str
+    wrap_tool_call: ToolCallWrapper | None
+    awrap_tool_call: AsyncToolCallWrapper | None
+    middleware: Sequence[object]
+    timeout: float | None
+    limit: Limit | None
+    policies: Mapping[str, CallPolicy] | None
+    on_error: OnError
+    grace: float
+
+
+def setup_of(
+    given: Options, *, own_call: Callable[[str], Link] | None, own_injection: Injecting | None
+) -> Setup:
+    """What a node needs to run, with limits and threads of its own.
+
+    Args:
+        given: the node's arguments.
+        own_call: what a subclass has around each call.
+        own_injection: what it has in place of our injection.
+
+    Raises:
+        ValueError: see `ToolNode`.
+        TypeError: see `ToolNode`.
+    """
+    if given.on_error not in get_args(OnError):
+        raise ValueError(f"ToolNode(on_error=...) is 'cancel' or 'finish', got {given.on_error!r}")
+    name, middleware = given.name, given.middleware
+    by_name = _by_name(given.tools, tools_of(middleware))
+    check_tools(middleware, by_name)
+    if unknown := unknown_policy(given.policies or (), by_name):
+        raise ValueError(unknown)
+    errors = ErrorPolicy(given.handle_tool_errors)
+    wrapper = wrapper_link(given.wrap_tool_call, given.awrap_tool_call)
+    return Setup(
+        name=name,
+        tools=by_name,
+        plans={name: plan_for(tool) for name, tool in by_name.items()},
+        supervision=Supervision(
+            "ToolNode",
+            f"node {name!r}",
+            timeout=given.timeout,
+            limit=given.limit,
+            policies=given.policies,
+            grace=given.grace,
+        ),
+        messages_key=given.messages_key,
+        link=chain_of(middleware, wrapper),
+        offers=offers_of(middleware),
+        shown=shown_by(middleware),
+        at_tool=errors.invalid_arguments if middleware else errors.content,
+        at_end=_last_judge(errors, wrapper=wrapper is not None, middleware=bool(middleware)),
+        at_override=errors.without_result,
+        on_error=given.on_error,
+        own_call=own_call,
+        own_injection=own_injection,
+    )
+
+
+def _last_judge(errors: ErrorPolicy, *, wrapper: bool, middleware: bool) -> Judge:
+    if middleware:
+        return errors.after_middleware
+    return errors.after_wrapper if wrapper else errors.without_result
+
+
+def _by_name(
+    tools: Sequence[BaseTool | Callable[..., Any]], of_links: Iterable[BaseTool | Callable[..., Any]]
+) -> dict[str, BaseTool]:
+    given: object = tools
+    if isinstance(given, BaseTool):
+        raise TypeError(f"ToolNode takes a list of tools: ToolNode([{given.name}]), not ToolNode({given.name})")
+    by_name: dict[str, BaseTool] = {}
+    for item in (*tools, *of_links):
+        if not isinstance(item, BaseTool) and not callable(item):
+            raise TypeError(f"A tool is a LangChain tool or a function, got {item!r}")
+        tool = item if isinstance(item, BaseTool) else create_tool(item)
+        if tool.name in by_name and by_name[tool.name] is not tool:
+            raise ValueError(f"Two tools are named {tool.name!r}: {by_name[tool.name]!r} and {tool!r}")
+        by_name[tool.name] = tool
+    return by_name
