@@ -1,7 +1,7 @@
 """Everything callboard knows of LangGraph's private names, and nowhere else.
 
 `_around`: the graph that runs us. `_within`: what runs within a call of ours. `_place`: what LangGraph would say of
-a node of our agent's.
+a node of our agent's. `_node`: LangGraph's own tools node.
 
 Names and meanings were read from langgraph 1.2; `tests/test_langgraph_keys.py` notices when they move.
 """
@@ -11,12 +11,13 @@ from callboard._langgraph._around import Send as Send
 from callboard._langgraph._around import Writes as Writes
 from callboard._langgraph._around import config_for_calls as config_for_calls
 from callboard._langgraph._around import graph_task as graph_task
-from callboard._langgraph._around import injected_args_by_name as injected_args_by_name
 from callboard._langgraph._around import is_graph_node as is_graph_node
 from callboard._langgraph._around import merged_configs as merged_configs
 from callboard._langgraph._around import read_state as read_state
 from callboard._langgraph._around import run_config as run_config
 from callboard._langgraph._around import runtime_of as runtime_of
+from callboard._langgraph._node import arguments_of as arguments_of
+from callboard._langgraph._node import injected_args_by_name as injected_args_by_name
 from callboard._langgraph._within import PLACEHOLDER_ID as PLACEHOLDER_ID
 from callboard._langgraph._within import RESUME as RESUME
 from callboard._langgraph._within import AnswerKeeper as AnswerKeeper

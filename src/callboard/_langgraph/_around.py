@@ -7,7 +7,6 @@ from typing import Any, cast
 from anyio import to_thread
 from langchain_core.runnables import RunnableConfig
 from langchain_core.runnables.config import var_child_runnable_config
-from langchain_core.tools import BaseTool
 from langgraph._internal._config import ensure_config as _graph_config
 from langgraph._internal._config import merge_configs as _merge_graph_configs
 from langgraph._internal._constants import (
@@ -27,7 +26,6 @@ from langgraph._internal._constants import (
     RESUME,
 )
 from langgraph._internal._scratchpad import PregelScratchpad
-from langgraph.prebuilt.tool_node import _get_all_injected_args
 from langgraph.runtime import Runtime
 
 Writes = Sequence[tuple[str, Any]]
@@ -186,8 +184,3 @@ def is_graph_node(config: RunnableConfig, name: str) -> bool:
     added under another name than its own is taken for a function, which costs some bytes and no promise.
     """
     return (config.get("metadata") or {}).get("langgraph_node") == name
-
-
-def injected_args_by_name(tools: Mapping[str, BaseTool]) -> dict[str, Any]:
-    """What LangGraph's own node knows of its tools' injected arguments, for code that reads it there."""
-    return {name: _get_all_injected_args(tool) for name, tool in tools.items()}

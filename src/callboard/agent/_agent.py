@@ -1,6 +1,5 @@
 """`Agent`: the public door to the loop of model and tools."""
 
-import copy
 from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Sequence
 from contextlib import aclosing
 from dataclasses import replace
@@ -10,16 +9,15 @@ from typing import Any, Literal, Self, TypeVar, cast
 from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import BaseCheckpointSaver
 from langgraph.graph import StateGraph
-from langgraph.store.base import BaseStore
 from langgraph.types import GraphOutput, StateSnapshot, StateUpdate
 
 from callboard._bridge import run_from_sync
-from callboard._langgraph import merged_configs, run_config
+from callboard._langgraph import run_config
 from callboard._langgraph._place import checkpointer_in, for_all_visits, is_nested
 from callboard._types import check_seconds
+from callboard.agent._attributes import Attributes
 from callboard.agent._channels import Schema
 from callboard.agent._database import close
-from callboard.agent._drawing import Drawn
 from callboard.agent._journal import Durability, SavedThread
 from callboard.agent._run import Run, Stops
 from callboard.agent._runner import Request, Runner, opened, saver_for
@@ -34,7 +32,7 @@ StreamModes = str | Sequence[str]
 NodeNames = Sequence[str] | Literal["*"] | None
 
 
-class Agent(ManyInputs, Drawn):
+class Agent(ManyInputs, Attributes):
     """A model and its tools, in a loop; made by `create_react_agent`.
 
     A turn is a model reply, or the batch of calls in it; each counts as one step of the run's
@@ -50,10 +48,7 @@ class Agent(ManyInputs, Drawn):
         stops: Stops,
         budget: float | None,
     ) -> None:
-        super().__init__(builder, runner.name)
-        self.checkpointer = checkpointer
-        self.config: RunnableConfig | None = None
-        self._runner = runner
+        super().__init__(builder, runner, checkpointer)
         self._stops = stops
         self._budget = budget
 
@@ -74,17 +69,6 @@ class Agent(ManyInputs, Drawn):
     def tools(self) -> ToolNode:
         """The node that runs its calls."""
         return self._runner.plan.tools
-
-    @property
-    def store(self) -> BaseStore | None:
-        """What tools, hooks and prompts are given as the store."""
-        return self._runner.store
-
-    def with_config(self, config: RunnableConfig | None = None, **kwargs: Any) -> "Agent":
-        """The same agent, with a config that every run starts from."""
-        other = copy.copy(self)
-        other.config = merged_configs(self.config, config, cast("RunnableConfig", kwargs))
-        return other
 
     async def ainvoke(
         self,

@@ -6,9 +6,11 @@ from typing import Any, Literal, cast, get_type_hints
 
 from langchain_core.runnables import Runnable
 from langchain_core.tools import BaseTool
+from langgraph.prebuilt import ToolNode as LangGraphToolNode
 from langgraph.store.base import BaseStore
 from langgraph.warnings import LangGraphDeprecatedSinceV10
 
+from callboard._langgraph import arguments_of
 from callboard._types import check_seconds
 from callboard.agent._agent import Agent as Agent
 from callboard.agent._channels import Schema
@@ -19,12 +21,13 @@ from callboard.agent._model import Asks, ChosenModel, FixedModel, ModelChoice, P
 from callboard.agent._run import Plan, Stops
 from callboard.agent._runner import Runner
 from callboard.agent._state import AgentState, AgentStateWithStructuredResponse
+from callboard.tools._errors import only_invalid_arguments
 from callboard.tools._node import ToolNode
 
 
 def create_react_agent(
     model: str | Runnable[Any, Any] | ModelChoice,
-    tools: Sequence[BaseTool | Callable[..., Any] | dict[str, Any]] | ToolNode,
+    tools: Sequence[BaseTool | Callable[..., Any] | dict[str, Any]] | ToolNode | LangGraphToolNode,
     *,
     prompt: Prompt | None = None,
     response_format: Any = None,
@@ -50,7 +53,7 @@ def create_react_agent(
             `init_chat_model`; or a function, sync or async, from the state and the runtime to a model that
             has its tools bound.
         tools: LangChain tools, functions, descriptions of tools that run at the provider, or a `ToolNode`
-            with policies of its own.
+            with policies of its own, or LangGraph's.
         prompt: a system message (text or message) to start with, or a function or Runnable from the state
             to the model's input.
         response_format: a schema for the answer as `structured_response`, or a system prompt and a schema;
@@ -146,8 +149,11 @@ def _checked_schema(schema: type[Any] | None, *, with_response: bool) -> type[An
 
 
 def _tool_node(
-    tools: Sequence[BaseTool | Callable[..., Any] | dict[str, Any]] | ToolNode, middleware: Sequence[object]
+    tools: Sequence[BaseTool | Callable[..., Any] | dict[str, Any]] | ToolNode | LangGraphToolNode,
+    middleware: Sequence[object],
 ) -> tuple[ToolNode, list[dict[str, Any]]]:
+    if isinstance(tools, LangGraphToolNode) and not isinstance(tools, ToolNode):
+        tools = ToolNode(**arguments_of(tools, only_invalid_arguments))
     if not isinstance(tools, ToolNode):
         if not isinstance(tools, Iterable):
             raise TypeError(f"tools is a sequence of tools, or a ToolNode, got {tools!r}")
