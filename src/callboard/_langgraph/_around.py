@@ -32,6 +32,8 @@ Writes = Sequence[tuple[str, Any]]
 Send = Callable[[Writes], None]
 
 _no_runtime: Runtime[Any] = Runtime()
+_READ = ("context", "store", "stream_writer", "execution_info", "server_info")
+"""What LangGraph's own node reads of a runtime."""
 
 
 def run_config(*configs: RunnableConfig | None) -> RunnableConfig:
@@ -46,8 +48,22 @@ def merged_configs(*configs: RunnableConfig | None) -> RunnableConfig:
 
 def runtime_of(config: RunnableConfig) -> Runtime[Any]:
     """The runtime of the graph that runs us, or one with nothing in it."""
-    runtime = config.get(CONF, {}).get(CONFIG_KEY_RUNTIME)
-    return _no_runtime if runtime is None else cast("Runtime[Any]", runtime)
+    return _runtime_in(config.get(CONF, {})) or _no_runtime
+
+
+def _runtime_in(conf: Mapping[str, Any]) -> Runtime[Any] | None:
+    """The runtime in a config; one of another class, as tests have it, is read by its attributes.
+
+    Raises:
+        TypeError: if it has none of them.
+    """
+    runtime = conf.get(CONFIG_KEY_RUNTIME)
+    if runtime is None or isinstance(runtime, Runtime):
+        return cast("Runtime[Any] | None", runtime)
+    found = {name: getattr(runtime, name) for name in _READ if hasattr(runtime, name)}
+    if not found:
+        raise TypeError(f"config['configurable'][{CONFIG_KEY_RUNTIME!r}] has none of {', '.join(_READ)}: {runtime!r}")
+    return Runtime(**found)
 
 
 def config_for_calls(config: RunnableConfig) -> RunnableConfig:
@@ -56,7 +72,7 @@ def config_for_calls(config: RunnableConfig) -> RunnableConfig:
     A call has a namespace of its own, one segment longer than the node's, and LangGraph's writer tells a graph
     by all segments but the last. Graphs that a call runs have longer namespaces, and keep them.
     """
-    runtime = config.get(CONF, {}).get(CONFIG_KEY_RUNTIME)
+    runtime = _runtime_in(config.get(CONF, {}))
     if runtime is None:
         return config
     write, namespace = runtime.stream_writer, config[CONF].get(CONFIG_KEY_CHECKPOINT_NS, "")
