@@ -117,9 +117,7 @@ def test_a_node_has_what_langgraphs_node_has() -> None:
 async def test_a_copy_of_a_node_works_with_limits_of_its_own(how: Any) -> None:
     """Limits hold locks and threads, which no pickle can have; attributes of subclasses come along."""
     limit, policies = Limit(concurrency=2), {"fail": CallPolicy(timeout=4.0, limit=Limit(concurrency=1))}
-    node = Counted(
-        [fail], handle_tool_errors=True, timeout=3.0, middleware=[passing], limit=limit, policies=policies
-    )
+    node = Counted([fail], handle_tool_errors=True, timeout=3.0, middleware=[passing], limit=limit, policies=policies)
     node.label = "mine"
     other = how(node)
     assert (type(other), other.label, list(other.tools_by_name)) == (Counted, "mine", ["fail"])
@@ -181,5 +179,5 @@ def test_a_subclass_of_langgraphs_node_is_refused_with_a_remedy() -> None:
         def _run_one(self, call: Any, input_type: Any, tool_runtime: Any) -> Any:
             return None
 
-    with pytest.raises(TypeError, match=r"Guard overrides _run_one .* derive it from callboard.ToolNode"):
+    with pytest.raises(TypeError, match=r"Guard overrides _run_one .* derive it from callboard\.ToolNode"):
         create_react_agent(ScriptedModel(["end"]), Guard([fail]))

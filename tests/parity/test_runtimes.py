@@ -15,7 +15,11 @@ from langgraph.store.memory import InMemoryStore
 from callboard import ToolNode
 from callboard.testing import calls, tool_call
 
-pytestmark = pytest.mark.real_clock
+pytestmark = [
+    pytest.mark.real_clock,
+    # LangChain dumps the arguments of a tool for its callbacks, and the context is no part of their schema.
+    pytest.mark.filterwarnings("ignore:Pydantic serializer warnings"),
+]
 
 WAIT = 20
 
@@ -34,9 +38,7 @@ async def test_a_runtime_of_another_class_is_read_by_attributes(kind: Any) -> No
     store = InMemoryStore()
     store.put(("a",), "b", {"c": 1})
     written: list[Any] = []
-    runtime = kind(
-        store=store, context="ctx", stream_writer=written.append, execution_info=None, server_info="server"
-    )
+    runtime = kind(store=store, context="ctx", stream_writer=written.append, execution_info=None, server_info="server")
     config: RunnableConfig = {"configurable": {"__pregel_runtime": runtime}}
     state = {"messages": [calls(tool_call("look"))]}
     results: list[str] = []

@@ -1,4 +1,4 @@
-"""Subclasses of `ToolNode`: what they override is heard by both doors, or refused when the class is made (promise 13)."""
+"""Subclasses of `ToolNode`: what they override is heard by both doors, or refused (promise 13)."""
 
 from collections.abc import Callable
 from typing import Annotated, Any
@@ -167,7 +167,8 @@ def counting(*names: str) -> tuple[type[ToolNode], list[str]]:
 
 @pytest.mark.parametrize("door", DOORS)
 @pytest.mark.parametrize(
-    "names", [("_run_one",), ("_arun_one",), ("_run_one", "_arun_one"), ("invoke",), ("ainvoke",), ("invoke", "ainvoke")]
+    "names",
+    [("_run_one",), ("_arun_one",), ("_run_one", "_arun_one"), ("invoke",), ("ainvoke",), ("invoke", "ainvoke")],
 )
 async def test_an_override_that_goes_on_runs_once(names: tuple[str, ...], door: str) -> None:
     """Audited once and run once: by its own half where there are two, in a sync graph too."""
@@ -330,7 +331,7 @@ async def test_an_override_that_answers_nothing_is_named(answer: Any, error: typ
         async def _arun_one(self, call: Any, input_type: Any, tool_runtime: Any) -> Any:
             return answer
 
-    with anyio.fail_after(WAIT), pytest.raises(error, match="Forgetful._arun_one"):
+    with anyio.fail_after(WAIT), pytest.raises(error, match=r"Forgetful\._arun_one"):
         await Forgetful([delete]).ainvoke({"messages": [reply("delete")]})
 
 
@@ -371,7 +372,9 @@ def test_an_override_that_would_not_be_heard_is_refused_with_a_remedy(name: str,
 
 def test_every_inner_method_of_langgraphs_class_is_heard_or_refused() -> None:
     """A new version of LangGraph may have methods that subclasses will override."""
-    methods = {name for name, value in vars(LangGraphToolNode).items() if callable(value) or isinstance(value, property)}
+    methods = {
+        name for name, value in vars(LangGraphToolNode).items() if callable(value) or isinstance(value, property)
+    }
     inner = {name for name in methods if not name.startswith("__") and not name.startswith("_abc")}
     assert inner <= REFUSED.keys() | {"_run_one", "_arun_one"}
 
@@ -452,7 +455,7 @@ async def test_an_entry_that_leaves_a_call_without_a_message_is_named(version: A
             return {"messages": []}
 
     agent = create_react_agent(ScriptedModel([reply("delete"), "done"]), Dropping([delete]), version=version)
-    with anyio.fail_after(WAIT), pytest.raises(ValueError, match="Dropping.ainvoke returned no message for call"):
+    with anyio.fail_after(WAIT), pytest.raises(ValueError, match=r"Dropping\.ainvoke returned no message for call"):
         await agent.ainvoke({"messages": [("user", "go")]})
 
 

@@ -59,7 +59,7 @@ def _runtime_in(conf: Mapping[str, Any]) -> Runtime[Any] | None:
     """
     runtime = conf.get(CONFIG_KEY_RUNTIME)
     if runtime is None or isinstance(runtime, Runtime):
-        return cast("Runtime[Any] | None", runtime)
+        return runtime
     found = {name: getattr(runtime, name) for name in _READ if hasattr(runtime, name)}
     if not found:
         raise TypeError(f"config['configurable'][{CONFIG_KEY_RUNTIME!r}] has none of {', '.join(_READ)}: {runtime!r}")

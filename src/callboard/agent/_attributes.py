@@ -44,7 +44,7 @@ class Attributes(Drawn):
         super().__setattr__(name, value)
 
     @property
-    def name(self) -> str:  # type: ignore[override]
+    def name(self) -> str:
         """Of its runs."""
         return self._runner.name
 

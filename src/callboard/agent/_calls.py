@@ -91,7 +91,7 @@ def _tell_beginning(run: CallsRun, requested: Requested, keys: Sequence[str], pl
 async def _run_as_one(run: CallsRun, step: "_CallStep", place: Place, state: Any) -> None:
     """Run a batch that is one task to whoever looks."""
     run.tell.started(place, state)
-    body = step.run if (entries := run.tools._entries()) is None else partial(step.run_within, entries, state)
+    body = step.run if (entries := run.tools._entries()) is None else partial(step.run_within, entries)
     try:
         combined = await run.traced(body, state, place)
     except CallsInterrupted as waiting:
@@ -193,7 +193,7 @@ class _CallStep:
         self._leave_with(combined if isinstance(combined, list) else [combined])
         return combined
 
-    async def run_within(self, entries: Entries, state: Any, config: RunnableConfig) -> Any:
+    async def run_within(self, entries: Entries, config: RunnableConfig) -> Any:
         """Run the batch within the node's own entry, which may run some of the calls, or change results."""
         run, key = self._run, self._run.tools._setup.messages_key
 
@@ -201,7 +201,7 @@ class _CallStep:
             keys = keys_of(requested.calls)
             return await _CallStep(run, requested, keys, self._places, self._answers).run(config)
 
-        outputs = await around_all(entries, step, self._requested.calls, state, config, key)
+        outputs = await around_all(entries, step, self._requested, config, key)
         self._leave_with([one for output in outputs for one in (output if isinstance(output, list) else [output])])
         for name, output in zip(self._keys, outputs, strict=True):
             await run.thread.finished(name, output)

@@ -35,13 +35,8 @@ def around_call(entries: Entries, messages_key: str) -> Link:
             given = parse_input(entry.input, messages_key)
             config = _config(entry, request.runtime.config)
             runtime = replace(request.runtime, state=given.state, config=config)
-            rules = ResultRules(given.kind, messages_key)
-            return rules.combined(
-                [
-                    await call_next(request.override(tool_call=call, state=given.state, runtime=runtime))
-                    for call in given.calls
-                ]
-            )
+            requests = (ToolCallRequest(call, request.tool, given.state, runtime) for call in given.calls)
+            return ResultRules(given.kind, messages_key).combined([await call_next(one) for one in requests])
 
         entry = Entry(sent(request.tool_call, request.state), request.runtime.config, {})
         result = await entries(entry, inner)
@@ -51,15 +46,14 @@ def around_call(entries: Entries, messages_key: str) -> Link:
 
 
 async def around_all(
-    entries: Entries, step: Step, calls: Sequence[ToolCall], state: Any, config: RunnableConfig, messages_key: str
+    entries: Entries, step: Step, requested: Requested, config: RunnableConfig, messages_key: str
 ) -> list[Output]:
     """Run the calls of a reply through the node's own entry; returns the outputs, in call order.
 
     Args:
         entries: the node's.
         step: runs those calls that the base class is asked for.
-        calls: all that need an output.
-        state: what the node is given.
+        requested: all that need an output, and the state that the node is given.
         config: of the step.
         messages_key: where a state has its messages.
     """
@@ -70,8 +64,8 @@ async def around_all(
     async def inner(entry: Entry) -> Any:
         return await step(parse_input(entry.input, messages_key), _config(entry, config))
 
-    result = await Chain([link], [])(Entry(state, config, {}), inner)
-    return outputs_of(result, calls, messages_key, entries.name)
+    result = await Chain([link], [])(Entry(requested.state, config, {}), inner)
+    return outputs_of(result, requested.calls, messages_key, entries.name)
 
 
 def _config(entry: Entry, config: RunnableConfig) -> RunnableConfig:
@@ -100,7 +94,7 @@ def outputs_of(result: Any, calls: Sequence[ToolCall], messages_key: str, name: 
             )
     if found:
         found[-1].extend(rest)
-    return [cast("Output", pieces[0] if len(pieces) == 1 else pieces) for pieces in found]
+    return [pieces[0] if len(pieces) == 1 else pieces for pieces in found]
 
 
 def _pieces(result: Any, messages_key: str, name: str) -> list[ToolMessage | Command[Any]]:

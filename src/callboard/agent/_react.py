@@ -152,7 +152,7 @@ def _tool_node(
     tools: Sequence[BaseTool | Callable[..., Any] | dict[str, Any]] | ToolNode | LangGraphToolNode,
     middleware: Sequence[object],
 ) -> tuple[ToolNode, list[dict[str, Any]]]:
-    if isinstance(tools, LangGraphToolNode) and not isinstance(tools, ToolNode):
+    if not isinstance(tools, ToolNode) and isinstance(tools, LangGraphToolNode):
         tools = ToolNode(**arguments_of(tools, only_invalid_arguments))
     if not isinstance(tools, ToolNode):
         if not isinstance(tools, Iterable):

@@ -33,6 +33,7 @@ from callboard.tools._errors import (
 from callboard.tools._input import Requested, unanswered_in
 from callboard.tools._invoke import filled_in, invoke, own_copy, raise_without_key
 from callboard.tools._ledger import Ledger, call_key
+from callboard.tools._overrides import untouched
 from callboard.tools._plan import Plan
 from callboard.tools._results import Output, ResultRules
 from callboard.tools._setup import Setup
@@ -294,10 +295,6 @@ class _Run:
         setup, request = self._batch.setup, self._request()
         # An override may ask a person, as a link may.
         var_child_runnable_config.set(self._config)
-
-        async def untouched(message: ToolMessage, _: OnFailure) -> ToolMessage:
-            return message
-
         around = partial(overrides, request, self._given)
         return cast("Output", await setup.supervision.run(self._supervised, around, setup.at_override, untouched))
 

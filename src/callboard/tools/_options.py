@@ -35,9 +35,7 @@ class Options:
     grace: float
 
 
-def setup_of(
-    given: Options, *, own_call: Callable[[str], Link] | None, own_injection: Injecting | None
-) -> Setup:
+def setup_of(given: Options, *, own_call: Callable[[str], Link] | None, own_injection: Injecting | None) -> Setup:
     """What a node needs to run, with limits and threads of its own.
 
     Args:

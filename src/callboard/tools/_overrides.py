@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeVar, cast
 
-from langchain_core.messages import ToolCall
+from langchain_core.messages import ToolCall, ToolMessage
 
 from callboard._bridge import entered_from_sync
 from callboard.middleware._chain import CallNext, Link, Named
@@ -282,7 +282,7 @@ def _changed(request: ToolCallRequest, call: ToolCall, runtime: ToolRuntime[Any,
     """What an override passes on, as a request; whoever takes it looks for the tool."""
     if not isinstance(runtime, ToolRuntime):
         raise TypeError(f"_run_one and _arun_one take a ToolRuntime as their third argument, got {runtime!r}")
-    return request.override(tool_call=call, state=runtime.state, runtime=runtime)
+    return ToolCallRequest(tool_call=call, tool=request.tool, state=runtime.state, runtime=runtime)
 
 
 def rest_of_call(node: object, *, sync: bool) -> Rest:
@@ -299,6 +299,11 @@ def rest_of_call(node: object, *, sync: bool) -> Rest:
             f"was given it. From {other}, call super().{other}(...); to run a call by itself, ainvoke([call])."
         )
     return found
+
+
+async def untouched(message: ToolMessage, _: object) -> ToolMessage:
+    """The message that stands for an error of an override; nothing is around that."""
+    return message
 
 
 def own_injection(node: Any, base: type) -> Injecting | None:

@@ -72,7 +72,5 @@ class Setup:
     def request(self, call: ToolCall, runtime: ToolRuntime[Any, Any]) -> ToolCallRequest:
         """A request, past the check in its `__setattr__`, which costs more than all the rest of a link."""
         request = object.__new__(ToolCallRequest)
-        request.__dict__.update(
-            tool_call=call, tool=self.tools.get(call["name"]), state=runtime.state, runtime=runtime
-        )
+        request.__dict__.update(tool_call=call, tool=self.tools.get(call["name"]), state=runtime.state, runtime=runtime)
         return request
