@@ -4,7 +4,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
-from anyio import to_thread
 from langchain_core.runnables import RunnableConfig
 from langchain_core.runnables.config import var_child_runnable_config
 from langgraph._internal._config import ensure_config as _graph_config
@@ -27,6 +26,8 @@ from langgraph._internal._constants import (
 )
 from langgraph._internal._scratchpad import PregelScratchpad
 from langgraph.runtime import Runtime
+
+from callboard._langgraph._savers import AwaitedSaver
 
 Writes = Sequence[tuple[str, Any]]
 Send = Callable[[Writes], None]
@@ -168,21 +169,12 @@ class GraphTask:
                 "checkpoint_id": checkpoint_id,
             }
         }
-        await _put_writes(saver, where, [(RESUME, resume)], task_id)
-
-
-async def _put_writes(saver: Any, where: dict[str, Any], writes: Writes, task_id: str) -> None:
-    import asyncio
-
-    home = getattr(saver, "loop", None)
-    if home is None or home is asyncio.get_running_loop():
-        try:
-            await saver.aput_writes(where, writes, task_id)
-        except NotImplementedError:
-            pass  # a sync saver
-        else:
-            return
-    await to_thread.run_sync(saver.put_writes, where, writes, task_id)
+        writes = [(RESUME, resume)]
+        await AwaitedSaver(saver).call(
+            "put_writes",
+            lambda known: known.put_writes(where, writes, task_id),
+            lambda known: known.aput_writes(where, writes, task_id),
+        )
 
 
 def graph_task(config: RunnableConfig) -> GraphTask | None:

@@ -1,23 +1,16 @@
 """A LangGraph checkpointer, awaited on asyncio and on trio."""
 
-import asyncio
 import copy
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any
 
-from anyio import to_thread
 from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import BaseCheckpointSaver, Checkpoint, CheckpointMetadata, CheckpointTuple
-from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 
-from callboard._bridge import run_on_asyncio, stands_still
-from callboard._current_loop import current_loop
+from callboard._langgraph._savers import AwaitedSaver
 from callboard._time import cleanup
-
-T = TypeVar("T")
-
 
 _PLACE = frozenset(("thread_id", "checkpoint_ns", "checkpoint_id", "checkpoint_map"))
 """What says where a checkpoint is."""
@@ -25,9 +18,6 @@ _PLACE = frozenset(("thread_id", "checkpoint_ns", "checkpoint_id", "checkpoint_m
 
 class Saver:
     """One thread's part of a checkpointer.
-
-    A saver in memory is called where we are. One that has async methods is awaited: on its own event loop if
-    it keeps one, else on asyncio, here or over the bridge. One that has only sync methods works in threads.
 
     Args:
         saver: any.
@@ -40,9 +30,9 @@ class Saver:
         self, saver: "BaseCheckpointSaver[Any]", thread_id: str, namespace: str, about: RunnableConfig | None = None
     ) -> None:
         self._saver = saver
+        self._awaited = AwaitedSaver(saver)
         self.thread_id = thread_id
         self.namespace = namespace
-        self._has_async = True
         self._about = {} if about is None else about
 
     def config(self, checkpoint_id: str | None = None) -> RunnableConfig:
@@ -56,7 +46,7 @@ class Saver:
     async def get(self, checkpoint_id: str | None = None) -> CheckpointTuple | None:
         """A checkpoint with what was written on it; the latest by default."""
         config = self.config(checkpoint_id)
-        return await self._call(partial(_get, config), partial(_aget, config))
+        return await self._awaited.call("get_tuple", partial(_get, config), partial(_aget, config))
 
     async def outline(self) -> CheckpointTuple | None:
         """The latest checkpoint, where every object may be `None`: what is plain is there.
@@ -64,8 +54,8 @@ class Saver:
         To make the messages of a long thread takes most of the time that it takes to read it.
         """
         config = self.config()
-        return await self._call(
-            lambda saver: _get(config, _outlined(saver)), lambda saver: _aget(config, _outlined(saver))
+        return await self._awaited.call(
+            "get_tuple", lambda saver: _get(config, _outlined(saver)), lambda saver: _aget(config, _outlined(saver))
         )
 
     async def before(self, checkpoint_id: str | None, limit: int | None) -> list[CheckpointTuple]:
@@ -77,7 +67,9 @@ class Saver:
         """
         bound = None if checkpoint_id is None else self.config(checkpoint_id)
         config = self.config()
-        return await self._call(partial(_list, config, bound, limit), partial(_alist, config, bound, limit))
+        return await self._awaited.call(
+            "list", partial(_list, config, bound, limit), partial(_alist, config, bound, limit)
+        )
 
     async def put(
         self, checkpoint: Checkpoint, metadata: CheckpointMetadata, parent: str | None, versions: Mapping[str, Any]
@@ -107,39 +99,7 @@ class Saver:
 
         # What is true has to be stored, also while the run is being cancelled.
         with cleanup():
-            await self._call(lambda saver: getattr(saver, name)(*args), acall)
-
-    async def _call(self, call: Callable[[Any], T], acall: Callable[[Any], Awaitable[T]]) -> T:
-        saver = self._saver
-        if isinstance(saver, InMemorySaver):
-            return call(saver)
-        if self._has_async:
-            try:
-                return await self._acall(acall)
-            except NotImplementedError:
-                self._has_async = False  # it has sync methods only, and says so when it is asked
-        return await to_thread.run_sync(call, saver)
-
-    async def _acall(self, acall: Callable[[Any], Awaitable[T]]) -> T:
-        saver, home = self._saver, getattr(self._saver, "loop", None)
-        if home is None or (current_loop().name == "asyncio" and home is asyncio.get_running_loop()):
-            return await run_on_asyncio(partial(acall, saver))
-        if stands_still(home):
-            raise asyncio.InvalidStateError(
-                f"{type(saver).__name__} belongs to the event loop that waits for this sync call, and cannot work "
-                "meanwhile. Await the agent's async method instead, such as `await agent.ainvoke(...)` or "
-                "`await agent.aget_state(...)`"
-            )
-        return await to_thread.run_sync(_on_loop, home, acall, saver)
-
-
-def _on_loop(home: asyncio.AbstractEventLoop, acall: Callable[[Any], Awaitable[T]], saver: Any) -> T:
-    """Have a saver do something on the event loop that it belongs to; in a worker thread."""
-    return asyncio.run_coroutine_threadsafe(_coroutine(acall, saver), home).result()
-
-
-async def _coroutine(acall: Callable[[Any], Awaitable[T]], saver: Any) -> T:
-    return await acall(saver)
+            await self._awaited.call(name, lambda saver: getattr(saver, name)(*args), acall)
 
 
 def _get(config: RunnableConfig, saver: Any) -> CheckpointTuple | None:

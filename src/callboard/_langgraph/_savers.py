@@ -1,0 +1,81 @@
+"""Somebody else's checkpointer, awaited on asyncio and on trio. Nobody else awaits one."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from functools import partial
+from typing import Any, TypeVar
+
+from anyio import to_thread
+from langgraph.checkpoint.memory import InMemorySaver
+
+from callboard._bridge import run_on_asyncio, stands_still
+from callboard._current_loop import current_loop
+
+T = TypeVar("T")
+
+
+class AwaitedSaver:
+    """A checkpointer whose methods are awaited, whichever of them its author has written.
+
+    LangGraph's own in memory is called where we are. Where a class has the sync method from itself and the async
+    one only from a base, the sync one is meant, and works in a thread. Else the async one is awaited: on the
+    saver's own event loop if it keeps one, or on asyncio, here or over the bridge. A saver that has none says so
+    when it is asked, and then works in threads.
+
+    Args:
+        saver: any.
+    """
+
+    def __init__(self, saver: Any) -> None:
+        self._saver = saver
+        self._has_async = True
+
+    async def call(self, name: str, work: Callable[[Any], T], awork: Callable[[Any], Awaitable[T]]) -> T:
+        """Have the saver do something.
+
+        Args:
+            name: of its sync method; the async one has an `a` before it.
+            work: uses the sync method.
+            awork: uses the async one.
+        """
+        saver = self._saver
+        if type(saver) is InMemorySaver:
+            return work(saver)
+        if self._has_async and not _is_sync(type(saver), name):
+            try:
+                return await _awaited(saver, awork)
+            except NotImplementedError:
+                self._has_async = False
+        return await to_thread.run_sync(work, saver)
+
+
+def _is_sync(kind: type, name: str) -> bool:
+    """Whether a class wrote a method, or overrode it, and left the async one to its bases."""
+    return _depth(kind, name) < _depth(kind, f"a{name}")
+
+
+def _depth(kind: type, name: str) -> int:
+    """How many classes have to be asked for a name."""
+    return next((depth for depth, base in enumerate(kind.__mro__) if name in vars(base)), 0)
+
+
+async def _awaited(saver: Any, awork: Callable[[Any], Awaitable[T]]) -> T:
+    home = getattr(saver, "loop", None)
+    if home is None or (current_loop().name == "asyncio" and home is asyncio.get_running_loop()):
+        return await run_on_asyncio(partial(awork, saver))
+    if stands_still(home):
+        raise asyncio.InvalidStateError(
+            f"{type(saver).__name__} belongs to the event loop that waits for this sync call, and cannot work "
+            "meanwhile. Await the agent's async method instead, such as `await agent.ainvoke(...)` or "
+            "`await agent.aget_state(...)`"
+        )
+    return await to_thread.run_sync(_on_loop, home, awork, saver)
+
+
+def _on_loop(home: asyncio.AbstractEventLoop, awork: Callable[[Any], Awaitable[T]], saver: Any) -> T:
+    """Have a saver do something on the event loop that it belongs to; in a worker thread."""
+    return asyncio.run_coroutine_threadsafe(_coroutine(awork, saver), home).result()
+
+
+async def _coroutine(awork: Callable[[Any], Awaitable[T]], saver: Any) -> T:
+    return await awork(saver)
