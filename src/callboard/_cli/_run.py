@@ -22,10 +22,11 @@ from callboard._cli._load import load_agent, print_traceback
 from callboard._cli._questions import accepted, in_short
 from callboard._cli._recording import Recording, recorded
 from callboard._cli._signals import Stopped, stoppable, wait_for
-from callboard._cli._store import open_database
+from callboard._cli._store import open_database, stored_types_of
 from callboard._cli._text import CommandError, as_json, as_text, call_text, count, error_text, one_line, printable
 from callboard._cli._turn import Conversation, Outcome, Standing, open_calls
 from callboard._cli._view import QuietlyClosedConsole
+from callboard.agent._connect import masked
 
 DONE, FAILED, WAITING = 0, 1, 3
 
@@ -69,6 +70,8 @@ def run(wanted: Wanted) -> int:
             agent = load_agent(wanted.agent, wanted.app_dir, portal.call)
             if wanted.backend == "trio" and not isinstance(agent, Agent):
                 raise CommandError(f"{wanted.agent} is a graph of LangGraph's, which runs on asyncio only")
+            if saver is not None:
+                saver.allow(stored_types_of(agent))
             conversation = Conversation(agent, saver, thread_id, console, live=wanted.live, recording=recording)
             if path is not None and not conversation.is_kept:  # else the name of the thread tells
                 console.print(f"recording to {printable(str(path))}", style="dim", soft_wrap=True)
@@ -215,7 +218,7 @@ class _Session:
             return
         wanted = self._wanted
         words = ["callboard", "run", wanted.agent, "--thread", self._thread_id, "--resume"]
-        words += ["--db", wanted.db] if wanted.db else []
+        words += ["--db", masked(wanted.db)] if wanted.db else []
         words += ["--app-dir", str(wanted.app_dir)] if wanted.app_dir != Path() else []
         self._say(f"{why}. To go on: {shlex.join(words)}")
 

@@ -1,6 +1,6 @@
 """The database that `--db` names."""
 
-from collections.abc import AsyncIterator, Generator, Mapping, Sequence
+from collections.abc import AsyncIterator, Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, cast
@@ -9,9 +9,12 @@ from anyio import to_thread
 from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import ChannelVersions, Checkpoint, CheckpointMetadata, CheckpointTuple
 
+from callboard._cli._foreign import foreign
 from callboard._cli._text import CommandError
-from callboard.agent._connect import saver_of
+from callboard._langgraph._stored import StrictSerializer
+from callboard.agent._connect import masked, saver_of
 from callboard.agent._database import LazySaver
+from callboard.agent._stored_types import named_types
 from callboard.exceptions import StorageError
 
 _THREADS = "SELECT DISTINCT thread_id FROM checkpoints WHERE checkpoint_ns = ''"
@@ -52,6 +55,10 @@ class ThreadedSaver(LazySaver):
     ) -> None:
         await to_thread.run_sync(self.put_writes, config, writes, task_id, task_path)
 
+    def allow(self, types: Iterable[type]) -> None:
+        """Read and write values of these types too, instead of showing what they consist of."""
+        self.serde = StrictSerializer(str(self._place), types)
+
     def thread_ids(self) -> list[str]:
         """The names of all conversations. Blocks.
 
@@ -68,6 +75,14 @@ def _thread_ids(saver: Any) -> list[str]:
         rows.execute(_THREADS)
         found: list[Any] = rows.fetchall()
     return [str(row["thread_id"] if isinstance(row, Mapping) else row[0]) for row in found]
+
+
+def stored_types_of(agent: Any) -> set[type]:
+    """The types that the conversations of an agent may contain, or of a graph of LangGraph's and those in it."""
+    graphs = [agent, *(graph for _, graph in agent.get_subgraphs(recurse=True))]
+    builders = [graph.builder for graph in graphs if hasattr(graph, "builder")]
+    schemas = [schema for builder in builders for schema in (*builder.schemas, builder.context_schema)]
+    return {*getattr(agent, "stored_types", ()), *named_types(*schemas)}
 
 
 @contextmanager
@@ -97,16 +112,19 @@ def _saver(where: str) -> ThreadedSaver:
     try:
         found = saver_of(where if "://" in where else f"sqlite:///{where}")
     except (ImportError, ValueError) as error:
-        raise CommandError(f"--db {where}: {error}") from error
+        raise CommandError(f"--db {masked(where)}: {error}") from error
     if not isinstance(found, LazySaver):
-        raise CommandError(f"--db {where} keeps nothing; leave --db out, or name a file")
+        raise CommandError(f"--db {masked(where)} keeps nothing; leave --db out, or name a file")
     lazy = cast("Any", found)
-    return ThreadedSaver(lazy._place, lazy._next_version)
+    opened = ThreadedSaver(lazy._place, lazy._next_version)
+    opened.serde = StrictSerializer(str(lazy._place), unknown=foreign)  # to look at it is to run nothing
+    return opened
 
 
 def _check_exists(where: str) -> None:
     scheme, separator, path = where.partition(":///")
-    file = Path(path if separator and scheme == "sqlite" else where)
-    if "://" in str(file) or file.exists():
+    is_file = separator and scheme.lower() == "sqlite"
+    if ("://" in where and not is_file) or Path(path if is_file else where).exists():
         return
-    raise CommandError(f"there is no database {str(file)!r}; callboard run ... --db {file} makes one")
+    file = masked(path if is_file else where)
+    raise CommandError(f"there is no database {file!r}; callboard run ... --db {file} makes one")

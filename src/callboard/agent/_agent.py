@@ -47,8 +47,11 @@ class Agent(ManyInputs, Attributes):
         checkpointer: "BaseCheckpointSaver[Any] | bool | None",
         stops: Stops,
         budget: float | None,
+        stored_types: frozenset[type] = frozenset(),
     ) -> None:
         super().__init__(builder, runner, checkpointer)
+        self.stored_types = stored_types
+        """What a database by URL may contain beside the types of LangGraph and of LangChain's messages."""
         self._stops = stops
         self._budget = budget
 

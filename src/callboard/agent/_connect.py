@@ -1,7 +1,8 @@
 """Savers and stores by URL: `checkpointer="sqlite:///agent.db"`."""
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
@@ -11,6 +12,8 @@ from langgraph.store.base import BaseStore
 from langgraph.store.memory import InMemoryStore
 from langgraph.types import ensure_valid_checkpointer
 
+from callboard._langgraph._stored import StrictSerializer
+
 T = TypeVar("T")
 
 FORMS = (
@@ -19,7 +22,7 @@ FORMS = (
 )
 
 
-def saver_of(checkpointer: object) -> "BaseCheckpointSaver[Any] | bool | None":
+def saver_of(checkpointer: object, types: Iterable[type] = ()) -> "BaseCheckpointSaver[Any] | bool | None":
     """A checkpointer by its URL; anything else as it is.
 
     Touches no disk and no network: a database is opened when it is first needed, in a worker thread. It is
@@ -27,6 +30,7 @@ def saver_of(checkpointer: object) -> "BaseCheckpointSaver[Any] | bool | None":
 
     Args:
         checkpointer: a URL, or what LangGraph takes for one: a saver, None, True or False.
+        types: what a database may contain beside the types of LangGraph and of LangChain's messages.
 
     Raises:
         ImportError: if what the URL needs is not installed; says how to install it.
@@ -35,7 +39,8 @@ def saver_of(checkpointer: object) -> "BaseCheckpointSaver[Any] | bool | None":
     """
     if not isinstance(checkpointer, str):
         return ensure_valid_checkpointer(cast("Any", checkpointer))
-    return _made(checkpointer, {"memory": _memory_saver, "sqlite": _sqlite_saver, "postgresql": _postgres_saver})
+    kinds = {"memory": _memory_saver, "sqlite": _sqlite_saver, "postgresql": _postgres_saver}
+    return _made(checkpointer, {kind: partial(make, types=types) for kind, make in kinds.items()})
 
 
 def store_of(store: object) -> BaseStore | None:
@@ -60,7 +65,7 @@ def _made(url: str, makers: Mapping[str, Callable[[str], T]]) -> T:
     except ModuleNotFoundError as error:
         extra = "postgres" if kind == "postgresql" else kind
         raise ImportError(
-            f"{_masked(url)!r} needs {error.name}, which is not installed: pip install 'callboard[{extra}]'"
+            f"{masked(url)!r} needs {error.name}, which is not installed: pip install 'callboard[{extra}]'"
         ) from error
 
 
@@ -74,27 +79,32 @@ def _kind_of(url: str) -> tuple[str, str]:
         return "sqlite", _sqlite_path(url, rest)
     if scheme in ("postgresql", "postgres") and separator:
         return "postgresql", url
-    raise ValueError(f"There is no database {_masked(url)!r}; known are {FORMS}")
+    raise ValueError(f"There is no database {masked(url)!r}; known are {FORMS}")
 
 
 def _sqlite_path(url: str, rest: str) -> str:
     """The absolute path of a file; a relative one is taken from where the process stands now."""
     if not rest.startswith("/"):
-        raise ValueError(f"{url!r} has a host, and SQLite has none; for a file write 'sqlite:///{rest}'")
+        raise ValueError(
+            f"{masked(url)!r} has a host, and SQLite has none; for a file write 'sqlite:///{masked(rest)}'"
+        )
     if not (name := rest[1:]):
-        raise ValueError(f"{url!r} names no file; 'sqlite:///agent.db' does, and 'memory' needs none")
+        raise ValueError(f"{masked(url)!r} names no file; 'sqlite:///agent.db' does, and 'memory' needs none")
     if "?" in name:
-        raise ValueError(f"{url!r} has options, of which none is known; write 'sqlite:///{name.partition('?')[0]}'")
+        raise ValueError(
+            f"{masked(url)!r} has options, of which none is known; write 'sqlite:///{masked(name.partition('?')[0])}'"
+        )
     return str(Path(name).absolute())
 
 
-def _masked(url: str) -> str:
-    """A URL that may be shown: without its password."""
-    return re.sub(r"(?<=//)([^:/@]*):.*@", r"\1:***@", url)
+def masked(url: str) -> str:
+    """A URL, or what was meant to be one, that may be shown: without its password."""
+    without = re.sub(r"^([a-zA-Z][\w+.-]*:/{0,3}[^:/@]*|[^:/@]*):.*@", r"\1:***@", url, flags=re.DOTALL)
+    return re.sub(r"(?i)(password\s*=\s*)('[^']*'|[^&\s]*)", r"\1***", without)
 
 
-def _memory_saver(_: str) -> "BaseCheckpointSaver[Any]":
-    return InMemorySaver()
+def _memory_saver(_: str, types: Iterable[type]) -> "BaseCheckpointSaver[Any]":
+    return InMemorySaver(serde=StrictSerializer("The database in memory", types))
 
 
 def _memory_store(_: str) -> BaseStore:
@@ -104,10 +114,10 @@ def _memory_store(_: str) -> BaseStore:
 # Their modules need the drivers, which are extras.
 
 
-def _sqlite_saver(path: str) -> "BaseCheckpointSaver[Any]":
+def _sqlite_saver(path: str, types: Iterable[type]) -> "BaseCheckpointSaver[Any]":
     from callboard.agent._sqlite import sqlite_saver
 
-    return sqlite_saver(path)
+    return sqlite_saver(path, types)
 
 
 def _sqlite_store(path: str) -> BaseStore:
@@ -116,10 +126,10 @@ def _sqlite_store(path: str) -> BaseStore:
     return sqlite_store(path)
 
 
-def _postgres_saver(url: str) -> "BaseCheckpointSaver[Any]":
+def _postgres_saver(url: str, types: Iterable[type]) -> "BaseCheckpointSaver[Any]":
     from callboard.agent._postgres import postgres_saver
 
-    return postgres_saver(url)
+    return postgres_saver(url, types)
 
 
 def _postgres_store(url: str) -> BaseStore:

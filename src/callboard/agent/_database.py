@@ -19,6 +19,9 @@ from langgraph.checkpoint.base import (
 )
 from langgraph.store.base import BaseStore, Op, Result
 
+from callboard._langgraph._stored import MEND, StrictSerializer, described
+from callboard.exceptions import StorageError
+
 T = TypeVar("T")
 R = TypeVar("R")
 
@@ -99,10 +102,13 @@ class LazySaver(BaseCheckpointSaver[str]):
     Args:
         place: where it keeps things.
         next_version: of a channel, after the one given.
+        types: what may be kept beside the types of LangGraph and of LangChain's messages.
     """
 
-    def __init__(self, place: Place[Any], next_version: Callable[[str | None, None], str]) -> None:
-        super().__init__()
+    def __init__(
+        self, place: Place[Any], next_version: Callable[[str | None, None], str], types: Iterable[type] = ()
+    ) -> None:
+        super().__init__(serde=StrictSerializer(str(place), types))
         self._place = place
         self._next_version = next_version
         self._lazily = _Lazily(place)
@@ -117,6 +123,16 @@ class LazySaver(BaseCheckpointSaver[str]):
     def _call(self, work: Callable[[BaseCheckpointSaver[str]], R]) -> R:
         return self._lazily.call(lambda saver: work(self._like_this(saver)))
 
+    def _read(self, work: Callable[[BaseCheckpointSaver[str]], R]) -> R:
+        """Read something; whatever is wrong with it, the database is to blame."""
+        try:
+            return self._call(work)
+        except StorageError:
+            raise
+        except Exception as error:
+            reason = f"holds what is no conversation: {described(error)}. {MEND}"
+            raise StorageError(str(self._place), reason) from error
+
     def _like_this(self, saver: BaseCheckpointSaver[str]) -> BaseCheckpointSaver[str]:
         """The saver with our serializer: `with_allowlist` makes copies that have another one."""
         if saver.serde is not self.serde:
@@ -128,7 +144,8 @@ class LazySaver(BaseCheckpointSaver[str]):
         return self._next_version(current, channel)
 
     def get_tuple(self, config: RunnableConfig) -> CheckpointTuple | None:
-        return self._call(lambda saver: saver.get_tuple(config))
+        _ = config["configurable"]["thread_id"]  # without it, not the database is to blame
+        return self._read(lambda saver: saver.get_tuple(config))
 
     def list(
         self,
@@ -138,7 +155,8 @@ class LazySaver(BaseCheckpointSaver[str]):
         before: RunnableConfig | None = None,
         limit: int | None = None,
     ) -> Iterator[CheckpointTuple]:
-        return iter(self._call(lambda saver: [*saver.list(config, filter=filter, before=before, limit=limit)]))
+        call = self._call if filter else self._read  # a filter may be wrong, too
+        return iter(call(lambda saver: [*saver.list(config, filter=filter, before=before, limit=limit)]))
 
     def put(
         self,

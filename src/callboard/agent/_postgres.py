@@ -1,7 +1,7 @@
 """PostgreSQL for savers and stores by URL: how a server is reached, and what its errors mean."""
 
 import time
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterable
 from contextlib import contextmanager, nullcontext
 from functools import partial
 from typing import Any, Generic, TypeVar, cast
@@ -46,15 +46,15 @@ _AGAIN = 0.05
 """Seconds between two attempts to get that lock."""
 
 
-def postgres_saver(url: str) -> LazySaver:
-    """A saver that keeps what it is given on a server.
+def postgres_saver(url: str, types: Iterable[type]) -> LazySaver:
+    """A saver that keeps what it is given on a server, of the types that are allowed.
 
     Raises:
         ValueError: if it is no URL of a server.
     """
     # What the version after another one is does not depend on the saver.
     next_version = partial(PostgresSaver.get_next_version, cast("Any", None))
-    return LazySaver(PostgresServer(url, _saver, "checkpoint_migrations"), next_version)
+    return LazySaver(PostgresServer(url, _saver, "checkpoint_migrations"), next_version, types)
 
 
 def postgres_store(url: str) -> LazyStore:

@@ -21,6 +21,7 @@ from callboard.agent._model import Asks, ChosenModel, FixedModel, ModelChoice, P
 from callboard.agent._run import Plan, Stops
 from callboard.agent._runner import Runner
 from callboard.agent._state import AgentState, AgentStateWithStructuredResponse
+from callboard.agent._stored_types import checked_types, named_types
 from callboard.tools._errors import only_invalid_arguments
 from callboard.tools._node import ToolNode
 
@@ -44,6 +45,7 @@ def create_react_agent(
     name: str | None = None,
     budget: float | None = None,
     middleware: Sequence[object] = (),
+    stored_types: Sequence[type[Any]] = (),
     **deprecated_kwargs: Any,
 ) -> Agent:
     """Make an agent that calls tools until its model has an answer.
@@ -74,13 +76,15 @@ def create_react_agent(
         name: of the agent, also on its messages.
         budget: seconds for each run; `None` for no end.
         middleware: links around each tool call, the first outermost; see `ToolNode`.
+        stored_types: what a database by URL may contain beside LangGraph's and LangChain's own types and those that
+            the schemas name; nothing else is read from it, or written.
         deprecated_kwargs: `config_schema`, the older name of `context_schema`.
 
     Raises:
         ImportError: if a model is given by name and langchain is not installed, or a database without its driver.
         TypeError: if the model is none, or for an unknown option.
-        ValueError: if the model's tools are not the agent's, the prompt, the version or a node is unknown,
-            the state lacks a key, or links are given beside a `ToolNode`.
+        ValueError: if types are named for a saver with a serializer of its own, the model's tools are not the agent's,
+            the prompt, the version or a node is unknown, the state lacks a key, or links are given beside a `ToolNode`.
     """
     if (config_schema := deprecated_kwargs.pop("config_schema", None)) is not None:
         warnings.warn(
@@ -94,6 +98,7 @@ def create_react_agent(
     if version not in ("v1", "v2"):
         raise ValueError(f"Invalid version {version}. Supported versions are 'v1' and 'v2'.")
     check_seconds("create_react_agent(budget=...)", budget, zero=False)
+    given_types = checked_types(stored_types, checkpointer)
     schema = _checked_schema(state_schema, with_response=response_format is not None)
     node, provider_tools = _tool_node(tools, middleware)
     flow = Flow(
@@ -120,11 +125,19 @@ def create_react_agent(
         response_format=response_format,
         version=version,
     )
+    types = {*given_types, *named_types(*builder.schemas, context_schema, response_format)}
     stops = Stops(before=interrupt_before or (), after=interrupt_after or ())
     runner = Runner(
         plan=plan, name=name or "LangGraph", store=store_of(store), context_schema=context_schema, debug=debug
     )
-    return Agent(runner, builder, checkpointer=saver_of(checkpointer), stops=stops, budget=budget)
+    return Agent(
+        runner,
+        builder,
+        checkpointer=saver_of(checkpointer, types),
+        stops=stops,
+        budget=budget,
+        stored_types=frozenset(types),
+    )
 
 
 def _check_hook(option: str, hook: object) -> None:

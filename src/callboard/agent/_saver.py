@@ -7,9 +7,9 @@ from typing import Any
 
 from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import BaseCheckpointSaver, Checkpoint, CheckpointMetadata, CheckpointTuple
-from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 
 from callboard._langgraph._savers import AwaitedSaver
+from callboard._langgraph._stored import OutlineSerializer, can_be_outlined
 from callboard._time import cleanup
 
 _PLACE = frozenset(("thread_id", "checkpoint_ns", "checkpoint_id", "checkpoint_map"))
@@ -110,7 +110,7 @@ async def _aget(config: RunnableConfig, saver: Any) -> CheckpointTuple | None:
     return await saver.aget_tuple(config)  # type: ignore[no-any-return]
 
 
-_PLAIN = JsonPlusSerializer(__unpack_ext_hook__=lambda _code, _data: None)
+_PLAIN = OutlineSerializer()
 
 
 def _outlined(saver: Any) -> Any:
@@ -119,10 +119,8 @@ def _outlined(saver: Any) -> Any:
     LangGraph copies its savers so, too. One of a user's own may count on being one object.
     """
     is_known = type(saver).__module__.partition(".")[0] in ("langgraph", "callboard")
-    if not is_known or type(saver.serde).loads_typed is not JsonPlusSerializer.loads_typed:
+    if not is_known or not can_be_outlined(saver.serde):
         return saver
-    if saver.serde.pickle_fallback:
-        return saver  # a pickle cannot be read in part
     copied = copy.copy(saver)
     copied.serde = _PLAIN
     return copied

@@ -2,7 +2,7 @@
 
 import sqlite3
 import time
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterable
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -23,11 +23,11 @@ _AGAIN = 0.05
 """Seconds between two attempts to make the tables."""
 
 
-def sqlite_saver(path: str) -> LazySaver:
-    """A saver that keeps what it is given in a file."""
+def sqlite_saver(path: str, types: Iterable[type]) -> LazySaver:
+    """A saver that keeps what it is given in a file, of the types that are allowed."""
     # What the version after another one is does not depend on the saver.
     next_version = partial(SqliteSaver.get_next_version, cast("Any", None))
-    return LazySaver(SqliteFile(path, _saver), next_version)
+    return LazySaver(SqliteFile(path, _saver), next_version, types)
 
 
 def sqlite_store(path: str) -> LazyStore:

@@ -1,0 +1,284 @@
+"""What is stored is data: values are made again of types that are allowed, and nothing else is imported or called."""
+
+import copy
+import importlib
+import json
+import sys
+from collections.abc import Callable, Iterable
+from datetime import datetime
+from functools import cache
+from typing import Any
+
+import ormsgpack
+from langchain_core.load.load import Reviver
+from langgraph.checkpoint.serde._msgpack import SAFE_MSGPACK_TYPES
+from langgraph.checkpoint.serde.jsonplus import (
+    EXT_CONSTRUCTOR_KW_ARGS,
+    EXT_CONSTRUCTOR_POS_ARGS,
+    EXT_CONSTRUCTOR_SINGLE_ARG,
+    EXT_DELTA_SNAPSHOT,
+    EXT_METHOD_SINGLE_ARG,
+    EXT_NUMPY_ARRAY,
+    EXT_PYDANTIC_V1,
+    EXT_PYDANTIC_V2,
+    JsonPlusSerializer,
+)
+from langgraph.checkpoint.serde.types import _DeltaSnapshot
+from langgraph.types import Send
+
+from callboard.exceptions import StorageError
+
+Name = tuple[str, ...]
+"""The module of a type, and what it is called there."""
+
+Unknown = Callable[[Name, Any], Any]
+"""What to read in place of a value of a type that is not allowed, given its type and what it consists of."""
+
+_KINDS = frozenset(("null", "bytes", "bytearray", "json", "msgpack"))
+
+_TRIED_AGAIN = {EXT_PYDANTIC_V1: "construct", EXT_PYDANTIC_V2: "model_construct"}
+"""By kind: how a model is made of what its checks do not take any more, as LangGraph makes it."""
+
+
+class StrictSerializer(JsonPlusSerializer):
+    """LangGraph's serializer, with its format, for databases that somebody else may have written.
+
+    LangGraph's own imports and calls whatever the stored bytes name, or reads in silence what it is not allowed to
+    make as something else. This one refuses, when it reads and, as it could not read it again, when it writes.
+
+    Args:
+        where: the database, for errors.
+        types: those that are allowed beside LangGraph's and LangChain's own.
+        unknown: what to read in place of others; by default they are an error.
+    """
+
+    def __init__(self, where: str, types: Iterable[type] = (), *, unknown: Unknown | None = None) -> None:
+        super().__init__(allowed_msgpack_modules=None)
+        self._where = where
+        self._types = _by_name(types)
+        self._unknown = unknown
+
+    def with_types(self, types: Iterable[type]) -> "StrictSerializer":
+        """The same, with more types that are allowed."""
+        other = copy.copy(self)
+        other._types = {**self._types, **_by_name(types)}
+        return other
+
+    def with_msgpack_allowlist(self, extra_allowlist: Iterable[Name | type]) -> "StrictSerializer":
+        """LangGraph's name for it; takes names of types, too."""
+        given = [one if isinstance(one, type) else _imported(tuple(one)) for one in extra_allowlist]
+        return self.with_types(one for one in given if isinstance(one, type))
+
+    def dumps_typed(self, obj: Any) -> tuple[str, bytes]:
+        kind, data = super().dumps_typed(obj)
+        if kind == "msgpack":
+            self._read(_Check(self), data)
+        return kind, data
+
+    def loads_typed(self, data: tuple[str, bytes]) -> Any:
+        kind, stored = data
+        if kind not in _KINDS:
+            raise StorageError(
+                self._where,
+                f"holds a value that was stored as {kind!r}, which is not read from a database. Hand over a saver of "
+                "LangGraph's with the serializer that has written it",
+            )
+        if kind == "msgpack":
+            return self._read(_Remake(self), stored)
+        if kind != "json":
+            return super().loads_typed(data)
+        try:
+            return json.loads(stored, object_hook=self._revived)
+        except Exception as error:
+            raise self._damaged(error) from error
+
+    def _read(self, reading: "_Reading", data: bytes) -> Any:
+        try:
+            return reading.unpacked(data)
+        except Exception as error:
+            problem = reading.problem or error
+            if not isinstance(problem, Exception):
+                raise problem from None
+            raise self._damaged(problem) from problem
+
+    def _damaged(self, error: Exception) -> StorageError:
+        if isinstance(error, StorageError):
+            return error
+        return StorageError(self._where, f"holds a value that cannot be read: {described(error)}. {MEND}")
+
+    def allowed(self, name: Name) -> Any:
+        """The type of that name, or `None` if it is not allowed."""
+        return _imported(name) if name in SAFE_MSGPACK_TYPES else self._types.get(name)
+
+    def refuse(self, name: Name, content: Any = None, *, writes: bool = False) -> Any:
+        """What is read in place of a value of a type that is not allowed.
+
+        Raises:
+            StorageError: if that is an error.
+        """
+        if self._unknown is not None:
+            return self._unknown(name, content)
+        why = (
+            "cannot keep a value of the type {}, which it could not read again"
+            if writes
+            else "holds a value of the type {}, and to make it again would be to run what the database names"
+        )
+        raise StorageError(
+            self._where,
+            f"{why.format('.'.join(name))}. Allowed are the types of LangGraph, of LangChain's messages, and those "
+            "that the agent's schemas name. If it is yours, name it in one of them, or as "
+            f"create_react_agent(..., stored_types=[{name[-1]}])",
+        )
+
+    def _revived(self, value: dict[str, Any]) -> Any:
+        """An object in the form that LangGraph and LangChain stored before there was msgpack."""
+        if value.get("type") != "constructor" or value.get("lc") not in (1, 2) or not value.get("id"):
+            return _messages_only()(value)
+        *module, last = map(str, value["id"])
+        name = (".".join(module), last)
+        if value["lc"] == 2:
+            make = self.allowed(name)
+            if make is None:
+                return self.refuse(name, value.get("kwargs") or value.get("args"))
+            return make(*(value.get("args") or ()), **(value.get("kwargs") or {}))
+        if tuple(value["id"]) not in (_messages_only().allowed_class_paths or ()):
+            return self.refuse(name, value.get("kwargs"))
+        return _messages_only()(value)
+
+
+class _Reading:
+    """One value that is being read.
+
+    The library that reads it hides what a hook has raised, so that is kept here.
+    """
+
+    def __init__(self, owner: StrictSerializer) -> None:
+        self.owner = owner
+        self.problem: BaseException | None = None
+
+    def unpacked(self, data: bytes) -> Any:
+        return ormsgpack.unpackb(data, ext_hook=self._hook, option=ormsgpack.OPT_NON_STR_KEYS)
+
+    def _hook(self, code: int, data: bytes) -> Any:
+        try:
+            content = self.unpacked(data)
+            if code in (EXT_DELTA_SNAPSHOT, EXT_NUMPY_ARRAY):
+                return self.of_library(code, content)
+            return self.of_type(code, (str(content[0]), str(content[1])), content[2], content[3:])
+        except BaseException as error:
+            self.problem = self.problem or error
+            raise
+
+    def of_library(self, code: int, content: Any) -> Any:
+        """A value of a kind of its own."""
+        raise NotImplementedError
+
+    def of_type(self, code: int, name: Name, content: Any, more: list[Any]) -> Any:
+        """A value of a type that is named."""
+        raise NotImplementedError
+
+
+class _Check(_Reading):
+    """Looks only at the types that are named."""
+
+    def of_library(self, code: int, content: Any) -> Any:
+        return None
+
+    def of_type(self, code: int, name: Name, content: Any, more: list[Any]) -> Any:
+        found = self.owner.allowed(name)
+        if found is None or (code == EXT_METHOD_SINGLE_ARG and not _is_time(found, more)):
+            self.owner.refuse(name, writes=True)
+
+
+class _Remake(_Reading):
+    """Makes the values again."""
+
+    def of_library(self, code: int, content: Any) -> Any:
+        return _DeltaSnapshot(content) if code == EXT_DELTA_SNAPSHOT else _array(*content)
+
+    def of_type(self, code: int, name: Name, content: Any, more: list[Any]) -> Any:
+        make = self.owner.allowed(name)
+        if make is None:
+            return self.owner.refuse(name, content)
+        if code == EXT_METHOD_SINGLE_ARG:
+            return make.fromisoformat(content) if _is_time(make, more) else self.owner.refuse(name, content)
+        if code == EXT_CONSTRUCTOR_SINGLE_ARG:
+            return make(content)
+        if code == EXT_CONSTRUCTOR_POS_ARGS:
+            return _send(*content) if make is Send else make(*content)
+        if code == EXT_CONSTRUCTOR_KW_ARGS:
+            return make(**content)
+        if code not in _TRIED_AGAIN:
+            raise ValueError(f"{code} is no kind of value that is known")
+        try:
+            return make(**content)
+        except Exception:
+            return getattr(make, _TRIED_AGAIN[code])(**content)
+
+
+class OutlineSerializer(JsonPlusSerializer):
+    """Reads what is plain, and `None` for every object, of whatever type."""
+
+    def __init__(self) -> None:
+        super().__init__(allowed_msgpack_modules=None, __unpack_ext_hook__=lambda _code, _data: None)
+
+    def loads_typed(self, data: tuple[str, bytes]) -> Any:
+        return json.loads(data[1]) if data[0] == "json" else super().loads_typed(data)
+
+
+def can_be_outlined(serde: object) -> bool:
+    """Whether what a serializer has written can be read in part."""
+    if isinstance(serde, StrictSerializer):
+        return True
+    return (
+        isinstance(serde, JsonPlusSerializer)
+        and type(serde).loads_typed is JsonPlusSerializer.loads_typed
+        and not serde.pickle_fallback  # a pickle cannot be read in part
+    )
+
+
+MEND = "Bring back a copy, or go on in another thread"
+"""What helps where something is damaged."""
+
+
+def described(error: BaseException) -> str:
+    """An error in one line."""
+    told = " ".join(str(error).split()).rstrip(".")[:200]
+    return f"{type(error).__name__}: {told}" if told else type(error).__name__
+
+
+def _by_name(types: Iterable[type]) -> dict[Name, type]:
+    """Types by the name under which they are stored; two of one name are allowed only if one is importable by it."""
+    found: dict[Name, set[type]] = {}
+    for one in types:
+        found.setdefault((one.__module__, one.__name__), set()).add(one)
+    return {name: one for name, same in found.items() for one in same if len(same) == 1 or _at(name) is one}
+
+
+def _at(name: Name) -> Any:
+    return getattr(sys.modules.get(name[0]), name[-1], None)
+
+
+@cache
+def _imported(name: Name) -> Any:
+    return getattr(importlib.import_module(name[0]), name[-1])
+
+
+def _is_time(made: Any, more: list[Any]) -> bool:
+    """Whether a method is the one by which points in time are read again."""
+    return more == ["fromisoformat"] and isinstance(made, type) and issubclass(made, datetime)
+
+
+def _send(node: str, arg: Any, timeout: Any = None) -> Send:
+    return Send(node, arg) if timeout is None else Send(node, arg, timeout=timeout)
+
+
+def _array(dtype: str, shape: Any, order: Any, data: bytes) -> Any:
+    numpy = importlib.import_module("numpy")
+    return numpy.frombuffer(data, dtype=numpy.dtype(dtype)).reshape(shape, order=order)
+
+
+@cache
+def _messages_only() -> Reviver:
+    """Reads what LangChain stored as JSON: messages and documents, and nothing that can be told what to do."""
+    return Reviver(allowed_objects=[_imported(name) for name in SAFE_MSGPACK_TYPES if name[0].startswith("langchain")])

@@ -1,0 +1,92 @@
+"""Which types a conversation may contain, as its schemas name them."""
+
+import dataclasses
+from collections.abc import Iterable, Iterator
+from enum import Enum
+from typing import Annotated, Any, Literal, NewType, TypeVar, get_args, get_origin, get_type_hints
+
+from pydantic import BaseModel
+
+
+def named_types(*annotations: Any) -> set[type]:
+    """The types that annotations name, also within fields and type arguments, as far as they are stored by name."""
+    seen: set[int] = set()
+    found: set[type] = set()
+    due = list(annotations)
+    while due:
+        one = due.pop()
+        if id(one) in seen:
+            continue
+        seen.add(id(one))
+        if isinstance(one, type) and _is_stored_by_name(one):
+            found.add(one)
+        due.extend(_within(one))
+    return found
+
+
+def _is_stored_by_name(kind: type) -> bool:
+    """Whether LangGraph's serializer stores values of a type as its name and what they consist of."""
+    return (
+        issubclass(kind, (BaseModel, Enum))
+        or dataclasses.is_dataclass(kind)
+        or any(hasattr(kind, name) for name in ("_asdict", "get_secret_value", "__fields__"))
+    )
+
+
+def _within(annotation: Any) -> Iterable[Any]:
+    """The annotations that one consists of."""
+    origin = get_origin(annotation)
+    if origin is Annotated:
+        return get_args(annotation)[:1]
+    if origin is Literal:
+        return ()
+    if origin is not None:
+        return (origin, *_flat(get_args(annotation)))
+    if isinstance(annotation, NewType):
+        return (annotation.__supertype__,)
+    if isinstance(annotation, TypeVar):
+        return (annotation.__bound__, *annotation.__constraints__)
+    if isinstance(annotation, tuple):
+        return annotation  # a system prompt and a schema
+    if isinstance(annotation, type):
+        return _fields(annotation)
+    return (getattr(annotation, "__value__", None),)  # what `type X = ...` makes
+
+
+def _flat(arguments: Iterable[Any]) -> Iterator[Any]:
+    for one in arguments:
+        if isinstance(one, list):  # of a Callable
+            yield from one
+        else:
+            yield one
+
+
+def _fields(kind: type) -> Iterable[Any]:
+    if kind.__module__ == "builtins" or not getattr(kind, "__annotations__", None):
+        return ()
+    try:
+        return get_type_hints(kind, include_extras=True).values()
+    except Exception:  # a name that is there for type checkers only; pydantic may know it
+        return [field.annotation for field in getattr(kind, "model_fields", {}).values()]
+
+
+def checked_types(types: Iterable[Any], checkpointer: object) -> list[type]:
+    """The types that a user names as `stored_types`.
+
+    Raises:
+        TypeError: if one is no class.
+        ValueError: if the checkpointer has a serializer of its own, which would not hear of them.
+    """
+    if isinstance(types, type):
+        raise TypeError(f"stored_types is a list of classes, such as [{types.__name__}], got {types!r}")
+    given = list(types)
+    for one in given:
+        if not isinstance(one, type):
+            raise TypeError(f"stored_types has classes, got {one!r}")
+    if given and checkpointer is not None and not isinstance(checkpointer, str):
+        raise ValueError(
+            f"stored_types={given!r} is for databases by URL, and checkpointer is {checkpointer!r}. A saver has a "
+            "serializer of its own: give it serde=JsonPlusSerializer(allowed_msgpack_modules=[...]), "
+            "or leave stored_types out"
+        )
+    return given

@@ -1,0 +1,401 @@
+"""What is stored is data: a database that is only read runs nothing that is in it, and is heard where it is refused."""
+
+import enum
+import json
+import pickle
+import sqlite3
+from collections.abc import Callable, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, Generic, NewType, TypeVar
+
+import anyio
+import ormsgpack
+import pytest
+from langchain_core.documents import Document
+from langchain_core.load import dumpd
+from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
+from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
+from langgraph.types import Command, Interrupt, Overwrite, Send, interrupt
+from pydantic import BaseModel
+
+from callboard import AgentState, StorageError, create_react_agent
+from callboard._langgraph._stored import OutlineSerializer, StrictSerializer
+from callboard.agent._stored_types import named_types
+from callboard.testing import Recorder, ScriptedModel, calls
+
+pytestmark = pytest.mark.real_clock
+
+WAIT = 20
+THREAD: Any = {"configurable": {"thread_id": "1"}}
+QUESTION = {"messages": [("user", "go")]}
+
+Payload = Callable[[str], tuple[str, bytes]]
+
+
+def ext(code: int, *parts: Any) -> ormsgpack.Ext:
+    return ormsgpack.Ext(code, ormsgpack.packb(parts, default=lambda one: one))
+
+
+def packed(value: Any) -> tuple[str, bytes]:
+    return "msgpack", ormsgpack.packb({"channel_values": [value]})
+
+
+def writing(path: str) -> str:
+    return f"open({path!r}, 'w').close()"
+
+
+class Writes:
+    """Its pickle writes a file when it is read."""
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+
+    def __reduce__(self) -> Any:
+        return exec, (writing(self.path),)
+
+
+def nested(path: str) -> tuple[str, bytes]:
+    """A message that is allowed, around something that is not."""
+    inner = ext(0, "builtins", "exec", writing(path))
+    return packed(
+        ormsgpack.Ext(
+            5,
+            ormsgpack.packb(
+                (
+                    "langchain_core.messages.human",
+                    "HumanMessage",
+                    {"content": "hi", "additional_kwargs": {"x": inner}},
+                    "model_validate_json",
+                )
+            ),
+        )
+    )
+
+
+PAYLOADS: dict[str, Payload] = {
+    "a function with one argument": lambda path: packed(ext(0, "builtins", "exec", writing(path))),
+    "a program": lambda path: packed(ext(0, "os", "system", f"touch '{path}'")),
+    "a function with several arguments": lambda path: packed(ext(1, "builtins", "open", [path, "w"])),
+    "a process": lambda path: packed(ext(1, "subprocess", "check_call", [["touch", path]])),
+    "a function with named arguments": lambda path: packed(ext(2, "builtins", "open", {"file": path, "mode": "w"})),
+    "a process with named arguments": lambda path: packed(ext(2, "subprocess", "run", {"args": ["touch", path]})),
+    "a method": lambda path: packed(ext(3, "pathlib", "Path", path, "touch")),
+    "a method of a type that is allowed": lambda path: packed(
+        ext(3, "pathlib", "Path", ext(1, "pathlib", "Path", [path]), "touch")
+    ),
+    "a model of the first pydantic": lambda path: packed(ext(4, "builtins", "open", {"file": path, "mode": "w"})),
+    "a model of the second pydantic": lambda path: packed(
+        ext(5, "builtins", "open", {"file": path, "mode": "w"}, "model_validate_json")
+    ),
+    "a model whose constructor fails": lambda path: packed(
+        ext(5, "subprocess", "Popen", {"args": ["touch", path]}, "wait")
+    ),
+    "within a message": nested,
+    "within a snapshot": lambda path: packed(
+        ormsgpack.Ext(7, ormsgpack.packb(ext(0, "builtins", "exec", writing(path))))
+    ),
+    "a constructor in JSON": lambda path: (
+        "json",
+        json.dumps(
+            {"lc": 2, "type": "constructor", "id": ["subprocess", "run"], "kwargs": {"args": ["touch", path]}}
+        ).encode(),
+    ),
+    "a pickle": lambda path: ("pickle", pickle.dumps(Writes(path))),
+}
+
+OF_THE_DEFAULT = [name for name in PAYLOADS if "method" not in name and "JSON" not in name and "pickle" not in name]
+"""Those that LangGraph's serializer runs as it comes; the others run as it can be set up."""
+
+
+def permissive(name: str) -> JsonPlusSerializer:
+    """LangGraph's serializer, as permissive as the payload needs."""
+    if name in OF_THE_DEFAULT:
+        return JsonPlusSerializer(allowed_msgpack_modules=True)
+    return JsonPlusSerializer(pickle_fallback=True, allowed_json_modules=True)
+
+
+@pytest.mark.parametrize("name", [name for name in PAYLOADS if "method" not in name])
+def test_what_runs_for_langgraph_does_not_run_for_us(name: str, tmp_path: Path) -> None:
+    """First that the payload works, or the test would show nothing."""
+    harmful, harmless = tmp_path / "harmful", tmp_path / "harmless"
+    found = permissive(name).loads_typed(PAYLOADS[name](str(harmful)))
+    if hasattr(found, "get") and isinstance(found["channel_values"][0], Sequence):
+        pass
+    for one in found.get("channel_values", ()) if isinstance(found, dict) else ():
+        if hasattr(one, "wait"):
+            one.wait()
+        if hasattr(one, "close"):
+            one.close()
+    assert harmful.exists()
+
+    with pytest.raises(StorageError, match="holds a value"):
+        StrictSerializer("The database").loads_typed(PAYLOADS[name](str(harmless)))
+
+    assert not harmless.exists()
+
+
+@pytest.mark.parametrize("name", PAYLOADS)
+@pytest.mark.parametrize("serde", [StrictSerializer("x", unknown=lambda *_: None), OutlineSerializer()])
+def test_to_look_runs_nothing_either(name: str, serde: Any, tmp_path: Path) -> None:
+    """What shows a thread, or reads only its outline, takes other ways through the bytes."""
+    path = tmp_path / "written"
+
+    try:
+        serde.loads_typed(PAYLOADS[name](str(path)))
+    except (StorageError, NotImplementedError) as refused:
+        assert "pickle" in str(refused)  # noqa: PT017 (not every payload is refused)
+
+    assert not path.exists()
+
+
+@pytest.mark.parametrize("name", PAYLOADS)
+@pytest.mark.parametrize("column", ["checkpoint", "write"])
+async def test_an_agent_refuses_what_somebody_put_into_its_file(name: str, column: str, tmp_path: Path) -> None:
+    """By whichever column it comes in: nothing runs, and the error says which database."""
+    path, file = tmp_path / "written", tmp_path / "agent.db"
+    with anyio.fail_after(WAIT):
+        await agent_on(file, "hi").ainvoke(QUESTION, THREAD)
+    kind, data = PAYLOADS[name](str(path))
+    with closing(sqlite3.connect(file)) as connection, connection:
+        if column == "checkpoint":
+            connection.execute("UPDATE checkpoints SET type = ?, checkpoint = ?", (kind, data))
+        else:
+            connection.execute(
+                "INSERT INTO writes (thread_id, checkpoint_ns, checkpoint_id, task_id, idx, channel, type, value) "
+                "SELECT thread_id, checkpoint_ns, checkpoint_id, 't', 0, '__callboard__', ?, ? FROM checkpoints",
+                (kind, data),
+            )
+
+    with anyio.fail_after(WAIT), pytest.raises(StorageError, match=r"agent\.db") as caught:
+        await agent_on(file, "hi").ainvoke(QUESTION, THREAD)
+
+    assert "\n" not in str(caught.value)
+    assert not path.exists()
+
+
+def agent_on(file: Path | str, *replies: Any, tools: Sequence[Any] = (), **options: Any) -> Any:
+    url = file if isinstance(file, str) else f"sqlite:///{file}"
+    return create_react_agent(ScriptedModel(replies), list(tools), checkpointer=url, **options)
+
+
+class Size(enum.Enum):
+    S = "s"
+    L = "l"
+
+
+class Line(BaseModel):
+    size: Size
+    note: "Later | None" = None
+
+
+class Later(BaseModel):
+    text: str
+
+
+Line.model_rebuild()
+
+
+@dataclass
+class Order:
+    lines: list[Line]
+
+
+T = TypeVar("T")
+
+
+@dataclass
+class Box(Generic[T]):
+    inside: T
+
+
+Number = NewType("Number", Order)
+
+
+class Shop(AgentState):
+    """A state with types of its own, in all the places where annotations have them."""
+
+    order: Order
+    boxes: Annotated[Sequence[Box[Order]] | None, lambda _, new: new]
+    number: dict[str, Number]
+
+
+class Report(BaseModel):
+    summary: str
+
+
+class Elsewhere(BaseModel):
+    """Named by no schema."""
+
+    text: str
+
+
+def test_schemas_name_types_at_any_depth() -> None:
+    """What a state may contain is what its annotations say, and nothing beside it."""
+    assert {Order, Line, Size, Box, Later} <= named_types(Shop)
+    assert Elsewhere not in named_types(Shop)
+    assert Report in named_types(("Sum up.", Report))
+
+
+async def test_an_agents_own_types_are_read_as_what_they_are(tmp_path: Path) -> None:
+    """LangGraph in strict mode reads a type within a `Sequence` as a dict; here a state is what it was."""
+    file = tmp_path / "agent.db"
+    order = Order([Line(size=Size.L, note=Later(text="soon"))])
+    given = {**QUESTION, "order": order, "boxes": [Box(order)], "number": {"a": order}}
+
+    with anyio.fail_after(WAIT):
+        await agent_on(file, "hi", state_schema=Shop).ainvoke(given, THREAD)
+        found = await agent_on(file, state_schema=Shop).aget_state(THREAD)
+
+    assert (found.values["order"], found.values["boxes"], found.values["number"]) == (order, [Box(order)], {"a": order})
+
+
+@dataclass
+class Loose:
+    """A type that a test's own function has."""
+
+    text: str
+
+
+class Bag(AgentState):
+    anything: Any
+
+
+@pytest.mark.parametrize("durability", ["sync", "async", "exit"])
+async def test_what_could_not_be_read_again_is_not_written(tmp_path: Path, durability: str) -> None:
+    """The first run says so, with the remedy, and not the first one after a restart."""
+    file = tmp_path / "agent.db"
+    given = {**QUESTION, "anything": {"deep": [Loose("x")]}}
+
+    with anyio.fail_after(WAIT):
+        with pytest.raises(StorageError, match=r"test_stored_data\.Loose.*stored_types=\[Loose\]"):
+            await agent_on(file, "hi", state_schema=Bag).ainvoke(given, THREAD, durability=durability)
+        allowed = {"state_schema": Bag, "stored_types": [Loose]}
+        await agent_on(file, "hi", **allowed).ainvoke(
+            given, {"configurable": {"thread_id": "2"}}, durability=durability
+        )
+        found = await agent_on(file, **allowed).aget_state({"configurable": {"thread_id": "2"}})
+
+    assert found.values["anything"] == {"deep": [Loose("x")]}
+
+
+async def test_a_type_that_is_not_allowed_any_more_is_named(tmp_path: Path) -> None:
+    """LangGraph reads a dict in its place, which fails much later, or not at all."""
+    file = tmp_path / "agent.db"
+    given = {**QUESTION, "anything": Loose("x")}
+    with anyio.fail_after(WAIT):
+        await agent_on(file, "hi", state_schema=Bag, stored_types=[Loose]).ainvoke(given, THREAD)
+
+        with pytest.raises(StorageError, match=r"Loose.*stored_types"):
+            await agent_on(file, state_schema=Bag).aget_state(THREAD)
+
+
+async def test_a_structured_answer_is_of_a_type_that_the_agent_names(tmp_path: Path) -> None:
+    """The annotation in the state says only that it is some model."""
+    file = tmp_path / "agent.db"
+
+    def agent() -> Any:
+        model = ScriptedModel(["hi", calls(("Report", {"summary": "all well"}))])
+        return create_react_agent(model, [], response_format=("Sum up.", Report), checkpointer=f"sqlite:///{file}")
+
+    with anyio.fail_after(WAIT):
+        await agent().ainvoke(QUESTION, THREAD)
+        found = await agent().aget_state(THREAD)
+
+    assert found.values["structured_response"] == Report(summary="all well")
+
+
+async def test_a_question_is_read_again(tmp_path: Path) -> None:
+    """What LangGraph's own types carry passes."""
+
+    def ask() -> str:
+        """Ask."""
+        return str(interrupt({"which": ["a", "b"]}))
+
+    file = tmp_path / "agent.db"
+    with anyio.fail_after(WAIT):
+        await agent_on(file, calls("ask"), tools=[ask]).ainvoke(QUESTION, THREAD)
+        result = await agent_on(file, "done", tools=[ask]).ainvoke(Command(resume="a"), THREAD)
+
+    assert [message.content for message in result["messages"]] == ["go", "", "a", "done"]
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        HumanMessage("hi", id="1"),
+        AIMessage("hi", tool_calls=[{"name": "a", "args": {}, "id": "1"}]),
+        ToolMessage("hi", tool_call_id="1", artifact={1, 2}),
+        Document("text"),
+        Send("tools", [{"name": "a"}]),
+        Command(update={"a": 1}, goto="b"),
+        Interrupt(value=[1], id="2"),
+        Overwrite([1]),
+        Path("a"),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_the_types_of_langgraph_and_langchain_pass(value: Any) -> None:
+    """Their values come back as LangGraph's serializer reads them, from its own bytes."""
+    theirs, ours = JsonPlusSerializer(), StrictSerializer("x")
+
+    assert ours.dumps_typed(value) == theirs.dumps_typed(value)
+    assert ours.loads_typed(theirs.dumps_typed(value)) == theirs.loads_typed(theirs.dumps_typed(value)) == value
+
+
+def test_messages_of_the_time_before_msgpack_are_read() -> None:
+    """A thread may be older than the format."""
+    stored = json.dumps([dumpd(HumanMessage("hi", id="1")), dumpd(AIMessage("yes", id="2"))]).encode()
+
+    assert StrictSerializer("x").loads_typed(("json", stored)) == [HumanMessage("hi", id="1"), AIMessage("yes", id="2")]
+
+
+def test_what_langchain_could_be_told_to_make_is_refused() -> None:
+    """LangGraph lets JSON name anything in langchain-core; a model or a prompt is told there what to do."""
+    named = {"lc": 1, "type": "constructor", "id": ["langchain", "prompts", "prompt", "PromptTemplate"], "kwargs": {}}
+    named["kwargs"] = {"template": "{a}", "input_variables": ["a"], "template_format": "f-string"}
+    stored = json.dumps(named).encode()
+    assert type(JsonPlusSerializer().loads_typed(("json", stored))).__name__ == "PromptTemplate"
+
+    with pytest.raises(StorageError, match="PromptTemplate"):
+        StrictSerializer("x").loads_typed(("json", stored))
+
+
+@pytest.mark.parametrize(
+    ("given", "checkpointer", "error"),
+    [
+        (Order, "memory", TypeError),
+        ([Order(lines=[])], "memory", TypeError),
+        (["shop.Order"], None, TypeError),
+        ([Order], True, ValueError),
+    ],
+)
+def test_a_slip_in_stored_types_is_told_when_the_agent_is_made(given: Any, checkpointer: Any, error: Any) -> None:
+    """Also that a saver would not hear of them."""
+    with pytest.raises(error, match="stored_types"):
+        create_react_agent(ScriptedModel([]), [], checkpointer=checkpointer, stored_types=given)
+
+
+def test_two_types_of_one_name_are_no_invitation_to_guess() -> None:
+    """Neither can be told from what is stored, so neither is written."""
+
+    def made() -> type:
+        class Twin(BaseModel):
+            a: int = 0
+
+        return Twin
+
+    first, second = made(), made()
+
+    with pytest.raises(StorageError, match="Twin"):
+        StrictSerializer("x", [first, second]).dumps_typed([first()])
+    assert StrictSerializer("x", [first]).loads_typed(StrictSerializer("x", [first]).dumps_typed(first())) == first()
+
+
+async def test_memory_by_url_is_as_strict(tmp_path: Path) -> None:
+    """What works in a test works on a file."""
+    given = {**QUESTION, "anything": Loose("x")}
+
+    with anyio.fail_after(WAIT), pytest.raises(StorageError, match="Loose"):
+        await agent_on("memory", "hi", state_schema=Bag, tools=[Recorder().tool("work")]).ainvoke(given, THREAD)
