@@ -18,7 +18,7 @@ from langgraph.checkpoint.sqlite import SqliteSaver
 from langgraph.errors import InvalidUpdateError
 from langgraph.types import Command, interrupt
 
-from callboard import AgentState, create_react_agent
+from callboard import AgentState, StorageError, create_react_agent
 from callboard.agent._history import UNANSWERED
 from callboard.testing import Recorder, ScriptedModel, calls, tool_call
 
@@ -644,7 +644,7 @@ async def test_entries_that_are_not_understood_are_an_error_and_nothing_is_lost(
         state = await agent.aget_state(at())
         await _write(saver, state.config, entry)
         for attempt in (agent.aget_state, agent.aget_state_history, agent.aupdate_state, agent.ainvoke):
-            with pytest.raises(ValueError, match="entry"):
+            with pytest.raises(StorageError, match="entry"):
                 await _attempt(attempt, at())
 
 

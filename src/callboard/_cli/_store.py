@@ -10,7 +10,7 @@ from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import ChannelVersions, Checkpoint, CheckpointMetadata, CheckpointTuple
 
 from callboard._cli._foreign import foreign
-from callboard._cli._text import CommandError
+from callboard._cli._text import CommandError, printable
 from callboard._langgraph._stored import StrictSerializer
 from callboard.agent._connect import masked, saver_of
 from callboard.agent._database import LazySaver
@@ -105,7 +105,7 @@ def open_database(where: str, *, must_exist: bool) -> Generator[ThreadedSaver]:
         finally:
             saver.close()
     except StorageError as error:
-        raise CommandError(str(error)) from error
+        raise CommandError(" ".join(printable(str(error)).split())) from error
 
 
 def _saver(where: str) -> ThreadedSaver:

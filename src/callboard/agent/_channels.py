@@ -5,7 +5,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, is_dataclass
 from typing import Any, cast
 
-from langgraph.channels import BinaryOperatorAggregate
+from langgraph.channels import BinaryOperatorAggregate, UntrackedValue
 from langgraph.channels.base import BaseChannel
 from langgraph.errors import EmptyChannelError, ErrorCode, InvalidUpdateError, create_error_message
 from langgraph.graph import StateGraph
@@ -41,6 +41,9 @@ class Schema:
         self.entry = entry
         self._keys = {schema: tuple(parts) for schema, parts in builder.schemas.items()}
         self.specs = cast("Mapping[str, BaseChannel[Any, Any, Any]]", builder.channels)
+        self.conversations = frozenset(name for name in self.specs if self.adds_messages(name))
+        self.untracked = frozenset(name for name, spec in self.specs.items() if isinstance(spec, UntrackedValue))
+        """Those that are never stored."""
         self.output: tuple[str, ...] = tuple(key for key in self._keys[builder.state_schema] if key in self.specs)
 
     @property
@@ -111,7 +114,7 @@ class State:
         }
         for name, channel in self._channels.items():
             channel.key = name
-        self._conversations = {name for name in self._channels if schema.adds_messages(name)}
+        self._conversations = schema.conversations
 
     @property
     def channels(self) -> Mapping[str, BaseChannel[Any, Any, Any]]:

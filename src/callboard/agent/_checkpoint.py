@@ -4,7 +4,7 @@ The last checkpoint of a thread is plain: any agent of LangGraph's reads it. The
 as the next one is there, if its messages are the first ones of the next: then it says how many, and in which.
 """
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from operator import itemgetter
 from typing import Any, cast
@@ -12,7 +12,7 @@ from typing import Any, cast
 from langchain_core.messages import BaseMessage
 from langgraph.checkpoint.base import Checkpoint, CheckpointMetadata, CheckpointTuple
 
-from callboard.agent._thread import NEEDS, Entry
+from callboard.agent._thread import Entry, now
 
 FIRST_ID = "1ee00000-0000-6000-8000-000000000000"
 """Of the checkpoint before anything has happened: older than all others, and the same for all who begin at once."""
@@ -25,17 +25,20 @@ BRANCH = "branch:to:"
 
 MESSAGES = "messages"
 
-PARENT = "callboard_parent"
-"""In the metadata: the place before, which may be an entry."""
+NOTES = "callboard"
+"""In a checkpoint of ours: what we have to know of it. LangGraph leaves it out of those that it makes of ours."""
 
-NEXT = "callboard_next"
-"""In the metadata of a thin checkpoint: the checkpoint that has its messages."""
+PARENT = "parent"
+"""In the notes: the place before, which may be an entry."""
 
-COUNT = "callboard_count"
-"""In the metadata of a thin checkpoint: how many messages it has."""
+NEXT = "next"
+"""In the notes of a thin checkpoint: the checkpoint that has its messages."""
+
+COUNT = "count"
+"""In the notes of a thin checkpoint: how many messages it has."""
 
 
-_OWN_METADATA = frozenset(("source", "step", "parents", "writes", PARENT, NEXT, COUNT))
+_OWN_METADATA = frozenset(("source", "step", "parents", "writes"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,8 +54,13 @@ class Base:
         return self.checkpoint["id"]
 
     @property
+    def notes(self) -> Mapping[str, Any]:
+        """What we have noted of it; empty for a checkpoint of LangGraph's."""
+        return notes_of(self.checkpoint)
+
+    @property
     def is_ours(self) -> bool:
-        return PARENT in self.metadata
+        return PARENT in self.notes
 
     @property
     def about(self) -> dict[str, Any]:
@@ -61,7 +69,7 @@ class Base:
 
     @property
     def is_thin(self) -> bool:
-        return NEXT in self.metadata
+        return NEXT in self.notes
 
     @property
     def messages(self) -> Sequence[BaseMessage]:
@@ -75,24 +83,12 @@ def base_of(found: CheckpointTuple) -> Base:
 
 
 def entries_of(found: CheckpointTuple) -> list[Entry]:
-    """What happened after a checkpoint, in order.
-
-    Raises:
-        ValueError: if there is something that we do not understand; to pass over it would be to forget.
-    """
+    """What happened after a checkpoint, in order."""
     commits = sorted(
         ((task_id, value) for task_id, channel, value in found.pending_writes or () if channel == CHANNEL),
         key=itemgetter(0),
     )
-    entries: list[Any] = [entry for _, together in commits for entry in together]
-    for entry in entries:
-        kind = entry.get("kind") if isinstance(entry, dict) else None
-        if not isinstance(kind, str) or kind not in NEEDS or not NEEDS[kind] <= entry.keys():
-            raise ValueError(
-                f"Checkpoint {found.checkpoint['id']!r} has an entry that a newer version of callboard wrote, or that "
-                f"is damaged: {entry!r}"
-            )
-    return entries
+    return [entry for _, together in commits for entry in together]
 
 
 def input_in(entry: Entry) -> bool:
@@ -139,22 +135,62 @@ def may_be_thin(older: Base, newer: Base) -> bool:
 def thinned(older: Base, newer: Base) -> Base:
     """A checkpoint without its messages, which the one after it has."""
     values = {name: value for name, value in older.checkpoint["channel_values"].items() if name != MESSAGES}
-    checkpoint = cast("Checkpoint", {**older.checkpoint, "channel_values": values})
-    return Base(checkpoint, {**older.metadata, NEXT: newer.id, COUNT: len(older.messages)}, older.parent_id)
+    notes = {**older.notes, NEXT: newer.id, COUNT: len(older.messages)}
+    checkpoint = cast("Checkpoint", {**older.checkpoint, "channel_values": values, NOTES: notes})
+    return Base(checkpoint, older.metadata, older.parent_id)
 
 
 def made_whole(found: CheckpointTuple, messages: Sequence[BaseMessage]) -> CheckpointTuple:
     """A thin checkpoint with its messages; `messages` are those of the one after it."""
-    count = cast("Any", found.metadata)[COUNT]
+    count = notes_of(found.checkpoint)[COUNT]
     values = {**found.checkpoint["channel_values"], MESSAGES: list(messages[:count])}
     return found._replace(checkpoint=cast("Checkpoint", {**found.checkpoint, "channel_values": values}))
 
 
 def is_incomplete(found: CheckpointTuple) -> bool:
     """Whether a checkpoint is thin and its saver really left its messages out."""
-    return NEXT in found.metadata and MESSAGES not in found.checkpoint["channel_values"]
+    return NEXT in notes_of(found.checkpoint) and MESSAGES not in found.checkpoint["channel_values"]
 
 
-def metadata_of(source: str, step: int, place_before: str | None) -> CheckpointMetadata:
-    """What is told about a checkpoint of ours."""
-    return cast("CheckpointMetadata", {"source": source, "step": step, "parents": {}, PARENT: place_before})
+def new_base(
+    before: Base | None,
+    values: Mapping[str, Any],
+    checkpoint_id: str,
+    metadata: CheckpointMetadata,
+    *,
+    place_before: str | None,
+    next_version: Callable[[Any], Any],
+) -> Base:
+    """A checkpoint of ours, to be stored.
+
+    Args:
+        before: the one before it.
+        values: of its channels.
+        checkpoint_id: its id.
+        metadata: what is told about it.
+        place_before: where the thread stood before, which may be an entry.
+        next_version: of a channel, after the one given.
+    """
+    old: Mapping[str, Any] = {} if before is None else before.checkpoint["channel_versions"]
+    version = next_version(max(old.values()) if old else None)
+    checkpoint = Checkpoint(
+        v=4,
+        id=checkpoint_id,
+        ts=now(),
+        channel_values=dict(values),
+        channel_versions=cast("Any", {**old, **dict.fromkeys(changed_channels(before, values), version)}),
+        versions_seen={} if before is None else before.checkpoint["versions_seen"],
+        updated_channels=None,
+    )
+    noted = cast("Checkpoint", {**checkpoint, NOTES: {PARENT: place_before}})
+    return Base(noted, cast("Any", metadata), None if before is None else before.id)
+
+
+def notes_of(checkpoint: Checkpoint) -> Mapping[str, Any]:
+    """What we have noted of a checkpoint."""
+    return cast("Mapping[str, Any]", cast("Any", checkpoint).get(NOTES) or {})
+
+
+def metadata_of(source: str, step: int) -> CheckpointMetadata:
+    """What is told about a checkpoint of ours, as LangGraph tells it."""
+    return cast("CheckpointMetadata", {"source": source, "step": step, "parents": {}})

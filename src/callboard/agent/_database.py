@@ -5,6 +5,7 @@ import threading
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
+from json import JSONDecodeError
 from typing import Any, Generic, Protocol, TypeVar
 
 from anyio import to_thread
@@ -17,7 +18,7 @@ from langgraph.checkpoint.base import (
     CheckpointTuple,
     DeltaChannelHistory,
 )
-from langgraph.store.base import BaseStore, Op, Result
+from langgraph.store.base import BaseStore, GetOp, ListNamespacesOp, Op, Result, SearchOp
 
 from callboard._langgraph._stored import MEND, StrictSerializer, described
 from callboard.exceptions import StorageError
@@ -116,6 +117,11 @@ class LazySaver(BaseCheckpointSaver[str]):
     def __repr__(self) -> str:
         return f"LazySaver({self._place})"
 
+    @property
+    def where(self) -> str:
+        """The database in words."""
+        return str(self._place)
+
     def close(self) -> None:
         """Close the connection; used again, it is opened again. Blocks."""
         self._lazily.close()
@@ -212,10 +218,23 @@ class LazyStore(BaseStore):
 
     def batch(self, ops: Iterable[Op]) -> list[Result]:
         several = list(ops)
-        return self._lazily.call(lambda store: store.batch(several))
+        try:
+            return self._lazily.call(lambda store: store.batch(several))
+        except StorageError:
+            raise
+        except Exception as error:
+            if not isinstance(error, JSONDecodeError) and not all(map(_only_reads, several)):
+                raise  # what was given may be to blame
+            reason = f"holds what no store has written: {described(error)}. {MEND}"
+            raise StorageError(str(self._place), reason) from error
 
     async def abatch(self, ops: Iterable[Op]) -> list[Result]:
         return await to_thread.run_sync(self.batch, list(ops))
+
+
+def _only_reads(op: Op) -> bool:
+    """Whether an operation has nothing in it that could be wrong."""
+    return isinstance(op, (GetOp, ListNamespacesOp)) or (isinstance(op, SearchOp) and not op.filter and not op.query)
 
 
 async def close(*things: object) -> None:

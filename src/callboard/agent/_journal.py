@@ -15,9 +15,10 @@ from typing import Any, Literal, NamedTuple, cast
 
 from anyio import Event, sleep
 from langchain_core.runnables import RunnableConfig
-from langgraph.checkpoint.base import Checkpoint, CheckpointMetadata, CheckpointTuple
+from langgraph.checkpoint.base import CheckpointTuple
 
 from callboard._langgraph._place import PUSH
+from callboard._langgraph._stored import MEND
 from callboard.agent._channels import Schema, State
 from callboard.agent._checkpoint import (
     CHANNEL,
@@ -37,14 +38,18 @@ from callboard.agent._checkpoint import (
     made_whole,
     may_be_thin,
     metadata_of,
+    new_base,
+    notes_of,
     thinned,
     unknown_values,
 )
 from callboard.agent._exchange import coming, furthest, kept_records, read_coming, writes_for_langgraph
 from callboard.agent._holder import LEASE, described, is_alive, new_holder, prolonged, release
 from callboard.agent._saver import Saver
-from callboard.agent._thread import Entry, Source, Thread, new_id, now
-from callboard.exceptions import ThreadBusyError
+from callboard.agent._sound import check_messages, sound
+from callboard.agent._thread import Entry, Source, Thread, new_id
+from callboard.agent._untracked import tracked_entry, tracked_writes
+from callboard.exceptions import StorageError, ThreadBusyError
 
 _log = logging.getLogger("callboard")
 
@@ -181,29 +186,36 @@ class SavedThread(Thread):
             known: later ones, by id; they need not be read again.
 
         Raises:
-            ValueError: if the later one is gone.
+            StorageError: if the later one is gone.
         """
         thin: list[CheckpointTuple] = []
         while is_incomplete(found):
             thin.append(found)
-            name = cast("Any", found.metadata)[NEXT]
+            name = notes_of(found.checkpoint)[NEXT]
             later = known.get(name) or await self.saver.get(name)
             if later is None:
-                raise ValueError(f"The messages of checkpoint {found.checkpoint['id']!r} are gone with a later one")
+                raise StorageError(self.saver.told(found), f"has lost its messages with a later one. {MEND}")
             found = later
         for one in reversed(thin):
             found = made_whole(one, base_of(found).messages)
         return found
 
     def play(self, found: CheckpointTuple, entries: Sequence[Entry]) -> None:
-        """Be at a checkpoint, and then where the entries lead."""
-        self.load(found)
-        self._base, self._commits = base_of(found), commits_in(found)
-        theirs = dict(self.records)
-        for entry in entries:
-            self.take(entry)
-        if self.checkpoint_id == self._base.id:
-            self.records = furthest(self.records, theirs)
+        """Be at a checkpoint, and then where the entries lead.
+
+        Raises:
+            StorageError: if that makes no sense.
+        """
+        with sound(self.saver.told(found)):
+            self.load(found)
+            self._base, self._commits = base_of(found), commits_in(found)
+            theirs = dict(self.records)
+            for entry in entries:
+                self.take(entry)
+            if self.checkpoint_id == self._base.id:
+                self.records = furthest(self.records, theirs)
+            for name in self.schema.conversations:
+                check_messages(self.state.get(name) or [])
 
     def load(self, found: CheckpointTuple) -> None:
         """Be where a checkpoint is, whoever wrote it."""
@@ -214,7 +226,7 @@ class SavedThread(Thread):
         self.step = base.metadata.get("step", -1)
         self.source = base.metadata.get("source", "loop")
         self.checkpoint_id, self.ts = base.id, base.checkpoint["ts"]
-        self.parent_id = base.metadata.get(PARENT, base.parent_id)
+        self.parent_id = base.notes.get(PARENT, base.parent_id)
         self.next, self.records = (), {}
         read_coming(self, found)
 
@@ -226,7 +238,7 @@ class SavedThread(Thread):
 
     async def record(self, entry: Entry, *, live: bool = False) -> None:
         await super().record(entry, live=live)
-        self._entries.append(entry)
+        self._entries.append(tracked_entry(entry, self.schema))
         if entry["kind"] == "claim":
             await self._flush(wait=True)  # before the body starts, or it says nothing
         elif self._durability != "exit":
@@ -286,10 +298,10 @@ class SavedThread(Thread):
             return
         assert self._base is not None
         found = await self.saver.outline()
-        now = None if found is None or found.checkpoint["id"] != self._base.id else holder_in(entries_of(found))
-        if now is None or now["token"] != self._mine["token"]:
+        current = None if found is None or found.checkpoint["id"] != self._base.id else holder_in(entries_of(found))
+        if current is None or current["token"] != self._mine["token"]:
             self._is_lost = True
-            raise ThreadBusyError(self.saver.thread_id, "another run" if now is None else described(now))
+            raise ThreadBusyError(self.saver.thread_id, "another run" if current is None else described(current))
 
     @property
     def is_held(self) -> bool:
@@ -347,11 +359,13 @@ class SavedThread(Thread):
         await self._flush(wait=True)
         if self.records and self._base is not None:
             for index, (task_id, writes) in enumerate(writes_for_langgraph(self, self._base)):
-                await self.saver.write(self._base.id, writes, task_id, f"~{PUSH}, {index:010}")
+                kept = tracked_writes(writes, self.schema.untracked)
+                await self.saver.write(self._base.id, kept, task_id, f"~{PUSH}, {index:010}")
 
     async def _begin(self) -> None:
         """Write the checkpoint before the first entry: there was nothing, whatever has been taken in since."""
-        base = self._made(None, {}, FIRST_ID, metadata_of("input", -1, None))
+        about, version = metadata_of("input", -1), self.saver.next_version
+        base = new_base(None, {}, FIRST_ID, about, place_before=None, next_version=version)
         await self.saver.put(base.checkpoint, cast("Any", base.metadata), None, {})
         self._base = base
 
@@ -361,36 +375,23 @@ class SavedThread(Thread):
         values = {**unknown_values(before, self.schema.specs), **self.state.snapshot(), **coming(self)}
         if source == "fork":
             self.parent_id, self.checkpoint_id = self.checkpoint_id, new_id(self.step)
-        base = self._made(before, values, self.checkpoint_id, metadata_of(source, self.step, self.parent_id))
+        about, version = metadata_of(source, self.step), self.saver.next_version
+        base = new_base(before, values, self.checkpoint_id, about, place_before=self.parent_id, next_version=version)
         versions = base.checkpoint["channel_versions"]
         changed = {name: versions[name] for name in changed_channels(before, values)}
         if kept := kept_records(self.records):
             # Before the checkpoint: once that is there, what is written on the one before does not count any more.
             # A killed process may have left a write without its checkpoint, so each has a name of its own.
             task_id = f"callboard-{1:08}-{new_id(self.step)}"
-            await self.saver.write(base.id, [(CHANNEL, kept)], task_id, "~callboard")
+            await self.saver.write(
+                base.id, [(CHANNEL, [tracked_entry(entry, self.schema) for entry in kept])], task_id, "~callboard"
+            )
         await self.saver.put(base.checkpoint, cast("Any", base.metadata), base.parent_id, changed)
         self._base, self._commits, self._entries, self._sending, self.holder = base, int(bool(kept)), [], [], None
         if before is not None and may_be_thin(before, base):
             thin = thinned(before, base)
             version = {MESSAGES: thin.checkpoint["channel_versions"][MESSAGES]}
             await self.saver.put(thin.checkpoint, cast("Any", thin.metadata), thin.parent_id, version)
-
-    def _made(
-        self, before: Base | None, values: Mapping[str, Any], checkpoint_id: str, metadata: CheckpointMetadata
-    ) -> Base:
-        old: Mapping[str, Any] = {} if before is None else before.checkpoint["channel_versions"]
-        version = self.saver.next_version(max(old.values()) if old else None)
-        checkpoint = Checkpoint(
-            v=4,
-            id=checkpoint_id,
-            ts=now(),
-            channel_values=dict(values),
-            channel_versions=cast("Any", {**old, **dict.fromkeys(changed_channels(before, values), version)}),
-            versions_seen={} if before is None else before.checkpoint["versions_seen"],
-            updated_channels=None,
-        )
-        return Base(checkpoint, cast("Any", metadata), None if before is None else before.id)
 
 
 def _no_checkpoint(checkpoint_id: str) -> ValueError:

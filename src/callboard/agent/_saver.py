@@ -11,6 +11,8 @@ from langgraph.checkpoint.base import BaseCheckpointSaver, Checkpoint, Checkpoin
 from callboard._langgraph._savers import AwaitedSaver
 from callboard._langgraph._stored import OutlineSerializer, can_be_outlined
 from callboard._time import cleanup
+from callboard.agent._database import LazySaver
+from callboard.agent._sound import check_checkpoint, sound
 
 _PLACE = frozenset(("thread_id", "checkpoint_ns", "checkpoint_id", "checkpoint_map"))
 """What says where a checkpoint is."""
@@ -44,9 +46,13 @@ class Saver:
         return self._saver.get_next_version(current, None)
 
     async def get(self, checkpoint_id: str | None = None) -> CheckpointTuple | None:
-        """A checkpoint with what was written on it; the latest by default."""
+        """A checkpoint with what was written on it; the latest by default.
+
+        Raises:
+            StorageError: if it can be none.
+        """
         config = self.config(checkpoint_id)
-        return await self._awaited.call("get_tuple", partial(_get, config), partial(_aget, config))
+        return self._checked(await self._awaited.call("get_tuple", partial(_get, config), partial(_aget, config)))
 
     async def outline(self) -> CheckpointTuple | None:
         """The latest checkpoint, where every object may be `None`: what is plain is there.
@@ -54,9 +60,10 @@ class Saver:
         To make the messages of a long thread takes most of the time that it takes to read it.
         """
         config = self.config()
-        return await self._awaited.call(
+        found = await self._awaited.call(
             "get_tuple", lambda saver: _get(config, _outlined(saver)), lambda saver: _aget(config, _outlined(saver))
         )
+        return self._checked(found, outlined=True)
 
     async def before(self, checkpoint_id: str | None, limit: int | None) -> list[CheckpointTuple]:
         """Checkpoints, the latest first.
@@ -67,9 +74,23 @@ class Saver:
         """
         bound = None if checkpoint_id is None else self.config(checkpoint_id)
         config = self.config()
-        return await self._awaited.call(
+        listed = await self._awaited.call(
             "list", partial(_list, config, bound, limit), partial(_alist, config, bound, limit)
         )
+        return [found for found in map(self._checked, listed) if found is not None]
+
+    def told(self, found: CheckpointTuple) -> str:
+        """A checkpoint in words, for errors."""
+        saver = self._saver
+        keeper = saver.where if isinstance(saver, LazySaver) else f"The checkpointer, of type {type(saver).__name__},"
+        return f"{keeper} has thread {self.thread_id!r}, whose checkpoint {_id_of(found)!r}"
+
+    def _checked(self, found: CheckpointTuple | None, *, outlined: bool = False) -> CheckpointTuple | None:
+        if found is not None:
+            with sound(self.told(found)):
+                check_checkpoint(found, outlined=outlined)
+                self.next_version(max(found.checkpoint["channel_versions"].values(), default=None))
+        return found
 
     async def put(
         self, checkpoint: Checkpoint, metadata: CheckpointMetadata, parent: str | None, versions: Mapping[str, Any]
@@ -100,6 +121,10 @@ class Saver:
         # What is true has to be stored, also while the run is being cancelled.
         with cleanup():
             await self._awaited.call(name, lambda saver: getattr(saver, name)(*args), acall)
+
+
+def _id_of(found: CheckpointTuple) -> Any:
+    return found.config.get("configurable", {}).get("checkpoint_id")
 
 
 def _get(config: RunnableConfig, saver: Any) -> CheckpointTuple | None:

@@ -15,6 +15,7 @@ from callboard.agent._exchange import open_calls
 from callboard.agent._flow import AFTER, AGENT, END, TOOLS, Flow
 from callboard.agent._input import finished_writes
 from callboard.agent._journal import SavedThread
+from callboard.agent._sound import sound
 from callboard.agent._thread import START, Thread
 
 Asked = Mapping[str, Sequence[Interrupt]]
@@ -103,7 +104,9 @@ async def history_of(
     for found in await thread.saver.before(None, None):
         whole = await thread.whole(found, later)
         later = {found.checkpoint["id"]: whole}
-        for snapshot in reversed(_places(thread, whole, by_call=by_call)):
+        with sound(thread.saver.told(whole)):
+            places = _places(thread, whole, by_call=by_call)
+        for snapshot in reversed(places):
             where = snapshot.config["configurable"]["checkpoint_id"]
             # A checkpoint at the end of a turn says the same as the last entry before it.
             if where == seen or (before is not None and where >= before) or not _fits(snapshot, filter):

@@ -11,6 +11,7 @@ from typing import Any, Generic, TypeVar, cast
 from langgraph.checkpoint.sqlite import SqliteSaver
 from langgraph.store.sqlite import SqliteStore
 
+from callboard._langgraph._stored import MEND, described
 from callboard.agent._database import LazySaver, LazyStore
 from callboard.exceptions import StorageError
 
@@ -63,9 +64,12 @@ class SqliteFile(Generic[T]):
         opened = self._connect(self._path)
         try:
             self._prepare(opened)
-        except BaseException:
+        except (sqlite3.Error, StorageError):
             self.close(opened)
             raise
+        except Exception as error:  # its tables have what LangGraph's never have
+            self.close(opened)
+            raise StorageError(str(self), _OF_ANOTHER_VERSION) from error
         return opened
 
     def _prepare(self, opened: T) -> None:
@@ -88,18 +92,16 @@ class SqliteFile(Generic[T]):
         try:
             yield
         except sqlite3.Error as error:
-            if (reason := self._reason(error)) is None:
-                raise
-            raise StorageError(str(self), reason) from error
+            raise StorageError(str(self), self._reason(error)) from error
 
-    def _reason(self, error: sqlite3.Error) -> str | None:
-        """Why the file cannot be used, and what helps; `None` if that is not what the error is about."""
+    def _reason(self, error: sqlite3.Error) -> str:
+        """Why the file cannot be used, and what helps."""
         code = _code(error)
         if code == sqlite3.SQLITE_CANTOPEN:
             return self._cannot_open()
         if code == sqlite3.SQLITE_ERROR and ("no such column" in str(error) or "has no column" in str(error)):
             return _OF_ANOTHER_VERSION
-        return _REASONS.get(code)
+        return _REASONS.get(code) or f"cannot be used: {described(error)}. {MEND}"
 
     def _cannot_open(self) -> str:
         path = Path(self._path)

@@ -1,0 +1,141 @@
+"""Databases with something wrong in them: what disks, editors and other programs leave behind."""
+
+import json
+import sqlite3
+from collections.abc import Iterator, Sequence
+from contextlib import closing
+from pathlib import Path
+from random import Random
+from typing import Any
+
+from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
+
+ODD: Sequence[Any] = (None, 0, -1, 1.5, True, "", "text", [], {}, [None], [[]], {"a": None}, [1, "a"], 2**63)
+"""Values where others are meant."""
+
+ODD_CELLS: Sequence[Any] = (
+    None,
+    5,
+    1.5,
+    "text",
+    "",
+    b"",
+    b"\xff\xfe",
+    b"\x90",
+    b"\x80",
+    b"\xc1",
+    b"[]",
+    "[]",
+    "{",
+)
+
+TABLES = ("checkpoints", "writes")
+
+
+def flipped(path: Path, random: Random) -> str:
+    """Flip some bits."""
+    data = bytearray(path.read_bytes())
+    places = [random.randrange(len(data)) for _ in range(random.choice((1, 1, 3, 20, 200)))]
+    for place in places:
+        data[place] ^= 1 << random.randrange(8)
+    path.write_bytes(data)
+    return f"flipped {places}"
+
+
+def overwritten(path: Path, random: Random) -> str:
+    """Put noise or zeros over a part."""
+    data = bytearray(path.read_bytes())
+    start, length = random.randrange(len(data)), random.choice((1, 16, 512, 4096))
+    noise = bytes(length) if random.random() < 0.5 else random.randbytes(length)
+    data[start : start + length] = noise[: len(data) - start]
+    path.write_bytes(data)
+    return f"overwritten {start} {length}"
+
+
+def cut(path: Path, random: Random) -> str:
+    """Leave the end out."""
+    data = path.read_bytes()
+    length = random.randrange(len(data))
+    path.write_bytes(data[:length])
+    return f"cut at {length}"
+
+
+def without_tables(path: Path, random: Random) -> str:
+    """Drop or rename a table or a column."""
+    table = random.choice(TABLES)
+    with closing(sqlite3.connect(path)) as connection:
+        column = random.choice(_columns(connection, table))
+        statement = random.choice(
+            (
+                f"DROP TABLE {table}",
+                f"ALTER TABLE {table} RENAME TO other",
+                f"ALTER TABLE {table} RENAME COLUMN {column} TO other",
+                f"CREATE VIEW v AS SELECT 1; DROP TABLE {table}; CREATE VIEW {table} AS SELECT 1 AS {column}",
+            )
+        )
+        connection.executescript(statement)
+    return statement
+
+
+def with_odd_cells(path: Path, random: Random) -> str:
+    """Write something of another type into a column."""
+    table = random.choice(TABLES)
+    with closing(sqlite3.connect(path)) as connection, connection:
+        column, value = random.choice(_columns(connection, table)), random.choice(ODD_CELLS)
+        statement = f"UPDATE OR IGNORE {table} SET {column} = ?"
+        if random.random() < 0.5:
+            statement += f" WHERE rowid = (SELECT rowid FROM {table} ORDER BY random() LIMIT 1)"
+        try:
+            connection.execute(statement, (value,))
+        except sqlite3.IntegrityError:
+            return f"nothing, for {statement} {value!r}"
+    return f"{statement} {value!r}"
+
+
+def with_odd_values(path: Path, random: Random) -> str:
+    """Write another value into the middle of what is stored, so that only its shape is wrong."""
+    serde = JsonPlusSerializer()
+    with closing(sqlite3.connect(path)) as connection, connection:
+        column = random.choice(("checkpoint", "metadata", "value", "value"))
+        table = "writes" if column == "value" else "checkpoints"
+        rows = connection.execute(f"SELECT rowid, type, {column} FROM {table}").fetchall()
+        if random.random() < 0.5:
+            rows = rows[-1:]
+        row, kind, data = random.choice(rows)
+        found = json.loads(data) if column == "metadata" else serde.loads_typed((kind, data))
+        changed, told = _with_odd(found, random)
+        if column == "metadata":
+            connection.execute(f"UPDATE {table} SET metadata = ? WHERE rowid = ?", (json.dumps(changed).encode(), row))
+        else:
+            kind, data = serde.dumps_typed(changed)
+            connection.execute(f"UPDATE {table} SET type = ?, {column} = ? WHERE rowid = ?", (kind, data, row))
+    return f"{column} of row {row}: {told}"
+
+
+DAMAGES = (flipped, overwritten, cut, without_tables, with_odd_cells, with_odd_values, with_odd_values, with_odd_values)
+
+
+def _columns(connection: sqlite3.Connection, table: str) -> list[str]:
+    return [str(row[1]) for row in connection.execute(f"PRAGMA table_info({table})")]
+
+
+def _with_odd(found: Any, random: Random) -> tuple[Any, str]:
+    places = list(_places(found, ()))
+    place, odd = random.choice(places), random.choice(ODD)
+    if not place:
+        return odd, f"is {odd!r}"
+    around = found
+    for step in place[:-1]:
+        around = around[step]
+    if random.random() < 0.2:
+        del around[place[-1]]
+        return found, f"{place} is gone"
+    around[place[-1]] = odd
+    return found, f"{place} is {odd!r}"
+
+
+def _places(found: Any, here: tuple[Any, ...]) -> Iterator[tuple[Any, ...]]:
+    yield here
+    inside = found.items() if isinstance(found, dict) else enumerate(found) if isinstance(found, list) else ()
+    for name, value in inside:
+        yield from _places(value, (*here, name))

@@ -1,0 +1,133 @@
+"""Damaged databases are read right or are a `StorageError`, whatever has happened to them; nothing raw comes out."""
+
+import shutil
+import sqlite3
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import anyio
+import pytest
+from langgraph.errors import UnknownInterruptError
+from langgraph.types import Command, interrupt
+from typer.testing import CliRunner
+
+from callboard import StorageError, ThreadBusyError, create_react_agent
+from callboard._cli._app import app
+from callboard.agent._connect import store_of
+from callboard.testing import ScriptedModel, calls
+
+from ._damage import DAMAGES
+
+pytestmark = pytest.mark.real_clock
+
+THREAD: Any = {"configurable": {"thread_id": "1"}}
+GO = {"messages": [("user", "go")]}
+
+TOLD = (StorageError, ThreadBusyError, UnknownInterruptError)
+"""What may be said of a damaged thread: that, or that its holder seems alive, or that its question is gone."""
+
+
+def ask(question: str) -> str:
+    """Ask."""
+    return str(interrupt({"which": question}))
+
+
+def work() -> str:
+    """Work."""
+    return "done"
+
+
+def agent_on(file: Path) -> Any:
+    replies = [calls("work"), "hi", calls("work", ("ask", {"question": "a"}))]
+    return create_react_agent(ScriptedModel(replies, loop=True), [work, ask], checkpointer=f"sqlite:///{file}")
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A file with a turn that has ended and one that waits for a person."""
+    file = tmp_path_factory.mktemp("damage") / "agent.db"
+    agent = agent_on(file)
+    agent.invoke(GO, THREAD)
+    assert agent.invoke(GO, THREAD)["__interrupt__"]
+    anyio.run(agent.aclose)
+    return file
+
+
+def said_of(act: Callable[[Any], object], agent: Any) -> Exception | None:
+    """What is told of a database; anything raw is raised."""
+    try:
+        act(agent)
+    except TOLD as error:
+        return error
+    return None
+
+
+USES: dict[str, Callable[[Any], object]] = {
+    "state": lambda agent: agent.get_state(THREAD),
+    "history": lambda agent: list(agent.get_state_history(THREAD)),
+    "resume": lambda agent: agent.invoke(Command(resume="b"), THREAD),
+    "go": lambda agent: agent.invoke(GO, THREAD),
+    "update": lambda agent: agent.update_state(THREAD, GO),
+}
+
+
+@pytest.mark.parametrize("use", USES)
+def test_a_whole_database_passes(use: str, whole: Path, tmp_path: Path) -> None:
+    """Or the tests below would show nothing."""
+    USES[use](agent_on(Path(shutil.copy(whole, tmp_path / "agent.db"))))
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_an_agent_says_what_is_wrong_with_its_database(seed: int, whole: Path, tmp_path: Path) -> None:
+    """Each way to use a damaged file ends well or with an error that names it, in one line."""
+    broken = Path(shutil.copy(whole, tmp_path / "broken.db"))
+    told = DAMAGES[seed % len(DAMAGES)](broken, Random(seed))
+
+    for use, act in USES.items():
+        agent = agent_on(Path(shutil.copy(broken, tmp_path / f"{use}.db")))
+        said = said_of(act, agent)
+        anyio.run(agent.aclose)
+        assert not isinstance(said, StorageError) or (f"{use}.db" in str(said) and "\n" not in str(said)), told
+
+
+@pytest.mark.parametrize("seed", range(40, 72))
+def test_the_commands_print_one_line_of_a_damaged_database(seed: int, whole: Path, tmp_path: Path) -> None:
+    """No traceback, and no success where there was none."""
+    broken = Path(shutil.copy(whole, tmp_path / "broken.db"))
+    told = DAMAGES[seed % len(DAMAGES)](broken, Random(seed))
+
+    for arguments in (["threads"], ["show", "1"], ["show", "1", "--history"]):
+        file = Path(shutil.copy(broken, tmp_path / f"{len(arguments)}.db"))
+        result = CliRunner().invoke(app, [*arguments, "--db", str(file)], catch_exceptions=False)
+        if result.exit_code:
+            assert result.stderr.startswith("Error: "), told
+            assert len(result.stderr.splitlines()) == 1, told
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "UPDATE store SET value = '{'",
+        "UPDATE store SET value = x'ff'",
+        "UPDATE store SET created_at = 5",
+        "DROP TABLE store",
+    ],
+)
+def test_a_damaged_store_is_a_storage_error(statement: str, tmp_path: Path) -> None:
+    """What tools remember is kept in a file, too."""
+    url = f"sqlite:///{tmp_path / 'store.db'}"
+    store: Any = store_of(url)
+    store.put(("a",), "b", {"c": 1})
+    store.close()
+    with closing(sqlite3.connect(tmp_path / "store.db")) as connection, connection:
+        connection.execute(statement)
+
+    try:
+        store_of(url).get(("a",), "b")  # type: ignore[union-attr]
+    except StorageError as error:
+        assert "store.db" in str(error)  # noqa: PT017 (SQLite takes a number for a date, and so may the store)
+    else:
+        assert "created_at" in statement
