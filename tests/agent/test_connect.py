@@ -25,7 +25,7 @@ from langgraph.store.base import BaseStore
 from langgraph.store.memory import InMemoryStore
 
 from callboard import InjectedStore, StorageError, create_react_agent
-from callboard.agent._connect import saver_of, store_of
+from callboard.agent._connect import masked, saver_of, store_of
 from callboard.agent._database import LazySaver, LazyStore, close
 from callboard.testing import Recorder, ScriptedModel, calls
 
@@ -560,3 +560,26 @@ def test_the_saver_serves_a_langgraph_graph(url: str) -> None:
     saver.delete_thread("1")
     assert saver.get_tuple(THREAD) is None
     saver.close()
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "postgresql://me:s3cret@host/db",
+        "postgresql://me:s3cr@/et@host/db",
+        "postgresql://:s3cret@host/db",
+        "postgresql://host/db?user=me&password=s3cret&sslmode=require",
+        "postgresql:/me:s3cret@host/db",
+        "redis://me:s3cret@host",
+        "sqlite://me:s3cret@host/db",
+        "host=db user=me password=s3cret",
+        "host=db password = 's3cret and more' user=me",
+    ],
+)
+def test_no_form_of_url_shows_its_password(url: str) -> None:
+    """Slips are shown too, and a slip has a password as often as not."""
+    shown = masked(url)
+
+    assert "s3c" not in shown
+    assert "et@" not in shown
+    assert "and more" not in shown

@@ -1,0 +1,118 @@
+"""What stands beside a checkpoint is what LangGraph writes, and what it never writes is not in our journal either."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+import anyio
+import pytest
+from langgraph.channels import UntrackedValue
+from langgraph.checkpoint.memory import InMemorySaver
+from langgraph.types import Command, Send
+
+from callboard import AgentState, create_react_agent
+from callboard.agent._channels import Schema
+from callboard.agent._drawing import drawing
+from callboard.agent._flow import Flow
+from callboard.agent._untracked import tracked_entry
+from callboard.testing import ScriptedModel, calls
+
+from ._savers import SAVERS, saver_of
+
+prebuilt: Any = pytest.importorskip("langgraph.prebuilt")
+pytestmark = [pytest.mark.real_clock, pytest.mark.filterwarnings("ignore:create_react_agent has been moved")]
+
+WAIT = 20
+THREAD: Any = {"configurable": {"thread_id": "1", "user": "ada"}, "metadata": {"team": "blue"}}
+QUESTION = {"messages": [("user", "go")]}
+
+
+def work() -> str:
+    """Work."""
+    return "done"
+
+
+def model() -> ScriptedModel:
+    return ScriptedModel([calls("work"), "done"], loop=True)
+
+
+@pytest.mark.parametrize("kind", SAVERS)
+async def test_metadata_of_checkpoints_have_the_keys_that_langgraph_writes(kind: str, tmp_path: Path) -> None:
+    """Those who filter or export them by LangGraph's schema find nothing of ours."""
+    theirs = InMemorySaver()
+    prebuilt.create_react_agent(model(), [work], checkpointer=theirs).invoke(QUESTION, THREAD)
+    known = {frozenset(found.metadata) for found in theirs.list(THREAD)}
+
+    with anyio.fail_after(WAIT):
+        async with saver_of(kind, tmp_path / "db") as saver:
+            agent = create_react_agent(model(), [work], checkpointer=saver)
+            for _ in range(3):
+                await agent.ainvoke(QUESTION, THREAD)
+            found = await agent_list(saver)
+
+    assert found
+    assert {frozenset(one.metadata) for one in found} == known
+
+
+async def agent_list(saver: Any) -> list[Any]:
+    from callboard.agent._saver import Saver
+
+    return await Saver(saver, "1", "").before(None, None)
+
+
+@dataclass
+class Connection:
+    """Nothing that could be stored."""
+
+    secret: str
+    socket: Any = object  # no serializer takes it
+
+
+class Connected(AgentState):
+    connection: Annotated[Any, UntrackedValue]
+
+
+@pytest.mark.parametrize("durability", ["sync", "exit"])
+async def test_untracked_values_are_given_and_never_stored(tmp_path: Path, durability: Any) -> None:
+    """A connection in the state is there for tools and hooks, and no byte of it is in the file."""
+    seen: list[Any] = []
+
+    def look(state: dict[str, Any]) -> dict[str, Any]:
+        seen.append(state.get("connection"))
+        return {"connection": Connection("canary from a hook")}
+
+    file = tmp_path / "agent.db"
+    given = {**QUESTION, "connection": Connection("canary from input")}
+    with anyio.fail_after(WAIT):
+        agent = create_react_agent(
+            model(),
+            [work],
+            state_schema=Connected,
+            post_model_hook=look,
+            checkpointer=f"sqlite:///{file}",
+        )
+        await agent.ainvoke(given, THREAD, durability=durability)
+        found = await agent.aget_state(THREAD)
+        await agent.aclose()
+
+    assert seen[0] == Connection("canary from input")
+    assert "connection" not in found.values
+    assert b"canary" not in file.read_bytes()
+
+
+def test_commands_and_sends_carry_no_untracked_value_into_the_journal() -> None:
+    """In whatever form a node writes them."""
+    flow = Flow(tools=True, before=False, after=False, response=False, direct=frozenset())
+    schema = Schema(drawing(flow, Connected, None, {}), flow.entry)
+    secret = {"connection": "canary", "messages": []}
+    outputs = [
+        secret,
+        [Command(update=secret)],
+        Command(update=list(secret.items())),
+        Command(goto=[Send("a", secret)]),
+    ]
+
+    for output in outputs:
+        assert "canary" not in repr(tracked_entry({"kind": "task", "task": "a", "output": output}, schema))
+    amended = {"kind": "amend", "writes": list(secret.items())}
+    assert tracked_entry(amended, schema)["writes"] == [("messages", [])]
