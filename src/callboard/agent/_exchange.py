@@ -15,8 +15,8 @@ from callboard._langgraph._place import INTERRUPT, PULL, PUSH, RESUME, TASKS, ta
 from callboard.agent._checkpoint import BRANCH, MESSAGES, Base
 from callboard.agent._flow import AFTER, AGENT, BEFORE, TOOLS
 from callboard.agent._thread import START, Entry, Record, Thread
-from callboard.tools._batch import keys_of
 from callboard.tools._input import parse_input
+from callboard.tools._keys import keys_of
 
 MODEL = "model"
 """The node of the model in `langchain.agents`."""

@@ -1,6 +1,5 @@
 """The calls of one AIMessage, from tool calls to messages."""
 
-import warnings
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -21,7 +20,7 @@ from callboard._langgraph import config_for_calls, read_state, runtime_of
 from callboard._limits import Limiter, NoKeyError
 from callboard._surroundings import Surroundings, surroundings
 from callboard._types import Limit, RunInfo
-from callboard.exceptions import CallsInterrupted, DuplicateCallIdWarning
+from callboard.exceptions import CallsInterrupted
 from callboard.middleware._chain import Chain, Link
 from callboard.tools._callbacks import manager_for
 from callboard.tools._errors import (
@@ -32,7 +31,8 @@ from callboard.tools._errors import (
 )
 from callboard.tools._input import Requested, unanswered_in
 from callboard.tools._invoke import filled_in, invoke, own_copy, raise_without_key
-from callboard.tools._ledger import Ledger, call_key
+from callboard.tools._keys import keys_of
+from callboard.tools._ledger import Ledger
 from callboard.tools._overrides import untouched
 from callboard.tools._plan import Plan
 from callboard.tools._results import Output, ResultRules
@@ -381,20 +381,3 @@ class _Run:
         assert self._batch.on_claim is not None
         await self._batch.on_claim(self._key, self._batch.ledger.records.get(self._key, {}))
         return await invoke(attempt, plan, call, config, manager)
-
-
-def keys_of(calls: Sequence[ToolCall]) -> list[str]:
-    """The names of a batch's calls: their ids, unless the model used one twice."""
-    seen: set[str | None] = set()
-    repeated: set[str | None] = set()
-    for call in calls:
-        if call["id"] in seen:
-            repeated.add(call["id"])
-        seen.add(call["id"])
-    for call_id in sorted(map(str, repeated)):
-        warnings.warn(
-            f"several calls of one batch have the id {call_id!r}; each runs and gets its own message, in order",
-            DuplicateCallIdWarning,
-            stacklevel=2,
-        )
-    return [call_key(call, index, call["id"] in repeated) for index, call in enumerate(calls)]

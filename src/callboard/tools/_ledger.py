@@ -9,7 +9,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from langchain_core.messages import ToolCall
 from langchain_core.runnables import RunnableConfig
 from langgraph.errors import GraphInterrupt, UnknownInterruptError
 from langgraph.types import Command, Interrupt
@@ -25,17 +24,13 @@ from callboard._langgraph import (
     question_id,
 )
 from callboard._time import cleanup
+from callboard.tools._keys import segment_of
 
 FORMAT = "callboard/1"
 
 Record = dict[str, Any]
 """Of one call: `answers`, `digests` (what the answers are good for), `pending` (interrupts), `own` (whether the
 call itself asked), `mark` (what an observer left where it stopped), `output`."""
-
-
-def call_key(call: ToolCall, index: int, repeated: bool) -> str:
-    """The name of a call within its batch: its id, unless the model used that twice."""
-    return f"{call['id']}#{index}" if repeated else str(call["id"])
 
 
 def digest_in(question: object) -> str | None:
@@ -219,8 +214,7 @@ class Ledger:
     def _namespace(self, key: str) -> str:
         if self._namespaces is not None:
             return self._namespaces[key]
-        key = f"{key}~{self._number}" if self._number else key
-        return call_namespace(self._conf, key.replace("|", "_"))
+        return call_namespace(self._conf, segment_of(key, self._number))
 
     def _answers_for(self, record: Record) -> list[Any]:
         """Accepted answers and the one that is offered now; it counts when `interrupt()` has accepted it."""

@@ -1,0 +1,150 @@
+"""Names of calls: whatever ids a model writes, no two calls of a batch share one."""
+
+import random
+from typing import Any
+
+import anyio
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from langchain_core.messages import AIMessage
+from langgraph.types import interrupt
+
+from callboard import CallsInterrupted, ToolNode
+from callboard.agent import _flow
+from callboard.agent._thread import START
+from callboard.exceptions import DuplicateCallIdWarning
+from callboard.middleware import RequireApproval
+from callboard.testing import Recorder
+from callboard.tools._keys import NODES, keys_of, segment_of
+
+pytestmark = pytest.mark.filterwarnings("ignore::callboard.exceptions.DuplicateCallIdWarning")
+
+SEPARATORS = "ab|_#:~%/ 01\x00\n"
+UNICODE = ["e\u0301", "\u00e9", "\ufb01", "fi", "K", "\u212a", "\ud800", "\udc00", "\U00010000"]
+LONG = ["x" * 127, "x" * 128, "x" * 129, "x" * 128 + "y", "|" * 60, "%7C" * 60]
+NAMED = ["", "a", "a|b", "a_b", "a#0", "a#1", "a%7Cb", "a~1", "#", "%", "%61gent", "__start__", "agent", "tools"]
+
+HOSTILE = (
+    st.text(SEPARATORS, max_size=4)
+    | st.sampled_from([*NAMED, *UNICODE, *LONG])
+    | st.text(st.characters(categories=None), max_size=5)
+)
+
+
+def a_call(name: str, call_id: str | None, **args: Any) -> Any:
+    return {"type": "tool_call", "name": name, "args": args, "id": call_id}
+
+
+def asked(ids: list[str]) -> list[Any]:
+    return [a_call("run", call_id) for call_id in ids]
+
+
+def test_the_longest_ids_have_short_names_that_differ() -> None:
+    """An id may have 10 MB, and be the beginning of another one."""
+    keys = keys_of(asked(["x" * 10_000_000, "x" * 9_999_999 + "y", "x" * 10_000_000 + "y"]))
+
+    assert len(set(keys)) == 3
+    assert all(len(segment_of(key, 0)) <= 128 for key in keys)
+
+
+@settings(max_examples=300)
+@given(ids=st.lists(HOSTILE, max_size=8), numbers=st.tuples(st.integers(0, 12), st.integers(0, 12)))
+def test_no_two_calls_share_a_key_or_a_namespace(ids: list[str], numbers: tuple[int, int]) -> None:
+    """Questions are named after namespaces: one name for two calls is one approval for two calls."""
+    keys = keys_of(asked(ids))
+    segments = [segment_of(key, number) for key in keys for number in set(numbers)]
+
+    assert len(set(keys)) == len(ids)
+    assert len(set(segments)) == len(ids) * len(set(numbers))
+    assert NODES.isdisjoint(keys)
+
+
+@given(call_id=HOSTILE)
+def test_names_are_short_and_every_store_can_keep_them(call_id: str) -> None:
+    """A namespace is a column of a database, and a key stands in every entry about its call."""
+    (key,) = keys_of(asked([call_id]))
+    segment = segment_of(key, 0)
+
+    assert len(key.encode()) <= 128 * 4
+    assert len(segment) <= 128
+    assert segment.isascii()
+    assert "|" not in segment
+    assert segment == "" or segment.isprintable()
+
+
+@pytest.mark.parametrize(
+    "call_id",
+    ["call_8Hq2", "toolu_01A09q90qw90lq917835lq9", "functions.search:0", "chatcmpl-tool-9f2", "id 1", "a|fc_1", "é"],
+)
+def test_the_usual_ids_are_their_own_names(call_id: str) -> None:
+    """What an earlier version stored is found again."""
+    assert keys_of(asked([call_id])) == [call_id]
+
+
+@pytest.mark.parametrize("call_id", ["call_8Hq2", "toolu_01A09q", "functions.search:0", "chatcmpl-tool-9f2", "same#1"])
+def test_the_usual_namespaces_are_readable(call_id: str) -> None:
+    assert segment_of(call_id, 0) == call_id
+
+
+def test_a_warning_about_a_long_id_is_short() -> None:
+    """It goes to a log, and the model has written it."""
+    with pytest.warns(DuplicateCallIdWarning) as caught:
+        keys_of(asked(["x" * 10_000_000] * 2))
+
+    assert len(str(caught[0].message)) < 300
+
+
+def test_the_names_of_nodes_are_known() -> None:
+    """An agent keeps records of nodes and of calls side by side."""
+    flow = {_flow.AGENT, _flow.TOOLS, _flow.BEFORE, _flow.AFTER, _flow.RESPONSE, _flow.END, START}
+
+    assert flow == NODES
+
+
+@settings(max_examples=30)
+@given(ids=st.lists(HOSTILE, min_size=1, max_size=5), chosen=st.integers(0, 4), seed=st.integers(0, 99))
+async def test_an_approval_runs_the_one_call_that_it_is_for(ids: list[str], chosen: int, seed: int) -> None:
+    """Approving `ls` must not run `rm -rf`."""
+    recorder, place = Recorder(), chosen % len(ids)
+    node = ToolNode([recorder.tool("delete")], middleware=[RequireApproval()])
+    message = AIMessage("", tool_calls=[a_call("delete", one, query=f"q{number}") for number, one in enumerate(ids)])
+    with anyio.fail_after(60):
+        with pytest.raises(CallsInterrupted) as first:
+            await node.ainvoke([message])
+        questions = {question.value[0]["action_request"]["args"]["query"]: question for question in first.value.interrupts}
+        assert len({question.id for question in questions.values()}) == len(ids)
+        answers = {questions[f"q{place}"].id: {"type": "accept"}}
+        ledger = first.value.ledger
+        if len(ids) > 1:
+            with pytest.raises(CallsInterrupted) as second:
+                await node.ainvoke([message], ledger=ledger, resume=answers)
+            assert recorder.order == [f"delete(q{place})"]
+            ledger = second.value.ledger
+            left = [question.id for question in second.value.interrupts]
+            random.Random(seed).shuffle(left)
+            answers = dict.fromkeys(left, {"type": "ignore"})
+        outputs = await node.ainvoke([message], ledger=ledger, resume=answers)
+
+    assert recorder.order == [f"delete(q{place})"]
+    assert [output.tool_call_id for output in outputs] == ids
+    assert [output.status == "success" for output in outputs] == [number == place for number in range(len(ids))]
+
+
+async def test_questions_of_tools_reach_those_who_asked() -> None:
+    """Ids that look like the names which repeated ids get."""
+    node = ToolNode([asking])
+    ids = ["a", "a", "a#1", "a#0"]
+    message = AIMessage("", tool_calls=[a_call("asking", one, who=str(number)) for number, one in enumerate(ids)])
+    with anyio.fail_after(60):
+        with pytest.raises(CallsInterrupted) as caught:
+            await node.ainvoke([message])
+        answers = {question.id: f"for {question.value}" for question in caught.value.interrupts}
+        outputs = await node.ainvoke([message], ledger=caught.value.ledger, resume=answers)
+
+    assert [output.content for output in outputs] == ["for 0", "for 1", "for 2", "for 3"]
+
+
+async def asking(who: str) -> str:
+    """Ask."""
+    return str(interrupt(who))
