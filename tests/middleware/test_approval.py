@@ -4,7 +4,8 @@ import hashlib
 import json
 import random
 from datetime import date
-from typing import Any
+from decimal import Decimal
+from typing import Annotated, Any
 
 import anyio
 import pytest
@@ -16,10 +17,18 @@ from langgraph.errors import UnknownInterruptError, is_invalid_resume
 from langgraph.types import interrupt
 from pydantic import ValidationError
 
-from callboard import CallEvent, CallPolicy, CallsInterrupted, ToolNode, observe
+from callboard import (
+    CallEvent,
+    CallPolicy,
+    CallsInterrupted,
+    InjectedState,
+    ToolNode,
+    ToolRuntime,
+    observe,
+)
 from callboard.exceptions import LinkOrderWarning
 from callboard.middleware import RequireApproval, Retry
-from callboard.middleware._question import digest_of
+from callboard.middleware._digest import digest_of
 from callboard.testing import Recorder, calls, tool_call
 
 WAIT = 1000
@@ -89,7 +98,7 @@ async def test_the_question_is_a_human_interrupt_with_a_digest_and_nothing_runs(
             "action_request": {"action": "delete", "args": {"query": "a"}},
             "config": ALL_ALLOWED,
             "description": "Tool execution requires approval\n\nTool: delete\nArgs: {'query': 'a'}",
-            "digest": digest_of("delete", {"query": "a"}),
+            "digest": digest_of(recorder.tool("delete"), {"query": "a"}),
         }
     ]
     assert recorder.lines == []
@@ -508,6 +517,19 @@ async def test_a_call_that_was_rejected_does_not_run_because_nobody_would_ask_no
     assert recorder.lines == []
 
 
+async def delete(query: str) -> str:
+    """Delete."""
+    return query
+
+
+async def delete_all(query: str) -> str:
+    """Delete."""
+    return query
+
+
+DELETE = StructuredTool.from_function(coroutine=delete)
+DELETE_ALL = StructuredTool.from_function(coroutine=delete_all, name="delete")
+
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
@@ -527,38 +549,96 @@ def shuffled(value: Any, rng: random.Random) -> Any:
 @given(args=st.dictionaries(st.text(), JSON, max_size=4), seed=st.integers())
 def test_the_digest_is_of_what_the_arguments_say_and_not_of_how(args: dict[str, Any], seed: int) -> None:
     """The order of keys does not count, nor a detour through JSON."""
-    assert digest_of("t", shuffled(args, random.Random(seed))) == digest_of("t", args)
-    assert digest_of("t", json.loads(json.dumps(args))) == digest_of("t", args)
+    assert digest_of(DELETE, shuffled(args, random.Random(seed))) == digest_of(DELETE, args)
+    assert digest_of(DELETE, json.loads(json.dumps(args))) == digest_of(DELETE, args)
 
 
 @given(one=st.dictionaries(st.text(), JSON, max_size=4), other=st.dictionaries(st.text(), JSON, max_size=4))
 def test_other_arguments_have_another_digest(one: dict[str, Any], other: dict[str, Any]) -> None:
     same = json.dumps(one, sort_keys=True) == json.dumps(other, sort_keys=True)
 
-    assert (digest_of("t", one) == digest_of("t", other)) is same
+    assert (digest_of(DELETE, one) == digest_of(DELETE, other)) is same
 
 
 def test_the_digest_is_the_published_one() -> None:
     """Who wants to check it elsewhere needs nothing but a hash and JSON."""
-    canonical = '{"args":{"a":[1,null],"b":"\\u00e4"},"name":"delete"}'
+    runs = "langchain_core.tools.structured.StructuredTool " + DELETE.coroutine.__module__ + ".delete"
+    canonical = '{"args":{"a":[1,null],"b":"\\u00e4"},"name":"delete","runs":"' + runs + '"}'
 
-    assert digest_of("delete", {"b": "ä", "a": [1, None]}) == hashlib.sha256(canonical.encode()).hexdigest()
+    assert digest_of(DELETE, {"b": "ä", "a": [1, None]}) == hashlib.sha256(canonical.encode()).hexdigest()
 
 
 @pytest.mark.parametrize(
     ("one", "same", "other"),
     [
-        ({"b", "a", "c"}, ["a", "b", "c"], {"a", "b"}),
-        (date(2026, 1, 2), "2026-01-02", date(2026, 1, 3)),
+        ({"b", "a", "c"}, {"c", "b", "a"}, ["a", "b", "c"]),
+        ({"b", "a"}, frozenset({"a", "b"}), {"%set": ["a", "b"]}),
+        (date(2026, 1, 2), date(2026, 1, 2), "2026-01-02"),
         ((1, 2), [1, 2], (2, 1)),
-        (b"x", "x", b"y"),
+        (b"x", bytearray(b"x"), "x"),
+        (b"x", b"x", {"%bytes": "78"}),
+        ({1: "a"}, {1: "a"}, {"1": "a"}),
+        ({1: "a"}, {1: "a"}, {"%int:1": "a"}),
+        ({None: "a"}, {None: "a"}, {"null": "a"}),
+        ({"%": 1}, {"%": 1}, {"%%": 1}),
+        (1, 1, True),
+        (1, 1, "1"),
+        (Decimal("1"), Decimal("1"), "1"),
+        ("\u00e9", "\u00e9", "e\u0301"),
+        ([b"x"], (b"x",), ["x"]),
     ],
-    ids=["set", "date", "tuple", "bytes"],
+    ids=repr,
 )
-def test_what_is_no_json_counts_as_what_pydantic_makes_of_it(one: Any, same: Any, other: Any) -> None:
-    """The model writes JSON; a link outside may put in anything."""
-    assert digest_of("t", {"x": one}) == digest_of("t", {"x": same})
-    assert digest_of("t", {"x": one}) != digest_of("t", {"x": other})
+def test_what_means_something_else_has_another_digest(one: Any, same: Any, other: Any) -> None:
+    """The model writes JSON; a link outside may put in anything, and store it as any serializer does."""
+    assert digest_of(DELETE, {"x": one}) == digest_of(DELETE, {"x": same})
+    assert digest_of(DELETE, {"x": one}) != digest_of(DELETE, {"x": other})
+
+
+async def test_an_approval_of_one_tool_is_none_of_another_with_its_name() -> None:
+    """A link outside puts another tool in the place of the one that the person was asked about."""
+    recorder, bodies = Recorder(), [DELETE, DELETE_ALL]
+
+    async def swap(request: Any, call_next: Any) -> Any:
+        return await call_next(request.override(tool=bodies.pop(0)))
+
+    node = node_of(recorder, None, swap)
+    waiting = await interrupted(node, [deletes("a")])
+    again = await interrupted(node, [deletes("a")], ledger=waiting.ledger, resume=ACCEPT)
+
+    assert DELETE.name == DELETE_ALL.name
+    assert again.interrupts[0].value[0]["digest"] != waiting.interrupts[0].value[0]["digest"]
+
+
+async def test_the_person_sees_nothing_that_the_model_forged() -> None:
+    """The state says whose file it is, whatever the model writes; an edit cannot say either."""
+    seen: list[str] = []
+
+    @tool
+    async def delete(path: str, user: Annotated[str, InjectedState("user")], runtime: ToolRuntime) -> str:
+        """Delete."""
+        seen.append(f"{user}:{path}")
+        return "deleted"
+
+    asked_about: list[Any] = []
+    approval = RequireApproval(
+        when=lambda request: not asked_about.append(request.tool_call["args"]),
+        description=lambda request: str(request.tool_call["args"]),
+    )
+    node = ToolNode([delete], middleware=[approval])
+    forged = {"path": "a", "user": "root", "runtime": "forged"}
+    state = {"messages": [calls(tool_call("delete", "1", **forged))], "user": "ann"}
+    waiting = await interrupted(node, state)
+    (request,) = waiting.interrupts[0].value
+    assert request["action_request"]["args"] == {"path": "a"}
+    assert request["digest"] == digest_of(delete, {"path": "a"})
+    assert request["description"] == "{'path': 'a'}"
+    with pytest.raises(ValidationError, match="by the agent"):
+        await node.ainvoke(state, ledger=waiting.ledger, resume=edit(path="a", user="root"))
+    await finished(node, state, ledger=waiting.ledger, resume=ACCEPT)
+
+    assert seen == ["ann:a"]
+    assert asked_about == [{"path": "a"}] * 3
 
 
 async def test_an_argument_of_which_there_is_no_digest_does_not_run() -> None:

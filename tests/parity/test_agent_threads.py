@@ -410,6 +410,31 @@ def test_a_new_message_instead_of_an_answer_is_taken_by_us_and_refused_by_langgr
     assert seen["callboard"][0] == "result"
 
 
+@pytest.mark.parametrize("given", [Command(resume="go on"), Command(resume={}), None], ids=["word", "nothing", "none"])
+@pytest.mark.parametrize("version", ["v1", "v2"])
+def test_any_word_goes_on_after_a_stop_before_a_node(given: Any, version: str) -> None:
+    """Nobody asked anything, and clients that always send a `Command` have to get on."""
+    seen = {}
+    for ns in (reference(), candidate()):
+        thread = talk_to(ns, ONE, DONE, version=version, interrupt_before=["tools"])
+        thread.run(question())
+        thread.run(given)
+        seen[ns.side] = thread.seen
+
+    assert seen["callboard"] == seen["langgraph"]
+    assert "done" in str(seen["callboard"][-1])
+
+
+@pytest.mark.parametrize("resume", ["both", {"a": "x"}, {"0" * 32: "x", "a": "x"}, {"A" * 32: "x"}], ids=str)
+def test_one_answer_for_several_questions_is_an_error_of_langgraphs_type(resume: Any) -> None:
+    """A dict is a map of answers if all of its keys are ids, in lower case; all else is one answer."""
+    for ns in (reference(), candidate()):
+        thread = talk_to(ns, turn(1, call("ask", {"what": "a"}, "a"), call("ask", {"what": "b"}, "b")), DONE)
+        thread.run(question())
+        with pytest.raises(RuntimeError, match="multiple pending interrupts"):
+            thread.agent.invoke(Command(resume=resume), AT)
+
+
 @pytest.mark.parametrize("given", [Command(resume="yes"), Command(resume={"0" * 32: "yes"})], ids=["plain", "by id"])
 def test_an_answer_that_nobody_asked_for_is_refused_by_us_and_ignored_by_langgraph(given: Any) -> None:
     """A typing error in an id would otherwise go unnoticed."""

@@ -1,5 +1,6 @@
 """Promise 5, outside a graph: all questions of a batch come together, and answers go to who asked."""
 
+import pickle
 from collections import Counter
 from collections.abc import Callable
 from typing import Any
@@ -173,6 +174,28 @@ async def test_a_plain_answer_goes_to_the_only_question(answer: Any) -> None:
     waiting = await interrupted(node, [asks(("a", 1))])
     messages = await node.ainvoke([asks(("a", 1))], ledger=waiting.ledger, resume=answer)
     assert texts(messages) == [f"a got [{answer!r}]"]
+
+
+async def test_no_answer_by_id_is_no_answer() -> None:
+    """LangGraph's rule, and that of agents: an empty dict holds no answers, and is none itself."""
+    asking = Asking()
+    node = ToolNode([asking.tool()])
+    waiting = await interrupted(node, [asks(("a", 1))])
+    again = await interrupted(node, [asks(("a", 1))], ledger=waiting.ledger, resume={})
+    assert again.interrupts == waiting.interrupts
+    assert asking.runs == {"a": 1}
+
+
+async def test_one_answer_for_two_questions_is_an_error_of_langgraphs_type_too() -> None:
+    """LangGraph raises a RuntimeError, or in its strict mode an UnknownInterruptError."""
+    node = ToolNode([Asking().tool()])
+    asked = [asks(("a", 1), ("b", 1))]
+    waiting = await interrupted(node, asked)
+    with pytest.raises(UnknownInterruptError) as caught:
+        await node.ainvoke(asked, ledger=waiting.ledger, resume={"a": "yes", "f" * 32: "yes"})
+    assert isinstance(caught.value, RuntimeError)
+    again = pickle.loads(pickle.dumps(caught.value))
+    assert (again.reason, again.pending_ids, str(again)) == ("ambiguous", caught.value.pending_ids, str(caught.value))
 
 
 @pytest.mark.real_clock

@@ -1,7 +1,6 @@
 """What runs within a call of ours: the keys by which it interrupts, resumes and runs graphs of its own."""
 
 from collections.abc import Mapping, Sequence
-from string import hexdigits
 from typing import Any, Protocol
 
 from langchain_core.runnables import RunnableConfig
@@ -35,8 +34,8 @@ def question_id(namespace: str, answered: int) -> str:
 
 
 def is_interrupt_id(key: str) -> bool:
-    """Whether a key looks like the id of an interrupt: an xxh3 digest of 128 bits."""
-    return len(key) == 32 and set(key) <= set(hexdigits)
+    """Whether a key looks like the id of an interrupt: an xxh3 digest of 128 bits, in lower case."""
+    return len(key) == 32 and set(key) <= set("0123456789abcdef")
 
 
 class AnswerKeeper(Protocol):

@@ -6,6 +6,7 @@ from typing import Any, Protocol
 
 from langchain_core.messages import ToolCall, ToolMessage
 from langchain_core.runnables import RunnableConfig
+from langchain_core.tools import BaseTool
 from langgraph.errors import GraphInterrupt
 from langgraph.types import Command, Interrupt
 
@@ -19,6 +20,7 @@ from callboard.agent._thread import Thread, accepted_in, as_update
 from callboard.exceptions import CallsInterrupted
 from callboard.tools._batch import CallBody, ToolBatch
 from callboard.tools._errors import error_message, is_control_flow
+from callboard.tools._inject import injected_args, written_args
 from callboard.tools._input import Requested, parse_input
 from callboard.tools._keys import keys_of
 from callboard.tools._ledger import FORMAT
@@ -264,7 +266,7 @@ async def _unknown_settled(
             else:
                 await _settled(run, key, message, places[key])
         elif not pending and policy.on_unknown == "ask":
-            question = Interrupt(_question(call), id=_unknown_id(places[key]))
+            question = Interrupt(_question(call, run.tools.tools_by_name.get(call["name"])), id=_unknown_id(places[key]))
             await thread.asked({key: {**record, "pending": [question]}})
     return answers
 
@@ -281,11 +283,12 @@ def _unknown_id(place: Place) -> str:
     return question_id(f"{place.namespace}|unknown", 0)
 
 
-def _question(call: ToolCall) -> list[dict[str, Any]]:
+def _question(call: ToolCall, tool: BaseTool | None) -> list[dict[str, Any]]:
+    args = call["args"] if tool is None else written_args(call, injected_args(tool))
     allowed = {"allow_accept": True, "allow_respond": True, "allow_ignore": True, "allow_edit": False}
     return [
         {
-            "action_request": {"action": call["name"], "args": call["args"]},
+            "action_request": {"action": call["name"], "args": args},
             "config": allowed,
             "description": "This call was begun, and then the process ended; whether it had any effect is unknown. "
             "Accept to run it again, respond with its result, or ignore it.",

@@ -15,7 +15,7 @@ from callboard._langgraph._place import INTERRUPT, PULL, PUSH, RESUME, TASKS, ta
 from callboard.agent._checkpoint import BRANCH, MESSAGES, Base
 from callboard.agent._flow import AFTER, AGENT, BEFORE, TOOLS
 from callboard.agent._thread import START, Entry, Record, Thread
-from callboard.tools._input import parse_input
+from callboard.tools._input import id_of, parse_input
 from callboard.tools._keys import keys_of
 
 MODEL = "model"
@@ -116,11 +116,12 @@ def _is_due(found: CheckpointTuple, channel: str) -> bool:
 def _read_batch(thread: Thread, found: CheckpointTuple) -> None:
     """What is known of a batch that was one task. It says of no call whose question it is, unless there is one call."""
     calls = open_calls(thread)
-    if len(calls) != 1:
-        return
-    ((key, call),) = calls
     task_id = task_id_of(found.checkpoint["id"], thread.namespace, thread.step + 1, TOOLS, PULL, f"{BRANCH}{TOOLS}")
     writes = [(channel, value) for task, channel, value in found.pending_writes or () if task == task_id]
+    if len(calls) != 1:
+        thread.asked_unheard = any(channel == INTERRUPT for channel, _ in writes)
+        return
+    ((key, call),) = calls
     if record := _record_of(writes, call["id"]):
         thread.records[key] = record
 
@@ -136,15 +137,17 @@ def _progress(record: Record) -> tuple[bool, int]:
 
 
 def _read_calls(thread: Thread, found: CheckpointTuple, sends: Sequence[Send]) -> None:
-    names = {call["id"]: key for key, call in open_calls(thread)}
+    names: dict[str, list[str]] = {}
+    for key, call in open_calls(thread):
+        names.setdefault(id_of(call), []).append(key)
     for number, send in enumerate(sends):
         call = send.arg[0] if isinstance(send.arg, list) else send.arg.get("tool_call", send.arg)
-        key = names.get(call["id"])
-        if key is None:
+        if not (of_this_id := names.get(id_of(call))):
             continue
+        key = of_this_id.pop(0)  # where an id is used again, sends stand in the order of the calls
         task_id = task_id_of(found.checkpoint["id"], thread.namespace, thread.step + 1, TOOLS, PUSH, str(number))
         writes = [(channel, value) for task, channel, value in found.pending_writes or () if task == task_id]
-        if record := _record_of(writes, call["id"]):
+        if record := _record_of(writes, id_of(call)):
             thread.records[key] = record
 
 

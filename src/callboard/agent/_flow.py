@@ -5,6 +5,8 @@ from dataclasses import dataclass
 
 from langchain_core.messages import AIMessage, BaseMessage, ToolMessage
 
+from callboard.tools._input import id_of
+
 AGENT = "agent"
 TOOLS = "tools"
 BEFORE = "pre_model_hook"
@@ -75,5 +77,5 @@ def unanswered(messages: Sequence[BaseMessage]) -> bool:
         if isinstance(message, ToolMessage):
             answered.add(message.tool_call_id)
         elif isinstance(message, AIMessage):
-            return any(call["id"] not in answered for call in message.tool_calls)
+            return any(id_of(call) not in answered for call in message.tool_calls)
     return False

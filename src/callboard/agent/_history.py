@@ -8,8 +8,11 @@ from collections import Counter
 from collections.abc import Sequence
 from itertools import islice, takewhile
 from typing import cast
+from uuid import uuid4
 
 from langchain_core.messages import AIMessage, BaseMessage, ToolCall, ToolMessage
+
+from callboard.tools._input import id_of
 
 UNANSWERED = (
     "Error: this call has no result. It was interrupted before it finished, and whether it had any effect is "
@@ -25,8 +28,8 @@ def repaired(messages: Sequence[BaseMessage]) -> list[BaseMessage]:
     """
     answers = Counter(message.tool_call_id for message in messages if isinstance(message, ToolMessage))
     asking = (message for message in messages if isinstance(message, AIMessage))
-    called = Counter(call["id"] for message in asking for call in message.tool_calls)
-    if None not in called and called <= answers:
+    called = Counter(id_of(call) for message in asking for call in message.tool_calls)
+    if called <= answers:
         return [*messages]
     history: list[BaseMessage] = []
     place = 0
@@ -36,24 +39,31 @@ def repaired(messages: Sequence[BaseMessage]) -> list[BaseMessage]:
         place += 1 + len(arrived)
         history.append(message)
         if isinstance(message, AIMessage):
-            owed = [_unanswered(call) for call in message.tool_calls if not _take(answers, call["id"])]
-            order = {call["id"]: number for number, call in enumerate(message.tool_calls)}
+            owed = [_unanswered(call) for call in message.tool_calls if not _take(answers, id_of(call))]
+            order = {id_of(call): number for number, call in enumerate(message.tool_calls)}
             if owed:
                 arrived = sorted([*arrived, *owed], key=lambda answer: order.get(answer.tool_call_id, len(order)))
         history.extend(arrived)
     return history
 
 
+def give_ids(reply: BaseMessage) -> None:
+    """Let every call of a reply have an id; some providers give none, and a result needs one to go by."""
+    for call in reply.tool_calls if isinstance(reply, AIMessage) else ():
+        if call["id"] is None:
+            call["id"] = f"call_{uuid4().hex}"
+
+
 def _is_answer(message: BaseMessage) -> bool:
     return isinstance(message, ToolMessage)
 
 
-def _take(answers: "Counter[str]", call_id: str | None) -> bool:
-    if call_id is None or not answers[call_id]:
+def _take(answers: "Counter[str]", call_id: str) -> bool:
+    if not answers[call_id]:
         return False
     answers[call_id] -= 1
     return True
 
 
 def _unanswered(call: ToolCall) -> ToolMessage:
-    return ToolMessage(content=UNANSWERED, name=call["name"], tool_call_id=call["id"], status="error")
+    return ToolMessage(content=UNANSWERED, name=call["name"], tool_call_id=id_of(call), status="error")

@@ -1,20 +1,15 @@
 """What an agent is given: new input, answers, a command, or nothing but the wish to go on."""
 
-from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
-from langgraph.errors import EmptyInputError, InvalidUpdateError, UnknownInterruptError
-from langgraph.types import Command, Interrupt, Send
+from langgraph.errors import EmptyInputError, InvalidUpdateError
+from langgraph.types import Command, Send
 
-from callboard._langgraph import is_interrupt_id
 from callboard.agent._exchange import open_calls
 from callboard.agent._flow import END, TOOLS, Flow
 from callboard.agent._thread import START, Thread
-
-Answers = Mapping[str, Any]
-"""By interrupt id."""
-
+from callboard.tools._answers import Answers, answers_by_id, is_by_id
 
 async def take_in(given: Any, thread: Thread, flow: Flow) -> tuple[Answers, bool]:
     """Take the input of a run into its thread.
@@ -63,7 +58,7 @@ async def _take_command(command: "Command[Any]", thread: Thread, flow: Flow) -> 
         raise InvalidUpdateError(f"Node {unknown[0]} does not exist; there are {', '.join(flow.nodes)}")
     if command.resume is None and not writes and not goto:
         raise EmptyInputError("Received empty Command input")
-    answers = answers_by_id(command.resume, thread.questions) if command.resume is not None else {}
+    answers = _answers_in(command, thread)
     if writes or goto:
         # What somebody begins with is input, whatever it comes in.
         goes = bool(goto) or not thread.has_begun
@@ -73,40 +68,11 @@ async def _take_command(command: "Command[Any]", thread: Thread, flow: Flow) -> 
     return answers, True
 
 
-def answers_by_id(resume: Any, questions: Sequence[Interrupt]) -> Answers:
-    """Answers by the id of their question.
-
-    Args:
-        resume: `{interrupt.id: answer}` for any of the open questions, or the answer itself if one is open.
-        questions: the open ones.
-
-    Raises:
-        UnknownInterruptError: if an answer fits no open question.
-    """
-    pending = sorted({question.id for question in questions})
-    if isinstance(resume, dict) and all(isinstance(key, str) and is_interrupt_id(key) for key in resume):
-        if unknown := sorted(resume.keys() - set(pending)):
-            raise UnknownInterruptError(
-                f"Unknown or already-consumed interrupt: {unknown[0]}; open are {pending}",
-                reason="not_pending",
-                interrupt_ids=unknown,
-                pending_ids=pending,
-            )
-        return resume
-    if not pending:
-        raise UnknownInterruptError(
-            f"No question is open, so there is nothing that {resume!r} could answer; if the thread has calls to run, "
-            "they ask again when it goes on with None",
-            reason="not_pending",
-        )
-    if len(pending) > 1:
-        raise UnknownInterruptError(
-            "When there are multiple pending interrupts, you must specify the interrupt id when resuming: "
-            f"Command(resume={{interrupt_id: answer}}); open are {pending}",
-            reason="ambiguous",
-            pending_ids=pending,
-        )
-    return {pending[0]: resume}
+def _answers_in(command: "Command[Any]", thread: Thread) -> Answers:
+    stops = bool(thread.next) and not thread.questions and not thread.asked_unheard
+    if command.resume is None or (stops and not is_by_id(command.resume)):
+        return {}  # where a run has stopped before a node, any word means to go on
+    return answers_by_id(command.resume, thread.questions)
 
 
 def finished_writes(thread: Thread) -> list[tuple[str, Any]]:

@@ -73,6 +73,8 @@ class Thread:
         """By task of that step: a node's name, or the key of a call."""
         self.asked_here: dict[str, Sequence[Interrupt]] = {}
         """By task, what was asked in that step, though it may have been answered since."""
+        self.asked_unheard = False
+        """Whether another agent's calls have asked in that step, and nobody knows which did."""
         self.source: Source = "input"
         """What the thread's last change came from."""
         self.checkpoint_id = new_id(self.step)
@@ -255,6 +257,7 @@ class Thread:
         self.checkpoint_id, self.ts = entry["id"], entry["ts"]
         if entry["next"] is not None:
             self.next, self.records, self.asked_here = tuple(entry["next"]), {}, {}
+            self.asked_unheard = False
 
     def _stamped(self, entry: Entry, steps: int) -> Entry:
         return {**entry, "id": new_id(self.step + steps), "ts": now()}

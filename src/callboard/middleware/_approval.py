@@ -14,6 +14,7 @@ from callboard._call import note
 from callboard._langgraph import bound_answer_waits
 from callboard.middleware._question import ANSWERS, FIELDS, AnswerType, Question
 from callboard.tools._human import HumanInterruptConfig
+from callboard.tools._inject import injected_args, written_args
 from callboard.tools._vocabulary import ToolCallRequest
 
 Output = ToolMessage | Command[Any] | list[ToolMessage | Command[Any]]
@@ -27,7 +28,8 @@ class RequireApproval:
     the call; "edit" runs it with other arguments; "response" has the result; "ignore" tells the model that the
     call was declined, and why if there is a text with it. Neither of the last two runs anything.
 
-    An answer is good for the tool and the arguments that the question was about, by their digest. Where they
+    An answer is good for the tool and the arguments that the question was about, by their digest. Arguments that
+    are injected are not among them, whatever the model wrote in their place. Where they
     have been changed since, the person is asked again. An edit is its own approval.
 
     Args:
@@ -75,7 +77,10 @@ class RequireApproval:
         """
         tool = request.tool
         rule = None if tool is None else self._rules.get(tool.name, self._rule)
-        if tool is None or rule is None or not (rule.applies_to(request) or bound_answer_waits(get_config())):
+        if tool is None or rule is None:
+            return await call_next(request)
+        request = _without_forged(request, tool)
+        if not (rule.applies_to(request) or bound_answer_waits(get_config())):
             return await call_next(request)
         others = {one.name: one for one in request.runtime.tools} if self._other_tools else {}
         question = Question(request, tool, others, rule.config)
@@ -88,6 +93,13 @@ class RequireApproval:
             return self._description(request)
         args = request.tool_call["args"]
         return self._description or f"Tool execution requires approval\n\nTool: {tool.name}\nArgs: {args}"
+
+
+def _without_forged(request: ToolCallRequest, tool: BaseTool) -> ToolCallRequest:
+    """The request with the arguments that will be used; what is injected, nobody else has a say in."""
+    call = request.tool_call
+    args = written_args(call, injected_args(tool))
+    return request if len(args) == len(call["args"]) else request.override(tool_call={**call, "args": args})
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,8 +1,6 @@
 """What a person is asked about a call, which answers there are, and what follows from each."""
 
-import hashlib
 import inspect
-import json
 from collections.abc import Callable, Mapping
 from copy import deepcopy
 from dataclasses import dataclass
@@ -14,13 +12,14 @@ from langgraph.config import get_config
 from langgraph.errors import GraphInterrupt
 from langgraph.types import interrupt
 from pydantic import BaseModel, Discriminator, WrapValidator
-from pydantic_core import to_jsonable_python
 from typing_extensions import TypedDict
 
 from callboard._call import note
 from callboard._langgraph import answer_is_for
+from callboard.middleware._digest import digest_of
 from callboard.tools._errors import error_message
 from callboard.tools._human import ActionRequest, HumanInterrupt, HumanInterruptConfig
+from callboard.tools._inject import injected_args
 from callboard.tools._vocabulary import ToolCallRequest
 
 AnswerType = Literal["accept", "edit", "response", "ignore"]
@@ -43,7 +42,7 @@ class ApprovalRequest(HumanInterrupt):
     """A `HumanInterrupt` that says what its answer will be good for."""
 
     digest: str
-    """Of the tool's name and the arguments."""
+    """Of the tool and the arguments."""
 
 
 class Changed(TypedDict):
@@ -84,7 +83,7 @@ class Question:
     """May this call run?
 
     Args:
-        request: of the call.
+        request: of the call, with nothing in its arguments that the tool will not get.
         tool: that it would run.
         others: what an edit may change it to, by name.
         config: which answers are allowed.
@@ -125,7 +124,7 @@ class Question:
 
     @property
     def _digest(self) -> str:
-        return digest_of(self.tool.name, self.request.tool_call["args"])
+        return digest_of(self.tool, self.request.tool_call["args"])
 
     @property
     def _allowed(self) -> list[AnswerType]:
@@ -174,6 +173,8 @@ class Question:
         if tool is None:
             known = sorted({self.tool.name, *self.others})
             raise ValueError(f"The call cannot be changed to one of {name!r}, only to one of {known}")
+        if filled := sorted(injected_args(tool).forbidden & args.keys()):
+            raise ValueError(f"{tool.name!r} is given {', '.join(filled)} by the agent; an edit cannot change that")
         _check_arguments(tool, args)
         call = cast("ToolCall", {**self.request.tool_call, "name": name, "args": args})
         return self.request.override(tool_call=call, tool=tool)
@@ -198,24 +199,3 @@ def _check_arguments(tool: BaseTool, args: Mapping[str, Any]) -> None:
         schema.model_validate(args)
     except Exception as error:
         raise ValueError(f"The arguments do not fit {tool.name!r}: {error}") from error
-
-
-def digest_of(name: str, args: Mapping[str, Any]) -> str:
-    """SHA-256, in hex, over the JSON of a call: keys sorted, no spaces, ASCII.
-
-    What is not JSON counts as what pydantic makes of it; a set counts sorted.
-
-    Raises:
-        ValueError: for an argument of which there is no JSON: whether it has changed, nobody could say.
-    """
-    return hashlib.sha256(_canonical({"name": name, "args": args}).encode()).hexdigest()
-
-
-def _canonical(value: object) -> str:
-    return json.dumps(value, sort_keys=True, separators=(",", ":"), default=_as_json)
-
-
-def _as_json(value: object) -> Any:
-    if isinstance(value, (set, frozenset)):
-        return sorted(value, key=_canonical)
-    return to_jsonable_python(value)

@@ -62,6 +62,7 @@ def injected_args(tool: BaseTool) -> InjectedArgs:
             state[name] = field or None
             if field and name in fields and not fields[name].is_required():
                 optional.add(name)
+    forbidden.update(state, (name for name in (store, runtime) if name))
     return InjectedArgs(state, frozenset(optional), store, runtime, frozenset(forbidden))
 
 
@@ -115,8 +116,12 @@ def inject(call: ToolCall, injected: InjectedArgs, runtime: ToolRuntime[Any, Any
         values[injected.store] = runtime.store
     if injected.runtime:
         values[injected.runtime] = runtime
-    written = {name: value for name, value in call["args"].items() if name not in injected.forbidden}
-    return {**call, "args": {**written, **values}}
+    return {**call, "args": {**written_args(call, injected), **values}}
+
+
+def written_args(call: ToolCall, injected: InjectedArgs) -> dict[str, Any]:
+    """The arguments of a call that are the model's to write."""
+    return {name: value for name, value in call["args"].items() if name not in injected.forbidden}
 
 
 def _state_values(tool: str, injected: InjectedArgs, state: Any, messages_key: str) -> dict[str, Any]:

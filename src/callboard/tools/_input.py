@@ -87,15 +87,22 @@ def unanswered_in(calls: Sequence[ToolCall], state: Any, messages_key: str) -> l
 def _since(call: ToolCall, messages: Sequence[Any]) -> Sequence[Any]:
     for position in range(len(messages) - 1, -1, -1):
         message = messages[position]
-        if isinstance(message, AIMessage) and any(one["id"] == call["id"] for one in message.tool_calls):
+        if isinstance(message, AIMessage) and any(id_of(one) == call["id"] for one in message.tool_calls):
             return messages[position + 1 :]
     return ()
+
+
+def id_of(call: ToolCall) -> str:
+    """The id of a call, as its message has it; models may leave it out, messages may not."""
+    return call["id"] or ""
 
 
 def _checked(call: Any) -> ToolCall:
     """The call as it is, if it can be run and answered."""
     if not isinstance(call, Mapping):
         raise ValueError(f"A tool call is a dict with name, args and id, got {call!r}")
+    if "id" in call and call["id"] is None:
+        call = {**call, "id": id_of(cast("ToolCall", call))}
     for key, kind in (("name", str), ("args", dict), ("id", str)):
         if not isinstance(call.get(key), kind):
             raise ValueError(f"Tool call {call!r} needs {key!r} to be a {kind.__name__}, got {call.get(key)!r}")

@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import Any
 
 from langchain_core.runnables import RunnableConfig
-from langgraph.errors import GraphInterrupt, UnknownInterruptError
+from langgraph.errors import GraphInterrupt
 from langgraph.types import Command, Interrupt
 
 from callboard._langgraph import (
@@ -24,6 +24,7 @@ from callboard._langgraph import (
     question_id,
 )
 from callboard._time import cleanup
+from callboard.tools._answers import answers_by_id
 from callboard.tools._keys import segment_of
 
 FORMAT = "callboard/1"
@@ -141,26 +142,7 @@ class Ledger:
         return {}
 
     def _answers_of_caller(self, answers: object) -> Mapping[str, Any]:
-        if answers is None:
-            return {}
-        pending = {question.id for question in self.pending}
-        if isinstance(answers, dict) and answers and pending.issuperset(answers):
-            return answers
-        if isinstance(answers, dict) and any(isinstance(key, str) and len(key) == 32 for key in answers):
-            unknown = [key for key in answers if key not in pending]
-            raise UnknownInterruptError(
-                f"No open question has the id {', '.join(map(repr, unknown))}; open are {sorted(pending)}.",
-                reason="not_pending",
-                interrupt_ids=unknown,
-                pending_ids=sorted(pending),
-            )
-        if len(pending) != 1:
-            raise UnknownInterruptError(
-                f"{len(pending)} questions are open, so answers go by id: {{interrupt.id: answer}}; got {answers!r}.",
-                reason="ambiguous" if pending else "not_pending",
-                pending_ids=sorted(pending),
-            )
-        return {pending.pop(): answers}
+        return {} if answers is None else answers_by_id(answers, self.pending)
 
     @property
     def may_be_replayed(self) -> bool:
