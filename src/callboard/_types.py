@@ -42,7 +42,7 @@ class Rate:
     per: float = 1.0
 
     def __post_init__(self) -> None:
-        _check_count("Rate(calls=...)", self.calls, least=1)
+        check_count("Rate(calls=...)", self.calls, least=1)
         _check_seconds("Rate(per=...)", self.per, zero=False)
         if not math.isfinite(self.per):
             raise ValueError(f"Rate(per=...) is a number of seconds, got {self.per!r}")
@@ -70,9 +70,9 @@ class Limit:
 
     def __post_init__(self) -> None:
         if self.concurrency is not None:
-            _check_count("Limit(concurrency=...)", self.concurrency, least=1)
+            check_count("Limit(concurrency=...)", self.concurrency, least=1)
         if self.queue is not None:
-            _check_count("Limit(queue=...)", self.queue, least=0)
+            check_count("Limit(queue=...)", self.queue, least=0)
         _check_type("Limit(rate=...)", self.rate, Rate, "Rate(20, per=1.0)")
         if self.key is not None and not callable(self.key):
             raise TypeError(f"Limit(key=...) takes a function of the tool call, got {self.key!r}")
@@ -239,7 +239,7 @@ def _check_seconds(name: str, value: object, *, zero: bool) -> None:
         raise ValueError(f"{name} must be {'0 or more' if zero else 'more than 0'} seconds, got {value!r}")
 
 
-def _check_count(name: str, value: object, *, least: int) -> None:
+def check_count(name: str, value: object, *, least: int) -> None:
     if isinstance(value, bool) or not isinstance(value, int):
         raise TypeError(f"{name} is a whole number, got {value!r}")
     if value < least:

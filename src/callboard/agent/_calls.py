@@ -266,7 +266,9 @@ async def _unknown_settled(
             else:
                 await _settled(run, key, message, places[key])
         elif not pending and policy.on_unknown == "ask":
-            question = Interrupt(_question(call, run.tools.tools_by_name.get(call["name"])), id=_unknown_id(places[key]))
+            question = Interrupt(
+                _question(call, run.tools.tools_by_name.get(call["name"])), id=_unknown_id(places[key])
+            )
             await thread.asked({key: {**record, "pending": [question]}})
     return answers
 

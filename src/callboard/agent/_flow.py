@@ -54,8 +54,8 @@ class Flow:
     def _after_reply(self, messages: Sequence[BaseMessage]) -> str:
         if self.tools and unanswered(messages):
             return TOOLS
-        if self.tools and self.after and messages and isinstance(messages[-1], ToolMessage):
-            return self.entry  # the hook has answered the calls
+        if self.tools and messages and isinstance(messages[-1], ToolMessage):
+            return self.entry  # the hook has answered the calls, or none of them could be kept
         return RESPONSE if self.response else END
 
     def _answered_directly(self, messages: Sequence[BaseMessage]) -> bool:

@@ -7,11 +7,12 @@ asked, with a text that says what happened.
 from collections import Counter
 from collections.abc import Sequence
 from itertools import islice, takewhile
-from typing import cast
+from typing import Any, cast
 from uuid import uuid4
 
 from langchain_core.messages import AIMessage, BaseMessage, ToolCall, ToolMessage
 
+from callboard.tools._door import unkept
 from callboard.tools._input import id_of
 
 UNANSWERED = (
@@ -52,6 +53,30 @@ def give_ids(reply: BaseMessage) -> None:
     for call in reply.tool_calls if isinstance(reply, AIMessage) else ():
         if call["id"] is None:
             call["id"] = f"call_{uuid4().hex}"
+
+
+def keepable(reply: BaseMessage) -> list[BaseMessage]:
+    """A reply that a checkpointer can store, and the messages of calls whose arguments it could not.
+
+    Those calls stay without their arguments; as they have their messages, they do not run.
+    """
+    refused = unkept(reply.tool_calls) if isinstance(reply, AIMessage) else {}
+    if not isinstance(reply, AIMessage) or not refused:
+        return [reply]
+    ids = {message.tool_call_id for message in refused.values()}
+    calls = [{**call, "args": {}} if place in refused else call for place, call in enumerate(reply.tool_calls)]
+    content = reply.content
+    if isinstance(content, list):  # where some providers repeat the arguments
+        content = [_without_arguments(block) if _id_in(block) in ids else block for block in content]
+    return [reply.model_copy(update={"tool_calls": calls, "content": content}), *refused.values()]
+
+
+def _id_in(block: object) -> object:
+    return cast("dict[str, object]", block).get("id") if isinstance(block, dict) else None
+
+
+def _without_arguments(block: Any) -> dict[str, Any]:
+    return {name: {} if name in ("input", "args") else value for name, value in block.items()}
 
 
 def _is_answer(message: BaseMessage) -> bool:

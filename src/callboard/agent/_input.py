@@ -11,6 +11,7 @@ from callboard.agent._flow import END, TOOLS, Flow
 from callboard.agent._thread import START, Thread
 from callboard.tools._answers import Answers, answers_by_id, is_by_id
 
+
 async def take_in(given: Any, thread: Thread, flow: Flow) -> tuple[Answers, bool]:
     """Take the input of a run into its thread.
 

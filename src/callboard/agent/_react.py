@@ -46,6 +46,7 @@ def create_react_agent(
     budget: float | None = None,
     middleware: Sequence[object] = (),
     stored_types: Sequence[type[Any]] = (),
+    max_calls: int | None = None,
     **deprecated_kwargs: Any,
 ) -> Agent:
     """Make an agent that calls tools until its model has an answer.
@@ -78,13 +79,15 @@ def create_react_agent(
         middleware: links around each tool call, the first outermost; see `ToolNode`.
         stored_types: what a database by URL may contain beside LangGraph's and LangChain's own types and those that
             the schemas name; nothing else is read from it, or written.
+        max_calls: how many calls of one reply run; see `ToolNode`.
         deprecated_kwargs: `config_schema`, the older name of `context_schema`.
 
     Raises:
         ImportError: if a model is given by name and langchain is not installed, or a database without its driver.
         TypeError: if the model is none, or for an unknown option.
         ValueError: if types are named for a saver with a serializer of its own, the model's tools are not the agent's,
-            the prompt, the version or a node is unknown, the state lacks a key, or links are given beside a `ToolNode`.
+            the prompt, the version or a node is unknown, the state lacks a key, or links or `max_calls` are given
+            beside a `ToolNode`.
     """
     if (config_schema := deprecated_kwargs.pop("config_schema", None)) is not None:
         warnings.warn(
@@ -100,7 +103,7 @@ def create_react_agent(
     check_seconds("create_react_agent(budget=...)", budget, zero=False)
     given_types = checked_types(stored_types, checkpointer)
     schema = _checked_schema(state_schema, with_response=response_format is not None)
-    node, provider_tools = _tool_node(tools, middleware)
+    node, provider_tools = _tool_node(tools, middleware, max_calls)
     flow = Flow(
         tools=bool(node.tools_by_name),
         before=pre_model_hook is not None,
@@ -164,6 +167,7 @@ def _checked_schema(schema: type[Any] | None, *, with_response: bool) -> type[An
 def _tool_node(
     tools: Sequence[BaseTool | Callable[..., Any] | dict[str, Any]] | ToolNode | LangGraphToolNode,
     middleware: Sequence[object],
+    max_calls: int | None,
 ) -> tuple[ToolNode, list[dict[str, Any]]]:
     if not isinstance(tools, ToolNode) and isinstance(tools, LangGraphToolNode):
         tools = ToolNode(**arguments_of(tools, only_invalid_arguments))
@@ -171,9 +175,13 @@ def _tool_node(
         if not isinstance(tools, Iterable):
             raise TypeError(f"tools is a sequence of tools, or a ToolNode, got {tools!r}")
         here = [tool for tool in tools if not isinstance(tool, dict)]
-        return ToolNode(here, middleware=middleware), [tool for tool in tools if isinstance(tool, dict)]
+        return ToolNode(here, middleware=middleware, max_calls=max_calls), [
+            tool for tool in tools if isinstance(tool, dict)
+        ]
     if middleware:
         raise ValueError("Links belong to the node that they are around: give middleware=[...] to the ToolNode")
+    if max_calls is not None:
+        raise ValueError("create_react_agent(max_calls=...) is the node's affair here: ToolNode(..., max_calls=...)")
     return tools, []
 
 

@@ -17,7 +17,7 @@ from callboard._langgraph._place import PULL, PUSH, Outer, Place, config_at, tas
 from callboard.agent._calls import answer_open_calls, run_calls
 from callboard.agent._channels import Clock, Schema, goto_of
 from callboard.agent._flow import AGENT, END, RESPONSE, TOOLS, Flow
-from callboard.agent._history import give_ids, repaired
+from callboard.agent._history import give_ids, keepable, repaired
 from callboard.agent._input import finished_writes
 from callboard.agent._journal import SavedThread
 from callboard.agent._model import Asks
@@ -253,7 +253,7 @@ class Run:
         give_ids(reply)
         if isinstance(reply, AIMessage) and self._lacks_steps(reply):
             reply = AIMessage(id=reply.id, content=NEEDS_MORE_STEPS)
-        return {"messages": [reply]}
+        return {"messages": keepable(reply)}
 
     def _for_model(self, state: Any) -> Any:
         """The state, with the messages that the hook before the model wants it to see."""

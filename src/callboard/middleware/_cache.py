@@ -14,7 +14,7 @@ from pydantic import ValidationError
 from callboard._call import note
 from callboard._current_loop import current_loop
 from callboard._langgraph import graph_task
-from callboard._types import _check_count, check_seconds
+from callboard._types import check_count, check_seconds
 from callboard.exceptions import CallboardWarning, CallError
 from callboard.middleware._names import tool_names
 from callboard.middleware._shared import Flight, Follower, Hit, SharedResults, Turn, raised_again
@@ -76,7 +76,7 @@ class Cache:
         if key is not None:
             _check_key(key)
         check_seconds("Cache(ttl=...)", ttl, zero=False)
-        _check_count("Cache(size=...)", size, least=1)
+        check_count("Cache(size=...)", size, least=1)
         self._key_function = key
         self._shared: SharedResults[_Key, ToolMessage] = SharedResults(ttl, size)
         self._plans: dict[str, Plan] = {}

@@ -5,7 +5,7 @@ from collections import deque
 from dataclasses import dataclass
 from typing import Literal
 
-from callboard._types import _check_count, check_seconds
+from callboard._types import check_count, check_seconds
 
 State = Literal["closed", "open", "half-open"]
 
@@ -30,7 +30,7 @@ class Rules:
         if not 0 < self.ratio <= 1:
             raise ValueError(f"CircuitBreaker(ratio=...) must be above 0 and at most 1, got {self.ratio!r}")
         for name in ("minimum", "probes"):
-            _check_count(f"CircuitBreaker({name}=...)", getattr(self, name), least=1)
+            check_count(f"CircuitBreaker({name}=...)", getattr(self, name), least=1)
         for name in ("window", "open_for"):
             seconds = getattr(self, name)
             check_seconds(f"CircuitBreaker({name}=...)", seconds, zero=False)

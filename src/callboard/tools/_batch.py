@@ -23,13 +23,14 @@ from callboard._types import Limit, RunInfo
 from callboard.exceptions import CallsInterrupted
 from callboard.middleware._chain import Chain, Link
 from callboard.tools._callbacks import manager_for
+from callboard.tools._door import Refusal, admitted
 from callboard.tools._errors import (
     error_message,
     is_control_flow,
     raise_invalid_arguments,
     unknown_tool,
 )
-from callboard.tools._input import Requested, unanswered_in
+from callboard.tools._input import Requested, unanswered_in, whole_reply
 from callboard.tools._invoke import filled_in, invoke, own_copy, raise_without_key
 from callboard.tools._keys import keys_of
 from callboard.tools._ledger import Ledger
@@ -103,6 +104,10 @@ class ToolBatch:
         if no_state:
             self._calls = unanswered_in(requested.calls, self._state, setup.messages_key)
         self._keys = keys_of(self._calls)
+        reply = requested.reply
+        if setup.max_calls is not None and requested.kind == "tool_calls":
+            reply = whole_reply(self._calls, self._state, setup.messages_key)
+        self._calls, self._refused = admitted(self._calls, reply, setup.tools, setup.max_calls)
         self.ledger = Ledger(config, setup.name, self._keys, stored, answers, namespaces=namespaces)
         self._tools = list(setup.tools.values())
         self._managers: dict[int, tuple[Plan, AsyncCallbackManager]] = {}
@@ -158,7 +163,8 @@ class ToolBatch:
 
     def _supervised(self, index: int, call: ToolCall, around: Surroundings) -> tuple[str, SupervisedCall[Output]]:
         key = self._keys[index]
-        run = _Run(self, key, call, index)
+        refused = self._refused.get(index)
+        run = _Run(self, key, call, index) if refused is None else _Refused(self, key, call, index, refused)
         supervised: SupervisedCall[Output] = SupervisedCall(*self.terms(call), run, around)
         supervised.resumes = self.ledger.mark(key)
         return key, supervised
@@ -381,3 +387,18 @@ class _Run:
         assert self._batch.on_claim is not None
         await self._batch.on_claim(self._key, self._batch.ledger.records.get(self._key, {}))
         return await invoke(attempt, plan, call, config, manager)
+
+
+class _Refused(_Run):
+    """A call that nobody is asked about, and that nothing runs for."""
+
+    __slots__ = ("_error", "_message")
+
+    def __init__(self, batch: ToolBatch, key: str, call: ToolCall, index: int, refusal: Refusal) -> None:
+        super().__init__(batch, key, call, index)
+        self._message, self._error = refusal
+
+    async def _run(self, config: RunnableConfig | None) -> Output:
+        self._supervised.handled = self._error
+        await self._batch.keep(self._key, self._call, self._message)
+        return self._message

@@ -15,6 +15,9 @@ class Requested:
     """The calls of one input."""
 
     calls: Sequence[ToolCall]
+    """Those that have no answer."""
+    reply: Sequence[ToolCall]
+    """All calls of the message that they are in, or all that came along."""
     kind: InputKind
     """In which form the result goes back."""
     state: Any
@@ -33,14 +36,14 @@ def parse_input(value: Any, messages_key: str) -> Requested:
         ValueError: if there is no message, no AIMessage, or a call lacks its name, id or arguments.
     """
     if isinstance(value, dict) and value.get("__type") == "tool_call_with_context":
-        state = value["state"]
-        calls = unanswered_in([_checked(value["tool_call"])], state, messages_key)
-        return Requested(calls, "tool_calls", state)
+        state, call = value["state"], _checked(value["tool_call"])
+        return Requested(unanswered_in([call], state, messages_key), [call], "tool_calls", state)
     if isinstance(value, list):
         if value and _is_call(value[-1]):
-            return Requested([_checked(call) for call in value], "tool_calls", None)
-        return Requested(_calls_of_last(value), "list", value)
-    return Requested(_calls_of_last(_messages(value, messages_key)), "dict", value)
+            calls = [_checked(call) for call in value]
+            return Requested(calls, calls, "tool_calls", None)
+        return Requested(*_calls_of_last(value), "list", value)
+    return Requested(*_calls_of_last(_messages(value, messages_key)), "dict", value)
 
 
 def _is_call(item: object) -> bool:
@@ -52,13 +55,15 @@ def _messages(state: Any, key: str) -> Sequence[Any]:
     return cast("Sequence[Any]", found or ())
 
 
-def _calls_of_last(messages: Sequence[Any]) -> list[ToolCall]:
+def _calls_of_last(messages: Sequence[Any]) -> tuple[list[ToolCall], list[ToolCall]]:
+    """The calls of the last reply that have no answer, and all of them."""
     if not messages:
         raise ValueError("No message found in input")
     for position in range(len(messages) - 1, -1, -1):
         message = messages[position]
         if isinstance(message, AIMessage):
-            return _unanswered([_checked(call) for call in message.tool_calls], messages[position + 1 :])
+            reply = [_checked(call) for call in message.tool_calls]
+            return _unanswered(reply, messages[position + 1 :]), reply
     raise ValueError("No AIMessage found in input")
 
 
@@ -85,11 +90,27 @@ def unanswered_in(calls: Sequence[ToolCall], state: Any, messages_key: str) -> l
 
 
 def _since(call: ToolCall, messages: Sequence[Any]) -> Sequence[Any]:
+    position = _asked_at(call, messages)
+    return () if position is None else messages[position + 1 :]
+
+
+def whole_reply(calls: Sequence[ToolCall], state: Any, messages_key: str) -> Sequence[ToolCall]:
+    """All calls of the reply that a call is from, which has come alone."""
+    messages = _messages(state, messages_key)
+    if len(calls) != 1 or (position := _asked_at(calls[0], messages)) is None:
+        return calls
+    reply = list(messages[position].tool_calls)
+    reply[[id_of(one) for one in reply].index(id_of(calls[0]))] = calls[0]
+    return reply
+
+
+def _asked_at(call: ToolCall, messages: Sequence[Any]) -> int | None:
+    """Where the message is that asks for a call."""
     for position in range(len(messages) - 1, -1, -1):
         message = messages[position]
         if isinstance(message, AIMessage) and any(id_of(one) == call["id"] for one in message.tool_calls):
-            return messages[position + 1 :]
-    return ()
+            return position
+    return None
 
 
 def id_of(call: ToolCall) -> str:

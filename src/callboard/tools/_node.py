@@ -66,6 +66,8 @@ class ToolNode(ManyInputs):
         on_error: what an error that nobody handles does to the other calls: "cancel" them, or let them
             "finish" before it is raised.
         grace: seconds of clean-up after a cancel.
+        max_calls: how many calls of one reply run, at least 1; each one after that gets a message that says so.
+            `None` for all.
 
     Raises:
         ValueError: for two tools with one name, a policy of an unknown tool, a number out of range, or an
@@ -91,6 +93,7 @@ class ToolNode(ManyInputs):
         policies: Mapping[str, CallPolicy] | None = None,
         on_error: OnError = "cancel",
         grace: float = DEFAULT_GRACE,
+        max_calls: int | None = None,
     ) -> None:
         self.name = name
         self.tags = tags
@@ -108,6 +111,7 @@ class ToolNode(ManyInputs):
             policies=policies,
             on_error=on_error,
             grace=grace,
+            max_calls=max_calls,
         )
         self._setup = self._built()
 

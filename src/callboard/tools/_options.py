@@ -7,7 +7,7 @@ from typing import Any, get_args
 from langchain_core.tools import BaseTool
 from langchain_core.tools import tool as create_tool
 
-from callboard._types import CallPolicy, Limit, OnError
+from callboard._types import CallPolicy, Limit, OnError, check_count
 from callboard.middleware._chain import Link, chain_of, check_tools, offers_of, shown_by, tools_of, wrapper_link
 from callboard.tools._errors import ErrorHandling, ErrorPolicy, Judge
 from callboard.tools._overrides import Injecting
@@ -33,6 +33,7 @@ class Options:
     policies: Mapping[str, CallPolicy] | None
     on_error: OnError
     grace: float
+    max_calls: int | None
 
 
 def setup_of(given: Options, *, own_call: Callable[[str], Link] | None, own_injection: Injecting | None) -> Setup:
@@ -49,6 +50,8 @@ def setup_of(given: Options, *, own_call: Callable[[str], Link] | None, own_inje
     """
     if given.on_error not in get_args(OnError):
         raise ValueError(f"ToolNode(on_error=...) is 'cancel' or 'finish', got {given.on_error!r}")
+    if given.max_calls is not None:
+        check_count("ToolNode(max_calls=...)", given.max_calls, least=1)
     name, middleware = given.name, given.middleware
     by_name = _by_name(given.tools, tools_of(middleware))
     check_tools(middleware, by_name)
@@ -76,6 +79,7 @@ def setup_of(given: Options, *, own_call: Callable[[str], Link] | None, own_inje
         at_end=_last_judge(errors, wrapper=wrapper is not None, middleware=bool(middleware)),
         at_override=errors.without_result,
         on_error=given.on_error,
+        max_calls=given.max_calls,
         own_call=own_call,
         own_injection=own_injection,
     )

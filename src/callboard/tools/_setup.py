@@ -42,6 +42,8 @@ class Setup:
     """From the kind of an input to what a subclass has around each call."""
     own_injection: Injecting | None
     """What a subclass has in place of our injection."""
+    max_calls: int | None
+    """How many calls of one reply run."""
 
     def plan(self, name: str, tool: BaseTool) -> Plan:
         """How to run a tool; middleware may bring one that the node does not know."""

@@ -12,6 +12,9 @@ from pydantic import BaseModel, ValidationError
 from pydantic.v1 import BaseModel as BaseModelV1
 from pydantic.v1 import ValidationError as ValidationErrorV1
 
+from callboard.tools._door import MAX_NAME, offence
+from callboard.tools._errors import error_message
+
 FormatError = Callable[[BaseException, ToolCall, type[BaseModel]], str]
 
 
@@ -70,6 +73,9 @@ class ValidationNode(Runnable[Any, Any]):
         return self.invoke(input, config, **kwargs)
 
     def _validated(self, call: ToolCall) -> ToolMessage:
+        if (reason := offence(call)) is not None:
+            message = error_message(f"Error: {reason}", {**call, "name": call["name"][:MAX_NAME]})
+            return message.model_copy(update={"additional_kwargs": {"is_error": True}})
         schema = self.schemas_by_name[call["name"]]
         answer = partial(ToolMessage, name=call["name"], tool_call_id=call["id"])
         try:

@@ -11,7 +11,7 @@ from langgraph.store.base import BaseStore
 from langgraph.types import Command
 
 from callboard._call import note
-from callboard._types import _check_count
+from callboard._types import check_count
 from callboard.middleware._names import tool_names
 from callboard.middleware._output._blocks import shown, texts_of, with_texts
 from callboard.middleware._output._cut import CountTokens, begin_after, end_before, measure_of
@@ -74,7 +74,7 @@ class OutputBudget:
             raise ValueError(f"OutputBudget(keep=...) is 'head' or 'both', got {keep!r}")
         _check_store(store)
         _check_namespace(namespace)
-        _check_count("OutputBudget(memory=...)", memory, least=0)
+        check_count("OutputBudget(memory=...)", memory, least=0)
         self._measure = measure_of(characters, tokens, count_tokens)
         self._keep = keep
         self._only = None if tools is None else tool_names("OutputBudget(tools=...)", tools)
@@ -219,9 +219,9 @@ def _check_budget(characters: int | None, tokens: int | None, count: object) -> 
     if characters is not None and tokens is not None:
         raise ValueError(f"OutputBudget takes characters or tokens, got {characters!r} and {tokens!r}")
     if characters is not None:
-        _check_count("OutputBudget(characters)", characters, least=1)
+        check_count("OutputBudget(characters)", characters, least=1)
     if tokens is not None:
-        _check_count("OutputBudget(tokens=...)", tokens, least=1)
+        check_count("OutputBudget(tokens=...)", tokens, least=1)
     if count is None:
         return
     if tokens is None:

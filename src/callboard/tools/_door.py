@@ -1,0 +1,128 @@
+"""What a model may write: how many calls, and how large. What is more is refused, call by call."""
+
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any, NamedTuple, cast
+
+from langchain_core.messages import ToolCall, ToolMessage
+
+from callboard.exceptions import CallRejectedError
+from callboard.tools._errors import error_message
+
+MAX_DEPTH = 100
+"""Levels of lists and objects in arguments; Python itself can copy and write some 300."""
+MAX_VALUES = 100_000
+MAX_CHARACTERS = 10_000_000
+"""Of all texts and keys in the arguments of one call."""
+MAX_ID = 65_536
+"""Characters; some providers put a signature of a few thousand into an id."""
+MAX_NAME = 256
+"""Characters of a name that no tool has."""
+
+_SHOWN = 40
+
+
+class Refusal(NamedTuple):
+    """What becomes of a call that is refused."""
+
+    message: ToolMessage
+    error: CallRejectedError
+    """For those who watch."""
+
+
+def admitted(
+    calls: Sequence[ToolCall], reply: Sequence[ToolCall], known: Collection[str], max_calls: int | None
+) -> tuple[Sequence[ToolCall], Mapping[int, Refusal]]:
+    """Refuse the calls that are more, or larger, than a model may write.
+
+    Args:
+        calls: that are to run.
+        reply: all calls of the message that they are in.
+        known: the names of the tools there are.
+        max_calls: how many calls of one reply run.
+
+    Returns:
+        The calls as those behind the door may see them: in the place of a refused one there is one without its
+        arguments, and with a short id and name; and by place, what becomes of those.
+    """
+    surplus: set[int] = set()
+    if max_calls is not None and len(reply) > max_calls:
+        surplus = {id(call) for call in reply[max_calls:]}
+    refused: dict[int, Refusal] = {}
+    for place, call in enumerate(calls):
+        reason = _too_many(len(reply), max_calls) if id(call) in surplus else offence(call, known)
+        if reason is not None:
+            refused[place] = _refusal(call, reason)
+    if not refused:
+        return calls, refused
+    return [_harmless(call) if place in refused else call for place, call in enumerate(calls)], refused
+
+
+def unkept(calls: Sequence[ToolCall]) -> dict[int, ToolMessage]:
+    """By place, the messages of calls whose arguments nothing could store."""
+    reasons = {place: _offence_in(call["args"]) for place, call in enumerate(calls)}
+    return {place: _refusal(calls[place], reason).message for place, reason in reasons.items() if reason is not None}
+
+
+def _refusal(call: ToolCall, reason: str) -> Refusal:
+    harmless = _harmless(call)
+    error = CallRejectedError(harmless["name"], harmless["id"], reason)
+    # The message goes by the id that the model wrote.
+    return Refusal(error_message(f"Error: {reason}", {**harmless, "id": call["id"]}, error), error)
+
+
+def offence(call: ToolCall, known: Collection[str] = ()) -> str | None:
+    """What is too large about a call, and what to do; `None` if nothing is."""
+    name, call_id = call["name"], call["id"]
+    if len(name) > MAX_NAME and name not in known:
+        return (
+            f"the name of the tool has {len(name)} characters, at most {MAX_NAME} are allowed. Call a tool by its name."
+        )
+    if call_id is not None and len(call_id) > MAX_ID:
+        return (
+            f"the id of this call has {len(call_id)} characters, at most {MAX_ID} are allowed. Call the tool again "
+            "with a shorter id."
+        )
+    return _offence_in(call["args"])
+
+
+def _offence_in(args: Mapping[str, Any]) -> str | None:
+    """Level by level, for what is nested deeply enough cannot be walked by a function that calls itself."""
+    depth = values = characters = 0
+    level: list[Any] = [args]
+    while level:
+        depth += 1
+        if depth > MAX_DEPTH:
+            return f"the arguments are nested more than {MAX_DEPTH} levels deep. Call the tool again with flatter ones."
+        below: list[Any] = []
+        for container in level:
+            values += len(container)
+            if values > MAX_VALUES:
+                return f"the arguments have more than {MAX_VALUES} values. Call the tool several times, with fewer."
+            if isinstance(container, dict):
+                characters += sum(len(key) for key in container if isinstance(key, str))
+                container = container.values()
+            for value in container:
+                if isinstance(value, str):
+                    characters += len(value)
+                elif isinstance(value, (dict, list, tuple, set, frozenset)):
+                    below.append(cast("object", value))
+        if characters > MAX_CHARACTERS:
+            return f"the arguments have more than {MAX_CHARACTERS} characters. Call the tool again with less text."
+        level = below
+    return None
+
+
+def _too_many(number: int, max_calls: int | None) -> str:
+    return (
+        f"this reply had {number} calls, and only the first {max_calls} were run; this one was not. Call the tool "
+        "again in your next reply if it is still needed."
+    )
+
+
+def _harmless(call: ToolCall) -> ToolCall:
+    call_id = call["id"]
+    return {**call, "name": _short(call["name"]), "args": {}, "id": call_id and _short(call_id, MAX_NAME)}
+
+
+def _short(text: str, most: int = MAX_NAME) -> str:
+    return text if len(text) <= most else f"{text[:_SHOWN]}..."
