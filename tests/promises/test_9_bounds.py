@@ -178,7 +178,8 @@ async def test_an_agent_goes_on_after_calls_beyond_the_bounds(version: Any, hook
 async def test_an_agent_goes_on_where_no_call_of_a_reply_could_be_kept(hook: Any) -> None:
     """The model is told and asked again; what a provider repeats of the arguments is not kept either."""
     rec, asked = Recorder(), call(nested(SHALLOW), call_id="1")
-    content: Any = [{"type": "text", "text": "so"}, {"type": "tool_use", "id": "1", "name": "work", "input": asked["args"]}]
+    repeated = {"type": "tool_use", "id": "1", "name": "work", "input": asked["args"]}
+    content: Any = [{"type": "text", "text": "so"}, repeated]
     model = ScriptedModel([AIMessage(content, tool_calls=[asked]), "done"])
     agent = create_react_agent(model, [rec.tool("work")], post_model_hook=hook, checkpointer=InMemorySaver())
     at: Any = {"configurable": {"thread_id": "1"}}

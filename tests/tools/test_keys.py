@@ -112,7 +112,8 @@ async def test_an_approval_runs_the_one_call_that_it_is_for(ids: list[str], chos
     with anyio.fail_after(60):
         with pytest.raises(CallsInterrupted) as first:
             await node.ainvoke([message])
-        questions = {question.value[0]["action_request"]["args"]["query"]: question for question in first.value.interrupts}
+        found = first.value.interrupts
+        questions = {question.value[0]["action_request"]["args"]["query"]: question for question in found}
         assert len({question.id for question in questions.values()}) == len(ids)
         answers = {questions[f"q{place}"].id: {"type": "accept"}}
         ledger = first.value.ledger
@@ -123,7 +124,7 @@ async def test_an_approval_runs_the_one_call_that_it_is_for(ids: list[str], chos
             ledger = second.value.ledger
             left = [question.id for question in second.value.interrupts]
             random.Random(seed).shuffle(left)
-            answers = dict.fromkeys(left, {"type": "ignore"})
+            answers = {question: {"type": "ignore"} for question in left}
         outputs = await node.ainvoke([message], ledger=ledger, resume=answers)
 
     assert recorder.order == [f"delete(q{place})"]

@@ -19,6 +19,8 @@ MAX_NAME = 256
 """Characters of a name that no tool has."""
 
 _SHOWN = 40
+_FEW, _SHORT = 50, 100_000
+_PLAIN = frozenset((int, float, bool, type(None)))
 
 
 class Refusal(NamedTuple):
@@ -49,6 +51,8 @@ def admitted(
         surplus = {id(call) for call in reply[max_calls:]}
     refused: dict[int, Refusal] = {}
     for place, call in enumerate(calls):
+        if not surplus and _is_small(call):
+            continue
         reason = _too_many(len(reply), max_calls) if id(call) in surplus else offence(call, known)
         if reason is not None:
             refused[place] = _refusal(call, reason)
@@ -85,6 +89,19 @@ def offence(call: ToolCall, known: Collection[str] = ()) -> str | None:
     return _offence_in(call["args"])
 
 
+def _is_small(call: ToolCall) -> bool:
+    """Whether a call has but a few short plain values, as nearly all have; to measure one costs more."""
+    args = call["args"]
+    if len(call["name"]) > MAX_NAME or len(call["id"] or "") > MAX_NAME or len(args) > _FEW:
+        return False
+    for key, value in args.items():
+        if len(value) > _SHORT if value.__class__ is str else value.__class__ not in _PLAIN:
+            return False
+        if key.__class__ is not str or len(key) > _SHORT:
+            return False
+    return True
+
+
 def _offence_in(args: Mapping[str, Any]) -> str | None:
     """Level by level, for what is nested deeply enough cannot be walked by a function that calls itself."""
     depth = values = characters = 0
@@ -98,10 +115,11 @@ def _offence_in(args: Mapping[str, Any]) -> str | None:
             values += len(container)
             if values > MAX_VALUES:
                 return f"the arguments have more than {MAX_VALUES} values. Call the tool several times, with fewer."
+            items = container
             if isinstance(container, dict):
                 characters += sum(len(key) for key in container if isinstance(key, str))
-                container = container.values()
-            for value in container:
+                items = container.values()
+            for value in items:
                 if isinstance(value, str):
                     characters += len(value)
                 elif isinstance(value, (dict, list, tuple, set, frozenset)):
