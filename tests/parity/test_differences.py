@@ -310,12 +310,13 @@ def test_what_is_no_tool_is_a_type_error(wrong: Any) -> None:
         candidate().ToolNode([wrong])
 
 
-def test_a_call_without_an_id_is_refused_before_it_runs() -> None:
+def test_a_call_without_an_id_has_its_message() -> None:
     """LangGraph runs it, and fails on the way back because no ToolMessage can be made."""
     nameless = {"name": "double", "args": {"x": 1}, "id": None, "type": "tool_call"}
 
-    with pytest.raises(ValueError, match="'id'"):
-        candidate().ToolNode([double]).invoke([nameless])
+    (message,) = candidate().ToolNode([double]).invoke([nameless])["messages"]
+
+    assert (message.content, message.tool_call_id) == ("2", "")
 
 
 def test_a_badly_annotated_handler_is_refused_at_construction() -> None:
