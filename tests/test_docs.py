@@ -52,8 +52,9 @@ WITH_CODE = [page for page in PAGES if program(page)]
 
 
 @pytest.mark.parametrize("page", WITH_CODE, ids=name_of)
-def test_the_code_of_a_page_runs(page: Path, tmp_path: Path) -> None:
-    """A page is one program: later blocks see the names of earlier ones."""
+def test_the_code_of_a_page_runs(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A page is one program: later blocks see the names of earlier ones; what it writes stays in its folder."""
+    monkeypatch.chdir(tmp_path)
     script = tmp_path / page.with_suffix(".py").name
     script.write_text(program(page))
 

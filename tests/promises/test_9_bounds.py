@@ -13,7 +13,7 @@ from pydantic import BaseModel
 from callboard import CallEvent, CallsInterrupted, ToolNode, ValidationNode, create_react_agent, observe
 from callboard.middleware import RequireApproval
 from callboard.testing import Recorder, ScriptedModel
-from callboard.tools._door import MAX_CHARACTERS, MAX_DEPTH, MAX_ID, MAX_NAME, MAX_VALUES, offence
+from callboard.tools._bounds import MAX_CHARACTERS, MAX_DEPTH, MAX_ID, MAX_NAME, MAX_VALUES, offence
 
 WAIT = 60
 SHALLOW = 500

@@ -18,7 +18,7 @@ from callboard.agent._flow import TOOLS
 from callboard.agent._telling import Teller
 from callboard.agent._thread import Thread, accepted_in, as_update
 from callboard.exceptions import CallsInterrupted
-from callboard.tools._batch import CallBody, ToolBatch
+from callboard.tools._batch import ToolBatch
 from callboard.tools._errors import error_message, is_control_flow
 from callboard.tools._inject import injected_args, written_args
 from callboard.tools._input import Requested, parse_input
@@ -26,6 +26,7 @@ from callboard.tools._keys import keys_of
 from callboard.tools._ledger import FORMAT
 from callboard.tools._node import ToolNode
 from callboard.tools._overrides import Entries
+from callboard.tools._reports import CallBody
 from callboard.tools._results import ResultRules
 
 UNKNOWN = (

@@ -12,7 +12,7 @@ from uuid import uuid4
 
 from langchain_core.messages import AIMessage, BaseMessage, ToolCall, ToolMessage
 
-from callboard.tools._door import unkept
+from callboard.tools._bounds import unkept
 from callboard.tools._input import id_of
 
 UNANSWERED = (

@@ -390,8 +390,8 @@ class SavedThread(Thread):
         self._base, self._commits, self._entries, self._sending, self.holder = base, int(bool(kept)), [], [], None
         if before is not None and may_be_thin(before, base):
             thin = thinned(before, base)
-            version = {MESSAGES: thin.checkpoint["channel_versions"][MESSAGES]}
-            await self.saver.put(thin.checkpoint, cast("Any", thin.metadata), thin.parent_id, version)
+            written = {MESSAGES: thin.checkpoint["channel_versions"][MESSAGES]}
+            await self.saver.put(thin.checkpoint, cast("Any", thin.metadata), thin.parent_id, written)
 
 
 def _no_checkpoint(checkpoint_id: str) -> ValueError:

@@ -22,8 +22,8 @@ from callboard._surroundings import Surroundings, surroundings
 from callboard._types import Limit, RunInfo
 from callboard.exceptions import CallsInterrupted
 from callboard.middleware._chain import Chain, Link
+from callboard.tools._bounds import Refusal, admitted
 from callboard.tools._callbacks import manager_for
-from callboard.tools._door import Refusal, admitted
 from callboard.tools._errors import (
     error_message,
     is_control_flow,
@@ -36,20 +36,11 @@ from callboard.tools._keys import keys_of
 from callboard.tools._ledger import Ledger
 from callboard.tools._overrides import untouched
 from callboard.tools._plan import Plan
+from callboard.tools._reports import CallBody, OnAsk, OnClaim, OnFinish
 from callboard.tools._results import Output, ResultRules
 from callboard.tools._setup import Setup
 from callboard.tools._supervision import OnFailure
 from callboard.tools._vocabulary import ToolCallRequest, ToolRuntime
-
-OnClaim = Callable[[str, Mapping[str, Any]], Awaitable[None]]
-"""Takes the key of a call."""
-OnAsk = Callable[[str, Mapping[str, Any]], Awaitable[None]]
-"""Takes a call's key and its record, with what it asks."""
-OnFinish = Callable[[str, ToolCall, Output], Awaitable[None]]
-"""Takes a call's key, the call and its output."""
-
-CallBody = Callable[[RunnableConfig | None], Awaitable[Output]]
-"""Runs one call, with a config of its own or that of its batch."""
 
 Around = Callable[["ToolBatch", int, CallBody], Awaitable[Output]]
 """Takes a batch, the place of a call in it, and what runs the call."""

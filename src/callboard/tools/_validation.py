@@ -12,7 +12,7 @@ from pydantic import BaseModel, ValidationError
 from pydantic.v1 import BaseModel as BaseModelV1
 from pydantic.v1 import ValidationError as ValidationErrorV1
 
-from callboard.tools._door import MAX_NAME, offence
+from callboard.tools._bounds import MAX_NAME, offence
 from callboard.tools._errors import error_message
 
 FormatError = Callable[[BaseException, ToolCall, type[BaseModel]], str]

@@ -43,7 +43,7 @@ def admitted(
         max_calls: how many calls of one reply run.
 
     Returns:
-        The calls as those behind the door may see them: in the place of a refused one there is one without its
+        The calls as those who run them may see them: in the place of a refused one there is one without its
         arguments, and with a short id and name; and by place, what becomes of those.
     """
     surplus: set[int] = set()
