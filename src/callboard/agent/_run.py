@@ -8,7 +8,7 @@ from typing import Any, Literal, NoReturn, cast
 from langchain_core.messages import AIMessage, BaseMessage
 from langchain_core.runnables import Runnable, RunnableConfig
 from langchain_core.runnables.config import var_child_runnable_config
-from langgraph.errors import ErrorCode, GraphInterrupt, GraphRecursionError, create_error_message
+from langgraph.errors import ErrorCode, GraphDrained, GraphInterrupt, GraphRecursionError, create_error_message
 from langgraph.runtime import Runtime
 from langgraph.types import Interrupt, Send
 
@@ -129,6 +129,7 @@ class Run:
 
         Raises:
             GraphRecursionError: if the steps are used up.
+            GraphDrained: if the run is asked to stop before its next step.
             BaseException: the error of a task that nobody handles.
         """
         thread = self.thread
@@ -138,6 +139,7 @@ class Run:
             self._check_steps()
             if not self._resumed and self._stops.stop_before(thread.next):
                 return self._stopped()
+            self._check_drain()
             # Graphs inside go on in the first step; what later steps run is new.
             self._resumed, self._goes_on = False, self._goes_on and self._resumed
             nodes = thread.next
@@ -150,6 +152,11 @@ class Run:
                 return self._stopped()
         self._check_steps()
         return None
+
+    def _check_drain(self) -> None:
+        control = self._runtime.control
+        if control is not None and control.drain_requested:
+            raise GraphDrained(control.drain_reason or "shutdown")
 
     def _check_steps(self) -> None:
         if self.thread.step + 1 > self._stop:
