@@ -25,7 +25,7 @@ from callboard.agent._snapshots import snapshot_of
 from callboard.agent._telling import INTERRUPT as INTERRUPT
 from callboard.agent._telling import Teller
 from callboard.agent._thread import Thread
-from callboard.agent._trace import traced
+from callboard.agent._trace import traced_node
 from callboard.agent._watch import RunWatch
 from callboard.exceptions import CallsInterrupted
 from callboard.tools._errors import is_control_flow
@@ -345,13 +345,15 @@ class Run:
         if not thread.questions:
             await self._end_step([TOOLS], order)
 
-    async def traced(self, body: Body, given: Any, place: Place) -> Any:
-        """Run a node as a chain run of its own, if anybody listens."""
-        return await self.traced_with(self.config_at(place), body, given, place.node)
+    async def traced(self, body: Body, given: Any, place: Place, shown: Callable[[Any], Any] | None = None) -> Any:
+        """Run a node as a chain run of its own, if anybody listens; see `traced_node`."""
+        return await self.traced_with(self.config_at(place), body, given, place.node, shown)
 
-    async def traced_with(self, config: RunnableConfig, body: Body, given: Any, name: str) -> Any:
-        """The same, with a config that is ready."""
-        return await (traced(body, given, config, name) if self.is_traced else body(config))
+    async def traced_with(
+        self, config: RunnableConfig, body: Body, given: Any, name: str, shown: Callable[[Any], Any] | None = None
+    ) -> Any:
+        """`traced`, with a config that is ready."""
+        return await (traced_node(body, given, config, name, shown) if self.is_traced else body(config))
 
 
 async def _in_place(body: Body, config: RunnableConfig) -> Any:
