@@ -189,3 +189,13 @@ async def test_its_events_are_the_agents() -> None:
     assert events[0] == ("on_chain_start", "clerk")
     assert events[-1] == ("on_chain_end", "clerk")
     assert ("on_chat_model_end", "ScriptedModel") in events
+
+
+@pytest.mark.backends("trio")
+@pytest.mark.parametrize("kind", ["agent", "graph"])
+async def test_events_on_trio_are_refused_in_a_sentence(kind: str) -> None:
+    """LangChain's part of them is asyncio's; it died of "no running event loop"."""
+    agent = made("done")
+    events = (agent if kind == "agent" else agent.as_graph()).astream_events(QUESTION, version="v2")
+    with pytest.raises(RuntimeError, match=r"needs asyncio; on trio, read agent.astream\(stream_mode="):
+        await anext(events)

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any, TypedDict, Unpack, cast
+from typing import Any, cast
 
 from langchain_core.messages import ToolCall
 from langchain_core.runnables import RunnableConfig
@@ -37,14 +37,6 @@ from callboard.tools._overrides import (
 )
 from callboard.tools._setup import Setup
 from callboard.tools._vocabulary import AsyncToolCallWrapper, ToolCallWrapper, ToolRuntime
-
-
-class NodeOptions(TypedDict, total=False):
-    """What can be given to one run of a node besides its input; see `ToolNode.ainvoke`."""
-
-    ledger: Mapping[str, Any] | None
-    resume: object
-    runtime: Runtime[Any] | None
 
 
 class ToolNode(ManyInputs):
@@ -201,22 +193,26 @@ class ToolNode(ManyInputs):
             BaseException: the error of a call that nobody handles, bare, once everything that was started
                 has ended.
         """
-        options = {"ledger": ledger, "resume": resume, "runtime": runtime}
-        # An override that knows none of them is given none, unless its caller gave one.
-        entry = Entry(input, config, {name: value for name, value in options.items() if value is not None})
+        entry = Entry(input, config, _given(ledger=ledger, resume=resume, runtime=runtime))
         if hears_other(self, ToolNode, "invoke"):
             return await hear_sync_entry(self, entry, self._run)
         return await self._run(entry)
 
     def invoke(  # type: ignore[override]  # pyright: ignore[reportIncompatibleMethodOverride]
-        self, input: Any, config: RunnableConfig | None = None, **options: Unpack[NodeOptions]
+        self,
+        input: Any,
+        config: RunnableConfig | None = None,
+        *,
+        ledger: Mapping[str, Any] | None = None,
+        resume: object = None,
+        runtime: Runtime[Any] | None = None,
     ) -> Any:
         """`ainvoke` for sync code, also in the thread of a running event loop, which waits."""
-        entry = Entry(input, config, dict(options))
+        entry = Entry(input, config, _given(ledger=ledger, resume=resume, runtime=runtime))
         if (back := way_back(self)) is not None:
             return back(entry)
         if hears_other(self, ToolNode, "ainvoke"):
-            return run_from_sync(partial(self.ainvoke, input, config, **options))
+            return run_from_sync(partial(self.ainvoke, input, config, **entry.options))
         return run_from_sync(partial(self._run, entry))
 
     def _entries(self) -> Entries | None:
@@ -273,3 +269,8 @@ class ToolNode(ManyInputs):
 
 # Code that asks `isinstance(tools, langgraph.prebuilt.ToolNode)`, LangGraph's own agent included, means us too.
 LangGraphToolNode.register(ToolNode)
+
+
+def _given(**options: Any) -> dict[str, Any]:
+    """The options that were given; an override of a subclass need not know the others."""
+    return {name: value for name, value in options.items() if value is not None}
