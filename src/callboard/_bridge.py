@@ -8,9 +8,10 @@ cancelled or interrupted caller waits until what it started there has ended.
 import asyncio
 import os
 import threading
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextvars import ContextVar
-from typing import Generic, TypeVar
+from functools import partial
+from typing import Any, Generic, TypeVar, cast
 
 import anyio
 from anyio.from_thread import BlockingPortal
@@ -158,6 +159,21 @@ def entered_from_sync() -> bool:
     """Whether what runs here was started by sync code that waits for it."""
     return _from_sync.get()
 
+
+def pulled(items: AsyncIterator[T]) -> Iterator[T]:
+    """An async generator for sync code; left early, it is closed."""
+    try:
+        while (item := run_from_sync(partial(_next, items))) is not _END:
+            yield cast("T", item)
+    finally:
+        run_from_sync(cast("Any", items).aclose)
+
+
+async def _next(items: AsyncIterator[object]) -> object:
+    return await anext(items, _END)
+
+
+_END = object()
 
 _standing: ContextVar[tuple[asyncio.AbstractEventLoop, ...]] = ContextVar("callboard_standing", default=())
 

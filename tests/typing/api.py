@@ -1,9 +1,11 @@
 """The typed surface, as users meet it; the type checkers read this file, nothing runs it."""
 
-from collections.abc import Mapping
+from collections.abc import AsyncGenerator, Iterator, Mapping
 from typing import Any, assert_type
 
 from langchain_core.tools import tool
+from langgraph.runtime import RunControl
+from langgraph.types import GraphOutput
 
 from callboard import (
     Agent,
@@ -43,8 +45,19 @@ async def node() -> None:
         await tools.ainvoke([], ledger=waiting.ledger, resume={waiting.interrupts[0].id: "yes"})
 
 
-def agent() -> None:
-    assert_type(create_react_agent("openai:gpt-5", [fetch], prompt="Be brief."), Agent)
+async def agent() -> None:
+    made = create_react_agent("openai:gpt-5", [fetch], prompt="Be brief.")
+    assert_type(made, Agent)
+    assert_type(made.invoke({"messages": []}), dict[str, Any])
+    assert_type(await made.ainvoke({"messages": []}, control=RunControl(), budget=3.0), dict[str, Any])
+    assert_type(await made.ainvoke(None, version="v2", durability="sync"), GraphOutput[Any])
+    assert_type(made.invoke(None, version="v2"), GraphOutput[Any])
+    assert_type(await made.ainvoke(None, output_keys=["messages"]), dict[str, Any])
+    assert_type(await made.ainvoke(None, output_keys="messages"), Any)
+    assert_type(await made.ainvoke(None, stream_mode=["updates", "values"]), Any)
+    assert_type(made.astream(None, stream_mode="updates", subgraphs=True), AsyncGenerator[Any])
+    assert_type(made.astream(None, version="v2"), AsyncGenerator[dict[str, Any]])
+    assert_type(made.stream(None, version="v2"), Iterator[dict[str, Any]])
 
 
 def watch(event: CallEvent) -> None:
@@ -54,6 +67,16 @@ def watch(event: CallEvent) -> None:
 def observed() -> None:
     with observe(watch):
         pass
+
+
+async def misspelt() -> None:
+    made, tools = create_react_agent("openai:gpt-5", [fetch]), ToolNode([fetch])
+    await made.ainvoke(None, cofig={})  # type: ignore[call-overload]  # pyright: ignore[reportCallIssue]
+    made.invoke(None, cofig={})  # type: ignore[call-overload]  # pyright: ignore[reportCallIssue]
+    made.astream(None, strem_mode="values")  # type: ignore[call-overload]  # pyright: ignore[reportCallIssue]
+    made.stream(None, strem_mode="values")  # type: ignore[call-overload]  # pyright: ignore[reportCallIssue]
+    await tools.ainvoke([], cofig={})  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
+    tools.invoke([], cofig={})  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
 
 
 def wrong() -> None:

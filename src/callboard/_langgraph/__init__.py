@@ -2,6 +2,7 @@
 
 `_around`: the graph that runs us. `_within`: what runs within a call of ours. `_place`: what LangGraph would say of
 a node of our agent's. `_node`: LangGraph's own tools node. `_savers`: the one way to await a checkpointer.
+`_reading`: a checkpointer that shows dicts.
 
 Names and meanings were read from langgraph 1.2; `tests/test_langgraph_keys.py` notices when they move.
 """
@@ -16,6 +17,7 @@ from callboard._langgraph._around import merged_configs as merged_configs
 from callboard._langgraph._around import read_state as read_state
 from callboard._langgraph._around import run_config as run_config
 from callboard._langgraph._around import runtime_of as runtime_of
+from callboard._langgraph._around import with_runtime as with_runtime
 from callboard._langgraph._node import arguments_of as arguments_of
 from callboard._langgraph._node import injected_args_by_name as injected_args_by_name
 from callboard._langgraph._within import PLACEHOLDER_ID as PLACEHOLDER_ID

@@ -67,6 +67,11 @@ def _runtime_in(conf: Mapping[str, Any]) -> Runtime[Any] | None:
     return Runtime(**found)
 
 
+def with_runtime(config: RunnableConfig, runtime: Runtime[Any]) -> RunnableConfig:
+    """A config with a runtime, as a graph would give it to its nodes."""
+    return cast("RunnableConfig", {**config, CONF: {**config.get(CONF, {}), CONFIG_KEY_RUNTIME: runtime}})
+
+
 def config_for_calls(config: RunnableConfig) -> RunnableConfig:
     """The config of a node whose calls write to the stream in the node's name.
 

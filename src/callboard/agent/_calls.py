@@ -56,7 +56,13 @@ class CallsRun(Protocol):
 
     def answers_for(self, tasks: Sequence[str]) -> dict[str, Any]: ...
 
-    async def traced(self, body: Callable[[RunnableConfig], Awaitable[Any]], given: Any, place: Place) -> Any: ...
+    async def traced(
+        self,
+        body: Callable[[RunnableConfig], Awaitable[Any]],
+        given: Any,
+        place: Place,
+        shown: Callable[[Any], Any] | None = None,
+    ) -> Any: ...
 
 
 async def run_calls(run: CallsRun) -> list[str]:
@@ -227,7 +233,7 @@ class _CallStep:
         run, key, call = self._run, self._keys[index], self._requested.calls[index]
         place = self._places[key]
         try:
-            output = await run.traced(body, sent(call, self._requested.state), place)
+            output = await run.traced(body, sent(call, self._requested.state), place, self._shown)
         except GraphInterrupt:
             run.tell.asked(place, batch.ledger.records[key]["pending"], run.thread.state)
             raise
@@ -238,6 +244,11 @@ class _CallStep:
         if not (isinstance(output, Command) and output.graph is not None):
             run.tell.ended(place, [_written_by(run, key)])
         return output
+
+    def _shown(self, output: Any) -> Any:
+        """What handlers are shown of a call: what a node with this one call would return."""
+        update = as_update(output, self._run.tools._setup.messages_key)
+        return [update] if isinstance(update, Command) else update
 
     async def _asked(self, key: str, record: Mapping[str, Any]) -> None:
         await self._run.thread.asked({key: dict(record)})

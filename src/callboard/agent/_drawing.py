@@ -34,7 +34,7 @@ class Drawn(PregelProtocol[Any, Any, Any, Any]):
     """
 
     def __init__(self, builder: Builder, name: str) -> None:
-        self.builder = builder
+        self._drawing = builder
         self.name = name
 
     @property
@@ -92,7 +92,7 @@ class Drawn(PregelProtocol[Any, Any, Any, Any]):
         return cast("dict[str, Any] | None", self._drawn().get_context_jsonschema())
 
     def _drawn(self) -> Any:
-        return self.builder.compile(name=self.name)
+        return self._drawing.compile(name=self.name)
 
 
 def drawing(

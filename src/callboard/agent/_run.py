@@ -8,7 +8,7 @@ from typing import Any, Literal, NoReturn, cast
 from langchain_core.messages import AIMessage, BaseMessage
 from langchain_core.runnables import Runnable, RunnableConfig
 from langchain_core.runnables.config import var_child_runnable_config
-from langgraph.errors import ErrorCode, GraphInterrupt, GraphRecursionError, create_error_message
+from langgraph.errors import ErrorCode, GraphDrained, GraphInterrupt, GraphRecursionError, create_error_message
 from langgraph.runtime import Runtime
 from langgraph.types import Interrupt, Send
 
@@ -25,7 +25,7 @@ from callboard.agent._snapshots import snapshot_of
 from callboard.agent._telling import INTERRUPT as INTERRUPT
 from callboard.agent._telling import Teller
 from callboard.agent._thread import Thread
-from callboard.agent._trace import traced
+from callboard.agent._trace import traced_node
 from callboard.agent._watch import RunWatch
 from callboard.exceptions import CallsInterrupted
 from callboard.tools._errors import is_control_flow
@@ -129,6 +129,7 @@ class Run:
 
         Raises:
             GraphRecursionError: if the steps are used up.
+            GraphDrained: if the run is asked to stop before its next step.
             BaseException: the error of a task that nobody handles.
         """
         thread = self.thread
@@ -138,6 +139,7 @@ class Run:
             self._check_steps()
             if not self._resumed and self._stops.stop_before(thread.next):
                 return self._stopped()
+            self._check_drain()
             # Graphs inside go on in the first step; what later steps run is new.
             self._resumed, self._goes_on = False, self._goes_on and self._resumed
             nodes = thread.next
@@ -150,6 +152,11 @@ class Run:
                 return self._stopped()
         self._check_steps()
         return None
+
+    def _check_drain(self) -> None:
+        control = self._runtime.control
+        if control is not None and control.drain_requested:
+            raise GraphDrained(control.drain_reason or "shutdown")
 
     def _check_steps(self) -> None:
         if self.thread.step + 1 > self._stop:
@@ -339,13 +346,15 @@ class Run:
         if not thread.questions:
             await self._end_step([TOOLS], order)
 
-    async def traced(self, body: Body, given: Any, place: Place) -> Any:
-        """Run a node as a chain run of its own, if anybody listens."""
-        return await self.traced_with(self.config_at(place), body, given, place.node)
+    async def traced(self, body: Body, given: Any, place: Place, shown: Callable[[Any], Any] | None = None) -> Any:
+        """Run a node as a chain run of its own, if anybody listens; see `traced_node`."""
+        return await self.traced_with(self.config_at(place), body, given, place.node, shown)
 
-    async def traced_with(self, config: RunnableConfig, body: Body, given: Any, name: str) -> Any:
-        """The same, with a config that is ready."""
-        return await (traced(body, given, config, name) if self.is_traced else body(config))
+    async def traced_with(
+        self, config: RunnableConfig, body: Body, given: Any, name: str, shown: Callable[[Any], Any] | None = None
+    ) -> Any:
+        """`traced`, with a config that is ready."""
+        return await (traced_node(body, given, config, name, shown) if self.is_traced else body(config))
 
 
 async def _in_place(body: Body, config: RunnableConfig) -> Any:

@@ -8,7 +8,7 @@ from typing import Any
 from anyio.lowlevel import cancel_shielded_checkpoint
 from langchain_core.runnables import RunnableConfig
 from langgraph.errors import GraphInterrupt
-from langgraph.runtime import Runtime
+from langgraph.runtime import RunControl, Runtime
 from langgraph.store.base import BaseStore
 from langgraph.types import Command
 
@@ -43,6 +43,8 @@ class Request:
     stops: Stops
     durability: Durability | None
     """That of the graph around us by default, or "async"."""
+    control: RunControl | None
+    """With which the run can be asked to stop; that of the graph around us by default."""
     budget: float | None
     """Seconds for the whole run."""
     modes: frozenset[str] = frozenset()
@@ -132,12 +134,17 @@ class Runner:
 
     def _runtime(self, request: Request, put: Put | None, outer: Outer | None) -> Runtime[Any]:
         """The run's runtime; what the graph around us has and we do not, it keeps."""
-        given: dict[str, Any] = {"context": _as_context(self.context_schema, request.context), "store": self.store}
+        around = runtime_of(request.config)
+        given: dict[str, Any] = {
+            "context": _as_context(self.context_schema, request.context),
+            "store": self.store,
+            "control": request.control or around.control or RunControl(),
+        }
         if put is not None and "custom" in request.modes:
             given["stream_writer"] = writer_of_run(put)
         elif outer is not None and outer.stream is None:
             given["stream_writer"] = write_nothing  # those who read the stream around us asked for that graph only
-        return runtime_of(request.config).merge(Runtime(**given))
+        return around.merge(Runtime(**given))
 
 
 def _emit(request: Request, put: Put | None, outer: Outer | None, thread: Thread) -> Emit:

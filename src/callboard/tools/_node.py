@@ -9,9 +9,10 @@ from langchain_core.runnables import RunnableConfig
 from langchain_core.runnables.config import ensure_config
 from langchain_core.tools import BaseTool
 from langgraph.prebuilt import ToolNode as LangGraphToolNode
+from langgraph.runtime import Runtime
 
 from callboard._bridge import run_from_sync
-from callboard._langgraph import injected_args_by_name
+from callboard._langgraph import injected_args_by_name, with_runtime
 from callboard._time import DEFAULT_GRACE
 from callboard._types import CallPolicy, Limit, OnError, Statistics
 from callboard.tools._batch import ToolBatch
@@ -167,14 +168,14 @@ class ToolNode(ManyInputs):
         """How many calls run and wait now, and how many threads outlived theirs."""
         return self._setup.supervision.statistics()
 
-    async def ainvoke(
+    async def ainvoke(  # type: ignore[override]  # pyright: ignore[reportIncompatibleMethodOverride]
         self,
         input: Any,
         config: RunnableConfig | None = None,
         *,
         ledger: Mapping[str, Any] | None = None,
         resume: object = None,
-        **kwargs: Any,
+        runtime: Runtime[Any] | None = None,
     ) -> Any:
         """Run the calls and return their results.
 
@@ -186,7 +187,7 @@ class ToolNode(ManyInputs):
                 same input does not run again, whatever happened to its neighbours.
             resume: answers, `{interrupt.id: answer}` for any of the open questions, or the answer itself
                 if one question is open. In a LangGraph graph, resume the graph instead.
-            kwargs: accepted and ignored, as by every node of a graph.
+            runtime: outside a graph, what tools are given as theirs: LangGraph's, with a context and a store.
 
         Raises:
             CallsInterrupted: with the questions of all calls that wait for an answer; inside a LangGraph
@@ -196,18 +197,26 @@ class ToolNode(ManyInputs):
             BaseException: the error of a call that nobody handles, bare, once everything that was started
                 has ended.
         """
-        entry = Entry(input, config, {"ledger": ledger, "resume": resume, **kwargs})
+        entry = Entry(input, config, _given(ledger=ledger, resume=resume, runtime=runtime))
         if hears_other(self, ToolNode, "invoke"):
             return await hear_sync_entry(self, entry, self._run)
         return await self._run(entry)
 
-    def invoke(self, input: Any, config: RunnableConfig | None = None, **kwargs: Any) -> Any:
+    def invoke(  # type: ignore[override]  # pyright: ignore[reportIncompatibleMethodOverride]
+        self,
+        input: Any,
+        config: RunnableConfig | None = None,
+        *,
+        ledger: Mapping[str, Any] | None = None,
+        resume: object = None,
+        runtime: Runtime[Any] | None = None,
+    ) -> Any:
         """`ainvoke` for sync code, also in the thread of a running event loop, which waits."""
-        entry = Entry(input, config, kwargs)
+        entry = Entry(input, config, _given(ledger=ledger, resume=resume, runtime=runtime))
         if (back := way_back(self)) is not None:
             return back(entry)
         if hears_other(self, ToolNode, "ainvoke"):
-            return run_from_sync(partial(self.ainvoke, input, config, **kwargs))
+            return run_from_sync(partial(self.ainvoke, input, config, **entry.options))
         return run_from_sync(partial(self._run, entry))
 
     def _entries(self) -> Entries | None:
@@ -221,6 +230,8 @@ class ToolNode(ManyInputs):
     async def _run_batch(self, entry: Entry) -> Any:
         requested = parse_input(entry.input, self._setup.messages_key)
         config = ensure_config(entry.config)
+        if (runtime := entry.options.get("runtime")) is not None:
+            config = with_runtime(config, runtime)
         if self.tags:
             config["tags"] = [*config["tags"], *self.tags]
         ledger, resume = entry.options.get("ledger"), entry.options.get("resume")
@@ -262,3 +273,8 @@ class ToolNode(ManyInputs):
 
 # Code that asks `isinstance(tools, langgraph.prebuilt.ToolNode)`, LangGraph's own agent included, means us too.
 LangGraphToolNode.register(ToolNode)
+
+
+def _given(**options: Any) -> dict[str, Any]:
+    """The options that were given; an override of a subclass need not know the others."""
+    return {name: value for name, value in options.items() if value is not None}

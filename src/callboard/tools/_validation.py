@@ -47,13 +47,14 @@ class ValidationNode(Runnable[Any, Any]):
         self._format_error = format_error or _default_format
         self.schemas_by_name: dict[str, type[Any]] = dict(map(_named_schema, schemas))
 
-    def invoke(self, input: Any, config: RunnableConfig | None = None, **kwargs: Any) -> Any:
+    def invoke(  # type: ignore[override]  # pyright: ignore[reportIncompatibleMethodOverride]
+        self, input: Any, config: RunnableConfig | None = None
+    ) -> Any:
         """Validate the calls of the last message.
 
         Args:
             input: a list of messages, or a dict with one under `messages`.
             config: not needed.
-            kwargs: accepted and ignored, as by every node of a graph.
 
         Raises:
             ValueError: if there are no messages, or the last one is no AIMessage.
@@ -68,9 +69,11 @@ class ValidationNode(Runnable[Any, Any]):
         outputs = [self._validated(call) for call in messages[-1].tool_calls]
         return outputs if is_list else {"messages": outputs}
 
-    async def ainvoke(self, input: Any, config: RunnableConfig | None = None, **kwargs: Any) -> Any:
+    async def ainvoke(  # type: ignore[override]  # pyright: ignore[reportIncompatibleMethodOverride]
+        self, input: Any, config: RunnableConfig | None = None
+    ) -> Any:
         """`invoke`; there is nothing to wait for."""
-        return self.invoke(input, config, **kwargs)
+        return self.invoke(input, config)
 
     def _validated(self, call: ToolCall) -> ToolMessage:
         if (reason := offence(call)) is not None:

@@ -1,0 +1,48 @@
+"""Agents that LangGraph's own server runs; it loads this file by its path."""
+
+import warnings
+from typing import Any
+
+import langgraph.prebuilt
+from langchain_core.messages import AIMessage, BaseMessage
+from langgraph.types import interrupt
+from typing_extensions import TypedDict
+
+import callboard
+from callboard.testing import ScriptedModel, calls, tool_call
+
+warnings.simplefilter("ignore", DeprecationWarning)  # LangGraph's own function is deprecated
+
+
+class Context(TypedDict, total=False):
+    """What runs are given."""
+
+    user: str
+
+
+async def look(query: str) -> str:
+    """Look something up."""
+    return f"found {query}"
+
+
+async def ask(query: str) -> str:
+    """Ask somebody."""
+    return f"{query}: {interrupt(query)}"
+
+
+def _reply(messages: list[BaseMessage]) -> AIMessage:
+    """What the model says next depends on the conversation alone: runs of several threads share it."""
+    if messages[-1].type == "human":
+        wanted = str(messages[-1].content).split()
+        return calls(*(tool_call(name, f"call-{at}", query=f"{name}?") for at, name in enumerate(wanted)))
+    return AIMessage("Tea is ready.")
+
+
+def _model() -> Any:
+    return ScriptedModel([_reply], loop=True)
+
+
+clerk = callboard.create_react_agent(_model(), [look, ask], context_schema=Context)
+ours = clerk.as_graph()
+built = clerk.builder
+theirs = langgraph.prebuilt.create_react_agent(_model(), [look, ask], context_schema=Context)
