@@ -1,5 +1,6 @@
 """`Agent`: the public door to the loop of model and tools."""
 
+import copy
 from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Sequence
 from contextlib import aclosing
 from dataclasses import replace
@@ -12,6 +13,7 @@ from langgraph.graph import StateGraph
 from langgraph.types import GraphOutput, StateSnapshot, StateUpdate
 
 from callboard._bridge import run_from_sync
+from callboard._door import Door, entered
 from callboard._langgraph import run_config
 from callboard._langgraph._place import checkpointer_in, for_all_visits, is_nested
 from callboard._types import check_seconds
@@ -49,6 +51,7 @@ class Agent(ManyInputs, Attributes):
         budget: float | None,
     ) -> None:
         super().__init__(builder, runner, checkpointer)
+        self._door: Door = "async"
         self._stops = stops
         self._budget = budget
 
@@ -183,12 +186,16 @@ class Agent(ManyInputs, Attributes):
                     yield as_part(chunk, shape) if version == "v2" else shaped(chunk, modes, subgraphs=subgraphs)
 
     def invoke(self, input: Any, config: RunnableConfig | None = None, **kwargs: Any) -> Any:
-        """`ainvoke` for sync code, also in the thread of a running event loop, which waits."""
-        return run_from_sync(partial(self.ainvoke, input, config, **kwargs))
+        """`ainvoke` for sync code, also in the thread of a running event loop, which waits.
+
+        What has both a sync and an async half (models, tools, hooks, links, checkpointers) runs its sync one, in a
+        worker thread.
+        """
+        return run_from_sync(partial(Agent.ainvoke, self._from_sync(), input, config, **kwargs))
 
     def stream(self, input: Any, config: RunnableConfig | None = None, **kwargs: Any) -> Iterator[Any]:
         """`astream` for sync code."""
-        return _pulled(self.astream(input, config, **kwargs))
+        return _pulled(Agent.astream(self._from_sync(), input, config, **kwargs))
 
     async def aget_state(self, config: RunnableConfig, *, subgraphs: bool = False) -> StateSnapshot:
         """The state of a thread: its values, what comes next, and which questions are open.
@@ -270,21 +277,27 @@ class Agent(ManyInputs, Attributes):
 
     def get_state(self, config: RunnableConfig, *, subgraphs: bool = False) -> StateSnapshot:
         """`aget_state`, for sync code."""
-        return run_from_sync(partial(self.aget_state, config, subgraphs=subgraphs))
+        return run_from_sync(partial(Agent.aget_state, self._from_sync(), config, subgraphs=subgraphs))
 
     def get_state_history(self, config: RunnableConfig, **kwargs: Any) -> Iterator[StateSnapshot]:
         """`aget_state_history`, for sync code."""
-        return _pulled(self.aget_state_history(config, **kwargs))
+        return _pulled(Agent.aget_state_history(self._from_sync(), config, **kwargs))
 
     def update_state(
         self, config: RunnableConfig, values: Any, as_node: str | None = None, task_id: str | None = None
     ) -> RunnableConfig:
         """`aupdate_state`, for sync code."""
-        return run_from_sync(partial(self.aupdate_state, config, values, as_node))
+        return run_from_sync(partial(Agent.aupdate_state, self._from_sync(), config, values, as_node))
 
     def bulk_update_state(self, config: RunnableConfig, updates: Sequence[Sequence[StateUpdate]]) -> RunnableConfig:
         """`abulk_update_state`, for sync code."""
-        return run_from_sync(partial(self.abulk_update_state, config, updates))
+        return run_from_sync(partial(Agent.abulk_update_state, self._from_sync(), config, updates))
+
+    def _from_sync(self) -> "Agent":
+        """The same agent, entered from sync code."""
+        entered = copy.copy(self)
+        entered._door = "sync"
+        return entered
 
     @property
     def _by_call(self) -> bool:
@@ -296,7 +309,8 @@ class Agent(ManyInputs, Attributes):
             config = for_all_visits(config)
         if (saver := saver_for(checkpointer_in(config) or self.checkpointer, config, None)) is None:
             raise ValueError("No checkpointer set")
-        return cast("SavedThread", await opened(self._runner.plan, saver, config, None, "async", looks=looks))
+        with entered(self._door):
+            return cast("SavedThread", await opened(self._runner.plan, saver, config, None, "async", looks=looks))
 
     def _request(
         self,
@@ -316,6 +330,7 @@ class Agent(ManyInputs, Attributes):
             stops=stops,
             durability=durability,
             budget=self._budget if budget is None else budget,
+            door=self._door,
         )
 
     def _printing(self, request: Request, print_mode: StreamModes, output_keys: Keys | None) -> Request:

@@ -14,6 +14,7 @@ from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 
 from callboard._bridge import run_on_asyncio, stands_still
 from callboard._current_loop import current_loop
+from callboard._door import from_sync
 from callboard._time import cleanup
 
 T = TypeVar("T")
@@ -26,8 +27,9 @@ _PLACE = frozenset(("thread_id", "checkpoint_ns", "checkpoint_id", "checkpoint_m
 class Saver:
     """One thread's part of a checkpointer.
 
-    A saver in memory is called where we are. One that has async methods is awaited: on its own event loop if
-    it keeps one, else on asyncio, here or over the bridge. One that has only sync methods works in threads.
+    A saver in memory is called where we are. One that keeps an event loop is awaited on that. Of any other the
+    sync methods work in threads, if it was entered from sync code or has no others, and the async ones are awaited
+    on asyncio, here or over the bridge.
 
     Args:
         saver: any.
@@ -42,7 +44,9 @@ class Saver:
         self._saver = saver
         self.thread_id = thread_id
         self.namespace = namespace
-        self._has_async = True
+        self._halves = [self._awaited, self._in_thread]
+        if from_sync() and getattr(saver, "loop", None) is None:
+            self._halves.reverse()
         self._about = {} if about is None else about
 
     def config(self, checkpoint_id: str | None = None) -> RunnableConfig:
@@ -113,14 +117,17 @@ class Saver:
         saver = self._saver
         if isinstance(saver, InMemorySaver):
             return call(saver)
-        if self._has_async:
+        if len(self._halves) > 1:
             try:
-                return await self._acall(acall)
+                return await self._halves[0](call, acall)
             except NotImplementedError:
-                self._has_async = False  # it has sync methods only, and says so when it is asked
-        return await to_thread.run_sync(call, saver)
+                del self._halves[0]  # it has the other methods only, and says so when it is asked
+        return await self._halves[0](call, acall)
 
-    async def _acall(self, acall: Callable[[Any], Awaitable[T]]) -> T:
+    async def _in_thread(self, call: Callable[[Any], T], _: object) -> T:
+        return await to_thread.run_sync(call, self._saver)
+
+    async def _awaited(self, _: object, acall: Callable[[Any], Awaitable[T]]) -> T:
         saver, home = self._saver, getattr(self._saver, "loop", None)
         if home is None or (current_loop().name == "asyncio" and home is asyncio.get_running_loop()):
             return await run_on_asyncio(partial(acall, saver))

@@ -11,6 +11,7 @@ from langchain_core.tools import BaseTool
 from langgraph.prebuilt import ToolNode as LangGraphToolNode
 
 from callboard._bridge import run_from_sync
+from callboard._door import entered
 from callboard._langgraph import injected_args_by_name
 from callboard._time import DEFAULT_GRACE
 from callboard._types import CallPolicy, Limit, OnError, Statistics
@@ -193,18 +194,23 @@ class ToolNode(ManyInputs):
                 has ended.
         """
         entry = Entry(input, config, {"ledger": ledger, "resume": resume, **kwargs})
-        if hears_other(self, ToolNode, "invoke"):
-            return await hear_sync_entry(self, entry, self._run)
-        return await self._run(entry)
+        with entered("async"):
+            if hears_other(self, ToolNode, "invoke"):
+                return await hear_sync_entry(self, entry, self._run)
+            return await self._run(entry)
 
     def invoke(self, input: Any, config: RunnableConfig | None = None, **kwargs: Any) -> Any:
-        """`ainvoke` for sync code, also in the thread of a running event loop, which waits."""
+        """`ainvoke` for sync code, also in the thread of a running event loop, which waits.
+
+        A tool or a link that has both a sync and an async function runs the sync one, in a worker thread.
+        """
         entry = Entry(input, config, kwargs)
         if (back := way_back(self)) is not None:
             return back(entry)
         if hears_other(self, ToolNode, "ainvoke"):
             return run_from_sync(partial(self.ainvoke, input, config, **kwargs))
-        return run_from_sync(partial(self._run, entry))
+        with entered("sync"):
+            return run_from_sync(partial(self._run, entry))
 
     def _entries(self) -> Entries | None:
         """What a subclass has of its own around a whole run, for whoever runs our calls without us."""
