@@ -6,7 +6,7 @@ async half, where there are both; one that stands alone is used for either.
 """
 
 from contextvars import ContextVar, Token
-from typing import Literal
+from typing import Any, Literal
 
 Door = Literal["sync", "async"]
 
@@ -37,3 +37,9 @@ class entered:  # noqa: N801 (used as a function, in `with`; a generator would c
 def from_sync() -> bool:
     """Whether what runs here was entered from sync code."""
     return _door.get() == "sync"
+
+
+def is_missing(half: Any) -> bool:
+    """Whether a function can do nothing but raise NotImplementedError, as people write where a base wants one."""
+    code = getattr(half, "__code__", None)
+    return code is not None and code.co_names == ("NotImplementedError",)

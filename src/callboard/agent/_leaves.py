@@ -11,7 +11,7 @@ from langchain_core.runnables import Runnable, RunnableConfig
 
 from callboard._bridge import run_on_asyncio
 from callboard._current_loop import current_loop
-from callboard._door import from_sync
+from callboard._door import from_sync, is_missing
 from callboard._threads import run_in_thread
 
 T = TypeVar("T")
@@ -48,6 +48,8 @@ def has_sync_half(leaf: Any) -> bool:
     if hasattr(leaf, "afunc") and getattr(leaf, "func", None) is None:
         return False
     if hasattr(leaf, "_atransform") and not hasattr(leaf, "_transform"):
+        return False
+    if is_missing(type(leaf).invoke) or is_missing(getattr(leaf, "_generate", None)):
         return False
     return all(has_sync_half(part) for part in _parts(leaf))
 

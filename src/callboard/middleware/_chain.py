@@ -8,6 +8,7 @@ from typing import Any, cast
 from langchain_core.messages import RemoveMessage, ToolMessage
 from langgraph.types import Command
 
+from callboard._door import is_missing
 from callboard._types import RunInfo, ToolCallLike
 from callboard.middleware._elsewhere import SyncLink, TwoHalves
 from callboard.middleware._langchain import langchain_base, langchain_link, warn_of_ignored_hooks
@@ -139,8 +140,10 @@ def as_link(one: object) -> Link:
 
 
 def _either(wrap: Callable[..., Any] | None, awrap: Link | None) -> Link | None:
-    if wrap is None or awrap is None:
-        return awrap if wrap is None else SyncLink(wrap)
+    if awrap is None:
+        return None if wrap is None else SyncLink(wrap)
+    if wrap is None or is_missing(wrap):
+        return awrap
     return TwoHalves(SyncLink(wrap), awrap)
 
 

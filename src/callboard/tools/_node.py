@@ -56,7 +56,7 @@ class ToolNode(ManyInputs):
             always does, unless this is `False`.
         messages_key: where a state keeps its messages.
         wrap_tool_call: a function `(request, execute)` around each call; runs in a worker thread.
-        awrap_tool_call: the same, async; goes first where both are given.
+        awrap_tool_call: the same, async; of both, `invoke` calls the sync one and `ainvoke` this one.
         middleware: links around each call, the first outermost: functions `(request, call_next)`, async or
             sync (these run in worker threads), or objects with `awrap_tool_call` or `wrap_tool_call`, such
             as LangChain's AgentMiddleware. They see every error of a tool but invalid arguments; what they

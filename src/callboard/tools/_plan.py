@@ -18,7 +18,7 @@ from langchain_core.tools.base import (
 from langchain_core.utils._signature import _signature_parameters
 from pydantic import BaseModel, RootModel
 
-from callboard._door import Door
+from callboard._door import Door, is_missing
 from callboard.tools._inject import InjectedArgs, injected_args
 
 Kind = Literal["async", "sync", "foreign", "foreign sync"]
@@ -132,7 +132,7 @@ def _has_sync_half(tool: BaseTool) -> bool:
     cls = type(tool)
     if cls.run is not BaseTool.run or cls.invoke is not BaseTool.invoke:
         return True
-    return cls._run not in _CALLS_FUNC or getattr(tool, "func", None) is not None
+    return not is_missing(cls._run) if cls._run not in _CALLS_FUNC else getattr(tool, "func", None) is not None
 
 
 def _args_model(tool: BaseTool) -> ArgsModel | None:
