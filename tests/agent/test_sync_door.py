@@ -13,10 +13,12 @@ import httpx
 import pytest
 from langchain_core.messages import AIMessageChunk
 from langchain_core.outputs import ChatGenerationChunk
+from langchain_core.runnables import RunnableGenerator, RunnableLambda, RunnableParallel
 from langchain_core.tools import StructuredTool, tool
 from langchain_openai import ChatOpenAI
 
 from callboard import ToolNode, create_react_agent
+from callboard.agent._leaves import has_sync_half
 from callboard.exceptions import AbandonedThreadWarning, RunDeadlineExceededError
 from callboard.testing import ScriptedModel, calls
 
@@ -307,3 +309,38 @@ async def test_async_code_within_a_run_from_sync_code_is_async_again() -> None:
             await outer.ainvoke([{"name": name, "args": {}, "id": "1", "type": "tool_call"}])
 
     assert log == ["async", "async", "sync", "sync"]
+
+
+def _same(value: Any) -> Any:
+    return value
+
+
+async def _asame(value: Any) -> Any:
+    return value
+
+
+async def _chunks(values: Any) -> Any:
+    async for value in values:
+        yield value
+
+
+def test_what_consists_of_parts_has_a_sync_half_if_all_of_them_have() -> None:
+    """Otherwise LangChain refuses in the middle of it."""
+    both, only = RunnableLambda(_same, _asame), RunnableLambda(_asame)
+    model = ScriptedModel([])
+
+    for whole in (both, model, both | model, model.bind(stop="."), both.with_retry(), model.with_fallbacks([both])):
+        assert has_sync_half(whole), whole
+    parts = (only, RunnableGenerator(_chunks), only.with_retry(), only.with_config(tags=["x"]), both | only)
+    for whole in (*parts, model.with_fallbacks([only]), RunnableParallel(a=both, b=only), AsyncModel([])):
+        assert not has_sync_half(whole), whole
+
+
+class AsyncModel(ScriptedModel):
+    def _generate(self, *args: Any, **kwargs: Any) -> Any:
+        raise NotImplementedError("await me")
+
+
+def test_a_model_that_can_only_be_awaited_is() -> None:
+    """LangGraph raises what the model raises."""
+    assert create_react_agent(AsyncModel(["done"]), []).invoke(QUESTION)["messages"][-1].content == "done"

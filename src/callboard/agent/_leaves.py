@@ -1,13 +1,14 @@
 """What an agent is given to run: models, hooks, prompts. By the sync door their sync half, else the async one."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import Any, TypeVar, cast
+from typing import Any, TypeVar
 
 from anyio.from_thread import check_cancelled
 from langchain_core.callbacks import BaseCallbackHandler
-from langchain_core.runnables import Runnable, RunnableConfig
+from langchain_core.runnables import Runnable, RunnableConfig, RunnableParallel, RunnableSequence, RunnableWithFallbacks
+from langchain_core.runnables.base import RunnableBindingBase
 
 from callboard._bridge import run_on_asyncio
 from callboard._current_loop import current_loop
@@ -43,25 +44,29 @@ async def run_function(fn: Callable[[], T], name: str) -> T:
     return await run_in_thread(current_loop(), fn, name, _Nobody())
 
 
-def has_sync_half(leaf: Any) -> bool:
+def has_sync_half(leaf: Runnable[Any, Any]) -> bool:
     """Whether a Runnable, with all that it consists of, can be invoked; some are made of a coroutine alone."""
-    if hasattr(leaf, "afunc") and getattr(leaf, "func", None) is None:
-        return False
-    if hasattr(leaf, "_atransform") and not hasattr(leaf, "_transform"):
-        return False
-    if is_missing(type(leaf).invoke) or is_missing(getattr(leaf, "_generate", None)):
-        return False
-    return all(has_sync_half(part) for part in _parts(leaf))
+    if parts := _parts(leaf):
+        return all(has_sync_half(part) for part in parts)
+    cls, own = type(leaf), getattr(leaf, "__dict__", {})
+    for sync, awaited in _HALVES:
+        if own.get(awaited) is not None and own.get(sync) is None:
+            return False
+    return not is_missing(cls.invoke) and not is_missing(getattr(cls, "_generate", None))
 
 
-def _parts(leaf: Any) -> list[Any]:
-    """What a Runnable is composed of."""
-    if (bound := getattr(leaf, "bound", None)) is not None:
-        return [bound]
-    several = getattr(leaf, "steps", None) or getattr(leaf, "steps__", None) or getattr(leaf, "runnables", None)
-    if isinstance(several, dict):
-        return list(cast("dict[str, Any]", several).values())
-    return [part for part in several if isinstance(part, Runnable)] if isinstance(several, (list, tuple)) else []
+_HALVES = (("func", "afunc"), ("_transform", "_atransform"))
+"""What Runnables that are made of functions keep them as."""
+
+
+def _parts(leaf: Runnable[Any, Any]) -> Sequence[Runnable[Any, Any]]:
+    if isinstance(leaf, RunnableBindingBase):
+        return [leaf.bound]
+    if isinstance(leaf, RunnableSequence):
+        return leaf.steps
+    if isinstance(leaf, RunnableParallel):
+        return list(leaf.steps__.values())
+    return list(leaf.runnables) if isinstance(leaf, RunnableWithFallbacks) else []
 
 
 class _Nobody:
