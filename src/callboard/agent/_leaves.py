@@ -84,10 +84,11 @@ class _StopsAtToken(BaseCallbackHandler):
 
     run_inline = True
     raise_error = True
-    ignore_chat_model = True
-    ignore_chain = True
-    ignore_agent = True
-    ignore_retriever = True
+
+    @property
+    def ignore_chat_model(self) -> bool:
+        """Of a chat model's events, the tokens are enough."""
+        return True
 
     def on_llm_new_token(self, *_: Any, **__: Any) -> None:
         with suppress(RuntimeError):  # of a model that tells of its tokens from a thread of its own
