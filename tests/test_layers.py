@@ -24,6 +24,8 @@ LAYERS = {
         "_loop_trio",
         "_surroundings",
         "_threads",
+        "_levels",
+        "_door",
         "_time",
     ],
     3: ["_langgraph", "middleware", "tools"],

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterable, Mapping
 from typing import Protocol, TypeVar
 
+from callboard._levels import Levels
 from callboard._limits import Gate, Limiter, NoPlaceError
 from callboard._loop import EventLoop
 from callboard._threads import run_in_thread
@@ -25,7 +26,7 @@ class ThreadPlaces:
     """The worker threads of one node: how many there may be, and which have been abandoned."""
 
     def __init__(self, concurrency: int) -> None:
-        self.limiter = Limiter(Limit(concurrency=concurrency), "the worker threads' queue")
+        self.limiters = Levels(lambda: Limiter(Limit(concurrency=concurrency), "the worker threads' queue"))
         self.concurrency = concurrency
         self.abandoned: set[object] = set()
 
@@ -46,19 +47,23 @@ class Attempt:
         threads: where it finds a thread.
     """
 
-    __slots__ = ("_call", "_handed_over", "_owner", "_places", "_threads")
+    __slots__ = ("_call", "_handed_over", "_owner", "_places", "_thread_limiter", "_threads")
 
     def __init__(self, owner: Owner, call: ToolCallLike, threads: ThreadPlaces | None) -> None:
         self._owner = owner
         self._call = call
         self._threads = threads
+        self._thread_limiter = None if threads is None else threads.limiters.here()
         self._places: tuple[Gate, ...] = ()
         self._handed_over = False
 
     async def run_in_thread(self, fn: Callable[[], T]) -> T:
         """Run a sync body in a worker thread, which keeps the attempt's places until it ends."""
         name = f"tool {self._call['name']!r} (call {self._call.get('id')!r})"
-        return await run_in_thread(self._owner.loop, fn, name, self)
+        if self._threads is None:
+            return await run_in_thread(self._owner.loop, fn, name, self)
+        with self._threads.limiters.below():
+            return await run_in_thread(self._owner.loop, fn, name, self)
 
     async def enter(self, limiters: Iterable[Limiter]) -> None:
         """Take a place at every limiter, in turn.
@@ -67,8 +72,8 @@ class Attempt:
             NoPlaceError: if one of them has none, and no room to wait either.
         """
         loop = self._owner.loop
-        if self._threads is not None:
-            limiters = (*limiters, self._threads.limiter)
+        if self._thread_limiter is not None:
+            limiters = (*limiters, self._thread_limiter)
         for limiter in limiters:
             gate = limiter.gate(self._call, loop)
             self._refuse_if_lost()  # perhaps while it waited
@@ -97,11 +102,11 @@ class Attempt:
         """Let the thread keep the places, and refuse those who wait for a thread if it was the last."""
         self._handed_over = True
         self._owner.note("abandoned", {})
-        threads = self._threads
-        if threads is not None:
+        threads, limiter = self._threads, self._thread_limiter
+        if threads is not None and limiter is not None:
             threads.abandoned.add(self)
             if threads.lost is not None:
-                threads.limiter.gate(self._call, self._owner.loop).refuse_waiting(threads.lost)
+                limiter.gate(self._call, self._owner.loop).refuse_waiting(threads.lost)
 
     def thread_ended(self) -> None:
         if self._threads is not None:

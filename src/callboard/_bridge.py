@@ -135,7 +135,7 @@ def run_from_sync(fn: Callable[[], Awaitable[T]]) -> T:
     Args:
         fn: called on an asyncio loop in another thread.
     """
-    standing, door = _standing.set((*_standing.get(), *_loop_here())), _from_sync.set(True)
+    standing = _standing.set((*_standing.get(), *_loop_here()))
     try:
         shared = None if _background_blocked.get() else _background()
         if shared is not None and shared.thread is not threading.current_thread():
@@ -149,15 +149,6 @@ def run_from_sync(fn: Callable[[], Awaitable[T]]) -> T:
             _background_blocked.reset(token)
     finally:
         _standing.reset(standing)
-        _from_sync.reset(door)
-
-
-_from_sync: ContextVar[bool] = ContextVar("callboard_from_sync", default=False)
-
-
-def entered_from_sync() -> bool:
-    """Whether what runs here was started by sync code that waits for it."""
-    return _from_sync.get()
 
 
 def pulled(items: AsyncIterator[T]) -> Iterator[T]:

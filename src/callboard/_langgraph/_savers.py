@@ -10,6 +10,7 @@ from langgraph.checkpoint.memory import InMemorySaver
 
 from callboard._bridge import run_on_asyncio, stands_still
 from callboard._current_loop import current_loop
+from callboard._door import from_sync
 
 T = TypeVar("T")
 
@@ -18,9 +19,10 @@ class AwaitedSaver:
     """A checkpointer whose methods are awaited, whichever of them its author has written.
 
     LangGraph's own in memory is called where we are. Where a class has the sync method from itself and the async
-    one only from a base, the sync one is meant, and works in a thread. Else the async one is awaited: on the
-    saver's own event loop if it keeps one, or on asyncio, here or over the bridge. A saver that has none says so
-    when it is asked, and then works in threads.
+    one only from a base, the sync one is meant, and works in a thread. So it does for what was entered from sync
+    code, unless the saver keeps an event loop, for which its sync methods could wait while it stands still. Else
+    the async one is awaited: on the saver's own event loop if it keeps one, or on asyncio, here or over the bridge.
+    A saver that lacks the half which is asked for says so, and the other one is used from then on.
 
     Args:
         saver: any.
@@ -28,7 +30,7 @@ class AwaitedSaver:
 
     def __init__(self, saver: Any) -> None:
         self._saver = saver
-        self._has_async = True
+        self._lacks_async = self._lacks_sync = False
 
     async def call(self, name: str, work: Callable[[Any], T], awork: Callable[[Any], Awaitable[T]]) -> T:
         """Have the saver do something.
@@ -41,12 +43,27 @@ class AwaitedSaver:
         saver = self._saver
         if type(saver) is InMemorySaver:
             return work(saver)
-        if self._has_async and not _is_sync(type(saver), name):
+        if self._lacks_async or self._prefers_sync(name):
             try:
-                return await _awaited(saver, awork)
+                return await to_thread.run_sync(work, saver)
             except NotImplementedError:
-                self._has_async = False
+                if self._lacks_async:
+                    raise
+                self._lacks_sync = True
+        try:
+            return await _awaited(saver, awork)
+        except NotImplementedError:
+            if self._lacks_sync:
+                raise
+            self._lacks_async = True
         return await to_thread.run_sync(work, saver)
+
+    def _prefers_sync(self, name: str) -> bool:
+        if self._lacks_sync:
+            return False
+        if _is_sync(type(self._saver), name):
+            return True
+        return from_sync() and getattr(self._saver, "loop", None) is None
 
 
 def _is_sync(kind: type, name: str) -> bool:

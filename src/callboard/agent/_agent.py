@@ -11,6 +11,7 @@ from langgraph.graph import StateGraph
 from langgraph.types import StateSnapshot, StateUpdate
 
 from callboard._bridge import pulled, run_from_sync
+from callboard._door import entered
 from callboard._langgraph import run_config
 from callboard._langgraph._place import checkpointer_in, for_all_visits
 from callboard.agent._database import close
@@ -144,21 +145,21 @@ class Agent(Doors, HasGraph):  # type: ignore[misc]  # pyright: ignore[reportInc
 
     def get_state(self, config: RunnableConfig, *, subgraphs: bool = False) -> StateSnapshot:
         """`aget_state`, for sync code."""
-        return run_from_sync(partial(self.aget_state, config, subgraphs=subgraphs))
+        return run_from_sync(partial(Agent.aget_state, self._from_sync(), config, subgraphs=subgraphs))
 
     def get_state_history(self, config: RunnableConfig, **kwargs: Any) -> Iterator[StateSnapshot]:
         """`aget_state_history`, for sync code."""
-        return pulled(self.aget_state_history(config, **kwargs))
+        return pulled(Agent.aget_state_history(self._from_sync(), config, **kwargs))
 
     def update_state(
         self, config: RunnableConfig, values: Any, as_node: str | None = None, task_id: str | None = None
     ) -> RunnableConfig:
         """`aupdate_state`, for sync code."""
-        return run_from_sync(partial(self.aupdate_state, config, values, as_node))
+        return run_from_sync(partial(Agent.aupdate_state, self._from_sync(), config, values, as_node))
 
     def bulk_update_state(self, config: RunnableConfig, updates: Sequence[Sequence[StateUpdate]]) -> RunnableConfig:
         """`abulk_update_state`, for sync code."""
-        return run_from_sync(partial(self.abulk_update_state, config, updates))
+        return run_from_sync(partial(Agent.abulk_update_state, self._from_sync(), config, updates))
 
     @property
     def _by_call(self) -> bool:
@@ -170,4 +171,5 @@ class Agent(Doors, HasGraph):  # type: ignore[misc]  # pyright: ignore[reportInc
             config = for_all_visits(config)
         if (saver := saver_for(checkpointer_in(config) or self.checkpointer, config, None)) is None:
             raise ValueError("No checkpointer set")
-        return cast("SavedThread", await opened(self._runner.plan, saver, config, None, "async", looks=looks))
+        with entered(self._door):
+            return cast("SavedThread", await opened(self._runner.plan, saver, config, None, "async", looks=looks))

@@ -1,10 +1,11 @@
 """How an agent is run: the doors for async code and for sync code, and what each takes and gives."""
 
+import copy
 from collections.abc import AsyncGenerator, AsyncIterator, Iterator
 from contextlib import aclosing
 from dataclasses import replace
 from functools import partial
-from typing import Any, Literal, Unpack, overload
+from typing import Any, Literal, Self, Unpack, overload
 
 from langchain_core.runnables import RunnableConfig
 from langchain_core.runnables.schema import StreamEvent
@@ -13,6 +14,7 @@ from langgraph.types import GraphOutput
 
 from callboard._bridge import pulled, run_from_sync
 from callboard._current_loop import current_loop
+from callboard._door import Door
 from callboard._langgraph import run_config
 from callboard._langgraph._place import is_nested
 from callboard._types import check_seconds
@@ -34,6 +36,14 @@ class Doors(ManyInputs):
     _runner: Runner
     _stops: Stops
     _budget: float | None
+    _door: Door = "async"
+    """By which the runs that are started here are entered."""
+
+    def _from_sync(self) -> Self:
+        """The same agent, entered from sync code."""
+        entered = copy.copy(self)
+        entered._door = "sync"
+        return entered
 
     @overload  # type: ignore[override]
     async def ainvoke(
@@ -266,8 +276,12 @@ class Doors(ManyInputs):
     ) -> Any: ...
 
     def invoke(self, input: Any, config: RunnableConfig | None = None, **options: Any) -> Any:
-        """`ainvoke` for sync code, also in the thread of a running event loop, which waits."""
-        return run_from_sync(partial(self.ainvoke, input, config, **options))
+        """`ainvoke` for sync code, also in the thread of a running event loop, which waits.
+
+        What has both a sync and an async half (models, tools, hooks, links, checkpointers) runs its sync one, in a
+        worker thread.
+        """
+        return run_from_sync(partial(Doors.ainvoke, self._from_sync(), input, config, **options))
 
     @overload  # type: ignore[override]
     def stream(
@@ -295,7 +309,7 @@ class Doors(ManyInputs):
 
     def stream(self, input: Any, config: RunnableConfig | None = None, **options: Any) -> Iterator[Any]:
         """`astream` for sync code."""
-        return pulled(self.astream(input, config, **options))
+        return pulled(Doors.astream(self._from_sync(), input, config, **options))
 
     async def astream_events(  # type: ignore[override]  # pyright: ignore[reportIncompatibleMethodOverride]
         self, input: Any, config: RunnableConfig | None = None, **options: Any
@@ -345,6 +359,7 @@ class Doors(ManyInputs):
             control=given["control"],
             budget=self._budget if given["budget"] is None else given["budget"],
             modes=prints | checked_modes(modes or ()),
+            door=self._door,
             subgraphs=given["subgraphs"],
             prints=prints,
             output_keys=output_keys,

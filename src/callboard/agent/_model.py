@@ -8,12 +8,12 @@ from typing import Any, Protocol, cast
 from langchain_core.language_models import BaseChatModel, LanguageModelInput
 from langchain_core.messages import BaseMessage, SystemMessage
 from langchain_core.runnables import Runnable, RunnableBinding, RunnableConfig, RunnableSequence
-from langchain_core.runnables.config import run_in_executor
 from langchain_core.tools import BaseTool
 
 from callboard._bridge import run_on_asyncio
 from callboard._langgraph import runtime_of
 from callboard._langgraph._place import graph_runnable
+from callboard.agent._leaves import run_function, run_model
 
 Prompt = (
     str
@@ -145,7 +145,7 @@ class FixedModel:
 
     async def reply(self, state: Any, config: RunnableConfig, offered: Sequence[BaseTool]) -> BaseMessage:
         model = self._all if len(offered) == len(self._tools) else self._knowing(offered)
-        return await run_on_asyncio(partial(self._prompt.ask, model, state, config))
+        return await run_model(*self._prompt.asked(model, state), config)
 
     def _knowing(self, offered: Sequence[BaseTool]) -> Model:
         """The model, told of some tools only."""
@@ -156,7 +156,7 @@ class FixedModel:
         return model_with_tools(self._model, offered, self._provider_tools)
 
     async def respond(self, state: Any, config: RunnableConfig, response_format: Any) -> object:
-        return await run_on_asyncio(partial(structured, self._all, state, config, response_format))
+        return await structured(self._all, state, config, response_format)
 
 
 class ChosenModel:
@@ -176,26 +176,25 @@ class ChosenModel:
         return None
 
     async def reply(self, state: Any, config: RunnableConfig, offered: Sequence[BaseTool]) -> BaseMessage:
-        return await run_on_asyncio(partial(self._reply, state, config))
-
-    async def _reply(self, state: Any, config: RunnableConfig) -> BaseMessage:
-        return await self._prompt.ask(await self._chosen(state, config), state, config)
+        return await run_model(*self._prompt.asked(await self._chosen(state, config), state), config)
 
     async def respond(self, state: Any, config: RunnableConfig, response_format: Any) -> object:
-        return await run_on_asyncio(partial(self._respond, state, config, response_format))
-
-    async def _respond(self, state: Any, config: RunnableConfig, response_format: Any) -> object:
         return await structured(await self._chosen(state, config), state, config, response_format)
 
     async def _chosen(self, state: Any, config: RunnableConfig) -> Model:
-        choose, runtime = self._choose, runtime_of(config)
-        # A sync function may take its time, and the loop is not its to stop.
+        choose = self._choose
+        ask = partial(choose, state, runtime_of(config))
         is_async = inspect.iscoroutinefunction(choose)
-        model = choose(state, runtime) if is_async else await run_in_executor(None, choose, state, runtime)
-        chosen: object = await model if inspect.isawaitable(model) else model
+        chosen: object = await run_on_asyncio(ask if is_async else partial(_asked_in_thread, ask))
         if not isinstance(chosen, Runnable):
             raise TypeError(f"model={choose!r} has to return a chat model for the state, got {chosen!r}")
         return cast("Model", chosen)
+
+
+async def _asked_in_thread(choose: Callable[[], Any]) -> Any:
+    # A sync function may take its time, and the loop is not its to stop.
+    model = await run_function(choose, "the function that chooses a model")
+    return await model if inspect.isawaitable(model) else model
 
 
 class _Fixed:
@@ -204,9 +203,10 @@ class _Fixed:
     def __init__(self, messages: Sequence[BaseMessage]) -> None:
         self._messages = messages
 
-    def ask(self, model: Model, state: Any, config: RunnableConfig) -> Awaitable[BaseMessage]:
+    def asked(self, model: Model, state: Any) -> tuple[Model, Any]:
+        """What is to be run, and its input."""
         # No sequence of Runnables for what is a list: it would cost as much as all the rest of a turn.
-        return model.ainvoke([*self._messages, *messages_of(state)], config)
+        return model, [*self._messages, *messages_of(state)]
 
 
 class _Made:
@@ -215,9 +215,9 @@ class _Made:
     def __init__(self, make: Runnable[Any, Any]) -> None:
         self._make = make
 
-    def ask(self, model: Model, state: Any, config: RunnableConfig) -> Awaitable[BaseMessage]:
-        sequence: Runnable[Any, BaseMessage] = self._make | model
-        return sequence.ainvoke(state, config)
+    def asked(self, model: Model, state: Any) -> tuple[Model, Any]:
+        """What is to be run, and its input."""
+        return self._make | model, state
 
 
 def prompt_of(prompt: Prompt | None) -> _Fixed | _Made:
@@ -255,7 +255,7 @@ async def structured(model: Model, state: Any, config: RunnableConfig, response_
     if isinstance(response_format, tuple):
         prompt, response_format = cast("tuple[str, Any]", response_format)
         messages = [SystemMessage(content=prompt), *messages]
-    return await _bare(model).with_structured_output(response_format).ainvoke(messages, config)
+    return await run_model(_bare(model).with_structured_output(response_format), messages, config)
 
 
 def _bare(model: Any) -> BaseChatModel:

@@ -12,7 +12,6 @@ from langgraph.errors import ErrorCode, GraphDrained, GraphInterrupt, GraphRecur
 from langgraph.runtime import Runtime
 from langgraph.types import Interrupt, Send
 
-from callboard._bridge import run_on_asyncio
 from callboard._langgraph._place import PULL, PUSH, Outer, Place, config_at, task_id_of
 from callboard.agent._calls import answer_open_calls, run_calls
 from callboard.agent._channels import Clock, Schema, goto_of
@@ -20,6 +19,7 @@ from callboard.agent._flow import AGENT, END, RESPONSE, TOOLS, Flow
 from callboard.agent._history import give_ids, keepable, repaired
 from callboard.agent._input import finished_writes
 from callboard.agent._journal import SavedThread
+from callboard.agent._leaves import run_leaf
 from callboard.agent._model import Asks
 from callboard.agent._snapshots import snapshot_of
 from callboard.agent._telling import INTERRUPT as INTERRUPT
@@ -246,10 +246,7 @@ class Run:
             return self._reply
         if node == RESPONSE:
             return self._response
-        return partial(self._hook, self._plan.hooks[node])
-
-    async def _hook(self, hook: Runnable[Any, Any], state: Any, config: RunnableConfig) -> Any:
-        return await run_on_asyncio(partial(hook.ainvoke, state, config))
+        return partial(run_leaf, self._plan.hooks[node], name=node)
 
     async def _reply(self, state: Any, config: RunnableConfig) -> dict[str, Any]:
         plan = self._plan

@@ -12,6 +12,7 @@ from langgraph.runtime import RunControl, Runtime
 from langgraph.store.base import BaseStore
 from langgraph.types import Command
 
+from callboard._door import Door, entered
 from callboard._langgraph import runtime_of
 from callboard._langgraph._place import Outer, outer_of, with_stream, write_nothing, writer_of_run
 from callboard._surroundings import surroundings
@@ -48,6 +49,8 @@ class Request:
     budget: float | None
     """Seconds for the whole run."""
     modes: frozenset[str] = frozenset()
+    door: Door = "async"
+    """By which it came in."""
     subgraphs: bool = False
     """Whether chunks of graphs inside are wanted too."""
     prints: frozenset[str] = frozenset()
@@ -80,6 +83,10 @@ class Runner:
             RuntimeError: if the checkpointer is that of the graph around us, and there is none.
             BaseException: see `Run.go`.
         """
+        with entered(request.door):
+            return await self._run(checkpointer, request, put)
+
+    async def _run(self, checkpointer: Any, request: Request, put: Put | None) -> Run:
         put = printing(put, request.prints) if request.prints else put
         config = request.config
         if config["recursion_limit"] < 1:

@@ -8,8 +8,9 @@ from typing import Any, cast
 from langchain_core.messages import RemoveMessage, ToolMessage
 from langgraph.types import Command
 
+from callboard._door import is_missing
 from callboard._types import RunInfo, ToolCallLike
-from callboard.middleware._elsewhere import SyncLink
+from callboard.middleware._elsewhere import SyncLink, TwoHalves
 from callboard.middleware._langchain import langchain_base, langchain_link, warn_of_ignored_hooks
 from callboard.middleware._order import warn_of_wrong_order
 from callboard.tools._errors import is_control_flow
@@ -23,7 +24,7 @@ Rework = Callable[[ToolMessage, Any], Awaitable[ToolMessage]]
 
 
 def wrapper_link(wrap: Callable[..., Any] | None, awrap: Callable[..., Any] | None) -> Link | None:
-    """The one link for LangGraph's two wrappers; the async one goes first, the sync one runs in a thread.
+    """The one link for LangGraph's two wrappers: of both, the one for the door that was entered; else what there is.
 
     Raises:
         TypeError: if one of them is no function.
@@ -31,9 +32,7 @@ def wrapper_link(wrap: Callable[..., Any] | None, awrap: Callable[..., Any] | No
     for name, value in (("wrap_tool_call", wrap), ("awrap_tool_call", awrap)):
         if value is not None and not callable(value):
             raise TypeError(f"{name} takes a function of a request and what executes it, got {value!r}")
-    if awrap is not None:
-        return awrap
-    return SyncLink(wrap) if wrap is not None else None
+    return _either(wrap, awrap)
 
 
 def chain_of(middleware: Sequence[object], wrapper: Link | None) -> "Chain | None":
@@ -129,16 +128,23 @@ def as_link(one: object) -> Link:
     """
     if langchain_base(type(one)) is not None:
         return langchain_link(one)
-    if (awrap := _method(one, "awrap_tool_call")) is not None:
-        return awrap
-    if (wrap := _method(one, "wrap_tool_call")) is not None:
-        return SyncLink(wrap)
+    link = _either(_method(one, "wrap_tool_call"), _method(one, "awrap_tool_call"))
+    if link is not None:
+        return link
     if not inspect.isclass(one) and callable(one):
         return cast("Link", one) if _is_async(one) else SyncLink(cast("Callable[..., Any]", one))
     raise TypeError(
         "A link is a function (request, call_next), sync or async, or an object with awrap_tool_call or "
         f"wrap_tool_call; got {one!r}"
     )
+
+
+def _either(wrap: Callable[..., Any] | None, awrap: Link | None) -> Link | None:
+    if awrap is None:
+        return None if wrap is None else SyncLink(wrap)
+    if wrap is None or is_missing(wrap):
+        return awrap
+    return TwoHalves(SyncLink(wrap), awrap)
 
 
 def _is_async(fn: Callable[..., Any]) -> bool:

@@ -18,6 +18,8 @@ from anyio import CancelScope
 from callboard._bridge import run_on_asyncio
 from callboard._call import current_call
 from callboard._current_loop import current_loop
+from callboard._door import from_sync
+from callboard._levels import Levels
 from callboard._limits import Gate
 from callboard._loop import EventLoop, Nursery, Scope
 from callboard._threads import run_in_thread
@@ -157,7 +159,7 @@ class SyncLink(Generic[Q, A]):
 
     def __init__(self, fn: Callable[[Q, Callable[[Q], A]], A]) -> None:
         self._fn = fn
-        self._threads = Gate(Limit(concurrency=THREADS), f"the threads of {fn!r}")
+        self._threads = Levels(lambda: Gate(Limit(concurrency=THREADS), f"the threads of {fn!r}"))
 
     async def __call__(self, request: Q, call_next: Callable[[Q], Awaitable[A]]) -> A:
         return await _answer_while(partial(self._in_thread, request), call_next)
@@ -166,11 +168,12 @@ class SyncLink(Generic[Q, A]):
         def call(inner: Q) -> A:
             return inbox.ask(inner).answer.result()
 
-        loop = current_loop()
-        await self._threads.enter(loop)
-        place = _Place(self._threads)
+        loop, gate = current_loop(), self._threads.here()
+        await gate.enter(loop)
+        place = _Place(gate)
         try:
-            return await run_in_thread(loop, partial(self._fn, request, call), repr(self._fn), place)
+            with self._threads.below():
+                return await run_in_thread(loop, partial(self._fn, request, call), repr(self._fn), place)
         finally:
             if not place.is_abandoned:
                 place.thread_ended()
@@ -188,6 +191,25 @@ class _Place:
 
     def thread_ended(self) -> None:
         self._gate.leave()
+
+
+class TwoHalves(Generic[Q, A]):
+    """A link that has a sync and an async half; by which door its call was entered says which one runs.
+
+    Args:
+        sync: for what was entered from sync code.
+        awaited: for the rest.
+    """
+
+    def __init__(
+        self, sync: "SyncLink[Q, A]", awaited: Callable[[Q, Callable[[Q], Awaitable[A]]], Awaitable[A]]
+    ) -> None:
+        self._sync = sync
+        self._awaited = awaited
+
+    async def __call__(self, request: Q, call_next: Callable[[Q], Awaitable[A]]) -> A:
+        half = self._sync if from_sync() else self._awaited
+        return await half(request, call_next)
 
 
 class AsyncioLink(Generic[Q, A]):

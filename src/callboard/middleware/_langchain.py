@@ -13,7 +13,7 @@ from langchain_core.messages import AIMessage, ToolCall, ToolMessage, convert_to
 from langgraph.types import Command
 
 from callboard.exceptions import IgnoredHooksWarning
-from callboard.middleware._elsewhere import AsyncioLink, SyncLink
+from callboard.middleware._elsewhere import AsyncioLink, SyncLink, TwoHalves
 from callboard.tools._vocabulary import ToolCallRequest
 
 _HOOKS = ("before_agent", "before_model", "wrap_model_call", "after_model", "after_agent")
@@ -39,9 +39,11 @@ def langchain_link(one: Any) -> Callable[[Any, Callable[[Any], Awaitable[Any]]],
             f"{type(one).__name__} asks for a whole turn at once, after the model and before any tool, where a link "
             'has no part in it: every call would run unasked. Give it interrupt_mode="per_call"'
         )
-    if (awrap := _own(one, "awrap_tool_call")) is not None:
-        return AsyncioLink(awrap)  # what it awaits is asyncio's
-    if (wrap := _own(one, "wrap_tool_call")) is not None:
+    wrap, awrap = _own(one, "wrap_tool_call"), _own(one, "awrap_tool_call")
+    if awrap is not None:
+        link: AsyncioLink[Any, Any] = AsyncioLink(awrap)  # what it awaits is asyncio's
+        return link if wrap is None else TwoHalves(SyncLink(wrap), link)
+    if wrap is not None:
         return SyncLink(wrap)
     if _redacts_results(one):
         return _Redacting(one.before_model)

@@ -14,6 +14,7 @@ from pydantic import ValidationError
 from callboard._attempt import Attempt
 from callboard._bridge import run_from_sync
 from callboard._call import Batch, SupervisedCall, note
+from callboard._door import entered
 from callboard._limits import NoKeyError
 from callboard._surroundings import Surroundings, surroundings
 from callboard._time import DEFAULT_GRACE
@@ -102,7 +103,10 @@ class Supervise(AgentMiddleware[Any, Any, Any]):
             tool = self._setup.sync_tool(request)
             return await handler(request if tool is None else request.override(tool=_in_thread(tool, attempt)))
 
-        return await self._supervise(request, _Door(body, lambda request: self._setup.sync_tool(request) is not None))
+        with entered("async"):
+            return await self._supervise(
+                request, _Way(body, lambda request: self._setup.sync_tool(request) is not None)
+            )
 
     def wrap_tool_call(self, request: ToolCallRequest, handler: Callable[[ToolCallRequest], Output]) -> Output:
         """Supervise a call of an agent that runs sync; the rest of the agent's middleware runs in a worker thread."""
@@ -110,11 +114,12 @@ class Supervise(AgentMiddleware[Any, Any, Any]):
         async def body(attempt: Attempt, request: ToolCallRequest) -> Output:
             return await attempt.run_in_thread(partial(handler, request))
 
-        return run_from_sync(partial(self._supervise, request, _Door(body, lambda _: True)))
+        with entered("sync"):
+            return run_from_sync(partial(self._supervise, request, _Way(body, lambda _: True)))
 
-    async def _supervise(self, request: ToolCallRequest, door: "_Door") -> Output:
+    async def _supervise(self, request: ToolCallRequest, way: "_Way") -> Output:
         self._warn_of_unknown_names(request)
-        run = _Run(self._setup, request, door)
+        run = _Run(self._setup, request, way)
         call: SupervisedCall[Output] = SupervisedCall(
             *self._setup.supervision.terms(request.tool_call), run, self._around(request)
         )
@@ -162,11 +167,11 @@ class _Setup:
     def sync_tool(self, request: ToolCallRequest) -> BaseTool | None:
         """The tool of a request, if it needs a thread."""
         tool = request.tool
-        return tool if tool is not None and self.plan(tool).kind == "sync" else None
+        return tool if tool is not None and self.plan(tool).takes_thread else None
 
 
 @dataclass(frozen=True, slots=True)
-class _Door:
+class _Way:
     """How the agent executes a request: from its event loop, or from a thread."""
 
     body: Callable[[Attempt, ToolCallRequest], Coroutine[Any, Any, Output]]
@@ -176,14 +181,14 @@ class _Door:
 class _Run:
     """One call on its way through the links to what the agent does with it."""
 
-    __slots__ = ("_door", "_request", "_setup", "_supervised")
+    __slots__ = ("_request", "_setup", "_supervised", "_way")
 
     _supervised: SupervisedCall[Output]
 
-    def __init__(self, setup: _Setup, request: ToolCallRequest, door: _Door) -> None:
+    def __init__(self, setup: _Setup, request: ToolCallRequest, way: _Way) -> None:
         self._setup = setup
         self._request = request
-        self._door = door
+        self._way = way
 
     async def __call__(self, supervised: SupervisedCall[Output]) -> Output:
         self._supervised = supervised
@@ -205,11 +210,11 @@ class _Run:
         return cast("Output", await link(self._request, self._attempt))
 
     async def _attempt(self, request: ToolCallRequest) -> Output:
-        supervision, door = self._setup.supervision, self._door
-        threads = supervision.threads if door.takes_thread(request) else None
+        supervision, way = self._setup.supervision, self._way
+        threads = supervision.threads if way.takes_thread(request) else None
         terms = None if request is self._request else supervision.terms(request.tool_call)
         try:
-            output = await self._supervised.attempt(threads, door.body, request, terms=terms)
+            output = await self._supervised.attempt(threads, way.body, request, terms=terms)
         except NoKeyError as error:
             return self._without_key(error, request)
         self._supervised.handled = None  # of an attempt before this one

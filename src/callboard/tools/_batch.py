@@ -345,7 +345,7 @@ class _Run:
             ready = setup.inject(call, plan.injected, runtime)
         if request is not None:
             config = own_copy(config)  # a run uses its config up, and there may be more than one
-        threads = setup.supervision.threads if plan.kind == "sync" else None
+        threads = setup.supervision.threads if plan.takes_thread else None
         # A link may have changed the arguments, or the tool.
         terms = None if call is self._call else batch.terms(call)
         manager = batch.manager(plan, self._config)

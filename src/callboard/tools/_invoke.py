@@ -44,7 +44,9 @@ async def invoke(
     """
     tool = plan.tool
     if plan.kind == "foreign":
-        return await run_on_asyncio(partial(tool.ainvoke, cast("Any", {**call, "type": "tool_call"}), config))
+        return await run_on_asyncio(partial(plan.fn, {**call, "type": "tool_call"}, config))
+    if plan.kind == "foreign sync":
+        return await attempt.run_in_thread(partial(plan.fn, {**call, "type": "tool_call"}, config))
     run = ToolRun(tool, manager, config.pop("run_id", None))
     if run.is_watched:
         await run.started(call, config.get("run_name"))

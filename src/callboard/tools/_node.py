@@ -12,6 +12,7 @@ from langgraph.prebuilt import ToolNode as LangGraphToolNode
 from langgraph.runtime import Runtime
 
 from callboard._bridge import run_from_sync
+from callboard._door import entered
 from callboard._langgraph import injected_args_by_name, with_runtime
 from callboard._time import DEFAULT_GRACE
 from callboard._types import CallPolicy, Limit, OnError, Statistics
@@ -56,7 +57,7 @@ class ToolNode(ManyInputs):
             always does, unless this is `False`.
         messages_key: where a state keeps its messages.
         wrap_tool_call: a function `(request, execute)` around each call; runs in a worker thread.
-        awrap_tool_call: the same, async; goes first where both are given.
+        awrap_tool_call: the same, async; of both, `invoke` calls the sync one and `ainvoke` this one.
         middleware: links around each call, the first outermost: functions `(request, call_next)`, async or
             sync (these run in worker threads), or objects with `awrap_tool_call` or `wrap_tool_call`, such
             as LangChain's AgentMiddleware. They see every error of a tool but invalid arguments; what they
@@ -198,9 +199,10 @@ class ToolNode(ManyInputs):
                 has ended.
         """
         entry = Entry(input, config, _given(ledger=ledger, resume=resume, runtime=runtime))
-        if hears_other(self, ToolNode, "invoke"):
-            return await hear_sync_entry(self, entry, self._run)
-        return await self._run(entry)
+        with entered("async"):
+            if hears_other(self, ToolNode, "invoke"):
+                return await hear_sync_entry(self, entry, self._run)
+            return await self._run(entry)
 
     def invoke(  # type: ignore[override]  # pyright: ignore[reportIncompatibleMethodOverride]
         self,
@@ -211,13 +213,17 @@ class ToolNode(ManyInputs):
         resume: object = None,
         runtime: Runtime[Any] | None = None,
     ) -> Any:
-        """`ainvoke` for sync code, also in the thread of a running event loop, which waits."""
+        """`ainvoke` for sync code, also in the thread of a running event loop, which waits.
+
+        A tool or a link that has both a sync and an async function runs the sync one, in a worker thread.
+        """
         entry = Entry(input, config, _given(ledger=ledger, resume=resume, runtime=runtime))
         if (back := way_back(self)) is not None:
             return back(entry)
         if hears_other(self, ToolNode, "ainvoke"):
             return run_from_sync(partial(self.ainvoke, input, config, **entry.options))
-        return run_from_sync(partial(self._run, entry))
+        with entered("sync"):
+            return run_from_sync(partial(self._run, entry))
 
     def _entries(self) -> Entries | None:
         """What a subclass has of its own around a whole run, for whoever runs our calls without us."""

@@ -14,7 +14,7 @@ from typing import Any, TypeVar, cast
 
 from langchain_core.messages import ToolCall, ToolMessage
 
-from callboard._bridge import entered_from_sync
+from callboard._door import from_sync
 from callboard.middleware._chain import CallNext, Link, Named
 from callboard.middleware._elsewhere import SyncLink
 from callboard.tools._results import Output
@@ -219,7 +219,7 @@ class Entries:
             entry: what the node is given.
             inner: what its base class leads to.
         """
-        if self._sync and entered_from_sync():
+        if self._sync and from_sync():
             return await hear_sync_entry(self.node, entry, inner)
         token = _place.set(_Place(self.node, inner))
         try:
@@ -252,7 +252,7 @@ def one_call_link(node: Any, base: type) -> Callable[[str], Link] | None:
         return await in_thread((kind, request), call_next)
 
     def link(kind: str) -> Link:
-        if has_sync and (entered_from_sync() or not has_async):
+        if has_sync and (from_sync() or not has_async):
             return Named(f"{owner}._run_one", partial(there, kind))
         return Named(f"{owner}._arun_one", partial(here, kind))
 

@@ -5,7 +5,7 @@ that `BaseTool.arun` takes.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from langchain_core.tools import BaseTool, StructuredTool, Tool
@@ -18,14 +18,16 @@ from langchain_core.tools.base import (
 from langchain_core.utils._signature import _signature_parameters
 from pydantic import BaseModel, RootModel
 
+from callboard._door import Door, is_missing
 from callboard.tools._inject import InjectedArgs, injected_args
 
-Kind = Literal["async", "sync", "foreign"]
+Kind = Literal["async", "sync", "foreign", "foreign sync"]
 
 _RUNS_FUNCTIONS = (StructuredTool, Tool)
 _INVOKES = {BaseTool.ainvoke, *(cls.ainvoke for cls in _RUNS_FUNCTIONS)}
 _CALLS_COROUTINE = {cls._arun for cls in _RUNS_FUNCTIONS}
 _CALLS_FUNC = {cls._run for cls in _RUNS_FUNCTIONS}
+_OWN_WAYS = ("arun", "run", "invoke")
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +48,7 @@ class Plan:
 
     tool: BaseTool
     kind: Kind
-    """`async` and `sync` run here, natively on both loops; `foreign` keeps its own `ainvoke`."""
+    """`async` and `sync` run here, natively on both loops; `foreign` keeps its own `ainvoke`, or its `invoke`."""
     fn: Callable[..., Any]
     injected: InjectedArgs
     model: ArgsModel | None
@@ -57,6 +59,12 @@ class Plan:
     run_manager: bool
     callbacks: bool
     made_of: tuple[object, ...]
+    from_sync: "Plan | None" = None
+    """How it is run by the sync door, if there it is run otherwise."""
+
+    @property
+    def takes_thread(self) -> bool:
+        return self.kind in ("sync", "foreign sync")
 
     def holds(self) -> bool:
         """Whether the tool still is what it was; its fields may be assigned."""
@@ -74,13 +82,18 @@ def plan_for(tool: BaseTool) -> Plan:
     Raises:
         ValueError: if an argument carries the same injection marker twice.
     """
+    plan = _plan(tool, injected_args(tool), "async")
+    if plan.kind == "sync" or not _has_sync_half(tool):
+        return plan
+    return replace(plan, from_sync=_plan(tool, plan.injected, "sync"))
+
+
+def _plan(tool: BaseTool, injected: InjectedArgs, door: Door) -> Plan:
     cls = type(tool)
-    injected = injected_args(tool)
-    if cls.ainvoke not in _INVOKES or any(
-        getattr(cls, name) is not getattr(BaseTool, name) for name in ("arun", "run", "invoke")
-    ):
-        return Plan(tool, "foreign", tool.ainvoke, injected, None, frozenset(), None, False, False, _parts(tool))
-    kind, fn = _body(tool)
+    if cls.ainvoke not in _INVOKES or any(getattr(cls, name) is not getattr(BaseTool, name) for name in _OWN_WAYS):
+        kind, fn = _foreign_body(tool, door)
+        return Plan(tool, kind, fn, injected, None, frozenset(), None, False, False, _parts(tool))
+    kind, fn = _sync_body(tool) if door == "sync" else _body(tool)
     behind = fn in (getattr(tool, "coroutine", None), getattr(tool, "func", None))
     parameters = _signature_parameters(fn)
     return Plan(
@@ -97,14 +110,29 @@ def plan_for(tool: BaseTool) -> Plan:
     )
 
 
+def _foreign_body(tool: BaseTool, door: Door) -> tuple[Kind, Callable[..., Any]]:
+    return ("foreign sync", tool.invoke) if door == "sync" else ("foreign", tool.ainvoke)
+
+
 def _body(tool: BaseTool) -> tuple[Kind, Callable[..., Any]]:
+    arun = type(tool)._arun
+    if arun in _CALLS_COROUTINE:
+        coroutine = getattr(tool, "coroutine", None)
+        return _sync_body(tool) if coroutine is None else ("async", coroutine)
+    return _sync_body(tool) if arun is BaseTool._arun else ("async", tool._arun)
+
+
+def _sync_body(tool: BaseTool) -> tuple[Kind, Callable[..., Any]]:
+    func = getattr(tool, "func", None)
+    return "sync", func if type(tool)._run in _CALLS_FUNC and func is not None else tool._run
+
+
+def _has_sync_half(tool: BaseTool) -> bool:
+    """Whether there is anything for sync code; a tool of LangChain's own may have a coroutine alone."""
     cls = type(tool)
-    coroutine, func = getattr(tool, "coroutine", None), getattr(tool, "func", None)
-    if cls._arun in _CALLS_COROUTINE:
-        if coroutine is not None:
-            return "async", coroutine
-        return ("sync", func) if cls._run in _CALLS_FUNC and func is not None else ("sync", tool._run)
-    return ("sync", tool._run) if cls._arun is BaseTool._arun else ("async", tool._arun)
+    if cls.run is not BaseTool.run or cls.invoke is not BaseTool.invoke:
+        return True
+    return not is_missing(cls._run) if cls._run not in _CALLS_FUNC else getattr(tool, "func", None) is not None
 
 
 def _args_model(tool: BaseTool) -> ArgsModel | None:

@@ -7,6 +7,7 @@ from typing import Any
 from langchain_core.messages import ToolCall
 from langchain_core.tools import BaseTool
 
+from callboard._door import from_sync
 from callboard._types import OnError, RunInfo, ToolCallLike
 from callboard.middleware._chain import Chain, Link
 from callboard.tools._errors import Judge
@@ -46,13 +47,13 @@ class Setup:
     """How many calls of one reply run."""
 
     def plan(self, name: str, tool: BaseTool) -> Plan:
-        """How to run a tool; middleware may bring one that the node does not know."""
+        """How to run a tool by the door that was entered; middleware may bring one that the node does not know."""
         plan = self.plans.get(name)
         if plan is None or plan.tool is not tool or not plan.holds():
             plan = plan_for(tool)
             if self.tools.get(name) is tool:
                 self.plans[name] = plan
-        return plan
+        return plan.from_sync if plan.from_sync is not None and from_sync() else plan
 
     def inject(self, call: ToolCall, injected: InjectedArgs, runtime: ToolRuntime[Any, Any]) -> ToolCall:
         """A call with what its tool asks for; what the model forged is gone before a subclass sees it."""

@@ -10,6 +10,7 @@ from langgraph.store.memory import InMemoryStore
 
 from callboard._bridge import run_on_asyncio
 from callboard._current_loop import current_loop
+from callboard._door import from_sync
 from callboard.middleware._output._blocking import Threads
 
 
@@ -46,8 +47,8 @@ class StoreDoor:
 
 
 def _is_at_home(store: BaseStore) -> bool:
-    """Whether the running loop is one in which the store's async methods work."""
-    if current_loop().name != "asyncio":
+    """Whether to await the store: sync code gave its sync methods, and the async ones work in some loops only."""
+    if from_sync() or current_loop().name != "asyncio":
         return False
     # Those with a connection of their own belong to the loop that made them (AsyncBatchedBaseStore).
     home = getattr(store, "_loop", None)

@@ -6,11 +6,12 @@ from collections.abc import Collection, Mapping
 from functools import partial
 from typing import Protocol
 
+from anyio import to_thread
 from cachetools import LRUCache
 from langgraph.store.base import BaseStore, GetOp, Item, PutOp
 
 from callboard._bridge import run_on_asyncio
-from callboard._current_loop import current_loop
+from callboard._door import from_sync
 
 LONGEST = 65_536
 """Characters; a longer secret is hidden, and not kept."""
@@ -96,5 +97,6 @@ class StoreVault:
     async def _batch(self, ops: list[PutOp] | list[GetOp]) -> list[object]:
         if not ops:
             return []
-        run = partial(self._store.abatch, ops)
-        return list(await (run() if current_loop().name == "asyncio" else run_on_asyncio(run)))
+        if from_sync():
+            return list(await to_thread.run_sync(self._store.batch, ops))
+        return list(await run_on_asyncio(partial(self._store.abatch, ops)))

@@ -1,0 +1,346 @@
+"""`invoke` and `stream` with what sync code brings along: clients, threads, models that cannot be interrupted."""
+
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextvars import ContextVar
+from typing import Any
+
+import anyio
+import anyio.to_thread
+import httpx
+import pytest
+from langchain_core.messages import AIMessageChunk
+from langchain_core.outputs import ChatGenerationChunk
+from langchain_core.runnables import RunnableGenerator, RunnableLambda, RunnableParallel
+from langchain_core.tools import StructuredTool, tool
+from langchain_openai import ChatOpenAI
+
+from callboard import ToolNode, create_react_agent
+from callboard.agent._leaves import has_sync_half
+from callboard.exceptions import AbandonedThreadWarning, RunDeadlineExceededError
+from callboard.testing import ScriptedModel, calls
+
+from ._provider import Provider, reply
+from ._provider import call as provider_call
+
+pytestmark = pytest.mark.real_clock
+
+WAIT = 20
+QUESTION: Any = {"messages": [("user", "What is it like in Paris?")]}
+
+
+class Counted(httpx.HTTPTransport):
+    """The transport of a user's own client, with a proxy or a certificate perhaps."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.requests = 0
+
+    def handle_request(self, request: httpx.Request) -> httpx.Response:
+        self.requests += 1
+        return super().handle_request(request)
+
+
+def openai_model(provider: Provider, **options: Any) -> ChatOpenAI:
+    return ChatOpenAI(model="little", base_url=provider.url, api_key="none", timeout=WAIT, max_retries=0, **options)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("streaming", [False, True])
+def test_a_users_sync_client_is_used(streaming: bool) -> None:
+    """It may have the only proxy that leads out."""
+    transport = Counted()
+    with Provider(reply(calls=[provider_call("a", "weather", city="Paris")]), reply("Lovely.")) as provider:
+        with httpx.Client(transport=transport) as client:
+            model = openai_model(provider, http_client=client, streaming=streaming)
+            agent = create_react_agent(model, [weather])
+            result = agent.invoke(QUESTION)
+
+    assert result["messages"][-1].content == "Lovely."
+    assert transport.requests == len(provider.requests) == 2
+
+
+@tool
+def weather(city: str) -> str:
+    """The weather of a city."""
+    return f"sunny in {city}"
+
+
+@pytest.mark.backends("asyncio")
+async def test_one_client_serves_both_doors_in_turn() -> None:
+    """Its async connections belong to the user's event loop, and are not touched from another one."""
+    with anyio.fail_after(WAIT), Provider(*[reply("Lovely.")] * 5) as provider:
+        async with httpx.AsyncClient() as client:
+            agent = create_react_agent(openai_model(provider, http_async_client=client), [])
+            results = [
+                await anyio.to_thread.run_sync(agent.invoke, QUESTION),
+                await agent.ainvoke(QUESTION),
+                agent.invoke(QUESTION),
+                await agent.ainvoke(QUESTION),
+                agent.invoke(QUESTION),
+            ]
+
+    assert [result["messages"][-1].content for result in results] == ["Lovely."] * 5
+
+
+def test_many_threads_invoke_one_agent() -> None:
+    """As a web server of sync code does."""
+    script = [reply("Lovely.")] * 60
+    with Provider(*script) as provider, ThreadPoolExecutor(30) as threads:
+        agent = create_react_agent(openai_model(provider), [])
+        results = list(threads.map(agent.invoke, [QUESTION] * 60, timeout=WAIT))
+
+    assert {result["messages"][-1].content for result in results} == {"Lovely."}
+
+
+def recursive(node_of: Any) -> Any:
+    """An agent with a sync tool that runs the agent again, until the number in the question is used up."""
+
+    @tool
+    def dig(depth: int) -> str:
+        """Dig deeper."""
+        if depth == 0:
+            return "ground"
+        return str(agent.invoke({"messages": [("user", str(depth - 1))]})["messages"][-1].content)
+
+    def say(messages: list[Any]) -> Any:
+        last = messages[-1]
+        return (
+            str(last.content)
+            if last.type == "tool"
+            else [{"name": "dig", "args": {"depth": int(last.content)}, "id": "d"}]
+        )
+
+    agent = create_react_agent(ScriptedModel([say], loop=True), node_of([dig]))
+    return agent
+
+
+def _passed_on(request: Any, execute: Any) -> Any:
+    return execute(request)
+
+
+@pytest.mark.parametrize(
+    "node_of", [lambda tools: tools, lambda tools: ToolNode(tools, wrap_tool_call=_passed_on)], ids=["plain", "wrapped"]
+)
+def test_agents_in_sync_tools_of_themselves_never_wait_for_their_own_threads(node_of: Any) -> None:
+    """Forty at once, ten deep: a tool that waits for an agent holds no thread that this agent needs."""
+    agent = recursive(node_of)
+    with ThreadPoolExecutor(40) as threads:
+        questions = [{"messages": [("user", "9")]}] * 40
+        results = list(threads.map(agent.invoke, questions, timeout=60))
+
+    assert {result["messages"][-1].content for result in results} == {"ground"}
+
+
+_who: ContextVar[str] = ContextVar("who", default="nobody")
+
+
+def test_context_variables_reach_models_hooks_and_tools() -> None:
+    """A tenant, a trace, a locale."""
+    seen: list[tuple[str, str]] = []
+
+    def seen_by(what: str, result: Any) -> Any:
+        def look(*_: Any) -> Any:
+            seen.append((what, _who.get()))
+            return result
+
+        return look
+
+    @tool
+    def ask() -> str:
+        """Asks."""
+        return str(seen_by("tool", "ok")())
+
+    model = ScriptedModel([seen_by("model", calls("ask")), "done"])
+    agent = create_react_agent(
+        model, [ask], pre_model_hook=seen_by("before", {}), prompt=seen_by("prompt", QUESTION["messages"])
+    )
+    token = _who.set("me")
+    try:
+        agent.invoke(QUESTION)
+    finally:
+        _who.reset(token)
+
+    assert {what for what, _ in seen} == {"tool", "model", "before", "prompt"}
+    assert {who for _, who in seen} == {"me"}
+
+
+class Slow(ScriptedModel):
+    """Says words for ever, and tells when it has been stopped."""
+
+    def _stream(self, *args: Any, **kwargs: Any) -> Iterator[ChatGenerationChunk]:
+        try:
+            while True:
+                yield ChatGenerationChunk(message=AIMessageChunk("word "))
+                time.sleep(0.01)
+        finally:
+            stopped.set()
+
+
+stopped = threading.Event()
+
+
+def test_tokens_of_a_sync_model_are_streamed_as_they_come() -> None:
+    """By a thread, to a reader in another one, before the model has ended."""
+    stopped.clear()
+    stream = create_react_agent(Slow([]), []).stream(QUESTION, stream_mode="messages")
+    read = [next(stream) for _ in range(3)]
+    assert not stopped.is_set()
+    stream.close()  # type: ignore[attr-defined]
+
+    assert [message.content for message, _ in read] == ["word "] * 3
+    assert all(metadata["langgraph_node"] == "agent" for _, metadata in read)
+    assert stopped.wait(WAIT), "the model goes on for nobody"
+
+
+def test_a_budget_ends_a_sync_model_at_its_next_token() -> None:
+    """Between two tokens nothing can stop a thread; at the next one it ends."""
+    stopped.clear()
+    agent = create_react_agent(Slow([]), [], budget=0.3)
+    with pytest.raises(RunDeadlineExceededError):
+        for _ in agent.stream(QUESTION, stream_mode="messages"):
+            pass
+
+    assert stopped.wait(WAIT)
+
+
+def test_a_model_that_hangs_in_its_thread_is_left_behind_with_a_word() -> None:
+    """The budget holds all the same."""
+    let_go = threading.Event()
+
+    def hang(_: Any) -> str:
+        let_go.wait(WAIT)
+        return "too late"
+
+    agent = create_react_agent(ScriptedModel([hang]), [], budget=0.2)
+    begun = time.monotonic()
+    try:
+        with (
+            pytest.warns(AbandonedThreadWarning, match="the worker thread of the model goes on"),
+            pytest.raises(RunDeadlineExceededError),
+        ):
+            agent.invoke(QUESTION)
+    finally:
+        let_go.set()
+
+    assert time.monotonic() - begun < WAIT / 2
+
+
+async def _only(city: str) -> str:
+    """The weather of a city."""
+    await anyio.sleep(0)
+    return f"rainy in {city}"
+
+
+def test_what_is_async_only_runs_by_the_sync_door_too() -> None:
+    """LangGraph refuses; here an event loop is at hand."""
+
+    async def before(state: Any) -> Any:
+        await anyio.sleep(0)
+        return {}
+
+    async def prompt(state: Any) -> Any:
+        await anyio.sleep(0)
+        return state["messages"]
+
+    async def choose(state: Any, runtime: Any) -> Any:
+        await anyio.sleep(0)
+        return model
+
+    model = ScriptedModel([calls(("weather", {"city": "Rome"})), "done"])
+    only = StructuredTool.from_function(coroutine=_only, name="weather")
+    result = create_react_agent(choose, [only], pre_model_hook=before, prompt=prompt).invoke(QUESTION)
+
+    assert [message.content for message in result["messages"]][2:] == ["rainy in Rome", "done"]
+
+
+def test_batch_enters_by_the_sync_door() -> None:
+    """Each input in a thread of its own."""
+    halves: list[str] = []
+
+    def func(x: int) -> str:
+        """Halves."""
+        halves.append("sync")
+        return str(x)
+
+    async def coroutine(x: int) -> str:
+        halves.append("async")
+        return str(x)
+
+    both = StructuredTool.from_function(func, coroutine, name="both")
+    batch = [[{"name": "both", "args": {"x": n}, "id": str(n), "type": "tool_call"}] for n in range(3)]
+    outputs = ToolNode([both]).batch(batch)
+
+    assert [output["messages"][0].content for output in outputs] == ["0", "1", "2"]
+    assert halves == ["sync"] * 3
+
+
+async def test_async_code_within_a_run_from_sync_code_is_async_again() -> None:
+    """Whoever awaits has a loop, and what belongs to it."""
+    log: list[str] = []
+
+    def func() -> str:
+        """Halves."""
+        log.append("sync")
+        return ""
+
+    async def coroutine() -> str:
+        log.append("async")
+        return ""
+
+    inner = ToolNode([StructuredTool.from_function(func, coroutine, name="both")])
+    call = [{"name": "both", "args": {}, "id": "1", "type": "tool_call"}]
+
+    async def awaits() -> str:
+        """Awaits."""
+        await inner.ainvoke(call)
+        return ""
+
+    async def invokes() -> str:
+        """Invokes."""
+        await anyio.to_thread.run_sync(inner.invoke, call)
+        return ""
+
+    outer = ToolNode([awaits, invokes])
+    with anyio.fail_after(WAIT):
+        for name in ("awaits", "invokes"):
+            await anyio.to_thread.run_sync(outer.invoke, [{"name": name, "args": {}, "id": "1", "type": "tool_call"}])
+            await outer.ainvoke([{"name": name, "args": {}, "id": "1", "type": "tool_call"}])
+
+    assert log == ["async", "async", "sync", "sync"]
+
+
+def _same(value: Any) -> Any:
+    return value
+
+
+async def _asame(value: Any) -> Any:
+    return value
+
+
+async def _chunks(values: Any) -> Any:
+    async for value in values:
+        yield value
+
+
+def test_what_consists_of_parts_has_a_sync_half_if_all_of_them_have() -> None:
+    """Otherwise LangChain refuses in the middle of it."""
+    both, only = RunnableLambda(_same, _asame), RunnableLambda(_asame)
+    model = ScriptedModel([])
+
+    for whole in (both, model, both | model, model.bind(stop="."), both.with_retry(), model.with_fallbacks([both])):
+        assert has_sync_half(whole), whole
+    parts = (only, RunnableGenerator(_chunks), only.with_retry(), only.with_config(tags=["x"]), both | only)
+    for whole in (*parts, model.with_fallbacks([only]), RunnableParallel(a=both, b=only), AsyncModel([])):
+        assert not has_sync_half(whole), whole
+
+
+class AsyncModel(ScriptedModel):
+    def _generate(self, *args: Any, **kwargs: Any) -> Any:
+        raise NotImplementedError("await me")
+
+
+def test_a_model_that_can_only_be_awaited_is() -> None:
+    """LangGraph raises what the model raises."""
+    assert create_react_agent(AsyncModel(["done"]), []).invoke(QUESTION)["messages"][-1].content == "done"

@@ -1,0 +1,155 @@
+"""Links, and what they use, that have a sync and an async half: the door says which one runs."""
+
+from typing import Any
+
+import anyio
+import pytest
+from langchain.agents.middleware import AgentMiddleware
+from langchain_core.tools import BaseTool
+from langgraph.prebuilt.tool_node import ToolCallRequest
+from langgraph.store.base import BaseStore
+from langgraph.store.memory import InMemoryStore
+
+from callboard import ToolNode, create_react_agent
+from callboard.middleware import OutputBudget, Redact
+from callboard.middleware._redact._vault import StoreVault
+from callboard.testing import ScriptedModel, calls
+
+pytestmark = pytest.mark.real_clock
+
+WAIT = 20
+CALL = [{"name": "double", "args": {"x": 21}, "id": "1", "type": "tool_call"}]
+
+
+def double(x: int) -> int:
+    """Twice as much."""
+    return 2 * x
+
+
+class Both:
+    """A link of a user's own."""
+
+    def __init__(self) -> None:
+        self.halves: list[str] = []
+
+    def wrap_tool_call(self, request: Any, execute: Any) -> Any:
+        self.halves.append("sync")
+        return execute(request)
+
+    async def awrap_tool_call(self, request: Any, execute: Any) -> Any:
+        self.halves.append("async")
+        return await execute(request)
+
+
+class OfLangChain(AgentMiddleware):
+    """A middleware of LangChain's."""
+
+    def __init__(self) -> None:
+        self.halves: list[str] = []
+
+    def wrap_tool_call(self, request: ToolCallRequest, handler: Any) -> Any:
+        self.halves.append("sync")
+        return handler(request)
+
+    async def awrap_tool_call(self, request: ToolCallRequest, handler: Any) -> Any:
+        self.halves.append("async")
+        return await handler(request)
+
+
+class OnlyInName(Both):
+    """What people write where a base class wants both."""
+
+    def wrap_tool_call(self, request: Any, execute: Any) -> Any:
+        raise NotImplementedError("await it")
+
+
+@pytest.mark.parametrize("link", [Both, OfLangChain])
+async def test_a_link_with_both_halves_is_entered_as_its_node_was(link: Any) -> None:
+    """A sync link may hold a lock of threads, an async one a client of the event loop."""
+    one = link()
+    node = ToolNode([double], middleware=[one])
+    with anyio.fail_after(WAIT):
+        await node.ainvoke(CALL)
+    node.invoke(CALL)
+    with anyio.fail_after(WAIT):
+        await node.ainvoke(CALL)
+
+    assert one.halves == ["async", "sync", "async"]
+
+
+def test_a_half_that_only_raises_is_none() -> None:
+    """LangGraph raises NotImplementedError; the other half is there, and works."""
+    link = OnlyInName()
+
+    class AsyncOnly(BaseTool):
+        name: str = "double"
+        description: str = "Twice as much."
+
+        def _run(self, x: int) -> int:
+            raise NotImplementedError("use ainvoke")
+
+        async def _arun(self, x: int) -> int:
+            return 2 * x
+
+    output = ToolNode([AsyncOnly()], middleware=[link]).invoke(CALL)
+
+    assert output["messages"][0].content == "42"
+    assert link.halves == ["async"]
+
+
+class TwoHalves(BaseStore):
+    """A store that says how it was asked."""
+
+    def __init__(self) -> None:
+        self.inner = InMemoryStore()
+        self.halves: set[str] = set()
+
+    def batch(self, ops: Any) -> Any:
+        self.halves.add("sync")
+        return self.inner.batch(ops)
+
+    async def abatch(self, ops: Any) -> Any:
+        self.halves.add("async")
+        return self.inner.batch(ops)
+
+
+@pytest.mark.backends("asyncio")
+async def test_links_ask_a_store_by_the_door_of_their_call() -> None:
+    """Its connection is sync code's own, or the event loop's."""
+
+    def long() -> str:
+        """Much."""
+        return "me@example.com " * 1000
+
+    for halves in ("sync", "async"):
+        store = TwoHalves()
+        agent = create_react_agent(
+            ScriptedModel([calls("long"), "done"]), [long], store=store, middleware=[OutputBudget(10)]
+        )
+        given: Any = {"messages": [("user", "go")]}
+        if halves == "sync":
+            agent.invoke(given)
+        else:
+            with anyio.fail_after(WAIT):
+                await agent.ainvoke(given)
+        assert store.halves == {halves}
+
+
+@pytest.mark.backends("asyncio")
+async def test_the_vault_asks_a_store_by_the_door_of_its_call() -> None:
+    """As every link does."""
+
+    def mail() -> str:
+        """A secret."""
+        return "me@example.com"
+
+    call = [{"name": "mail", "args": {}, "id": "1", "type": "tool_call"}]
+    for halves in ("sync", "async"):
+        store = TwoHalves()
+        node = ToolNode([mail], middleware=[Redact(reveal=["mail"], vault=StoreVault(store))])
+        if halves == "sync":
+            node.invoke(call)
+        else:
+            with anyio.fail_after(WAIT):
+                await node.ainvoke(call)
+        assert store.halves == {halves}

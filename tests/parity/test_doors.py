@@ -1,0 +1,395 @@
+"""Which half of what a user gives is run, by the sync door and by the async one; LangGraph is the measure."""
+
+from collections.abc import Iterator
+from typing import Any
+from uuid import UUID
+
+from langchain_core.callbacks import BaseCallbackHandler
+from langchain_core.language_models import BaseChatModel
+from langchain_core.messages import AIMessage, AIMessageChunk
+from langchain_core.outputs import ChatGeneration, ChatGenerationChunk, ChatResult
+from langchain_core.runnables import RunnableLambda
+from langchain_core.tools import BaseTool, StructuredTool
+from langgraph.checkpoint.base import BaseCheckpointSaver
+from langgraph.checkpoint.memory import InMemorySaver
+
+from callboard import create_react_agent
+
+from ._harness import Case, wants
+from .conftest import Same
+
+
+class TwoHalves(BaseChatModel):
+    """Says by which half it was asked; wants a tool first."""
+
+    log: list[Any]
+    tool: str = "both"
+
+    @property
+    def _llm_type(self) -> str:
+        return "two halves"
+
+    def bind_tools(self, tools: Any, **kwargs: Any) -> Any:
+        return self.bind(**kwargs)
+
+    def _said(self, messages: list[Any]) -> AIMessage:
+        if messages[-1].type == "tool":
+            return AIMessage("done", id="2")
+        return AIMessage("", id="1", tool_calls=[{"name": self.tool, "args": {"x": 1}, "id": "call-1"}])
+
+    def _generate(self, messages: Any, *args: Any, **kwargs: Any) -> ChatResult:
+        self.log.append("model: sync")
+        return ChatResult(generations=[ChatGeneration(message=self._said(messages))])
+
+    async def _agenerate(self, messages: Any, *args: Any, **kwargs: Any) -> ChatResult:
+        self.log.append("model: async")
+        return ChatResult(generations=[ChatGeneration(message=self._said(messages))])
+
+
+class StreamsTwoHalves(TwoHalves):
+    """Says token by token by which half it was asked."""
+
+    def _chunks(self, messages: list[Any]) -> Iterator[ChatGenerationChunk]:
+        said = self._said(messages)
+        pieces: list[Any] = [{"tool_call_chunks": [
+            {"name": one["name"], "args": '{"x": 1}', "id": one["id"], "index": 0} for one in said.tool_calls
+        ]}] if said.tool_calls else [{"content": "do"}, {"content": "ne"}]  # fmt: skip
+        for piece in pieces:
+            yield ChatGenerationChunk(message=AIMessageChunk(**{"content": "", "id": said.id, **piece}))
+
+    def _stream(self, messages: Any, *args: Any, **kwargs: Any) -> Iterator[ChatGenerationChunk]:
+        self.log.append("stream: sync")
+        yield from self._chunks(messages)
+
+    async def _astream(self, messages: Any, *args: Any, **kwargs: Any) -> Any:
+        self.log.append("stream: async")
+        for chunk in self._chunks(messages):
+            yield chunk
+
+
+def halves(log: list[Any], what: str, result: Any) -> tuple[Any, Any]:
+    """A sync and an async function that say which of them was called."""
+
+    def sync(given: Any) -> Any:
+        log.append(f"{what}: sync")
+        return result(given)
+
+    async def awaited(given: Any) -> Any:
+        log.append(f"{what}: async")
+        return result(given)
+
+    return sync, awaited
+
+
+def structured(log: list[Any]) -> StructuredTool:
+    def func(x: int) -> str:
+        """Both halves."""
+        log.append("tool: sync")
+        return "ok"
+
+    async def coroutine(x: int) -> str:
+        log.append("tool: async")
+        return "ok"
+
+    return StructuredTool.from_function(func, coroutine, name="both")
+
+
+class OfAClass(BaseTool):
+    name: str = "both"
+    description: str = "Both halves."
+    log: list[Any]
+
+    def _run(self, x: int) -> str:
+        self.log.append("tool: sync")
+        return "ok"
+
+    async def _arun(self, x: int) -> str:
+        self.log.append("tool: async")
+        return "ok"
+
+
+class Invoked(OfAClass):
+    """Has its own ways to be invoked."""
+
+    def invoke(self, *args: Any, **kwargs: Any) -> Any:
+        self.log.append("tool: invoke")
+        return super().invoke(*args, **kwargs)
+
+    async def ainvoke(self, *args: Any, **kwargs: Any) -> Any:
+        self.log.append("tool: ainvoke")
+        return await super().ainvoke(*args, **kwargs)
+
+
+def test_a_tool_with_both_halves(same: Same) -> None:
+    """Each may have a client of its own, and only one of them the proxy."""
+
+    def function(p: Any) -> Case:
+        log: list[Any] = []
+        return Case(p.ToolNode([structured(log)]), wants("both", {"x": 1}), log=log)
+
+    def of_a_class(p: Any) -> Case:
+        log: list[Any] = []
+        return Case(p.ToolNode([OfAClass(log=log)]), wants("both", {"x": 1}), log=log)
+
+    def invoked(p: Any) -> Case:
+        log: list[Any] = []
+        return Case(p.ToolNode([Invoked(log=log)]), wants("both", {"x": 1}), log=log)
+
+    same(function)
+    same(of_a_class)
+    same(invoked)
+
+
+def test_wrappers_of_both_kinds(same: Same) -> None:
+    """A check that holds a lock of threads must not be replaced by one that holds a lock of tasks."""
+
+    def scenario(p: Any) -> Case:
+        log: list[Any] = []
+
+        def wrap(request: Any, execute: Any) -> Any:
+            log.append("wrapper: sync")
+            return execute(request)
+
+        async def awrap(request: Any, execute: Any) -> Any:
+            log.append("wrapper: async")
+            return await execute(request)
+
+        node = p.ToolNode([structured(log)], wrap_tool_call=wrap, awrap_tool_call=awrap)
+        return Case(node, wants("both", {"x": 1}), log=log)
+
+    same(scenario)
+
+
+def agent_of(p: Any, log: list[Any], model: Any, **options: Any) -> Case:
+    agent = p.create_react_agent(model, [structured(log)], version="v2", **options)
+    return Case(agent, {"messages": [("user", "go")]}, own_runtime=True, log=log)
+
+
+def test_the_model_the_prompt_and_the_hooks_of_an_agent(same_direct: Same) -> None:
+    """All that a user can give in two halves."""
+
+    def scenario(p: Any) -> Case:
+        log: list[Any] = []
+        prompt = RunnableLambda(*halves(log, "prompt", lambda state: state["messages"]))
+        before = RunnableLambda(*halves(log, "before", lambda _: {}))
+        after = RunnableLambda(*halves(log, "after", lambda _: {}))
+        return agent_of(
+            p, log, TwoHalves(log=log), prompt=prompt, pre_model_hook=before, post_model_hook=after,
+        )  # fmt: skip
+
+    same_direct(scenario)
+
+
+def test_a_model_that_is_a_sequence(same_direct: Same) -> None:
+    """Each of its steps, as the model itself."""
+
+    def scenario(p: Any) -> Case:
+        log: list[Any] = []
+        model = TwoHalves(log=log).bind(tools=[{"type": "function", "function": {"name": "both"}}])
+        last = RunnableLambda(*halves(log, "last", lambda message: message))
+        return agent_of(p, log, model | last)
+
+    same_direct(scenario)
+
+
+def test_a_model_that_is_chosen_by_a_sync_function(same_direct: Same) -> None:
+    """It is asked by the same half as one that is fixed."""
+
+    def scenario(p: Any) -> Case:
+        log: list[Any] = []
+        model = TwoHalves(log=log)
+        return agent_of(p, log, lambda state, runtime: model)
+
+    same_direct(scenario)
+
+
+def test_a_model_that_streams(same_direct: Same) -> None:
+    """By the sync door its tokens come out of a thread."""
+
+    def scenario(p: Any) -> Case:
+        log: list[Any] = []
+        case = agent_of(p, log, StreamsTwoHalves(log=log))
+        case.node = case.node.with_config(callbacks=[Tokens(log)])
+        return case
+
+    same_direct(scenario)
+
+
+class Tokens(BaseCallbackHandler):
+    def __init__(self, log: list[Any]) -> None:
+        self.log = log
+
+    def on_llm_new_token(self, token: Any, **kwargs: Any) -> None:
+        self.log.append(("token", token))
+
+
+def test_a_checkpointer_with_both_halves() -> None:
+    """A connection of sync code belongs to sync code."""
+    log: list[Any] = []
+    agent = create_react_agent(TwoHalves(log=[]), [structured([])], checkpointer=_recording(log))
+    config: Any = {"configurable": {"thread_id": "1"}}
+
+    agent.invoke({"messages": [("user", "go")]}, config)
+    agent.get_state(config)
+    list(agent.get_state_history(config))
+    agent.update_state(config, {"messages": [("user", "more")]})
+
+    assert {half for _, half in log} == {"sync"}
+    assert {method for method, _ in log} == {"get_tuple", "list", "put", "put_writes"}
+
+
+async def test_a_checkpointer_with_both_halves_is_awaited_by_async_code() -> None:
+    """The other half, the other door."""
+    log: list[Any] = []
+    agent = create_react_agent(TwoHalves(log=[]), [structured([])], checkpointer=_recording(log))
+    config: Any = {"configurable": {"thread_id": "1"}}
+
+    await agent.ainvoke({"messages": [("user", "go")]}, config)
+    await agent.aget_state(config)
+
+    assert {half for _, half in log} == {"async"}
+
+
+def _recording(log: list[Any]) -> Any:
+    inner = InMemorySaver()
+
+    class Both(BaseCheckpointSaver[str]):
+        """Not the plain saver in memory, which is called where we are."""
+
+        def get_next_version(self, current: Any, channel: None) -> Any:
+            return inner.get_next_version(current, channel)
+
+        def get_tuple(self, *args: Any, **kwargs: Any) -> Any:
+            log.append(("get_tuple", "sync"))
+            return inner.get_tuple(*args, **kwargs)
+
+        def list(self, *args: Any, **kwargs: Any) -> Any:
+            log.append(("list", "sync"))
+            return inner.list(*args, **kwargs)
+
+        def put(self, *args: Any) -> Any:
+            log.append(("put", "sync"))
+            return inner.put(*args)
+
+        def put_writes(self, *args: Any) -> Any:
+            log.append(("put_writes", "sync"))
+            return inner.put_writes(*args)
+
+        async def aget_tuple(self, *args: Any, **kwargs: Any) -> Any:
+            log.append(("get_tuple", "async"))
+            return inner.get_tuple(*args, **kwargs)
+
+        async def alist(self, *args: Any, **kwargs: Any) -> Any:
+            log.append(("list", "async"))
+            for one in inner.list(*args, **kwargs):
+                yield one
+
+        async def aput(self, *args: Any) -> Any:
+            log.append(("put", "async"))
+            return inner.put(*args)
+
+        async def aput_writes(self, *args: Any) -> Any:
+            log.append(("put_writes", "async"))
+            return inner.put_writes(*args)
+
+    return Both()
+
+
+UNTOLD = ("call_model", "should_continue", "Prompt")
+"""Runs of LangGraph's own inner functions, which we have none of."""
+
+
+class Tree(BaseCallbackHandler):
+    """The runs that a tracer sees, by name, each with the names of those around it."""
+
+    def __init__(self, log: list[Any]) -> None:
+        self.log = log
+        self._paths: dict[UUID | None, tuple[str, ...]] = {None: ()}
+
+    def _start(self, event: str, name: str | None, kwargs: dict[str, Any]) -> None:
+        around = self._paths.get(kwargs.get("parent_run_id"), ("?",))
+        path = (*around, "graph" if not around else str(name))
+        self._paths[kwargs["run_id"]] = path
+        self._tell(event, path)
+
+    def _end(self, event: str, kwargs: dict[str, Any]) -> None:
+        self._tell(event, self._paths[kwargs["run_id"]])
+
+    def _tell(self, event: str, path: tuple[str, ...]) -> None:
+        if path[-1] not in UNTOLD:
+            self.log.append((event, "/".join(path)))
+
+    def on_chain_start(self, serialized: Any, inputs: Any, **kwargs: Any) -> None:
+        self._start("chain", kwargs.get("name"), kwargs)
+
+    def on_chain_end(self, outputs: Any, **kwargs: Any) -> None:
+        self._end("chain end", kwargs)
+
+    def on_chat_model_start(self, serialized: Any, messages: Any, **kwargs: Any) -> None:
+        self._start("model", kwargs.get("name"), kwargs)
+
+    def on_llm_end(self, response: Any, **kwargs: Any) -> None:
+        self._end("model end", kwargs)
+
+    def on_tool_start(self, serialized: Any, input_str: str, **kwargs: Any) -> None:
+        self._start("tool", kwargs.get("name"), kwargs)
+
+    def on_tool_end(self, output: Any, **kwargs: Any) -> None:
+        self._end("tool end", kwargs)
+
+
+def test_runs_below_models_tools_and_hooks_have_the_same_parents(same_direct: Same) -> None:
+    """A thread has the callbacks of the run that it belongs to, and what it runs in its turn is below that."""
+
+    def scenario(p: Any) -> Case:
+        log: list[Any] = []
+        seen: list[Any] = []
+        inside = RunnableLambda(lambda x: x, name="inside")
+
+        def before(state: Any) -> Any:
+            inside.invoke(1)
+            return {}
+
+        def func(x: int) -> str:
+            """Runs something."""
+            inside.invoke(2)
+            return "ok"
+
+        tool = StructuredTool.from_function(func, name="both")
+        agent = p.create_react_agent(TwoHalves(log=seen), [tool], pre_model_hook=before, prompt=lambda s: s["messages"])
+        agent = agent.with_config(callbacks=[Tree(log)])
+        return Case(agent, {"messages": [("user", "go")]}, own_runtime=True, log=log)
+
+    same_direct(scenario)
+
+
+def test_an_agent_that_a_tool_runs_has_the_door_of_the_tools_own_choice(same_direct: Same) -> None:
+    """`invoke` in a sync function, `await ainvoke` in an async one."""
+
+    def scenario(p: Any) -> Case:
+        log: list[Any] = []
+        inner = p.create_react_agent(TwoHalves(log=log), [structured(log)])
+        given = {"messages": [("user", "go")]}
+
+        def func(x: int) -> str:
+            """Runs an agent."""
+            return str(inner.invoke(given)["messages"][-1].content)
+
+        async def coroutine(x: int) -> str:
+            return str((await inner.ainvoke(given))["messages"][-1].content)
+
+        tool = StructuredTool.from_function(func, coroutine, name="both")
+        outer = p.create_react_agent(TwoHalves(log=[]), [tool])
+        return Case(outer, given, own_runtime=True, log=log)
+
+    same_direct(scenario)
+
+
+def test_a_wrong_argument_is_told_by_both_halves(same: Same) -> None:
+    """The halves of a tool share its schema."""
+
+    def scenario(p: Any) -> Case:
+        log: list[Any] = []
+        return Case(p.ToolNode([structured(log)]), wants("both", {"x": "many"}), log=log)
+
+    same(scenario)
