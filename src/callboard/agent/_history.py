@@ -44,6 +44,11 @@ def repaired(messages: Sequence[BaseMessage]) -> list[BaseMessage]:
     return history
 
 
+def is_repair(message: ToolMessage) -> bool:
+    """Whether it stands for an answer that there is not."""
+    return message.content == UNANSWERED
+
+
 def _is_answer(message: BaseMessage) -> bool:
     return isinstance(message, ToolMessage)
 

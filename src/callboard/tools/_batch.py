@@ -30,7 +30,7 @@ from callboard.tools._errors import (
     raise_invalid_arguments,
     unknown_tool,
 )
-from callboard.tools._input import Requested, unanswered_in
+from callboard.tools._input import Requested, messages_in
 from callboard.tools._invoke import filled_in, invoke, own_copy, raise_without_key
 from callboard.tools._ledger import Ledger, call_key
 from callboard.tools._overrides import untouched
@@ -38,6 +38,7 @@ from callboard.tools._plan import Plan
 from callboard.tools._results import Output, ResultRules
 from callboard.tools._setup import Setup
 from callboard.tools._supervision import OnFailure
+from callboard.tools._unanswered import each_without_answer
 from callboard.tools._vocabulary import ToolCallRequest, ToolRuntime
 
 OnClaim = Callable[[str, Mapping[str, Any]], Awaitable[None]]
@@ -101,7 +102,7 @@ class ToolBatch:
         self._state = read_state(config) if no_state else requested.state
         self.rules = ResultRules(requested.kind, setup.messages_key)
         if no_state:
-            self._calls = unanswered_in(requested.calls, self._state, setup.messages_key)
+            self._calls = each_without_answer(requested.calls, messages_in(self._state, setup.messages_key))
         self._keys = keys_of(self._calls)
         self.ledger = Ledger(config, setup.name, self._keys, stored, answers, namespaces=namespaces)
         self._tools = list(setup.tools.values())
