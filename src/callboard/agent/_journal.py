@@ -366,8 +366,8 @@ class SavedThread(Thread):
         """Write a checkpoint, and what follows on it; the one before becomes thin."""
         before = self._base
         values = {**unknown_values(before, self.schema.specs), **self.state.snapshot(), **coming(self)}
-        about, version = metadata_of(source, self.step), self.saver.next_version
-        base = new_base(before, values, self.checkpoint_id, about, place_before=self.parent_id, next_version=version)
+        about, following = metadata_of(source, self.step), self.saver.next_version
+        base = new_base(before, values, self.checkpoint_id, about, place_before=self.parent_id, next_version=following)
         versions = base.checkpoint["channel_versions"]
         changed = {name: versions[name] for name in changed_channels(before, values)}
         if kept := kept_records(self.records):

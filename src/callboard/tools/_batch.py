@@ -24,12 +24,7 @@ from callboard._types import Limit, RunInfo
 from callboard.exceptions import CallsInterrupted, DuplicateCallIdWarning
 from callboard.middleware._chain import Chain, Link
 from callboard.tools._callbacks import manager_for
-from callboard.tools._errors import (
-    error_message,
-    is_control_flow,
-    raise_invalid_arguments,
-    unknown_tool,
-)
+from callboard.tools._errors import error_message, is_control_flow, raise_invalid_arguments, unknown_tool
 from callboard.tools._input import Requested, messages_in
 from callboard.tools._invoke import filled_in, invoke, own_copy, raise_without_key
 from callboard.tools._ledger import Ledger, call_key
