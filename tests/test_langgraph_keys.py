@@ -16,6 +16,8 @@ from langgraph._internal._config import ensure_config
 from langgraph._internal._scratchpad import PregelScratchpad
 from langgraph.checkpoint.base import WRITES_IDX_MAP
 from langgraph.checkpoint.memory import InMemorySaver
+from langgraph.checkpoint.postgres import PostgresSaver
+from langgraph.checkpoint.postgres.aio import AsyncPostgresSaver
 from langgraph.config import get_config
 from langgraph.errors import GraphInterrupt
 from langgraph.graph import START, StateGraph
@@ -276,3 +278,10 @@ def test_a_complete_config_has_the_recursion_limit_of_a_graph() -> None:
     assert config == ensure_config(None)
     assert config["recursion_limit"] > 0
     assert {"tags", "metadata", "callbacks", "configurable"} <= config.keys()
+
+
+def test_savers_on_postgresql_give_a_cursor_for_their_tables() -> None:
+    """With it they are told to forget the messages of a thin checkpoint."""
+    for saver in (PostgresSaver, AsyncPostgresSaver):
+        assert callable(saver._cursor)
+        assert "checkpoint_blobs" in saver.UPSERT_CHECKPOINT_BLOBS_SQL

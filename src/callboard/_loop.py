@@ -107,6 +107,16 @@ class EventLoop(Protocol):
         """Whether the calling task has been cancelled, and only runs because somebody caught that."""
         ...
 
+    def heeding(self, grace: float) -> AbstractContextManager[object]:
+        """A block of foreign code that ends cancelled if its task is cancelled, even if the code lets that fall.
+
+        `asyncio.wait_for` does so before Python 3.12, and with it a client that has a timeout for each chunk.
+
+        Args:
+            grace: seconds; if the code goes on for longer after a cancellation, it is cancelled until it ends.
+        """
+        ...
+
     async def raise_cancelled(self) -> None:
         """Raise the cancellation that has been asked for here, if any."""
         ...

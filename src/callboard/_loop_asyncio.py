@@ -10,7 +10,7 @@ import math
 import threading
 import time
 from collections.abc import Generator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar, copy_context
 from types import TracebackType
 from typing import Self
@@ -151,6 +151,41 @@ class AsyncioScope:
         if self._sent == 3:
             _log.warning("%r goes on although it was cancelled and its grace is over", self.task)
         self._timer = self._loop.call_later(_AGAIN, self._enforce)
+
+
+class _Heeding:
+    """See `EventLoop.heeding`. Nobody says when a task is cancelled, so it is looked at once in a grace."""
+
+    __slots__ = ("_before", "_grace", "_loop", "_seen", "_sent", "_task", "_timer")
+
+    def __init__(self, grace: float) -> None:
+        self._grace = grace
+        self._seen = False
+        self._sent = 0
+
+    def __enter__(self) -> Self:
+        task = asyncio.current_task()
+        assert task is not None
+        self._task, self._loop, self._before = task, task.get_loop(), task.cancelling()
+        self._timer = self._loop.call_later(self._grace, self._look)
+        return self
+
+    def __exit__(self, exc_type: type[BaseException] | None, *rest: object) -> None:
+        self._timer.cancel()
+        for _ in range(self._sent):
+            self._task.uncancel()
+        if exc_type is None and self._is_cancelled(0):
+            raise asyncio.CancelledError
+
+    def _is_cancelled(self, sent: int) -> bool:
+        return self._task.cancelling() - sent > self._before
+
+    def _look(self) -> None:
+        was_seen, self._seen = self._seen, self._is_cancelled(self._sent)
+        if was_seen and self._seen:
+            self._task.cancel()
+            self._sent += 1
+        self._timer = self._loop.call_later(_AGAIN if self._sent else self._grace, self._look)
 
 
 _spawned: set[asyncio.Task[None]] = set()
@@ -317,6 +352,9 @@ class AsyncioLoop:
     def is_cancelled(self) -> bool:
         scope = _innermost.get()
         return scope is not None and scope.asked()
+
+    def heeding(self, grace: float) -> AbstractContextManager[object]:
+        return _Heeding(grace)
 
     async def raise_cancelled(self) -> None:
         raise asyncio.CancelledError

@@ -5,7 +5,7 @@ import math
 import threading
 import time
 from collections.abc import Awaitable, Callable
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from contextvars import copy_context
 from types import TracebackType
 from typing import Literal, NoReturn, Self
@@ -199,6 +199,9 @@ class TrioLoop:
 
     def is_cancelled(self) -> bool:
         return trio.current_effective_deadline() == -math.inf
+
+    def heeding(self, grace: float) -> AbstractContextManager[object]:
+        return nullcontext()  # whoever lets a cancellation fall here meets it again at the next checkpoint
 
     async def raise_cancelled(self) -> None:
         await trio.lowlevel.checkpoint_if_cancelled()

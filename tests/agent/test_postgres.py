@@ -139,22 +139,25 @@ async def test_every_place_of_a_thread_can_be_gone_back_to(postgres_url: str, ki
     assert [len(place.values["messages"]) for place in history if not place.next][:3] == [8, 6, 4]
 
 
-def test_storage_grows_with_what_is_new(postgres_url: str, postgres_server: Server) -> None:
+@KINDS
+async def test_storage_grows_with_what_is_new(postgres_url: str, postgres_server: Server, kind: str) -> None:
     """Ten more turns cost what ten turns before them have cost: a thread is not stored again with each."""
-    saver: Any = saver_of(postgres_url)
-    agent = create_react_agent(ScriptedModel(["x" * 1000], loop=True), [], checkpointer=saver)
     sizes = []
-    for _ in range(4):
-        for _ in range(10):
-            agent.invoke({"messages": [("user", "y" * 1000)]}, THREAD)
-        tables = ("checkpoint_blobs", "checkpoint_writes")
-        rows = [postgres_server.sql(f"SELECT sum(length(blob)) FROM {table}", postgres_url) for table in tables]
-        sizes.append(sum(int(row[0][0]) for row in rows))
-    saver.close()
+    with anyio.fail_after(WAIT):
+        async with saver_on(postgres_url, kind) as saver:
+            agent = create_react_agent(ScriptedModel(["x" * 1000], loop=True), [], checkpointer=saver)
+            for _ in range(4):
+                for _ in range(10):
+                    await agent.ainvoke({"messages": [("user", "y" * 1000)]}, THREAD)
+                tables = ("checkpoint_blobs", "checkpoint_writes")
+                rows = [postgres_server.sql(f"SELECT sum(length(blob)) FROM {table}", postgres_url) for table in tables]
+                sizes.append(sum(int(row[0][0]) for row in rows))
+            places = [place async for place in agent.aget_state_history(THREAD)]
 
     first, last = sizes[1] - sizes[0], sizes[3] - sizes[2]
     assert last < 1.5 * first, sizes
     assert sizes[-1] < 10 * 40 * 2000
+    assert [len(place.values["messages"]) for place in places if not place.next and place.values] == [*range(80, 0, -2)]
 
 
 async def test_fifty_conversations_at_once_share_a_few_connections(postgres_url: str, postgres_server: Server) -> None:

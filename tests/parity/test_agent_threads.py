@@ -485,7 +485,7 @@ def test_an_end_by_hand_takes_values_with_us() -> None:
         thread.update(question("by hand", "h2"), as_node="__end__")
         seen[ns.side] = (thread.seen[-1], thread.look().next)
 
-    assert seen == {"langgraph": (("raised", "InvalidUpdateError"), ()), "callboard": ("updated", ())}
+    assert seen == {"langgraph": (("raised", "InvalidUpdateError"), ()), "callboard": ("updated", ("agent",))}
 
 
 def test_an_unknown_checkpoint_is_an_error_and_not_a_new_conversation() -> None:

@@ -94,7 +94,7 @@ async def read_history(saver: "BaseCheckpointSaver[Any]", thread_id: str) -> lis
 
 def _thread(saver: "BaseCheckpointSaver[Any]", thread_id: str) -> _AnyThread:
     flow = Flow(tools=True, before=False, after=False, response=False, direct=frozenset())
-    return _AnyThread(Schema(drawing(flow, AgentState, None, {}), flow.entry), Saver(saver, thread_id, ""), "exit")
+    return _AnyThread(Schema(drawing(flow, AgentState, None, {}), flow), Saver(saver, thread_id, ""), "exit")
 
 
 def _conversation(thread: _AnyThread, snapshot: StateSnapshot, found: CheckpointTuple | None) -> Conversation:

@@ -2,7 +2,7 @@
 
 `_around`: the graph that runs us. `_within`: what runs within a call of ours. `_place`: what LangGraph would say of
 a node of our agent's. `_node`: LangGraph's own tools node. `_savers`: the one way to await a checkpointer.
-`_reading`: a checkpointer that shows dicts.
+`_reading`: a checkpointer that shows dicts. `_postgres`: what its savers on PostgreSQL do not offer.
 
 Names and meanings were read from langgraph 1.2; `tests/test_langgraph_keys.py` notices when they move.
 """

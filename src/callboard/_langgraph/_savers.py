@@ -31,6 +31,8 @@ class AwaitedSaver:
     def __init__(self, saver: Any) -> None:
         self._saver = saver
         self._lacks_async = self._lacks_sync = False
+        # By now: whoever made it was entered by that door, and may go on after the block that says so.
+        self._from_sync = from_sync() and getattr(saver, "loop", None) is None
 
     async def call(self, name: str, work: Callable[[Any], T], awork: Callable[[Any], Awaitable[T]]) -> T:
         """Have the saver do something.
@@ -59,11 +61,7 @@ class AwaitedSaver:
         return await to_thread.run_sync(work, saver)
 
     def _prefers_sync(self, name: str) -> bool:
-        if self._lacks_sync:
-            return False
-        if _is_sync(type(self._saver), name):
-            return True
-        return from_sync() and getattr(self._saver, "loop", None) is None
+        return not self._lacks_sync and (self._from_sync or _is_sync(type(self._saver), name))
 
 
 def _is_sync(kind: type, name: str) -> bool:

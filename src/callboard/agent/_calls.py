@@ -1,6 +1,7 @@
 """The tools node in one step of a run: a batch, whose calls are tasks of their own to whoever looks."""
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any, Protocol
 
@@ -21,7 +22,7 @@ from callboard.exceptions import CallsInterrupted
 from callboard.tools._batch import ToolBatch
 from callboard.tools._errors import error_message, is_control_flow
 from callboard.tools._inject import injected_args, written_args
-from callboard.tools._input import Requested, parse_input
+from callboard.tools._input import Requested, messages_in, parse_input
 from callboard.tools._keys import keys_of
 from callboard.tools._ledger import FORMAT
 from callboard.tools._node import ToolNode
@@ -74,7 +75,7 @@ async def run_calls(run: CallsRun) -> list[str]:
         BaseException: the error of a call that nobody handles.
     """
     state = run.given(TOOLS)
-    requested = parse_input(state, run.tools._setup.messages_key)
+    requested = _requested(run, state)
     keys = keys_of(requested.calls)
     places = _Places(run, keys)
     place = run.place(TOOLS, PULL, f"branch:to:{TOOLS}")
@@ -87,6 +88,13 @@ async def run_calls(run: CallsRun) -> list[str]:
     else:
         await _run_as_one(run, step, place, state)
     return keys
+
+
+def _requested(run: CallsRun, state: Any) -> Requested:
+    """The calls that are to run in a state."""
+    key = run.tools._setup.messages_key
+    requested = parse_input(state, key)
+    return replace(requested, calls=run.thread.schema.flow.open_calls(messages_in(state, key)))
 
 
 def _tell_beginning(run: CallsRun, requested: Requested, keys: Sequence[str], places: Mapping[str, Place]) -> None:
@@ -139,7 +147,7 @@ async def answer_open_calls(run: CallsRun, reason: str) -> list[str]:
     Returns:
         The names of all.
     """
-    calls = parse_input(run.given(TOOLS), run.tools._setup.messages_key).calls
+    calls = _requested(run, run.given(TOOLS)).calls
     keys = keys_of(calls)
     places = _Places(run, keys)
     for key, call in zip(keys, calls, strict=True):

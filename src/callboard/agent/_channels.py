@@ -14,6 +14,7 @@ from langgraph.types import Command, Overwrite
 from pydantic import BaseModel
 
 from callboard._langgraph._place import MISSING
+from callboard.agent._flow import Flow
 
 Write = tuple[str, Any]
 """A channel and what is written to it."""
@@ -33,18 +34,23 @@ class Schema:
 
     Args:
         builder: of the agent's drawing.
-        entry: the node with which a turn begins.
+        flow: the agent's nodes.
     """
 
-    def __init__(self, builder: "StateGraph[Any, Any, Any, Any]", entry: str) -> None:
+    def __init__(self, builder: "StateGraph[Any, Any, Any, Any]", flow: Flow) -> None:
         self._builder = builder
-        self.entry = entry
+        self.flow = flow
         self._keys = {schema: tuple(parts) for schema, parts in builder.schemas.items()}
         self.specs = cast("Mapping[str, BaseChannel[Any, Any, Any]]", builder.channels)
         self.conversations = frozenset(name for name in self.specs if self.adds_messages(name))
         self.untracked = frozenset(name for name, spec in self.specs.items() if isinstance(spec, UntrackedValue))
         """Those that are never stored."""
         self.output: tuple[str, ...] = tuple(key for key in self._keys[builder.state_schema] if key in self.specs)
+
+    @property
+    def entry(self) -> str:
+        """The node with which a turn begins."""
+        return self.flow.entry
 
     @property
     def nodes(self) -> Collection[str]:

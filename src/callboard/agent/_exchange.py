@@ -7,7 +7,7 @@ without the state. What a call has done is written under the id that LangGraph w
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from langchain_core.messages import AIMessage, ToolCall, ToolMessage
+from langchain_core.messages import ToolCall, ToolMessage
 from langgraph.checkpoint.base import CheckpointTuple
 from langgraph.types import Interrupt, Send
 
@@ -15,19 +15,16 @@ from callboard._langgraph._place import INTERRUPT, PULL, PUSH, RESUME, TASKS, ta
 from callboard.agent._checkpoint import BRANCH, MESSAGES, Base
 from callboard.agent._flow import AFTER, AGENT, BEFORE, TOOLS
 from callboard.agent._thread import START, Entry, Record, Thread
-from callboard.tools._input import id_of, parse_input
 from callboard.tools._keys import keys_of
+from callboard.tools._unanswered import id_of
 
 MODEL = "model"
 """The node of the model in `langchain.agents`."""
 
 
 def open_calls(thread: Thread) -> list[tuple[str, ToolCall]]:
-    """The calls that the conversation has no result for, in the order in which they were asked for, by name."""
-    messages = thread.state.get(MESSAGES) or []
-    if not any(isinstance(message, AIMessage) for message in messages):
-        return []
-    calls = parse_input({MESSAGES: messages}, MESSAGES).calls
+    """The calls that are still to run, in the order in which they were asked for, by name."""
+    calls = thread.schema.flow.open_calls(thread.state.get(MESSAGES) or [])
     return list(zip(keys_of(calls), calls, strict=True))
 
 
@@ -78,9 +75,7 @@ def read_coming(thread: Thread, found: CheckpointTuple) -> None:
     branches = [node for name in due if (node := _node_here(thread, name))]
     sends: Sequence[Any] = [send for send in values.get(TASKS) or () if isinstance(send, Send) and send.node == TOOLS]
     if START in values:
-        # LangGraph had taken the input in, and nothing else.
-        thread.state.apply(thread.schema.writes_of(values[START]))
-        thread.next = (thread.schema.entry,)
+        thread.next, thread.records = (START,), {START: {"output": values[START]}}  # input that is to be taken in
     elif sends:
         thread.next = (TOOLS,)
         _read_calls(thread, found, sends)

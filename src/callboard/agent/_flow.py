@@ -3,9 +3,10 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from langchain_core.messages import AIMessage, BaseMessage, ToolMessage
+from langchain_core.messages import AIMessage, BaseMessage, ToolCall, ToolMessage
 
-from callboard.tools._input import id_of
+from callboard.agent._history import is_repair
+from callboard.tools._unanswered import last_reply, unanswered
 
 AGENT = "agent"
 TOOLS = "tools"
@@ -44,15 +45,29 @@ class Flow:
         if node == BEFORE:
             return AGENT
         if node == AGENT:
-            return AFTER if self.after else self._after_reply(messages)
+            return AFTER if self.after else self._after_reply(messages, calls=_goes_on(messages))
         if node == AFTER:
             return self._after_reply(messages)
         if node == TOOLS:
             return END if self._answered_directly(messages) else self.entry
         return END
 
-    def _after_reply(self, messages: Sequence[BaseMessage]) -> str:
-        if self.tools and unanswered(messages):
+    def open_calls(self, messages: Sequence[BaseMessage]) -> list[ToolCall]:
+        """The calls of the last reply that are still to run.
+
+        With a hook after the model, LangGraph takes a call for answered if any message of the conversation has its
+        id: a model that says the same again comes to an end. We follow it where the call is the same, too, and not
+        only its id, which some models count anew in each reply.
+        """
+        calls = unanswered(messages)
+        if not self.after or not calls:
+            return calls
+        earlier = messages[: last_reply(messages)]
+        answered = _answered_before(earlier)
+        return [call for call in calls if not (call["id"] in answered and _asks(earlier, call))]
+
+    def _after_reply(self, messages: Sequence[BaseMessage], *, calls: bool = True) -> str:
+        if self.tools and calls and self.open_calls(messages):
             return TOOLS
         if self.tools and messages and isinstance(messages[-1], ToolMessage):
             return self.entry  # the hook has answered the calls, or none of them could be kept
@@ -70,12 +85,16 @@ class Flow:
         return False
 
 
-def unanswered(messages: Sequence[BaseMessage]) -> bool:
-    """Whether the last reply of the model has calls without a result."""
-    answered: set[str] = set()
-    for message in reversed(messages):
-        if isinstance(message, ToolMessage):
-            answered.add(message.tool_call_id)
-        elif isinstance(message, AIMessage):
-            return any(id_of(call) not in answered for call in message.tool_calls)
-    return False
+def _answered_before(messages: Sequence[BaseMessage]) -> set[str]:
+    """The ids that have an answer; what only stands for one is none."""
+    return {message.tool_call_id for message in messages if isinstance(message, ToolMessage) and not is_repair(message)}
+
+
+def _asks(messages: Sequence[BaseMessage], call: ToolCall) -> bool:
+    return any(isinstance(message, AIMessage) and call in message.tool_calls for message in messages)
+
+
+def _goes_on(messages: Sequence[BaseMessage]) -> bool:
+    """Whether nobody has said anything since the model's last reply."""
+    place = last_reply(messages)
+    return place is not None and all(isinstance(message, ToolMessage) for message in messages[place + 1 :])

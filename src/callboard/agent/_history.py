@@ -13,7 +13,7 @@ from uuid import uuid4
 from langchain_core.messages import AIMessage, BaseMessage, ToolCall, ToolMessage
 
 from callboard.tools._bounds import unkept
-from callboard.tools._input import id_of
+from callboard.tools._unanswered import id_of
 
 UNANSWERED = (
     "Error: this call has no result. It was interrupted before it finished, and whether it had any effect is "
@@ -77,6 +77,11 @@ def _id_in(block: object) -> object:
 
 def _without_arguments(block: Any) -> dict[str, Any]:
     return {name: {} if name in ("input", "args") else value for name, value in block.items()}
+
+
+def is_repair(message: ToolMessage) -> bool:
+    """Whether it stands for an answer that there is not."""
+    return message.content == UNANSWERED
 
 
 def _is_answer(message: BaseMessage) -> bool:

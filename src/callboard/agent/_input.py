@@ -8,7 +8,7 @@ from langgraph.types import Command, Send
 
 from callboard.agent._exchange import open_calls
 from callboard.agent._flow import END, TOOLS, Flow
-from callboard.agent._thread import START, Thread
+from callboard.agent._thread import START, Source, Thread
 from callboard.tools._answers import Answers, answers_by_id, is_by_id
 
 
@@ -65,7 +65,8 @@ async def _take_command(command: "Command[Any]", thread: Thread, flow: Flow) -> 
         goes = bool(goto) or not thread.has_begun
         following = [node for node in goto if node != END] if goto else [flow.entry]
         finished = finished_writes(thread) if goto else []
-        await thread.amend([*finished, *writes], (lambda: following) if goes else None, "update")
+        source: Source = "command" if thread.has_begun else "update"
+        await thread.amend([*finished, *writes], (lambda: following) if goes else None, source)
     return answers, True
 
 

@@ -7,11 +7,10 @@ with what is new, and a killed process loses at most what it had not begun to wr
 """
 
 import logging
-from collections.abc import Iterable, Mapping, Sequence
-from itertools import takewhile
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from time import time
 from types import MappingProxyType
-from typing import Any, Literal, NamedTuple, cast
+from typing import Any, Literal, cast
 
 from anyio import Event, sleep
 from langchain_core.runnables import RunnableConfig
@@ -19,7 +18,7 @@ from langgraph.checkpoint.base import CheckpointTuple
 
 from callboard._langgraph._place import PUSH
 from callboard._langgraph._stored import MEND
-from callboard.agent._channels import Schema, State
+from callboard.agent._channels import Schema, State, Write
 from callboard.agent._checkpoint import (
     CHANNEL,
     FIRST_ID,
@@ -32,7 +31,6 @@ from callboard.agent._checkpoint import (
     commits_in,
     entries_of,
     holder_in,
-    input_in,
     is_incomplete,
     last_id,
     made_whole,
@@ -45,32 +43,16 @@ from callboard.agent._checkpoint import (
 )
 from callboard.agent._exchange import coming, furthest, kept_records, read_coming, writes_for_langgraph
 from callboard.agent._holder import LEASE, described, is_alive, new_holder, prolonged, release
+from callboard.agent._past import Past, no_checkpoint, place_of
 from callboard.agent._saver import Saver
 from callboard.agent._sound import check_messages, sound
-from callboard.agent._thread import Entry, Source, Thread, new_id
+from callboard.agent._thread import START, Entry, Source, Thread, new_id, now
 from callboard.agent._untracked import tracked_entry, tracked_writes
 from callboard.exceptions import StorageError, ThreadBusyError
 
 _log = logging.getLogger("callboard")
 
 Durability = Literal["sync", "async", "exit"]
-
-
-class _Past(NamedTuple):
-    """A place where a thread stood once."""
-
-    found: CheckpointTuple
-    """The checkpoint at it or before it."""
-    entries: list[Entry]
-    """From there to the place."""
-    tasks: list[Entry]
-    """What the tasks of the place did afterwards."""
-    given: Entry | None = None
-    """The input that had been received there, and not been taken in."""
-
-
-def _until_moved(entries: Iterable[Entry]) -> list[Entry]:
-    return list(takewhile(lambda entry: "id" not in entry, entries))
 
 
 class SavedThread(Thread):
@@ -139,19 +121,19 @@ class SavedThread(Thread):
         found = await self.saver.get()
         if found is None:
             if checkpoint_id is not None:
-                raise _no_checkpoint(checkpoint_id)
+                raise no_checkpoint(checkpoint_id)
             return
         entries = entries_of(found)
         self._forks = checkpoint_id is not None and checkpoint_id != last_id(found, entries)
         holder = holder_in(entries)
         if checkpoint_id is not None and self._forks:
-            past = await self._earlier(checkpoint_id)
+            past = await place_of(self.saver, checkpoint_id)
             await self._go_back(past, looks=looks)
         else:
             self.play(await self.whole(found), entries)
         self.holder = holder  # of now, and not of where the thread stood once
 
-    async def _go_back(self, past: "_Past", *, looks: bool) -> None:
+    async def _go_back(self, past: Past, *, looks: bool) -> None:
         self.play(await self.whole(past.found), past.entries)
         self.records = {}
         if past.given is not None:
@@ -159,22 +141,6 @@ class SavedThread(Thread):
         elif looks:
             for entry in past.tasks:
                 self.take(entry)  # to go on from there is another branch, on which it was not done
-
-    async def _earlier(self, checkpoint_id: str) -> "_Past":
-        found = await self.saver.get(checkpoint_id)
-        if found is not None:
-            entries = entries_of(found)
-            move = next((entry for entry in entries if "id" in entry), None)
-            is_first = checkpoint_id == FIRST_ID and move is not None and input_in(move)
-            return _Past(found, [], _until_moved(entries), move if is_first else None)
-        for around in await self.saver.before(checkpoint_id, 1):
-            entries = entries_of(around)
-            for number, entry in enumerate(entries, 1):
-                if checkpoint_id == entry.get("id"):
-                    return _Past(around, entries[:number], _until_moved(entries[number:]))
-                if checkpoint_id == entry.get("received", {}).get("id"):
-                    return _Past(around, entries[: number - 1], [], entry)
-        raise _no_checkpoint(checkpoint_id)
 
     async def whole(
         self, found: CheckpointTuple, known: Mapping[str, CheckpointTuple] = MappingProxyType({})
@@ -234,7 +200,35 @@ class SavedThread(Thread):
         if self._forks:
             self._forks = False
             self.step += repeats
+            self.parent_id, self.checkpoint_id = self.checkpoint_id, new_id(self.step)
             await self._rebase("fork")
+
+    async def update(self, writes: Iterable[Write], following: Callable[[], Sequence[str]]) -> None:
+        if not self._forks:
+            return await super().update(writes, following)
+        # The changed place is the beginning of the branch: one checkpoint, and no run that could be at it.
+        self._refuse_if_held()
+        self._forks = False
+        self.take(self._amended(writes, following, "update"), live=True)
+        return await self._rebase("update")
+
+    async def copy(self) -> None:
+        """Be at a copy of the place: it has the same one before it, and what its tasks did it has not.
+
+        Raises:
+            ThreadBusyError: if a run has the thread.
+        """
+        self._refuse_if_held()
+        self._forks = False
+        self.records = {task: record for task, record in self.records.items() if task == START}
+        self.asked_here = {}
+        self.step, self.source = self.step + 1, "fork"
+        self.checkpoint_id, self.ts = new_id(self.step), now()
+        await self._rebase("fork")
+
+    def _refuse_if_held(self) -> None:
+        if self.holder is not None and is_alive(self.holder):
+            raise ThreadBusyError(self.saver.thread_id, described(self.holder))
 
     async def record(self, entry: Entry, *, live: bool = False) -> None:
         await super().record(entry, live=live)
@@ -308,8 +302,7 @@ class SavedThread(Thread):
         return self._mine is not None
 
     async def hold(self, *, repeats: bool = False) -> None:
-        if self.holder is not None and is_alive(self.holder):
-            raise ThreadBusyError(self.saver.thread_id, described(self.holder))
+        self._refuse_if_held()
         if self._durability == "exit":
             return  # nothing is written before the end, so nobody can be told
         await self.prepare(repeats=repeats)
@@ -373,10 +366,8 @@ class SavedThread(Thread):
         """Write a checkpoint, and what follows on it; the one before becomes thin."""
         before = self._base
         values = {**unknown_values(before, self.schema.specs), **self.state.snapshot(), **coming(self)}
-        if source == "fork":
-            self.parent_id, self.checkpoint_id = self.checkpoint_id, new_id(self.step)
-        about, version = metadata_of(source, self.step), self.saver.next_version
-        base = new_base(before, values, self.checkpoint_id, about, place_before=self.parent_id, next_version=version)
+        about, following = metadata_of(source, self.step), self.saver.next_version
+        base = new_base(before, values, self.checkpoint_id, about, place_before=self.parent_id, next_version=following)
         versions = base.checkpoint["channel_versions"]
         changed = {name: versions[name] for name in changed_channels(before, values)}
         if kept := kept_records(self.records):
@@ -392,7 +383,3 @@ class SavedThread(Thread):
             thin = thinned(before, base)
             written = {MESSAGES: thin.checkpoint["channel_versions"][MESSAGES]}
             await self.saver.put(thin.checkpoint, cast("Any", thin.metadata), thin.parent_id, written)
-
-
-def _no_checkpoint(checkpoint_id: str) -> ValueError:
-    return ValueError(f"The thread has no checkpoint {checkpoint_id!r}")

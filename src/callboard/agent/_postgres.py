@@ -17,6 +17,7 @@ from psycopg.rows import DictRow, dict_row
 from psycopg.sql import SQL, Identifier
 from psycopg_pool import ConnectionPool, PoolTimeout
 
+from callboard._langgraph._postgres import forget, gone_values
 from callboard.agent._database import LazySaver, LazyStore
 from callboard.exceptions import StorageError
 
@@ -34,10 +35,6 @@ _DEFAULTS: dict[str, Any] = {
 
 _OPTIONS: dict[str, Any] = {"autocommit": True, "prepare_threshold": 0, "row_factory": dict_row}
 """Of each connection, as LangGraph asks for."""
-
-_FORGET = """
-DELETE FROM checkpoint_blobs WHERE thread_id = %s AND checkpoint_ns = %s AND channel = %s AND version = %s
-"""
 
 _LOCK = 0x63616C6C626F6172
 """For PostgreSQL's advisory lock around the making of tables: "callboar" in ASCII."""
@@ -67,11 +64,7 @@ def postgres_store(url: str) -> LazyStore:
 
 
 class _Saver(PostgresSaver):
-    """Forgets the values that a checkpoint is stored again without.
-
-    LangGraph's keeps a value for as long as its thread, by its version. The messages of a thin checkpoint would
-    stay, and a thread would take space by the square of its turns.
-    """
+    """Forgets the values that a checkpoint is stored again without."""
 
     def put(
         self,
@@ -81,15 +74,9 @@ class _Saver(PostgresSaver):
         new_versions: ChannelVersions,
     ) -> RunnableConfig:
         stored = super().put(config, checkpoint, metadata, new_versions)
-        gone = [name for name in new_versions if name not in checkpoint["channel_values"]]
-        if gone:
-            conf = stored["configurable"]
-            where = [
-                (conf["thread_id"], conf["checkpoint_ns"], name, str(checkpoint["channel_versions"][name]))
-                for name in gone
-            ]
-            with cast("Any", self.conn).connection() as connection, connection.cursor() as cursor:
-                cursor.executemany(_FORGET, where)
+        conf = stored["configurable"]
+        if gone := gone_values(conf["thread_id"], conf["checkpoint_ns"], checkpoint, new_versions):
+            forget(self, gone)
         return stored
 
 

@@ -121,7 +121,7 @@ def create_react_agent(
     plan = Plan(
         name=name,
         flow=flow,
-        schema=Schema(builder, flow.entry),
+        schema=Schema(builder, flow),
         model=_asks(model, node, provider_tools, prompt),
         tools=node,
         hooks={key: cast("Runnable[Any, Any]", builder.nodes[key].runnable) for key in hooks if key in builder.nodes},

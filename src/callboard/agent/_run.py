@@ -12,7 +12,9 @@ from langgraph.errors import ErrorCode, GraphDrained, GraphInterrupt, GraphRecur
 from langgraph.runtime import Runtime
 from langgraph.types import Interrupt, Send
 
+from callboard._current_loop import current_loop
 from callboard._langgraph._place import PULL, PUSH, Outer, Place, config_at, task_id_of
+from callboard._time import DEFAULT_GRACE
 from callboard.agent._calls import answer_open_calls, run_calls
 from callboard.agent._channels import Clock, Schema, goto_of
 from callboard.agent._flow import AGENT, END, RESPONSE, TOOLS, Flow
@@ -226,8 +228,9 @@ class Run:
             self.tell.asked(place, ledger.pending, self.thread.state)
             raise CallsInterrupted(ledger.pending, ledger.dump())
         config = cast("RunnableConfig", {**config, "configurable": ledger.configurable(node)})
+        body = partial(_heeding, partial(_in_place, partial(self._body(node), given)))
         try:
-            output = await self.traced_with(config, partial(_in_place, partial(self._body(node), given)), given, node)
+            output = await self.traced_with(config, body, given, node)
         except GraphInterrupt as interrupt:
             ledger.asked(node, interrupt)
             await self.thread.asked(ledger.records)
@@ -361,6 +364,12 @@ async def _in_place(body: Body, config: RunnableConfig) -> Any:
         return await body(config)
     finally:
         var_child_runnable_config.reset(token)
+
+
+async def _heeding(body: Body, config: RunnableConfig) -> Any:
+    """Run a body that may let a cancellation fall, as a client in a fast stream does; then its output is void."""
+    with current_loop().heeding(DEFAULT_GRACE):
+        return await body(config)
 
 
 def _distinct(targets: Sequence[str], known: Sequence[str]) -> tuple[str, ...]:

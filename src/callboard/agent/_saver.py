@@ -8,6 +8,7 @@ from typing import Any
 from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import BaseCheckpointSaver, Checkpoint, CheckpointMetadata, CheckpointTuple
 
+from callboard._langgraph._postgres import aforget, forget, gone_values, keeps_values
 from callboard._langgraph._savers import AwaitedSaver
 from callboard._langgraph._stored import OutlineSerializer, can_be_outlined
 from callboard._time import cleanup
@@ -101,6 +102,10 @@ class Saver:
         about = {**where, "configurable": {**given, **where["configurable"]}, "metadata": self._about.get("metadata")}
         args = (about, checkpoint, metadata, dict(versions))
         await self._write("put", args)
+        gone = gone_values(self.thread_id, self.namespace, checkpoint, dict(versions))
+        if gone and keeps_values(self._saver):
+            with cleanup():
+                await self._awaited.call("put", lambda saver: forget(saver, gone), lambda saver: aforget(saver, gone))
 
     async def write(self, checkpoint_id: str, writes: Sequence[tuple[str, Any]], task_id: str, path: str) -> None:
         """Store what belongs to a checkpoint; what was stored under the same task stays."""

@@ -3,20 +3,24 @@
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from typing import Any, cast
 
-from langchain_core.messages import HumanMessage, ToolMessage
+from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
 from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import CheckpointMetadata, CheckpointTuple
 from langgraph.errors import InvalidUpdateError
 from langgraph.types import Interrupt, PregelTask, StateSnapshot
 
 from callboard._langgraph._place import PULL, PUSH, task_id_of
-from callboard.agent._checkpoint import FIRST_ID, entries_of, input_in
+from callboard.agent._channels import Write
+from callboard.agent._checkpoint import FIRST_ID, MESSAGES, entries_of, input_in
 from callboard.agent._exchange import open_calls
 from callboard.agent._flow import AFTER, AGENT, END, TOOLS, Flow
 from callboard.agent._input import finished_writes
 from callboard.agent._journal import SavedThread
 from callboard.agent._sound import sound
 from callboard.agent._thread import START, Thread
+
+COPY = "__copy__"
+"""The node that an update is taken for if it is to copy a place."""
 
 Asked = Mapping[str, Sequence[Interrupt]]
 """By task, its questions."""
@@ -149,41 +153,54 @@ async def update(thread: SavedThread, flow: Flow, values: Any, as_node: str | No
         thread: where it is to be changed.
         flow: what follows which node.
         values: as a node's output.
-        as_node: the node that the change is taken for, so that what follows it comes next; `__end__` for
-            none. By default the one that ran last.
+        as_node: the node that the change is taken for, so that what follows it comes next. `__end__` for none, but
+            the model if it has not seen the last message; `__copy__` for a copy of the place. By default the node
+            that ran last.
 
     Returns:
         The config of the changed thread.
 
     Raises:
-        InvalidUpdateError: if there is no such node.
+        InvalidUpdateError: if there is no such node, or a copy is given values.
         ThreadBusyError: if a run has the thread; it would not know of the change, and write over it.
     """
+    if as_node == COPY:
+        return await _copied(thread, flow, values)
     node = as_node or _last_node(thread, flow)
     if node not in (*flow.nodes, START, END):
         raise InvalidUpdateError(f"Node {node} does not exist; there are {', '.join(flow.nodes)}")
     # What has finished counts, whatever comes next.
-    writes = [*finished_writes(thread), *thread.schema.writes_of(values)]
-    await thread.hold()
-    try:
-        if node in (START, END):
-            following = [flow.entry] if node == START else []
-            await thread.amend(writes, lambda: following, "update")
-        else:
-            await thread.amend(writes, lambda: _after(thread, flow, node), "update")
-    finally:
-        await thread.stop()
+    given = thread.schema.writes_of(values)
+    await thread.update([*finished_writes(thread), *given], lambda: _after(thread, flow, node, given))
     return thread.config
 
 
-def _after(thread: Thread, flow: Flow, node: str) -> list[str]:
-    following = flow.following(node, thread.state.get("messages") or [])
+async def _copied(thread: SavedThread, flow: Flow, values: Any) -> RunnableConfig:
+    """Copy a place, and change the copy by a list of updates, if one is given."""
+    if not thread.exists:
+        raise InvalidUpdateError("Cannot copy a non-existent checkpoint")
+    if not isinstance(values, (list, tuple)) and values is not None:
+        raise InvalidUpdateError(f"A copy takes None, or a list of (values, as_node) to change it by; got {values!r}")
+    await thread.copy()
+    for values_then, as_node in (item[:2] for item in values or ()):
+        await update(thread, flow, values_then, as_node)
+    return thread.config
+
+
+def _after(thread: Thread, flow: Flow, node: str, given: Sequence[Write]) -> list[str]:
+    messages = thread.state.get(MESSAGES) or []
+    if node == START:
+        return [flow.entry]
+    if node == END:
+        unseen = messages and not isinstance(messages[-1], AIMessage)
+        return [flow.entry] if unseen and any(name == MESSAGES for name, _ in given) else []
+    following = flow.following(node, messages)
     return [] if following == END else [following]
 
 
 def _last_node(thread: Thread, flow: Flow) -> str:
     """The node after which the thread stands, as its last message tells."""
-    messages = thread.state.get("messages") or []
+    messages = thread.state.get(MESSAGES) or []
     if not messages or isinstance(messages[-1], HumanMessage):
         return START
     if isinstance(messages[-1], ToolMessage):

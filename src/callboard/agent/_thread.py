@@ -47,10 +47,13 @@ NEEDS: Mapping[str, frozenset[str]] = {
 START = "__start__"
 """The node that takes input in."""
 
-Source = Literal["input", "loop", "update", "fork", "repair"]
+Source = Literal["input", "loop", "update", "command", "fork", "repair"]
 
-_STEPS: Mapping[Source, int] = {"input": 1, "loop": 1, "update": 1, "fork": 0, "repair": 0}
-"""How many steps a change counts for."""
+_STEPS: Mapping[Source, int] = {"input": 1, "loop": 1, "update": 1, "command": 0, "fork": 0, "repair": 0}
+"""How many steps a change counts for; what a command brings belongs to the step that it leads to."""
+
+_SHOWN: Mapping[Source, Source] = {"input": "loop", "command": "update"}
+"""What a change is said to come from, if that is another word: to take input in is a step, as in LangGraph."""
 
 
 class Thread:
@@ -123,6 +126,22 @@ class Thread:
             source: what the change comes from.
         """
         await self.prepare()
+        await self.record(self._amended(writes, following, source), live=True)
+
+    async def update(self, writes: Iterable[Write], following: Callable[[], Sequence[str]]) -> None:
+        """Change the state while no run is at it; see `amend`.
+
+        Raises:
+            ThreadBusyError: if a run has the thread; it would not know of the change, and write over it.
+        """
+        await self.hold()
+        try:
+            await self.amend(writes, following, "update")
+        finally:
+            await self.stop()
+
+    def _amended(self, writes: Iterable[Write], following: Callable[[], Sequence[str]] | None, source: Source) -> Entry:
+        """Change the state; returns the entry that says so."""
         has_ids, key = self._has_ids, self._messages_key
         named = [(name, _with_ids(value) if has_ids and name == key else value) for name, value in writes]
         self.state.apply(named)
@@ -132,7 +151,7 @@ class Thread:
         if source == "input" and (self.step >= 0 or START in self.next):
             entry["received"] = self._stamped({}, steps)
             steps += 1
-        await self.record(self._stamped(entry, steps), live=True)
+        return self._stamped(entry, steps)
 
     async def finished(self, task: str, output: object) -> None:
         """Note that a task of this step has ended."""
@@ -249,7 +268,7 @@ class Thread:
 
     def _move(self, entry: Entry, source: Source) -> None:
         self.step += _STEPS[source]
-        self.source = "loop" if source == "input" else source  # to take it in is a step, as in LangGraph
+        self.source = _SHOWN.get(source, source)
         self.parent_id = self.checkpoint_id
         if (received := entry.get("received")) is not None:
             self.step += self.parent_id != received["id"]  # unless it stood there

@@ -24,13 +24,8 @@ from callboard.exceptions import CallsInterrupted
 from callboard.middleware._chain import Chain, Link
 from callboard.tools._bounds import Refusal, admitted
 from callboard.tools._callbacks import manager_for
-from callboard.tools._errors import (
-    error_message,
-    is_control_flow,
-    raise_invalid_arguments,
-    unknown_tool,
-)
-from callboard.tools._input import Requested, unanswered_in, whole_reply
+from callboard.tools._errors import error_message, is_control_flow, raise_invalid_arguments, unknown_tool
+from callboard.tools._input import Requested, messages_in, whole_reply
 from callboard.tools._invoke import filled_in, invoke, own_copy, raise_without_key
 from callboard.tools._keys import keys_of
 from callboard.tools._ledger import Ledger
@@ -40,6 +35,7 @@ from callboard.tools._reports import CallBody, OnAsk, OnClaim, OnFinish
 from callboard.tools._results import Output, ResultRules
 from callboard.tools._setup import Setup
 from callboard.tools._supervision import OnFailure
+from callboard.tools._unanswered import each_without_answer
 from callboard.tools._vocabulary import ToolCallRequest, ToolRuntime
 
 Around = Callable[["ToolBatch", int, CallBody], Awaitable[Output]]
@@ -93,7 +89,7 @@ class ToolBatch:
         self._state = read_state(config) if no_state else requested.state
         self.rules = ResultRules(requested.kind, setup.messages_key)
         if no_state:
-            self._calls = unanswered_in(requested.calls, self._state, setup.messages_key)
+            self._calls = each_without_answer(requested.calls, messages_in(self._state, setup.messages_key))
         self._keys = keys_of(self._calls)
         reply = requested.reply
         if setup.max_calls is not None and requested.kind == "tool_calls":

@@ -1,11 +1,12 @@
 """What a tool node is asked to do: the forms its input may have, and the calls in it."""
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, cast
 
-from langchain_core.messages import AIMessage, ToolCall, ToolMessage
+from langchain_core.messages import ToolCall
+
+from callboard.tools._unanswered import asked_at, each_without_answer, id_of, last_reply, without_answer
 
 InputKind = Literal["list", "dict", "tool_calls"]
 
@@ -37,20 +38,22 @@ def parse_input(value: Any, messages_key: str) -> Requested:
     """
     if isinstance(value, dict) and value.get("__type") == "tool_call_with_context":
         state, call = value["state"], _checked(value["tool_call"])
-        return Requested(unanswered_in([call], state, messages_key), [call], "tool_calls", state)
+        open_calls = each_without_answer([call], messages_in(state, messages_key))
+        return Requested(open_calls, [call], "tool_calls", state)
     if isinstance(value, list):
         if value and _is_call(value[-1]):
             calls = [_checked(call) for call in value]
             return Requested(calls, calls, "tool_calls", None)
         return Requested(*_calls_of_last(value), "list", value)
-    return Requested(*_calls_of_last(_messages(value, messages_key)), "dict", value)
+    return Requested(*_calls_of_last(messages_in(value, messages_key)), "dict", value)
 
 
 def _is_call(item: object) -> bool:
     return isinstance(item, dict) and (item.get("type") == "tool_call" or {"name", "args"} <= item.keys())
 
 
-def _messages(state: Any, key: str) -> Sequence[Any]:
+def messages_in(state: Any, key: str) -> Sequence[Any]:
+    """The conversation in a state, which is a dict or an object."""
     found = state.get(key) if isinstance(state, dict) else getattr(state, key, None)
     return cast("Sequence[Any]", found or ())
 
@@ -59,63 +62,21 @@ def _calls_of_last(messages: Sequence[Any]) -> tuple[list[ToolCall], list[ToolCa
     """The calls of the last reply that have no answer, and all of them."""
     if not messages:
         raise ValueError("No message found in input")
-    for position in range(len(messages) - 1, -1, -1):
-        message = messages[position]
-        if isinstance(message, AIMessage):
-            reply = [_checked(call) for call in message.tool_calls]
-            return _unanswered(reply, messages[position + 1 :]), reply
-    raise ValueError("No AIMessage found in input")
-
-
-def _unanswered(calls: list[ToolCall], messages: Sequence[Any]) -> list[ToolCall]:
-    """Leave out calls that have their message: an answered call never runs again, nor does a rejected one."""
-    answers: Counter[str | None] = Counter(
-        message.tool_call_id for message in messages if isinstance(message, ToolMessage)
-    )
-    if not answers:
-        return calls
-    open_calls = []
-    for call in calls:
-        if answers[call["id"]]:
-            answers[call["id"]] -= 1
-        else:
-            open_calls.append(call)
-    return open_calls
-
-
-def unanswered_in(calls: Sequence[ToolCall], state: Any, messages_key: str) -> list[ToolCall]:
-    """Leave out calls that a state has an answer to, after the message that asks for them: models reuse ids."""
-    messages = _messages(state, messages_key)
-    return [call for call in calls if _unanswered([call], _since(call, messages))]
-
-
-def _since(call: ToolCall, messages: Sequence[Any]) -> Sequence[Any]:
-    position = _asked_at(call, messages)
-    return () if position is None else messages[position + 1 :]
+    place = last_reply(messages)
+    if place is None:
+        raise ValueError("No AIMessage found in input")
+    reply = [_checked(call) for call in messages[place].tool_calls]
+    return without_answer(reply, messages[place + 1 :]), reply
 
 
 def whole_reply(calls: Sequence[ToolCall], state: Any, messages_key: str) -> Sequence[ToolCall]:
     """All calls of the reply that a call is from, which has come alone."""
-    messages = _messages(state, messages_key)
-    if len(calls) != 1 or (position := _asked_at(calls[0], messages)) is None:
+    messages = messages_in(state, messages_key)
+    if len(calls) != 1 or (place := asked_at(calls[0], messages)) is None:
         return calls
-    reply = list(messages[position].tool_calls)
+    reply = list(messages[place].tool_calls)
     reply[[id_of(one) for one in reply].index(id_of(calls[0]))] = calls[0]
     return reply
-
-
-def _asked_at(call: ToolCall, messages: Sequence[Any]) -> int | None:
-    """Where the message is that asks for a call."""
-    for position in range(len(messages) - 1, -1, -1):
-        message = messages[position]
-        if isinstance(message, AIMessage) and any(id_of(one) == call["id"] for one in message.tool_calls):
-            return position
-    return None
-
-
-def id_of(call: ToolCall) -> str:
-    """The id of a call, as its message has it; models may leave it out, messages may not."""
-    return call["id"] or ""
 
 
 def _checked(call: Any) -> ToolCall:
@@ -143,7 +104,7 @@ def tools_condition(state: Any, messages_key: str = "messages") -> Literal["tool
     Raises:
         ValueError: if there are no messages.
     """
-    messages = state if isinstance(state, list) else _messages(state, messages_key)
+    messages = state if isinstance(state, list) else messages_in(state, messages_key)
     if not messages:
         raise ValueError(f"No messages found in input state to tool_edge: {state}")
     return "tools" if getattr(messages[-1], "tool_calls", None) else "__end__"

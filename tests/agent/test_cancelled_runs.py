@@ -1,0 +1,141 @@
+"""A run that is cancelled ends cancelled, also where a client under it lets the cancellation fall (promise 4)."""
+
+import asyncio
+import threading
+from typing import Any
+
+import anyio
+import httpx
+import pytest
+from anyio import to_thread
+from langchain_core.messages import ToolMessage
+from langchain_openai import ChatOpenAI
+from langgraph.checkpoint.memory import InMemorySaver
+
+from callboard import create_react_agent
+from callboard._bridge import run_on_asyncio
+from callboard._time import DEFAULT_GRACE
+from callboard.testing import Recorder, ScriptedModel, calls
+
+from ._provider import Handler, Provider, call, deltas_of
+
+WAIT = 60
+THREAD: Any = {"configurable": {"thread_id": "1"}}
+QUESTION = {"messages": [("user", "go")]}
+
+
+class Deaf:
+    """A hook that lets a cancellation fall.
+
+    Args:
+        times: how many it does not hear.
+    """
+
+    def __init__(self, times: int) -> None:
+        self.begun = asyncio.Event()
+        self.times = times
+
+    async def __call__(self, state: Any) -> dict[str, Any]:
+        self.begun.set()
+        while self.times:
+            try:
+                await asyncio.sleep(3600)
+            except asyncio.CancelledError:
+                self.times -= 1
+        return {}
+
+
+@pytest.mark.backends("asyncio")
+@pytest.mark.parametrize("kept", [False, True])
+async def test_what_comes_in_spite_of_a_cancellation_does_not_count(kept: bool) -> None:
+    """`asyncio.wait_for` lets one fall before Python 3.12, and with it every client that has a timeout for a chunk."""
+    recorder, hook = Recorder(), Deaf(1)
+    model = ScriptedModel([calls(("work", {"query": "a"})), "done"])
+    saver = InMemorySaver() if kept else None
+    agent = create_react_agent(model, [recorder.tool("work")], pre_model_hook=hook, checkpointer=saver)
+    with anyio.fail_after(WAIT):
+        task = asyncio.create_task(agent.ainvoke(QUESTION, THREAD))
+        await hook.begun.wait()
+        task.cancel()
+        await asyncio.wait([task])
+
+    assert task.cancelled()
+    assert (hook.times, model.requests, recorder.count("started")) == (0, [], 0)
+    if kept:
+        state = await agent.aget_state(THREAD)
+        assert state.next == ("pre_model_hook",)
+        assert (await agent.ainvoke(None, THREAD))["messages"][-1].content == "done"
+
+
+@pytest.mark.backends("asyncio")
+async def test_who_hears_no_cancellation_is_cancelled_again_when_the_grace_is_over() -> None:
+    """One that comes once would leave a stream that never ends running for good."""
+    hook = Deaf(3)
+    agent = create_react_agent(ScriptedModel(["done"]), [], pre_model_hook=hook)
+    with anyio.fail_after(10 * DEFAULT_GRACE):
+        task = asyncio.create_task(agent.ainvoke(QUESTION))
+        await hook.begun.wait()
+        task.cancel()
+        await asyncio.wait([task])
+
+    assert task.cancelled()
+    assert hook.times == 0
+
+
+@pytest.mark.backends("asyncio")
+async def test_what_was_cancelled_before_the_run_is_no_matter_of_the_run() -> None:
+    """A clean-up may run an agent in a task that counts a cancellation."""
+
+    async def main() -> Any:
+        try:
+            await asyncio.sleep(WAIT)
+        except asyncio.CancelledError:
+            return await create_react_agent(ScriptedModel(["done"]), []).ainvoke(QUESTION)
+
+    with anyio.fail_after(WAIT):
+        task = asyncio.create_task(main())
+        await asyncio.sleep(0)
+        task.cancel()
+        result = await task
+
+    assert result["messages"][-1].content == "done"
+
+
+@pytest.mark.real_clock
+@pytest.mark.backends("asyncio")
+async def test_a_flood_of_tokens_that_nobody_wants_any_more_leads_to_no_call() -> None:
+    """The client of a provider is deaf in a flood; what it had been told to do in the end is not done."""
+    recorder, flowing, leave = Recorder(), threading.Event(), threading.Event()
+
+    def flood(handler: Handler) -> None:
+        handler.begin_events([{"role": "assistant", "content": ""}])
+        word = {"choices": [{"index": 0, "delta": {"content": "w "}, "finish_reason": None}]}
+        while not leave.is_set():
+            handler.send_event(word)
+            flowing.set()
+        last = deltas_of(None, [call("call_a", "work", query="a")])
+        for delta in last:
+            handler.send_event({"choices": [{"index": 0, "delta": delta, "finish_reason": None}]})
+        handler.send_event({"choices": [{"index": 0, "delta": {}, "finish_reason": "tool_calls"}]})
+        handler.send_chunk(b"data: [DONE]\n\n")
+        handler.send_chunk(b"")
+
+    client = httpx.AsyncClient()
+    with anyio.fail_after(WAIT), Provider(flood) as provider:
+        model = ChatOpenAI(
+            model="little", base_url=provider.url, api_key="none", http_async_client=client, streaming=True
+        )
+        agent = create_react_agent(model, [recorder.tool("work")], checkpointer=InMemorySaver())
+        task = asyncio.create_task(agent.ainvoke(QUESTION, THREAD))
+        await to_thread.run_sync(flowing.wait, WAIT)
+        task.cancel()
+        await asyncio.sleep(0.1)
+        leave.set()
+        await asyncio.wait([task])
+        state = await agent.aget_state(THREAD)
+        await run_on_asyncio(client.aclose)
+
+    assert task.cancelled()
+    assert recorder.count("started") == 0
+    assert not any(isinstance(message, ToolMessage) for message in state.values["messages"])
+    assert len(provider.requests) == 1
