@@ -36,6 +36,8 @@ def parse_input(value: Any, messages_key: str) -> Requested:
         state = value["state"]
         calls = unanswered_in([_checked(value["tool_call"])], state, messages_key)
         return Requested(calls, "tool_calls", state)
+    if (mistaken := _mistaken(value, messages_key)) is not None:
+        raise ValueError(mistaken)
     if isinstance(value, list):
         if value and _is_call(value[-1]):
             return Requested([_checked(call) for call in value], "tool_calls", None)
@@ -45,6 +47,28 @@ def parse_input(value: Any, messages_key: str) -> Requested:
 
 def _is_call(item: object) -> bool:
     return isinstance(item, dict) and (item.get("type") == "tool_call" or {"name", "args"} <= item.keys())
+
+
+def _mistaken(value: Any, messages_key: str) -> str | None:
+    """What to say of an input that has its calls in a form which nobody can take; `None` for any other."""
+    last: object = value[-1] if isinstance(value, list) and value else None
+    if isinstance(value, str):
+        example = f"{{{messages_key!r}: [AIMessage(...)]}} or [{{'name': ..., 'args': ..., 'id': ...}}]"
+        return f"No message found in input: a node takes messages or tool calls, as in {example}; got {value!r}"
+    if isinstance(value, AIMessage):
+        return f"No message found in input: a message goes in a list, [message]; got {value!r}"
+    if _is_call(value):
+        return f"No message found in input: a tool call goes in a list, [call]; got {value!r}"
+    if _is_of_openai(value) or _is_of_openai(last):
+        return (
+            "No message found in input: a tool call is a dict with name, args and id, {'name': ..., 'args': {...}, "
+            f"'id': ...}}; OpenAI's form, with its function and a JSON text, is not one: {value!r}"
+        )
+    return None
+
+
+def _is_of_openai(item: object) -> bool:
+    return isinstance(item, dict) and isinstance(item.get("function"), dict)
 
 
 def _messages(state: Any, key: str) -> Sequence[Any]:
