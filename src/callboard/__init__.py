@@ -55,6 +55,7 @@ if TYPE_CHECKING:
     from callboard.exceptions import CircuitOpenError as CircuitOpenError
     from callboard.exceptions import DeadlineExceededError as DeadlineExceededError
     from callboard.exceptions import DuplicateCallIdWarning as DuplicateCallIdWarning
+    from callboard.exceptions import IdleMiddlewareWarning as IdleMiddlewareWarning
     from callboard.exceptions import IgnoredHooksWarning as IgnoredHooksWarning
     from callboard.exceptions import LinkOrderWarning as LinkOrderWarning
     from callboard.exceptions import RunDeadlineExceededError as RunDeadlineExceededError
@@ -97,6 +98,7 @@ _HOMES = {
         "CircuitOpenError",
         "DeadlineExceededError",
         "DuplicateCallIdWarning",
+        "IdleMiddlewareWarning",
         "IgnoredHooksWarning",
         "LinkOrderWarning",
         "RunDeadlineExceededError",

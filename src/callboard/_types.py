@@ -4,6 +4,7 @@ Imports no sibling and knows neither LangChain nor LangGraph: a call is a mappin
 `args` and an `id`, whoever asked for it.
 """
 
+import inspect
 import math
 from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, field
@@ -74,8 +75,7 @@ class Limit:
         if self.queue is not None:
             check_count("Limit(queue=...)", self.queue, least=0)
         _check_type("Limit(rate=...)", self.rate, Rate, "Rate(20, per=1.0)")
-        if self.key is not None and not callable(self.key):
-            raise TypeError(f"Limit(key=...) takes a function of the tool call, got {self.key!r}")
+        _check_key("Limit(key=...)", self.key)
         if self.concurrency is None and self.rate is None:
             raise ValueError(f"{self!r} limits nothing: give it a concurrency or a rate")
 
@@ -112,6 +112,8 @@ class CallPolicy:
             check_seconds(f"CallPolicy({name}=...)", getattr(self, name), zero=False)
         check_seconds("CallPolicy(grace=...)", self.grace)
         _check_type("CallPolicy(limit=...)", self.limit, Limit, "Limit(concurrency=8)")
+        if not isinstance(self.idempotent, bool):
+            raise TypeError(f"CallPolicy(idempotent=...) is True or False, got {self.idempotent!r}")
 
 
 _NOTHING: Mapping[str, object] = MappingProxyType({})
@@ -244,6 +246,11 @@ def check_count(name: str, value: object, *, least: int) -> None:
         raise TypeError(f"{name} is a whole number, got {value!r}")
     if value < least:
         raise ValueError(f"{name} must be {least} or more, got {value!r}")
+
+
+def _check_key(name: str, key: object) -> None:
+    if key is not None and (not callable(key) or inspect.iscoroutinefunction(key)):
+        raise TypeError(f"{name} takes a plain function of the tool call, got {key!r}")
 
 
 def _check_type(name: str, value: object, kind: type, example: str) -> None:

@@ -18,6 +18,7 @@
     └── CallboardWarning
         ├── AbandonedThreadWarning  a worker thread outlived its call
         ├── DuplicateCallIdWarning  two calls of one batch share an id
+        ├── IdleMiddlewareWarning   a middleware can do nothing for a tool, as it is set
         ├── IgnoredHooksWarning     a middleware of LangChain's has hooks that will not run
         └── LinkOrderWarning        two links in an order that is known to go wrong
 
@@ -43,6 +44,7 @@ __all__ = [
     "CircuitOpenError",
     "DeadlineExceededError",
     "DuplicateCallIdWarning",
+    "IdleMiddlewareWarning",
     "IgnoredHooksWarning",
     "LinkOrderWarning",
     "RunDeadlineExceededError",
@@ -205,6 +207,10 @@ class AbandonedThreadWarning(CallboardWarning):
 
 class DuplicateCallIdWarning(CallboardWarning):
     """Two calls of one batch share an id; each runs and gets a message of its own."""
+
+
+class IdleMiddlewareWarning(CallboardWarning):
+    """A middleware can do nothing for a tool, as it is set; says why, and what to set."""
 
 
 class IgnoredHooksWarning(CallboardWarning):

@@ -226,7 +226,7 @@ async def test_tools_may_be_functions_sync_and_async() -> None:
     assert shape(await run(create_react_agent(model, [first, second])))[2:] == ["tool:first", "tool:second", "ai:done"]
 
 
-@pytest.mark.parametrize("tools", [[5], "work"], ids=repr)
+@pytest.mark.parametrize("tools", [[5], ["work"]], ids=repr)
 def test_what_is_no_tool_is_refused(tools: Any) -> None:
     """The error shows what was given."""
     with pytest.raises(TypeError, match="A tool is a LangChain tool or a function, got"):

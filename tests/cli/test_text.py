@@ -9,7 +9,7 @@ from langchain_core.messages import AIMessage
 from langgraph.types import Interrupt
 
 from callboard._cli._questions import accepted, approval_in, free_answer, in_short
-from callboard._cli._text import as_json, call_text, one_line, printable
+from callboard._cli._text import as_json, call_text, named, one_line, printable
 
 JOINERS = "\u200c\u200d"
 VALUES = st.recursive(
@@ -40,6 +40,15 @@ def test_one_line_is_one_line_and_no_longer_than_asked_for(text: str, length: in
 
     assert len(line) <= length
     assert len(line.splitlines()) <= 1
+
+
+@given(st.text())
+def test_a_name_is_one_line_and_tells_what_is_in_it(name: str) -> None:
+    """A line break in it would forge the line of another thread, or of another call."""
+    assert len(named(name).splitlines()) <= 1
+    assert not set(named(name)) & set("\n\t\r\x1b")
+    assert named("a\nb") == "a\\nb" != named("a b")
+    assert call_text("pay\n done", {"to\nme": 1}, 80) == "pay\\n done(to\\nme=1)"
 
 
 def test_a_call_is_written_as_python_would() -> None:

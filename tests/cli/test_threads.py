@@ -397,3 +397,16 @@ def test_the_help_texts_have_examples(project: Project) -> None:
         "callboard show oslo --db trip.db",
     ):
         assert word in shown
+
+
+def test_a_line_break_in_the_name_of_a_thread_does_not_forge_a_row(project: Project, saver: Any) -> None:
+    """Whoever may name a thread could hide another one behind it."""
+    name = "mine\nyours  1  2026-01-01 00:00    all is well"
+    say(create_react_agent(ScriptedModel(["Hello."]), TOOLS, checkpointer=saver), "hi", name)
+
+    for shown in (
+        project.call("threads", "--db", project.db).stdout,
+        project.call("show", name, "--db", project.db).stdout,
+    ):
+        assert not [line for line in shown.splitlines() if line.startswith("yours")]
+        assert "mine\\nyours" in shown

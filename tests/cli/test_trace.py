@@ -103,6 +103,18 @@ def test_what_others_wrote_cannot_act(project: Project) -> None:
     assert "\\u001b[2Jrm\\u202e" in told
 
 
+def test_a_line_break_in_a_name_does_not_forge_a_line(project: Project) -> None:
+    """Of a tool, of an agent, of a thread: a model or a user chose them."""
+    forged = "x\nrun 7  honest  ok"
+    events = [*run(1, 0.0, 4.0, agent=forged, thread=forged), *call(1, 0.5, took=2, tool=forged)]
+    write(project.directory / "forged.jsonl", [HEADER, *in_order(events), closed(9, 4.0)])
+
+    shown = trace(project, "forged.jsonl")
+
+    assert not [line for line in shown.splitlines() if line.startswith("run 7")]
+    assert shown.count("x\\nrun 7") >= 3
+
+
 def test_of_many_calls_those_are_shown_that_failed_or_took_longest(project: Project) -> None:
     """A thousand lines would tell less."""
     path = write(project.directory / "busy.jsonl", busy(1000))

@@ -599,6 +599,7 @@ async def test_a_series_of_attempts_is_one_failure() -> None:
 
 
 @pytest.mark.filterwarnings("ignore::callboard.LinkOrderWarning")
+@pytest.mark.filterwarnings("ignore::callboard.exceptions.IdleMiddlewareWarning")
 async def test_a_retry_outside_waits_until_the_tool_may_be_tried() -> None:
     """`retry_after` is a lower bound of its pause, and a refused call may be tried again whatever its tool."""
     service, breaker = Service(), CircuitBreaker(minimum=1, open_for=30)

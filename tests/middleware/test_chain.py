@@ -12,6 +12,7 @@ from langchain_core.messages import ToolMessage
 from langgraph.types import interrupt
 
 from callboard import CallPolicy, CallsInterrupted, Limit, ToolNode
+from callboard.middleware import RequireApproval, Retry
 from callboard.testing import Recorder, tool_call
 
 WAIT = 5
@@ -148,10 +149,17 @@ async def test_a_link_cannot_answer_for_another_call() -> None:
         await ToolNode([Recorder().tool("work")], middleware=[confused]).ainvoke([tool_call("work", "mine")])
 
 
-@pytest.mark.parametrize("link", [3, "retry", object(), ToolRetryMiddleware])
+@pytest.mark.parametrize("link", [3, "retry", object()])
 def test_what_is_no_link_is_refused_at_construction(link: Any) -> None:
-    """A class instead of an object is the usual slip."""
+    """Not at the first call."""
     with pytest.raises(TypeError, match="A link is a function"):
+        ToolNode([Recorder().tool("work")], middleware=[link])
+
+
+@pytest.mark.parametrize("link", [Retry, ToolRetryMiddleware, RequireApproval])
+def test_a_class_where_an_instance_is_meant_is_refused_with_what_to_write(link: Any) -> None:
+    """The usual slip."""
+    with pytest.raises(TypeError, match=rf"{link.__name__} is a class; write {link.__name__}\(...\)"):
         ToolNode([Recorder().tool("work")], middleware=[link])
 
 

@@ -486,7 +486,7 @@ async def test_observers_are_told_who_takes_over() -> None:
 
 def test_a_slip_in_the_name_of_an_alternative_shows_where_the_node_is_built() -> None:
     """Not at the first failure, which may be months away."""
-    with pytest.raises(ValueError, match=r"no tool 'cached', only \['search'\]; .* Value\('cached'\)"):
+    with pytest.raises(ValueError, match=r"no tool 'cached', only \['search'\].* Value\('cached'\)"):
         ToolNode([Recorder().tool("search")], middleware=[Fallback({"search": "cached"})])
 
 
@@ -498,7 +498,7 @@ def test_names_can_be_checked_beforehand() -> None:
     fallback.check_tools(["search", "cached"])
     with pytest.raises(ValueError, match="no tool 'cached'"):
         fallback.check_tools(["search"])
-    with pytest.raises(ValueError, match=r"\{'search': ...\}\): there is no such tool, only \['cached'\]"):
+    with pytest.raises(ValueError, match=r"Fallback: there is no tool 'search', only \['cached'\]"):
         fallback.check_tools(["cached"])
 
 
@@ -578,7 +578,7 @@ async def test_what_it_covers_stays_offered_while_the_circuit_is_open() -> None:
 
 def test_a_slip_in_a_name_shows_where_the_node_is_built() -> None:
     """Not at the first failure."""
-    with pytest.raises(ValueError, match="there is no such tool"):
+    with pytest.raises(ValueError, match=r"no tool 'wrok', only .* did you mean 'work'"):
         ToolNode([Recorder().tool("work")], middleware=[Fallback({"wrok": Value("stale")})])
 
 

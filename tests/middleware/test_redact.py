@@ -921,8 +921,8 @@ async def test_observers_are_told_kinds_and_counts_only() -> None:
 async def test_a_store_keeps_values_for_another_process() -> None:
     """The same store, another link: tokens still open, and are the same with the same key."""
     store, key, seen = InMemoryStore(), bytes(range(32)), []
-    before = Redact(reveal=["pay"], vault=StoreVault(store), key=key)
-    after = Redact(reveal=["pay"], vault=StoreVault(store), key=key)
+    before = Redact(reveal=["pay"], vault=StoreVault(store), key=key, missing="ignore")
+    after = Redact(reveal=["pay"], vault=StoreVault(store), key=key, missing="ignore")
     other = Redact(reveal=["pay"], vault=StoreVault(store))
 
     (told,) = await run(node_of(tell, redact=before), tool_call("tell", "1"), thread_id="a.b")

@@ -73,6 +73,7 @@ async def test_the_last_error_stands_when_attempts_run_out() -> None:
     assert recorder.count("started") == 3
 
 
+@pytest.mark.filterwarnings("ignore::callboard.exceptions.IdleMiddlewareWarning")
 async def test_a_tool_that_is_not_idempotent_is_not_run_again() -> None:
     """Unless one says so: who knows what the first attempt did."""
     recorder, anyway = Recorder(), Recorder()
@@ -86,6 +87,7 @@ async def test_a_tool_that_is_not_idempotent_is_not_run_again() -> None:
     assert (recorder.count("started"), anyway.count("started")) == (1, 2)
 
 
+@pytest.mark.filterwarnings("ignore::callboard.exceptions.IdleMiddlewareWarning")
 async def test_a_rejected_call_is_tried_again_whatever_its_tool() -> None:
     """Its body never ran."""
     recorder = Recorder()
@@ -194,6 +196,7 @@ async def test_observers_are_told_of_a_message_that_is_a_failure() -> None:
     ],
     ids=["attempts", "policy", "error", "budget"],
 )
+@pytest.mark.filterwarnings("ignore::callboard.exceptions.IdleMiddlewareWarning")
 async def test_nobody_is_told_of_a_pause_that_is_not_made(retry: Retry, policy: CallPolicy) -> None:
     """A note stands for what happens, not for what was considered."""
     recorder, events = Recorder(), list[CallEvent]()

@@ -724,12 +724,12 @@ async def test_a_rule_holds_under_every_name_that_the_schema_reads(name: str) ->
     assert given == []
 
 
-async def test_a_rule_for_an_argument_that_the_tool_does_not_take_is_an_error() -> None:
+def test_a_rule_for_an_argument_that_the_tool_does_not_take_is_an_error() -> None:
     """A slip of the pen must not leave an argument open."""
-    node = ToolNode(Bodies().tools(), middleware=[Sanitize(tools={"fetch": {"ulr": Url()}})])
+    expected = r"tools=\{'fetch': ...\}\): there is no argument 'ulr', only \['url'\]; did you mean 'url'\?"
 
-    with anyio.fail_after(WAIT), pytest.raises(ValueError, match=r"a rule for 'ulr'; the tool takes \['url'\]"):
-        await node.ainvoke([tool_call("fetch", "1", url="https://example.com/")])
+    with pytest.raises(ValueError, match=expected):
+        ToolNode(Bodies().tools(), middleware=[Sanitize(tools={"fetch": {"ulr": Url()}})])
 
 
 async def test_a_tool_that_takes_any_argument_may_have_a_rule_for_any() -> None:
@@ -1203,7 +1203,7 @@ def test_a_tool_that_is_gone_is_forgotten() -> None:
         (lambda: Text(form="NFD"), r"Text\(form=...\)"),
         (lambda: Text(invisible="drop"), r"Text\(invisible=...\)"),
         (lambda: Results(max_chars=99), r"Results\(max_chars=...\)"),
-        (lambda: Results(fence="web"), r"Results\(fence=...\) takes several names: fence=\{'web'\}"),
+        (lambda: Results(fence="web"), r"Results\(fence=...\) takes names of tools, such as \['search'\]; got 'web'"),
         (lambda: Url(hosts="example.com"), r"Url\(hosts=...\) takes several: hosts=\{'example.com'\}"),
         (lambda: Url(schemes="https"), r"Url\(schemes=...\)"),
         (lambda: Url(hosts={"https://example.com"}), r"Url\(hosts=...\) takes names"),

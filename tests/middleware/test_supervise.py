@@ -30,7 +30,6 @@ from langgraph.types import Command, interrupt
 
 from callboard import (
     AbandonedThreadWarning,
-    CallboardWarning,
     CallEvent,
     CallPolicy,
     CallTimeoutError,
@@ -727,7 +726,7 @@ class Brings(AgentMiddleware):
 async def test_a_tool_that_other_middleware_brings_is_supervised(door: str, place: str) -> None:
     """The model asks for it by name, the agent has none of that name, and the policy holds."""
     brings = Brings(tool_of(door, Recorder(), "brought", seconds=0.45))
-    supervise = Supervise(policies={"brought": CallPolicy(timeout=0.4)})
+    supervise = Supervise(policies={"brought": CallPolicy(timeout=0.4)}, missing="ignore")
     both = [brings, supervise] if place == "outside" else [supervise, brings]
 
     state = await run(door, agent_of([Recorder().tool("other")], *both, asks=["brought"]))
@@ -877,18 +876,30 @@ async def test_calls_that_share_an_id_all_run() -> None:
 # How it is built
 
 
-async def test_a_policy_for_no_tool_is_warned_of_once() -> None:
-    """Only a run knows the tools; a slip must not cost a timeout in silence."""
+@both_doors
+async def test_a_policy_for_no_tool_ends_the_first_run_before_anything_runs(door: str) -> None:
+    """Only a run knows the tools; a slip must not cost a timeout in silence, for none of the calls of a turn."""
     supervise = Supervise(policies={"serach": CallPolicy()})
-    expected = r"policies\['serach'\]: there is no such tool, only \['other', 'search'\]; did you mean 'search'\?"
-    tools = [Recorder().tool("search"), Recorder().tool("other")]
+    expected = r"policies=...\): there is no tool 'serach', only \['other', 'search'\]; did you mean 'search'\?"
+    recorder = Recorder()
+    tools = [tool_of(door, recorder, "search"), tool_of(door, recorder, "other")]
 
-    with pytest.warns(CallboardWarning, match=expected):
-        await run("ainvoke", agent_of(tools, supervise, asks=["search"]))
-    await run("ainvoke", agent_of(tools, supervise, asks=["search"]))
+    for _ in range(2):
+        with pytest.raises(ValueError, match=expected):
+            await run(door, agent_of(tools, supervise, asks=["search", "other"]))
+    assert recorder.order == []
 
 
-async def test_a_link_that_misses_a_tool_is_warned_of() -> None:
+async def test_a_shared_supervise_is_checked_for_each_agent() -> None:
+    """The second agent may lack what the first one has."""
+    supervise = Supervise(policies={"search": CallPolicy()})
+
+    await run("ainvoke", agent_of([Recorder().tool("search")], supervise, asks=["search"]))
+    with pytest.raises(ValueError, match="no tool 'search'"):
+        await run("ainvoke", agent_of([Recorder().tool("other")], supervise, asks=["other"]))
+
+
+async def test_a_link_that_misses_a_tool_ends_the_first_run() -> None:
     """What a ToolNode raises when it is built."""
 
     class Needs:
@@ -901,8 +912,8 @@ async def test_a_link_that_misses_a_tool_is_warned_of() -> None:
 
     agent = agent_of([Recorder().tool("search")], Supervise(middleware=[Needs()]), asks=["search"])
 
-    with pytest.warns(CallboardWarning, match=r"no tool 'archive', only \['search'\]"):
-        assert contents(await run("ainvoke", agent)) == ["search"]
+    with pytest.raises(ValueError, match=r"no tool 'archive', only \['search'\]"):
+        await run("ainvoke", agent)
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from langgraph.types import Interrupt
 from rich.console import Console
 
 from callboard._cli._questions import Answer, Request, Word, approval_in, free_answer
-from callboard._cli._text import as_json, as_text, printable
+from callboard._cli._text import as_json, as_text, named, printable
 
 ReadLine = Callable[[str, str], str]
 """Takes a prompt and the text to start with, and returns the line; raises EOFError if there is none."""
@@ -139,7 +139,7 @@ class Asker:
 
 def show(console: Console, request: Request) -> None:
     """Show an action with all of its arguments: what is not seen cannot be approved."""
-    console.print(printable(request.action), style="bold")
+    console.print(named(request.action), style="bold")
     if request.description:
         console.print(printable(request.description.strip()), style="dim")
     console.print(as_text(dict(request.args)))

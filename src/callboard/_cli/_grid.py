@@ -6,7 +6,7 @@ from typing import Generic, Literal, TypeVar
 
 from rich.table import Table
 
-from callboard._cli._text import one_line
+from callboard._cli._text import named, one_line
 
 T = TypeVar("T")
 
@@ -42,7 +42,7 @@ def grid(
     shown = _fitting(columns, width)
     room = max(1, width - sum(column.width + _GAP for column in shown))
     table = Table(box=None, padding=(0, _GAP, 0, 0), pad_edge=False)
-    rows = [(one_line(name(item), room), item) for item in items]
+    rows = [(one_line(named(name(item)), room), item) for item in items]
     longest = max((len(text) for text, _ in rows), default=0)
     table.add_column(heading, width=min(room, max(longest, len(heading), _NAME)), no_wrap=True)
     for column in shown:

@@ -4,7 +4,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from callboard._cli._text import as_json, count, one_line, printable
+from callboard._cli._text import as_json, count, named, one_line, printable
 from callboard.telemetry._timeline import Part, RecordedCall, RecordedRun, Recording
 
 
@@ -32,7 +32,7 @@ class RunOfCalls:
         if self.number is None:
             return "calls without an agent"
         agent = self.run.agent if self.run else ""
-        return printable(f"run {self.number}" + (f"  {agent}" if agent else ""))
+        return f"run {self.number}" + (f"  {named(agent)}" if agent else "")
 
 
 def runs_of(part: Part) -> list[RunOfCalls]:
@@ -74,12 +74,12 @@ def notes_in_short(call: RecordedCall) -> str:
     counts: dict[str, int] = {}
     for note in call.notes:
         counts[note.what] = counts.get(note.what, 0) + 1
-    return ", ".join(printable(what) + (f" x{times}" if times > 1 else "") for what, times in counts.items())
+    return ", ".join(named(what) + (f" x{times}" if times > 1 else "") for what, times in counts.items())
 
 
 def facts_in_short(facts: Mapping[str, object]) -> dict[str, str]:
     """Facts of a note as text that is safe to show."""
-    return {printable(name): printable(_fact(value)) for name, value in facts.items()}
+    return {named(name): printable(_fact(value)) for name, value in facts.items()}
 
 
 def _fact(value: object) -> str:
@@ -119,12 +119,12 @@ def about_run(one: RunOfCalls) -> list[str]:
     tokens_in = sum(request.input_tokens or 0 for request in run.requests)
     tokens_out = sum(request.output_tokens or 0 for request in run.requests)
     told = [
-        f"thread {run.thread}" if run.thread else "",
-        f"in {run.namespace}" if run.namespace else "",
-        run.outcome or "open",
-        run.error or "",
+        f"thread {named(run.thread)}" if run.thread else "",
+        f"in {named(run.namespace)}" if run.namespace else "",
+        named(run.outcome or "open"),
+        named(run.error or ""),
         count(run.questions, "question") if run.questions else "",
         count(len(run.requests), "model request") if run.requests else "",
         f"{tokens_in:,} + {tokens_out:,} tokens" if tokens_in or tokens_out else "",
     ]
-    return [printable(text) for text in told if text]
+    return [text for text in told if text]

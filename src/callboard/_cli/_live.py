@@ -8,7 +8,7 @@ from rich.text import Text
 
 from callboard._cli._board import FAILURES, Board, OpenCall, Row
 from callboard._cli._grid import Column, grid
-from callboard._cli._text import one_line, seconds
+from callboard._cli._text import named, one_line, seconds
 
 _HEAD = 3
 _HEADING = 1
@@ -138,4 +138,4 @@ def line(board: Board, now: float) -> str:
 
 def _tool_line(tool: _Tool) -> str:
     cells = ((column.heading, column.cell(tool)) for column in _TOOLS)
-    return f"{one_line(tool.name, 30)}: {', '.join(f'{heading} {text}' for heading, text in cells if text)}"
+    return f"{one_line(named(tool.name), 30)}: {', '.join(f'{heading} {text}' for heading, text in cells if text)}"

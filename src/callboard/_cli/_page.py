@@ -11,7 +11,7 @@ from typing import Any
 
 from callboard._cli._groups import RunOfCalls, about_part, about_run, end_of, facts_in_short, runs_of, statement
 from callboard._cli._tally import tallies
-from callboard._cli._text import as_json, printable
+from callboard._cli._text import as_json, named, printable
 from callboard.telemetry._timeline import ModelRequest, Part, RecordedCall, Recording
 
 _SLOT = re.compile(r"\{\{(\w+)\}\}")
@@ -44,7 +44,7 @@ def _hash(text: str) -> str:
 
 
 def _data(recording: Recording) -> dict[str, Any]:
-    tools = [{**asdict(row), "tool": printable(row.tool)} for row in tallies(recording.calls())]
+    tools = [{**asdict(row), "tool": named(row.tool)} for row in tallies(recording.calls())]
     return {"tools": tools, "parts": [_part(part) for part in recording.parts]}
 
 
@@ -74,7 +74,7 @@ def _run(one: RunOfCalls, part: Part) -> dict[str, Any]:
 
 def _request(request: ModelRequest, part: Part) -> dict[str, Any]:
     return {
-        "model": printable(request.model or "model"),
+        "model": named(request.model or "model"),
         "start": _time(request.start),
         "end": _time(part.end if request.end is None else request.end),
         "open": request.end is None,
@@ -87,7 +87,7 @@ def _request(request: ModelRequest, part: Part) -> dict[str, Any]:
 def _call(call: RecordedCall, part: Part) -> dict[str, Any]:
     end = end_of(call, part)
     made: dict[str, Any] = {
-        "tool": printable(call.tool),
+        "tool": named(call.tool),
         "id": _shown(call.id),
         "start": _time(call.start),
         "end": _time(end),
@@ -98,7 +98,7 @@ def _call(call: RecordedCall, part: Part) -> dict[str, Any]:
         "waits": [_stretch(one.start, one.end, end, one.error) for one in call.waits],
         "attempts": [{"number": one.number, **_stretch(one.start, one.end, end, one.error)} for one in call.attempts],
         "notes": [
-            {"time": _time(note.time), "what": printable(note.what), "facts": facts_in_short(note.facts)}
+            {"time": _time(note.time), "what": named(note.what), "facts": facts_in_short(note.facts)}
             for note in call.notes
         ],
     }

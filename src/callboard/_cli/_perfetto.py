@@ -9,7 +9,7 @@ from typing import Any
 
 from callboard._cli._groups import RunOfCalls, about_run, end_of, facts_in_short, runs_of
 from callboard._cli._lanes import lanes
-from callboard._cli._text import as_json, printable
+from callboard._cli._text import as_json, named, printable
 from callboard.telemetry._timeline import ModelRequest, Part, RecordedCall, Recording
 
 Event = dict[str, Any]
@@ -72,7 +72,7 @@ class _Process:
 
     def _call(self, call: RecordedCall, lane: int) -> Iterator[Event]:
         end = end_of(call, self._part)
-        yield self._slice(printable(call.tool), "call", (call.start, end), lane, self._about(call))
+        yield self._slice(named(call.tool), "call", (call.start, end), lane, self._about(call))
         inner = [(wait.start, wait.end, "queue wait", "queue", wait.error) for wait in call.waits]
         inner += [(one.start, one.end, f"attempt {one.number}", "attempt", one.error) for one in call.attempts]
         inner.sort(key=lambda one: one[0])
@@ -84,7 +84,7 @@ class _Process:
             yield self._slice(name, category, (min(end, max(call.start, start)), stop_at), lane, facts)
         for note in call.notes:
             facts = facts_in_short(note.facts)
-            yield self._event("i", printable(note.what), note.time, lane, cat="note", s="t", args=facts)
+            yield self._event("i", named(note.what), note.time, lane, cat="note", s="t", args=facts)
 
     def _about(self, call: RecordedCall) -> dict[str, object]:
         told: dict[str, object] = {
@@ -103,7 +103,7 @@ class _Process:
         end = self._part.end if request.end is None else request.end
         told = {"error": request.error, "input_tokens": request.input_tokens, "output_tokens": request.output_tokens}
         about = {name: printable(str(value)) for name, value in told.items() if value is not None}
-        return self._slice(printable(request.model or "model"), "model", (request.start, end), _MODEL_LANE, about)
+        return self._slice(named(request.model or "model"), "model", (request.start, end), _MODEL_LANE, about)
 
     def _slice(self, name: str, category: str, span: tuple[float, float], lane: int, args: dict[str, Any]) -> Event:
         start, end = map(self._microseconds, span)

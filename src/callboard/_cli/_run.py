@@ -23,7 +23,17 @@ from callboard._cli._questions import accepted, in_short
 from callboard._cli._recording import Recording, recorded
 from callboard._cli._signals import Stopped, stoppable, wait_for
 from callboard._cli._store import open_database, stored_types_of
-from callboard._cli._text import CommandError, as_json, as_text, call_text, count, error_text, one_line, printable
+from callboard._cli._text import (
+    CommandError,
+    as_json,
+    as_text,
+    call_text,
+    count,
+    error_text,
+    named,
+    one_line,
+    printable,
+)
 from callboard._cli._turn import Conversation, Outcome, Standing, open_calls
 from callboard._cli._view import QuietlyClosedConsole
 from callboard.agent._connect import masked
@@ -121,7 +131,7 @@ class _Session:
         """Run, ask, run again, until nothing is left; returns the exit code."""
         before = self._wait(self._conversation.standing)
         if self._conversation.is_kept:
-            self._say(f"thread {self._thread_id}")
+            self._say(f"thread {named(self._thread_id)}")
         try:
             if self._wanted.resume:
                 return self._resume(before)

@@ -11,7 +11,7 @@ from rich.live import Live
 
 from callboard._cli._calls import Calls
 from callboard._cli._live import draws, line, picture
-from callboard._cli._text import one_line, printable
+from callboard._cli._text import named, one_line, printable
 from callboard._cli._view import LINE_EVERY, REFRESH
 
 _MANY = 20
@@ -121,7 +121,7 @@ class Screen:
         if len(calls) > _MANY:
             self._quiet.update(call["id"] for call in calls)
             names = Counter(call["name"] for call in calls)
-            numbers = ", ".join(f"{number} of {printable(name)}" for name, number in names.items())
+            numbers = ", ".join(f"{number} of {named(name)}" for name, number in names.items())
             self._line("calls", f"{len(calls)}: {numbers}")
         elif not draws(self._console):
             for call in calls:

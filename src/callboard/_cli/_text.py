@@ -26,6 +26,14 @@ def printable(text: str) -> str:
     return "".join(_escaped(char) if _acts(char) else char for char in text)
 
 
+def named(text: str) -> str:
+    """A name on the one line that it is shown on: line breaks and tabs are escaped too, as `repr` does.
+
+    Names come from models and from databases; one with a line break in it could forge the line of another.
+    """
+    return printable(text).replace("\n", "\\n").replace("\t", "\\t")
+
+
 def _acts(char: str) -> bool:
     return char not in "\n\t" and char not in _JOINERS and unicodedata.category(char) in ("Cc", "Cf", "Cs", "Zl", "Zp")
 
@@ -43,9 +51,9 @@ def one_line(text: str, length: int) -> str:
 def call_text(name: str, args: object, length: int) -> str:
     """A call as Python would write it, on one line, cut off after `length` characters."""
     if not isinstance(args, Mapping):
-        return one_line(name, length)
-    inner = ", ".join(f"{key}={value!r}" for key, value in args.items())
-    return one_line(f"{name}({inner})", length)
+        return one_line(named(name), length)
+    inner = ", ".join(f"{named(str(key))}={value!r}" for key, value in args.items())
+    return one_line(f"{named(name)}({inner})", length)
 
 
 def as_json(value: Any, *, indent: int | None = None) -> str:

@@ -1,6 +1,6 @@
 """`callboard threads` and `callboard show`: what a database keeps, printed."""
 
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from datetime import datetime
 from functools import partial
 from typing import Any
@@ -15,7 +15,7 @@ from callboard._cli._questions import in_short
 from callboard._cli._reading import Conversation, read_history, read_thread
 from callboard._cli._run import open_console
 from callboard._cli._store import open_database
-from callboard._cli._text import CommandError, as_json, call_text, count, one_line, printable
+from callboard._cli._text import CommandError, as_json, call_text, count, named, one_line, printable
 
 _WIDTH = 160
 """In characters, where output goes to a file or a pipe."""
@@ -44,7 +44,7 @@ def list_threads(db: str) -> None:
     length = max(20, _width(console) - 60)
     for one in conversations:
         last = one_line(_last_text(one.messages), length)
-        table.add_row(*map(Text, (printable(one.thread_id), str(one.turns), _time(one.when), _left_open(one), last)))
+        table.add_row(*map(Text, (named(one.thread_id), str(one.turns), _time(one.when), _left_open(one), last)))
     console.print(table)
 
 
@@ -77,7 +77,7 @@ def show_history(db: str, thread_id: str, *, last: int | None) -> None:
     for place in places[:last]:
         messages: Sequence[BaseMessage] = place.values.get("messages") or []
         where = str((place.config.get("configurable") or {}).get("checkpoint_id"))
-        told = (where, _time(place.created_at or ""), str(len(messages)), ", ".join(dict.fromkeys(place.next)))
+        told = (named(where), _time(place.created_at or ""), str(len(messages)), _listed(dict.fromkeys(place.next)))
         table.add_row(*map(Text, (*told, one_line(_last_text(messages), length))))
     console.print(table)
 
@@ -116,7 +116,12 @@ class _Printer:
         """Print the last messages, and what is to come."""
         one, messages = self._shown, self._shown.messages
         left_out = max(0, len(messages) - (last or len(messages)))
-        told = (f"thread {one.thread_id}", count(one.turns, "turn"), count(len(messages), "message"), _time(one.when))
+        told = (
+            f"thread {named(one.thread_id)}",
+            count(one.turns, "turn"),
+            count(len(messages), "message"),
+            _time(one.when),
+        )
         self._line("  ".join(told), "bold")
         if left_out:
             self._line(f"({count(left_out, 'message')} before)", "dim")
@@ -125,7 +130,7 @@ class _Printer:
             if not isinstance(message, ToolMessage) or message.tool_call_id not in asked:
                 self._message(message)
         if not messages:
-            others = f": {', '.join(one.other_keys)}" if one.other_keys else ""
+            others = f": {_listed(one.other_keys)}" if one.other_keys else ""
             self._line(f"no messages; the state has {count(len(one.other_keys), 'other key')}{others}", "dim")
         self._end()
 
@@ -160,13 +165,13 @@ class _Printer:
         self._console.print()
         failed = {name: error for name, error in one.errors.items() if name in one.next}
         for name, error in failed.items():
-            self._line(f"{name} failed: {error}", "red")
+            self._line(f"{named(str(name))} failed: {one_line(error, 2 * self._length)}", "red")
         if one.questions:
             self._line(f"waits for a person: {count(len(one.questions), 'question')}", "yellow")
             for question in one.questions:
                 self._line(f"  {one_line(in_short(question.value), 2 * self._length)}")
         elif one.next:
-            self._line(f"stopped before {', '.join(one.next)}", "yellow")
+            self._line(f"stopped before {_listed(one.next)}", "yellow")
 
     def _line(self, text: str, style: str = "") -> None:
         self._console.print(printable(text), style=style, soft_wrap=not self._console.is_terminal)
@@ -178,18 +183,22 @@ def _calls(message: BaseMessage) -> Sequence[Any]:
 
 def _speaker(message: BaseMessage) -> str:
     if isinstance(message, HumanMessage):
-        return message.name or "you"
+        return named(message.name or "you")
     if isinstance(message, AIMessage):
-        return message.name or "agent"
+        return named(message.name or "agent")
     if isinstance(message, SystemMessage):
         return "system"
-    return "result" if isinstance(message, ToolMessage) else message.type
+    return "result" if isinstance(message, ToolMessage) else named(message.type)
 
 
 def _left_open(one: Conversation) -> str:
     if one.questions:
         return count(len(one.questions), "question")
-    return f"before {', '.join(one.next)}" if one.next else ""
+    return f"before {_listed(one.next)}" if one.next else ""
+
+
+def _listed(names: Iterable[str]) -> str:
+    return ", ".join(map(named, names))
 
 
 def _last_text(messages: Sequence[BaseMessage]) -> str:
@@ -209,7 +218,7 @@ def _time(when: str) -> str:
     try:
         return f"{datetime.fromisoformat(when).astimezone():%Y-%m-%d %H:%M}"
     except ValueError:
-        return when
+        return named(when)
 
 
 def _width(console: Console) -> int:

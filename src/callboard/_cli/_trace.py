@@ -9,7 +9,7 @@ from callboard._cli._page import page
 from callboard._cli._perfetto import perfetto
 from callboard._cli._records import find_recording
 from callboard._cli._run import open_console
-from callboard._cli._text import CommandError, count, one_line, printable
+from callboard._cli._text import CommandError, count, named, one_line, printable
 from callboard._cli._waterfall import Waterfall
 from callboard.telemetry._reading import read_recording
 from callboard.telemetry._timeline import Recording
@@ -59,8 +59,8 @@ def _read(path: Path) -> Recording:
 def _narrowed(recording: Recording, wanted: Wanted) -> Recording:
     tools = sorted({call.tool for call in recording.calls()})
     if wanted.tool is not None and wanted.tool not in tools:
-        there = one_line(", ".join(tools), 400) or "none at all"
-        raise CommandError(f"no call of a tool '{printable(wanted.tool)}' is in the recording; it has {there}")
+        there = one_line(", ".join(map(named, tools)), 400) or "none at all"
+        raise CommandError(f"no call of a tool '{named(wanted.tool)}' is in the recording; it has {there}")
     if wanted.tool is None and not wanted.failed:
         return recording
     return only(recording, lambda call: wanted.tool in (None, call.tool) and (call.failed or not wanted.failed))

@@ -17,7 +17,7 @@ from callboard._cli._board import Board, Ending, Row
 from callboard._cli._live import draws, quantile
 from callboard._cli._live import line as live_line
 from callboard._cli._live import picture as live_picture
-from callboard._cli._text import printable
+from callboard._cli._text import named
 
 REFRESH = 1 / 8
 LINE_EVERY = 1.0
@@ -123,7 +123,7 @@ def progress_table(board: Board) -> Table:
         table.add_column(name, justify="right")
     for tool, row in board.rows.items():
         table.add_row(
-            printable(tool),
+            named(tool),
             ProgressBar(total=max(row.asked, 1), completed=row.ended, width=20),
             f"{row.ended}/{row.asked}",
             str(row.failed),
@@ -143,7 +143,7 @@ def result_table(board: Board) -> Table:
     for heading in ("calls", *endings, "p50", "p95", "longest wait"):
         table.add_column(heading, justify="right")
     for tool, row in board.rows.items():
-        table.add_row(printable(tool), *_cells(row, endings))
+        table.add_row(named(tool), *_cells(row, endings))
     table.add_section()
     table.add_row("all", *_cells(total, endings), style="bold")
     return table

@@ -13,7 +13,7 @@ from rich.text import Text
 from callboard._cli._groups import BatchOfCalls, RunOfCalls, about_part, about_run, end_of, notes_in_short, runs_of
 from callboard._cli._groups import statement as said_of_itself
 from callboard._cli._tally import Tally, tallies
-from callboard._cli._text import count, one_line
+from callboard._cli._text import count, named, one_line
 from callboard.telemetry._timeline import Part, RecordedCall, Recording
 
 _PLAIN_WIDTH = 120
@@ -80,7 +80,7 @@ class Waterfall:
         self._recording = recording
         self._glyphs = Glyphs() if console.encoding.startswith("utf") else ASCII
         width = console.width if console.is_terminal else _PLAIN_WIDTH
-        names = [cell_len(one_line(call.tool, _LONGEST_NAME)) for call in recording.calls()]
+        names = [cell_len(one_line(named(call.tool), _LONGEST_NAME)) for call in recording.calls()]
         self._name = max(names, default=4)
         left = max(0, width - self._name - 33)
         self._bar = max(_SHORTEST_BAR, left * 3 // 5)
@@ -147,7 +147,7 @@ class Waterfall:
         outcome = call.outcome or "open"
         style = STYLES.get(outcome, _FAILED)
         line = Text("    ")
-        line.append(set_cell_size(one_line(call.tool, _LONGEST_NAME), self._name + 2))
+        line.append(set_cell_size(one_line(named(call.tool), _LONGEST_NAME), self._name + 2))
         line.append(f"{one_line(outcome, 11):<11} ", style)
         for piece in _pieces(bar(call, end_of(call, part), scale, self._glyphs)):
             line.append(piece, {self._glyphs.waiting: "yellow", self._glyphs.between: "dim"}.get(piece[0], style))
@@ -193,7 +193,7 @@ def _summary(rows: Sequence[Tally]) -> Table:
         durations = ["" if value is None else _time(value) for value in (row.p50, row.p95, row.longest)]
         numbers = [f"{number:,}" for number in (row.calls, row.failed, row.open)]
         cells = (*numbers, *durations, _time(row.waited), _time(row.longest_wait))
-        table.add_row(one_line(row.tool, _LONGEST_NAME), *cells, style="" if row.failed == 0 else "bold")
+        table.add_row(one_line(named(row.tool), _LONGEST_NAME), *cells, style="" if row.failed == 0 else "bold")
     return table
 
 

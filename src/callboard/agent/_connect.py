@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar, cast
@@ -22,6 +23,10 @@ FORMS = (
 )
 
 
+_FILE = re.compile(r"[^:?@]*([./\\])[^:?@]*")
+"""What looks like the path of a file: it has a suffix or a folder, and nothing of a URL."""
+
+
 def saver_of(checkpointer: object, types: Iterable[type] = ()) -> "BaseCheckpointSaver[Any] | bool | None":
     """A checkpointer by its URL; anything else as it is.
 
@@ -38,6 +43,7 @@ def saver_of(checkpointer: object, types: Iterable[type] = ()) -> "BaseCheckpoin
         ValueError: for a URL of an unknown form; lists the known ones.
     """
     if not isinstance(checkpointer, str):
+        _check_made("checkpointer", checkpointer, BaseCheckpointSaver)
         return ensure_valid_checkpointer(cast("Any", checkpointer))
     kinds = {"memory": _memory_saver, "sqlite": _sqlite_saver, "postgresql": _postgres_saver}
     return _made(checkpointer, {kind: partial(make, types=types) for kind, make in kinds.items()})
@@ -53,9 +59,33 @@ def store_of(store: object) -> BaseStore | None:
     """
     if isinstance(store, str):
         return _made(store, {"memory": _memory_store, "sqlite": _sqlite_store, "postgresql": _postgres_store})
+    _check_made("store", store, BaseStore)
     if store is not None and not isinstance(store, BaseStore):
         raise TypeError(f"A store is one of LangGraph's or a URL ({FORMS}), got {type(store).__name__}")
     return store
+
+
+def _check_made(option: str, given: object, kind: type) -> None:
+    """Raise TypeError for what is close to a saver or a store, and none yet."""
+    if isinstance(given, type) and issubclass(given, kind):
+        told = f"takes an object, and {given.__name__} is a class: write {given.__name__}(...)"
+    elif isinstance(given, Path):
+        told = f"takes a URL; for this file write {_url_of_file(str(given))!r}"
+    elif isinstance(given, (AbstractContextManager, AbstractAsyncContextManager)) and not isinstance(
+        given, (BaseCheckpointSaver, BaseStore)
+    ):
+        told = f"takes what `with` or `async with` gives: `async with ... as {option}:`, and {option}={option} inside"
+    elif isinstance(given, (BaseCheckpointSaver, BaseStore)) and not isinstance(given, kind):
+        other = "store" if option == "checkpointer" else "checkpointer"
+        told = f"does not take a {other}: write {other}=..."
+    else:
+        return
+    known = "Invalid checkpointer" if option == "checkpointer" else f"A store is one of LangGraph's or a URL ({FORMS})"
+    raise TypeError(f"{known}: {option}=... {told}; got {given!r}")
+
+
+def _url_of_file(path: str) -> str:
+    return f"sqlite:///{path}"
 
 
 def _made(url: str, makers: Mapping[str, Callable[[str], T]]) -> T:
@@ -79,7 +109,9 @@ def _kind_of(url: str) -> tuple[str, str]:
         return "sqlite", _sqlite_path(url, rest)
     if scheme in ("postgresql", "postgres") and separator:
         return "postgresql", url
-    raise ValueError(f"There is no database {masked(url)!r}; known are {FORMS}")
+    path = url.removeprefix("sqlite:")
+    hint = f"; for a file write {_url_of_file(path)!r}" if _FILE.fullmatch(path) else ""
+    raise ValueError(f"There is no database {masked(url)!r}; known are {FORMS}{hint}")
 
 
 def _sqlite_path(url: str, rest: str) -> str:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from langchain_core.messages import AIMessage, BaseMessage, ToolCall, ToolMessage
 
 from callboard.agent._history import is_repair
+from callboard.tools._bounds import is_unkept
 from callboard.tools._unanswered import last_reply, unanswered
 
 AGENT = "agent"
@@ -69,7 +70,8 @@ class Flow:
     def _after_reply(self, messages: Sequence[BaseMessage], *, calls: bool = True) -> str:
         if self.tools and calls and self.open_calls(messages):
             return TOOLS
-        if self.tools and messages and isinstance(messages[-1], ToolMessage):
+        last = messages[-1] if messages else None
+        if self.tools and isinstance(last, ToolMessage) and (self.after or is_unkept(last)):
             return self.entry  # the hook has answered the calls, or none of them could be kept
         return RESPONSE if self.response else END
 

@@ -3,9 +3,11 @@
 from contextlib import suppress
 from typing import Any
 
-from langgraph.errors import EmptyInputError, InvalidUpdateError
+from langchain_core.messages import BaseMessage
+from langgraph.errors import EmptyInputError, ErrorCode, InvalidUpdateError, create_error_message
 from langgraph.types import Command, Send
 
+from callboard._near import did_you_mean
 from callboard.agent._exchange import open_calls
 from callboard.agent._flow import END, TOOLS, Flow
 from callboard.agent._thread import START, Source, Thread
@@ -37,6 +39,7 @@ async def take_in(given: Any, thread: Thread, flow: Flow) -> tuple[Answers, bool
         return await _take_command(given, thread, flow)
     if given is None:
         return {}, True
+    _check_form(given)
     writes = thread.schema.writes_of(given)
     if not writes:
         raise _nothing(given)
@@ -56,7 +59,8 @@ async def _take_command(command: "Command[Any]", thread: Thread, flow: Flow) -> 
             f"a message that has them, and go to {TOOLS!r}"
         )
     if unknown := [node for node in goto if node not in (*flow.nodes, END)]:
-        raise InvalidUpdateError(f"Node {unknown[0]} does not exist; there are {', '.join(flow.nodes)}")
+        meant = did_you_mean(unknown[0], flow.nodes)
+        raise InvalidUpdateError(f"Node {unknown[0]} does not exist; there are {', '.join(flow.nodes)}{meant}")
     if command.resume is None and not writes and not goto:
         raise EmptyInputError("Received empty Command input")
     answers = _answers_in(command, thread)
@@ -90,6 +94,18 @@ def finished_writes(thread: Thread) -> list[tuple[str, Any]]:
             thread.state.with_writes(more)
             writes = more
     return writes
+
+
+def _check_form(given: object) -> None:
+    """Raise what LangGraph raises for input that is no state, with what to write instead."""
+    if isinstance(given, str):
+        instead = f"{{'messages': [('user', {given!r})]}}"
+    elif isinstance(given, list) and all(isinstance(one, (BaseMessage, dict, str)) for one in given):
+        instead = "{'messages': [...]}"
+    else:
+        return
+    told = f"Expected dict, got {given}; an agent starts from a state with messages: {instead}"
+    raise InvalidUpdateError(create_error_message(message=told, error_code=ErrorCode.INVALID_GRAPH_NODE_RETURN_VALUE))
 
 
 def _listed(goto: Any) -> list[Any]:

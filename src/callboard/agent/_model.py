@@ -40,11 +40,15 @@ def model_with_tools(
 
     Raises:
         ImportError: if a name is given and langchain is not installed.
+        NotImplementedError: if the model is of a kind that cannot be told of tools.
         TypeError: if the model is none.
         ValueError: if the tools that it has are not those that the agent has.
     """
     if isinstance(model, str):
         model = _init_chat_model(model)
+    given: object = model
+    if isinstance(given, type):
+        raise TypeError(f"A model is a chat model, and {given.__name__} is a class: write {given.__name__}(...)")
     if not isinstance(model, Runnable):
         raise TypeError(f"A model is a chat model or 'provider:name', got {model!r}")
     everything = [*tools, *provider_tools]
@@ -53,7 +57,15 @@ def model_with_tools(
     bind = getattr(model, "bind_tools", None)
     if bind is None:
         raise TypeError(f"The model has no bind_tools(), so it cannot be told of its tools: {model!r}")
-    return cast("Model", bind(everything))
+    try:
+        return cast("Model", bind(everything))
+    except NotImplementedError as error:  # LangChain's own method, of models that have none
+        names = ", ".join(repr(_bound_name(tool)) for tool in everything)
+        raise NotImplementedError(
+            f"{type(model).__name__} has no bind_tools() of its own, so it cannot be told of its tools ({names}): take "
+            "a chat model that calls tools, give it that method, or hand over a model that knows them, "
+            "model.bind(tools=[...])"
+        ) from error
 
 
 def _init_chat_model(name: str) -> BaseChatModel:

@@ -1,7 +1,8 @@
 """`create_react_agent`: a model that calls tools until it has an answer."""
 
+import inspect
 import warnings
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Literal, cast, get_type_hints
 
 from langchain_core.runnables import Runnable
@@ -11,6 +12,7 @@ from langgraph.store.base import BaseStore
 from langgraph.warnings import LangGraphDeprecatedSinceV10
 
 from callboard._langgraph import arguments_of
+from callboard._near import did_you_mean
 from callboard._types import check_seconds
 from callboard.agent._agent import Agent as Agent
 from callboard.agent._channels import Schema
@@ -83,6 +85,7 @@ def create_react_agent(
         deprecated_kwargs: `config_schema`, the older name of `context_schema`.
 
     Raises:
+        NotImplementedError: if the model cannot be told of tools.
         ImportError: if a model is given by name and langchain is not installed, or a database without its driver.
         TypeError: if the model is none, or for an unknown option.
         ValueError: if types are named for a saver with a serializer of its own, the model's tools are not the agent's,
@@ -97,7 +100,7 @@ def create_react_agent(
         )
         context_schema = context_schema or config_schema
     if deprecated_kwargs:
-        raise TypeError(f"create_react_agent() got unexpected keyword arguments: {deprecated_kwargs}")
+        raise TypeError(_unexpected(deprecated_kwargs))
     if version not in ("v1", "v2"):
         raise ValueError(f"Invalid version {version}. Supported versions are 'v1' and 'v2'.")
     check_seconds("create_react_agent(budget=...)", budget, zero=False)
@@ -143,6 +146,36 @@ def create_react_agent(
     )
 
 
+_ELSEWHERE = {
+    **dict.fromkeys(("system_prompt", "state_modifier", "messages_modifier", "system_message"), "prompt=..."),
+    **dict.fromkeys(("memory", "saver", "checkpoint"), "checkpointer=..."),
+    **dict.fromkeys(("max_iterations", "recursion_limit"), "config={'recursion_limit': ...} of each run"),
+    **dict.fromkeys(
+        ("callbacks", "tags", "metadata", "max_concurrency"), "the config of each run, or with_config(...)"
+    ),
+    "verbose": "debug=True",
+    "deadline": "budget=...",
+    "timeout": "budget=... for a run, or the node of the tools for a call: ToolNode([...], timeout=...)",
+}
+"""What others call it, or where it belongs."""
+
+_OF_NODE = ("limit", "policies", "on_error", "grace", "handle_tool_errors", "wrap_tool_call", "awrap_tool_call")
+
+
+def _unexpected(options: Mapping[str, object]) -> str:
+    """What to say of options that there are not."""
+    told = f"create_react_agent() got unexpected keyword arguments: {dict(options)}"
+    known = list(inspect.signature(create_react_agent).parameters)[:-1]
+    for name in options:
+        if name in _ELSEWHERE:
+            told += f"; instead of {name} use {_ELSEWHERE[name]}"
+        elif name in _OF_NODE:
+            told += f"; {name} is for the node of the tools: create_react_agent(model, ToolNode([...], {name}=...))"
+        else:
+            told += did_you_mean(name, known)
+    return told
+
+
 def _check_hook(option: str, hook: object) -> None:
     if hook is not None and not isinstance(hook, (Runnable, dict)) and not callable(hook):
         raise TypeError(f"{option} is a function or a Runnable, got {hook!r}")
@@ -172,8 +205,12 @@ def _tool_node(
     if not isinstance(tools, ToolNode) and isinstance(tools, LangGraphToolNode):
         tools = ToolNode(**arguments_of(tools, only_invalid_arguments))
     if not isinstance(tools, ToolNode):
-        if not isinstance(tools, Iterable):
-            raise TypeError(f"tools is a sequence of tools, or a ToolNode, got {tools!r}")
+        given: object = tools
+        if isinstance(given, (BaseTool, str, Mapping)) or not isinstance(given, Iterable):
+            name = given.name if isinstance(given, BaseTool) else getattr(given, "__name__", None)
+            hint = f"; write [{name}]" if name else ""
+            raise TypeError(f"tools is a sequence of tools, or a ToolNode, got {given!r}{hint}")
+        tools = list(tools)
         here = [tool for tool in tools if not isinstance(tool, dict)]
         return ToolNode(here, middleware=middleware, max_calls=max_calls), [
             tool for tool in tools if isinstance(tool, dict)
@@ -191,6 +228,7 @@ def _asks(
     provider_tools: list[dict[str, Any]],
     prompt: Prompt | None,
 ) -> Asks:
-    if not isinstance(model, (str, Runnable)) and callable(model):
-        return ChosenModel(model, prompt)
-    return FixedModel(model, list(node.tools_by_name.values()), provider_tools, prompt)
+    given: Any = model
+    if not isinstance(given, (str, type, Runnable)) and callable(given):
+        return ChosenModel(given, prompt)
+    return FixedModel(given, list(node.tools_by_name.values()), provider_tools, prompt)

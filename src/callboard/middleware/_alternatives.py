@@ -9,6 +9,7 @@ from langchain_core.messages import ToolCall, ToolMessage
 from langchain_core.tools import BaseTool
 from langgraph.types import Command
 
+from callboard._near import no_such
 from callboard.middleware._chain import _is_async
 from callboard.middleware._elsewhere import SyncLink
 from callboard.middleware._retry import Output
@@ -65,8 +66,8 @@ class OtherTool:
         """Raise ValueError if the tool should be the node's and is not among these."""
         if self.tool is None and self.name not in names:
             raise ValueError(
-                f"Fallback({{{instead_of!r}: {self.name!r}}}): the node has no tool {self.name!r}, only "
-                f"{sorted(names)}; to answer with a text, write Value({self.name!r})"
+                f"Fallback({{{instead_of!r}: {self.name!r}}}): {no_such('tool', self.name, names)} "
+                f"(to answer with a text, write Value({self.name!r}))"
             )
 
 

@@ -12,6 +12,7 @@ from langgraph.types import Command
 
 from callboard._call import note
 from callboard._langgraph import bound_answer_waits
+from callboard.middleware._names import Missing, check_missing, check_tool_names
 from callboard.middleware._question import ANSWERS, FIELDS, AnswerType, Question
 from callboard.tools._human import HumanInterruptConfig
 from callboard.tools._inject import injected_args, written_args
@@ -41,6 +42,7 @@ class RequireApproval:
             name and the arguments.
         allow: which answers are allowed where `tools` does not say.
         other_tools: whether an edit may name another tool of the node.
+        missing: what a name in `tools` is that no tool of the node has: an "error", or one to "ignore".
 
     Raises:
         ValueError: for an answer that there is not, or where none is allowed.
@@ -55,7 +57,9 @@ class RequireApproval:
         description: str | Callable[[ToolCallRequest], str] | None = None,
         allow: Collection[AnswerType] = ANSWERS,
         other_tools: bool = False,
+        missing: Missing = "error",
     ) -> None:
+        check_missing("RequireApproval", missing)
         if when is not None:
             _check_function("RequireApproval(when=...)", when)
         if description is not None and not isinstance(description, str):
@@ -65,6 +69,11 @@ class RequireApproval:
         self._rules = _rules_of(tools, rule)
         self._description = description
         self._other_tools = other_tools
+        self._missing: Missing = missing
+
+    def check_tools(self, tools: Collection[str]) -> None:
+        """Raise ValueError if a tool that was named is not among these: its calls would run unasked."""
+        check_tool_names("RequireApproval(tools=...)", self._rules, tools, self._missing)
 
     async def awrap_tool_call(
         self, request: ToolCallRequest, call_next: Callable[[ToolCallRequest], Awaitable[Output]]

@@ -10,10 +10,10 @@ from langchain_core.tools import BaseTool
 from callboard._call import SupervisedCall, current_call, note
 from callboard._current_loop import current_loop
 from callboard._limits import _common_time
-from callboard._types import LimitKey, ToolCallLike
+from callboard._types import LimitKey, ToolCallLike, _check_key
 from callboard.exceptions import CallCancelledError, CallRejectedError, CircuitOpenError
 from callboard.middleware._circuit import INSTANT, Circuit, Rules, State
-from callboard.middleware._retry import Output, When, check_when, matches
+from callboard.middleware._retry import Output, When, check_on_message, check_when, matches
 from callboard.tools._errors import is_control_flow
 from callboard.tools._vocabulary import ToolCallRequest, ToolInvocationError
 
@@ -69,8 +69,8 @@ class CircuitBreaker:
         key: LimitKey | None = None,
     ) -> None:
         check_when("CircuitBreaker(on=...)", on)
-        if key is not None and not callable(key):
-            raise TypeError(f"CircuitBreaker(key=...) takes a function of the tool call, got {key!r}")
+        check_on_message("CircuitBreaker(on_message=...)", on_message)
+        _check_key("CircuitBreaker(key=...)", key)
         self._rules = Rules(ratio=ratio, minimum=minimum, window=window, open_for=open_for, probes=probes)
         self._on = on
         self._on_message = on_message

@@ -14,9 +14,10 @@ from pydantic import ValidationError
 from callboard._call import note
 from callboard._current_loop import current_loop
 from callboard._langgraph import graph_task
+from callboard._near import no_such
 from callboard._types import check_count, check_seconds
 from callboard.exceptions import CallboardWarning, CallError
-from callboard.middleware._names import tool_names
+from callboard.middleware._names import Missing, check_missing, check_tool_names, tool_names
 from callboard.middleware._shared import Flight, Follower, Hit, SharedResults, Turn, raised_again
 from callboard.tools._errors import is_control_flow
 from callboard.tools._invoke import check_arguments
@@ -63,6 +64,7 @@ class Cache:
         size: how many results are kept, at least 1; the least recently used goes first.
         key: takes the request and returns what the result depends on, or `None` for a call that is not to
             be cached; by default the arguments as canonical JSON. Tools never share results.
+        missing: what a name in `tools` is that no tool of the node has: an "error", or one to "ignore".
 
     Raises:
         ValueError: for a number out of range.
@@ -70,8 +72,15 @@ class Cache:
     """
 
     def __init__(
-        self, tools: Collection[str], *, ttl: float = 300.0, size: int = 1024, key: CacheKey | None = None
+        self,
+        tools: Collection[str],
+        *,
+        ttl: float = 300.0,
+        size: int = 1024,
+        key: CacheKey | None = None,
+        missing: Missing = "error",
     ) -> None:
+        check_missing("Cache", missing)
         self._tools = tool_names("Cache(tools)", tools)
         if key is not None:
             _check_key(key)
@@ -81,6 +90,11 @@ class Cache:
         self._shared: SharedResults[_Key, ToolMessage] = SharedResults(ttl, size)
         self._plans: dict[str, Plan] = {}
         self._warned: set[str] = set()
+        self._missing: Missing = missing
+
+    def check_tools(self, tools: Collection[str]) -> None:
+        """Raise ValueError if a tool that was named is not among these."""
+        check_tool_names("Cache(tools)", self._tools, tools, self._missing)
 
     def invalidate(self, tool: str, args: Mapping[str, object] | None = None, *, key: Hashable = None) -> None:
         """Forget results of a tool. What is in flight by now is not kept either, and no new call joins it.
@@ -93,8 +107,10 @@ class Cache:
             key: only the results with this key.
 
         Raises:
-            ValueError: for arguments where the key is another.
+            ValueError: for a tool that is not among those of the cache, or arguments where the key is another.
         """
+        if tool not in self._tools:
+            raise ValueError(f"invalidate: {no_such('tool', tool, self._tools)} in this cache")
         if args is not None:
             if key is not None or self._key_function is not None:
                 raise ValueError("invalidate(args=...) is for a Cache without key=...; here, use invalidate(key=...)")

@@ -2,16 +2,18 @@
 
 import inspect
 import math
-from collections.abc import Awaitable, Callable, Collection, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Any, cast
 
 from langchain_core.messages import RemoveMessage, ToolMessage
+from langchain_core.tools import BaseTool
 from langgraph.types import Command
 
 from callboard._door import is_missing
-from callboard._types import RunInfo, ToolCallLike
+from callboard._types import CallPolicy, RunInfo, ToolCallLike
 from callboard.middleware._elsewhere import SyncLink, TwoHalves
-from callboard.middleware._langchain import langchain_base, langchain_link, warn_of_ignored_hooks
+from callboard.middleware._langchain import asked_about, langchain_base, langchain_link, warn_of_ignored_hooks
+from callboard.middleware._names import check_tool_names
 from callboard.middleware._order import warn_of_wrong_order
 from callboard.tools._errors import is_control_flow
 from callboard.tools._results import REMOVE_ALL_MESSAGES
@@ -21,6 +23,30 @@ Link = Callable[[Any, CallNext], Awaitable[Any]]
 """Takes the request and what comes next; may call that any number of times, also concurrently."""
 Rework = Callable[[ToolMessage, Any], Awaitable[ToolMessage]]
 """Takes a message that stands for an error, and the request."""
+
+
+def links_in(option: str, middleware: object) -> tuple[object, ...]:
+    """The links that an option was given.
+
+    Raises:
+        TypeError: if it is no list, or has a class in it where a link is meant.
+    """
+    if isinstance(middleware, (str, bytes, Mapping)) or not isinstance(middleware, Iterable):
+        raise TypeError(f"{option} takes a list of links, got {middleware!r}{_as_list(middleware)}")
+    links = tuple(middleware)
+    for one in links:
+        if inspect.isclass(one):
+            raise TypeError(f"{option} takes links, and {one.__name__} is a class; write {one.__name__}(...)")
+    return links
+
+
+def _as_list(middleware: object) -> str:
+    """How somebody may have meant what is no list of links."""
+    if middleware is None:
+        return "; leave it out for none"
+    if not callable(middleware) and _method(middleware, "awrap_tool_call") is None:
+        return ""
+    return f"; write [{link_name(middleware)}{'' if inspect.isroutine(middleware) else '(...)'}]"
 
 
 def wrapper_link(wrap: Callable[..., Any] | None, awrap: Callable[..., Any] | None) -> Link | None:
@@ -64,15 +90,29 @@ def tools_of(middleware: Sequence[object]) -> list[Any]:
     return [tool for link in middleware for tool in getattr(link, "tools", None) or ()]
 
 
-def check_tools(middleware: Sequence[object], names: Collection[str]) -> None:
+def check_tools(links: Iterable[object], tools: Mapping[str, BaseTool]) -> None:
     """Let links look for the tools that they were told of by name.
+
+    Args:
+        links: also methods of links, as LangGraph's wrappers may be.
+        tools: those that there are.
 
     Raises:
         ValueError: by a link that misses one.
     """
-    for link in cast("Sequence[Any]", middleware):
+    for one in links:
+        link: Any = getattr(one, "__self__", one)
         if callable(getattr(link, "check_tools", None)):
-            link.check_tools(names)
+            link.check_tools(tools)
+        elif names := asked_about(link):
+            check_tool_names(f"{type(link).__name__}(interrupt_on=...)", names, tools)
+
+
+def check_policies(links: Iterable[object], policies: Mapping[str, CallPolicy]) -> None:
+    """Let links look at the policies of the tools that there are, by name."""
+    for link in cast("Iterable[Any]", links):
+        if callable(getattr(link, "check_policies", None)):
+            link.check_policies(policies)
 
 
 def offers_of(middleware: Sequence[object]) -> Callable[[Any], bool]:
@@ -132,6 +172,7 @@ def as_link(one: object) -> Link:
     if link is not None:
         return link
     if not inspect.isclass(one) and callable(one):
+        _check_takes_two(one)
         return cast("Link", one) if _is_async(one) else SyncLink(cast("Callable[..., Any]", one))
     raise TypeError(
         "A link is a function (request, call_next), sync or async, or an object with awrap_tool_call or "
@@ -145,6 +186,15 @@ def _either(wrap: Callable[..., Any] | None, awrap: Link | None) -> Link | None:
     if wrap is None or is_missing(wrap):
         return awrap
     return TwoHalves(SyncLink(wrap), awrap)
+
+
+def _check_takes_two(fn: Callable[..., Any]) -> None:
+    try:
+        inspect.signature(fn).bind(None, None)
+    except ValueError:  # it has no signature
+        return
+    except TypeError as error:
+        raise TypeError(f"A link is a function (request, call_next), and {link_name(fn)} is not: {error}") from None
 
 
 def _is_async(fn: Callable[..., Any]) -> bool:

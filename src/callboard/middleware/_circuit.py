@@ -27,6 +27,8 @@ class Rules:
     probes: int
 
     def __post_init__(self) -> None:
+        if isinstance(self.ratio, bool) or not isinstance(self.ratio, (int, float)):
+            raise TypeError(f"CircuitBreaker(ratio=...) is a number, got {self.ratio!r}")
         if not 0 < self.ratio <= 1:
             raise ValueError(f"CircuitBreaker(ratio=...) must be above 0 and at most 1, got {self.ratio!r}")
         for name in ("minimum", "probes"):

@@ -9,7 +9,8 @@ from langchain_core.tools import BaseTool
 from callboard._call import note
 from callboard._time import remaining
 from callboard.middleware._alternatives import Alternative, CallNext, Failure, OtherTool, alternatives, signed
-from callboard.middleware._retry import Output, When, check_when, matches
+from callboard.middleware._names import Missing, check_missing, check_tool_names
+from callboard.middleware._retry import Output, When, check_on_message, check_when, matches
 from callboard.tools._errors import is_control_flow
 from callboard.tools._vocabulary import ToolCallRequest, ToolInvocationError
 
@@ -35,6 +36,7 @@ class Fallback:
         instead_of: by tool name, one alternative or a list of them.
         on: which errors are failures: exception types, or a function that says so.
         on_message: says of a message that it stands for a failure; by default none does.
+        missing: what a name in `instead_of` is that no tool of the node has: an "error", or one to "ignore".
 
     Raises:
         TypeError: for what is no alternative.
@@ -48,8 +50,11 @@ class Fallback:
         *,
         on: When = Exception,
         on_message: Callable[[ToolMessage], bool] | None = None,
+        missing: Missing = "error",
     ) -> None:
+        check_missing("Fallback", missing)
         check_when("Fallback(on=...)", on)
+        check_on_message("Fallback(on_message=...)", on_message)
         if not isinstance(instead_of, Mapping):
             raise TypeError(
                 f"Fallback takes alternatives by tool name, such as {{'search': 'cached_search'}}; got {instead_of!r}"
@@ -57,15 +62,15 @@ class Fallback:
         self._alternatives = {name: alternatives(name, given) for name, given in instead_of.items()}
         self._on = on
         self._on_message = on_message
+        self._missing: Missing = missing
 
-    def check_tools(self, names: Collection[str]) -> None:
+    def check_tools(self, tools: Collection[str]) -> None:
         """Raise ValueError if a tool that was given by name, on either side, is not among these."""
-        for name, others in self._alternatives.items():
-            if name not in names:
-                raise ValueError(f"Fallback({{{name!r}: ...}}): there is no such tool, only {sorted(names)}")
-            for other in others:
+        check_tool_names("Fallback", self._alternatives, tools, self._missing)
+        for name in self._alternatives.keys() & tools:
+            for other in self._alternatives[name]:
                 if isinstance(other, OtherTool):
-                    other.check(name, names)
+                    other.check(name, tools)
 
     def covers(self, tool: BaseTool) -> bool:
         """Whether something answers for a tool that a link inside holds back."""

@@ -4,7 +4,7 @@ A link is around tool calls, and that is all that runs here: the hooks around th
 """
 
 import warnings
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -53,6 +53,11 @@ def langchain_link(one: Any) -> Callable[[Any, Callable[[Any], Awaitable[Any]]],
         f"{type(one).__name__} does nothing to tool calls{_how_it_would(one)}. Hooks around the model belong in the "
         "middleware of LangChain's create_agent, beside callboard.middleware.Supervise"
     )
+
+
+def asked_about(one: Any) -> Collection[str]:
+    """The names of the tools whose calls a HumanInTheLoopMiddleware asks about; none for anything else."""
+    return getattr(one, "interrupt_on", ()) if _is_human(one) else ()
 
 
 def warn_of_ignored_hooks(middleware: Sequence[object]) -> None:

@@ -1,9 +1,11 @@
 """`Retry`: run a call again when it failed, after a pause."""
 
 import email.utils
+import inspect
 import random
 import time
-from collections.abc import Awaitable, Callable
+import warnings
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from typing import Any
 
 import anyio
@@ -12,14 +14,17 @@ from langgraph.types import Command
 
 from callboard._call import SupervisedCall, note
 from callboard._time import current_timed, remaining
-from callboard._types import check_seconds
-from callboard.exceptions import CallRejectedError, CircuitOpenError
+from callboard._types import CallPolicy, _check_type, check_count, check_seconds
+from callboard.exceptions import CallRejectedError, CircuitOpenError, IdleMiddlewareWarning
 from callboard.tools._errors import is_control_flow
 from callboard.tools._vocabulary import ToolCallRequest
 
 Output = ToolMessage | Command[Any] | list[ToolMessage | Command[Any]]
 When = type[Exception] | tuple[type[Exception], ...] | Callable[[Exception], bool]
 """Which errors a link acts upon."""
+
+_NEVER_RAN = (CallRejectedError, CircuitOpenError)
+"""Errors of calls whose body did not run; such a call may be made again, whatever the tool does."""
 
 
 class Retry:
@@ -30,7 +35,8 @@ class Retry:
     `Retry-After` is a lower bound. No place is held meanwhile, and no attempt is made that the call's
     budget has no time for: then the last error stands.
 
-    Only calls of tools whose policy says `idempotent=True` are run again, and calls whose body never ran.
+    Only calls of tools whose policy says `idempotent=True` are run again, and calls whose body never ran. For any
+    other tool it does nothing, and says so once with an `IdleMiddlewareWarning`.
     Observers are told of every pause: `retry`, with the attempt that failed, the pause in seconds, and the
     name of the error.
 
@@ -46,7 +52,7 @@ class Retry:
 
     Raises:
         ValueError: for a number out of range.
-        TypeError: for an `on` that is neither exception types nor a function.
+        TypeError: for an option of the wrong kind.
     """
 
     def __init__(
@@ -61,13 +67,16 @@ class Retry:
         any_tool: bool = False,
         rng: random.Random | None = None,
     ) -> None:
-        if attempts < 1:
-            raise ValueError(f"Retry(attempts=...) must be 1 or more, got {attempts!r}")
+        check_count("Retry(attempts=...)", attempts, least=1)
+        if isinstance(factor, bool) or not isinstance(factor, (int, float)):
+            raise TypeError(f"Retry(factor=...) is a number, got {factor!r}")
         if factor < 1:
             raise ValueError(f"Retry(factor=...) must be 1 or more, got {factor!r}")
         check_seconds("Retry(initial=...)", initial)
         check_seconds("Retry(maximum=...)", maximum)
         check_when("Retry(on=...)", on)
+        check_on_message("Retry(on_message=...)", on_message)
+        _check_type("Retry(rng=...)", rng, random.Random, "random.Random(7)")
         self._attempts = attempts
         self._initial = initial
         self._factor = factor
@@ -76,6 +85,18 @@ class Retry:
         self._on_message = on_message
         self._any_tool = any_tool
         self._rng = rng or random.Random()  # noqa: S311 (jitter is no secret)
+        self._told: set[str] = set()
+        """Tools of which was said that nothing is done for them."""
+
+    def check_policies(self, policies: Mapping[str, CallPolicy]) -> None:
+        """Warn if none of a node's tools may be run again."""
+        spared = self._any_tool or self._attempts == 1 or _only_of_calls_that_never_ran(self._on)
+        if (
+            not spared
+            and not policies.keys() <= self._told
+            and not any(policy.idempotent for policy in policies.values())
+        ):
+            self._tell_idle(policies, stacklevel=4)
 
     async def awrap_tool_call(
         self, request: ToolCallRequest, call_next: Callable[[ToolCallRequest], Awaitable[Output]]
@@ -86,12 +107,12 @@ class Retry:
                 output = await call_next(request)
             except Exception as error:
                 pause = self._pause(attempt, retry_after(error))
-                if not self._is_worth_another(error) or pause >= remaining():
+                if not self._is_worth_another(error, request) or pause >= remaining():
                     raise
                 note("retry", attempt=attempt, pause=pause, error=type(error).__name__)
             else:
                 pause = self._pause(attempt, 0.0)
-                if not self._is_failure(output) or pause >= remaining():
+                if not self._is_failure(output, request) or pause >= remaining():
                     return output
                 note("retry", attempt=attempt, pause=pause, error="error message")
             await anyio.sleep(pause)
@@ -101,19 +122,40 @@ class Retry:
         longest = min(self._maximum, self._initial * self._factor ** (attempt - 1))
         return max(at_least, self._rng.uniform(0.0, longest))
 
-    def _is_worth_another(self, error: Exception) -> bool:
+    def _is_worth_another(self, error: Exception, request: ToolCallRequest) -> bool:
         if is_control_flow(error) or not matches(self._on, error):
             return False
-        return isinstance(error, (CallRejectedError, CircuitOpenError)) or self._may_run_twice()
+        return isinstance(error, _NEVER_RAN) or self._may_run_twice(request)
 
-    def _is_failure(self, output: Output) -> bool:
+    def _is_failure(self, output: Output, request: ToolCallRequest) -> bool:
         if self._on_message is None or not isinstance(output, ToolMessage):
             return False
-        return self._on_message(output) and self._may_run_twice()
+        return self._on_message(output) and self._may_run_twice(request)
 
-    def _may_run_twice(self) -> bool:
+    def _may_run_twice(self, request: ToolCallRequest) -> bool:
         call = current_timed.get()
-        return self._any_tool or (isinstance(call, SupervisedCall) and call.policy.idempotent)
+        if self._any_tool or (isinstance(call, SupervisedCall) and call.policy.idempotent):
+            return True
+        if (name := request.tool_call["name"]) not in self._told:
+            self._tell_idle([name], stacklevel=2)
+        return False
+
+    def _tell_idle(self, tools: Collection[str], *, stacklevel: int) -> None:
+        self._told.update(tools)
+        names = ", ".join(map(repr, sorted(tools)))
+        warnings.warn(
+            f"Retry does not run {names} again after a failure: only a tool that does no harm when it runs twice is "
+            "run again. Say so with policies={'...': CallPolicy(idempotent=True)}, or of all tools with "
+            "Retry(any_tool=True)",
+            IdleMiddlewareWarning,
+            stacklevel=stacklevel + 1,
+        )
+
+
+def _only_of_calls_that_never_ran(on: When) -> bool:
+    """Whether nothing else is acted upon; of a function one cannot know, and it may."""
+    kinds = on if isinstance(on, tuple) else (on,)
+    return all(not isinstance(kind, type) or issubclass(kind, _NEVER_RAN) for kind in kinds)
 
 
 def check_when(name: str, on: object) -> None:
@@ -121,8 +163,14 @@ def check_when(name: str, on: object) -> None:
     kinds = on if isinstance(on, tuple) else (on,)
     if all(isinstance(kind, type) and issubclass(kind, Exception) for kind in kinds):
         return
-    if isinstance(on, (type, tuple)) or not callable(on):
-        raise TypeError(f"{name} takes an exception type, a tuple of them or a function of an error, got {on!r}")
+    if isinstance(on, (type, tuple)) or not callable(on) or inspect.iscoroutinefunction(on):
+        raise TypeError(f"{name} takes an exception type, a tuple of them or a plain function of an error, got {on!r}")
+
+
+def check_on_message(name: str, on_message: object) -> None:
+    """Raise unless `on_message` may say which messages a link acts upon."""
+    if on_message is not None and (not callable(on_message) or inspect.iscoroutinefunction(on_message)):
+        raise TypeError(f"{name} takes a plain function of a ToolMessage, got {on_message!r}")
 
 
 def matches(on: When, error: Exception) -> bool:

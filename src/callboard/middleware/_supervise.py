@@ -1,6 +1,5 @@
 """`Supervise`: our supervision around the tool calls of LangChain's own agent."""
 
-import warnings
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -19,8 +18,8 @@ from callboard._limits import NoKeyError
 from callboard._surroundings import Surroundings, surroundings
 from callboard._time import DEFAULT_GRACE
 from callboard._types import CallPolicy, Limit, Statistics
-from callboard.exceptions import CallboardWarning
-from callboard.middleware._chain import Chain, chain_of, check_tools, shown_by, tools_of
+from callboard.middleware._chain import Chain, chain_of, check_policies, check_tools, links_in, shown_by, tools_of
+from callboard.middleware._names import Missing, check_missing
 from callboard.tools._errors import (
     ErrorHandling,
     ErrorPolicy,
@@ -31,7 +30,7 @@ from callboard.tools._errors import (
 from callboard.tools._inject import inject
 from callboard.tools._invoke import check_arguments
 from callboard.tools._plan import Plan, plan_for
-from callboard.tools._supervision import OnFailure, Supervision, unknown_policy
+from callboard.tools._supervision import OnFailure, Supervision
 from callboard.tools._vocabulary import ToolCallRequest, ToolInvocationError
 
 try:
@@ -56,13 +55,15 @@ class Supervise(AgentMiddleware[Any, Any, Any]):
     Args:
         timeout: seconds for one attempt of every tool whose policy says nothing else.
         limit: for all calls together.
-        policies: by tool name. A name that no tool of the agent has, here or in a link, is warned of at the
-            first call.
+        policies: by tool name. A name that no tool of the agent has, here or in a link, ends the agent's first
+            call, before anything runs.
         middleware: links around each call, the first outermost, as in `ToolNode`. What they have in `tools`
             are tools of the agent too.
         grace: seconds of clean-up after a cancel.
         handle_tool_errors: as in `ToolNode`. By default a timeout, a rejection or a spent budget becomes a
             message, and every other error is raised.
+        missing: what a name in `policies` is that no tool of the agent has: an "error", or one to "ignore", such
+            as that of a tool which other middleware brings along for some model requests only.
 
     Raises:
         ValueError: for a number out of range.
@@ -78,17 +79,20 @@ class Supervise(AgentMiddleware[Any, Any, Any]):
         middleware: Sequence[object] = (),
         grace: float = DEFAULT_GRACE,
         handle_tool_errors: ErrorHandling = only_invalid_arguments,
+        missing: Missing = "error",
     ) -> None:
         super().__init__()
-        self.tools = tools_of(middleware)
-        self._middleware = tuple(middleware)
+        check_missing("Supervise", missing)
+        self._middleware = links_in("Supervise(middleware=...)", middleware)
+        self.tools = tools_of(self._middleware)
         self._setup = _Setup(
             Supervision("Supervise", "the agent", timeout=timeout, limit=limit, policies=policies, grace=grace),
-            chain_of(middleware, None),
+            chain_of(self._middleware, None),
             ErrorPolicy(handle_tool_errors),
             {},
         )
-        self._names_are_checked = False
+        self._missing: Missing = missing
+        self._checked: set[frozenset[str]] = set()
 
     def statistics(self) -> Statistics:
         """How many calls run and wait now, and how many threads outlived theirs."""
@@ -118,7 +122,7 @@ class Supervise(AgentMiddleware[Any, Any, Any]):
             return run_from_sync(partial(self._supervise, request, _Way(body, lambda _: True)))
 
     async def _supervise(self, request: ToolCallRequest, way: "_Way") -> Output:
-        self._warn_of_unknown_names(request)
+        self._check_names(request)
         run = _Run(self._setup, request, way)
         call: SupervisedCall[Output] = SupervisedCall(
             *self._setup.supervision.terms(request.tool_call), run, self._around(request)
@@ -135,18 +139,18 @@ class Supervise(AgentMiddleware[Any, Any, Any]):
         description = None if tool is None else tool.description
         return replace(around, describe=lambda _: description, shown=lambda call: shown(call, around.run))
 
-    def _warn_of_unknown_names(self, request: ToolCallRequest) -> None:
-        if self._names_are_checked:
+    def _check_names(self, request: ToolCallRequest) -> None:
+        """Raise ValueError for what was said of tools that the agent has not; only a run knows which it has."""
+        # Other middleware may bring a tool of which the agent does not know.
+        tools = [*request.runtime.tools, *([request.tool] if request.tool is not None else [])]
+        names = frozenset(tool.name for tool in tools)
+        if names in self._checked:
             return
-        self._names_are_checked = True
-        known = {request.tool_call["name"], *(tool.name for tool in request.runtime.tools)}
-        try:
-            if unknown := unknown_policy(self._setup.supervision.policies, known):
-                raise ValueError(unknown)
-            check_tools(self._middleware, known)
-        except ValueError as wrong:
-            # It may yet be right: other middleware can bring a tool that the agent does not know.
-            warnings.warn(str(wrong), CallboardWarning, stacklevel=2)
+        if self._missing == "error":
+            self._setup.supervision.check_tools(names)
+        check_tools(self._middleware, {tool.name: tool for tool in tools})
+        check_policies(self._middleware, self._setup.supervision.policies_of(names))
+        self._checked.add(names)
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,7 +19,7 @@ from callboard._events import current_mark
 from callboard._langgraph import config_for_calls, read_state, runtime_of
 from callboard._limits import Limiter, NoKeyError
 from callboard._surroundings import Surroundings, surroundings
-from callboard._types import Limit, RunInfo
+from callboard._types import Limit, RunInfo, check_count
 from callboard.exceptions import CallsInterrupted
 from callboard.middleware._chain import Chain, Link
 from callboard.tools._bounds import Refusal, admitted
@@ -101,8 +101,7 @@ class ToolBatch:
         self._open = 0
         self._wide: list[Limiter] = []
         if (concurrency := config.get("max_concurrency")) is not None:
-            if concurrency < 1:
-                raise ValueError(f"config['max_concurrency'] must be 1 or more, got {concurrency!r}")
+            check_count("config['max_concurrency']", concurrency, least=1)
             self._wide = [Limiter(Limit(concurrency=concurrency), "max_concurrency")]
 
     async def run(self) -> Any:

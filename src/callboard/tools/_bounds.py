@@ -19,6 +19,7 @@ MAX_NAME = 256
 """Characters of a name that no tool has."""
 
 _SHOWN = 40
+_MARK = "callboard_unkept"
 _FEW, _SHORT = 50, 100_000
 _PLAIN = frozenset((int, float, bool, type(None)))
 
@@ -64,7 +65,17 @@ def admitted(
 def unkept(calls: Sequence[ToolCall]) -> dict[int, ToolMessage]:
     """By place, the messages of calls whose arguments nothing could store."""
     reasons = {place: _offence_in(call["args"]) for place, call in enumerate(calls)}
-    return {place: _refusal(calls[place], reason).message for place, reason in reasons.items() if reason is not None}
+    return {place: _marked(calls[place], reason) for place, reason in reasons.items() if reason is not None}
+
+
+def _marked(call: ToolCall, reason: str) -> ToolMessage:
+    message = _refusal(call, reason).message
+    return message.model_copy(update={"response_metadata": {_MARK: True}})
+
+
+def is_unkept(message: ToolMessage) -> bool:
+    """Whether it stands beside the reply because the call could not be stored; not an answer from outside."""
+    return bool(message.response_metadata.get(_MARK))
 
 
 def _refusal(call: ToolCall, reason: str) -> Refusal:

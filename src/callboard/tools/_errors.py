@@ -129,6 +129,8 @@ def _handled_types(handling: Any) -> tuple[type[Exception], ...]:
     kinds = handling if isinstance(handling, tuple) else (handling,)
     if all(isinstance(kind, type) and issubclass(kind, Exception) for kind in kinds):
         return kinds
+    if inspect.iscoroutinefunction(handling):
+        raise TypeError(f"handle_tool_errors takes a plain function from an error to a text, got {handling!r}")
     if callable(handling) and not isinstance(handling, type):
         return _annotated_types(cast("Callable[..., str]", handling))
     raise ValueError(

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, cast
 
-from langchain_core.messages import ToolCall
+from langchain_core.messages import AIMessage, ToolCall
 
 from callboard.tools._unanswered import asked_at, each_without_answer, id_of, last_reply, without_answer
 
@@ -40,6 +40,8 @@ def parse_input(value: Any, messages_key: str) -> Requested:
         state, call = value["state"], _checked(value["tool_call"])
         open_calls = each_without_answer([call], messages_in(state, messages_key))
         return Requested(open_calls, [call], "tool_calls", state)
+    if (mistaken := _mistaken(value, messages_key)) is not None:
+        raise ValueError(mistaken)
     if isinstance(value, list):
         if value and _is_call(value[-1]):
             calls = [_checked(call) for call in value]
@@ -50,6 +52,28 @@ def parse_input(value: Any, messages_key: str) -> Requested:
 
 def _is_call(item: object) -> bool:
     return isinstance(item, dict) and (item.get("type") == "tool_call" or {"name", "args"} <= item.keys())
+
+
+def _mistaken(value: Any, messages_key: str) -> str | None:
+    """What to say of an input that has its calls in a form which nobody can take; `None` for any other."""
+    last: object = value[-1] if isinstance(value, list) and value else None
+    if isinstance(value, str):
+        example = f"{{{messages_key!r}: [AIMessage(...)]}} or [{{'name': ..., 'args': ..., 'id': ...}}]"
+        return f"No message found in input: a node takes messages or tool calls, as in {example}; got {value!r}"
+    if isinstance(value, AIMessage):
+        return f"No message found in input: a message goes in a list, [message]; got {value!r}"
+    if _is_call(value):
+        return f"No message found in input: a tool call goes in a list, [call]; got {value!r}"
+    if _is_of_openai(value) or _is_of_openai(last):
+        return (
+            "No message found in input: a tool call is a dict with name, args and id, {'name': ..., 'args': {...}, "
+            f"'id': ...}}; OpenAI's form, with its function and a JSON text, is not one: {value!r}"
+        )
+    return None
+
+
+def _is_of_openai(item: object) -> bool:
+    return isinstance(item, dict) and isinstance(item.get("function"), dict)
 
 
 def messages_in(state: Any, key: str) -> Sequence[Any]:

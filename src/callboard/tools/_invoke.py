@@ -24,10 +24,14 @@ from pydantic.v1 import ValidationError as ValidationErrorV1
 
 from callboard._attempt import Attempt
 from callboard._bridge import run_on_asyncio
+from callboard._current_loop import current_loop
 from callboard._limits import NoKeyError
 from callboard.tools._callbacks import ToolRun
 from callboard.tools._errors import raise_invalid_arguments
 from callboard.tools._plan import ArgsModel, Plan
+
+_NEEDS_ASYNCIO = ("no running event loop", "no current event loop")
+"""What asyncio says where another loop runs."""
 
 
 async def invoke(
@@ -68,13 +72,41 @@ async def invoke(
             status = "success"
         except (ValidationError, ValidationErrorV1, ToolException) as error:
             content, artifact, status = _handled_by_tool(tool, error), None, "error"
-        output = _format_output(content, artifact, call["id"], tool.name, status)
+        output = _formatted(content, artifact, call, tool, status)
     except Exception as error:
-        await run.failed(error, call["id"])
-        raise
+        if (foreign := _of_other_loop(error, plan, call)) is None:
+            await run.failed(error, call["id"])
+            raise
+        await run.failed(foreign, call["id"])
+        raise foreign from error
     if run.is_watched:
         await run.ended(output)
     return output
+
+
+def _formatted(content: Any, artifact: Any, call: ToolCall, tool: BaseTool, status: str) -> object:
+    try:
+        return _format_output(content, artifact, call["id"], tool.name, status)
+    except Exception as error:
+        error.add_note(
+            f"Raised when what the tool {tool.name!r} returned for the call {call['id']!r}, of the type "
+            f"{type(content).__qualname__}, was turned into a text. Return a text, or repair its __str__."
+        )
+        raise
+
+
+def _of_other_loop(error: Exception, plan: Plan, call: ToolCall) -> RuntimeError | None:
+    """What to say of a tool that needs asyncio and was run on trio."""
+    if plan.kind != "async" or not isinstance(error, (RuntimeError, TypeError)) or current_loop().name != "trio":
+        return None
+    text = str(error)
+    if text not in _NEEDS_ASYNCIO and not (text.startswith("trio") and "asyncio" in text):
+        return None
+    who = f"The tool {plan.tool.name!r} (call {call['id']!r}) needs asyncio, and runs on trio here ({text})."
+    return RuntimeError(
+        f"{who} Run the agent or the node on asyncio, write the tool with anyio, or make it a plain function: that "
+        "runs in a thread, where asyncio.run() may be used."
+    )
 
 
 def check_arguments(plan: Plan, call: ToolCall) -> None:

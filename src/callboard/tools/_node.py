@@ -16,6 +16,7 @@ from callboard._door import entered
 from callboard._langgraph import injected_args_by_name, with_runtime
 from callboard._time import DEFAULT_GRACE
 from callboard._types import CallPolicy, Limit, OnError, Statistics
+from callboard.middleware._chain import links_in
 from callboard.tools._batch import ToolBatch
 from callboard.tools._errors import ErrorHandling, only_invalid_arguments
 from callboard.tools._inject import inject, injected_args
@@ -107,7 +108,7 @@ class ToolNode(ManyInputs):
             messages_key=messages_key,
             wrap_tool_call=wrap_tool_call,
             awrap_tool_call=awrap_tool_call,
-            middleware=middleware,
+            middleware=links_in("ToolNode(middleware=...)", middleware),
             timeout=timeout,
             limit=limit,
             policies=policies,

@@ -1,19 +1,30 @@
 """What a node is given, and the setup that is made of it."""
 
+import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, get_args
 
+from langchain_core.runnables import Runnable
 from langchain_core.tools import BaseTool
 from langchain_core.tools import tool as create_tool
 
 from callboard._types import CallPolicy, Limit, OnError, check_count
-from callboard.middleware._chain import Link, chain_of, check_tools, offers_of, shown_by, tools_of, wrapper_link
+from callboard.middleware._chain import (
+    Link,
+    chain_of,
+    check_policies,
+    check_tools,
+    offers_of,
+    shown_by,
+    tools_of,
+    wrapper_link,
+)
 from callboard.tools._errors import ErrorHandling, ErrorPolicy, Judge
 from callboard.tools._overrides import Injecting
 from callboard.tools._plan import plan_for
 from callboard.tools._setup import Setup
-from callboard.tools._supervision import Supervision, unknown_policy
+from callboard.tools._supervision import Supervision
 from callboard.tools._vocabulary import AsyncToolCallWrapper, ToolCallWrapper
 
 
@@ -54,25 +65,27 @@ def setup_of(given: Options, *, own_call: Callable[[str], Link] | None, own_inje
         check_count("ToolNode(max_calls=...)", given.max_calls, least=1)
     name, middleware = given.name, given.middleware
     by_name = _by_name(given.tools, tools_of(middleware))
-    check_tools(middleware, by_name)
-    if unknown := unknown_policy(given.policies or (), by_name):
-        raise ValueError(unknown)
+    supervision = Supervision(
+        "ToolNode",
+        f"node {name!r}",
+        timeout=given.timeout,
+        limit=given.limit,
+        policies=given.policies,
+        grace=given.grace,
+    )
+    supervision.check_tools(by_name)
     errors = ErrorPolicy(given.handle_tool_errors)
     wrapper = wrapper_link(given.wrap_tool_call, given.awrap_tool_call)
+    link = chain_of(middleware, wrapper)
+    check_tools([*middleware, given.wrap_tool_call, given.awrap_tool_call], by_name)
+    check_policies(middleware, supervision.policies_of(by_name))
     return Setup(
         name=name,
         tools=by_name,
         plans={name: plan_for(tool) for name, tool in by_name.items()},
-        supervision=Supervision(
-            "ToolNode",
-            f"node {name!r}",
-            timeout=given.timeout,
-            limit=given.limit,
-            policies=given.policies,
-            grace=given.grace,
-        ),
+        supervision=supervision,
         messages_key=given.messages_key,
-        link=chain_of(middleware, wrapper),
+        link=link,
         offers=offers_of(middleware),
         shown=shown_by(middleware),
         at_tool=errors.invalid_arguments if middleware else errors.content,
@@ -92,17 +105,38 @@ def _last_judge(errors: ErrorPolicy, *, wrapper: bool, middleware: bool) -> Judg
 
 
 def _by_name(
-    tools: Sequence[BaseTool | Callable[..., Any]], of_links: Iterable[BaseTool | Callable[..., Any]]
+    tools: Iterable[BaseTool | Callable[..., Any]], of_links: Iterable[BaseTool | Callable[..., Any]]
 ) -> dict[str, BaseTool]:
     given: object = tools
-    if isinstance(given, BaseTool):
-        raise TypeError(f"ToolNode takes a list of tools: ToolNode([{given.name}]), not ToolNode({given.name})")
+    if isinstance(given, BaseTool) or inspect.isroutine(given):
+        name = given.name if isinstance(given, BaseTool) else given.__name__
+        raise TypeError(f"ToolNode takes a list of tools: ToolNode([{name}]), not ToolNode({name})")
+    if isinstance(given, (str, Mapping)) or not isinstance(given, Iterable):
+        raise TypeError(f"ToolNode takes a list of tools, such as ToolNode([search]); got {given!r}")
     by_name: dict[str, BaseTool] = {}
     for item in (*tools, *of_links):
-        if not isinstance(item, BaseTool) and not callable(item):
-            raise TypeError(f"A tool is a LangChain tool or a function, got {item!r}")
+        if not isinstance(item, BaseTool):
+            _check_function(item)
         tool = item if isinstance(item, BaseTool) else create_tool(item)
         if tool.name in by_name and by_name[tool.name] is not tool:
             raise ValueError(f"Two tools are named {tool.name!r}: {by_name[tool.name]!r} and {tool!r}")
         by_name[tool.name] = tool
     return by_name
+
+
+def _check_function(item: object) -> None:
+    """Raise TypeError for what is neither a tool nor a function to make one of."""
+    hint = ""
+    if isinstance(item, type) and issubclass(item, (BaseTool, Runnable)):
+        hint = f"; it is a class: write {item.__name__}(...)"
+    elif callable(item):
+        return
+    elif isinstance(item, str):
+        hint = "; give the tool itself instead of its name"
+    elif isinstance(item, (list, tuple)):
+        hint = "; it is a list in a list: write [*tools, ...]"
+    elif isinstance(item, dict):
+        hint = "; a description of a tool that runs at the provider is for create_react_agent(model, tools=[...])"
+    elif inspect.isawaitable(item):
+        hint = "; give the function itself, without calling it"
+    raise TypeError(f"A tool is a LangChain tool or a function, got {item!r}{hint}")

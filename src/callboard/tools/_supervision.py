@@ -1,7 +1,7 @@
 """What the calls of a node are held to: policies, limits and threads; and which of them live now."""
 
-import difflib
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, TypeVar, cast
 
 from langchain_core.messages import ToolCall, ToolMessage
@@ -9,6 +9,8 @@ from langchain_core.messages import ToolCall, ToolMessage
 from callboard._attempt import ThreadPlaces
 from callboard._call import SupervisedCall, Terms
 from callboard._limits import Limiter
+from callboard._near import no_such
+from callboard._time import DEFAULT_GRACE
 from callboard._types import CallPolicy, Limit, Statistics, ToolCallLike, check_seconds
 from callboard.exceptions import DeadlineExceededError
 from callboard.tools._errors import Judge, error_message
@@ -18,6 +20,8 @@ R = TypeVar("R")
 OnFailure = Callable[[Exception], ToolMessage]
 """Makes a message of an error, or raises it."""
 Rework = Callable[[ToolMessage, OnFailure], Awaitable[ToolMessage]]
+
+_BY_NAME = "takes a CallPolicy by the name of each tool, such as {'search': CallPolicy(timeout=2.0)}"
 
 _DEFAULT_THREADS = 40
 """Worker threads where the limits ask for no more; anyio's own number."""
@@ -49,12 +53,17 @@ class Supervision:
         policies: Mapping[str, CallPolicy] | None,
         grace: float,
     ) -> None:
+        if grace is None:
+            raise TypeError(
+                f"{owner}(grace=...) is a number of seconds, got None; leave it out for {DEFAULT_GRACE:g} s"
+            )
         check_seconds(f"{owner}(grace=...)", grace)
         check_seconds(f"{owner}(timeout=...)", timeout, zero=False)
         if limit is not None and not isinstance(limit, Limit):
             raise TypeError(f"{owner}(limit=...) takes a Limit, such as Limit(concurrency=64); got {limit!r}")
         self.default = CallPolicy(timeout=timeout, grace=grace)
-        self.policies = {name: _completed(name, policy, self.default) for name, policy in (policies or {}).items()}
+        self._owner = owner
+        self.policies = _completed(f"{owner}(policies=...)", policies, self.default)
         self.shared = [] if limit is None else [Limiter(limit, f"the queue of {queue}")]
         self.limiters = {name: [*_limiter(name, policy), *self.shared] for name, policy in self.policies.items()}
         self.threads = ThreadPlaces(_thread_count(limit, self.policies.values()))
@@ -89,6 +98,15 @@ class Supervision:
             return await _reworked(supervised, message, judge, rework)
         finally:
             self.live.discard(supervised)
+
+    def check_tools(self, tools: Collection[str]) -> None:
+        """Raise ValueError for a policy of a tool that is not among these."""
+        if (unknown := next((name for name in self.policies if name not in tools), None)) is not None:
+            raise ValueError(f"{self._owner}(policies=...): {no_such('tool', unknown, tools)}")
+
+    def policies_of(self, tools: Iterable[str]) -> dict[str, CallPolicy]:
+        """The policy of each tool, by name."""
+        return {name: self.policies.get(name, self.default) for name in tools}
 
     def statistics(self) -> Statistics:
         """How many calls run and wait now, and how many threads outlived theirs."""
@@ -129,28 +147,25 @@ async def _reworked(supervised: SupervisedCall[Any], message: ToolMessage, judge
         return failed(error)
 
 
-def unknown_policy(policies: Iterable[str], tools: Iterable[str]) -> str | None:
-    """What to say of the first policy whose tool does not exist; `None` if all do."""
-    known = sorted(tools)
-    for name in policies:
-        if name not in known:
-            near = difflib.get_close_matches(name, known, n=1)
-            hint = f"; did you mean {near[0]!r}?" if near else ""
-            return f"policies[{name!r}]: there is no such tool, only {known}{hint}"
-    return None
-
-
-def _completed(name: str, policy: CallPolicy, default: CallPolicy) -> CallPolicy:
-    if not isinstance(policy, CallPolicy):
-        raise TypeError(f"policies[{name!r}] takes a CallPolicy, such as CallPolicy(timeout=2.0); got {policy!r}")
-    return CallPolicy(
-        timeout=default.timeout if policy.timeout is None else policy.timeout,
-        budget=policy.budget,
-        limit=policy.limit,
-        grace=default.grace if policy.grace is None else policy.grace,
-        idempotent=policy.idempotent,
-        on_unknown=policy.on_unknown,
-    )
+def _completed(option: str, policies: object, default: CallPolicy) -> dict[str, CallPolicy]:
+    """The policies, with what they do not say taken from the default."""
+    if not isinstance(policies, Mapping):
+        if policies is None:
+            return {}
+        raise TypeError(f"{option} {_BY_NAME}; got {policies!r}")
+    for name, policy in policies.items():
+        if not isinstance(name, str):
+            raise TypeError(f"{option} {_BY_NAME}; got {name!r} for a name")
+        if not isinstance(policy, CallPolicy):
+            raise TypeError(f"policies[{name!r}] takes a CallPolicy, such as CallPolicy(timeout=2.0); got {policy!r}")
+    return {
+        name: replace(
+            policy,
+            timeout=default.timeout if policy.timeout is None else policy.timeout,
+            grace=default.grace if policy.grace is None else policy.grace,
+        )
+        for name, policy in policies.items()
+    }
 
 
 def _limiter(name: str, policy: CallPolicy) -> list[Limiter]:

@@ -12,7 +12,7 @@ from langgraph.types import Command
 
 from callboard._call import note
 from callboard._types import check_count
-from callboard.middleware._names import tool_names
+from callboard.middleware._names import Missing, check_missing, check_tool_names, tool_names
 from callboard.middleware._output._blocks import shown, texts_of, with_texts
 from callboard.middleware._output._cut import CountTokens, begin_after, end_before, measure_of
 from callboard.middleware._output._outputs import Outputs, Runtime
@@ -47,6 +47,7 @@ class OutputBudget:
         namespace: where in the store.
         memory: characters that are kept in this process at most; what was not read for longest goes first.
         reader: the name of the tool.
+        missing: what a name in `tools` or `exclude` is that no tool of the node has: an "error", or one to "ignore".
 
     Raises:
         ValueError: for a number out of range, two budgets in one, or a namespace that no store has.
@@ -66,7 +67,9 @@ class OutputBudget:
         namespace: tuple[str, ...] = ("callboard", "outputs"),
         memory: int = 10_000_000,
         reader: str = "read_output",
+        missing: Missing = "error",
     ) -> None:
+        check_missing("OutputBudget", missing)
         if characters is None and tokens is None:
             characters = _DEFAULT
         _check_budget(characters, tokens, count_tokens)
@@ -82,6 +85,12 @@ class OutputBudget:
         self._outputs = Outputs(store, namespace, memory)
         self._reader = reader
         self.tools: list[BaseTool] = [_reader_tool(reader, self._read)]
+        self._missing: Missing = missing
+
+    def check_tools(self, tools: Collection[str]) -> None:
+        """Raise ValueError if a tool that was named is not among these."""
+        check_tool_names("OutputBudget(tools=...)", self._only or (), tools, self._missing)
+        check_tool_names("OutputBudget(exclude=...)", self._exclude, tools, self._missing)
 
     async def awrap_tool_call(
         self, request: ToolCallRequest, call_next: Callable[[ToolCallRequest], Awaitable[Output]]

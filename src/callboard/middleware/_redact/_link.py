@@ -8,9 +8,11 @@ from typing import Any
 
 import anyio.to_thread
 from langchain_core.messages import ToolCall, ToolMessage
+from langchain_core.tools import BaseTool
 from langgraph.types import Command
 
 from callboard._call import current_call, note
+from callboard.middleware._names import Missing, check_argument_names, check_missing, check_tool_names, tool_names
 from callboard.middleware._redact._detectors import Detector
 from callboard.middleware._redact._redaction import DEFAULT_DETECTORS, TOKEN, Redaction, detectors_of
 from callboard.middleware._redact._values import Walk
@@ -44,6 +46,7 @@ class Redact:
         secrets: values that are secret wherever they turn up, also escaped or encoded; at least 4 characters each.
         vault: what keeps the values; by default a `MemoryVault` of its own.
         key: bytes, at least 16, for tokens that stay the same after a restart; by default random.
+        missing: what a name in `reveal` is that no tool of the node has: an "error", or one to "ignore".
 
     Raises:
         ValueError: for an unknown detector, two of one name, a secret or a key that is too short.
@@ -58,13 +61,26 @@ class Redact:
         secrets: Sequence[str] = (),
         vault: Vault | None = None,
         key: bytes | None = None,
+        missing: Missing = "error",
     ) -> None:
+        check_missing("Redact", missing)
+        if key is not None and not isinstance(key, bytes):
+            raise TypeError(f"Redact(key=...) takes bytes, such as secrets.token_bytes(); got {type(key).__name__}")
         if key is not None and len(key) < 16:
             raise ValueError(f"Redact(key=...) has {len(key)} bytes; give it 16 or more, such as secrets.token_bytes()")
+        if vault is not None and not (hasattr(vault, "put") and hasattr(vault, "get")):
+            raise TypeError(f"Redact(vault=...) takes a vault, such as MemoryVault(); got {vault!r}")
         self._detectors = detectors_of(detectors, secrets)
         self._reveal = _reveal_of(reveal)
         self._vault = MemoryVault() if vault is None else vault
         self._key = key or randomness.token_bytes(32)
+        self._missing: Missing = missing
+
+    def check_tools(self, tools: Mapping[str, BaseTool]) -> None:
+        """Raise ValueError if a tool that was named in `reveal` is not among these, or has no such argument."""
+        check_tool_names("Redact(reveal=...)", self._reveal, tools, self._missing)
+        for name in self._reveal.keys() & tools:
+            check_argument_names(f"Redact(reveal={{{name!r}: ...}})", self._reveal[name] or (), tools[name])
 
     @property
     def reveals(self) -> bool:
@@ -227,12 +243,11 @@ def _kinds(tokens: Iterable[str]) -> list[str]:
 
 def _reveal_of(reveal: object) -> dict[str, frozenset[str] | None]:
     """From tools to their arguments that get values; `None` for all."""
-    example = "reveal=['pay'] or reveal={'pay': ['card']}"
+    example = "write reveal={'pay': ['card']}"
     if isinstance(reveal, Mapping):
+        tool_names("Redact(reveal=...)", reveal)
         for tool, names in reveal.items():
-            if isinstance(names, str):
-                raise TypeError(f"Redact(reveal=...) has a string for {tool!r}; write {example}")
+            if isinstance(names, str) or not isinstance(names, Iterable):
+                raise TypeError(f"Redact(reveal=...) takes names of arguments for {tool!r}, got {names!r}; {example}")
         return {tool: frozenset(names) for tool, names in reveal.items()}
-    if isinstance(reveal, str) or not isinstance(reveal, Iterable):
-        raise TypeError(f"Redact(reveal=...) takes names of tools, got {reveal!r}; write {example}")
-    return dict.fromkeys(reveal)
+    return dict.fromkeys(tool_names("Redact(reveal=...)", reveal))

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from callboard._call import note
+from callboard._near import did_you_mean
 from callboard.middleware._redact._credentials import CREDENTIALS, CREDENTIALS_ON_DEMAND
 from callboard.middleware._redact._detectors import KIND, Detector, Finding, findings, literals
 from callboard.middleware._redact._errors import Clearing, RedactedError
@@ -157,7 +158,8 @@ def _detector(one: object) -> Detector:
     if not isinstance(one, str):
         raise TypeError(f"Redact(detectors=...) takes names or Detectors, got {one!r}")
     if one not in _BUILT_IN:
-        raise ValueError(f"Redact(detectors=...) knows no {one!r}; there are {', '.join(_BUILT_IN)}")
+        meant = did_you_mean(one, _BUILT_IN)
+        raise ValueError(f"Redact(detectors=...) knows no {one!r}; there are {', '.join(_BUILT_IN)}{meant}")
     return _BUILT_IN[one]
 
 

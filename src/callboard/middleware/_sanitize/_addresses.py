@@ -2,13 +2,10 @@
 
 import ipaddress
 
+from callboard.middleware._sanitize._domains import TOP_LEVEL
+
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 
-# RFC 6761 and 6762, ICANN's .internal, and what routers and companies call their own.
-_OWN_DOMAINS = (
-    *("localhost", "local", "internal", "test", "invalid", "onion", "alt", "arpa"),
-    *("localdomain", "lan", "corp", "home", "intranet", "private"),
-)
 _NOT_PUBLIC = tuple(
     ipaddress.ip_network(network)
     for network in (
@@ -40,7 +37,7 @@ def is_public(host: str) -> bool:
     if address is not None:
         return is_public_address(address)
     labels = host.split(".")
-    return len(labels) > 1 and labels[-1] not in _OWN_DOMAINS
+    return len(labels) > 1 and labels[-1] in TOP_LEVEL
 
 
 def is_public_address(address: Address) -> bool:

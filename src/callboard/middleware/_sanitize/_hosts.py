@@ -3,18 +3,20 @@
 One strict reading, and an URL that leaves it written anew, so that no library can read it in another way.
 """
 
+import inspect
 import ipaddress
 import re
 import socket
 import string
 from collections.abc import Awaitable, Callable, Collection
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import NamedTuple, cast
 from urllib.parse import quote
 
 import anyio
 import idna
 
+from callboard._types import check_count
 from callboard.middleware._sanitize._addresses import is_public, is_public_address, literal
 from callboard.middleware._sanitize._text import RefusedError
 
@@ -24,6 +26,7 @@ Resolver = Callable[[str, int], Awaitable[Collection[str]]]
 _PORTS = {"http": 80, "https": 443, "ws": 80, "wss": 443, "ftp": 21}
 _URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://([^/?#]*)(.*)", re.DOTALL)
 _AUTHORITY = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[^:\[\]]+)(?::([1-9][0-9]{0,4}))?")
+_SCHEME = re.compile(r"[a-z][a-z0-9+.-]*")
 _LABEL = re.compile(r"(?!-)[a-z0-9_-]{1,63}(?<!-)")
 _NUMBER = re.compile(r"[0-9]+|0x[0-9a-f]*")
 _CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\ud800-\udfff]")
@@ -44,7 +47,8 @@ class Url:
     """What an URL argument may be; the tool gets the URL that was checked, written anew.
 
     Addresses that are not public are refused (loopback, private, link-local with its metadata services, multicast,
-    reserved; also inside IPv6), and so are names that only a local network knows, unless `hosts` lists them.
+    reserved; also inside IPv6), and so are names that only a local network knows, as those without a top-level
+    domain of the Internet, unless `hosts` lists them.
     Nobody can see from an URL where a redirect leads: a tool that follows redirects has to ask `check` each time.
 
     Args:
@@ -73,8 +77,12 @@ class Url:
         for name in ("hosts", "schemes"):
             if isinstance(getattr(self, name), str):
                 raise TypeError(f"Url({name}=...) takes several: {name}={{{getattr(self, name)!r}}}")
-        if self.max_chars < 1:
-            raise ValueError(f"Url(max_chars=...) must be 1 or more, got {self.max_chars!r}")
+        check_count("Url(max_chars=...)", self.max_chars, least=1)
+        if wrong := [scheme for scheme in self.schemes if not _SCHEME.fullmatch(scheme)]:
+            raise ValueError(f"Url(schemes=...) takes names in lower case, such as 'https'; got {wrong[0]!r}")
+        _check_ports(self.ports)
+        if not isinstance(self.resolve, bool) and not _is_async(self.resolve):
+            raise TypeError(f"Url(resolve=...) takes True or an async function (host, port), got {self.resolve!r}")
         if self.hosts is not None:
             object.__setattr__(self, "hosts", frozenset(_pattern(host) for host in self.hosts))
 
@@ -219,6 +227,19 @@ def is_listed(host: str, patterns: Collection[str]) -> bool:
     """Whether a host is among those listed, by its name or by a domain above it."""
     labels = host.split(".")
     return host in patterns or any(f"*.{'.'.join(labels[n:])}" in patterns for n in range(1, len(labels)))
+
+
+def _check_ports(ports: object) -> None:
+    if ports is None:
+        return
+    if not isinstance(ports, Collection) or isinstance(ports, str):
+        raise TypeError(f"Url(ports=...) takes several: ports={{443}}; got {ports!r}")
+    for port in cast("Collection[object]", ports):
+        check_count("Url(ports=...)", port, least=0)
+
+
+def _is_async(fn: object) -> bool:
+    return inspect.iscoroutinefunction(fn) or inspect.iscoroutinefunction(getattr(fn, "__call__", None))  # noqa: B004
 
 
 def _pattern(written: str) -> str:

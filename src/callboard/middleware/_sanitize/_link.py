@@ -9,9 +9,20 @@ from typing import Any, cast
 
 from langchain_core.messages import ToolMessage
 from langchain_core.tools import BaseTool
-from pydantic import AliasChoices, BaseModel, ValidationError
+from pydantic import ValidationError
 
 from callboard._call import note
+from callboard._near import no_such
+from callboard._types import _check_type, check_count
+from callboard.middleware._names import (
+    Missing,
+    argument_names,
+    check_argument_names,
+    check_missing,
+    check_tool_names,
+    spellings,
+    tool_names,
+)
 from callboard.middleware._sanitize._hosts import Url
 from callboard.middleware._sanitize._paths import PathIn
 from callboard.middleware._sanitize._text import RefusedError, Text, shortened, shown, strip_invisible
@@ -43,6 +54,8 @@ class Sanitize:
         max_depth: how deep lists and mappings may be nested, 1 to 100.
         max_size: characters of all texts and keys of a call, and one for each value.
         results: what is done to results; `None` to leave them as they are.
+        missing: what a name of a tool, or of an argument that no tool of the node has, is: an "error", or one to
+            "ignore".
 
     Raises:
         ValueError: for a number out of range.
@@ -58,18 +71,34 @@ class Sanitize:
         max_depth: int = 32,
         max_size: int = 250_000,
         results: Results | None = Results(),  # noqa: B008 (frozen)
+        missing: Missing = "error",
     ) -> None:
+        check_missing("Sanitize", missing)
+        check_count("Sanitize(max_depth=...)", max_depth, least=0)
         if not 1 <= max_depth <= _DEEPEST:
             raise ValueError(f"Sanitize(max_depth=...) must be 1 to {_DEEPEST}, got {max_depth!r}")
-        if max_size < 1:
-            raise ValueError(f"Sanitize(max_size=...) must be 1 or more, got {max_size!r}")
+        check_count("Sanitize(max_size=...)", max_size, least=1)
+        _check_type("Sanitize(text=...)", text, Text, "Text(max_chars=1000)")
+        _check_type("Sanitize(results=...)", results, Results, "Results(max_chars=1000)")
         self._for_all = _checked("arguments", arguments or {})
-        self._for_tool = {name: _checked(f"tools[{name!r}]", rules) for name, rules in (tools or {}).items()}
+        by_tool = _by_tool(tools or {})
+        self._for_tool = {name: _checked(f"tools[{name!r}]", rules) for name, rules in by_tool.items()}
         self._text = text or Text()
         self._max_depth = max_depth
         self._max_size = max_size
         self._results = results
+        self._missing: Missing = missing
         self._known: dict[int, _Known] = {}
+
+    def check_tools(self, tools: Mapping[str, BaseTool]) -> None:
+        """Raise ValueError for rules that would never apply, and leave an argument without one."""
+        check_tool_names("Sanitize(tools=...)", self._for_tool, tools, self._missing)
+        for name in self._for_tool.keys() & tools:
+            _check_rules(tools[name], self._for_tool[name])
+        if self._results is not None:
+            self._results.check_tools(tools, self._missing)
+        if self._missing == "error":
+            _check_rules_for_all(self._for_all, tools.values())
 
     async def awrap_tool_call(
         self, request: ToolCallRequest, call_next: Callable[[ToolCallRequest], Awaitable[Output]]
@@ -120,8 +149,8 @@ class Sanitize:
         known = self._known.get(id(tool))
         if known is None or known.tool is None or known.tool() is not tool:
             here = weakref.ref(tool, partial(self._forget, id(tool)))
-            spelled = _spellings(tool)
-            _check_names(tool, spelled, self._for_tool.get(tool.name, {}))
+            spelled = spellings(tool)
+            _check_rules(tool, self._for_tool.get(tool.name, {}))
             injected = injected_args(tool)
             known = _Known(here, self._rules_of(tool.name, spelled), injected.names | injected.forbidden)
             self._known[id(tool)] = known
@@ -143,7 +172,20 @@ class _Known:
     injected: frozenset[str]
 
 
+def _by_tool(tools: object) -> Mapping[str, Any]:
+    """The rules by tool, if that is what they are."""
+    if not isinstance(tools, Mapping):
+        raise TypeError(
+            f"Sanitize(tools=...) takes rules by tool, such as {{'fetch': {{'url': Url()}}}}; got {tools!r}"
+        )
+    tool_names("Sanitize(tools=...)", tools)
+    return cast("Mapping[str, Any]", tools)
+
+
 def _checked(where: str, rules: Mapping[str, Rule]) -> Mapping[str, Rule]:
+    given: object = rules
+    if not isinstance(given, Mapping):
+        raise TypeError(f"Sanitize({where}) takes rules by argument, such as {{'url': Url()}}; got {rules!r}")
     for name, rule in rules.items():
         if isinstance(rule, (Text, Url, PathIn)):
             continue
@@ -159,32 +201,25 @@ def _is_plain_function(given: Any) -> bool:
     return callable(given) and not inspect.isclass(given) and not inspect.iscoroutinefunction(given)
 
 
-def _schema(tool: BaseTool) -> type[BaseModel] | None:
-    schema: object = tool.args_schema
-    return schema if isinstance(schema, type) and issubclass(schema, BaseModel) else None
+def _check_rules(tool: BaseTool, rules: Mapping[str, Rule]) -> None:
+    check_argument_names(f"Sanitize(tools={{{tool.name!r}: ...}})", _heads(rules), tool)
 
 
-def _spellings(tool: BaseTool) -> dict[str, str]:
-    """The name of each argument by all the names that its schema reads it from, its own among them."""
-    schema = _schema(tool)
-    spelled: dict[str, str] = {}
-    for name, field in schema.model_fields.items() if schema else ():
-        choices = field.validation_alias
-        others = choices.choices if isinstance(choices, AliasChoices) else [choices]
-        spelled |= {other: name for other in (name, *others, field.alias) if isinstance(other, str)}
-    return spelled
+def _check_rules_for_all(rules: Mapping[str, Rule], tools: Iterable[BaseTool]) -> None:
+    known: set[str] = set()
+    for tool in tools if rules else ():
+        if (names := argument_names(tool)) is None:
+            return
+        known |= names
+    if unknown := next((name for name in _heads(rules) if name not in known), None):
+        raise ValueError(
+            f"Sanitize(arguments=...): {no_such('argument', unknown, known)} (missing='ignore' is for other nodes)"
+        )
 
 
-def _check_names(tool: BaseTool, spelled: Mapping[str, str], rules: Mapping[str, Rule]) -> None:
-    """Raise for a rule that would never apply, and leave an argument without one."""
-    schema = _schema(tool)
-    if schema is None or schema.model_config.get("extra") == "allow":
-        return
-    for name in rules:
-        if parts_of(name)[0] not in {*spelled, "*"}:
-            raise ValueError(
-                f"Sanitize(tools={{{tool.name!r}: ...}}) has a rule for {name!r}; the tool takes {sorted(spelled)}"
-            )
+def _heads(rules: Iterable[str]) -> list[str]:
+    """The names of the arguments that rules are for."""
+    return [head for name in rules if (head := parts_of(name)[0]) != "*"]
 
 
 async def _settle(due: Due, walk: Walk) -> None:
@@ -230,7 +265,7 @@ def _refusal(request: ToolCallRequest, refused: list[Refused]) -> ToolMessage:
 def _declared(arguments: Iterable[str], tool: BaseTool | None) -> list[str]:
     """Names of arguments for observers; one that the tool has not is a word of the model's, and becomes `*`."""
     schema: Any = None if tool is None else tool.args_schema
-    known = schema.get("properties", {}) if isinstance(schema, dict) else () if tool is None else _spellings(tool)
+    known = schema.get("properties", {}) if isinstance(schema, dict) else () if tool is None else spellings(tool)
     return sorted({name if name in known or not name else "*" for name in arguments})
 
 

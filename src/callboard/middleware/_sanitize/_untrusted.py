@@ -13,6 +13,8 @@ from langchain_core.messages import BaseMessage, ToolMessage
 from langchain_core.tools import BaseTool
 from langgraph.types import Command
 
+from callboard._types import check_count
+from callboard.middleware._names import Missing, check_tool_names, tool_names
 from callboard.middleware._sanitize._text import shortened, strip_invisible
 
 Output = ToolMessage | Command[Any] | list[ToolMessage | Command[Any]]
@@ -48,10 +50,15 @@ class Results:
     fence: bool | Collection[str] = False
 
     def __post_init__(self) -> None:
-        if self.max_chars is not None and self.max_chars < 100:
-            raise ValueError(f"Results(max_chars=...) must be 100 or more, or None for any; got {self.max_chars!r}")
-        if isinstance(self.fence, str):
-            raise TypeError(f"Results(fence=...) takes several names: fence={{{self.fence!r}}}")
+        if self.max_chars is not None:
+            check_count("Results(max_chars=...)", self.max_chars, least=100)
+        if not isinstance(self.fence, bool):
+            object.__setattr__(self, "fence", tool_names("Results(fence=...)", self.fence))
+
+    def check_tools(self, tools: Collection[str], missing: Missing) -> None:
+        """Raise ValueError if a tool that was named is not among these."""
+        if not isinstance(self.fence, bool):
+            check_tool_names("Results(fence=...)", self.fence, tools, missing)
 
     def is_fenced(self, tool: BaseTool | None, name: str) -> bool:
         """Whether the results of a tool are put between markers; there is none to distrust where there is no tool."""

@@ -1,0 +1,29 @@
+"""Names that do not exist: what there is instead, and which one may have been meant."""
+
+import difflib
+from collections.abc import Iterable
+
+_LISTED = 40
+"""Names in one sentence; of more than that, the first ones."""
+
+
+def no_such(kind: str, name: str, known: Iterable[str]) -> str:
+    """What to say of a name that is not among those known.
+
+    Args:
+        kind: what it is a name of, such as "tool".
+        name: what was written.
+        known: what could have been.
+    """
+    names = sorted(known)
+    if not names:
+        return f"there is no {kind} {name!r}, and no other"
+    more = f" and {len(names) - _LISTED} more" if len(names) > _LISTED else ""
+    return f"there is no {kind} {name!r}, only {names[:_LISTED]}{more}{did_you_mean(name, names)}"
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """The end of a sentence about a name that does not exist; empty if no other is like it."""
+    by_folded = {one.casefold(): one for one in known}
+    near = difflib.get_close_matches(name.casefold(), by_folded, n=1)
+    return f"; did you mean {by_folded[near[0]]!r}?" if near else ""

@@ -1,0 +1,185 @@
+"""A name that does not exist is an error, wherever a link takes one."""
+
+from typing import Annotated, Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from langchain.agents.middleware import HumanInTheLoopMiddleware
+from langchain_core.tools import StructuredTool, tool
+from langgraph.prebuilt import InjectedState
+from pydantic import BaseModel, Field
+
+from callboard import CallPolicy, ToolNode, create_react_agent
+from callboard._near import did_you_mean, no_such
+from callboard.middleware import (
+    Cache,
+    Fallback,
+    OutputBudget,
+    Redact,
+    RequireApproval,
+    Results,
+    Sanitize,
+    Text,
+    Url,
+    Value,
+)
+from callboard.testing import ScriptedModel
+
+
+@tool
+def delete(path: str, state: Annotated[dict[str, Any], InjectedState]) -> str:
+    """Delete a file."""
+    return path
+
+
+@tool
+def search(query: str) -> str:
+    """Search."""
+    return query
+
+
+NAMING: dict[str, Any] = {
+    "RequireApproval": lambda name, **more: RequireApproval([name], **more),
+    "RequireApproval by name": lambda name, **more: RequireApproval({name: False}, **more),
+    "Cache": lambda name, **more: Cache([name], **more),
+    "Redact": lambda name, **more: Redact(reveal=[name], **more),
+    "Redact by name": lambda name, **more: Redact(reveal={name: ["path"]}, **more),
+    "OutputBudget": lambda name, **more: OutputBudget(tools=[name], **more),
+    "OutputBudget exclude": lambda name, **more: OutputBudget(exclude=[name], **more),
+    "Sanitize": lambda name, **more: Sanitize(tools={name: {"path": Text()}}, **more),
+    "Results": lambda name, **more: Sanitize(results=Results(fence=[name]), **more),
+    "Fallback": lambda name, **more: Fallback({name: Value("stale")}, **more),
+}
+
+naming = pytest.mark.parametrize("make", NAMING.values(), ids=NAMING.keys())
+
+
+@naming
+def test_a_tool_that_does_not_exist_is_an_error_where_the_node_is_built(make: Any) -> None:
+    """Or `delete` would run unasked, because somebody wrote `delet`."""
+    with pytest.raises(ValueError, match=r"no tool 'delet', only \['delete'.*did you mean 'delete'\?"):
+        ToolNode([delete, search], middleware=[make("delet")])
+    with pytest.raises(ValueError, match="did you mean 'delete'"):
+        create_react_agent(ScriptedModel([]), [delete, search], middleware=[make("delet")])
+
+
+@naming
+def test_a_tool_that_exists_is_none(make: Any) -> None:
+    """The other side."""
+    ToolNode([delete, search], middleware=[make("delete")])
+
+
+@naming
+def test_a_link_that_several_nodes_share_says_that_names_may_be_missing(make: Any) -> None:
+    """A vault or a cache is worth sharing, and not every node has every tool."""
+    link = make("delete", missing="ignore")
+
+    ToolNode([delete], middleware=[link])
+    ToolNode([search], middleware=[link])
+
+
+@naming
+def test_there_are_two_ways_to_take_a_missing_name(make: Any) -> None:
+    """And no third."""
+    with pytest.raises(ValueError, match=r"\(missing=...\) is 'error' or 'ignore', got 'warn'"):
+        make("delete", missing="warn")
+
+
+@naming
+def test_the_method_of_a_link_is_checked_as_the_link(make: Any) -> None:
+    """LangGraph's users hand it over as `awrap_tool_call`."""
+    wrap = make("delet").awrap_tool_call
+
+    with pytest.raises(ValueError, match="did you mean 'delete'"):
+        ToolNode([delete], middleware=[wrap])
+    with pytest.raises(ValueError, match="did you mean 'delete'"):
+        ToolNode([delete], awrap_tool_call=wrap)
+
+
+@pytest.mark.parametrize(
+    "link",
+    [
+        Redact(reveal={"delete": ["pth"]}),
+        Sanitize(tools={"delete": {"pth": Text()}}),
+        Sanitize({"pth": Text()}),
+        Sanitize({"pth[].x": Text()}),
+    ],
+    ids=["Redact", "Sanitize", "Sanitize for all", "Sanitize inside"],
+)
+def test_an_argument_that_does_not_exist_is_an_error_where_the_node_is_built(link: Any) -> None:
+    """Or `path` would go unchecked."""
+    with pytest.raises(ValueError, match=r"no argument 'pth', only \['path'.*\]; did you mean 'path'\?"):
+        ToolNode([delete, search], middleware=[link])
+
+
+@pytest.mark.parametrize("link", [Redact(reveal={"delete": ["state"]}), Sanitize(tools={"delete": {"state": Text()}})])
+def test_an_injected_argument_is_none_that_a_link_could_do_something_to(link: Any) -> None:
+    """The model does not write it."""
+    with pytest.raises(ValueError, match=r"no argument 'state', only \['path'\]"):
+        ToolNode([delete], middleware=[link])
+
+
+def test_an_argument_may_be_named_as_the_model_writes_it() -> None:
+    """By its alias."""
+
+    class Arguments(BaseModel):
+        url: str = Field(alias="link")
+
+    fetch = StructuredTool(name="fetch", description="Fetch.", func=lambda url: url, args_schema=Arguments)
+
+    ToolNode([fetch], middleware=[Sanitize(tools={"fetch": {"link": Url()}}), Redact(reveal={"fetch": ["link"]})])
+
+
+@pytest.mark.parametrize("more", [{}, {"additionalProperties": True}])
+def test_the_arguments_of_a_tool_with_a_json_schema_are_known(more: dict[str, Any]) -> None:
+    """As of one that a server describes; unless it takes any."""
+    schema = {"type": "object", "properties": {"path": {"type": "string"}}, **more}
+    remote = StructuredTool(name="remote", description="Remote.", func=lambda path: path, args_schema=schema)
+    link = Redact(reveal={"remote": ["pth"]})
+
+    if more:
+        ToolNode([remote], middleware=[link])
+    else:
+        with pytest.raises(ValueError, match="did you mean 'path'"):
+            ToolNode([remote], middleware=[link])
+
+
+def test_the_names_of_langchains_middleware_are_checked_too() -> None:
+    """It asks a person for the tools that it names."""
+    human = HumanInTheLoopMiddleware({"delet": True}, interrupt_mode="per_call")
+
+    with pytest.raises(ValueError, match=r"interrupt_on=...\): there is no tool 'delet'.*did you mean 'delete'"):
+        ToolNode([delete], middleware=[human])
+
+
+def test_a_cache_cannot_forget_what_it_does_not_keep() -> None:
+    """What is stale would stay."""
+    with pytest.raises(ValueError, match=r"no tool 'serach', only .*did you mean 'search'"):
+        Cache(["search"]).invalidate("serach")
+
+
+def test_a_policy_of_no_tool_is_an_error() -> None:
+    """In the same words."""
+    with pytest.raises(ValueError, match=r"ToolNode\(policies=...\): there is no tool 'delet'.*did you mean 'delete'"):
+        ToolNode([delete], policies={"delet": CallPolicy(timeout=1.0)})
+
+
+def test_many_names_are_not_all_listed() -> None:
+    """An error is read by people."""
+    told = no_such("tool", "tool_7x", [f"tool_{number}" for number in range(300)])
+
+    assert "and 260 more" in told
+    assert "did you mean 'tool_7" in told
+
+
+def test_capitals_do_not_hide_what_was_meant() -> None:
+    """Nor does the end of a word."""
+    assert did_you_mean("DELETE", ["delete", "search"]) == "; did you mean 'delete'?"
+    assert no_such("tool", "x", []) == "there is no tool 'x', and no other"
+
+
+@given(st.text(), st.lists(st.text(), max_size=5))
+def test_whatever_the_names_are_there_is_one_sentence(name: str, known: list[str]) -> None:
+    """Names come from anywhere, and must not forge a line of a log."""
+    assert len(no_such("tool", name, known).splitlines()) == 1

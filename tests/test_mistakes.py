@@ -1,0 +1,332 @@
+"""What newcomers write by mistake: the error names the value, and what to write instead."""
+
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+import sniffio
+from langchain_core.language_models import GenericFakeChatModel
+from langchain_core.messages import AIMessage, HumanMessage
+from langchain_core.tools import tool
+from langgraph.checkpoint.memory import InMemorySaver
+from langgraph.checkpoint.sqlite.aio import AsyncSqliteSaver
+from langgraph.errors import InvalidUpdateError
+from langgraph.store.memory import InMemoryStore
+
+from callboard import CallPolicy, IdleMiddlewareWarning, Limit, ToolNode, create_react_agent
+from callboard.exceptions import CallRejectedError
+from callboard.middleware import (
+    CircuitBreaker,
+    Fallback,
+    Redact,
+    RequireApproval,
+    Results,
+    Retry,
+    Sanitize,
+    Supervise,
+    Url,
+)
+from callboard.testing import Recorder, ScriptedModel, tool_call
+
+WAIT = 30
+
+
+@tool
+def search(query: str) -> str:
+    """Search."""
+    return query
+
+
+async def aquery(query: str) -> str:
+    """Search."""
+    return query
+
+
+def query(query: str) -> str:
+    """Search."""
+    return query
+
+
+def model() -> ScriptedModel:
+    return ScriptedModel(["Hello."])
+
+
+def agent(*, tools: Any = (search,), **options: Any) -> Any:
+    return create_react_agent(options.pop("model", None) or model(), tools, **options)
+
+
+CALL = tool_call("search", "1", query="tea")
+OPENAI = {"id": "1", "type": "function", "function": {"name": "search", "arguments": '{"query": "tea"}'}}
+
+Make = Callable[[], object]
+MISTAKES: dict[str, tuple[Make, type[Exception], str]] = {
+    # one where several are meant
+    "a tool": (lambda: ToolNode(search), TypeError, r"ToolNode\(\[search\]\), not ToolNode\(search\)"),
+    "a function": (lambda: ToolNode(query), TypeError, r"ToolNode\(\[query\]\), not ToolNode\(query\)"),
+    "a tool for an agent": (lambda: agent(tools=search), TypeError, r"tools is a sequence of tools.*write \[search\]"),
+    "a function for an agent": (lambda: agent(tools=query), TypeError, r"write \[query\]"),
+    "no tools": (lambda: ToolNode(None), TypeError, r"takes a list of tools, such as ToolNode\(\[search\]\); got None"),
+    "a mapping of tools": (lambda: ToolNode({"search": search}), TypeError, "takes a list of tools"),
+    "names of tools": (lambda: ToolNode(["search"]), TypeError, "got 'search'; give the tool itself instead of its"),
+    "a list in a list": (lambda: ToolNode([[search]]), TypeError, "it is a list in a list"),
+    "a class of tools": (lambda: ToolNode([ToolNode]), TypeError, r"it is a class: write ToolNode\(...\)"),
+    "a provider's tool": (lambda: ToolNode([{"type": "web"}]), TypeError, "is for create_react_agent"),
+    "a policy": (
+        lambda: ToolNode([search], policies=CallPolicy(timeout=1)),
+        TypeError,
+        r"ToolNode\(policies=...\) takes a CallPolicy by the name of each tool.*got CallPolicy\(timeout=1",
+    ),
+    "a policy for an agent": (lambda: Supervise(policies=CallPolicy()), TypeError, r"Supervise\(policies=...\) takes"),
+    "a policy by its tool": (lambda: ToolNode([query], policies={query: CallPolicy()}), TypeError, "for a name"),
+    "a link": (lambda: ToolNode([search], middleware=Retry()), TypeError, r"takes a list of links.*\[Retry\(...\)\]"),
+    "a link for an agent": (lambda: agent(middleware=Retry()), TypeError, r"takes a list of links.*\[Retry\(...\)\]"),
+    "a link for another agent": (lambda: Supervise(middleware=Retry()), TypeError, r"Supervise\(middleware=...\)"),
+    "a function as link": (lambda: ToolNode([search], middleware=query), TypeError, r"write \[query\]"),
+    "no links": (lambda: ToolNode([search], middleware=None), TypeError, "got None; leave it out for none"),
+    # a class where an object is meant
+    "a class of links": (lambda: ToolNode([search], middleware=[Retry]), TypeError, r"a class; write Retry\(...\)"),
+    "a class of models": (lambda: agent(model=ScriptedModel), TypeError, r"is a class: write ScriptedModel\(...\)"),
+    "a class of savers": (lambda: agent(checkpointer=InMemorySaver), TypeError, r"write InMemorySaver\(...\)"),
+    "a class of stores": (lambda: agent(store=InMemoryStore), TypeError, r"write InMemoryStore\(...\)"),
+    # inputs
+    "a text for an agent": (
+        lambda: agent().invoke("hello"),
+        InvalidUpdateError,
+        r"Expected dict, got hello; an agent .*\{'messages': \[\('user', 'hello'\)\]\}",
+    ),
+    "messages for an agent": (
+        lambda: agent().invoke([HumanMessage("x")]),
+        InvalidUpdateError,
+        r"\{'messages': \[...\]",
+    ),
+    "a text for a node": (
+        lambda: ToolNode([search]).invoke("hello"),
+        ValueError,
+        "a node takes messages .* got 'hello'",
+    ),
+    "one call": (lambda: ToolNode([search]).invoke(CALL), ValueError, r"a tool call goes in a list, \[call\]; got \{"),
+    "one message": (lambda: ToolNode([search]).invoke(AIMessage("")), ValueError, r"goes in a list, \[message\]"),
+    "a call of OpenAI's": (lambda: ToolNode([search]).invoke([OPENAI]), ValueError, "with name, args and id.*OpenAI"),
+    "one call of OpenAI's": (lambda: ToolNode([search]).invoke(OPENAI), ValueError, "with name, args and id.*OpenAI"),
+    "a number as text": (
+        lambda: ToolNode([search]).invoke([CALL], {"max_concurrency": "3"}),
+        TypeError,
+        r"config\['max_concurrency'\] is a whole number, got '3'",
+    ),
+    # options
+    "system_prompt": (lambda: agent(system_prompt="x"), TypeError, "instead of system_prompt use prompt="),
+    "state_modifier": (lambda: agent(state_modifier="x"), TypeError, "instead of state_modifier use prompt="),
+    "timeout": (lambda: agent(timeout=3), TypeError, r"use budget=.*ToolNode\(\[...\], timeout=...\)"),
+    "policies": (lambda: agent(policies={}), TypeError, r"ToolNode\(\[...\], policies=...\)"),
+    "memory": (lambda: agent(memory=1), TypeError, "instead of memory use checkpointer="),
+    "a slip": (lambda: agent(pormpt="x"), TypeError, "did you mean 'prompt'"),
+    "a file": (lambda: agent(checkpointer="trip.db"), ValueError, "'trip.db'.*for a file write 'sqlite:///trip.db'"),
+    "a file of a store": (lambda: agent(store="trip.db"), ValueError, "for a file write 'sqlite:///trip.db'"),
+    "a path": (lambda: agent(checkpointer=Path("/a/trip.db")), TypeError, "'sqlite:////a/trip.db'"),
+    "half a URL": (lambda: agent(checkpointer="sqlite:trip.db"), ValueError, "for a file write 'sqlite:///trip.db'"),
+    "a saver not yet opened": (
+        lambda: agent(checkpointer=AsyncSqliteSaver.from_conn_string("trip.db")),
+        TypeError,
+        "takes what `with` or `async with` gives",
+    ),
+    "a store for a saver": (
+        lambda: agent(checkpointer=InMemoryStore()),
+        TypeError,
+        "does not take a store: write store=",
+    ),
+    "a saver for a store": (lambda: agent(store=InMemorySaver()), TypeError, "write checkpointer="),
+    "a model without tools": (
+        lambda: agent(model=GenericFakeChatModel(messages=iter([]))),
+        NotImplementedError,
+        r"GenericFakeChatModel has no bind_tools\(\) of its own.*'search'",
+    ),
+    # kinds of values
+    "no grace": (lambda: ToolNode([search], grace=None), TypeError, r"ToolNode\(grace=...\) is a number of seconds"),
+    "an async handler": (lambda: ToolNode([search], handle_tool_errors=aquery), TypeError, "takes a plain function"),
+    "an async key": (lambda: Limit(3, key=aquery), TypeError, r"Limit\(key=...\) takes a plain function"),
+    "an async key of a breaker": (lambda: CircuitBreaker(key=aquery), TypeError, "takes a plain function"),
+    "an async condition": (lambda: Retry(on=aquery), TypeError, r"Retry\(on=...\)"),
+    "an async condition of messages": (lambda: Retry(on_message=aquery), TypeError, r"Retry\(on_message=...\)"),
+    "a text for a condition": (lambda: CircuitBreaker(on_message="x"), TypeError, r"CircuitBreaker\(on_message=...\)"),
+    "an async condition of a fallback": (
+        lambda: Fallback({"a": "b"}, on_message=aquery),
+        TypeError,
+        r"Fallback\(on_message=...\)",
+    ),
+    "attempts as text": (lambda: Retry("3"), TypeError, r"Retry\(attempts=...\) is a whole number, got '3'"),
+    "half an attempt": (lambda: Retry(2.5), TypeError, r"Retry\(attempts=...\) is a whole number, got 2.5"),
+    "a factor as text": (lambda: Retry(factor="3"), TypeError, r"Retry\(factor=...\) is a number, got '3'"),
+    "a seed": (lambda: Retry(rng=3), TypeError, r"Retry\(rng=...\) takes Random"),
+    "a ratio as text": (
+        lambda: CircuitBreaker("0.5"),
+        TypeError,
+        r"CircuitBreaker\(ratio=...\) is a number, got '0.5'",
+    ),
+    "yes": (lambda: CallPolicy(idempotent="yes"), TypeError, r"CallPolicy\(idempotent=...\) is True or False"),
+    "a key as text": (lambda: Redact(key="x" * 20), TypeError, r"Redact\(key=...\) takes bytes"),
+    "a number as vault": (lambda: Redact(vault=3), TypeError, r"Redact\(vault=...\) takes a vault"),
+    "a detector's slip": (lambda: Redact(["emial"]), ValueError, "did you mean 'email'"),
+    "a tool to reveal": (lambda: Redact(reveal=[search]), TypeError, "takes names of tools"),
+    "a tool to approve": (lambda: RequireApproval([search]), TypeError, "takes names of tools"),
+    "a tool to fence": (lambda: Results(fence=[search]), TypeError, "takes names of tools"),
+    "rules as a list": (lambda: Sanitize(["path"]), TypeError, r"takes rules by argument.*got \['path'\]"),
+    "rules of tools as a list": (
+        lambda: Sanitize(tools=["x"]),
+        TypeError,
+        r"Sanitize\(tools=...\) takes rules by tool",
+    ),
+    "a rule for a tool": (
+        lambda: Sanitize(tools={"x": Url()}),
+        TypeError,
+        r"Sanitize\(tools\['x'\]\) takes rules by arg",
+    ),
+    "a depth as text": (lambda: Sanitize(max_depth="3"), TypeError, r"Sanitize\(max_depth=...\) is a whole number"),
+    "no results": (lambda: Sanitize(results=True), TypeError, r"Sanitize\(results=...\) takes Results"),
+    "one port": (lambda: Url(ports=443), TypeError, r"Url\(ports=...\) takes several: ports=\{443\}"),
+    "a port as text": (lambda: Url(ports=["443"]), TypeError, r"Url\(ports=...\) is a whole number, got '443'"),
+    "a scheme with its colon": (lambda: Url(schemes=["https://"]), ValueError, "such as 'https'; got 'https://'"),
+    "a sync resolver": (lambda: Url(resolve=lambda host, port: []), TypeError, r"Url\(resolve=...\) takes True or an"),
+    "a link of one argument": (
+        lambda: ToolNode([search], middleware=[query]),
+        TypeError,
+        r"\(request, call_next\), and",
+    ),
+}
+
+
+@pytest.mark.parametrize(("make", "error", "says"), MISTAKES.values(), ids=MISTAKES.keys())
+def test_a_mistake_is_told_with_its_remedy(make: Make, error: type[Exception], says: str) -> None:
+    """Whoever made it should not have to read our source; and where LangGraph raises a type, so do we."""
+    with pytest.raises(error, match=says):
+        make()
+
+
+def test_a_coroutine_instead_of_a_function_is_told() -> None:
+    """Somebody called the function by mistake."""
+    called = aquery("tea")
+
+    with pytest.raises(TypeError, match="give the function itself, without calling it"):
+        ToolNode([called])  # type: ignore[list-item]
+    called.close()
+
+
+def test_links_may_come_from_a_generator() -> None:
+    """It was used up before anybody had looked at the links in it."""
+    recorder = Recorder()
+
+    async def refuse(request: Any, call_next: Any) -> Any:
+        raise PermissionError("no")
+
+    node = ToolNode([recorder.tool("work")], middleware=(link for link in [refuse]))
+
+    with pytest.raises(PermissionError):
+        node.invoke([tool_call("work", "1")])
+    assert recorder.order == []
+
+
+async def test_a_tool_that_needs_asyncio_is_named_on_trio() -> None:
+    """With what to do; asyncio itself speaks of no running event loop."""
+    import asyncio
+
+    @tool
+    async def native(query: str) -> str:
+        """Use asyncio itself."""
+        asyncio.get_running_loop()
+        return query
+
+    node = ToolNode([native])
+
+    with anyio.fail_after(WAIT):
+        if sniffio.current_async_library() == "asyncio":
+            await node.ainvoke([tool_call("native", "7", query="tea")])
+            return
+        with pytest.raises(RuntimeError, match=r"tool 'native' \(call '7'\) needs asyncio.*Run the agent") as caught:
+            await node.ainvoke([tool_call("native", "7", query="tea")])
+        assert str(caught.value.__cause__) == "no running event loop"
+
+
+async def test_a_tool_that_awaits_a_future_of_asyncio_is_named_on_trio() -> None:
+    """What trio says of it speaks of no tool either."""
+    import asyncio
+
+    class Foreign:
+        def __await__(self) -> Any:
+            loop = asyncio.new_event_loop()
+            try:
+                yield loop.create_future()
+            finally:
+                loop.close()
+
+    @tool
+    async def native(query: str) -> str:
+        """Await what only asyncio knows."""
+        await Foreign()
+        return query
+
+    if sniffio.current_async_library() == "asyncio":
+        return
+    with anyio.fail_after(WAIT), pytest.raises(RuntimeError, match=r"tool 'native' .*needs asyncio"):
+        await ToolNode([native]).ainvoke([tool_call("native", "7", query="tea")])
+
+
+class Unspeakable:
+    def __str__(self) -> str:
+        raise LookupError("no words")
+
+    __repr__ = __str__
+
+
+async def test_a_result_that_cannot_be_a_text_names_its_tool_and_call() -> None:
+    """The error keeps its type, as LangGraph raises it, and says in a note where it comes from."""
+
+    @tool
+    async def odd(query: str) -> Any:
+        """Return something odd."""
+        return Unspeakable()
+
+    with anyio.fail_after(WAIT), pytest.raises(LookupError, match="no words") as caught:
+        await ToolNode([odd]).ainvoke([tool_call("odd", "7", query="tea")])
+
+    (note,) = caught.value.__notes__
+    assert "the tool 'odd' returned for the call '7'" in note
+    assert "Unspeakable" in note
+
+
+def test_retry_says_when_a_node_is_built_that_it_does_nothing() -> None:
+    """Not when the tool fails for the first time, which may be at night."""
+    tools = [Recorder().tool("search"), Recorder().tool("fetch")]
+
+    with pytest.warns(IdleMiddlewareWarning, match=r"run 'fetch', 'search' again.*idempotent=True.*any_tool=True"):
+        ToolNode(tools, middleware=[Retry()])
+
+
+@pytest.mark.parametrize(
+    "retry", [Retry(any_tool=True), Retry(1), Retry(on=CallRejectedError)], ids=["any", "once", "rejected"]
+)
+def test_retry_says_nothing_where_it_does_what_is_meant(retry: Retry) -> None:
+    """Calls without a place are made again, whatever the tool."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        ToolNode([search], middleware=[retry])
+
+
+async def test_retry_says_once_of_each_tool_that_it_does_nothing_for_it() -> None:
+    """Beside one that it does something for."""
+    recorder = Recorder()
+    tools = [recorder.tool(name, raises=ValueError("no")) for name in ("again", "never")]
+    node = ToolNode(
+        tools,
+        middleware=[Retry(2, initial=0.1)],
+        policies={"again": CallPolicy(idempotent=True)},
+        handle_tool_errors=True,
+    )
+
+    with anyio.fail_after(WAIT), pytest.warns(IdleMiddlewareWarning, match="does not run 'never' again") as told:
+        for turn in "12":
+            await node.ainvoke([tool_call("again", f"a{turn}", query="a"), tool_call("never", f"b{turn}", query="b")])
+
+    assert len(told) == 1
+    assert recorder.count("started") == 6
