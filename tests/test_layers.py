@@ -25,6 +25,7 @@ LAYERS = {
         "_surroundings",
         "_threads",
         "_time",
+        "_workers",
     ],
     3: ["_langgraph", "middleware", "tools"],
     4: ["agent"],

@@ -9,15 +9,18 @@ import logging
 import math
 import threading
 import time
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from contextvars import ContextVar, copy_context
 from types import TracebackType
-from typing import Self
+from typing import Self, TypeVar
 
 from anyio import CancelScope
 
 from callboard._loop import ChildFn
+from callboard._workers import run_in_worker
+
+T = TypeVar("T")
 
 _log = logging.getLogger("callboard")
 
@@ -313,6 +316,9 @@ class AsyncioLoop:
 
     def spawn(self, child: ChildFn, grace: float) -> "AsyncioSpawned":
         return AsyncioSpawned(child, grace)
+
+    async def run_in_daemon(self, fn: Callable[[], T], scope: CancelScope) -> T:
+        return await run_in_worker(fn, scope)
 
     def is_cancelled(self) -> bool:
         scope = _innermost.get()
