@@ -9,7 +9,7 @@ from contextvars import ContextVar
 from functools import partial
 from typing import Any, Generic, NamedTuple, NoReturn, TypeVar, TypeVarTuple
 
-from anyio.lowlevel import checkpoint_if_cancelled
+from anyio.lowlevel import checkpoint, checkpoint_if_cancelled
 
 from callboard._attempt import Attempt, ThreadPlaces
 from callboard._current_loop import current_loop
@@ -24,6 +24,9 @@ from callboard.exceptions import CallCancelledError, CallRejectedError, CallTime
 T = TypeVar("T")
 R = TypeVar("R")
 Args = TypeVarTuple("Args")
+
+PORTION = 32
+"""Calls that begin in one turn of the event loop; then it is the others' turn."""
 
 
 class Terms(NamedTuple):
@@ -342,10 +345,12 @@ class Batch(Generic[T]):
         try:
             async with loop.nursery() as nursery:
                 self._nursery = nursery
-                for call in self.calls:
+                for number, call in enumerate(self.calls, 1):
                     if self.closed:
                         break
                     nursery.start(self._run_next, call.grace)
+                    if number % PORTION == 0:
+                        await checkpoint()
         except loop.cancelled_class:
             if not self._failed:
                 raise  # otherwise, as in any `finally`, the error takes the cancellation's place

@@ -211,6 +211,25 @@ async def test_a_thousand_sync_tools_run_a_hundred_at_once() -> None:
     assert node.statistics() == IDLE
 
 
+async def test_a_run_that_asks_for_a_hundred_at_once_gets_as_many_threads() -> None:
+    """Promises 7 and 8: `max_concurrency` says how many, also where the node by itself would have fewer threads."""
+    counter = Counter()
+    together = threading.Barrier(100)
+
+    def work(query: str) -> None:
+        with counter:
+            if int(query) < 100:
+                together.wait(timeout=30)
+
+    node = ToolNode([make_sync(work)])
+    requests = ask(*[("work", {"query": str(n)}) for n in range(300)])
+    with anyio.fail_after(60):
+        messages = await node.ainvoke(requests, {"max_concurrency": 100})
+    assert [message.status for message in messages] == ["success"] * 300
+    assert counter.peak == 100
+    assert node.statistics() == IDLE
+
+
 async def test_many_sync_wrappers_around_sync_tools_do_not_starve_one_another() -> None:
     """Promise 8: a wrapper that waits holds no thread that its tool needs."""
     rec = Recorder()

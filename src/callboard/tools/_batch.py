@@ -6,6 +6,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, cast
 
+from anyio.lowlevel import checkpoint
 from langchain_core.callbacks import AsyncCallbackManager
 from langchain_core.messages import ToolCall, ToolMessage
 from langchain_core.runnables import RunnableConfig
@@ -15,7 +16,7 @@ from langgraph.errors import GraphInterrupt, ParentCommand, is_invalid_resume
 from pydantic import ValidationError
 
 from callboard._attempt import Attempt
-from callboard._call import Batch, SupervisedCall, Terms
+from callboard._call import PORTION, Batch, SupervisedCall, Terms
 from callboard._events import current_mark
 from callboard._langgraph import config_for_calls, read_state, runtime_of
 from callboard._limits import Limiter, NoKeyError
@@ -112,6 +113,7 @@ class ToolBatch:
             if concurrency < 1:
                 raise ValueError(f"config['max_concurrency'] must be 1 or more, got {concurrency!r}")
             self._wide = [Limiter(Limit(concurrency=concurrency), "max_concurrency")]
+        self.threads = setup.supervision.threads.at_least(concurrency)
 
     async def run(self) -> Any:
         """Run the calls that have no result yet.
@@ -120,15 +122,11 @@ class ToolBatch:
             GraphInterrupt: with the questions of all calls that wait for an answer.
             BaseException: the error of a call that nobody handles.
         """
-        around = self._named(surroundings())
-        supervised = [
-            self._supervised(index, call, around)
-            for index, call in enumerate(self._calls)
-            if not (self.ledger.settled(self._keys[index]) or self.ledger.waits(self._keys[index]))
-        ]
-        self._open = len(supervised)
-        batch = Batch([call for _, call in supervised], on_error=self.setup.on_error, is_signal=is_control_flow)
+        supervised: list[tuple[str, SupervisedCall[Output]]] = []
         try:
+            await self._supervise(supervised)
+            self._open = len(supervised)
+            batch = Batch([call for _, call in supervised], on_error=self.setup.on_error, is_signal=is_control_flow)
             await batch.run()
         except BaseException as error:
             self.failed = {
@@ -140,6 +138,15 @@ class ToolBatch:
             self.ledger.publish()
             raise
         return self._outcome(supervised)
+
+    async def _supervise(self, supervised: list[tuple[str, SupervisedCall[Output]]]) -> None:
+        """Get the calls ready that have no result yet, in portions, because there may be very many."""
+        around = self._named(surroundings())
+        for index, (key, call) in enumerate(zip(self._keys, self._calls, strict=True)):
+            if index and index % PORTION == 0:
+                await checkpoint()
+            if not (self.ledger.settled(key) or self.ledger.waits(key)):
+                supervised.append((key, self._supervised(index, call, around)))
 
     def _named(self, around: Surroundings) -> Surroundings:
         """With what those who watch want to know of the tools, and of a graph that is not ours."""
@@ -156,12 +163,11 @@ class ToolBatch:
         tool = self.setup.tools.get(name)
         return None if tool is None else tool.description
 
-    def _supervised(self, index: int, call: ToolCall, around: Surroundings) -> tuple[str, SupervisedCall[Output]]:
-        key = self._keys[index]
-        run = _Run(self, key, call, index)
+    def _supervised(self, index: int, call: ToolCall, around: Surroundings) -> SupervisedCall[Output]:
+        run = _Run(self, self._keys[index], call, index)
         supervised: SupervisedCall[Output] = SupervisedCall(*self.terms(call), run, around)
-        supervised.resumes = self.ledger.mark(key)
-        return key, supervised
+        supervised.resumes = self.ledger.mark(self._keys[index])
+        return supervised
 
     def terms(self, call: ToolCall) -> Terms:
         """The policy of a call's tool, and the limits that it has to pass."""
@@ -348,7 +354,7 @@ class _Run:
             ready = setup.inject(call, plan.injected, runtime)
         if request is not None:
             config = own_copy(config)  # a run uses its config up, and there may be more than one
-        threads = setup.supervision.threads if plan.kind == "sync" else None
+        threads = batch.threads if plan.kind == "sync" else None
         # A link may have changed the arguments, or the tool.
         terms = None if call is self._call else batch.terms(call)
         manager = batch.manager(plan, self._config)
