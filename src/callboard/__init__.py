@@ -57,6 +57,7 @@ if TYPE_CHECKING:
     from callboard.exceptions import DuplicateCallIdWarning as DuplicateCallIdWarning
     from callboard.exceptions import IgnoredHooksWarning as IgnoredHooksWarning
     from callboard.exceptions import LinkOrderWarning as LinkOrderWarning
+    from callboard.exceptions import LoopBlockedWarning as LoopBlockedWarning
     from callboard.exceptions import RunDeadlineExceededError as RunDeadlineExceededError
     from callboard.exceptions import StorageError as StorageError
     from callboard.exceptions import ThreadBusyError as ThreadBusyError
@@ -99,6 +100,7 @@ _HOMES = {
         "DuplicateCallIdWarning",
         "IgnoredHooksWarning",
         "LinkOrderWarning",
+        "LoopBlockedWarning",
         "RunDeadlineExceededError",
         "StorageError",
         "ThreadBusyError",

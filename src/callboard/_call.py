@@ -1,4 +1,4 @@
-"""One supervised call and a batch of them: budget, attempts, places, timeout, grace, outcome.
+"""One supervised call: budget, attempts, places, timeout, grace, outcome.
 
 Knows no LangChain: a call is a mapping, its body an async function, its result any object.
 """
@@ -7,26 +7,29 @@ import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from contextvars import ContextVar
 from functools import partial
-from typing import Any, Generic, NamedTuple, NoReturn, TypeVar, TypeVarTuple
-
-from anyio.lowlevel import checkpoint, checkpoint_if_cancelled
+from time import monotonic
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar, TypeVarTuple
 
 from callboard._attempt import Attempt, ThreadPlaces
-from callboard._current_loop import current_loop
 from callboard._events import numbers
 from callboard._limits import Limiter, NoPlaceError
-from callboard._loop import Nursery, Scope
+from callboard._pulse import marks
 from callboard._surroundings import Surroundings
 from callboard._time import DEFAULT_GRACE, Timed, current_timed, is_cleaning_up
-from callboard._types import CallEvent, CallPhase, CallPolicy, OnError, ToolCallLike
+from callboard._types import CallEvent, CallPhase, CallPolicy, ToolCallLike
 from callboard.exceptions import CallCancelledError, CallRejectedError, CallTimeoutError, DeadlineExceededError
 
 T = TypeVar("T")
 R = TypeVar("R")
 Args = TypeVarTuple("Args")
 
-PORTION = 32
-"""Calls that begin in one turn of the event loop; then it is the others' turn."""
+
+class Batch(Protocol):
+    """What a call has to know of those that it ends with."""
+
+    @property
+    def closed(self) -> bool:
+        """Whether nothing may start any more."""
 
 
 class Terms(NamedTuple):
@@ -94,7 +97,7 @@ class SupervisedCall(Timed, Generic[T]):
         """What was left where the call stopped in an earlier run."""
         self.number = next(numbers)
         self._limiters = limiters
-        self._batch: Batch[T] | None = None
+        self._batch: Batch | None = None
         self._around = around
         self._observers = around.watch.calls
         self._queued_at = around.now
@@ -109,7 +112,7 @@ class SupervisedCall(Timed, Generic[T]):
     def id(self) -> str | None:
         return self.call.get("id")
 
-    def begin(self, batch: "Batch[T]") -> None:
+    def begin(self, batch: Batch) -> None:
         """Note that the call is in its task now."""
         self._batch = batch
         current_timed.set(self)
@@ -251,7 +254,7 @@ class SupervisedCall(Timed, Generic[T]):
             error = None  # whose traceback leads here
 
     async def _timed(self, body: Callable[[], Coroutine[Any, Any, R]], tool: str, timeout: float) -> R:
-        deadline = self.loop.now() + timeout
+        deadline, began = self.loop.now() + timeout, monotonic()
         token = current_timed.set(Timed(self.loop, min(self.until, deadline), self.grace))
         cause: Exception | None = None
         scope = self.loop.scope(deadline, self.grace)
@@ -264,7 +267,8 @@ class SupervisedCall(Timed, Generic[T]):
             cause = exc  # what the clean-up raised; the timeout is why it ran
         finally:
             current_timed.reset(token)
-        raise CallTimeoutError(tool, self.id, timeout) from cause
+        hold = self.loop.pulse.held_since(began)
+        raise CallTimeoutError(tool, self.id, timeout, held=None if hold is None else str(hold)) from cause
 
     def note(self, what: str, facts: Mapping[str, object]) -> None:
         """Tell observers what was decided about the call."""
@@ -304,91 +308,9 @@ def note(what: str, **facts: object) -> None:
         call.note(what, facts)
 
 
-class Batch(Generic[T]):
-    """Calls that run together and end together.
+def _of_attempt(variables: Mapping[str, Any]) -> tuple[str, str]:
+    tool, supervised = variables["call"]["name"], variables["self"]
+    return tool, f"tool {tool!r} (call {supervised.id!r})"
 
-    Args:
-        calls: in the order in which they are to start.
-        on_error: "cancel" the others when a call fails, or let them "finish" first.
-        is_signal: says of an exception that it is no failure, so that the others go on.
-    """
 
-    def __init__(
-        self,
-        calls: Sequence[SupervisedCall[T]],
-        *,
-        on_error: OnError,
-        is_signal: Callable[[BaseException], bool] = lambda _: False,
-    ) -> None:
-        self.calls = calls
-        self._has_ended = False
-        self._nursery: Nursery | None = None
-        self._on_error = on_error
-        self._is_signal = is_signal
-        self._failed: list[SupervisedCall[T]] = []
-        self._next = iter(calls)
-
-    @property
-    def closed(self) -> bool:
-        """Whether nothing may start any more; known behind shields, too, which hide a cancellation."""
-        return self._has_ended or (self._nursery is not None and self._nursery.cancel_called)
-
-    async def run(self) -> None:
-        """Run every call to its end.
-
-        Raises:
-            BaseException: the error of a call, bare; of several, the first with the others in its notes
-                ("cancel") or a group of them ("finish"). Nothing that was started is alive by then.
-        """
-        await checkpoint_if_cancelled()
-        loop = current_loop()
-        try:
-            async with loop.nursery() as nursery:
-                self._nursery = nursery
-                for number, call in enumerate(self.calls, 1):
-                    if self.closed:
-                        break
-                    nursery.start(self._run_next, call.grace)
-                    if number % PORTION == 0:
-                        await checkpoint()
-        except loop.cancelled_class:
-            if not self._failed:
-                raise  # otherwise, as in any `finally`, the error takes the cancellation's place
-        finally:
-            self._has_ended = True
-        if self._failed:
-            self._raise_failures()
-
-    async def _run_next(self, scope: Scope) -> None:
-        # Not "run call n": trio begins children in any order, so each takes the next call when it begins.
-        call = next(self._next)
-        with scope:
-            call.begin(self)
-            try:
-                call.end(await call.run(call))
-            except BaseException as error:
-                if not call.end_with(error):
-                    raise
-        if call.error is not None and not self._is_signal(call.error):
-            self._fail(call)
-
-    def _fail(self, call: SupervisedCall[T]) -> None:
-        self._failed.append(call)
-        if self._on_error == "cancel" or not isinstance(call.error, Exception):
-            assert self._nursery is not None
-            self._nursery.cancel()
-
-    def _raise_failures(self) -> NoReturn:
-        errors = [call.error for call in self._failed if call.error is not None]
-        notes = [f"Tool {call.name!r} (call {call.id!r}) failed too: {call.error!r}" for call in self._failed[1:]]
-        # The traceback leads here and to our callers; nothing they hold may lead back to the error.
-        for call in self._failed:
-            call.error = None
-        try:
-            if notes and self._on_error == "finish":
-                raise BaseExceptionGroup(f"{len(errors)} of {len(self.calls)} tool calls failed", errors)
-            for note in notes:
-                errors[0].add_note(note)
-            raise errors[0]
-        finally:
-            errors.clear()
+marks[SupervisedCall.attempt.__code__] = _of_attempt

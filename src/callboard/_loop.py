@@ -12,6 +12,8 @@ from typing import Any, Protocol, Self, TypeVar
 
 from anyio import CancelScope
 
+from callboard._pulse import Pulse
+
 T = TypeVar("T")
 
 ChildFn = Callable[["Scope"], Coroutine[Any, Any, None]]
@@ -84,6 +86,8 @@ class EventLoop(Protocol):
     """What a cancelled task raises here."""
     offset: float
     """Seconds to add to `now()` for the time that all loops of the process share."""
+    pulse: Pulse
+    """Whether the loop still turns."""
 
     def now(self) -> float:
         """The loop's clock in seconds; may be read from any thread."""

@@ -15,6 +15,7 @@ from anyio import CancelScope, CapacityLimiter, to_thread
 from anyio.lowlevel import RunVar
 
 from callboard._loop import ChildFn
+from callboard._pulse import Pulse
 
 T = TypeVar("T")
 
@@ -205,6 +206,7 @@ class TrioLoop:
     def __init__(self) -> None:
         self.now = trio.lowlevel.current_clock().current_time
         self.offset = time.monotonic() - self.now()
+        self.pulse = Pulse(trio.lowlevel.current_trio_token().run_sync_soon)
 
     def nursery(self) -> TrioNursery:
         return TrioNursery()

@@ -19,7 +19,8 @@
         ├── AbandonedThreadWarning  a worker thread outlived its call
         ├── DuplicateCallIdWarning  two calls of one batch share an id
         ├── IgnoredHooksWarning     a middleware of LangChain's has hooks that will not run
-        └── LinkOrderWarning        two links in an order that is known to go wrong
+        ├── LinkOrderWarning        two links in an order that is known to go wrong
+        └── LoopBlockedWarning      an async tool, or a link, kept the event loop from turning
 
 Misuse raises the built-in exceptions (`ValueError`, `TypeError`) and names the argument.
 """
@@ -45,6 +46,7 @@ __all__ = [
     "DuplicateCallIdWarning",
     "IgnoredHooksWarning",
     "LinkOrderWarning",
+    "LoopBlockedWarning",
     "RunDeadlineExceededError",
     "StorageError",
     "ThreadBusyError",
@@ -125,9 +127,12 @@ class CallTimeoutError(CallError, TimeoutError):
 
     ended: Ended = "timeout"
 
-    def __init__(self, tool: str, call_id: str | None, timeout: float) -> None:
+    def __init__(self, tool: str, call_id: str | None, timeout: float, *, held: str | None = None) -> None:
         self.timeout = timeout
-        super().__init__(tool, call_id, f"Tool {tool!r} did not finish within its timeout of {timeout:g} s.")
+        self.held = held
+        """Who kept the event loop from turning meanwhile, in words; `None` if nobody did."""
+        meanwhile = "" if held is None else f" Meanwhile {held}."
+        super().__init__(tool, call_id, f"Tool {tool!r} did not finish within its timeout of {timeout:g} s.{meanwhile}")
 
 
 class DeadlineExceededError(CallError, TimeoutError):
@@ -213,3 +218,7 @@ class IgnoredHooksWarning(CallboardWarning):
 
 class LinkOrderWarning(CallboardWarning):
     """Two links stand in an order that is known to go wrong; says why, and which order to choose."""
+
+
+class LoopBlockedWarning(CallboardWarning):
+    """An async tool, or a link, blocked the event loop; says which, how long and where, once for each tool."""

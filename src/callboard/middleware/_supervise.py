@@ -12,8 +12,9 @@ from langgraph.types import Command
 from pydantic import ValidationError
 
 from callboard._attempt import Attempt
+from callboard._batch import Batch
 from callboard._bridge import run_from_sync
-from callboard._call import Batch, SupervisedCall, note
+from callboard._call import SupervisedCall, note
 from callboard._limits import NoKeyError
 from callboard._surroundings import Surroundings, surroundings
 from callboard._time import DEFAULT_GRACE

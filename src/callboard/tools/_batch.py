@@ -16,7 +16,8 @@ from langgraph.errors import GraphInterrupt, ParentCommand, is_invalid_resume
 from pydantic import ValidationError
 
 from callboard._attempt import Attempt
-from callboard._call import PORTION, Batch, SupervisedCall, Terms
+from callboard._batch import PORTION, Batch
+from callboard._call import SupervisedCall, Terms
 from callboard._events import current_mark
 from callboard._langgraph import config_for_calls, read_state, runtime_of
 from callboard._limits import Limiter, NoKeyError
@@ -164,8 +165,7 @@ class ToolBatch:
         return None if tool is None else tool.description
 
     def _supervised(self, index: int, call: ToolCall, around: Surroundings) -> SupervisedCall[Output]:
-        run = _Run(self, self._keys[index], call, index)
-        supervised: SupervisedCall[Output] = SupervisedCall(*self.terms(call), run, around)
+        supervised = SupervisedCall(*self.terms(call), _Run(self, self._keys[index], call, index), around)
         supervised.resumes = self.ledger.mark(self._keys[index])
         return supervised
 
