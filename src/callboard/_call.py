@@ -4,7 +4,9 @@ Knows no LangChain: a call is a mapping, its body an async function, its result 
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+import math
+from collections.abc import Awaitable, Callable, Coroutine, Generator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 from contextvars import ContextVar
 from functools import partial
 from time import monotonic
@@ -13,6 +15,7 @@ from typing import Any, Generic, NamedTuple, Protocol, TypeVar, TypeVarTuple
 from callboard._attempt import Attempt, ThreadPlaces
 from callboard._events import numbers
 from callboard._limits import Limiter, NoPlaceError
+from callboard._loop import Scope
 from callboard._pulse import marks
 from callboard._surroundings import Surroundings
 from callboard._time import DEFAULT_GRACE, Timed, current_timed, is_cleaning_up
@@ -55,11 +58,14 @@ class SupervisedCall(Timed, Generic[T]):
     __slots__ = (
         "_around",
         "_attempts",
+        "_away",
         "_batch",
+        "_leash",
         "_limiters",
         "_observers",
         "_queue_wait",
         "_queued_at",
+        "_until",
         "call",
         "ended",
         "error",
@@ -103,6 +109,9 @@ class SupervisedCall(Timed, Generic[T]):
         self._queued_at = around.now
         self._queue_wait = 0.0
         self._attempts = 0
+        self._leash: Scope | None = None
+        self._until = until
+        self._away = 0
 
     @property
     def name(self) -> str:
@@ -168,6 +177,55 @@ class SupervisedCall(Timed, Generic[T]):
                 raise
             cause = exc
         raise DeadlineExceededError(self.name, self.id, budget, started=self._attempts > 0) from cause
+
+    async def on_leash(self, links: Callable[[], Awaitable[R]], *, at_least: float = 0.0) -> R:
+        """Run the links around a call; at no time may they go on by themselves for longer than the timeout.
+
+        Attempts and what is waited for on purpose do not count. Where there is a budget, that bounds the links.
+
+        Args:
+            links: what is around the attempts.
+            at_least: seconds that they have even so.
+
+        Raises:
+            CallTimeoutError: if they did.
+        """
+        timeout = self.policy.timeout
+        if timeout is None or self.policy.budget is not None:
+            return await links()
+        began, cause = monotonic(), None
+        timeout = max(timeout, at_least)
+        scope = self._leash = self.loop.scope(math.inf, self.grace)
+        try:
+            with scope:
+                self._move_leash(self.loop.now() + timeout)
+                return await links()
+        except Exception as exc:
+            if not scope.cancel_called:
+                raise
+            cause = exc
+        finally:
+            self._move_leash(math.inf)
+            self._leash = None
+        held = self.loop.pulse.held_since(began)
+        raise CallTimeoutError(self.name, self.id, timeout, held=held, by_links=True) from cause
+
+    @contextmanager
+    def off_leash(self) -> Generator[None]:
+        """Let the links wait for as long as it takes, while the block runs."""
+        self._away += 1
+        self._move_leash(math.inf)
+        try:
+            yield
+        finally:
+            self._away -= 1
+            if not self._away and self.policy.timeout is not None:
+                self._move_leash(self.loop.now() + self.policy.timeout)
+
+    def _move_leash(self, deadline: float) -> None:
+        if self._leash is not None:
+            self._leash.move(deadline)
+            self.until = min(self._until, deadline)
 
     async def attempt(
         self,
@@ -267,8 +325,7 @@ class SupervisedCall(Timed, Generic[T]):
             cause = exc  # what the clean-up raised; the timeout is why it ran
         finally:
             current_timed.reset(token)
-        hold = self.loop.pulse.held_since(began)
-        raise CallTimeoutError(tool, self.id, timeout, held=None if hold is None else str(hold)) from cause
+        raise CallTimeoutError(tool, self.id, timeout, held=self.loop.pulse.held_since(began)) from cause
 
     def note(self, what: str, facts: Mapping[str, object]) -> None:
         """Tell observers what was decided about the call."""
@@ -290,6 +347,14 @@ class SupervisedCall(Timed, Generic[T]):
         )
         for observer in self._observers:
             observer(event)
+
+
+@contextmanager
+def waiting() -> Generator[None]:
+    """Say in a link that it waits on purpose, for as long as it takes; its call's timeout is not for that."""
+    call = current_call.get()
+    with nullcontext() if call is None else call.off_leash():
+        yield
 
 
 current_call: ContextVar[SupervisedCall[Any] | None] = ContextVar("callboard_supervised", default=None)

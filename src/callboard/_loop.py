@@ -28,6 +28,10 @@ class Scope(Protocol):
         """Whether the deadline passed, or somebody called `cancel`, while the block ran."""
         ...
 
+    def move(self, deadline: float) -> None:
+        """Have the block end then; from within the loop's thread, while it runs."""
+        ...
+
     def __enter__(self) -> Self: ...
 
     def __exit__(

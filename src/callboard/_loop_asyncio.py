@@ -122,6 +122,15 @@ class AsyncioScope:
             self._timer.cancel()
         self._timer = self._loop.call_later(self._grace, self._enforce)
 
+    def move(self, deadline: float) -> None:
+        """Have the block end at another time than it was to."""
+        if self.cancel_called or not self._entered:
+            return
+        if self._timer is not None:
+            self._timer.cancel()
+        self._deadline = deadline
+        self._timer = None if deadline == math.inf else self._loop.call_at(deadline, self._expire)
+
     def _expire(self) -> None:
         if self._loop.time() - self._deadline < _LATE:
             self.cancel()

@@ -44,6 +44,9 @@ class TrioScope:
     def cancel_called(self) -> bool:
         return self._scope.cancel_called
 
+    def move(self, deadline: float) -> None:
+        self._scope.deadline = deadline
+
     def __enter__(self) -> Self:
         self._scope.__enter__()
         return self
@@ -58,6 +61,9 @@ class _NoScope:
     """Nothing: the nursery's own cancel scope is the scope of its children."""
 
     cancel_called = False
+
+    def move(self, deadline: float) -> None:
+        """Nothing: no child of a nursery has a deadline of its own."""
 
     def __enter__(self) -> Self:
         return self

@@ -82,10 +82,11 @@ class Pulse:
         if not self._batches:
             _watchman.leave_alone(self)
 
-    def held_since(self, since: float) -> Hold | None:
-        """The longest hold that was not over at a moment of `time.monotonic()`."""
+    def held_since(self, since: float) -> str | None:
+        """The longest hold, in words, that was not over at a moment of `time.monotonic()`."""
         found = [hold for hold in list(self._recent) if hold.until is None or hold.until > since]
-        return max(found, key=lambda hold: (hold.until or math.inf) - hold.since, default=None)
+        longest = max(found, key=lambda hold: (hold.until or math.inf) - hold.since, default=None)
+        return None if longest is None else str(longest)
 
     def tell(self) -> None:
         """Warn of those who held the loop, of each tool once."""

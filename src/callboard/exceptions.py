@@ -123,16 +123,21 @@ def _remade(cls: type[CallError], args: tuple[object, ...], attributes: dict[str
 
 
 class CallTimeoutError(CallError, TimeoutError):
-    """One attempt took longer than its timeout (seconds)."""
+    """One attempt took longer than its timeout (seconds), or the links around it did."""
 
     ended: Ended = "timeout"
 
-    def __init__(self, tool: str, call_id: str | None, timeout: float, *, held: str | None = None) -> None:
+    def __init__(
+        self, tool: str, call_id: str | None, timeout: float, *, held: str | None = None, by_links: bool = False
+    ) -> None:
         self.timeout = timeout
         self.held = held
         """Who kept the event loop from turning meanwhile, in words; `None` if nobody did."""
+        why = ": the middleware around it took longer" if by_links else ""
         meanwhile = "" if held is None else f" Meanwhile {held}."
-        super().__init__(tool, call_id, f"Tool {tool!r} did not finish within its timeout of {timeout:g} s.{meanwhile}")
+        super().__init__(
+            tool, call_id, f"Tool {tool!r} did not finish within its timeout of {timeout:g} s{why}.{meanwhile}"
+        )
 
 
 class DeadlineExceededError(CallError, TimeoutError):

@@ -203,7 +203,11 @@ class _Run:
         link = self._setup.link
         if link is None:
             return await self._attempt(self._request)
-        return cast("Output", await link(self._request, self._attempt))
+        return cast("Output", await self._supervised.on_leash(partial(link, self._request, self._call_next)))
+
+    async def _call_next(self, request: ToolCallRequest) -> Output:
+        with self._supervised.off_leash():
+            return await self._attempt(request)
 
     async def _attempt(self, request: ToolCallRequest) -> Output:
         supervision, door = self._setup.supervision, self._door

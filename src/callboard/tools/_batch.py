@@ -157,12 +157,10 @@ class ToolBatch:
         if run is None and "thread_id" in conf:
             found = self._config["metadata"].get("run_id") or self._config.get("run_id") or ""
             run = RunInfo(number=0, agent="", run_id=str(found), thread_id=str(conf["thread_id"]))
-        shown = self.setup.shown
-        return replace(around, run=run, describe=self._describe, shown=lambda call: shown(call, run))
+        return replace(around, run=run, describe=self._describe, shown=lambda call: self.setup.shown(call, run))
 
     def _describe(self, name: str) -> str | None:
-        tool = self.setup.tools.get(name)
-        return None if tool is None else tool.description
+        return getattr(self.setup.tools.get(name), "description", None)
 
     def _supervised(self, index: int, call: ToolCall, around: Surroundings) -> SupervisedCall[Output]:
         supervised = SupervisedCall(*self.terms(call), _Run(self, self._keys[index], call, index), around)
@@ -329,7 +327,7 @@ class _Run:
         assert setup.link is not None
         # A link may ask a person too, and its question belongs to this call.
         var_child_runnable_config.set(self._config)
-        return cast("Output", await setup.link(request, self._call_next))
+        return cast("Output", await self._supervised.on_leash(partial(setup.link, request, self._call_next)))
 
     def _request(self) -> ToolCallRequest:
         return self._batch.setup.request(self._call, self._runtime())
@@ -343,7 +341,8 @@ class _Run:
             if call["name"] not in self._batch.setup.tools:
                 return await self._unknown(call)
             raise TypeError(f"Tool {call['name']} is not registered with ToolNode")
-        return await self._execute(call, tool, request)
+        with self._supervised.off_leash():
+            return await self._execute(call, tool, request)
 
     async def _execute(self, call: ToolCall, tool: BaseTool, request: ToolCallRequest | None) -> Output:
         batch, setup = self._batch, self._batch.setup
