@@ -25,6 +25,8 @@ _TICK = 0.05
 """Seconds between two looks."""
 _HELD = 0.2
 """Seconds without a sign of life after which a loop is held."""
+_LOOKS = 4
+"""Looks at the least: where a collector of garbage or a busy machine keeps the watchman too, nobody is blamed."""
 _STILL = 10.0
 """Seconds after which it is said at once, because what is held for ever says nothing at its end."""
 _IDLE = 20
@@ -69,6 +71,7 @@ class Pulse:
         self._batches = 0
         self._recent: deque[Hold] = deque(maxlen=16)
         self._asked: float | None = None
+        self._looks = 0
         self._hold: Hold | None = None
 
     def begin(self) -> None:
@@ -108,7 +111,8 @@ class Pulse:
             if _mark(frame) is not None:
                 self._ask(now)
         elif hold is None:
-            if now - asked >= _HELD and (hold := _hold_by(frame, asked)) is not None:
+            self._looks += 1
+            if self._looks >= _LOOKS and now - asked >= _HELD and (hold := _hold_by(frame, asked)) is not None:
                 self._hold = hold
                 self._recent.append(hold)
                 self.untold.append(hold)
@@ -119,7 +123,7 @@ class Pulse:
             _log.warning("%s, and still does", hold)
 
     def _ask(self, now: float) -> None:
-        self._asked = now
+        self._asked, self._looks = now, 0
         try:
             self._post(self._answer)
         except RuntimeError:  # the loop is closed
