@@ -14,7 +14,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from callboard._attempt import Attempt, ThreadPlaces
-from callboard._call import Batch, SupervisedCall
+from callboard._batch import Batch
+from callboard._call import SupervisedCall
 from callboard._events import observe
 from callboard._limits import Gate, Limiter
 from callboard._surroundings import surroundings

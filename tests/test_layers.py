@@ -14,6 +14,7 @@ LAYERS = {
     0: ["exceptions", "_lazy", "_near", "_types"],
     1: [
         "_attempt",
+        "_batch",
         "_bridge",
         "_call",
         "_current_loop",
@@ -22,11 +23,13 @@ LAYERS = {
         "_loop",
         "_loop_asyncio",
         "_loop_trio",
+        "_pulse",
         "_surroundings",
         "_threads",
         "_levels",
         "_door",
         "_time",
+        "_workers",
     ],
     3: ["_langgraph", "middleware", "tools"],
     4: ["agent"],
@@ -38,7 +41,10 @@ LAYER_OF = {f"callboard.{name}": layer for layer, names in LAYERS.items() for na
 # What a layer must not know of, beside what is above it.
 FOREIGN = {
     "callboard._types": ("langchain_core", "langgraph", "callboard"),
+    "callboard._batch": ("langchain_core", "langgraph"),
     "callboard._call": ("langchain_core", "langgraph"),
+    "callboard._pulse": ("langchain_core", "langgraph", "trio", "asyncio"),
+    "callboard._workers": ("langchain_core", "langgraph", "trio"),
     "callboard._surroundings": ("langchain_core", "langgraph"),
     "callboard._events": ("langchain_core", "langgraph"),
     "callboard._attempt": ("langchain_core", "langgraph"),

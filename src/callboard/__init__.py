@@ -58,6 +58,7 @@ if TYPE_CHECKING:
     from callboard.exceptions import IdleMiddlewareWarning as IdleMiddlewareWarning
     from callboard.exceptions import IgnoredHooksWarning as IgnoredHooksWarning
     from callboard.exceptions import LinkOrderWarning as LinkOrderWarning
+    from callboard.exceptions import LoopBlockedWarning as LoopBlockedWarning
     from callboard.exceptions import RunDeadlineExceededError as RunDeadlineExceededError
     from callboard.exceptions import StorageError as StorageError
     from callboard.exceptions import ThreadBusyError as ThreadBusyError
@@ -101,6 +102,7 @@ _HOMES = {
         "IdleMiddlewareWarning",
         "IgnoredHooksWarning",
         "LinkOrderWarning",
+        "LoopBlockedWarning",
         "RunDeadlineExceededError",
         "StorageError",
         "ThreadBusyError",

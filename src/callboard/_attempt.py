@@ -30,6 +30,14 @@ class ThreadPlaces:
         self.concurrency = concurrency
         self.abandoned: set[object] = set()
 
+    def at_least(self, concurrency: int | None) -> "ThreadPlaces":
+        """These, or so many for one run that asks for more; those that are abandoned count for all."""
+        if concurrency is None or concurrency <= self.concurrency:
+            return self
+        wider = ThreadPlaces(concurrency)
+        wider.abandoned = self.abandoned
+        return wider
+
     @property
     def lost(self) -> str | None:
         """Why no thread can be had, in words, if that is so."""

@@ -1,29 +1,38 @@
-"""One supervised call and a batch of them: budget, attempts, places, timeout, grace, outcome.
+"""One supervised call: budget, attempts, places, timeout, grace, outcome.
 
 Knows no LangChain: a call is a mapping, its body an async function, its result any object.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+import math
+from collections.abc import Awaitable, Callable, Coroutine, Generator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 from contextvars import ContextVar
 from functools import partial
-from typing import Any, Generic, NamedTuple, NoReturn, TypeVar, TypeVarTuple
-
-from anyio.lowlevel import checkpoint_if_cancelled
+from time import monotonic
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar, TypeVarTuple
 
 from callboard._attempt import Attempt, ThreadPlaces
-from callboard._current_loop import current_loop
 from callboard._events import numbers
 from callboard._limits import Limiter, NoPlaceError
-from callboard._loop import Nursery, Scope
+from callboard._loop import Scope
+from callboard._pulse import marks
 from callboard._surroundings import Surroundings
 from callboard._time import DEFAULT_GRACE, Timed, current_timed, is_cleaning_up
-from callboard._types import CallEvent, CallPhase, CallPolicy, OnError, ToolCallLike
+from callboard._types import CallEvent, CallPhase, CallPolicy, ToolCallLike
 from callboard.exceptions import CallCancelledError, CallRejectedError, CallTimeoutError, DeadlineExceededError
 
 T = TypeVar("T")
 R = TypeVar("R")
 Args = TypeVarTuple("Args")
+
+
+class Batch(Protocol):
+    """What a call has to know of those that it ends with."""
+
+    @property
+    def closed(self) -> bool:
+        """Whether nothing may start any more."""
 
 
 class Terms(NamedTuple):
@@ -49,11 +58,14 @@ class SupervisedCall(Timed, Generic[T]):
     __slots__ = (
         "_around",
         "_attempts",
+        "_away",
         "_batch",
+        "_leash",
         "_limiters",
         "_observers",
         "_queue_wait",
         "_queued_at",
+        "_until",
         "call",
         "ended",
         "error",
@@ -91,12 +103,15 @@ class SupervisedCall(Timed, Generic[T]):
         """What was left where the call stopped in an earlier run."""
         self.number = next(numbers)
         self._limiters = limiters
-        self._batch: Batch[T] | None = None
+        self._batch: Batch | None = None
         self._around = around
         self._observers = around.watch.calls
         self._queued_at = around.now
         self._queue_wait = 0.0
         self._attempts = 0
+        self._leash: Scope | None = None
+        self._until = until
+        self._away = 0
 
     @property
     def name(self) -> str:
@@ -106,7 +121,7 @@ class SupervisedCall(Timed, Generic[T]):
     def id(self) -> str | None:
         return self.call.get("id")
 
-    def begin(self, batch: "Batch[T]") -> None:
+    def begin(self, batch: Batch) -> None:
         """Note that the call is in its task now."""
         self._batch = batch
         current_timed.set(self)
@@ -162,6 +177,55 @@ class SupervisedCall(Timed, Generic[T]):
                 raise
             cause = exc
         raise DeadlineExceededError(self.name, self.id, budget, started=self._attempts > 0) from cause
+
+    async def on_leash(self, links: Callable[[], Awaitable[R]], *, at_least: float = 0.0) -> R:
+        """Run the links around a call; at no time may they go on by themselves for longer than the timeout.
+
+        Attempts and what is waited for on purpose do not count. Where there is a budget, that bounds the links.
+
+        Args:
+            links: what is around the attempts.
+            at_least: seconds that they have even so.
+
+        Raises:
+            CallTimeoutError: if they did.
+        """
+        timeout = self.policy.timeout
+        if timeout is None or self.policy.budget is not None:
+            return await links()
+        began, cause = monotonic(), None
+        timeout = max(timeout, at_least)
+        scope = self._leash = self.loop.scope(math.inf, self.grace)
+        try:
+            with scope:
+                self._move_leash(self.loop.now() + timeout)
+                return await links()
+        except Exception as exc:
+            if not scope.cancel_called:
+                raise
+            cause = exc
+        finally:
+            self._move_leash(math.inf)
+            self._leash = None
+        held = self.loop.pulse.held_since(began)
+        raise CallTimeoutError(self.name, self.id, timeout, held=held, by_links=True) from cause
+
+    @contextmanager
+    def off_leash(self) -> Generator[None]:
+        """Let the links wait for as long as it takes, while the block runs."""
+        self._away += 1
+        self._move_leash(math.inf)
+        try:
+            yield
+        finally:
+            self._away -= 1
+            if not self._away and self.policy.timeout is not None:
+                self._move_leash(self.loop.now() + self.policy.timeout)
+
+    def _move_leash(self, deadline: float) -> None:
+        if self._leash is not None:
+            self._leash.move(deadline)
+            self.until = min(self._until, deadline)
 
     async def attempt(
         self,
@@ -248,7 +312,7 @@ class SupervisedCall(Timed, Generic[T]):
             error = None  # whose traceback leads here
 
     async def _timed(self, body: Callable[[], Coroutine[Any, Any, R]], tool: str, timeout: float) -> R:
-        deadline = self.loop.now() + timeout
+        deadline, began = self.loop.now() + timeout, monotonic()
         token = current_timed.set(Timed(self.loop, min(self.until, deadline), self.grace))
         cause: Exception | None = None
         scope = self.loop.scope(deadline, self.grace)
@@ -261,7 +325,7 @@ class SupervisedCall(Timed, Generic[T]):
             cause = exc  # what the clean-up raised; the timeout is why it ran
         finally:
             current_timed.reset(token)
-        raise CallTimeoutError(tool, self.id, timeout) from cause
+        raise CallTimeoutError(tool, self.id, timeout, held=self.loop.pulse.held_since(began)) from cause
 
     def note(self, what: str, facts: Mapping[str, object]) -> None:
         """Tell observers what was decided about the call."""
@@ -285,6 +349,14 @@ class SupervisedCall(Timed, Generic[T]):
             observer(event)
 
 
+@contextmanager
+def waiting() -> Generator[None]:
+    """Say in a link that it waits on purpose, for as long as it takes; its call's timeout is not for that."""
+    call = current_call.get()
+    with nullcontext() if call is None else call.off_leash():
+        yield
+
+
 current_call: ContextVar[SupervisedCall[Any] | None] = ContextVar("callboard_supervised", default=None)
 
 
@@ -301,89 +373,9 @@ def note(what: str, **facts: object) -> None:
         call.note(what, facts)
 
 
-class Batch(Generic[T]):
-    """Calls that run together and end together.
+def _of_attempt(variables: Mapping[str, Any]) -> tuple[str, str]:
+    tool, supervised = variables["call"]["name"], variables["self"]
+    return tool, f"tool {tool!r} (call {supervised.id!r})"
 
-    Args:
-        calls: in the order in which they are to start.
-        on_error: "cancel" the others when a call fails, or let them "finish" first.
-        is_signal: says of an exception that it is no failure, so that the others go on.
-    """
 
-    def __init__(
-        self,
-        calls: Sequence[SupervisedCall[T]],
-        *,
-        on_error: OnError,
-        is_signal: Callable[[BaseException], bool] = lambda _: False,
-    ) -> None:
-        self.calls = calls
-        self._has_ended = False
-        self._nursery: Nursery | None = None
-        self._on_error = on_error
-        self._is_signal = is_signal
-        self._failed: list[SupervisedCall[T]] = []
-        self._next = iter(calls)
-
-    @property
-    def closed(self) -> bool:
-        """Whether nothing may start any more; known behind shields, too, which hide a cancellation."""
-        return self._has_ended or (self._nursery is not None and self._nursery.cancel_called)
-
-    async def run(self) -> None:
-        """Run every call to its end.
-
-        Raises:
-            BaseException: the error of a call, bare; of several, the first with the others in its notes
-                ("cancel") or a group of them ("finish"). Nothing that was started is alive by then.
-        """
-        await checkpoint_if_cancelled()
-        loop = current_loop()
-        try:
-            async with loop.nursery() as nursery:
-                self._nursery = nursery
-                for call in self.calls:
-                    if self.closed:
-                        break
-                    nursery.start(self._run_next, call.grace)
-        except loop.cancelled_class:
-            if not self._failed:
-                raise  # otherwise, as in any `finally`, the error takes the cancellation's place
-        finally:
-            self._has_ended = True
-        if self._failed:
-            self._raise_failures()
-
-    async def _run_next(self, scope: Scope) -> None:
-        # Not "run call n": trio begins children in any order, so each takes the next call when it begins.
-        call = next(self._next)
-        with scope:
-            call.begin(self)
-            try:
-                call.end(await call.run(call))
-            except BaseException as error:
-                if not call.end_with(error):
-                    raise
-        if call.error is not None and not self._is_signal(call.error):
-            self._fail(call)
-
-    def _fail(self, call: SupervisedCall[T]) -> None:
-        self._failed.append(call)
-        if self._on_error == "cancel" or not isinstance(call.error, Exception):
-            assert self._nursery is not None
-            self._nursery.cancel()
-
-    def _raise_failures(self) -> NoReturn:
-        errors = [call.error for call in self._failed if call.error is not None]
-        notes = [f"Tool {call.name!r} (call {call.id!r}) failed too: {call.error!r}" for call in self._failed[1:]]
-        # The traceback leads here and to our callers; nothing they hold may lead back to the error.
-        for call in self._failed:
-            call.error = None
-        try:
-            if notes and self._on_error == "finish":
-                raise BaseExceptionGroup(f"{len(errors)} of {len(self.calls)} tool calls failed", errors)
-            for note in notes:
-                errors[0].add_note(note)
-            raise errors[0]
-        finally:
-            errors.clear()
+marks[SupervisedCall.attempt.__code__] = _of_attempt

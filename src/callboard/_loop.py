@@ -8,7 +8,13 @@ for it; both bound what comes after by a grace. Knows no calls.
 from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import AbstractContextManager
 from types import TracebackType
-from typing import Any, Protocol, Self
+from typing import Any, Protocol, Self, TypeVar
+
+from anyio import CancelScope
+
+from callboard._pulse import Pulse
+
+T = TypeVar("T")
 
 ChildFn = Callable[["Scope"], Coroutine[Any, Any, None]]
 """What a child task runs; it enters the scope that it is given before it does anything else."""
@@ -20,6 +26,10 @@ class Scope(Protocol):
     @property
     def cancel_called(self) -> bool:
         """Whether the deadline passed, or somebody called `cancel`, while the block ran."""
+        ...
+
+    def move(self, deadline: float) -> None:
+        """Have the block end then; from within the loop's thread, while it runs."""
         ...
 
     def __enter__(self) -> Self: ...
@@ -80,6 +90,8 @@ class EventLoop(Protocol):
     """What a cancelled task raises here."""
     offset: float
     """Seconds to add to `now()` for the time that all loops of the process share."""
+    pulse: Pulse
+    """Whether the loop still turns."""
 
     def now(self) -> float:
         """The loop's clock in seconds; may be read from any thread."""
@@ -100,6 +112,17 @@ class EventLoop(Protocol):
 
         For what an async generator runs beside itself: on trio it cannot hold a nursery open while it yields.
         The child raises nothing.
+        """
+        ...
+
+    async def run_in_daemon(self, fn: Callable[[], T], scope: CancelScope) -> T:
+        """Run `fn` in a thread that no process waits for at its end, with the caller's context variables.
+
+        A cancelled caller goes at once, and the result is dropped. There is no bound on how many run.
+
+        Args:
+            fn: what to run; within it, `anyio.from_thread` leads back here.
+            scope: the one around this, at which `anyio.from_thread.check_cancelled()` looks on asyncio.
         """
         ...
 

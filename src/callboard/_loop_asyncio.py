@@ -9,18 +9,26 @@ import logging
 import math
 import threading
 import time
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar, copy_context
 from types import TracebackType
-from typing import Self
+from typing import Self, TypeVar
 
 from anyio import CancelScope
 
 from callboard._loop import ChildFn
+from callboard._pulse import Pulse
+from callboard._workers import run_in_worker
+
+T = TypeVar("T")
 
 _log = logging.getLogger("callboard")
 
+_LATE = 0.1
+"""Seconds by which a deadline may be missed; after that it was not the block that took too long."""
+_CATCH_UP = 0.02
+"""Seconds for such a block to take what is ready."""
 _AGAIN = 0.05
 """Seconds between two cancellations of a task whose grace is over."""
 
@@ -73,7 +81,7 @@ class AsyncioScope:
         self._around = outer
         _innermost.set(self)
         if self._deadline != math.inf:
-            self._timer = self._loop.call_at(self._deadline, self.cancel)
+            self._timer = self._loop.call_at(self._deadline, self._expire)
         return self
 
     def __exit__(
@@ -113,6 +121,22 @@ class AsyncioScope:
         if self._timer is not None:
             self._timer.cancel()
         self._timer = self._loop.call_later(self._grace, self._enforce)
+
+    def move(self, deadline: float) -> None:
+        """Have the block end at another time than it was to."""
+        if self.cancel_called or not self._entered:
+            return
+        if self._timer is not None:
+            self._timer.cancel()
+        self._deadline = deadline
+        self._timer = None if deadline == math.inf else self._loop.call_at(deadline, self._expire)
+
+    def _expire(self) -> None:
+        if self._loop.time() - self._deadline < _LATE:
+            self.cancel()
+        else:
+            # Somebody held the loop: what had become ready by then goes first.
+            self._timer = self._loop.call_later(_CATCH_UP, self.cancel)
 
     @contextmanager
     def shield(self) -> Generator[None]:
@@ -325,6 +349,7 @@ class AsyncioLoop:
     def __init__(self) -> None:
         self.now = asyncio.get_running_loop().time
         self.offset = time.monotonic() - self.now()
+        self.pulse = Pulse(asyncio.get_running_loop().call_soon_threadsafe)
 
     def nursery(self) -> AsyncioNursery:
         return AsyncioNursery()
@@ -348,6 +373,9 @@ class AsyncioLoop:
 
     def spawn(self, child: ChildFn, grace: float) -> "AsyncioSpawned":
         return AsyncioSpawned(child, grace)
+
+    async def run_in_daemon(self, fn: Callable[[], T], scope: CancelScope) -> T:
+        return await run_in_worker(fn, scope)
 
     def is_cancelled(self) -> bool:
         scope = _innermost.get()

@@ -8,11 +8,28 @@ from collections.abc import Awaitable, Callable
 from contextlib import AbstractContextManager, nullcontext
 from contextvars import copy_context
 from types import TracebackType
-from typing import Literal, NoReturn, Self
+from typing import Literal, NoReturn, Self, TypeVar
 
 import trio
+from anyio import CancelScope, CapacityLimiter, to_thread
+from anyio.lowlevel import RunVar
 
 from callboard._loop import ChildFn
+from callboard._pulse import Pulse
+
+T = TypeVar("T")
+
+# Callers bound their threads themselves, and hold the place for as long as the thread lives.
+_unbounded: RunVar[CapacityLimiter] = RunVar("callboard_threads")
+
+
+def _no_limit() -> CapacityLimiter:
+    try:
+        return _unbounded.get()
+    except LookupError:
+        limiter = CapacityLimiter(math.inf)
+        _unbounded.set(limiter)
+        return limiter
 
 
 class TrioScope:
@@ -26,6 +43,9 @@ class TrioScope:
     @property
     def cancel_called(self) -> bool:
         return self._scope.cancel_called
+
+    def move(self, deadline: float) -> None:
+        self._scope.deadline = deadline
 
     def __enter__(self) -> Self:
         self._scope.__enter__()
@@ -42,6 +62,9 @@ class _NoScope:
 
     cancel_called = False
 
+    def move(self, deadline: float) -> None:
+        """Nothing: no child of a nursery has a deadline of its own."""
+
     def __enter__(self) -> Self:
         return self
 
@@ -55,7 +78,7 @@ _NO_SCOPE = _NoScope()
 
 
 class TrioNursery:
-    """A `trio.Nursery` whose cancellation arrives bare, never as a group."""
+    """A `trio.Nursery` out of which one error arrives bare, a cancellation and Ctrl-C too, never a group of one."""
 
     def __init__(self) -> None:
         self._manager = trio.open_nursery()
@@ -113,15 +136,23 @@ class TrioNursery:
         if self._interrupt is not None:
             exc, self._interrupt = self._interrupt, None
             exc_type, tb = type(exc), exc.__traceback__
+        bare: BaseException | None = None
         try:
             result = await self._manager.__aexit__(exc_type, exc, tb)
         except BaseExceptionGroup as group:
             others = group.split(trio.Cancelled)[1]
-            if others is not None:
+            if others is None:
+                # Only cancellations: raise the one that is meant for this task instead.
+                await trio.lowlevel.checkpoint_if_cancelled()
                 raise
-            # Only cancellations: raise the one that is meant for this task instead.
-            await trio.lowlevel.checkpoint_if_cancelled()
-            raise
+            if len(others.exceptions) > 1:
+                raise
+            bare = others.exceptions[0]
+        if bare is not None:  # out here, or the group that holds it would be its context
+            try:
+                raise bare
+            finally:
+                bare = exc = None  # whose tracebacks lead here
         # A nursery whose children all caught their cancellation would not raise it here.
         await trio.lowlevel.checkpoint_if_cancelled()
         return bool(result)
@@ -181,6 +212,7 @@ class TrioLoop:
     def __init__(self) -> None:
         self.now = trio.lowlevel.current_clock().current_time
         self.offset = time.monotonic() - self.now()
+        self.pulse = Pulse(trio.lowlevel.current_trio_token().run_sync_soon)
 
     def nursery(self) -> TrioNursery:
         return TrioNursery()
@@ -196,6 +228,10 @@ class TrioLoop:
 
     def spawn(self, child: ChildFn, grace: float) -> "TrioSpawned":
         return TrioSpawned(child)
+
+    async def run_in_daemon(self, fn: Callable[[], T], scope: CancelScope) -> T:
+        # trio's threads are daemons.
+        return await to_thread.run_sync(fn, abandon_on_cancel=True, limiter=_no_limit())
 
     def is_cancelled(self) -> bool:
         return trio.current_effective_deadline() == -math.inf

@@ -1,34 +1,38 @@
 """Sync functions in worker threads, and what is owed for those that cannot be stopped."""
 
-import math
+import atexit
+import logging
+import os
 import threading
+import time
 import warnings
 from collections.abc import Callable
 from concurrent.futures import CancelledError
-from typing import Generic, Protocol, TypeVar
+from functools import partial
+from typing import Any, Generic, Protocol, TypeVar
 
-from anyio import CancelScope, CapacityLimiter, to_thread
-from anyio.lowlevel import RunVar
+from anyio import CancelScope
 
 from callboard._loop import EventLoop, Wakeup
 from callboard.exceptions import AbandonedThreadWarning
 
 T = TypeVar("T")
 
+_log = logging.getLogger("callboard")
+
 _BEAT = 0.1
 """Seconds that a cancelled thread has to notice; one that asks `anyio.from_thread.check_cancelled()` does."""
-
-# Callers bound their threads themselves, before they come here, and hold the place for as long as the
-# thread lives; anyio's own limiter would free it on asyncio as soon as the waiting is given up.
-_unbounded: RunVar[CapacityLimiter] = RunVar("callboard_threads")
 
 
 class _Job(Generic[T]):
     """A function in a thread; `ended` and `_after` change hands under the lock, so neither side misses the other."""
 
-    __slots__ = ("_after", "_begun", "_ended", "_fn", "_lock")
+    __slots__ = ("_after", "_begun", "_ended", "_fn", "_lock", "name", "since")
 
-    def __init__(self, fn: Callable[[], T]) -> None:
+    def __init__(self, fn: Callable[[], T], name: str) -> None:
+        self.name = name
+        self.since = time.monotonic()
+        """In real time, whatever the event loop's clock says."""
         self._fn = fn
         self._lock = threading.Lock()
         self._begun = self._ended = False
@@ -87,11 +91,11 @@ async def run_in_thread(loop: EventLoop, fn: Callable[[], T], name: str, owner: 
         name: what to call it in the warning about a thread that goes on.
         owner: told of such a thread.
     """
-    job = _Job(fn)
+    job = _Job(fn, name)
     scope = CancelScope()
     try:
         with scope:
-            return await to_thread.run_sync(job.run, abandon_on_cancel=True, limiter=_threads())
+            return await loop.run_in_daemon(job.run, scope)
     except loop.cancelled_class:
         # Not for ourselves, we are leaving: it makes `check_cancelled()` raise in the thread on asyncio.
         scope.cancel()
@@ -100,23 +104,45 @@ async def run_in_thread(loop: EventLoop, fn: Callable[[], T], name: str, owner: 
                 await _wait_a_beat(loop, job)
             finally:  # also when the grace is shorter than a beat
                 if job.call_after(None):
-                    _abandon(job, name, owner)
+                    _abandon(job, owner)
         raise
     raise AssertionError("a scope that nobody cancels swallowed a cancellation")
 
 
-def _abandon(job: _Job[T], name: str, owner: ThreadOwner) -> None:
+_left: dict[_Job[Any], ThreadOwner] = {}
+"""The jobs that go on although nobody waits for them."""
+
+os.register_at_fork(after_in_child=_left.clear)
+
+
+def _abandon(job: _Job[T], owner: ThreadOwner) -> None:
     owner.thread_abandoned()
-    if not job.call_after(owner.thread_ended):
-        owner.thread_ended()
+    _left[job] = owner
+    if not job.call_after(partial(_come_back, job)):
+        _come_back(job)
         return
     # Last, because it raises where warnings are errors, and the places have to come back there too.
     warnings.warn(
-        f"the worker thread of {name} goes on after its call has ended; a sync function can be stopped only if "
+        f"the worker thread of {job.name} goes on after its call has ended; a sync function can be stopped only if "
         "it asks anyio.from_thread.check_cancelled() from time to time",
         AbandonedThreadWarning,
         stacklevel=2,
     )
+
+
+def _come_back(job: _Job[Any]) -> None:
+    _left.pop(job).thread_ended()
+
+
+@atexit.register
+def _tell_what_is_lost() -> None:
+    """Say once, in one line, what a process that ends takes with it: nobody waits for these threads."""
+    now = time.monotonic()
+    lost = [f"{job.name}, which had run for {now - job.since:.1f} s" for job in list(_left)]
+    if lost:
+        _log.warning(
+            "the process ends, and with it work that was still going on in worker threads: %s", "; ".join(lost)
+        )
 
 
 async def _wait_a_beat(loop: EventLoop, job: _Job[T]) -> None:
@@ -124,12 +150,3 @@ async def _wait_a_beat(loop: EventLoop, job: _Job[T]) -> None:
     if job.call_after(wakeup.set):
         with loop.shield(loop.now() + _BEAT):
             await wakeup.wait()
-
-
-def _threads() -> CapacityLimiter:
-    try:
-        return _unbounded.get()
-    except LookupError:
-        limiter = CapacityLimiter(math.inf)
-        _unbounded.set(limiter)
-        return limiter

@@ -20,7 +20,8 @@
         ├── DuplicateCallIdWarning  two calls of one batch share an id
         ├── IdleMiddlewareWarning   a middleware can do nothing for a tool, as it is set
         ├── IgnoredHooksWarning     a middleware of LangChain's has hooks that will not run
-        └── LinkOrderWarning        two links in an order that is known to go wrong
+        ├── LinkOrderWarning        two links in an order that is known to go wrong
+        └── LoopBlockedWarning      an async tool, or a link, kept the event loop from turning
 
 Misuse raises the built-in exceptions (`ValueError`, `TypeError`) and names the argument.
 """
@@ -47,6 +48,7 @@ __all__ = [
     "IdleMiddlewareWarning",
     "IgnoredHooksWarning",
     "LinkOrderWarning",
+    "LoopBlockedWarning",
     "RunDeadlineExceededError",
     "StorageError",
     "ThreadBusyError",
@@ -123,13 +125,21 @@ def _remade(cls: type[CallError], args: tuple[object, ...], attributes: dict[str
 
 
 class CallTimeoutError(CallError, TimeoutError):
-    """One attempt took longer than its timeout (seconds)."""
+    """One attempt took longer than its timeout (seconds), or the links around it did."""
 
     ended: Ended = "timeout"
 
-    def __init__(self, tool: str, call_id: str | None, timeout: float) -> None:
+    def __init__(
+        self, tool: str, call_id: str | None, timeout: float, *, held: str | None = None, by_links: bool = False
+    ) -> None:
         self.timeout = timeout
-        super().__init__(tool, call_id, f"Tool {tool!r} did not finish within its timeout of {timeout:g} s.")
+        self.held = held
+        """Who kept the event loop from turning meanwhile, in words; `None` if nobody did."""
+        why = ": the middleware around it took longer" if by_links else ""
+        meanwhile = "" if held is None else f" Meanwhile {held}."
+        super().__init__(
+            tool, call_id, f"Tool {tool!r} did not finish within its timeout of {timeout:g} s{why}.{meanwhile}"
+        )
 
 
 class DeadlineExceededError(CallError, TimeoutError):
@@ -219,3 +229,7 @@ class IgnoredHooksWarning(CallboardWarning):
 
 class LinkOrderWarning(CallboardWarning):
     """Two links stand in an order that is known to go wrong; says why, and which order to choose."""
+
+
+class LoopBlockedWarning(CallboardWarning):
+    """An async tool, or a link, blocked the event loop; says which, how long and where, once for each tool."""

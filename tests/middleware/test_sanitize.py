@@ -201,6 +201,7 @@ async def test_a_path_is_refused_or_let_through_as_the_corpus_says(case: Case, r
     await assert_case(case, root)
 
 
+@pytest.mark.real_clock  # long texts are looked at in a thread
 @pytest.mark.parametrize("case", [*URLS, *TEXTS])
 async def test_an_argument_is_refused_cleaned_or_let_through_as_the_corpus_says(case: Case, root: Path) -> None:
     """Promise 9."""

@@ -1,6 +1,7 @@
 """Promise 6: time is a budget, which queue wait and attempts share, and which a tool can read."""
 
 import math
+import random
 import threading
 from collections.abc import Awaitable, Callable
 
@@ -22,6 +23,7 @@ from callboard import (
     cleanup,
     remaining,
 )
+from callboard.middleware import Retry
 from callboard.testing import Recorder, calls
 
 
@@ -432,3 +434,105 @@ def test_a_timeout_that_is_no_duration_is_refused(value: object) -> None:
             CallPolicy(**{keyword: value})
     with pytest.raises((ValueError, TypeError), match="timeout"):
         ToolNode([Recorder().tool("a")], timeout=value)
+
+
+@pytest.mark.parametrize("when", ["before", "after", "instead"])
+async def test_a_link_that_hangs_ends_with_the_timeout_of_its_call(when: str) -> None:
+    """Promise 6: who sets a timeout has an answer in time, whoever it is that hangs."""
+    rec = Recorder()
+
+    async def hangs(request: object, execute: Callable[[object], Awaitable[ToolMessage]]) -> ToolMessage:
+        if when == "after":
+            await execute(request)
+        await anyio.sleep_forever()
+        return await execute(request)
+
+    node = ToolNode([rec.tool("work", seconds=1.5)], timeout=2, middleware=[hangs])
+    with anyio.fail_after(60):
+        watch = Stopwatch()
+        [message] = await node.ainvoke(ask("work"))
+    assert watch.seconds == pytest.approx(3.5 if when == "after" else 2)
+    assert ended(message) == "timeout"
+    assert message.content.endswith("its timeout of 2 s: the middleware around it took longer.")
+    assert rec.count("started") == (1 if when == "after" else 0)
+    assert rec.running == 0
+
+
+async def test_attempts_and_queues_are_no_time_of_the_links_around_them() -> None:
+    """Promise 6: each attempt has its own timeout, and a wait for a place has none."""
+    rec = Recorder()
+
+    async def three_times(request: object, execute: Callable[[object], Awaitable[ToolMessage]]) -> ToolMessage:
+        for _ in range(2):
+            await execute(request)
+            await anyio.sleep(1.5)
+        return await execute(request)
+
+    policy = CallPolicy(timeout=2, limit=Limit(concurrency=1))
+    node = ToolNode([rec.tool("work", seconds=1.5)], policies={"work": policy}, middleware=[three_times])
+    with anyio.fail_after(60):
+        messages = await node.ainvoke(ask(*["work"] * 3))
+    assert [message.status for message in messages] == ["success"] * 3
+
+
+async def test_a_link_reads_how_long_it_may_go_on() -> None:
+    """Promise 6: the same on both loops, and anew after each attempt."""
+    read: list[float] = []
+
+    async def reads(request: object, execute: Callable[[object], Awaitable[ToolMessage]]) -> ToolMessage:
+        await anyio.sleep(0.5)
+        read.append(remaining())
+        message = await execute(request)
+        read.append(remaining())
+        return message
+
+    node = ToolNode([Recorder().tool("work", seconds=1)], timeout=2, middleware=[reads])
+    with anyio.fail_after(1000):
+        await node.ainvoke(ask("work"))
+    assert read == pytest.approx([1.5, 2])
+
+
+async def test_a_pause_of_retry_may_be_longer_than_the_timeout_of_an_attempt() -> None:
+    """Promise 6: it waits on purpose; so does a call that waits for another one's result."""
+
+    class Longest(random.Random):
+        def uniform(self, a: float, b: float) -> float:
+            return b
+
+    rec = Recorder()
+    retry = Retry(attempts=3, initial=10.0, any_tool=True, rng=Longest())
+    node = ToolNode([rec.tool("flaky", raises=ConnectionError("lost"), times=2)], timeout=2, middleware=[retry])
+    with anyio.fail_after(200):
+        [message] = await node.ainvoke(ask("flaky"))
+    assert message.status == "success"
+
+
+async def test_where_there_is_a_budget_it_bounds_the_links_alone() -> None:
+    """Promise 6: for a link that has to wait for longer than an attempt may take."""
+
+    async def waits(request: object, execute: Callable[[object], Awaitable[ToolMessage]]) -> ToolMessage:
+        await anyio.sleep(30)
+        return await execute(request)
+
+    policy = CallPolicy(timeout=2, budget=60)
+    node = ToolNode([Recorder().tool("work")], policies={"work": policy}, middleware=[waits])
+    with anyio.fail_after(100):
+        [message] = await node.ainvoke(ask("work"))
+    assert message.status == "success"
+
+
+async def test_a_link_that_hangs_over_an_error_message_ends_too() -> None:
+    """Promise 6: links see a message that stands for a timeout, and have the grace or the timeout for it."""
+
+    class Stuck:
+        async def awrap_tool_call(self, request: object, call_next: Callable[..., Awaitable[ToolMessage]]) -> object:
+            return await call_next(request)
+
+        async def aerror_message(self, message: ToolMessage, request: object) -> ToolMessage:
+            await anyio.sleep_forever()
+            return message
+
+    node = ToolNode([Recorder().tool("stuck", hang=True)], timeout=2, grace=1, middleware=[Stuck()])
+    with anyio.fail_after(60):
+        [message] = await node.ainvoke(ask("stuck"))
+    assert ended(message) == "timeout"

@@ -13,6 +13,7 @@ from langchain_core.messages import ToolMessage
 from langchain_core.tools import BaseTool, StructuredTool
 
 from callboard import Limit, Statistics, ToolNode
+from callboard.middleware import Results, Sanitize, Text
 from callboard.testing import Recorder, calls
 
 pytestmark = pytest.mark.real_clock
@@ -209,6 +210,42 @@ async def test_a_thousand_sync_tools_run_a_hundred_at_once() -> None:
     assert counter.peak == 100
     assert ticks.count >= 5
     assert node.statistics() == IDLE
+
+
+async def test_a_run_that_asks_for_a_hundred_at_once_gets_as_many_threads() -> None:
+    """Promises 7 and 8: `max_concurrency` says how many, also where the node by itself would have fewer threads."""
+    counter = Counter()
+    together = threading.Barrier(100)
+
+    def work(query: str) -> None:
+        with counter:
+            if int(query) < 100:
+                together.wait(timeout=30)
+
+    node = ToolNode([make_sync(work)])
+    requests = ask(*[("work", {"query": str(n)}) for n in range(300)])
+    with anyio.fail_after(60):
+        messages = await node.ainvoke(requests, {"max_concurrency": 100})
+    assert [message.status for message in messages] == ["success"] * 300
+    assert counter.peak == 100
+    assert node.statistics() == IDLE
+
+
+@pytest.mark.parametrize("where", ["result", "argument"])
+async def test_the_loop_goes_round_while_a_large_text_is_cleaned(where: str) -> None:
+    """Promise 8: half a million characters to look at one by one, which takes a thread a good part of a second."""
+    large = "\u200d" * 500_000
+
+    async def read(text: str = "") -> str:
+        return large if where == "result" else "read"
+
+    sanitize = Sanitize(text=Text(max_chars=10**9), max_size=10**9, results=Results(max_chars=None))
+    node = ToolNode([make(read)], middleware=[sanitize])
+    with anyio.fail_after(60):
+        async with Ticks() as ticks:
+            [message] = await node.ainvoke(ask(("read", {"text": large if where == "argument" else ""})))
+    assert message.content == ("" if where == "result" else "read")
+    assert ticks.count >= 5
 
 
 async def test_many_sync_wrappers_around_sync_tools_do_not_starve_one_another() -> None:

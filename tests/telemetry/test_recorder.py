@@ -1,6 +1,7 @@
 """`Recorder`: everything that happened is in the file, within a bound, and nothing that it does reaches a call."""
 
 import gc
+import inspect
 import json
 import os
 import sys
@@ -161,6 +162,11 @@ async def test_a_disk_that_is_stuck_loses_events_and_says_how_many(tmp_path: Pat
     assert recorder.lost == gaps == lines[-1]["lost"] > 0
     assert recorder.events == 10_000
     assert sum("call" in line for line in lines) + recorder.lost == 10_000
+
+
+def test_the_disk_is_waited_for_no_longer_than_the_loop_may_stand_still() -> None:
+    """In all, unless somebody wants it otherwise: events that would have to wait longer are dropped and counted."""
+    assert inspect.signature(Recorder).parameters["patience"].default < 0.005
 
 
 def _drain(reader: int, read: bytearray) -> None:

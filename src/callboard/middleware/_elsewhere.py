@@ -19,12 +19,9 @@ from callboard._bridge import run_on_asyncio
 from callboard._call import current_call
 from callboard._current_loop import current_loop
 from callboard._door import from_sync
-from callboard._levels import Levels
-from callboard._limits import Gate
 from callboard._loop import EventLoop, Nursery, Scope
-from callboard._threads import run_in_thread
 from callboard._time import DEFAULT_GRACE
-from callboard._types import Limit
+from callboard.middleware._blocking import Threads
 
 Q = TypeVar("Q")
 A = TypeVar("A")
@@ -159,7 +156,7 @@ class SyncLink(Generic[Q, A]):
 
     def __init__(self, fn: Callable[[Q, Callable[[Q], A]], A]) -> None:
         self._fn = fn
-        self._threads = Levels(lambda: Gate(Limit(concurrency=THREADS), f"the threads of {fn!r}"))
+        self._threads = Threads(repr(fn), THREADS)
 
     async def __call__(self, request: Q, call_next: Callable[[Q], Awaitable[A]]) -> A:
         return await _answer_while(partial(self._in_thread, request), call_next)
@@ -168,29 +165,7 @@ class SyncLink(Generic[Q, A]):
         def call(inner: Q) -> A:
             return inbox.ask(inner).answer.result()
 
-        loop, gate = current_loop(), self._threads.here()
-        await gate.enter(loop)
-        place = _Place(gate)
-        try:
-            with self._threads.below():
-                return await run_in_thread(loop, partial(self._fn, request, call), repr(self._fn), place)
-        finally:
-            if not place.is_abandoned:
-                place.thread_ended()
-
-
-class _Place:
-    """A link's thread; kept until the thread has really ended."""
-
-    def __init__(self, gate: Gate) -> None:
-        self._gate = gate
-        self.is_abandoned = False
-
-    def thread_abandoned(self) -> None:
-        self.is_abandoned = True
-
-    def thread_ended(self) -> None:
-        self._gate.leave()
+        return await self._threads.run(partial(self._fn, request, call))
 
 
 class TwoHalves(Generic[Q, A]):

@@ -12,7 +12,7 @@ import anyio
 from langchain_core.messages import ToolMessage
 from langgraph.types import Command
 
-from callboard._call import SupervisedCall, note
+from callboard._call import SupervisedCall, note, waiting
 from callboard._time import current_timed, remaining
 from callboard._types import CallPolicy, _check_type, check_count, check_seconds
 from callboard.exceptions import CallRejectedError, CircuitOpenError, IdleMiddlewareWarning
@@ -107,15 +107,16 @@ class Retry:
                 output = await call_next(request)
             except Exception as error:
                 pause = self._pause(attempt, retry_after(error))
-                if not self._is_worth_another(error, request) or pause >= remaining():
+                if not self._is_worth_another(error, request) or pause >= _left():
                     raise
                 note("retry", attempt=attempt, pause=pause, error=type(error).__name__)
             else:
                 pause = self._pause(attempt, 0.0)
-                if not self._is_failure(output, request) or pause >= remaining():
+                if not self._is_failure(output, request) or pause >= _left():
                     return output
                 note("retry", attempt=attempt, pause=pause, error="error message")
-            await anyio.sleep(pause)
+            with waiting():
+                await anyio.sleep(pause)
         return await call_next(request)
 
     def _pause(self, attempt: int, at_least: float) -> float:
@@ -201,3 +202,9 @@ def _seconds_until(date: str) -> float:
         return max(0.0, email.utils.parsedate_to_datetime(date).timestamp() - time.time())
     except ValueError:
         return 0.0
+
+
+def _left() -> float:
+    """Seconds that the call has, also for pauses."""
+    with waiting():
+        return remaining()

@@ -11,6 +11,7 @@ from typing import Generic, TypeVar
 
 from cachetools import TTLCache
 
+from callboard._call import waiting
 from callboard._limits import _common_time
 from callboard._loop import EventLoop, Wakeup
 
@@ -100,7 +101,8 @@ class SharedResults(Generic[K, T]):
     async def turn(self, follower: Follower[K, T]) -> T | Exception | Turn:
         """Wait for what becomes of the flight. Whoever is told to lead has to land it."""
         try:
-            await follower.wakeup.wait()
+            with waiting():
+                await follower.wakeup.wait()
         except BaseException:
             self.leave(follower)
             raise

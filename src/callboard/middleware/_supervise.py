@@ -11,8 +11,9 @@ from langgraph.types import Command
 from pydantic import ValidationError
 
 from callboard._attempt import Attempt
+from callboard._batch import Batch
 from callboard._bridge import run_from_sync
-from callboard._call import Batch, SupervisedCall, note
+from callboard._call import SupervisedCall, note
 from callboard._door import entered
 from callboard._limits import NoKeyError
 from callboard._surroundings import Surroundings, surroundings
@@ -211,7 +212,11 @@ class _Run:
         link = self._setup.link
         if link is None:
             return await self._attempt(self._request)
-        return cast("Output", await link(self._request, self._attempt))
+        return cast("Output", await self._supervised.on_leash(partial(link, self._request, self._call_next)))
+
+    async def _call_next(self, request: ToolCallRequest) -> Output:
+        with self._supervised.off_leash():
+            return await self._attempt(request)
 
     async def _attempt(self, request: ToolCallRequest) -> Output:
         supervision, way = self._setup.supervision, self._way

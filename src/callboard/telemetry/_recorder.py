@@ -44,7 +44,7 @@ class Recorder:
             OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT.
         redact: takes secrets out of what is captured; as for `Tracing`.
         bound: bytes that may wait to be written, at least 1024.
-        patience: seconds that the event loop waits for the disk, in all.
+        patience: seconds that the event loop waits for the disk, in all; while it does, nothing else runs.
         clock: seconds, from anywhere; a virtual one for tests.
 
     Raises:
@@ -60,7 +60,7 @@ class Recorder:
         capture: bool | None = None,
         redact: Redactor | bool = True,
         bound: int = BOUND,
-        patience: float = 0.25,
+        patience: float = 0.004,
         clock: Callable[[], float] = perf_counter,
     ) -> None:
         if bound < 1024:

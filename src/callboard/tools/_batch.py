@@ -5,6 +5,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, cast
 
+from anyio.lowlevel import checkpoint
 from langchain_core.callbacks import AsyncCallbackManager
 from langchain_core.messages import ToolCall, ToolMessage
 from langchain_core.runnables import RunnableConfig
@@ -14,7 +15,8 @@ from langgraph.errors import GraphInterrupt, ParentCommand, is_invalid_resume
 from pydantic import ValidationError
 
 from callboard._attempt import Attempt
-from callboard._call import Batch, SupervisedCall, Terms
+from callboard._batch import PORTION, Batch
+from callboard._call import SupervisedCall, Terms
 from callboard._events import current_mark
 from callboard._langgraph import config_for_calls, read_state, runtime_of
 from callboard._limits import Limiter, NoKeyError
@@ -103,6 +105,7 @@ class ToolBatch:
         if (concurrency := config.get("max_concurrency")) is not None:
             check_count("config['max_concurrency']", concurrency, least=1)
             self._wide = [Limiter(Limit(concurrency=concurrency), "max_concurrency")]
+        self.threads = setup.supervision.threads.at_least(concurrency)
 
     async def run(self) -> Any:
         """Run the calls that have no result yet.
@@ -111,15 +114,11 @@ class ToolBatch:
             GraphInterrupt: with the questions of all calls that wait for an answer.
             BaseException: the error of a call that nobody handles.
         """
-        around = self._named(surroundings())
-        supervised = [
-            self._supervised(index, call, around)
-            for index, call in enumerate(self._calls)
-            if not (self.ledger.settled(self._keys[index]) or self.ledger.waits(self._keys[index]))
-        ]
-        self._open = len(supervised)
-        batch = Batch([call for _, call in supervised], on_error=self.setup.on_error, is_signal=is_control_flow)
+        supervised: list[tuple[str, SupervisedCall[Output]]] = []
         try:
+            await self._supervise(supervised)
+            self._open = len(supervised)
+            batch = Batch([call for _, call in supervised], on_error=self.setup.on_error, is_signal=is_control_flow)
             await batch.run()
         except BaseException as error:
             self.failed = {
@@ -132,6 +131,15 @@ class ToolBatch:
             raise
         return self._outcome(supervised)
 
+    async def _supervise(self, supervised: list[tuple[str, SupervisedCall[Output]]]) -> None:
+        """Get the calls ready that have no result yet, in portions, because there may be very many."""
+        around = self._named(surroundings())
+        for index, (key, call) in enumerate(zip(self._keys, self._calls, strict=True)):
+            if index and index % PORTION == 0:
+                await checkpoint()
+            if not (self.ledger.settled(key) or self.ledger.waits(key)):
+                supervised.append((key, self._supervised(index, call, around)))
+
     def _named(self, around: Surroundings) -> Surroundings:
         """With what those who watch want to know of the tools, and of a graph that is not ours."""
         if not around.watch.calls:
@@ -140,20 +148,17 @@ class ToolBatch:
         if run is None and "thread_id" in conf:
             found = self._config["metadata"].get("run_id") or self._config.get("run_id") or ""
             run = RunInfo(number=0, agent="", run_id=str(found), thread_id=str(conf["thread_id"]))
-        shown = self.setup.shown
-        return replace(around, run=run, describe=self._describe, shown=lambda call: shown(call, run))
+        return replace(around, run=run, describe=self._describe, shown=lambda call: self.setup.shown(call, run))
 
     def _describe(self, name: str) -> str | None:
-        tool = self.setup.tools.get(name)
-        return None if tool is None else tool.description
+        return getattr(self.setup.tools.get(name), "description", None)
 
-    def _supervised(self, index: int, call: ToolCall, around: Surroundings) -> tuple[str, SupervisedCall[Output]]:
-        key = self._keys[index]
-        refused = self._refused.get(index)
+    def _supervised(self, index: int, call: ToolCall, around: Surroundings) -> SupervisedCall[Output]:
+        key, refused = self._keys[index], self._refused.get(index)
         run = _Run(self, key, call, index) if refused is None else _Refused(self, key, call, index, refused)
         supervised: SupervisedCall[Output] = SupervisedCall(*self.terms(call), run, around)
         supervised.resumes = self.ledger.mark(key)
-        return key, supervised
+        return supervised
 
     def terms(self, call: ToolCall) -> Terms:
         """The policy of a call's tool, and the limits that it has to pass."""
@@ -315,7 +320,7 @@ class _Run:
         assert setup.link is not None
         # A link may ask a person too, and its question belongs to this call.
         var_child_runnable_config.set(self._config)
-        return cast("Output", await setup.link(request, self._call_next))
+        return cast("Output", await self._supervised.on_leash(partial(setup.link, request, self._call_next)))
 
     def _request(self) -> ToolCallRequest:
         return self._batch.setup.request(self._call, self._runtime())
@@ -329,7 +334,8 @@ class _Run:
             if call["name"] not in self._batch.setup.tools:
                 return await self._unknown(call)
             raise TypeError(f"Tool {call['name']} is not registered with ToolNode")
-        return await self._execute(call, tool, request)
+        with self._supervised.off_leash():
+            return await self._execute(call, tool, request)
 
     async def _execute(self, call: ToolCall, tool: BaseTool, request: ToolCallRequest | None) -> Output:
         batch, setup = self._batch, self._batch.setup
@@ -340,7 +346,7 @@ class _Run:
             ready = setup.inject(call, plan.injected, runtime)
         if request is not None:
             config = own_copy(config)  # a run uses its config up, and there may be more than one
-        threads = setup.supervision.threads if plan.takes_thread else None
+        threads = batch.threads if plan.takes_thread else None
         # A link may have changed the arguments, or the tool.
         terms = None if call is self._call else batch.terms(call)
         manager = batch.manager(plan, self._config)

@@ -2,11 +2,16 @@
 
 from collections.abc import Sequence
 from contextlib import nullcontext
+from functools import partial
 from typing import Any
 
-from anyio import CapacityLimiter, create_task_group
+from anyio import CapacityLimiter
 from langchain_core.runnables import Runnable, RunnableConfig
 from langchain_core.runnables.config import get_config_list
+
+from callboard._current_loop import current_loop
+from callboard._loop import Scope
+from callboard._time import DEFAULT_GRACE
 
 
 class ManyInputs(Runnable[Any, Any]):
@@ -35,21 +40,26 @@ class ManyInputs(Runnable[Any, Any]):
         width = configs[0].get("max_concurrency")
         places = nullcontext() if width is None else CapacityLimiter(width)
         outputs: list[Any] = [None] * len(inputs)
-        errors: list[Exception] = []
+        errors: list[BaseException] = []
+        loop = current_loop()
 
-        async def run(number: int) -> None:
-            async with places:
+        async def run(number: int, scope: Scope) -> None:
+            with scope:
                 try:
-                    outputs[number] = await self.ainvoke(inputs[number], configs[number], **kwargs)
-                except Exception as error:
-                    outputs[number] = error
-                    if not return_exceptions:
-                        errors.append(error)
-                        tasks.cancel_scope.cancel()
+                    async with places:
+                        outputs[number] = await self.ainvoke(inputs[number], configs[number], **kwargs)
+                except loop.cancelled_class:
+                    raise
+                except BaseException as error:
+                    if return_exceptions and isinstance(error, Exception):
+                        outputs[number] = error
+                        return
+                    errors.append(error)
+                    nursery.cancel()
 
-        async with create_task_group() as tasks:
+        async with loop.nursery() as nursery:
             for number in range(len(inputs)):
-                tasks.start_soon(run, number)
+                nursery.start(partial(run, number), DEFAULT_GRACE)
         try:
             if errors:
                 raise errors[0]

@@ -2,6 +2,7 @@
 
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any, TypeVar, cast
 
 from langchain_core.messages import ToolCall, ToolMessage
@@ -12,7 +13,7 @@ from callboard._limits import Limiter
 from callboard._near import no_such
 from callboard._time import DEFAULT_GRACE
 from callboard._types import CallPolicy, Limit, Statistics, ToolCallLike, check_seconds
-from callboard.exceptions import DeadlineExceededError
+from callboard.exceptions import CallTimeoutError, DeadlineExceededError
 from callboard.tools._errors import Judge, error_message
 
 R = TypeVar("R")
@@ -141,9 +142,11 @@ async def _reworked(supervised: SupervisedCall[Any], message: ToolMessage, judge
         supervised.handled = error
         return error_message(content, cast("ToolCall", supervised.call), error)
 
+    grace = supervised.grace
+    links = partial(supervised.on_leash, partial(rework, message, failed), at_least=grace)
     try:
-        return await supervised.within_budget(lambda: rework(message, failed), at_least=supervised.grace)
-    except DeadlineExceededError as error:
+        return await supervised.within_budget(links, at_least=grace)
+    except (CallTimeoutError, DeadlineExceededError) as error:
         return failed(error)
 
 

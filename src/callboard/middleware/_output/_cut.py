@@ -5,7 +5,7 @@ from bisect import bisect_right
 from collections.abc import Callable
 
 from callboard._call import note
-from callboard.middleware._output._blocking import Threads
+from callboard.middleware._blocking import Threads
 
 CountTokens = Callable[[str], int]
 

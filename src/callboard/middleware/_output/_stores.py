@@ -11,7 +11,7 @@ from langgraph.store.memory import InMemoryStore
 from callboard._bridge import run_on_asyncio
 from callboard._current_loop import current_loop
 from callboard._door import from_sync
-from callboard.middleware._output._blocking import Threads
+from callboard.middleware._blocking import Threads
 
 
 class StoreDoor:

@@ -6,12 +6,11 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
-import anyio.to_thread
-from langchain_core.messages import ToolCall, ToolMessage
+from langchain_core.messages import ToolCall
 from langchain_core.tools import BaseTool
-from langgraph.types import Command
 
 from callboard._call import current_call, note
+from callboard.middleware._blocking import THREADS, Threads
 from callboard.middleware._names import Missing, check_argument_names, check_missing, check_tool_names, tool_names
 from callboard.middleware._redact._detectors import Detector
 from callboard.middleware._redact._redaction import DEFAULT_DETECTORS, TOKEN, Redaction, detectors_of
@@ -20,10 +19,6 @@ from callboard.middleware._redact._vault import LONGEST, MemoryVault, Vault
 from callboard.tools._results import Output
 from callboard.tools._vocabulary import ToolCallRequest
 
-_LONG = 200_000
-"""Characters of a result for which the event loop does not stand still."""
-_EACH = 100
-"""Characters that take as long as a value by itself."""
 _NESTED = 8
 """A value may contain tokens, and so may theirs."""
 
@@ -73,6 +68,7 @@ class Redact:
         self._detectors = detectors_of(detectors, secrets)
         self._reveal = _reveal_of(reveal)
         self._vault = MemoryVault() if vault is None else vault
+        self._threads = Threads("Redact", THREADS)
         self._key = key or randomness.token_bytes(32)
         self._missing: Missing = missing
 
@@ -122,7 +118,7 @@ class Redact:
             failure = error
         # Not in the handler above, or whatever is raised here has the error, secrets and all, for its context.
         try:
-            output = await _redacted(redaction, output)
+            output = await self._threads.run_if_long(output, partial(redaction.of, output))
             _clear_handled(redaction)
             failure = failure and redaction.cleared(failure)
             await self._keep(thread_id, redaction)
@@ -182,28 +178,6 @@ class Redact:
 
     def _redaction(self, thread_id: str, known: Mapping[str, str] | None = None) -> Redaction:
         return Redaction(self._detectors, self._key, thread_id, known)
-
-
-async def _redacted(redaction: Redaction, output: Output | None) -> Output | None:
-    if _is_long(output):
-        return await anyio.to_thread.run_sync(redaction.of, output)
-    return redaction.of(output)  # type: ignore[no-any-return]
-
-
-def _is_long(output: object) -> bool:
-    left, values = _LONG, [output]
-    while values and left > 0:
-        value = values.pop()
-        left -= len(value) if isinstance(value, str) else _EACH
-        if isinstance(value, ToolMessage):
-            values += [value.content, value.artifact]
-        elif isinstance(value, Command):
-            values.append(value.update)
-        elif isinstance(value, dict):
-            values += [*value, *value.values()]
-        elif isinstance(value, (list, tuple)):
-            values += value
-    return left <= 0
 
 
 def _clear_handled(redaction: Redaction) -> None:

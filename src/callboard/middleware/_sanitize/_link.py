@@ -14,6 +14,7 @@ from pydantic import ValidationError
 from callboard._call import note
 from callboard._near import no_such
 from callboard._types import _check_type, check_count
+from callboard.middleware._blocking import THREADS, Threads
 from callboard.middleware._names import (
     Missing,
     argument_names,
@@ -89,6 +90,7 @@ class Sanitize:
         self._results = results
         self._missing: Missing = missing
         self._known: dict[int, _Known] = {}
+        self._threads = Threads("Sanitize", THREADS)
 
     def check_tools(self, tools: Mapping[str, BaseTool]) -> None:
         """Raise ValueError for rules that would never apply, and leave an argument without one."""
@@ -104,7 +106,9 @@ class Sanitize:
         self, request: ToolCallRequest, call_next: Callable[[ToolCallRequest], Awaitable[Output]]
     ) -> Output:
         """Check the arguments, run the call with clean ones, clean the result."""
-        walk, arguments = self._walk(request)
+        walk = self._walk(request)
+        written = request.tool_call["args"]
+        arguments = await self._threads.run_if_long(written, partial(walk.arguments, written))
         for due in walk.due:
             if not walk.is_refused(due.place):
                 await _settle(due, walk)
@@ -115,29 +119,28 @@ class Sanitize:
         if walk.cleaned or walk.due:
             request = request.override(tool_call={**request.tool_call, "args": arguments})
         output = await call_next(request)
-        return output if self._results is None else self._cleaned(output, request, self._results)
+        return output if self._results is None else await self._cleaned(output, request, self._results)
 
     async def aerror_message(self, message: ToolMessage, request: ToolCallRequest) -> ToolMessage:
         """Clean the text of an error that a tool raised, which became a message outside of all links."""
         if self._results is None or "ended" in message.additional_kwargs.get("callboard", {}):
             return message  # the words are ours
-        return cast("ToolMessage", self._cleaned(message, request, self._results))
+        return cast("ToolMessage", await self._cleaned(message, request, self._results))
 
-    def _walk(self, request: ToolCallRequest) -> tuple[Walk, dict[str, Any]]:
+    def _walk(self, request: ToolCallRequest) -> Walk:
         known = self._about(request.tool_call["name"], request.tool)
-        walk = Walk(
+        return Walk(
             rules=known.rules,
             text=self._text,
             max_depth=self._max_depth,
             max_size=self._max_size,
             skip=known.injected,
         )
-        return walk, walk.arguments(request.tool_call["args"])
 
-    def _cleaned(self, output: Output, request: ToolCallRequest, rules: Results) -> Output:
+    async def _cleaned(self, output: Output, request: ToolCallRequest, rules: Results) -> Output:
         call = request.tool_call
         cleaning = Cleaning(rules, call["id"], rules.is_fenced(request.tool, call["name"]))
-        clean = cleaning.output(output)
+        clean = await self._threads.run_if_long(output, partial(cleaning.output, output))
         if cleaning.done:
             note("sanitized", result=sorted(cleaning.done))
         return clean

@@ -3,10 +3,10 @@
 import errno
 import os
 import re
+from functools import partial
 from urllib.parse import unquote_to_bytes
 
-from anyio import to_thread
-
+from callboard.middleware._blocking import THREADS, Threads
 from callboard.middleware._sanitize._text import RefusedError, normalized, strip_invisible
 
 _DRIVE = re.compile(r"[A-Za-z]:")
@@ -44,6 +44,7 @@ class PathIn:
             raise ValueError(f"PathIn(max_chars=...) must be 1 or more, got {max_chars!r}")
         self._roots = tuple(os.path.abspath(root) for root in roots)  # noqa: PTH100 (keeps links, for the one reading)
         self._max_chars = max_chars
+        self._threads = Threads("PathIn", THREADS)
 
     def __repr__(self) -> str:
         return f"PathIn({', '.join(map(repr, self._roots))})"
@@ -60,7 +61,7 @@ class PathIn:
     async def acheck(self, value: object) -> str | None:
         """`check`, in a worker thread."""
         path = self._read(value)
-        return None if path is None else await to_thread.run_sync(self._real, path)
+        return None if path is None else await self._threads.run(partial(self._real, path))
 
     def _read(self, value: object) -> str | None:
         if value is None:

@@ -29,6 +29,8 @@ _INVISIBLE = re.compile(
 _JOINERS = "\u200c\u200d"
 _PRESENTATION = "\ufe0e\ufe0f"
 _SOMETIMES = re.compile(f"[{_JOINERS}{_PRESENTATION}]")
+_PIECE = 20_000
+"""Characters that are searched at a time."""
 _VIRAMA = 9
 """Its canonical combining class."""
 _MARKS = 30
@@ -62,11 +64,18 @@ def strip_invisible(text: str) -> str:
     Args:
         text: of any length; the time taken grows in proportion.
     """
-    text = _CONTROL.sub("", _LINE_BREAK.sub("\n", _SEQUENCE.sub("", text)))
+    text = _replaced(_CONTROL, "", _replaced(_LINE_BREAK, "\n", _SEQUENCE.sub("", text)))
     if text.isascii():
         return text
-    text = _INVISIBLE.sub("", _SURROGATE.sub("\ufffd", text))
+    text = _replaced(_INVISIBLE, "", _replaced(_SURROGATE, "\ufffd", text))
     return _SOMETIMES.sub(_kept, text)
+
+
+def _replaced(character: re.Pattern[str], new: str, text: str) -> str:
+    """A text with every such character replaced, piece by piece: within a search no other thread runs."""
+    if len(text) <= _PIECE:
+        return character.sub(new, text)
+    return "".join(character.sub(new, text[start : start + _PIECE]) for start in range(0, len(text), _PIECE))
 
 
 def _kept(match: re.Match[str]) -> str:

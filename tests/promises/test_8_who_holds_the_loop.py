@@ -1,0 +1,132 @@
+"""Promise 8: whoever blocks the event loop is named, and not the neighbours who suffer from it."""
+
+import inspect
+import time
+import warnings
+from collections.abc import Awaitable, Callable, Iterator
+
+import anyio
+import pytest
+from langchain_core.messages import ToolMessage
+from langchain_core.tools import StructuredTool
+
+from callboard import CallTimeoutError, LoopBlockedWarning, ToolNode, _pulse
+from callboard.testing import calls
+
+pytestmark = pytest.mark.real_clock
+
+
+@pytest.fixture(autouse=True)
+def _nothing_told() -> Iterator[None]:
+    """Each test is told anew: what is said once for each tool is said once in a process."""
+    _pulse._told.clear()
+    yield
+    _pulse._told.clear()
+
+
+def make(fn: Callable[..., object]) -> StructuredTool:
+    return StructuredTool.from_function(coroutine=fn, description="A tool of a test.")
+
+
+async def blocking() -> str:
+    await anyio.sleep(0.01)
+    time.sleep(0.8)
+    return "blocked"
+
+
+async def ready() -> str:
+    await anyio.sleep(0.05)
+    return "ready"
+
+
+async def slow() -> str:
+    await anyio.sleep(100)
+    return "slow"
+
+
+def line_of(fn: Callable[..., object], text: str) -> str:
+    lines, first = inspect.getsourcelines(fn)
+    [number] = [number for number, line in enumerate(lines, first) if text in line]
+    return f"{__file__}:{number}, {fn.__name__}()"
+
+
+async def test_a_tool_that_blocks_the_loop_is_named_once() -> None:
+    """Promise 8: with how long and where, because nobody finds it otherwise."""
+    node = ToolNode([make(blocking)])
+    with anyio.fail_after(30):
+        with pytest.warns(LoopBlockedWarning) as told:
+            for _ in range(2):
+                await node.ainvoke([calls("blocking")])
+    [warning] = told
+    assert "tool 'blocking' (call 'call_1') held the event loop for " in str(warning.message)
+    assert line_of(blocking, "time.sleep") in str(warning.message)
+
+
+async def test_a_timeout_says_who_held_the_loop() -> None:
+    """Promise 6: the neighbour did nothing wrong, and whoever reads of its timeout has to know."""
+    node = ToolNode([make(blocking), make(slow)], timeout=0.3, handle_tool_errors=(CallTimeoutError,))
+    with anyio.fail_after(30), pytest.warns(LoopBlockedWarning):
+        messages = await node.ainvoke([calls("blocking", "slow")])
+    assert [message.name for message in messages] == ["blocking", "slow"]
+    assert "did not finish within its timeout of 0.3 s. Meanwhile tool 'blocking'" in messages[1].content
+
+
+@pytest.mark.backends("asyncio")
+async def test_what_was_ready_when_the_loop_was_held_is_in_time() -> None:
+    """Promise 6: the timeout passed while nobody could go on."""
+    node = ToolNode([make(blocking), make(ready)], timeout=0.3)
+    with anyio.fail_after(30), pytest.warns(LoopBlockedWarning):
+        messages = await node.ainvoke([calls("blocking", "ready")])
+    assert messages[1].content == "ready"
+
+
+async def test_a_link_that_blocks_the_loop_is_named() -> None:
+    """Promise 8: it is not the tool's fault."""
+
+    async def link(request: object, execute: Callable[[object], Awaitable[ToolMessage]]) -> ToolMessage:
+        time.sleep(0.8)
+        return await execute(request)
+
+    with anyio.fail_after(30), pytest.warns(LoopBlockedWarning, match="the middleware around tool 'ready'.*link"):
+        await ToolNode([make(ready)], middleware=[link]).ainvoke([calls("ready")])
+
+
+async def test_what_does_not_block_the_loop_is_not_named() -> None:
+    """Promise 8: neither a thread that blocks nor a body that is busy but lets others go on."""
+
+    async def busy() -> str:
+        end = time.monotonic() + 0.6
+        while time.monotonic() < end:
+            await anyio.sleep(0)
+        return "busy"
+
+    def in_thread() -> str:
+        time.sleep(0.6)
+        return "slept"
+
+    tools = [make(busy), StructuredTool.from_function(in_thread, description="Blocks its thread."), make(ready)]
+    with anyio.fail_after(30), warnings.catch_warnings():
+        warnings.simplefilter("error")
+        messages = await ToolNode(tools).ainvoke([calls("busy", "in_thread", "ready")])
+    assert [message.content for message in messages] == ["busy", "slept", "ready"]
+
+
+async def test_what_holds_the_loop_very_long_is_logged_before_it_ends(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Promise 8: it may never end, and then no warning would come."""
+    monkeypatch.setattr(_pulse, "_STILL", 0.4)
+    seen: list[bool] = []
+
+    async def holds() -> str:
+        end = time.monotonic() + 20
+        while not caplog.records and time.monotonic() < end:
+            time.sleep(0.02)
+        seen.append(bool(caplog.records))
+        return "at last"
+
+    with anyio.fail_after(30), pytest.warns(LoopBlockedWarning):
+        await ToolNode([make(holds)]).ainvoke([calls("holds")])
+    assert seen == [True]
+    assert "tool 'holds'" in caplog.text
+    assert "and still does" in caplog.text
