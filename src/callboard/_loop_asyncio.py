@@ -19,6 +19,7 @@ from anyio import CancelScope
 
 from callboard._loop import ChildFn
 from callboard._pulse import Pulse
+from callboard._swallowed import AGAIN, SwallowedCancellation
 from callboard._workers import run_in_worker
 
 T = TypeVar("T")
@@ -29,8 +30,6 @@ _LATE = 0.1
 """Seconds by which a deadline may be missed; after that it was not the block that took too long."""
 _CATCH_UP = 0.02
 """Seconds for such a block to take what is ready."""
-_AGAIN = 0.05
-"""Seconds between two cancellations of a task whose grace is over."""
 
 
 class AsyncioScope:
@@ -174,42 +173,7 @@ class AsyncioScope:
         self._send()
         if self._sent == 3:
             _log.warning("%r goes on although it was cancelled and its grace is over", self.task)
-        self._timer = self._loop.call_later(_AGAIN, self._enforce)
-
-
-class _Heeding:
-    """See `EventLoop.heeding`. Nobody says when a task is cancelled, so it is looked at once in a grace."""
-
-    __slots__ = ("_before", "_grace", "_loop", "_seen", "_sent", "_task", "_timer")
-
-    def __init__(self, grace: float) -> None:
-        self._grace = grace
-        self._seen = False
-        self._sent = 0
-
-    def __enter__(self) -> Self:
-        task = asyncio.current_task()
-        assert task is not None
-        self._task, self._loop, self._before = task, task.get_loop(), task.cancelling()
-        self._timer = self._loop.call_later(self._grace, self._look)
-        return self
-
-    def __exit__(self, exc_type: type[BaseException] | None, *rest: object) -> None:
-        self._timer.cancel()
-        for _ in range(self._sent):
-            self._task.uncancel()
-        if exc_type is None and self._is_cancelled(0):
-            raise asyncio.CancelledError
-
-    def _is_cancelled(self, sent: int) -> bool:
-        return self._task.cancelling() - sent > self._before
-
-    def _look(self) -> None:
-        was_seen, self._seen = self._seen, self._is_cancelled(self._sent)
-        if was_seen and self._seen:
-            self._task.cancel()
-            self._sent += 1
-        self._timer = self._loop.call_later(_AGAIN if self._sent else self._grace, self._look)
+        self._timer = self._loop.call_later(AGAIN, self._enforce)
 
 
 _spawned: set[asyncio.Task[None]] = set()
@@ -382,23 +346,27 @@ class AsyncioLoop:
         return scope is not None and scope.asked()
 
     def heeding(self, grace: float) -> AbstractContextManager[object]:
-        return _Heeding(grace)
+        return SwallowedCancellation(grace)
 
     async def raise_cancelled(self) -> None:
         raise asyncio.CancelledError
 
     def cancelled_itself(self, exc: BaseException) -> bool:
-        scope, task = _innermost.get(), asyncio.current_task()
-        if not isinstance(exc, asyncio.CancelledError) or task is None or scope is None or scope.task is not task:
-            return False
-        return not scope.asked() and task.cancelling() <= scope._before
+        found = _unasked(exc)
+        return found is not None and found[1].cancelling() <= found[0]._before
 
     def cancelled_by_stranger(self, exc: BaseException) -> bool:
-        scope, task = _innermost.get(), asyncio.current_task()
-        if not isinstance(exc, asyncio.CancelledError) or task is None or scope is None or scope.task is not task:
+        if (found := _unasked(exc)) is None:
             return False
-        if scope.asked():
-            return False
+        scope, task = found
         while task.cancelling() > scope._before:
             task.uncancel()
         return True
+
+
+def _unasked(exc: BaseException) -> "tuple[AsyncioScope, asyncio.Task[object]] | None":
+    """The innermost scope and its task, if an error is a cancellation that nobody asked the scope for."""
+    scope, task = _innermost.get(), asyncio.current_task()
+    if not isinstance(exc, asyncio.CancelledError) or task is None or scope is None or scope.task is not task:
+        return None
+    return None if scope.asked() else (scope, task)

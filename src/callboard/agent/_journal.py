@@ -135,7 +135,7 @@ class SavedThread(Thread):
 
     async def _go_back(self, past: Past, *, looks: bool) -> None:
         self.play(await self.whole(past.found), past.entries)
-        self.records = {}
+        self._forget_tasks()
         if past.given is not None:
             self.receive(past.given)
         elif looks:
@@ -220,11 +220,15 @@ class SavedThread(Thread):
         """
         self._refuse_if_held()
         self._forks = False
-        self.records = {task: record for task, record in self.records.items() if task == START}
+        self._forget_tasks()
         self.asked_here = {}
         self.step, self.source = self.step + 1, "fork"
         self.checkpoint_id, self.ts = new_id(self.step), now()
         await self._rebase("fork")
+
+    def _forget_tasks(self) -> None:
+        """What was done at the place is not done on another branch; the input is part of the place itself."""
+        self.records = {task: record for task, record in self.records.items() if task == START}
 
     def _refuse_if_held(self) -> None:
         if self.holder is not None and is_alive(self.holder):
