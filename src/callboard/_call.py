@@ -106,8 +106,10 @@ class SupervisedCall(Timed, Generic[T]):
     def id(self) -> str | None:
         return self.call.get("id")
 
-    def begin(self, batch: "Batch[T]") -> None:
-        """Note that the call is in its task now."""
+    def begin(self, batch: "Batch[T]") -> "Callable[[SupervisedCall[T]], Awaitable[T]]":
+        """Note that the call is in its task now; returns what to do with it, which is not kept: it leads back here."""
+        run = self.run
+        del self.run
         self._batch = batch
         current_timed.set(self)
         current_call.set(self)
@@ -115,11 +117,13 @@ class SupervisedCall(Timed, Generic[T]):
             around = self._around
             call, description = around.shown(self.call), around.describe(self.name)
             self._tell("begun", self.name, call=call, description=description, resumes=self.resumes)
+        return run
 
     def end(self, result: T) -> None:
         self.result = result
         self.ended = True
         self._tell("ended", self.name, error=self.handled, queue_wait=self._queue_wait, result=result)
+        self.handled = None  # whose traceback leads here
 
     def as_error(self, exc: BaseException) -> Exception | None:
         """What ended the call, as an error that may become a message; `None` for what has to go on."""
@@ -338,7 +342,7 @@ class Batch(Generic[T]):
                 ("cancel") or a group of them ("finish"). Nothing that was started is alive by then.
         """
         await checkpoint_if_cancelled()
-        loop = current_loop()
+        loop, count = current_loop(), len(self.calls)
         try:
             async with loop.nursery() as nursery:
                 self._nursery = nursery
@@ -351,16 +355,17 @@ class Batch(Generic[T]):
                 raise  # otherwise, as in any `finally`, the error takes the cancellation's place
         finally:
             self._has_ended = True
+            self.calls, self._next = (), iter(())  # they lead back here
         if self._failed:
-            self._raise_failures()
+            self._raise_failures(count)
 
     async def _run_next(self, scope: Scope) -> None:
         # Not "run call n": trio begins children in any order, so each takes the next call when it begins.
         call = next(self._next)
         with scope:
-            call.begin(self)
+            run = call.begin(self)
             try:
-                call.end(await call.run(call))
+                call.end(await run(call))
             except BaseException as error:
                 if not call.end_with(error):
                     raise
@@ -373,15 +378,16 @@ class Batch(Generic[T]):
             assert self._nursery is not None
             self._nursery.cancel()
 
-    def _raise_failures(self) -> NoReturn:
-        errors = [call.error for call in self._failed if call.error is not None]
-        notes = [f"Tool {call.name!r} (call {call.id!r}) failed too: {call.error!r}" for call in self._failed[1:]]
+    def _raise_failures(self, count: int) -> NoReturn:
+        failed, self._failed = self._failed, []
+        errors = [call.error for call in failed if call.error is not None]
+        notes = [f"Tool {call.name!r} (call {call.id!r}) failed too: {call.error!r}" for call in failed[1:]]
         # The traceback leads here and to our callers; nothing they hold may lead back to the error.
-        for call in self._failed:
+        for call in failed:
             call.error = None
         try:
             if notes and self._on_error == "finish":
-                raise BaseExceptionGroup(f"{len(errors)} of {len(self.calls)} tool calls failed", errors)
+                raise BaseExceptionGroup(f"{len(errors)} of {count} tool calls failed", errors)
             for note in notes:
                 errors[0].add_note(note)
             raise errors[0]

@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable, Collection, Sequence
 from typing import Any, cast
 
 from langchain_core.messages import RemoveMessage, ToolMessage
+from langgraph.errors import GraphBubbleUp
 from langgraph.types import Command
 
 from callboard._types import RunInfo, ToolCallLike
@@ -257,7 +258,12 @@ class Chain:
             if not signals:
                 raise
         if signals:
-            raise signals[0]
+            signal = signals[0]
+            signals[:] = [GraphBubbleUp()]  # for whoever still calls; the signal's own traceback leads back here
+            try:
+                raise signal
+            finally:
+                del signal
         return output
 
 

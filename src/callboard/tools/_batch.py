@@ -24,12 +24,7 @@ from callboard.exceptions import CallsInterrupted
 from callboard.middleware._chain import Chain, Link
 from callboard.tools._bounds import Refusal, admitted
 from callboard.tools._callbacks import manager_for
-from callboard.tools._errors import (
-    error_message,
-    is_control_flow,
-    raise_invalid_arguments,
-    unknown_tool,
-)
+from callboard.tools._errors import error_message, is_control_flow, raise_invalid_arguments, unknown_tool
 from callboard.tools._input import Requested, unanswered_in, whole_reply
 from callboard.tools._invoke import filled_in, invoke, own_copy, raise_without_key
 from callboard.tools._keys import keys_of
@@ -192,7 +187,7 @@ class ToolBatch:
             signals.clear()  # the traceback leads to this list, which must not lead back
 
     def _note(self, supervised: Sequence[tuple[str, SupervisedCall[Output]]]) -> None:
-        """Enter every result and every question into the ledger."""
+        """Enter every result and every question into the ledger, and let go of the errors: they lead back here."""
         for key, call in supervised:
             if isinstance(call.error, GraphInterrupt):
                 self.ledger.asked(key, call.error)
@@ -200,6 +195,7 @@ class ToolBatch:
                 self.ledger.left_for_parent(key, call.error.args[0])
             elif call.result is not None:
                 self.ledger.finished(key, call.result)
+            call.error = None
 
     def config_for(self, key: str, index: int, config: RunnableConfig | None) -> RunnableConfig:
         """The config of one call: its own or the batch's, with a place of its own to interrupt from."""
