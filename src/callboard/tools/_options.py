@@ -10,8 +10,8 @@ from langchain_core.tools import tool as create_tool
 from callboard._types import CallPolicy, Limit, OnError, check_count
 from callboard.middleware._chain import Link, chain_of, check_tools, offers_of, shown_by, tools_of, wrapper_link
 from callboard.tools._errors import ErrorHandling, ErrorPolicy, Judge
+from callboard.tools._inject import injected_args
 from callboard.tools._overrides import Injecting
-from callboard.tools._plan import plan_for
 from callboard.tools._setup import Setup
 from callboard.tools._supervision import Supervision, unknown_policy
 from callboard.tools._vocabulary import AsyncToolCallWrapper, ToolCallWrapper
@@ -57,12 +57,14 @@ def setup_of(given: Options, *, own_call: Callable[[str], Link] | None, own_inje
     check_tools(middleware, by_name)
     if unknown := unknown_policy(given.policies or (), by_name):
         raise ValueError(unknown)
+    for tool in by_name.values():
+        injected_args(tool)  # what is wrong with them is said here; the rest of a plan is made by the first call
     errors = ErrorPolicy(given.handle_tool_errors)
     wrapper = wrapper_link(given.wrap_tool_call, given.awrap_tool_call)
     return Setup(
         name=name,
         tools=by_name,
-        plans={name: plan_for(tool) for name, tool in by_name.items()},
+        plans={},
         supervision=Supervision(
             "ToolNode",
             f"node {name!r}",
