@@ -54,7 +54,7 @@ class Batch(Generic[T]):
                 ("cancel") or a group of them ("finish"). Nothing that was started is alive by then.
         """
         await checkpoint_if_cancelled()
-        loop = current_loop()
+        loop, count = current_loop(), len(self.calls)
         self._pulse = loop.pulse
         self._pulse.begin()
         try:
@@ -72,16 +72,17 @@ class Batch(Generic[T]):
         finally:
             self._has_ended = True
             self._pulse.end()
+            self.calls, self._next = (), iter(())  # they lead back here
         if self._failed:
-            self._raise_failures()
+            self._raise_failures(count)
 
     async def _run_next(self, scope: Scope) -> None:
         # Not "run call n": trio begins children in any order, so each takes the next call when it begins.
         call = next(self._next)
         with scope:
-            call.begin(self)
+            run = call.begin(self)
             try:
-                call.end(await call.run(call))
+                call.end(await run(call))
             except BaseException as error:
                 if not call.end_with(error):
                     raise
@@ -96,15 +97,16 @@ class Batch(Generic[T]):
             assert self._nursery is not None
             self._nursery.cancel()
 
-    def _raise_failures(self) -> NoReturn:
-        errors = [call.error for call in self._failed if call.error is not None]
-        notes = [f"Tool {call.name!r} (call {call.id!r}) failed too: {call.error!r}" for call in self._failed[1:]]
+    def _raise_failures(self, count: int) -> NoReturn:
+        failed, self._failed = self._failed, []
+        errors = [call.error for call in failed if call.error is not None]
+        notes = [f"Tool {call.name!r} (call {call.id!r}) failed too: {call.error!r}" for call in failed[1:]]
         # The traceback leads here and to our callers; nothing they hold may lead back to the error.
-        for call in self._failed:
+        for call in failed:
             call.error = None
         try:
             if notes and self._on_error == "finish":
-                raise BaseExceptionGroup(f"{len(errors)} of {len(self.calls)} tool calls failed", errors)
+                raise BaseExceptionGroup(f"{len(errors)} of {count} tool calls failed", errors)
             for note in notes:
                 errors[0].add_note(note)
             raise errors[0]

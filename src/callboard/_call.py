@@ -121,8 +121,10 @@ class SupervisedCall(Timed, Generic[T]):
     def id(self) -> str | None:
         return self.call.get("id")
 
-    def begin(self, batch: Batch) -> None:
-        """Note that the call is in its task now."""
+    def begin(self, batch: Batch) -> "Callable[[SupervisedCall[T]], Awaitable[T]]":
+        """Note that the call is in its task now; returns what to do with it, which is not kept: it leads back here."""
+        run = self.run
+        del self.run
         self._batch = batch
         current_timed.set(self)
         current_call.set(self)
@@ -130,11 +132,13 @@ class SupervisedCall(Timed, Generic[T]):
             around = self._around
             call, description = around.shown(self.call), around.describe(self.name)
             self._tell("begun", self.name, call=call, description=description, resumes=self.resumes)
+        return run
 
     def end(self, result: T) -> None:
         self.result = result
         self.ended = True
         self._tell("ended", self.name, error=self.handled, queue_wait=self._queue_wait, result=result)
+        self.handled = None  # whose traceback leads here
 
     def as_error(self, exc: BaseException) -> Exception | None:
         """What ended the call, as an error that may become a message; `None` for what has to go on."""

@@ -90,6 +90,7 @@ class AsyncioScope:
         self._entered = False
         if self._timer is not None:
             self._timer.cancel()
+            self._timer = None  # its context leads back here
         if not self.cancel_called:
             return False
         root = self._root()
@@ -224,17 +225,24 @@ class AsyncioNursery:
     async def __aexit__(
         self, exc_type: type[BaseException] | None, exc: BaseException | None, tb: TracebackType | None
     ) -> bool:
-        if exc is not None:
-            await self._cancel_and_drain()
-            return False
         try:
-            await self._wait_until_empty()
-        except asyncio.CancelledError:
-            await self._cancel_and_drain()
-            raise
+            await self._drain(exc)
+        finally:
+            del self._on_end  # it leads back here
+        if exc is not None:
+            return False
         if self._bug is not None:
             raise self._bug
         return False
+
+    async def _drain(self, exc: BaseException | None) -> None:
+        if exc is not None:
+            return await self._cancel_and_drain()
+        try:
+            return await self._wait_until_empty()
+        except asyncio.CancelledError:
+            await self._cancel_and_drain()
+            raise
 
     async def _cancel_and_drain(self) -> None:
         self.cancel()

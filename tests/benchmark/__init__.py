@@ -81,6 +81,12 @@ BENCHMARKS = {
         quick={"lengths": (5, 500), "size": 1_000, "repetitions": 5},
         tiny={"lengths": (2, 4), "size": 100, "repetitions": 0},
     ),
+    "turns": Benchmark(
+        _journal.later_turns,
+        full={"lengths": (10, 100, 300, 600), "repetitions": 9},
+        quick={"lengths": (10, 100, 300, 600), "repetitions": 3},
+        tiny={"lengths": (1, 2), "repetitions": 0},
+    ),
     "telemetry": Benchmark(
         _telemetry.telemetry,
         full={"sizes": (1, 100, 1_000), "repetitions": 15},

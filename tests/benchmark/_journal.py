@@ -28,6 +28,7 @@ from ._measure import CPU, WALL, Budget, Samples, Table, interleaved
 
 V1, V2 = "LangGraph create_react_agent, v1", "LangGraph create_react_agent, v2"
 OURS, OURS_SYNC, OURS_TRIO = "callboard, AsyncSqliteSaver", "callboard, SqliteSaver", "callboard, SqliteSaver, trio"
+READING, WRITING = "reading and decoding the thread, once", "encoding it, once"
 MB = 1_048_576
 
 Build = Callable[[BaseChatModel, Any], Any]
@@ -215,13 +216,47 @@ def resumed(*, lengths: tuple[int, int], size: int, repetitions: int) -> Table:
         costs = [_resumptions(path, names, repetitions) for path in columns]
     for name in names:
         table.add(name, *(cost[name] * 1e3 for cost in costs))
-    table.add("reading and decoding the thread, once", *(seconds * 1e3 for seconds in reading))
+    table.add(READING, *(seconds * 1e3 for seconds in reading))
     for name in names:
         table.add(f"{name} : reading", *(cost[name] / seconds for cost, seconds in zip(costs, reading, strict=True)))
         if name != V1:
             more = (costs[-1][name] - costs[0][name]) / (reading[-1] - reading[0])
             table.budgets.append(Budget(f"{name}, what length adds, to reading once", 2.0, more))
     return table
+
+
+def later_turns(*, lengths: tuple[int, ...], repetitions: int) -> Table:
+    """What one more turn costs, of one call, on threads of many turns and of few."""
+    table = Table("A turn of a long conversation", ["CPU ms", *(f"after {length} turns" for length in lengths)])
+    names = (OURS, OURS_SYNC, V1)
+    with tempfile.TemporaryDirectory() as directory:
+        paths = [_thread_of(Path(directory), length, 200) for length in lengths]
+        costs = [_turns_after(path, names, repetitions) for path in paths]
+    for name in (*names, READING, WRITING):
+        table.add(name, *(cost[name] * 1e3 for cost in costs))
+    return table
+
+
+def _turns_after(path: Path, names: Sequence[str], repetitions: int) -> Samples:
+    def turn(name: str) -> float:
+        copy = path.with_name(f"copy of {path.name}")
+        copy.write_bytes(path.read_bytes())
+        return CONTESTS[name].kept(copy, 1, 1, 1)[0]
+
+    contestants = {name: partial(turn, name) for name in names}
+    return interleaved({**contestants, READING: partial(_read, path), WRITING: partial(_written, path)}, repetitions)
+
+
+def _written(path: Path) -> float:
+    connection = sqlite3.connect(path)
+    saver = SqliteSaver(connection)
+    found = saver.get_tuple({"configurable": {"thread_id": "1"}})
+    assert found is not None
+    began = CPU()
+    saver.serde.dumps_typed(found.checkpoint)
+    seconds = CPU() - began
+    connection.close()
+    return seconds
 
 
 def _resumptions(path: Path, names: Sequence[str], repetitions: int) -> Samples:

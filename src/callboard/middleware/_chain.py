@@ -7,6 +7,7 @@ from typing import Any, cast
 
 from langchain_core.messages import RemoveMessage, ToolMessage
 from langchain_core.tools import BaseTool
+from langgraph.errors import GraphBubbleUp
 from langgraph.types import Command
 
 from callboard._door import is_missing
@@ -313,7 +314,12 @@ class Chain:
             if not signals:
                 raise
         if signals:
-            raise signals[0]
+            signal = signals[0]
+            signals[:] = [GraphBubbleUp()]  # for whoever still calls; the signal's own traceback leads back here
+            try:
+                raise signal
+            finally:
+                del signal
         return output
 
 

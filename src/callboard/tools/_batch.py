@@ -192,7 +192,7 @@ class ToolBatch:
             signals.clear()  # the traceback leads to this list, which must not lead back
 
     def _note(self, supervised: Sequence[tuple[str, SupervisedCall[Output]]]) -> None:
-        """Enter every result and every question into the ledger."""
+        """Enter every result and every question into the ledger, and let go of the errors: they lead back here."""
         for key, call in supervised:
             if isinstance(call.error, GraphInterrupt):
                 self.ledger.asked(key, call.error)
@@ -200,6 +200,7 @@ class ToolBatch:
                 self.ledger.left_for_parent(key, call.error.args[0])
             elif call.result is not None:
                 self.ledger.finished(key, call.result)
+            call.error = None
 
     def config_for(self, key: str, index: int, config: RunnableConfig | None) -> RunnableConfig:
         """The config of one call: its own or the batch's, with a place of its own to interrupt from."""

@@ -126,6 +126,8 @@ def _without(detail: Any, injected: frozenset[str]) -> Any:
 def _handled_types(handling: Any) -> tuple[type[Exception], ...]:
     if handling is None or isinstance(handling, (bool, str)):
         return (Exception,)
+    if handling is only_invalid_arguments:
+        return (Exception,)  # as it is annotated, which is not to be read anew for every node
     kinds = handling if isinstance(handling, tuple) else (handling,)
     if all(isinstance(kind, type) and issubclass(kind, Exception) for kind in kinds):
         return kinds

@@ -74,6 +74,8 @@ def _annotations(tool: BaseTool, schema: type) -> dict[str, Any]:
 
 def _marker(hint: Any, kind: type) -> Any:
     """The marker of a kind in an annotation: an instance, its class, or `None`."""
+    if type(hint) is type:
+        return kind if issubclass(hint, kind) else None  # a plain class, as nearly all are
     found = [arg for arg in get_args(hint) if _is_marker(arg, kind)]
     if len(found) > 1:
         raise ValueError(f"A tool argument should not be annotated with {kind.__name__} more than once. Found: {found}")

@@ -32,6 +32,7 @@ from callboard.tools._overrides import (
     hear_sync_entry,
     hears_other,
     inner_of,
+    is_plain,
     one_call_link,
     own_injection,
     rest_of_call,
@@ -199,8 +200,10 @@ class ToolNode(ManyInputs):
             BaseException: the error of a call that nobody handles, bare, once everything that was started
                 has ended.
         """
-        entry = Entry(input, config, _given(ledger=ledger, resume=resume, runtime=runtime))
         with entered("async"):
+            if is_plain(self, ToolNode):
+                return await self._batch(input, config, ledger, resume, runtime).run()
+            entry = Entry(input, config, _given(ledger=ledger, resume=resume, runtime=runtime))
             if hears_other(self, ToolNode, "invoke"):
                 return await hear_sync_entry(self, entry, self._run)
             return await self._run(entry)
@@ -235,14 +238,23 @@ class ToolNode(ManyInputs):
         return await beyond_entries(partial(self._run_batch if inner is None else inner, entry))
 
     async def _run_batch(self, entry: Entry) -> Any:
-        requested = parse_input(entry.input, self._setup.messages_key)
-        config = ensure_config(entry.config)
-        if (runtime := entry.options.get("runtime")) is not None:
+        return await self._batch(entry.input, entry.config, **entry.options).run()
+
+    def _batch(
+        self,
+        input: Any,
+        config: RunnableConfig | None,
+        ledger: Mapping[str, Any] | None = None,
+        resume: object = None,
+        runtime: Runtime[Any] | None = None,
+    ) -> ToolBatch:
+        requested = parse_input(input, self._setup.messages_key)
+        config = ensure_config(config)
+        if runtime is not None:
             config = with_runtime(config, runtime)
         if self.tags:
             config["tags"] = [*config["tags"], *self.tags]
-        ledger, resume = entry.options.get("ledger"), entry.options.get("resume")
-        return await ToolBatch(self._setup, requested, config, ledger, resume).run()
+        return ToolBatch(self._setup, requested, config, ledger, resume)
 
     def _run_one(self, call: ToolCall, input_type: str, tool_runtime: ToolRuntime[Any, Any]) -> Any:
         """One call on its way, for `super()._run_one(...)` in a subclass; in the worker thread of the override."""

@@ -21,8 +21,8 @@ from callboard.middleware._chain import (
     wrapper_link,
 )
 from callboard.tools._errors import ErrorHandling, ErrorPolicy, Judge
+from callboard.tools._inject import injected_args
 from callboard.tools._overrides import Injecting
-from callboard.tools._plan import plan_for
 from callboard.tools._setup import Setup
 from callboard.tools._supervision import Supervision
 from callboard.tools._vocabulary import AsyncToolCallWrapper, ToolCallWrapper
@@ -74,6 +74,8 @@ def setup_of(given: Options, *, own_call: Callable[[str], Link] | None, own_inje
         grace=given.grace,
     )
     supervision.check_tools(by_name)
+    for tool in by_name.values():
+        injected_args(tool)  # what is wrong with them is said here; the rest of a plan is made by the first call
     errors = ErrorPolicy(given.handle_tool_errors)
     wrapper = wrapper_link(given.wrap_tool_call, given.awrap_tool_call)
     link = chain_of(middleware, wrapper)
@@ -82,7 +84,7 @@ def setup_of(given: Options, *, own_call: Callable[[str], Link] | None, own_inje
     return Setup(
         name=name,
         tools=by_name,
-        plans={name: plan_for(tool) for name, tool in by_name.items()},
+        plans={},
         supervision=supervision,
         messages_key=given.messages_key,
         link=link,

@@ -133,15 +133,22 @@ def _entered_by(fn: Callable[..., Any]) -> Callable[..., Any]:
 
 def hears_other(node: object, base: type, name: str) -> bool:
     """Whether a call of one entry is to be heard by the other, which alone is overridden."""
-    if type(node) is base and not vars(node).keys() & _ENTRIES:
-        return False
     (own,) = _ENTRIES - {name}
     return _entered.get() is not node and overrides(node, base, name) and not overrides(node, base, own)
 
 
+def is_plain(node: object, base: type) -> bool:
+    """Whether nobody overrides an entry of the node, and none of another node runs around us."""
+    return type(node) is base and _ENTRIES.isdisjoint(vars(node)) and _is_outside()
+
+
+def _is_outside() -> bool:
+    return _entered.get() is None and _place.get() is None and _back.get() is None
+
+
 async def beyond_entries(run: Callable[[], Awaitable[R]]) -> R:
     """Run what is inside a node's entries; whatever calls the node from there comes from outside again."""
-    if _entered.get() is None and _place.get() is None and _back.get() is None:
+    if _is_outside():
         return await run()
     entered, place, back = _entered.set(None), _place.set(None), _back.set(None)
     try:

@@ -25,6 +25,7 @@ class Setup:
     name: str
     tools: Mapping[str, BaseTool]
     plans: dict[str, Plan]
+    """Of the tools that have been called."""
     supervision: Supervision
     messages_key: str
     link: Chain | None

@@ -1,0 +1,98 @@
+"""What a batch leaves to the garbage collector: nothing (the event loop is not to be stopped to look for it)."""
+
+import contextlib
+import gc
+from collections.abc import Iterator
+from typing import Any
+
+import anyio
+import pytest
+from langgraph.types import interrupt
+
+from callboard import CallPolicy, CallsInterrupted, ToolNode
+from callboard.testing import calls, tool_call
+
+WAIT = 60
+
+
+async def fine(query: str) -> str:
+    """Answer."""
+    return query
+
+
+async def slow(query: str) -> str:
+    """Answer too late."""
+    await anyio.sleep(30)
+    return query
+
+
+async def boom(query: str) -> str:
+    """Fail."""
+    raise RuntimeError(query)
+
+
+async def approval(query: str) -> str:
+    """Ask a person."""
+    return str(interrupt(query))
+
+
+async def pass_on(request: Any, call_next: Any) -> Any:
+    """A link that does nothing."""
+    return await call_next(request)
+
+
+TOOLS = [fine, slow, boom, approval]
+POLICIES = {"slow": CallPolicy(timeout=2)}
+
+
+@pytest.fixture
+def no_collector() -> Iterator[None]:
+    """Leave the garbage where it is, for the test to look at."""
+    gc.collect()
+    gc.freeze()  # what was there before is not looked at again and again
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.set_debug(0)
+        gc.garbage.clear()
+        gc.enable()
+        gc.unfreeze()
+
+
+async def cycles_of(node: ToolNode, name: str, count: int, *, raises: type[Exception] | None) -> list[str]:
+    """What only the collector can free after a batch, by type; the first batch is to warm up."""
+    given = {"messages": [calls(*(tool_call(name, query="tea") for _ in range(count)))]}
+    for _ in range(2):
+        gc.collect()
+        with contextlib.nullcontext() if raises is None else pytest.raises(raises):
+            await node.ainvoke(given)
+    gc.set_debug(gc.DEBUG_SAVEALL)
+    gc.collect()
+    gc.set_debug(0)
+    found = [f"{type(one).__module__}.{type(one).__qualname__}" for one in gc.garbage]
+    gc.garbage.clear()
+    return found
+
+
+@pytest.mark.usefixtures("no_collector")
+@pytest.mark.parametrize("count", [1, 5])
+@pytest.mark.parametrize("middleware", [[], [pass_on, pass_on]], ids=["plain", "links"])
+@pytest.mark.parametrize("name", ["fine", "slow", "boom", "approval", "nobody"])
+async def test_a_batch_leaves_nothing_in_cycles(name: str, middleware: list[Any], count: int) -> None:
+    """Whether a call succeeds, fails, is late, asks a person or is of no tool: what it made is gone with its batch."""
+    node = ToolNode(TOOLS, handle_tool_errors=True, policies=POLICIES, middleware=middleware)
+    with anyio.fail_after(WAIT * 4):
+        raises = CallsInterrupted if name == "approval" else None
+        assert await cycles_of(node, name, count, raises=raises) == []
+
+
+@pytest.mark.usefixtures("no_collector")
+@pytest.mark.parametrize("on_error", ["cancel", "finish"])
+@pytest.mark.parametrize("count", [1, 5])
+async def test_an_error_that_is_raised_leaves_nothing_in_cycles(on_error: Any, count: int) -> None:
+    """The traceback of an error leads through all that ran; once somebody has dealt with it, that is gone too."""
+    node = ToolNode(TOOLS, handle_tool_errors=False, on_error=on_error)
+    raises = ExceptionGroup if on_error == "finish" and count > 1 else RuntimeError
+    with anyio.fail_after(WAIT):
+        assert await cycles_of(node, "boom", count, raises=raises) == []
