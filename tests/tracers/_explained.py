@@ -25,6 +25,9 @@ KEPT_BY_OURS = {"made_prompt": ("RunnableSequence", "Prompt")}
 OF_PATCHES = "gen_ai.provider.name"
 """What that tracer says of a span according to whether there is one of those around it."""
 
+OF_CHANCE = "traceloop.association.properties.tags"
+"""There if LangGraph's handler for streamed tokens, which writes tags into shared metadata, has heard first."""
+
 A_TIME = "langfuse.observation.completion_start_time"
 """A time of the day."""
 
@@ -65,7 +68,7 @@ def _plain_name(name: str) -> str:
 
 def comparable(node: Tree) -> Tree:
     """A run as it is compared: siblings that run at once in one order, and no facts that are explained."""
-    facts = {key: _fact(value) for key, value in node["facts"].items() if key not in (OF_PATCHES, A_TIME)}
+    facts = {key: _fact(value) for key, value in node["facts"].items() if key not in (OF_PATCHES, OF_CHANCE, A_TIME)}
     if (path := facts.get("traceloop.entity.path")) is not None:
         facts["traceloop.entity.path"] = _NO_PIECE.sub("", path)
     return {
