@@ -41,9 +41,15 @@ from langgraph.runtime import ExecutionInfo, Runtime
 from langgraph.types import Command, StreamWriter
 
 
-def graph_runnable(fn: Any, name: str) -> Runnable[Any, Any]:
-    """A function as a node of a graph is one: config, store, writer and runtime are handed to those who ask."""
-    return coerce_to_runnable(fn, name=name, trace=False)
+def graph_runnable(fn: Any, name: str, *, traced: bool = False) -> Runnable[Any, Any]:
+    """A function as a node of a graph is one: config, store, writer and runtime are handed to those who ask.
+
+    Args:
+        fn: the function.
+        name: of the Runnable.
+        traced: whether callback handlers see it as a run of its own.
+    """
+    return coerce_to_runnable(fn, name=name, trace=traced)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

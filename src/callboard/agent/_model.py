@@ -247,7 +247,7 @@ def prompt_of(prompt: Prompt | None) -> _Fixed | _Made:
     if isinstance(prompt, Runnable):
         return _Made(prompt)
     if callable(prompt):
-        return _Made(graph_runnable(prompt, "Prompt"))
+        return _Made(graph_runnable(prompt, "Prompt", traced=True))
     raise ValueError(f"Got unexpected type for `prompt`: {type(prompt)}")
 
 

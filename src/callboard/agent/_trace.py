@@ -3,13 +3,20 @@
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
+from uuid import UUID
 
 from langchain_core.callbacks import AsyncCallbackManager, AsyncCallbackManagerForChainRun, BaseCallbackHandler
 from langchain_core.runnables import RunnableConfig
 from langchain_core.runnables.config import patch_config
 from langchain_core.tracers._streaming import _StreamingCallbackHandler
+from langchain_core.utils.uuid import uuid7
+from langgraph.errors import GraphInterrupt
 
 from callboard._bridge import run_on_asyncio
+from callboard._current_loop import current_loop
+from callboard._time import cleanup
+from callboard.exceptions import CallsInterrupted
+from callboard.tools._handlers import own_span, tell
 
 
 async def traced(
@@ -84,28 +91,72 @@ async def _chain(
     shown: Callable[[Any], Any] = _as_it_is,
     streams: bool = False,
 ) -> Any:
-    start = partial(manager.on_chain_start, None, given, name=name, run_id=config.get("run_id"))
-    chain = await run_on_asyncio(start)
-    chain.inheritable_handlers.extend(handlers)
-    try:
-        result = await run(patch_config(config, callbacks=chain.get_child()))
-    except Exception as error:
-        await run_on_asyncio(partial(chain.on_chain_error, error))
-        raise
-    output = shown(result)
-    if streams:
-        await run_on_asyncio(partial(_streamed, chain, output))
-    await run_on_asyncio(partial(chain.on_chain_end, output))
+    chain = _ChainRun(manager, config.get("run_id"))
+    with own_span():
+        await chain.started(given, name)
+        try:
+            result = await run(patch_config(config, callbacks=chain.child(handlers)))
+        except (Exception, current_loop().cancelled_class) as error:
+            # A run that nobody ends is one that tracers never show.
+            with cleanup():
+                await chain.failed(error)
+            raise
+        output = shown(result)
+        if streams:
+            await run_on_asyncio(partial(chain.streamed, output))
+        await chain.ended(output)
     return result
 
 
-async def _streamed(chain: AsyncCallbackManagerForChainRun, output: Any) -> None:
-    """Let those who make events of a stream see an output as its only chunk, as LangGraph does."""
+class _ChainRun:
+    """One chain run, as its handlers see it."""
 
-    async def only() -> AsyncIterator[Any]:
-        yield output
+    def __init__(self, manager: AsyncCallbackManager, run_id: UUID | None) -> None:
+        self._around = manager
+        self._id = run_id or uuid7()
 
-    for handler in chain.handlers:
-        if isinstance(handler, _StreamingCallbackHandler):
-            async for _ in handler.tap_output_aiter(chain.run_id, only()):
-                pass
+    def child(self, handlers: Sequence[BaseCallbackHandler]) -> AsyncCallbackManager:
+        """The callbacks for what runs below, with more handlers."""
+        around = self._around
+        chain = AsyncCallbackManagerForChainRun(
+            run_id=self._id,
+            handlers=around.handlers,
+            inheritable_handlers=[*around.inheritable_handlers, *handlers],
+            parent_run_id=around.parent_run_id,
+            tags=around.tags,
+            inheritable_tags=around.inheritable_tags,
+            metadata=around.metadata,
+            inheritable_metadata=around.inheritable_metadata,
+        )
+        return chain.get_child()
+
+    async def started(self, given: Any, name: str) -> None:
+        await self._tell("on_chain_start", None, given, metadata=self._around.metadata, name=name)
+
+    async def ended(self, output: Any) -> None:
+        await self._tell("on_chain_end", output)
+
+    async def failed(self, error: BaseException) -> None:
+        await self._tell("on_chain_error", _as_langgraph_raises(error))
+
+    async def streamed(self, output: Any) -> None:
+        """Let those who make events of a stream see an output as its only chunk, as LangGraph does."""
+
+        async def only() -> AsyncIterator[Any]:
+            yield output
+
+        for handler in self._around.handlers:
+            if isinstance(handler, _StreamingCallbackHandler):
+                async for _ in handler.tap_output_aiter(self._id, only()):
+                    pass
+
+    async def _tell(self, event: str, *args: Any, **kwargs: Any) -> None:
+        about = {"run_id": self._id, "parent_run_id": self._around.parent_run_id, "tags": self._around.tags}
+        await tell(self._around.handlers, event, "ignore_chain", *args, **about, **kwargs)
+
+
+def _as_langgraph_raises(error: BaseException) -> BaseException:
+    """Questions as tracers know them: by the name of the class they tell a question from a failure."""
+    if isinstance(error, CallsInterrupted):
+        return GraphInterrupt(error.interrupts).with_traceback(error.__traceback__)
+    return error

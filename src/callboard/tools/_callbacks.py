@@ -1,31 +1,16 @@
-"""LangChain callbacks around one tool run, on asyncio and on trio.
+"""LangChain callbacks around one tool run, on asyncio and on trio."""
 
-langchain-core's own dispatcher is asyncio's. This one tells the same handlers the same things in the same
-order: inline handlers first, each in turn and in the caller's context, then the others together.
-"""
-
-import inspect
-import logging
-from collections.abc import Sequence
-from functools import partial
 from typing import Any
 from uuid import UUID
 
-import anyio
-from langchain_core.callbacks import (
-    AsyncCallbackManager,
-    AsyncCallbackManagerForToolRun,
-    BaseCallbackHandler,
-    CallbackManager,
-)
+from langchain_core.callbacks import AsyncCallbackManager, AsyncCallbackManagerForToolRun, CallbackManager
 from langchain_core.messages import ToolCall
 from langchain_core.runnables import RunnableConfig
 from langchain_core.tools import BaseTool
 from langchain_core.utils.uuid import uuid7
 
-from callboard._bridge import run_on_asyncio
-
-_log = logging.getLogger("callboard")
+from callboard._time import cleanup
+from callboard.tools._handlers import tell
 
 
 def manager_for(tool: BaseTool, config: RunnableConfig) -> AsyncCallbackManager:
@@ -130,57 +115,12 @@ class ToolRun:
     async def failed(self, error: BaseException, call_id: str | None) -> None:
         await self._tell("on_tool_error", error, tool_call_id=call_id)
 
+    async def cut_off(self, error: BaseException, call_id: str | None) -> None:
+        """End a run that was cancelled, perhaps by a timeout; tracers never show a run that nobody ends."""
+        if self.is_watched:
+            with cleanup():
+                await self.failed(error, call_id)
+
     async def _tell(self, event: str, *args: object, **kwargs: object) -> None:
         kwargs |= {"run_id": self.id, "parent_run_id": self.around.parent_run_id, "tags": self.around.tags}
-        await _tell(self.around.handlers, event, *args, **kwargs)
-
-
-async def _tell(handlers: Sequence[BaseCallbackHandler], event: str, *args: object, **kwargs: object) -> None:
-    for handler in handlers:
-        if handler.run_inline:
-            await _tell_one(handler, event, args, kwargs)
-    others = [handler for handler in handlers if not handler.run_inline]
-    if len(others) == 1:
-        await _tell_one(others[0], event, args, kwargs)
-    elif others:
-        await _tell_together(others, event, args, kwargs)
-
-
-async def _tell_together(
-    handlers: Sequence[BaseCallbackHandler], event: str, args: tuple[object, ...], kwargs: dict[str, object]
-) -> None:
-    errors: list[Exception] = []
-
-    async def tell(handler: BaseCallbackHandler) -> None:
-        try:
-            await _tell_one(handler, event, args, kwargs)
-        except Exception as exc:
-            errors.append(exc)
-
-    async with anyio.create_task_group() as group:
-        for handler in handlers:
-            group.start_soon(tell, handler)
-    if errors:
-        raise errors[0]
-
-
-async def _tell_one(
-    handler: BaseCallbackHandler, event: str, args: tuple[object, ...], kwargs: dict[str, object]
-) -> None:
-    if handler.ignore_agent:
-        return
-    method: Any = getattr(handler, event)
-    try:
-        if inspect.iscoroutinefunction(method):
-            # Handlers are written for asyncio, so on trio they run there.
-            await run_on_asyncio(partial(method, *args, **kwargs))
-        elif handler.run_inline:
-            method(*args, **kwargs)
-        else:
-            await anyio.to_thread.run_sync(partial(method, *args, **kwargs))
-    except NotImplementedError as exc:
-        _log.warning("NotImplementedError in %s.%s callback: %r", type(handler).__name__, event, exc)
-    except Exception as exc:
-        _log.warning("Error in %s.%s callback: %r", type(handler).__name__, event, exc)
-        if handler.raise_error:
-            raise
+        await tell(self.around.handlers, event, "ignore_agent", *args, **kwargs)

@@ -79,6 +79,9 @@ async def invoke(
             raise
         await run.failed(foreign, call["id"])
         raise foreign from error
+    except current_loop().cancelled_class as error:
+        await run.cut_off(error, call["id"])
+        raise
     if run.is_watched:
         await run.ended(output)
     return output

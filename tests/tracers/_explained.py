@@ -1,0 +1,95 @@
+"""The differences that docs/how-to/migrate-from-langgraph.md explains, taken out of what is compared; no others."""
+
+import re
+from collections.abc import Iterable
+from typing import Any
+
+Tree = dict[str, Any]
+
+PIECES = (
+    ("RunnableSequence", "agent"),
+    ("Prompt", "agent"),
+    ("call_model", "agent"),
+    ("should_continue", "agent"),
+    ("generate_structured_response", "generate_structured_response"),
+    ("post_model_hook_router", "post_model_hook"),
+)
+"""Runs of the pieces of which LangGraph makes its nodes, each with the node around it: ours have no such pieces."""
+
+PATCHES = ("invoke_agent", "create_agent")
+"""Spans that opentelemetry-instrumentation-langchain makes of LangGraph's classes and functions, by their names."""
+
+KEPT_BY_OURS = {"made_prompt": ("RunnableSequence", "Prompt")}
+"""Work in which ours has such pieces too: there a prompt is a function, and runs as one."""
+
+OF_PATCHES = "gen_ai.provider.name"
+"""What that tracer says of a span according to whether there is one of those around it."""
+
+OF_CHANCE = "traceloop.association.properties.tags"
+"""There if LangGraph's handler for streamed tokens, which writes tags into shared metadata, has heard first."""
+
+A_TIME = "langfuse.observation.completion_start_time"
+"""A time of the day."""
+
+_NO_PIECE = re.compile(
+    r"(?<=agent)\.RunnableSequence\b|(?<=generate_structured_response)\.generate_structured_response\b"
+)
+
+
+def without_pieces(roots: list[Tree], kept: Iterable[str], taken: set[str]) -> list[Tree]:
+    """Trees of LangGraph's without the runs that are explained; what was below them hangs where they hung.
+
+    Args:
+        roots: as a tracer had them.
+        kept: pieces that ours has too.
+        taken: gets the names of those that were left out.
+    """
+    pieces = {piece for piece in PIECES if piece[0] not in kept}
+
+    def spliced(nodes: list[Tree], around: str) -> list[Tree]:
+        found: list[Tree] = []
+        for node in nodes:
+            name = _plain_name(node["name"])
+            is_patch = node["name"].startswith(PATCHES)
+            below = spliced(node["below"], around if is_patch or (name, around) in pieces else name)
+            if is_patch or (name, around) in pieces:
+                taken.add(node["name"].split()[0] if is_patch else name)
+                found += below
+            else:
+                found.append({**node, "below": below})
+        return found
+
+    return spliced(roots, "")
+
+
+def _plain_name(name: str) -> str:
+    return name.removeprefix("execute_task ")
+
+
+def comparable(node: Tree) -> Tree:
+    """A run as it is compared: siblings that run at once in one order, and no facts that are explained."""
+    facts = {key: _fact(value) for key, value in node["facts"].items() if key not in (OF_PATCHES, OF_CHANCE, A_TIME)}
+    if (path := facts.get("traceloop.entity.path")) is not None:
+        facts["traceloop.entity.path"] = _NO_PIECE.sub("", path)
+    return {
+        "name": node["name"],
+        "kind": node["kind"],
+        "status": node["status"],
+        "facts": facts,
+        "below": ordered(comparable(child) for child in node["below"]),
+    }
+
+
+def ordered(nodes: Iterable[Tree]) -> list[Tree]:
+    return sorted(nodes, key=lambda node: (node["name"], repr(node["facts"])))
+
+
+def _fact(value: Any) -> Any:
+    """A fact without the tags that number the pieces, ids that come later, and the count of steps that remain."""
+    if isinstance(value, dict):
+        left_out = {"remaining_steps", *(["id"] if "tool_call_id" in value else [])}
+        return {key: _fact(item) for key, item in value.items() if key not in left_out}
+    if isinstance(value, list):
+        items = [_fact(item) for item in value if not (isinstance(item, str) and item.startswith("seq:step:"))]
+        return sorted(items, key=repr) if all(isinstance(item, str) for item in items) else items
+    return value

@@ -1,0 +1,62 @@
+"""All the work under one tracer, in a process of its own: `python -m tests.tracers._observe NAME`.
+
+Tracers patch LangChain and LangGraph for good, which no other test should notice. The trees go to the standard
+output, as JSON: side by side what LangGraph's agent showed and what ours did.
+"""
+
+import json
+import sys
+import warnings
+from typing import Any
+
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+from tests.parity._dump import dump
+from tests.parity._prebuilt import candidate, reference
+from tests.tracers._tracers import TRACERS, Node
+from tests.tracers._work import DOORS, PROVIDER, config_with, do
+
+
+def plain(node: Node) -> dict[str, Any]:
+    facts = {key: dump(_read(value)) for key, value in node.facts.items()}
+    return {
+        "name": node.name,
+        "kind": node.kind,
+        "status": dump(node.status),
+        "facts": facts,
+        "below": [plain(child) for child in node.below],
+    }
+
+
+def _read(value: Any) -> Any:
+    """An attribute of a span, which may be JSON."""
+    if isinstance(value, str) and value[:1] in "[{":
+        try:
+            return json.loads(value)
+        except ValueError:
+            return value
+    return value
+
+
+def observe(name: str) -> dict[str, Any]:
+    spans = InMemorySpanExporter()
+    PROVIDER.add_span_processor(SimpleSpanProcessor(spans))
+    found: dict[str, Any] = {}
+    with TRACERS[name](PROVIDER, spans) as seen:
+        for work, doors in DOORS.items():
+            for version in ("v1", "v2"):
+                for door in doors:
+                    for ns in (reference(), candidate()):
+                        theirs = ns.side == "langgraph"
+                        config = config_with(seen.handlers)
+                        do(work(ns, version), config, "asyncio" if theirs and door == "trio" else door)
+                        key = f"{work.__name__} {version} {door}"
+                        found.setdefault(key, {})[ns.side] = [plain(root) for root in seen.roots()]
+                        spans.clear()
+    return found
+
+
+if __name__ == "__main__":
+    warnings.simplefilter("ignore")  # LangGraph's create_react_agent is deprecated
+    result = observe(sys.argv[1])
+    json.dump(result, sys.stdout, default=repr)

@@ -1,0 +1,92 @@
+"""Tracers that people use show an agent of ours as they show LangGraph's: the same runs, names, parents and facts."""
+
+import json
+import subprocess
+import sys
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from ._explained import KEPT_BY_OURS, PATCHES, PIECES, Tree, comparable, ordered, without_pieces
+from ._tracers import TRACERS
+from ._work import DOORS, cancelled
+
+ROOT = Path(__file__).parents[2]
+PAGE = ROOT / "docs" / "how-to" / "migrate-from-langgraph.md"
+
+VERSIONS = ("v1", "v2")
+WORK = [
+    f"{work.__name__} {version} {door}"
+    for work, doors in DOORS.items()
+    if work is not cancelled
+    for version in VERSIONS
+    for door in doors
+]
+CANCELLED = [f"cancelled {version} {door}" for version in VERSIONS for door in DOORS[cancelled]]
+
+tracers = pytest.mark.parametrize("tracer", TRACERS)
+
+
+@cache
+def observed(tracer: str) -> dict[str, dict[str, list[Tree]]]:
+    """All the work under one tracer, done in a process of its own."""
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.tracers._observe", tracer],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-4000:]
+    return json.loads(done.stdout)
+
+
+def theirs(tracer: str, work: str, taken: set[str]) -> list[Tree]:
+    """LangGraph's trees without what is explained, whose names go to `taken`."""
+    kept = KEPT_BY_OURS.get(work.partition(" ")[0], ())
+    return without_pieces(observed(tracer)[work]["langgraph"], kept, taken)
+
+
+def without_patches(roots: list[Tree]) -> list[Tree]:
+    """Ours, without the spans of LangGraph's own graph around it, or in it."""
+    found: list[Tree] = []
+    for node in roots:
+        below = without_patches(node["below"])
+        found += below if node["name"].startswith(PATCHES) else [{**node, "below": below}]
+    return found
+
+
+@tracers
+@pytest.mark.parametrize("work", WORK)
+def test_a_tracer_sees_what_it_sees_of_langgraph(tracer: str, work: str) -> None:
+    """Names, kinds, parents, ends, inputs, outputs, tags and metadata: dashboards and evaluations are built on them."""
+    expected = ordered(map(comparable, theirs(tracer, work, set())))
+    actual = ordered(map(comparable, without_patches(observed(tracer)[work]["callboard"])))
+
+    assert actual == expected
+
+
+@tracers
+@pytest.mark.parametrize("work", CANCELLED)
+def test_a_cancelled_run_is_shown_to_its_depth(tracer: str, work: str) -> None:
+    """A span that nobody ends is never exported; LangGraph's own lose their tool, and often more."""
+    [root] = without_patches(observed(tracer)[work]["callboard"])
+    [tools] = [node for node in root["below"] if "tools" in node["name"]]
+    [tool] = tools["below"]
+
+    assert tool["name"].endswith("wait")
+    assert [node["name"] for node in (root, tools, tool) if node["facts"].get("error", "an error") is None] == []
+
+
+@tracers
+def test_what_is_explained_is_still_so_and_stands_on_the_page(tracer: str) -> None:
+    """An explanation of what is no more would hide the next difference of that name."""
+    taken: set[str] = set()
+    for work in WORK:
+        theirs(tracer, work, taken)
+    expected = {name for name, _ in PIECES} | (set(PATCHES) if tracer == "traceloop" else set())
+
+    assert taken == expected
+    assert [name for name in expected if f"`{name}`" not in PAGE.read_text()] == []
