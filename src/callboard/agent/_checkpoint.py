@@ -4,6 +4,7 @@ The last checkpoint of a thread is plain: any agent of LangGraph's reads it. The
 as the next one is there, if its messages are the first ones of the next: then it says how many, and in which.
 """
 
+import json
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from operator import itemgetter
@@ -25,8 +26,14 @@ BRANCH = "branch:to:"
 
 MESSAGES = "messages"
 
-NOTES = "callboard"
-"""In a checkpoint of ours: what we have to know of it. LangGraph leaves it out of those that it makes of ours."""
+NOTES = "__callboard__"
+"""What we have to know of a checkpoint of ours: beside the nodes in `versions_seen`, which every copy keeps.
+
+It is a JSON text in the place of a channel, whose version is 0: to LangGraph, a node that has seen nothing yet.
+"""
+
+OF = "of"
+"""In the notes: the checkpoint that they are about. LangGraph hands them on to those that it makes of ours."""
 
 PARENT = "parent"
 """In the notes: the place before, which may be an entry."""
@@ -136,8 +143,8 @@ def thinned(older: Base, newer: Base) -> Base:
     """A checkpoint without its messages, which the one after it has."""
     values = {name: value for name, value in older.checkpoint["channel_values"].items() if name != MESSAGES}
     notes = {**older.notes, NEXT: newer.id, COUNT: len(older.messages)}
-    checkpoint = cast("Checkpoint", {**older.checkpoint, "channel_values": values, NOTES: notes})
-    return Base(checkpoint, older.metadata, older.parent_id)
+    checkpoint = Checkpoint(**{**older.checkpoint, "channel_values": values})
+    return Base(_noted(checkpoint, notes), older.metadata, older.parent_id)
 
 
 def made_whole(found: CheckpointTuple, messages: Sequence[BaseMessage]) -> CheckpointTuple:
@@ -182,13 +189,20 @@ def new_base(
         versions_seen={} if before is None else before.checkpoint["versions_seen"],
         updated_channels=None,
     )
-    noted = cast("Checkpoint", {**checkpoint, NOTES: {PARENT: place_before}})
+    noted = _noted(checkpoint, {OF: checkpoint_id, PARENT: place_before})
     return Base(noted, cast("Any", metadata), None if before is None else before.id)
 
 
 def notes_of(checkpoint: Checkpoint) -> Mapping[str, Any]:
-    """What we have noted of a checkpoint."""
-    return cast("Mapping[str, Any]", cast("Any", checkpoint).get(NOTES) or {})
+    """What we have noted of a checkpoint; nothing if it is LangGraph's, and has the notes of the one before it."""
+    text = next(iter(checkpoint["versions_seen"].get(NOTES) or ()), "{}")
+    notes: Mapping[str, Any] = json.loads(text)
+    return notes if notes.get(OF) == checkpoint["id"] else {}
+
+
+def _noted(checkpoint: Checkpoint, notes: Mapping[str, Any]) -> Checkpoint:
+    seen = {**checkpoint["versions_seen"], NOTES: cast("Any", {json.dumps(dict(notes)): 0})}
+    return Checkpoint(**{**checkpoint, "versions_seen": seen})
 
 
 def metadata_of(source: str, step: int) -> CheckpointMetadata:

@@ -12,7 +12,7 @@ from langgraph.errors import GraphBubbleUp
 from langgraph.types import Interrupt
 
 from callboard._langgraph._stored import MEND, described
-from callboard.agent._checkpoint import CHANNEL, COUNT, NEXT, NOTES, PARENT
+from callboard.agent._checkpoint import CHANNEL, COUNT, NEXT, OF, PARENT, notes_of
 from callboard.agent._thread import NEEDS
 from callboard.exceptions import StorageError
 
@@ -28,7 +28,7 @@ _CHECKPOINT: Mapping[str, Kinds] = {
 
 _METADATA: Mapping[str, Kinds] = {"source": str, "step": int, "parents": Mapping}
 
-_NOTES: Mapping[str, Kinds] = {PARENT: (str, NoneType), NEXT: str, COUNT: int}
+_NOTES: Mapping[str, Kinds] = {OF: str, PARENT: (str, NoneType), NEXT: str, COUNT: int}
 
 _ENTRY: Mapping[str, Kinds] = {
     "kind": str,
@@ -83,9 +83,9 @@ def check_checkpoint(found: CheckpointTuple, *, outlined: bool = False) -> None:
     checkpoint: Any = found.checkpoint
     _has("checkpoint", checkpoint, _CHECKPOINT, _CHECKPOINT)
     _has("its metadata", found.metadata, _METADATA)
-    _has("its notes", checkpoint.get(NOTES) or {}, _NOTES)
     for seen in checkpoint["versions_seen"].values():
         _is("versions seen", seen, Mapping)
+    _has("its notes", notes_of(checkpoint), _NOTES)
     kinds = {type(version) for version in checkpoint["channel_versions"].values()}
     if len(kinds) > 1:
         raise TypeError(f"its channels have versions of several kinds: {sorted(kind.__name__ for kind in kinds)}")
