@@ -182,6 +182,14 @@ _spawned: set[asyncio.Task[None]] = set()
 _innermost: ContextVar[AsyncioScope | None] = ContextVar("callboard_asyncio_scope", default=None)
 
 
+def _is_enforced() -> bool:
+    """Whether the grace of a scope around this code, in its task, is over."""
+    scope = _innermost.get()
+    while scope is not None and scope._sent < 2:
+        scope = scope._outer
+    return scope is not None
+
+
 class AsyncioNursery:
     """Native tasks, owned: the block is left when all have ended, whatever happens to the owner."""
 
@@ -247,13 +255,16 @@ class AsyncioNursery:
     async def _cancel_and_drain(self) -> None:
         self.cancel()
         # The shield is against anyio scopes, which would cancel us at every turn of the loop; a second
-        # native cancellation is dropped, because the first one is already on its way to the caller.
+        # native cancellation is dropped, because the first one is already on its way to the caller. But
+        # if it says that the grace of what is around us is over, then that of the children is, too.
         with CancelScope(shield=True):
             while self._children:
                 try:
                     await self._wait_until_empty()
                 except asyncio.CancelledError:
-                    continue
+                    if _is_enforced():
+                        for scope in self._children.values():
+                            scope._send()
 
     async def _wait_until_empty(self) -> None:
         while self._children:

@@ -861,3 +861,27 @@ async def test_a_thread_that_never_began_is_not_abandoned() -> None:
         with anyio.fail_after(5):
             await until(lambda: node.statistics() == IDLE)
             assert len(await node.ainvoke(ask(*["quick"] * 20))) == 20
+
+
+async def test_a_node_within_a_tool_has_no_more_grace_than_the_tool() -> None:
+    """Promise 1: its own grace of five seconds would let a body go on that ignores a cancellation."""
+    ended: list[float] = []
+
+    async def stubborn() -> str:
+        try:
+            await anyio.sleep(100)
+        except anyio.get_cancelled_exc_class():
+            await anyio.sleep(3)
+        finally:
+            ended.append(anyio.current_time())
+        return "too late"
+
+    async def outer() -> str:
+        return str(await ToolNode([make(stubborn)]).ainvoke(ask("stubborn")))
+
+    node = ToolNode([make(outer)], policies={"outer": CallPolicy(timeout=1, grace=0.5)})
+    start = anyio.current_time()
+    with anyio.fail_after(60):
+        [message] = await node.ainvoke(ask("outer"))
+    assert message.additional_kwargs["callboard"]["ended"] == "timeout"
+    assert ended[0] - start <= 1.5 + 0.1

@@ -1,0 +1,37 @@
+"""Exploring: random batches, agents, kills and hostile inputs, played on every backend and held to the promises.
+
+`uv run python -m tests.explore --minutes 10 --seed 1`. A plan is data that a seed draws; one that breaks a promise
+is made smaller and written down as a script.
+"""
+
+from functools import partial
+from typing import Any
+
+from callboard.testing import backend_names
+
+from . import _agents, _batches, _hostile, _kills
+from ._world import World
+
+WORLDS = {
+    world.name: world
+    for world in (
+        World("batches", _batches.draw, _batches.play, backend_names()),
+        World(
+            "threads",
+            partial(_batches.draw, threads=True),
+            _batches.play,
+            backend_names(real_clock=True),
+        ),
+        World("agents", _agents.draw, _agents.play, backend_names()),
+        World("kills", _kills.draw, _kills.play, ("asyncio", "trio")),
+        World("hostile", _hostile.draw, _hostile.play, backend_names()),
+    )
+}
+
+
+def show(world: str, plan: Any, backend: str) -> int:
+    """Play a plan, print what is wrong, and return 1 if something is."""
+    complaints = WORLDS[world].play(plan, backend)
+    for complaint in complaints:
+        print(complaint)
+    return 1 if complaints else 0

@@ -1,0 +1,286 @@
+"""Agents: turns of a conversation with questions, answered in any order, cancelled, resumed, forked and updated."""
+
+import asyncio
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import anyio
+from langchain_core.messages import AIMessage, BaseMessage, HumanMessage
+from langgraph.checkpoint.memory import InMemorySaver
+from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
+from langgraph.types import Command
+from tests.agent._savers import complaint
+
+from callboard import ToolNode, create_react_agent
+from callboard.testing import ScriptedModel
+
+from ._bodies import ASYNC, SECONDS, TOOLS, Call, Stage, Step, enter, result_of
+from ._watch import Complaint, live_tasks, run_on
+
+KINDS = ("sleep", "sleep", "sleep", "ask", "ask", "fail", "tidy", "swallow")
+ROUNDS = 60
+"""More than any conversation needs."""
+
+
+@dataclass(frozen=True)
+class Act:
+    """Something that is done with the thread when its run has stopped, or while it runs."""
+
+    kind: str
+    """`cancel`: give the next run up. `some`: answer only some questions. `fork`, `update`, `say`: as named."""
+    number: int = 0
+    seconds: float = 0.0
+
+
+@dataclass(frozen=True)
+class Conversation:
+    """Turns of a thread, and what is done to it; the n-th act is for the n-th run."""
+
+    replies: tuple[tuple[Call, ...], ...]
+    """The calls of each reply of the model; a text where there are none."""
+    turns: int = 1
+    acts: tuple[Act, ...] = ()
+    saver: str = "memory"
+    version: str = "v2"
+    durability: str = "sync"
+
+    @property
+    def unit(self) -> float:
+        """Seconds in a second of the plan: a database is asked in a thread, which no virtual clock sees."""
+        return 1.0 if self.saver == "memory" else 0.01
+
+
+def draw(chance: Random) -> Conversation:
+    """Any conversation."""
+    return Conversation(
+        tuple(_draw_reply(chance) for _ in range(chance.randint(1, 4))),
+        turns=chance.randint(1, 3),
+        acts=tuple(_draw_act(chance) for _ in range(chance.randint(0, 5))),
+        saver=chance.choice(("memory", "memory", "memory", "sqlite")),
+        version=chance.choice(("v1", "v2")),
+        durability=chance.choice(("sync", "async")),
+    )
+
+
+def _draw_reply(chance: Random) -> tuple[Call, ...]:
+    return tuple(
+        Call(
+            chance.choice(ASYNC),
+            tuple(Step(chance.choice(KINDS), chance.choice(SECONDS)) for _ in range(chance.choice((0, 1, 1, 2)))),
+        )
+        for _ in range(chance.randint(0, 3))
+    )
+
+
+def _draw_act(chance: Random) -> Act:
+    kind = chance.choice(("cancel", "cancel", "some", "some", "pass", "fork", "update", "say"))
+    return Act(kind, chance.randrange(100), chance.choice(SECONDS))
+
+
+@dataclass
+class Told:
+    """All that is known of a conversation that was played."""
+
+    plan: Conversation
+    stage: Stage
+    requests: list[list[BaseMessage]] = field(default_factory=list)
+    """What the model was given, each time."""
+    messages: list[BaseMessage] = field(default_factory=list)
+    """At the end."""
+    results: list[Any] = field(default_factory=list)
+    errors: list[BaseException] = field(default_factory=list)
+    tasks: list[int] = field(default_factory=list)
+    """How many were left after each run."""
+    states: list[tuple[str, str]] = field(default_factory=list)
+    """Values as they are, and as they come back from a serializer."""
+    again: set[str] = field(default_factory=set)
+    """Calls whose bodies ran after one had returned, and whose result nobody had thrown away."""
+    missing: list[str] = field(default_factory=list)
+    """Questions that bodies asked and the state does not have."""
+    over: bool = False
+
+
+async def observe(plan: Conversation, make: Callable[..., Any] = ToolNode) -> Told:
+    """Play a conversation to its end."""
+    told = Told(plan, enter(Stage(plan.unit)))
+    if plan.saver == "memory":
+        await _converse(told, InMemorySaver(), make)
+        return told
+    with tempfile.TemporaryDirectory() as folder:
+        await _converse(told, f"sqlite:///{Path(folder, 'agent.db')}", make)
+    return told
+
+
+def _replying(told: Told) -> Callable[[list[BaseMessage]], Any]:
+    plan = told.plan
+
+    def reply(messages: list[BaseMessage]) -> Any:
+        told.requests.append(messages)
+        number = sum(isinstance(message, AIMessage) for message in messages)
+        asked = plan.replies[number] if number < len(plan.replies) else ()
+        if not asked:
+            return AIMessage(f"text {number}", id=f"ai{number}")
+        return AIMessage("", id=f"ai{number}", tool_calls=told.stage.batch(f"r{number}-", asked))
+
+    return reply
+
+
+async def _converse(told: Told, saver: Any, make: Callable[..., Any]) -> None:
+    plan = told.plan
+    node = make(TOOLS, handle_tool_errors=True)
+    model = ScriptedModel([_replying(told)], loop=True)
+    agent = create_react_agent(model, node, checkpointer=saver, version=plan.version)  # type: ignore[arg-type]
+    before = live_tasks()
+    async with agent:
+        await _rounds(told, agent, before)
+    await told.stage.sleep(10)
+    told.tasks.append(len(live_tasks() - before))
+
+
+async def _rounds(told: Told, agent: Any, before: set[Any]) -> None:
+    plan, config = told.plan, {"configurable": {"thread_id": "t"}}
+    acts, said = list(plan.acts), 0
+    for _ in range(ROUNDS):
+        act = acts.pop(0) if acts else Act("none")
+        state = await agent.aget_state(config)
+        # With a call open, its answer would come after the new message, and no provider takes that.
+        if said and (act.kind == "fork" or (act.kind == "update" and not state.next)):
+            config = await _rewrite(told, agent, config, act)
+            state = await agent.aget_state(config)
+        if state.interrupts and act.kind != "say":
+            given: Any = Command(resume=_answers(state.interrupts, act))
+        elif (state.next or state.tasks) and act.kind != "say":
+            given = None
+        elif said < plan.turns:
+            given, said = {"messages": [HumanMessage(f"turn {said}", id=f"h{said}-{act.number}")]}, said + 1
+        elif state.interrupts or state.next or state.tasks:
+            continue  # there was no more to say
+        else:
+            told.over, told.messages = True, state.values.get("messages", [])
+            return
+        await _run(told, agent, given, config, act)
+        told.tasks.append(len(live_tasks() - before))
+        config = {"configurable": {"thread_id": "t"}}
+        await _note(told, agent, config)
+
+
+def _answers(questions: Any, act: Act) -> dict[str, str]:
+    chance = Random(act.number)
+    some = chance.sample(list(questions), chance.randint(1, len(questions))) if act.kind == "some" else questions
+    return {one.id: f"yes, {one.value}" for one in some}
+
+
+async def _rewrite(told: Told, agent: Any, config: Any, act: Act) -> Any:
+    """Go on from a point in the past, or add a message; then nobody has a claim to what ran before."""
+    told.stage.bodies = [body for body in told.stage.bodies if body.how != "returned"]
+    if act.kind == "update":
+        await agent.aupdate_state(config, {"messages": [HumanMessage("by the way", id=f"u{act.number}")]})
+        return config
+    past = [state async for state in agent.aget_state_history(config)]
+    return past[act.number % len(past)].config if past else config
+
+
+async def _run(told: Told, agent: Any, given: Any, config: Any, act: Act) -> None:
+    stage = told.stage
+    stage.asked.clear()
+    place, returned = len(stage.bodies), {body.call for body in stage.bodies if body.how == "returned"}
+    with anyio.move_on_after(act.seconds * told.plan.unit if act.kind == "cancel" else None):
+        try:
+            told.results.append(await agent.ainvoke(given, config, durability=told.plan.durability))
+        except Exception as error:
+            told.errors.append(error)
+    if act.kind != "say":
+        told.again |= returned & {body.call for body in stage.bodies[place:]}
+
+
+async def _note(told: Told, agent: Any, config: Any) -> None:
+    serde, state = JsonPlusSerializer(), await agent.aget_state(config)
+    told.states.append((repr(state.values), repr(serde.loads_typed(serde.dumps_typed(state.values)))))
+    open_ones = {one.value for one in state.interrupts}
+    if open_ones:
+        told.missing += sorted(told.stage.asked - open_ones)
+
+
+def no_task_is_left(told: Told) -> list[str]:
+    """Promise 1: after each run, and at the end."""
+    return [f"{told.tasks}"] if any(told.tasks) else []
+
+
+def no_body_is_left(told: Told) -> list[str]:
+    """Promise 1."""
+    return [f"{body}" for body in told.stage.bodies if body.ended is None]
+
+
+def every_request_has_an_answer_for_each_call(told: Told) -> list[str]:
+    """Promise 2: what the model is given is what a provider takes."""
+    return [wrong for request in told.requests if (wrong := complaint(request))][:1]
+
+
+def the_conversation_ends_whole(told: Told) -> list[str]:
+    """Promise 2: every call has its one message, in order, and its own result."""
+    if not told.over:
+        return ["it does not end"]
+    wrong = complaint(told.messages)
+    return [wrong] if wrong else []
+
+
+def results_are_their_own(told: Told) -> list[str]:
+    """Promise 2: no result is another call's."""
+    return [
+        f"{message.tool_call_id} returned {message.content!r}"
+        for message in told.messages
+        if message.type == "tool" and message.status == "success" and message.content != result_of(message.tool_call_id)
+    ]
+
+
+def answers_reach_their_questions(told: Told) -> list[str]:
+    """Promise 5."""
+    return told.stage.misled
+
+
+def all_questions_surface_together(told: Told) -> list[str]:
+    """Promise 5: what a body asked is open in the state when its run has stopped."""
+    return told.missing
+
+
+def what_finished_does_not_run_again(told: Told) -> list[str]:
+    """Promise 10: also when the run was cancelled in between."""
+    return [f"{sorted(told.again)}"] if told.again else []
+
+
+def no_run_fails(told: Told) -> list[str]:
+    """Errors of tools are messages here, and nothing else goes wrong."""
+    return [f"{error!r}" for error in told.errors if not isinstance(error, asyncio.CancelledError)]
+
+
+def states_round_trip(told: Told) -> list[str]:
+    """Promise 10."""
+    return [f"{one} came back as {back}" for one, back in told.states if one != back][:1]
+
+
+PROMISES = (
+    no_task_is_left,
+    no_body_is_left,
+    every_request_has_an_answer_for_each_call,
+    no_run_fails,
+    the_conversation_ends_whole,
+    results_are_their_own,
+    answers_reach_their_questions,
+    all_questions_surface_together,
+    what_finished_does_not_run_again,
+    states_round_trip,
+)
+
+
+def play(plan: Conversation, backend: str, make: Callable[..., Any] = ToolNode) -> list[Complaint]:
+    """Play a conversation on a backend; returns which promises were not kept."""
+
+    async def main() -> list[Complaint]:
+        told = await observe(plan, make)
+        return [Complaint(promise.__name__, what) for promise in PROMISES for what in promise(told)]
+
+    return run_on(backend, main, real_clock=plan.saver != "memory")

@@ -1,0 +1,376 @@
+"""Batches: calls of a node with policies, limits and links around them, cancelled at any moment, asked and answered."""
+
+import asyncio
+import sys
+import time
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
+from random import Random
+from typing import Any
+
+import anyio
+import sniffio
+from langchain_core.messages import AIMessage, ToolMessage
+from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
+from langgraph.types import Command
+from tests.middleware._links import link_of
+
+from callboard import CallboardWarning, CallPolicy, CallsInterrupted, Limit, Rate, ToolNode
+from callboard.middleware import (
+    Cache,
+    CircuitBreaker,
+    Fallback,
+    OutputBudget,
+    Redact,
+    RepairArguments,
+    RequireApproval,
+    Retry,
+    Sanitize,
+    Value,
+)
+
+from ._bodies import ASYNC, SYNC, TOOLS, Call, FailureOfTool, Stage, draw_calls, enter
+from ._watch import Complaint, live_tasks, run_on
+
+PASSING = ("pass_on", "wait_before", "wait_after", "Sanitize", "RepairArguments", "Retry", "OutputBudget", "Redact")
+"""Links that change no result of a call that succeeds."""
+BUSY = (
+    *("catch", "catch_all", "insist", "translate", "call_twice", "call_at_once", "hedge", "lose_patience", "keep"),
+    *("fail_before", "fail_after", "ask_before", "ask_after", "tidy_behind_shield", "call_behind_shield"),
+    *("call_again_behind_shield", "call_again_when_cancelled", "answer", "answer_command", "answer_list"),
+    *("Retry any", "Cache", "CircuitBreaker", "Fallback", "RequireApproval"),
+)
+SYNC_LINKS = ("sync_pass_on", "sync_wait", "sync_catch", "sync_insist", "sync_answer", "sync_fail", "sync_ask_before")
+OURS: dict[str, Callable[[float], object]] = {
+    "Sanitize": lambda unit: Sanitize(),
+    "RepairArguments": lambda unit: RepairArguments(),
+    "Retry": lambda unit: Retry(2, initial=0.5 * unit, rng=Random(0)),
+    "Retry any": lambda unit: Retry(3, initial=0.25 * unit, any_tool=True, rng=Random(0)),
+    "OutputBudget": lambda unit: OutputBudget(1000),
+    "Redact": lambda unit: Redact(),
+    "Cache": lambda unit: Cache(["a0"], ttl=unit),
+    "CircuitBreaker": lambda unit: CircuitBreaker(minimum=2, open_for=unit),
+    "Fallback": lambda unit: Fallback({"a0": Value("instead"), "a1": Value("instead")}),
+    "RequireApproval": lambda unit: RequireApproval(["a0", "a2"]),
+}
+HANDLING: dict[str, Any] = {"all": True, "none": False, "text": "It failed.", "failures": (FailureOfTool, TimeoutError)}
+RUNS = 80
+"""More than any batch needs to have all its questions answered."""
+
+
+@dataclass(frozen=True)
+class Bound:
+    """A `Limit`, as data."""
+
+    concurrency: int | None = None
+    queue: int | None = None
+    rate: int | None = None
+    per: float = 1.0
+    by_key: bool = False
+
+    def limit(self, unit: float) -> Limit:
+        rate = None if self.rate is None else Rate(self.rate, self.per * unit)
+        return Limit(self.concurrency, self.queue, rate, (lambda call: call["args"]["key"]) if self.by_key else None)
+
+
+@dataclass(frozen=True)
+class Policy:
+    """A `CallPolicy` of one tool, as data."""
+
+    tool: str
+    timeout: float | None = None
+    budget: float | None = None
+    grace: float | None = None
+    bound: Bound | None = None
+    idempotent: bool = False
+
+    def policy(self, unit: float) -> CallPolicy:
+        def scaled(seconds: float | None) -> float | None:
+            return None if seconds is None else seconds * unit
+
+        limit = None if self.bound is None else self.bound.limit(unit)
+        times = scaled(self.timeout), scaled(self.budget), limit, scaled(self.grace)
+        return CallPolicy(
+            **dict(zip(("timeout", "budget", "limit", "grace"), times, strict=True)), idempotent=self.idempotent
+        )
+
+
+@dataclass(frozen=True)
+class Batch:
+    """A batch, what is around its calls, and how it is run."""
+
+    calls: tuple[Call, ...]
+    beside: tuple[Call, ...] = ()
+    """Another batch of the same node, at the same time."""
+    links: tuple[str, ...] = ()
+    policies: tuple[Policy, ...] = ()
+    timeout: float | None = None
+    bound: Bound | None = None
+    grace: float = 5.0
+    on_error: str = "cancel"
+    handling: str = ""
+    max_concurrency: int | None = None
+    end: float | None = None
+    """When the caller gives up."""
+    natively: bool = False
+    """Whether by asyncio's `task.cancel()`."""
+    ledger: bool = False
+    """Whether the caller keeps results as they come, and goes on with them after it gave up."""
+    answers: int = 0
+    """Chooses which questions are answered first."""
+    threads: bool = False
+
+    @property
+    def unit(self) -> float:
+        return 0.02 if self.threads else 1.0
+
+
+def draw(chance: Random, *, threads: bool = False) -> Batch:
+    """Any batch."""
+    tools = SYNC * 2 + ASYNC if threads else ASYNC
+    links = (*PASSING, *PASSING, *BUSY, *(SYNC_LINKS * 2 if threads else ()))
+    named = chance.sample(tools, chance.choice((0, 1, 1, 2)))
+    return Batch(
+        draw_calls(chance, tools),
+        beside=draw_calls(chance, tools, 3) if chance.random() < 0.2 else (),
+        links=tuple(chance.choice(links) for _ in range(chance.choice((0, 0, 1, 1, 2, 4)))),
+        policies=tuple(_draw_policy(chance, tool) for tool in dict.fromkeys(named)),
+        timeout=chance.choice((None, None, 0.5, 1.0)),
+        bound=_draw_bound(chance),
+        grace=chance.choice((5.0, 5.0, 0.5, 0.0)),
+        on_error=chance.choice(("cancel", "finish")),
+        handling=chance.choice(("", "", *HANDLING)),
+        max_concurrency=chance.choice((None, None, 1, 2)),
+        end=chance.choice((None, None, 0.0, 0.25, 0.3, 0.5, 1.0, 1.3, 2.0)),
+        natively=chance.random() < 0.3,
+        ledger=chance.random() < 0.5,
+        answers=chance.randrange(100),
+        threads=threads,
+    )
+
+
+def _draw_bound(chance: Random) -> Bound | None:
+    kind = chance.choice(("none", "none", "concurrency", "queue", "rate", "both"))
+    if kind == "none":
+        return None
+    return Bound(
+        None if kind == "rate" else chance.randint(1, 2),
+        chance.randint(0, 2) if kind == "queue" else None,
+        chance.randint(1, 2) if kind in ("rate", "both") else None,
+        by_key=chance.random() < 0.3,
+    )
+
+
+def _draw_policy(chance: Random, tool: str) -> Policy:
+    return Policy(
+        tool,
+        chance.choice((None, 0.5, 1.0)),
+        chance.choice((None, 0.75, 2.0)),
+        chance.choice((None, 0.0, 0.5)),
+        _draw_bound(chance),
+        chance.random() < 0.5,
+    )
+
+
+@dataclass
+class Run:
+    """One run of a batch, as its caller saw it."""
+
+    ids: list[str]
+    began: float
+    ended: float = 0.0
+    result: Any = None
+    error: BaseException | None = None
+    gave_up: bool = False
+    end: float | None = None
+    """When its caller went."""
+    settled: frozenset[str] = frozenset()
+    """The ids of the calls whose results the ledger had before."""
+    bodies: int = 0
+    """How many had been started before."""
+    open: frozenset[str] = frozenset()
+    """Questions that bodies of this batch asked in this run, and that have no answer."""
+    tasks: int = 0
+    """How many tasks there are now that were not there before; negative if that cannot be said."""
+
+    @property
+    def questions(self) -> list[Any]:
+        return list(self.error.interrupts) if isinstance(self.error, CallsInterrupted) else []
+
+
+@dataclass
+class Seen:
+    """All that is known of a plan that was played."""
+
+    plan: Batch
+    stage: Stage
+    runs: list[Run] = field(default_factory=list)
+    tasks: int = 0
+    """How many are left at the end."""
+    statistics: Any = None
+    ledgers: list[tuple[str, str]] = field(default_factory=list)
+    """Each as it was, and as it came back from a serializer."""
+    endless: bool = False
+
+
+MakeNode = Callable[..., Any]
+
+
+def node_of(plan: Batch, stage: Stage, make: MakeNode = ToolNode) -> Any:
+    options: dict[str, Any] = {"handle_tool_errors": HANDLING[plan.handling]} if plan.handling else {}
+    unit = plan.unit
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", CallboardWarning)  # of orders that are known to go wrong
+        return make(
+            TOOLS,
+            middleware=_links(plan, stage),
+            policies={policy.tool: policy.policy(unit) for policy in plan.policies},
+            timeout=None if plan.timeout is None else plan.timeout * unit,
+            limit=None if plan.bound is None else plan.bound.limit(unit),
+            on_error=plan.on_error,
+            grace=plan.grace * unit,
+            **options,
+        )
+
+
+def _links(plan: Batch, stage: Stage) -> list[object]:
+    readers = iter(range(len(plan.links)))
+    return [
+        OutputBudget(1000, reader=f"read_{next(readers)}")
+        if name == "OutputBudget"
+        else OURS[name](plan.unit)
+        if name in OURS
+        else link_of(stage, name, place)  # type: ignore[arg-type]
+        for place, name in enumerate(plan.links)
+    ]
+
+
+async def observe(plan: Batch, make: MakeNode = ToolNode) -> Seen:
+    """Play a plan to its end and note all there is to be seen."""
+    stage = enter(Stage(plan.unit))
+    stage.loop_time = time.monotonic if plan.threads else anyio.current_time
+    stage.node = lambda: ToolNode(TOOLS, grace=plan.grace * plan.unit)
+    seen = Seen(plan, stage)
+    node = node_of(plan, stage, make)
+    before = live_tasks()
+    batches = [("c", plan.calls), *([("d", plan.beside)] if plan.beside else [])]
+    async with anyio.create_task_group() as tasks:
+        for name, calls in batches:
+            tasks.start_soon(_play, plan, seen, node, stage.batch(name, calls), before if len(batches) == 1 else None)
+    while plan.threads and node.statistics().abandoned_threads:  # they end by themselves
+        await anyio.sleep(0.01)
+    await anyio.sleep(0.2 if plan.threads else 100)
+    for call_again in stage.kept:
+        with anyio.move_on_after(1):
+            try:
+                await call_again()
+            except BaseException:
+                continue
+    seen.tasks = len(live_tasks() - before)
+    seen.statistics = node.statistics()
+    return seen
+
+
+async def _play(plan: Batch, seen: Seen, node: Any, batch: list[Any], before: Any) -> None:
+    """Run one batch, answer what it asks, go on after it was given up, until it ends."""
+    chance, serde = Random(plan.answers), JsonPlusSerializer()
+    options: dict[str, Any] = {"ledger": {}} if plan.ledger else {}
+    end = plan.end
+    for _ in range(RUNS):
+        run = await _run(plan, seen, node, batch, end, options)
+        run.tasks = -1 if before is None else len(live_tasks() - before) - 1
+        if run.questions:
+            ledger = run.error.ledger  # type: ignore[union-attr]
+            back = serde.loads_typed(serde.dumps_typed(ledger))
+            seen.ledgers.append((repr(ledger), repr(back)))  # as they are now: the next run goes on with them
+            options = {"ledger": back, "resume": _answers(run.questions, chance)}
+        elif run.gave_up and plan.ledger:
+            end, options = None, {"ledger": options["ledger"]}
+        else:
+            return
+    seen.endless = True
+
+
+def _answers(questions: list[Any], chance: Random) -> dict[str, Any]:
+    some = chance.sample(questions, chance.randint(1, len(questions)))
+    return {
+        one.id: f"yes, {one.value}" if isinstance(one.value, str) else {"type": "accept", "args": None} for one in some
+    }
+
+
+async def _run(plan: Batch, seen: Seen, node: Any, batch: list[Any], end: float | None, options: Any) -> Run:
+    stage, ids = seen.stage, [call["id"] for call in batch]
+    run = Run(ids, stage.loop_time(), settled=_settled(options.get("ledger")), bodies=len(stage.bodies), end=end)
+    stage.over.difference_update(ids)
+    stage.asked = {one for one in stage.asked if not _of(one, ids)}
+    config = None if plan.max_concurrency is None else {"max_concurrency": plan.max_concurrency}
+    work = partial(node.ainvoke, {"messages": [AIMessage("", tool_calls=batch)]}, config, **options)
+    natively = plan.natively and sniffio.current_async_library() == "asyncio"
+    try:
+        await (_natively if natively else _in_scope)(run, work, None if end is None else end * plan.unit)
+    finally:
+        stage.over.update(ids)
+    run.ended, run.open = stage.loop_time(), frozenset(one for one in stage.asked if _of(one, ids))
+    seen.runs.append(run)
+    return run
+
+
+async def _in_scope(run: Run, work: Callable[[], Any], end: float | None) -> None:
+    with anyio.move_on_after(end) as scope:
+        try:
+            run.result = await work()
+        except anyio.get_cancelled_exc_class():
+            if not scope.cancel_called:
+                run.error = sys.exception()
+                return
+            raise
+        except BaseException as error:
+            run.error = error
+    run.gave_up = run.result is None and run.error is None
+
+
+async def _natively(run: Run, work: Callable[[], Any], end: float | None) -> None:
+    task = asyncio.ensure_future(work())
+    await asyncio.wait([task], timeout=end)
+    asked = task.cancel()
+    await asyncio.wait([task])
+    if task.cancelled():
+        run.gave_up = asked
+        run.error = None if asked else asyncio.CancelledError()
+    elif (error := task.exception()) is not None:
+        run.error = error
+    else:
+        run.result = task.result()
+
+
+def _of(question: str, ids: list[str]) -> bool:
+    return question.partition("?")[0].partition("/")[0] in ids
+
+
+def _settled(ledger: Any) -> frozenset[str]:
+    calls = ledger.get("calls", {}) if ledger else {}
+    return frozenset(key for key, record in calls.items() if {"output", "parent"} & record.keys())
+
+
+def messages_in(result: Any) -> list[ToolMessage]:
+    """The tool messages in what a node returns, commands included."""
+    if isinstance(result, ToolMessage):
+        return [result]
+    if isinstance(result, Command):
+        return messages_in(result.update)
+    if isinstance(result, dict):
+        return messages_in(result.get("messages", []))
+    return [message for item in result for message in messages_in(item)] if isinstance(result, list) else []
+
+
+def play(plan: Batch, backend: str, make: MakeNode = ToolNode) -> list[Complaint]:
+    """Play a plan on a backend; returns which promises were not kept."""
+    from ._promises import PROMISES
+
+    async def main() -> list[Complaint]:
+        seen = await observe(plan, make)
+        return [Complaint(promise.__name__, what) for promise in PROMISES for what in promise(seen)]
+
+    return run_on(backend, main, real_clock=plan.threads)

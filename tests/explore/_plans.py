@@ -1,0 +1,82 @@
+"""Plans are data: frozen dataclasses of numbers, texts and tuples. How they are written down and made smaller."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import MISSING, Field, fields, is_dataclass, replace
+from typing import Any, TypeVar
+
+PlanT = TypeVar("PlanT")
+
+WIDTH = 110
+
+
+def written(value: Any, indent: int = 0) -> str:
+    """A plan as the Python that makes it, without what is the default anyway."""
+    parts, ends = _parts(value)
+    if parts is None:
+        return repr(value)
+    line = ends[0] + ", ".join(name + written(part) for name, part in parts) + ends[1]
+    if len(line) + indent <= WIDTH:
+        return line
+    inner = "".join(f"\n{' ' * (indent + 4)}{name}{written(part, indent + 4)}," for name, part in parts)
+    return f"{ends[0]}{inner}\n{' ' * indent}{ends[1].lstrip(',')}"
+
+
+def _parts(value: Any) -> tuple[list[tuple[str, Any]] | None, tuple[str, str]]:
+    if isinstance(value, tuple):
+        return [("", part) for part in value], ("(", ",)" if len(value) == 1 else ")")
+    if is_dataclass(value):
+        told = [(f"{one.name}=", found) for one in fields(value) if (found := getattr(value, one.name)) != one.default]
+        return told, (f"{type(value).__name__}(", ")")
+    return None, ("", "")
+
+
+def homes_in(value: Any) -> set[tuple[str, str]]:
+    """The classes that `written` names, each after its module."""
+    parts, _ = _parts(value)
+    own = {(type(value).__module__.rpartition(".")[2], type(value).__name__)} if is_dataclass(value) else set()
+    return own.union(*(homes_in(part) for _, part in parts or ()))
+
+
+def shrink(plan: PlanT, fails: Callable[[PlanT], bool], most: int = 300) -> PlanT:
+    """The smallest plan that still fails, as far as `most` trials lead; greedy."""
+    smaller = smaller_than(plan)
+    for _ in range(most):
+        if (candidate := next(smaller, None)) is None:
+            break
+        if fails(candidate):
+            plan, smaller = candidate, smaller_than(candidate)
+    return plan
+
+
+def smaller_than(value: Any) -> Iterator[Any]:
+    """A plan with something left out: half of some items first, then one, then a value that becomes its default."""
+    if isinstance(value, tuple):
+        yield from _shorter(value)
+        for place, item in enumerate(value):
+            yield from ((*value[:place], small, *value[place + 1 :]) for small in smaller_than(item))
+    elif is_dataclass(value) and not isinstance(value, type):
+        for one in fields(value):
+            for small in _smaller_field(one, getattr(value, one.name)):
+                yield replace(value, **{one.name: small})
+    elif isinstance(value, (str, bytes)):
+        yield from _shorter(value)
+    elif isinstance(value, (int, float)) and not isinstance(value, bool):
+        yield from (type(value)(small) for small in (0, 1) if small < value)
+
+
+def _smaller_field(one: "Field[Any]", value: Any) -> Iterator[Any]:
+    # A number with a default becomes that and nothing else, or there would be a way round in circles.
+    if one.default is MISSING:
+        yield from smaller_than(value)
+    elif value != one.default:
+        yield one.default
+        if isinstance(value, tuple) or is_dataclass(value):
+            yield from smaller_than(value)
+
+
+def _shorter(value: Any) -> Iterator[Any]:
+    half = len(value) // 2
+    if half > 1:
+        yield value[:half]
+        yield value[half:]
+    yield from (value[:place] + value[place + 1 :] for place in range(min(len(value), 40)))

@@ -1,0 +1,278 @@
+"""What has to hold for every batch, each in a function that yields what it finds wrong."""
+
+from collections.abc import Iterator
+
+from langgraph.errors import GraphBubbleUp, ParentCommand
+
+from callboard import CallError, Statistics
+
+from ._batches import PASSING, Bound, Run, Seen, messages_in
+from ._bodies import Body, ExitOfTool, result_of
+
+JUST = 1e-6
+TARDY = 2.0
+"""Seconds that a busy machine may be late, on a real clock."""
+AGAIN = 0.06
+"""Seconds after which a clean-up that outlives its grace is told again, on asyncio; once for each around it."""
+GROUPS = {"call_at_once", "hedge"}
+"""Links that do several things at once."""
+
+
+def no_task_is_left(seen: Seen) -> Iterator[str]:
+    """Promise 1: when the node returns, and at the end."""
+    yield from (f"{run.tasks} when {run.ids} ended" for run in seen.runs if run.tasks > 0)
+    if seen.tasks:
+        yield f"{seen.tasks} at the end"
+
+
+def no_body_is_left(seen: Seen) -> Iterator[str]:
+    """Promise 1: every body has ended when its batch has, but for threads."""
+    for run in seen.runs:
+        for body in _bodies(seen, run):
+            if not body.thread and (body.ended is None or body.ended > run.ended + JUST):
+                yield f"{body} outlived the run that ended at {run.ended}"
+
+
+def no_body_begins_after_the_end(seen: Seen) -> Iterator[str]:
+    """Promise 1."""
+    yield from (f"{body}" for body in seen.stage.bodies if body.late)
+
+
+def statistics_are_back_to_zero(seen: Seen) -> Iterator[str]:
+    """Nothing runs, nothing waits."""
+    if seen.statistics != Statistics(running=0, waiting=0, abandoned_threads=0):
+        yield f"{seen.statistics}"
+
+
+def every_call_has_one_message_in_call_order(seen: Seen) -> Iterator[str]:
+    """Promise 2."""
+    for run in seen.runs:
+        if run.error is None and not run.gave_up:
+            got = [message.tool_call_id for message in messages_in(run.result)]
+            if got != run.ids:
+                yield f"{got} for {run.ids}"
+
+
+def a_result_is_what_the_body_returned(seen: Seen) -> Iterator[str]:
+    """Promise 2: a finished result is never lost, whatever became of its neighbours."""
+    if not set(seen.plan.links) <= set(PASSING):
+        return
+    for run in seen.runs:
+        for message in messages_in(run.result):
+            ended = message.additional_kwargs.get("callboard", {}).get("ended")
+            own = [body for body in seen.stage.bodies if body.call == message.tool_call_id]
+            if message.status == "success" and message.content != result_of(str(message.tool_call_id)):
+                yield f"{message.tool_call_id} returned {message.content!r}"
+            if message.status == "success" and not any(body.how == "returned" for body in own):
+                yield f"{message.tool_call_id} has a result, and no body returned one"
+            if ended is None and message.status == "error" and own and own[-1].how == "returned":
+                yield f"{message.tool_call_id} returned, and its message is {message.content!r}"
+
+
+def errors_are_bare_and_the_original(seen: Seen) -> Iterator[str]:
+    """Promise 3: the very object that a tool raised; a group only of several."""
+    for run in seen.runs:
+        if run.error is not None and not run.questions and (wrong := _foreign(seen, run.error)):
+            yield f"{wrong} out of {run.ids}"
+
+
+def _foreign(seen: Seen, error: BaseException) -> str | None:
+    links = set(seen.plan.links)
+    if isinstance(error, BaseExceptionGroup):
+        several = seen.plan.on_error == "finish" and len(error.exceptions) > 1
+        if not several and not links & GROUPS:
+            return f"a group: {error!r}"
+        return next((wrong for one in error.exceptions if (wrong := _foreign(seen, one))), None)
+    if any(error is one or _same_command(error, one) for one in seen.stage.raised):
+        return None
+    if (isinstance(error, IndexError) or type(error).__name__ == "Cancelled") and links & GROUPS:
+        return None  # the link has no answer: what it started had cancelled itself; or trio says what it cancelled
+    if (
+        isinstance(error, TypeError)
+        and links & {"lose_patience", "call_behind_shield"}
+        and "returned None" in str(error)
+    ):
+        return None  # its scope was over
+    if isinstance(error, CallError):
+        return None if seen.plan.handling in ("none", "failures") or links & GROUPS else f"unhandled {error!r}"
+    own = {"fail_before", "fail_after", "translate", "sync_fail"}
+    return None if type(error).__name__ == "Failure" and links & own else f"{error!r}"
+
+
+def _same_command(error: BaseException, raised: BaseException) -> bool:
+    """Commands of several calls are one; of one, it is told anew."""
+    return isinstance(error, ParentCommand) and isinstance(raised, ParentCommand) and repr(error) == repr(raised)
+
+
+def what_is_handled_does_not_come_out(seen: Seen) -> Iterator[str]:
+    """Errors that `handle_tool_errors` takes are messages."""
+    if seen.plan.handling not in ("all", "text"):
+        return
+    for run in seen.runs:
+        if isinstance(run.error, Exception) and not isinstance(run.error, GraphBubbleUp):
+            yield f"{run.error!r} out of {run.ids}"
+
+
+def control_flow_passes(seen: Seen) -> Iterator[str]:
+    """Promise 4: neither questions nor commands for the graph nor exits become messages of their call."""
+    if not set(seen.plan.links) <= set(PASSING):
+        return
+    for run in seen.runs:
+        for message in messages_in(run.result):
+            last = [body for body in _bodies(seen, run) if body.call == message.tool_call_id][-1:]
+            ended = message.additional_kwargs.get("callboard", {}).get("ended")
+            if ended is None and last and last[0].how in ("ParentCommand", "GraphInterrupt", "CallsInterrupted"):
+                yield f"{last[0]} ended with the message {message.content!r}"
+
+
+def all_questions_surface_together(seen: Seen) -> Iterator[str]:
+    """Promise 5: each once, with an id of its own."""
+    for run in seen.runs:
+        asked = [one.value for one in run.questions if isinstance(one.value, str)]
+        ids = [one.id for one in run.questions]
+        if len(set(ids)) < len(ids):
+            yield f"{ids} are not different"
+        calm = set(seen.plan.links) <= set(PASSING) and not _timed(seen)
+        if run.questions and calm and (missing := run.open - set(asked)):
+            yield f"{sorted(missing)} of {run.ids} are not among {asked}"
+
+
+def answers_reach_their_questions(seen: Seen) -> Iterator[str]:
+    """Promise 5: and they come to an end."""
+    yield from seen.stage.misled
+    if seen.endless:
+        yield f"the calls go on asking: {[one.value for one in seen.runs[-1].questions]}"
+
+
+def what_finished_does_not_run_again(seen: Seen) -> Iterator[str]:
+    """Promises 2 and 5: a result in the ledger is kept, and a body that returned is in the ledger."""
+    kept = set(seen.plan.links) <= set(PASSING) - {"wait_after"}
+    soon = 1.0 if seen.plan.threads else JUST  # a thread may return when its caller has just gone
+    for place, run in enumerate(seen.runs):
+        again = {body.call for body in _bodies(seen, run)}
+        if repeated := again & run.settled:
+            yield f"{sorted(repeated)} had settled"
+        if not kept or _timed(seen):
+            continue
+        in_time = (body for body in seen.stage.bodies[: run.bodies] if body.how == "returned")
+        previous = [one for one in seen.runs[:place] if one.ids == run.ids]
+        returned = {body.call for body in in_time if previous and (body.ended or 0) < previous[-1].ended - soon}
+        if lost := returned & again:
+            yield f"{sorted(lost)} had returned"
+
+
+def limits_hold(seen: Seen) -> Iterator[str]:
+    """Promise 7: counted in the bodies, of the node, of each tool and each key; nested nodes have none."""
+    bodies = [body for body in seen.stage.bodies if "/" not in body.call]
+    plan = seen.plan
+    bounds = [("the node", plan.bound, bodies)]
+    bounds += [(one.tool, one.bound, [body for body in bodies if body.tool == one.tool]) for one in plan.policies]
+    for name, bound, some in bounds:
+        if bound is None:
+            continue
+        for key in {body.key for body in some} if bound.by_key else {""}:
+            mine = [body for body in some if body.key == key or not bound.by_key]
+            yield from (f"{name}, {key or 'all'}: {what}" for what in _over(bound, mine, plan.unit))
+    if plan.max_concurrency is not None and not plan.beside:
+        yield from (f"max_concurrency: {what}" for what in _over(Bound(plan.max_concurrency), bodies, plan.unit))
+
+
+def _over(bound: Bound, bodies: list[Body], unit: float) -> Iterator[str]:
+    moves = sorted((at, step) for one in bodies for at, step in ((one.began, 1), (one.ended or one.began, -1)))
+    running = 0
+    for at, step in moves if bound.concurrency is not None else []:
+        running += step
+        if running > (bound.concurrency or 0):
+            yield f"{running} bodies at {at}"
+            return
+    begun = sorted(body.began for body in bodies)
+    if unit < 1:
+        return  # a thread begins some time after its place was given
+    for first, last in zip(begun, begun[bound.rate or len(begun) :], strict=False):
+        if last - first < bound.per * unit * 0.99:
+            yield f"more than {bound.rate} starts between {first} and {last}"
+            return
+
+
+def timeouts_hold(seen: Seen) -> Iterator[str]:
+    """Promise 6: a body has its timeout or budget and one grace, and its caller's going and one grace."""
+    plan, late = seen.plan, TARDY if seen.plan.threads else JUST
+    policies = {policy.tool: policy for policy in plan.policies}
+    for body in seen.stage.bodies:
+        policy = policies.get(body.tool)
+        times = [policy.timeout, policy.budget] if policy else []
+        times += [plan.timeout] if policy is None or policy.timeout is None else []
+        limits = [seconds for seconds in times if seconds is not None]
+        grace = plan.grace if policy is None or policy.grace is None else policy.grace
+        if body.thread or not limits or body.ended is None or "/" in body.call:
+            continue
+        if body.ended - body.began > (min(limits) + grace) * plan.unit + late + AGAIN * len(
+            seen.stage.steps[body.call]
+        ):
+            yield f"{body} had {min(limits)} s and a grace of {grace} s"
+
+
+def callers_go_in_time(seen: Seen) -> Iterator[str]:
+    """Promise 1: whoever gives up waits for one grace at most, and for nothing that a link adds."""
+    plan, late = seen.plan, TARDY if seen.plan.threads else JUST
+    graces = [plan.grace, *(policy.grace for policy in plan.policies if policy.grace is not None)]
+    deepest = sum(map(len, seen.stage.steps.values()))
+    for run in seen.runs if set(plan.links) <= set(PASSING) else []:
+        if run.end is not None and run.ended - run.began > (run.end + max(graces)) * plan.unit + late + AGAIN * deepest:
+            yield f"{run.ended - run.began} s, for an end at {run.end} and a grace of {max(graces)}"
+
+
+def ledgers_round_trip(seen: Seen) -> Iterator[str]:
+    """Promise 10: what is stored comes back as it was."""
+    yield from (f"{ledger} came back as {back}" for ledger, back in seen.ledgers if ledger != back)
+
+
+def exits_are_heard(seen: Seen) -> Iterator[str]:
+    """Promise 3: a wish to end the program ends the batch, however errors are handled."""
+    if not set(seen.plan.links) <= set(PASSING) or _timed(seen):
+        return
+    for run in seen.runs:
+        wanted = [body for body in _bodies(seen, run) if body.how == ExitOfTool.__name__ and "/" not in body.call]
+        if wanted and not run.gave_up and not _holds_exit(run.error):
+            yield f"{wanted[0]}, and the run ended with {run.error!r}"
+
+
+def _holds_exit(error: BaseException | None) -> bool:
+    return isinstance(error, ExitOfTool) or (
+        isinstance(error, BaseExceptionGroup) and any(_holds_exit(one) for one in error.exceptions)
+    )
+
+
+def _bodies(seen: Seen, run: Run) -> list[Body]:
+    """Those that began in a run, of its calls and of nodes within them."""
+    place = seen.runs.index(run)
+    rest = [other.bodies for other in seen.runs[place + 1 :] if other.ids == run.ids]
+    some = seen.stage.bodies[run.bodies : rest[0] if rest else None]
+    return [body for body in some if body.call.partition("/")[0] in run.ids]
+
+
+def _timed(seen: Seen) -> bool:
+    """Whether a call may end although its body would go on, or has returned."""
+    plan = seen.plan
+    return plan.timeout is not None or any(one.timeout is not None or one.budget is not None for one in plan.policies)
+
+
+PROMISES = (
+    no_task_is_left,
+    no_body_is_left,
+    no_body_begins_after_the_end,
+    statistics_are_back_to_zero,
+    every_call_has_one_message_in_call_order,
+    a_result_is_what_the_body_returned,
+    errors_are_bare_and_the_original,
+    what_is_handled_does_not_come_out,
+    control_flow_passes,
+    exits_are_heard,
+    all_questions_surface_together,
+    answers_reach_their_questions,
+    what_finished_does_not_run_again,
+    limits_hold,
+    timeouts_hold,
+    callers_go_in_time,
+    ledgers_round_trip,
+)

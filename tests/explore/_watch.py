@@ -1,0 +1,142 @@
+"""How one plan is run: on which backend, for how long at most, and what must not be heard of it afterwards."""
+
+import asyncio
+import gc
+import logging
+import signal
+import sys
+import threading
+import traceback
+import warnings
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from types import FrameType
+from typing import Any, NamedTuple
+
+import anyio
+import sniffio
+
+from callboard import CallboardWarning
+from callboard.testing import backend
+
+PATIENCE = 20.0
+"""Seconds of the machine's time for one plan."""
+FOR_EVER = 1e7
+"""Virtual seconds that no plan takes."""
+
+
+class Complaint(NamedTuple):
+    """A promise that was not kept."""
+
+    promise: str
+    """The name of the function that looked."""
+    what: str
+
+    def __str__(self) -> str:
+        return f"{self.promise}: {self.what}"
+
+
+class StuckError(BaseException):
+    """A plan took too long; not an Exception, because tools and links catch those."""
+
+
+def run_on(name: str, main: Callable[[], Awaitable[list[Complaint]]], *, real_clock: bool = False) -> list[Complaint]:
+    """Run a plan on a fresh event loop; returns what is to be complained of."""
+    backend_name, options = backend(name, real_clock=real_clock)
+
+    async def within() -> list[Complaint]:
+        with anyio.fail_after(PATIENCE / 2 if real_clock else FOR_EVER):
+            return await main()
+
+    with listening() as heard:
+        try:
+            with within_patience():
+                complaints = anyio.run(within, backend=backend_name, backend_options=options)
+        except StuckError as error:
+            complaints = [Complaint("it_ends", f"after {PATIENCE:g} s at {_where(error)}")]
+        except TimeoutError as error:
+            complaints = [Complaint("it_ends", f"everything waits, for ever: {_where(error)}")]
+        except BaseException as error:
+            if isinstance(error, KeyboardInterrupt):
+                raise
+            complaints = [Complaint("nothing_else_is_raised", _told(error))]
+    return complaints + [Complaint("nothing_is_said_afterwards", one) for one in heard]
+
+
+@contextmanager
+def within_patience() -> Iterator[None]:
+    """End what holds the main thread too long; elsewhere nobody can."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def stop(number: int, frame: FrameType | None) -> None:
+        raise StuckError
+
+    before = signal.signal(signal.SIGALRM, stop)
+    signal.setitimer(signal.ITIMER_REAL, PATIENCE)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+
+
+@contextmanager
+def listening() -> Iterator[list[str]]:
+    """Hear what event loops, the collector and the interpreter say of things that nobody awaited or caught."""
+    heard: list[str] = []
+    ear = _Ear(heard)
+    before = sys.unraisablehook
+    sys.unraisablehook = lambda unraisable: heard.append(f"{unraisable.err_msg}: {unraisable.exc_value!r}")
+    logging.getLogger("asyncio").addHandler(ear)
+    logging.getLogger("asyncio").propagate = False
+    logging.getLogger("callboard").addHandler(_SILENCE)  # it names bodies that ignore cancellation; many here do
+    try:
+        with warnings.catch_warnings(record=True) as warned:
+            warnings.simplefilter("always")
+            yield heard
+            gc.collect()
+        heard += [str(one.message) for one in warned if not issubclass(one.category, CallboardWarning)]
+    finally:
+        logging.getLogger("asyncio").propagate = True
+        logging.getLogger("callboard").removeHandler(_SILENCE)
+        logging.getLogger("asyncio").removeHandler(ear)
+        sys.unraisablehook = before
+
+
+_SILENCE = logging.NullHandler()
+
+
+class _Ear(logging.Handler):
+    def __init__(self, heard: list[str]) -> None:
+        super().__init__(logging.WARNING)
+        self._heard = heard
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self._heard.append(record.getMessage())
+
+
+def live_tasks() -> set[Any]:
+    """Every task of the event loop that has not ended."""
+    if sniffio.current_async_library() == "asyncio":
+        return set(asyncio.all_tasks())
+    import trio
+
+    found, todo = set(), [trio.lowlevel.current_root_task()]
+    while todo:
+        task = todo.pop()
+        assert task is not None
+        found.add(task)
+        todo.extend(child for nursery in task.child_nurseries for child in nursery.child_tasks)
+    return found
+
+
+def _where(error: BaseException) -> str:
+    frames = traceback.extract_tb(error.__traceback__)
+    return ", ".join(f"{frame.name} ({frame.filename.rpartition('/')[2]}:{frame.lineno})" for frame in frames[-3:])
+
+
+def _told(error: BaseException) -> str:
+    inner = error.exceptions[0] if isinstance(error, BaseExceptionGroup) else error
+    return f"{error!r} at {_where(inner)}"
