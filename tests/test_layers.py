@@ -22,6 +22,7 @@ LAYERS = {
         "_limits",
         "_loop",
         "_loop_asyncio",
+        "_swallowed",
         "_loop_trio",
         "_pulse",
         "_surroundings",

@@ -229,6 +229,7 @@ async def assert_case(case: Case, root: Path) -> None:
         assert [note.what for note in notes] == (["sanitized"] if changed else [])
 
 
+@pytest.mark.real_clock  # long texts are looked at in a thread
 @pytest.mark.parametrize("case", RESULTS)
 async def test_a_result_becomes_what_the_corpus_says(case: Case) -> None:
     """Visible, no longer than allowed, and, where that was asked for, between markers."""
@@ -1046,6 +1047,7 @@ async def test_only_the_tools_that_were_named_are_fenced_each_time_with_another_
     assert FENCED.fullmatch(first)[1] != FENCED.fullmatch(second)[1]
 
 
+@pytest.mark.real_clock  # long texts are looked at in a thread
 async def test_results_may_be_left_as_they_are() -> None:
     """In whole or in part."""
 
@@ -1063,6 +1065,7 @@ async def test_results_may_be_left_as_they_are() -> None:
     assert len(part) == 100
 
 
+@pytest.mark.real_clock  # long texts are looked at in a thread
 async def test_a_block_that_is_nested_without_end_is_cut() -> None:
     """Nobody reads it, and it must not end the run."""
     block: Any = {"type": "text", "text": "core\u200b"}
@@ -1150,6 +1153,7 @@ async def test_one_link_serves_many_calls_at_once_and_inner_links_see_clean_argu
     node = ToolNode(
         [recorder.tool("work", seconds=1)],
         middleware=[Sanitize({"query": Url(resolve=resolver)}), look, Retry()],
+        policies={"work": CallPolicy(idempotent=True)},
     )
     hosts = ["good", "bad"] * 50
     messages = await finished(

@@ -505,7 +505,7 @@ async def test_a_value_returned_within_the_grace_of_a_timeout_is_the_result() ->
 
     async def slowly(request: object, execute: Callable[[object], Awaitable[ToolMessage]]) -> ToolMessage:
         message = await execute(request)
-        await anyio.sleep(1)
+        await anyio.sleep(0.9)
         return message
 
     node = ToolNode([make(stuck)], timeout=1, awrap_tool_call=slowly)
@@ -524,7 +524,7 @@ async def test_a_timeout_held_back_to_the_end_of_the_body_does_not_hit_what_foll
 
     async def slowly(request: object, execute: Callable[[object], Awaitable[ToolMessage]]) -> ToolMessage:
         message = await execute(request)
-        await anyio.sleep(1)
+        await anyio.sleep(0.9)
         return message
 
     node = ToolNode([make(stuck)], timeout=1, awrap_tool_call=slowly)

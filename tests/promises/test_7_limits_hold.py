@@ -533,6 +533,7 @@ def test_a_rate_holds_across_event_loops() -> None:
     assert_rate(counter.starts, rate, tolerance=0.05)
 
 
+@pytest.mark.filterwarnings("ignore::callboard.exceptions.LoopBlockedWarning")  # it does, and is meant to here
 def test_a_rate_holds_for_nested_sync_calls() -> None:
     """Promise 7: a node that is invoked by a tool in the background loop keeps its rate from call to call."""
     counter = Counter()
