@@ -33,6 +33,7 @@ class Batch(Protocol):
     @property
     def closed(self) -> bool:
         """Whether nothing may start any more."""
+        ...
 
 
 class Terms(NamedTuple):

@@ -137,10 +137,11 @@ class TrioNursery:
             exc, self._interrupt = self._interrupt, None
             exc_type, tb = type(exc), exc.__traceback__
         bare: BaseException | None = None
+        result: bool | None = False
         try:
             result = await self._manager.__aexit__(exc_type, exc, tb)
         except BaseExceptionGroup as group:
-            others = group.split(trio.Cancelled)[1]
+            others: BaseExceptionGroup[BaseException] | None = group.split(trio.Cancelled)[1]
             if others is None:
                 # Only cancellations: raise the one that is meant for this task instead.
                 await trio.lowlevel.checkpoint_if_cancelled()

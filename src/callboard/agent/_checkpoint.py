@@ -143,7 +143,7 @@ def thinned(older: Base, newer: Base) -> Base:
     """A checkpoint without its messages, which the one after it has."""
     values = {name: value for name, value in older.checkpoint["channel_values"].items() if name != MESSAGES}
     notes = {**older.notes, NEXT: newer.id, COUNT: len(older.messages)}
-    checkpoint = Checkpoint(**{**older.checkpoint, "channel_values": values})
+    checkpoint = cast("Checkpoint", {**older.checkpoint, "channel_values": values})
     return Base(_noted(checkpoint, notes), older.metadata, older.parent_id)
 
 
@@ -202,7 +202,7 @@ def notes_of(checkpoint: Checkpoint) -> Mapping[str, Any]:
 
 def _noted(checkpoint: Checkpoint, notes: Mapping[str, Any]) -> Checkpoint:
     seen = {**checkpoint["versions_seen"], NOTES: cast("Any", {json.dumps(dict(notes)): 0})}
-    return Checkpoint(**{**checkpoint, "versions_seen": seen})
+    return cast("Checkpoint", {**checkpoint, "versions_seen": seen})
 
 
 def metadata_of(source: str, step: int) -> CheckpointMetadata:

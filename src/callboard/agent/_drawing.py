@@ -1,6 +1,6 @@
 """The agent as LangGraph would build it: for its drawing, its schemas and its rules, never to be run."""
 
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Sequence
 from itertools import pairwise
 from typing import Any, cast
 
@@ -86,6 +86,14 @@ class Drawn(PregelProtocol[Any, Any, Any, Any]):
     def get_output_jsonschema(self, config: RunnableConfig | None = None) -> dict[str, Any]:
         """The JSON schema of the output."""
         return cast("dict[str, Any]", self._drawn().get_output_jsonschema(config))
+
+    def config_schema(self, *, include: Sequence[str] | None = None) -> type[BaseModel]:
+        """The schema of the config, as of a graph; LangGraph has deprecated it for `get_context_jsonschema`."""
+        return cast("type[BaseModel]", self._drawn().config_schema(include=include))
+
+    def get_config_jsonschema(self, *, include: Sequence[str] | None = None) -> dict[str, Any]:
+        """The same schema in JSON; deprecated likewise."""
+        return cast("dict[str, Any]", self._drawn().get_config_jsonschema(include=include))
 
     def get_context_jsonschema(self) -> dict[str, Any] | None:
         """The JSON schema of the context; `None` if the agent has none."""

@@ -228,7 +228,6 @@ def _asks(
     provider_tools: list[dict[str, Any]],
     prompt: Prompt | None,
 ) -> Asks:
-    given: Any = model
-    if not isinstance(given, (str, type, Runnable)) and callable(given):
-        return ChosenModel(given, prompt)
-    return FixedModel(given, list(node.tools_by_name.values()), provider_tools, prompt)
+    if not isinstance(model, (str, type, Runnable)) and callable(model):
+        return ChosenModel(model, prompt)
+    return FixedModel(cast("Any", model), list(node.tools_by_name.values()), provider_tools, prompt)

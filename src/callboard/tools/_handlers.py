@@ -9,7 +9,7 @@ LangChain has it so: for inline handlers, and for all sync ones if the run was e
 
 import inspect
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from contextvars import copy_context
 from functools import partial
@@ -27,7 +27,7 @@ _UNSET = object()
 
 
 @contextmanager
-def own_span() -> Iterator[None]:
+def own_span() -> Generator[None]:
     """A block after which the current span is again what it was, whatever handlers have made of it.
 
     A tracer that makes its span the current one may forget to take it back, or fail to.

@@ -54,7 +54,7 @@ class Supervision:
         policies: Mapping[str, CallPolicy] | None,
         grace: float,
     ) -> None:
-        if grace is None:
+        if cast("object", grace) is None:
             raise TypeError(
                 f"{owner}(grace=...) is a number of seconds, got None; leave it out for {DEFAULT_GRACE:g} s"
             )
