@@ -46,6 +46,7 @@ VALUES = {
     "CONFIG_KEY_SEND": "__pregel_send",
     "CONFIG_KEY_TASK_ID": "__pregel_task_id",
     "CONFIG_KEY_THREAD_ID": "thread_id",
+    "NS_END": ":",
     "NS_SEP": "|",
     "RESUME": "__resume__",
 }

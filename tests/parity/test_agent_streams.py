@@ -1,8 +1,7 @@
 """create_react_agent: every chunk of every stream mode, one by one.
 
-Where callboard goes its own way, `told` says so: it has no step for the input alone, a result has its id as soon
-as it is told, the steps that remain are those of this run, also for calls that an earlier run has sent, and
-calls all begin before the first of them ends.
+Where callboard goes its own way, `told` says so: a result has its id as soon as it is told, the steps that remain
+are those of this run, also for calls that an earlier run has sent, and calls all begin before the first of them ends.
 """
 
 import asyncio
@@ -121,16 +120,12 @@ def told(runs: list[list[Any]], *, counted: bool) -> list[list[Any]]:
     """Without what the two may differ in."""
     uncounted = ("remaining_steps",) if counted else ("remaining_steps", "step", "langgraph_step")
     later = [[_without(uncounted, chunk) for chunk in chunks] for chunks in runs[1:]]
-    return [_by_call([_settled(c) for c in chunks if not _is_of_input(c)]) for chunks in [*runs[:1], *later]]
+    return [_by_call([_settled(chunk) for chunk in chunks]) for chunks in [*runs[:1], *later]]
 
 
 def _by_call(chunks: list[Any]) -> list[Any]:
     events = [isinstance(chunk, dict) and "event" in chunk for chunk in chunks]
     return sorted(chunks, key=lambda chunk: str(chunk["tool_call_id"])) if events and all(events) else chunks
-
-
-def _is_of_input(chunk: Any) -> bool:
-    return isinstance(chunk, dict) and "'next': ['list', '__start__']" in str(chunk)
 
 
 def _without(keys: tuple[str, ...], value: Any) -> Any:
@@ -148,8 +143,6 @@ def _settled(value: Any) -> Any:
         return value
     if value.get("message") == "ToolMessage" and value["id"] is None:
         value = {**value, "id": "<random>"}
-    if value.get("source") == "input":
-        value = {**value, "source": "loop"}
     return {key: _settled(item) for key, item in value.items()}
 
 
@@ -180,6 +173,43 @@ def test_a_second_run_of_a_thread_tells_the_same(mode: Any, version: str) -> Non
     more = {"messages": [HumanMessage("more", id="h2")]}
     replies = [*turn("double"), AIMessage("again", id="ai-3")]
     same_chunks(lambda ns: agent(ns, replies, version=version), mode, QUESTION, more, counted=False)
+
+
+@versions
+def test_the_checkpoint_of_an_input_is_told_first_and_can_be_gone_back_to(version: str) -> None:
+    """It is where a run is done over from, with another model or another prompt."""
+    made = agent(candidate(), [*turn("double"), AIMessage("again", id="ai-3")], version=version)
+    more = {"messages": [HumanMessage("more", id="h2")]}
+
+    async def places(given: Any) -> list[Any]:
+        return [chunk async for chunk in made.astream(given, THREAD, stream_mode="checkpoints")]
+
+    (first, *_), (second, *_) = asyncio.run(places(QUESTION)), asyncio.run(places(more))
+
+    assert [first["metadata"]["step"], second["metadata"]["step"]] == [-1, 4]
+    for place, known in ((first, 0), (second, 4)):
+        found = asyncio.run(made.aget_state(place["config"]))
+        assert (found.next, len(found.values.get("messages", []))) == (("__start__",), known)
+        assert found.metadata["source"] == place["metadata"]["source"] == "input"
+
+
+@versions
+def test_checkpoints_that_are_stored_at_the_end_are_told_as_those_that_are_stored_at_once(version: str) -> None:
+    """Each can be gone back to when the run is over; LangGraph tells of all, and stores the last one only."""
+
+    async def places(ns: Any, mode: str, durability: str) -> tuple[Any, list[Any]]:
+        made = agent(ns, turn("double"), version=version)
+        return made, [chunk async for chunk in made.astream(QUESTION, THREAD, stream_mode=mode, durability=durability)]
+
+    def told(chunks: list[Any]) -> list[Any]:
+        return [_without(("parent_config", "timestamp"), _settled(dump(chunk))) for chunk in chunks]
+
+    for mode in ("checkpoints", "debug"):
+        made, late = asyncio.run(places(candidate(), mode, "exit"))
+        _, at_once = asyncio.run(places(candidate(), mode, "sync"))
+        assert told(late) == told(at_once)
+        for place in late if mode == "checkpoints" else ():
+            assert asyncio.run(made.aget_state(place["config"])).metadata == place["metadata"]
 
 
 @versions

@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from typing import Any, cast
 
 from langchain_core.runnables import RunnableConfig
-from langchain_core.runnables.config import var_child_runnable_config
 from langgraph._internal._config import ensure_config as _graph_config
 from langgraph._internal._config import merge_configs as _merge_graph_configs
 from langgraph._internal._constants import (
@@ -49,10 +48,10 @@ def merged_configs(*configs: RunnableConfig | None) -> RunnableConfig:
 
 def runtime_of(config: RunnableConfig) -> Runtime[Any]:
     """The runtime of the graph that runs us, or one with nothing in it."""
-    return _runtime_in(config.get(CONF, {})) or _no_runtime
+    return runtime_in(config.get(CONF, {})) or _no_runtime
 
 
-def _runtime_in(conf: Mapping[str, Any]) -> Runtime[Any] | None:
+def runtime_in(conf: Mapping[str, Any]) -> Runtime[Any] | None:
     """The runtime in a config; one of another class, as tests have it, is read by its attributes.
 
     Raises:
@@ -70,32 +69,6 @@ def _runtime_in(conf: Mapping[str, Any]) -> Runtime[Any] | None:
 def with_runtime(config: RunnableConfig, runtime: Runtime[Any]) -> RunnableConfig:
     """A config with a runtime, as a graph would give it to its nodes."""
     return cast("RunnableConfig", {**config, CONF: {**config.get(CONF, {}), CONFIG_KEY_RUNTIME: runtime}})
-
-
-def config_for_calls(config: RunnableConfig) -> RunnableConfig:
-    """The config of a node whose calls write to the stream in the node's name.
-
-    A call has a namespace of its own, one segment longer than the node's, and LangGraph's writer tells a graph
-    by all segments but the last. Graphs that a call runs have longer namespaces, and keep them.
-    """
-    runtime = _runtime_in(config.get(CONF, {}))
-    if runtime is None:
-        return config
-    write, namespace = runtime.stream_writer, config[CONF].get(CONFIG_KEY_CHECKPOINT_NS, "")
-
-    def write_as_node(chunk: Any) -> None:
-        current = (var_child_runnable_config.get() or {}).get(CONF, {}).get(CONFIG_KEY_CHECKPOINT_NS, "")
-        if current and current.rpartition(NS_SEP)[0] != namespace:
-            write(chunk)
-            return
-        token = var_child_runnable_config.set(config)
-        try:
-            write(chunk)
-        finally:
-            var_child_runnable_config.reset(token)
-
-    bound = {**config[CONF], CONFIG_KEY_RUNTIME: runtime.override(stream_writer=write_as_node)}
-    return cast("RunnableConfig", {**config, CONF: bound})
 
 
 def read_state(config: RunnableConfig) -> dict[str, Any]:

@@ -40,6 +40,8 @@ from langgraph.pregel.protocol import StreamProtocol
 from langgraph.runtime import ExecutionInfo, Runtime
 from langgraph.types import Command, StreamWriter
 
+from callboard._langgraph._within import without_ids
+
 
 def graph_runnable(fn: Any, name: str, *, traced: bool = False) -> Runnable[Any, Any]:
     """A function as a node of a graph is one: config, store, writer and runtime are handed to those who ask.
@@ -110,7 +112,7 @@ class Outer:
     @property
     def for_all_visits(self) -> "Outer":
         """The same, for an agent that goes on with one conversation whenever the graph comes to it."""
-        return replace(self, namespace=_without_ids(self.namespace))
+        return replace(self, namespace=without_ids(self.namespace))
 
     def answers(self, pending: Sequence[str]) -> dict[str, Any]:
         """The answers to our own questions, by id."""
@@ -133,14 +135,10 @@ def checkpointer_in(config: RunnableConfig) -> Any:
     return config.get(CONF, {}).get(CONFIG_KEY_CHECKPOINTER)
 
 
-def _without_ids(namespace: str) -> str:
-    return NS_SEP.join(part.partition(":")[0] for part in namespace.split(NS_SEP))
-
-
 def for_all_visits(config: RunnableConfig) -> RunnableConfig:
     """A config for the state of an agent that keeps one conversation; see `Outer.for_all_visits`."""
     conf = config.get(CONF, {})
-    namespace = _without_ids(str(conf.get(CONFIG_KEY_CHECKPOINT_NS, "")))
+    namespace = without_ids(str(conf.get(CONFIG_KEY_CHECKPOINT_NS, "")))
     return cast("RunnableConfig", {**config, CONF: {**conf, CONFIG_KEY_CHECKPOINT_NS: namespace}})
 
 

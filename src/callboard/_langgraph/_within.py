@@ -1,6 +1,7 @@
 """What runs within a call of ours: the keys by which it interrupts, resumes and runs graphs of its own."""
 
 from collections.abc import Mapping, Sequence
+from itertools import count
 from typing import Any, Protocol
 
 from langchain_core.runnables import RunnableConfig
@@ -10,6 +11,7 @@ from langgraph._internal._constants import (
     CONFIG_KEY_RESUME_MAP,
     CONFIG_KEY_SCRATCHPAD,
     CONFIG_KEY_SEND,
+    NS_END,
     NS_SEP,
 )
 from langgraph._internal._constants import RESUME as RESUME
@@ -38,6 +40,53 @@ def is_interrupt_id(key: str) -> bool:
     return len(key) == 32 and set(key) <= set("0123456789abcdef")
 
 
+class GraphNames:
+    """The graphs that the calls of one task run, and what LangGraph would call them.
+
+    LangGraph knows no calls, only the task: the first graph that it runs has the task's namespace, and the others
+    have numbers. Ours have namespaces below those of their calls, by which they are stored.
+
+    Args:
+        task: the namespace of the task.
+    """
+
+    def __init__(self, task: str) -> None:
+        self._task = task
+        self._started = count()
+        self._names: dict[str, str] = {}
+
+    def started(self, call: str, number: int) -> None:
+        """A call runs a graph.
+
+        Args:
+            call: the namespace of the call.
+            number: how many graphs it has run before.
+        """
+        if (graph := _numbered(call, number)) not in self._names:
+            self._names[graph] = name = _numbered(self._task, next(self._started))
+            # One with a conversation for all visits has no ids in its namespace, so calls share it.
+            lasting = _numbered(without_ids(call), number)
+            self._names.setdefault(lasting, without_ids(self._task) + name.removeprefix(self._task))
+
+    def of(self, namespace: str) -> str:
+        """What LangGraph would call a graph that a call runs, or anything in one."""
+        graph = namespace
+        while graph:
+            if graph in self._names:
+                return self._names[graph] + namespace.removeprefix(graph)
+            graph = graph.rpartition(NS_SEP)[0]
+        return namespace
+
+
+def _numbered(namespace: str, number: int) -> str:
+    return f"{namespace}{NS_SEP}{number}" if number else namespace
+
+
+def without_ids(namespace: str) -> str:
+    """The namespace of a graph that goes on with one conversation, whichever task runs it."""
+    return NS_SEP.join(part.partition(NS_END)[0] for part in namespace.split(NS_SEP))
+
+
 class AnswerKeeper(Protocol):
     """Where accepted answers go."""
 
@@ -56,9 +105,22 @@ class CallScratchpad(PregelScratchpad):
         key: the call's name in its batch.
         forward: takes the other writes.
         digests: what the answers are good for, where their questions said so.
+        namespace: the call's own.
+        graphs: told of those that the call runs.
     """
 
-    __slots__ = ("_asked", "_digests", "_forward", "_keeper", "_key", "_resume", "_subgraphs", "around")
+    __slots__ = (
+        "_asked",
+        "_digests",
+        "_forward",
+        "_keeper",
+        "_key",
+        "_namespace",
+        "_resume",
+        "_subgraphs",
+        "around",
+        "graphs",
+    )
 
     def __init__(
         self,
@@ -69,8 +131,12 @@ class CallScratchpad(PregelScratchpad):
         forward: Send | None,
         *,
         digests: Sequence[str | None] = (),
+        namespace: str = "",
+        graphs: GraphNames | None = None,
     ) -> None:
         self._digests = digests
+        self._namespace = namespace
+        self.graphs = graphs
         self.around = around
         self._resume = resume
         self._keeper = keeper
@@ -102,8 +168,11 @@ class CallScratchpad(PregelScratchpad):
         return self._asked - 1
 
     def subgraph_counter(self) -> int:
+        number = self._subgraphs
         self._subgraphs += 1
-        return self._subgraphs - 1
+        if self.graphs is not None:
+            self.graphs.started(self._namespace, number)
+        return number
 
     def get_null_resume(self, consume: bool = False) -> None:
         # Plain answers are turned into answers by id before a call sees them.

@@ -159,9 +159,14 @@ class State:
 
     def with_writes(self, writes: Sequence[Write]) -> "State":
         """The state as it would be; this one stays as it is."""
+        other = self.copy()
+        other.apply(writes)
+        return other
+
+    def copy(self) -> "State":
+        """The state as it is now."""
         other = copy.copy(self)
         other._channels = {name: channel.copy() for name, channel in self._channels.items()}
-        other.apply(writes)
         return other
 
     def snapshot(self) -> dict[str, Any]:

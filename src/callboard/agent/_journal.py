@@ -94,13 +94,18 @@ class SavedThread(Thread):
         return self.checkpoint_id != FIRST_ID
 
     @property
+    def is_anywhere(self) -> bool:
+        """Whether it stands at a place, though that may be stored at the end of the run only."""
+        return self.exists or self.has_begun or bool(self.next)
+
+    @property
     def is_kept(self) -> bool:
         return True
 
     @property
     def config(self) -> RunnableConfig:
         """Where the thread stands."""
-        return self.saver.config(self.checkpoint_id) if self.exists else self.saver.config()
+        return self.saver.config(self.checkpoint_id) if self.is_anywhere else self.saver.config()
 
     @property
     def parent_config(self) -> RunnableConfig | None:

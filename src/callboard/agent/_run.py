@@ -135,8 +135,9 @@ class Run:
             BaseException: the error of a task that nobody handles.
         """
         thread = self.thread
+        self._tell_place(thread.arrival())
         self.tell.values(thread.state)
-        self._tell_place()
+        self._tell_place(thread)
         while thread.next:
             self._check_steps()
             if not self._resumed and self._stops.stop_before(thread.next):
@@ -149,7 +150,7 @@ class Run:
                 await self._step(nodes)
             except CallsInterrupted as waiting:
                 return self._waits(waiting.interrupts)
-            self._tell_place()
+            self._tell_place(thread)
             if self._stops.stop_after(nodes):
                 return self._stopped()
         self._check_steps()
@@ -179,8 +180,7 @@ class Run:
         if self.by_call and self.tell.is_heard and (written := finished_writes(self.thread)):
             self.tell.values(self.thread.state.with_writes(written), written)
 
-    def _tell_place(self) -> None:
-        thread = self.thread
+    def _tell_place(self, thread: Thread | None) -> None:
         if isinstance(thread, SavedThread):
             self.tell.checkpoint(partial(snapshot_of, thread, by_call=self.by_call), thread.state, self.config)
 

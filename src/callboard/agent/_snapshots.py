@@ -34,7 +34,7 @@ def snapshot_of(thread: SavedThread, *, by_call: bool, past: bool = False) -> St
         by_call: whether each call is a task of its own.
         past: whether it stood there once, so that what finished afterwards was still to come.
     """
-    if not thread.exists:
+    if not thread.is_anywhere:
         return StateSnapshot({}, (), thread.config, None, None, None, (), ())
     asked = _asked_here(thread) if past else _open_questions(thread)
     tasks = tuple(task for node in thread.next for task in _tasks(thread, node, asked, by_call=by_call))

@@ -59,7 +59,7 @@ class Emitter:
     def _debug(self, mode: str, value: Any) -> dict[str, Any]:
         kind = "checkpoint" if mode == "checkpoints" else "task_result" if "result" in value else "task"
         return {
-            "step": self._step() - (kind == "checkpoint"),
+            "step": value["metadata"]["step"] if kind == "checkpoint" else self._step(),
             "timestamp": datetime.now(UTC).isoformat(),
             "type": kind,
             "payload": value,

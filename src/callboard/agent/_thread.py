@@ -4,8 +4,9 @@ All that happens to a thread is an entry: a plain dict, so that a journal can ke
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from copy import copy
 from datetime import UTC, datetime
-from typing import Any, Literal
+from typing import Any, Literal, Self
 from uuid import uuid4
 
 from langchain_core.messages import BaseMessage, ToolMessage, convert_to_messages
@@ -88,6 +89,8 @@ class Thread:
         self.namespace = namespace
         self._messages_key = messages_key
         self._has_ids = schema.adds_messages(messages_key)
+        self._arrival: Mapping[str, Any] = {}
+        """What was different where the input of this run had come, and had not been taken in."""
 
     @property
     def exists(self) -> bool:
@@ -126,7 +129,21 @@ class Thread:
             source: what the change comes from.
         """
         await self.prepare()
-        await self.record(self._amended(writes, following, source), live=True)
+        before = copy(self)
+        before.state = self.state.copy()
+        entry = self._amended(writes, following, source)
+        if source == "input":
+            before.receive(entry)
+            self._arrival = {name: getattr(before, name) for name in _OF_AN_ARRIVAL}
+        await self.record(entry, live=True)
+
+    def arrival(self) -> Self | None:
+        """The thread where the input of this run had come; `None` if there was no input."""
+        if not self._arrival:
+            return None
+        place = copy(self)
+        place.__dict__.update(self._arrival, records={}, asked_here={})
+        return place
 
     async def update(self, writes: Iterable[Write], following: Callable[[], Sequence[str]]) -> None:
         """Change the state while no run is at it; see `amend`.
@@ -294,6 +311,9 @@ class Thread:
         elif isinstance(output, dict) and self._messages_key in output:
             output[self._messages_key] = _with_ids(output[self._messages_key])
         return output
+
+
+_OF_AN_ARRIVAL = ("state", "step", "checkpoint_id", "parent_id", "ts", "source", "next")
 
 
 def accepted_in(record: Mapping[str, Any]) -> Record:

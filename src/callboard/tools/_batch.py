@@ -84,7 +84,8 @@ class ToolBatch:
         """By key, in words, the errors that nobody handled; an error here would lead back to itself."""
         self.setup = setup
         self.overrides = setup.overrides(requested.kind, entries)
-        self._config = config = config_for_calls(config)
+        config, graphs = config_for_calls(config)
+        self._config = config
         self._calls = requested.calls
         self._runtime = runtime_of(config)
         no_state = requested.kind == "tool_calls" and requested.state is None
@@ -97,7 +98,7 @@ class ToolBatch:
         if setup.max_calls is not None and requested.kind == "tool_calls":
             reply = whole_reply(self._calls, self._state, setup.messages_key)
         self._calls, self._refused = admitted(self._calls, reply, setup.tools, setup.max_calls)
-        self.ledger = Ledger(config, setup.name, self._keys, stored, answers, namespaces=namespaces)
+        self.ledger = Ledger(config, setup.name, self._keys, stored, answers, namespaces=namespaces, graphs=graphs)
         self._tools = list(setup.tools.values())
         self._managers: dict[int, tuple[Plan, AsyncCallbackManager]] = {}
         self._open = 0

@@ -17,6 +17,7 @@ from callboard._langgraph import (
     PLACEHOLDER_ID,
     RESUME,
     CallScratchpad,
+    GraphNames,
     call_configurable,
     call_namespace,
     graph_task,
@@ -58,6 +59,7 @@ class Ledger:
         stored: the ledger of an earlier run, where the caller holds it.
         answers: by interrupt id, or one plain answer if one question is open; outside a graph only.
         namespaces: of the calls, where whoever runs the batch has given them.
+        graphs: told of those that calls run.
 
     Raises:
         UnknownInterruptError: if an answer fits no open question.
@@ -72,8 +74,10 @@ class Ledger:
         answers: object,
         *,
         namespaces: Mapping[str, str] | None = None,
+        graphs: GraphNames | None = None,
     ) -> None:
         self._namespaces = namespaces
+        self._graphs = graphs
         self._conf = config["configurable"]
         self._keys = list(keys)
         self._task = graph_task(config)
@@ -171,6 +175,7 @@ class Ledger:
     def configurable(self, key: str) -> dict[str, Any]:
         """The `configurable` of one call, with what `interrupt()` needs."""
         record = self.records.get(key)
+        namespace = self._namespace(key)
         scratchpad = CallScratchpad(
             None if self._task is None else self._task.scratchpad,
             self._answers_for(record) if record else self._bare or None,
@@ -178,8 +183,10 @@ class Ledger:
             key,
             None if self._task is None else self._task.send,
             digests=self._digests_for(record) if record else (),
+            namespace=namespace,
+            graphs=self._graphs,
         )
-        return call_configurable(self._conf, self._namespace(key), scratchpad, self._answers)
+        return call_configurable(self._conf, namespace, scratchpad, self._answers)
 
     def accepted(self, key: str, answers: list[Any]) -> None:
         """Note the answers that a call has accepted so far; what it asked for them is settled."""
