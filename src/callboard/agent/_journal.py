@@ -7,7 +7,7 @@ with what is new, and a killed process loses at most what it had not begun to wr
 """
 
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from time import time
 from types import MappingProxyType
 from typing import Any, Literal, cast
@@ -46,7 +46,7 @@ from callboard.agent._holder import LEASE, described, is_alive, new_holder, prol
 from callboard.agent._past import Past, no_checkpoint, place_of
 from callboard.agent._saver import Saver
 from callboard.agent._sound import check_messages, sound
-from callboard.agent._thread import START, Entry, Source, Thread, new_id, now
+from callboard.agent._thread import START, Entry, Following, Source, Thread, new_id, now
 from callboard.agent._untracked import tracked_entry, tracked_writes
 from callboard.exceptions import StorageError, ThreadBusyError
 
@@ -193,7 +193,7 @@ class SavedThread(Thread):
         self.source = base.metadata.get("source", "loop")
         self.checkpoint_id, self.ts = base.id, base.checkpoint["ts"]
         self.parent_id = base.notes.get(PARENT, base.parent_id)
-        self.next, self.records = (), {}
+        self.next, self.sends, self.records = (), (), {}
         read_coming(self, found)
 
     async def prepare(self, *, repeats: bool = False) -> None:
@@ -203,7 +203,7 @@ class SavedThread(Thread):
             self.parent_id, self.checkpoint_id = self.checkpoint_id, new_id(self.step)
             await self._rebase("fork")
 
-    async def update(self, writes: Iterable[Write], following: Callable[[], Sequence[str]]) -> None:
+    async def update(self, writes: Iterable[Write], following: Following) -> None:
         if not self._forks:
             return await super().update(writes, following)
         # The changed place is the beginning of the branch: one checkpoint, and no run that could be at it.
@@ -371,7 +371,15 @@ class SavedThread(Thread):
         before = self._base
         values = {**unknown_values(before, self.schema.specs), **self.state.snapshot(), **coming(self)}
         about, following = metadata_of(source, self.step), self.saver.next_version
-        base = new_base(before, values, self.checkpoint_id, about, place_before=self.parent_id, next_version=following)
+        base = new_base(
+            before,
+            values,
+            self.checkpoint_id,
+            about,
+            place_before=self.parent_id,
+            sends=len(self.sends),
+            next_version=following,
+        )
         versions = base.checkpoint["channel_versions"]
         changed = {name: versions[name] for name in changed_channels(before, values)}
         if kept := kept_records(self.records):
