@@ -1,11 +1,12 @@
 """What is sent to a node of the agent survives what happens to a thread; what nobody could run is refused early."""
 
-from typing import Any
+import copy
+from typing import Annotated, Any
 
 import anyio
 import pytest
-from langchain_core.messages import AIMessage, HumanMessage
-from langchain_core.tools import tool
+from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
+from langchain_core.tools import InjectedToolCallId, tool
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.errors import InvalidUpdateError
 from langgraph.prebuilt import create_react_agent as langgraph_agent
@@ -13,6 +14,11 @@ from langgraph.types import Command, Send, interrupt
 
 import callboard
 from callboard.testing import ScriptedModel, tool_call
+
+pytestmark = [
+    pytest.mark.real_clock,
+    pytest.mark.filterwarnings("ignore::langgraph.warnings.LangGraphDeprecationWarning"),
+]
 
 AT: Any = {"configurable": {"thread_id": "1"}}
 QUESTION: Any = {"messages": [("user", "go")]}
@@ -135,44 +141,72 @@ async def test_whoever_looks_meanwhile_sees_what_was_sent(version: Any) -> None:
 async def test_another_process_goes_on_with_what_was_sent(version: Any) -> None:
     """From the checkpoint that a stop leaves; the same payload reaches the same node."""
     works, saver = Works(), InMemorySaver()
-    sends = [to_tools(tool_call("work", "a", name="a")), sent("other")]
     model = ScriptedModel(["reply", "end"])
+    sends = [to_tools(tool_call("ask", "q", name="x")), sent("other")]
     with anyio.fail_after(WAIT):
-        first = agent_of(works, "hi", saver=saver, version=version)
+        first = agent_of(works, "hi", "heard", saver=saver, version=version)
         await first.ainvoke(QUESTION, AT)
-        await first.ainvoke(Command(update=QUESTION), AT)  # nothing is asked for by that alone
-        stopped = await first.aupdate_state(AT, None, as_node="__copy__")
-        stopped = None
-        assert stopped is None
+        await first.ainvoke(Command(goto=sends), AT)
         again = callboard.create_react_agent(model, works.tools(), checkpointer=saver, version=version)
-        result = await again.ainvoke(Command(goto=sends), AT)
+        assert (await again.aget_state(AT)).next == ("tools",)
+        result = await again.ainvoke(Command(resume="yes"), AT)
 
-    assert "a" in texts(result)
-    assert texts({"messages": model.requests[0]}) == ["other"]
+    assert texts(result) == ["go", "hi", "x: yes", "heard", "reply"]
+    assert len(model.requests) == 1
 
 
+@pytest.mark.backends("asyncio")
 async def test_langgraph_goes_on_with_what_was_sent() -> None:
-    """What stands in the checkpoint are its own sends, and what has finished it does not run again."""
+    """What stands in the checkpoint are its own sends, and a call that has finished it does not run again."""
     works, saver = Works(), InMemorySaver()
     agent = agent_of(works, "hi", saver=saver)
     sends = [to_tools(tool_call("work", "w", name="w")), to_tools(tool_call("ask", "q", name="x"))]
+    theirs = langgraph_agent(ScriptedModel(["end"]), works.tools(), checkpointer=saver, version="v2")
     with anyio.fail_after(WAIT):
         await agent.ainvoke(QUESTION, AT)
-        result = await agent.ainvoke(Command(goto=sends), AT)
-    theirs = langgraph_agent(_Says(), works.tools(), checkpointer=saver, version="v2")
-    state = theirs.get_state(AT)
+        await agent.ainvoke(Command(goto=sends), AT)
+        state = await theirs.aget_state(AT)
+        result = await theirs.ainvoke(Command(resume="yes"), AT)
 
-    assert [one.value for one in result["__interrupt__"]] == ["x"]
-    assert [(task.name, [one.value for one in task.interrupts]) for task in state.tasks] == [
-        ("tools", []),
-        ("tools", ["x"]),
-    ]
-    assert works.ran == ["w", "x"]
+    questions = [(task.name, [one.value for one in task.interrupts]) for task in state.tasks]
+    assert questions == [("tools", []), ("tools", ["x"])]
+    assert texts(result) == ["go", "hi", "w", "x: yes", "end"]
+    assert works.ran == ["w", "x", "x"]
 
 
-class _Says(ScriptedModel):
-    def __init__(self) -> None:
-        super().__init__(["end"])
+@pytest.mark.backends("asyncio")
+@pytest.mark.parametrize("stops", [True, False], ids=["before", "in the middle"])
+async def test_we_go_on_with_what_langgraph_has_sent(stops: bool) -> None:
+    """Beside the node that follows; what a question has kept from ending does not run again."""
+    works, saver, model = Works(), InMemorySaver(), ScriptedModel(["one", "two", "three"])
+    sends = [to_tools(tool_call("work", "w", name="w")), to_tools(tool_call("ask", "q", name="x"))]
+    reply = AIMessage("", tool_calls=[tool_call("spread", "s")])
+    tools = [*works.tools(), spreading(sends)]
+    theirs = langgraph_agent(ScriptedModel([reply, "one"]), tools, checkpointer=saver, version="v2")
+    ours = callboard.create_react_agent(model, tools, checkpointer=saver)
+    with anyio.fail_after(WAIT):
+        await theirs.ainvoke(QUESTION, AT, interrupt_before=["agent"])
+        await theirs.ainvoke(None, AT, interrupt_before=["agent"])
+        if not stops:
+            await theirs.ainvoke(None, AT)
+            assert sorted(works.ran) == ["w", "x"]
+        else:
+            assert (await ours.aget_state(AT)).next == ("tools", "tools", "agent")
+            await ours.ainvoke(None, AT)
+        result = await ours.ainvoke(Command(resume="yes"), AT)
+
+    assert texts(result)[:3] == ["go", "", "spread"]
+    assert sorted(texts(result)[3:6]) == ["one", "w", "x: yes"]
+    assert sorted(works.ran) == ["w", "x", "x"]
+
+
+def spreading(sends: list[Send]) -> Any:
+    @tool
+    def spread(tool_call_id: Annotated[str, InjectedToolCallId]) -> Any:
+        """Spread."""
+        return Command(update={"messages": [ToolMessage("spread", tool_call_id=tool_call_id)]}, goto=sends)
+
+    return spread
 
 
 BAD: dict[str, tuple[Any, type[Exception], str]] = {
@@ -200,3 +234,28 @@ async def test_a_send_that_cannot_run_is_refused_before_anything_changes(kind: s
 
         state = await agent.aget_state(AT)
     assert (texts(state.values), state.next) == (["go", "hi"], ())
+
+
+@versions
+async def test_a_killed_process_loses_nothing_that_was_sent(version: Any) -> None:
+    """What was stored when a tool was at work is all that there is; from that another process goes on."""
+    works, saver, left = Works(), InMemorySaver(), InMemorySaver()
+    agent = agent_of(works, "hi", "end", "end", saver=saver, version=version)
+
+    async def killed() -> None:
+        if len(works.ran) == 2:
+            left.storage, left.writes, left.blobs = copy.deepcopy((saver.storage, saver.writes, saver.blobs))
+
+    works.look = killed
+    after = Works()
+    with anyio.fail_after(WAIT):
+        await agent.ainvoke(QUESTION, AT)
+        sends = [to_tools(tool_call("work", name, name=name)) for name in "ab"]
+        await agent.ainvoke(Command(goto=[*sends, sent("other")]), AT, durability="sync")
+        again = agent_of(after, AIMessage("reply", id="r"), AIMessage("end", id="e"), saver=left, version=version)
+        state = await again.aget_state(AT)
+        result = await again.ainvoke(None, AT)
+
+    assert state.next == ("tools", "agent")
+    assert after.ran == ["b"]
+    assert texts(result) == ["go", "hi", "a", "b", "reply", "end"]
