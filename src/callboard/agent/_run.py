@@ -175,16 +175,15 @@ class Run:
         thread = self.thread
         await thread.prepare()
         ran: list[Ran] = []
-        questions: list[Interrupt] = []
+        waits: list[CallsInterrupted] = []
         tasks: list[str | Sent] = [*thread.sends, *thread.next]
         for task in tasks:
             try:
                 ran.append(Ran(task, await self._tasks(task)))
             except CallsInterrupted as waiting:
-                questions += waiting.interrupts
-                waits = waiting
-        if questions:
-            raise CallsInterrupted(questions, waits.ledger)
+                waits.append(waiting)
+        if waits:
+            raise CallsInterrupted([asked for one in waits for asked in one.interrupts], waits[-1].ledger)
         await self._end_step(in_order(ran, by_call=self.by_call))
 
     async def _end_step(self, ran: Sequence[Ran]) -> None:
