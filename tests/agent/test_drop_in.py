@@ -13,7 +13,7 @@ from langchain_core.messages import BaseMessage, HumanMessage
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.checkpoint.sqlite.aio import AsyncSqliteSaver
 from langgraph.errors import GraphRecursionError, InvalidUpdateError
-from langgraph.types import Command, Send, interrupt
+from langgraph.types import Command, interrupt
 
 import callboard
 from callboard.testing import ScriptedModel, calls
@@ -95,15 +95,6 @@ def test_a_command_that_goes_nowhere_is_refused_and_changes_nothing() -> None:
         one.invoke(Command(update=QUESTION, goto="nope"), AT)
 
     assert texts(one.get_state(AT).values["messages"]) == ["go", "hi"]
-
-
-def test_calls_that_nobody_would_run_are_refused() -> None:
-    """LangGraph runs them, beside the conversation."""
-    one = agent(callboard, "hi", checkpointer=InMemorySaver())
-    one.invoke(QUESTION, AT)
-
-    with pytest.raises(InvalidUpdateError, match="update the conversation with a message that has them"):
-        one.invoke(Command(goto=Send("tools", calls(("double", {"x": 1})).tool_calls)), AT)
 
 
 def test_a_model_that_is_chosen_has_to_be_one() -> None:

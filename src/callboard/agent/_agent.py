@@ -18,9 +18,9 @@ from callboard.agent._database import close
 from callboard.agent._doors import Doors
 from callboard.agent._graph import HasGraph
 from callboard.agent._journal import SavedThread
-from callboard.agent._run import Stops
 from callboard.agent._runner import Runner, opened, saver_for
 from callboard.agent._snapshots import history_of, snapshot_of, update
+from callboard.agent._stops import Stops
 from callboard.tools._node import ToolNode
 
 

@@ -1,6 +1,6 @@
 """The tools node in one step of a run: a batch, whose calls are tasks of their own to whoever looks."""
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any, Protocol
@@ -14,10 +14,12 @@ from langgraph.types import Command, Interrupt
 from callboard._langgraph import question_id
 from callboard._langgraph._place import PULL, PUSH, Outer, Place, to_parent
 from callboard._time import cleanup
+from callboard.agent._channels import Schema, State, Write
 from callboard.agent._entries import around_all, around_call, sent
 from callboard.agent._flow import TOOLS
+from callboard.agent._sends import Sent
 from callboard.agent._telling import Teller
-from callboard.agent._thread import Thread, accepted_in, as_update
+from callboard.agent._thread import Record, accepted_in, as_update
 from callboard.exceptions import CallsInterrupted
 from callboard.tools._batch import ToolBatch
 from callboard.tools._errors import error_message, is_control_flow
@@ -26,7 +28,7 @@ from callboard.tools._input import Requested, messages_in, parse_input
 from callboard.tools._keys import keys_of
 from callboard.tools._ledger import FORMAT
 from callboard.tools._node import ToolNode
-from callboard.tools._overrides import Entries
+from callboard.tools._overrides import Entries, Entry
 from callboard.tools._reports import CallBody
 from callboard.tools._results import ResultRules
 
@@ -36,10 +38,41 @@ UNKNOWN = (
 )
 
 
+class CallsThread(Protocol):
+    """What keeps what the calls do."""
+
+    @property
+    def records(self) -> Mapping[str, Record]: ...
+
+    @property
+    def state(self) -> State: ...
+
+    @property
+    def schema(self) -> Schema: ...
+
+    @property
+    def sends(self) -> Sequence[Sent]: ...
+
+    @property
+    def is_kept(self) -> bool: ...
+
+    def written(self, order: Iterable[str]) -> list[Write]: ...
+
+    async def claimed(self, task: str, known: Mapping[str, Any]) -> None: ...
+
+    async def asked(self, records: Mapping[str, Record]) -> None: ...
+
+    async def finished(self, task: str, output: object) -> None: ...
+
+    async def failed(self, task: str, error: str) -> None: ...
+
+
 class CallsRun(Protocol):
     """The run whose calls these are."""
 
-    thread: Thread
+    @property
+    def thread(self) -> CallsThread: ...
+
     outer: Outer | None
     tools: ToolNode
     tell: Teller
@@ -81,12 +114,12 @@ async def run_calls(run: CallsRun) -> list[str]:
     place = run.place(TOOLS, PULL, f"branch:to:{TOOLS}")
     if run.by_call and run.is_watched:
         _tell_beginning(run, requested, keys, places)
-    answers = await _unknown_settled(run, requested, keys, places)
-    step = _CallStep(run, requested, keys, places, answers)
+    answers = await unknown_settled(run, requested, keys, places)
+    step = CallStep(run, requested, keys, places, answers)
     if run.by_call:
         await step.run(run.config_at(place))
     else:
-        await _run_as_one(run, step, place, state)
+        await run_as_one(run, step, place, state)
     return keys
 
 
@@ -106,10 +139,10 @@ def _tell_beginning(run: CallsRun, requested: Requested, keys: Sequence[str], pl
             run.tell.cached(places[key], [_written_by(run, key)])
 
 
-async def _run_as_one(run: CallsRun, step: "_CallStep", place: Place, state: Any) -> None:
+async def run_as_one(run: CallsRun, step: "CallStep", place: Place, state: Any) -> None:
     """Run a batch that is one task to whoever looks."""
     run.tell.started(place, state)
-    body = step.run if (entries := run.tools._entries()) is None else partial(step.run_within, entries)
+    body = step.run if (entries := run.tools._entries()) is None else partial(step.run_within, entries, state)
     try:
         combined = await run.traced(body, state, place)
     except CallsInterrupted as waiting:
@@ -137,7 +170,8 @@ class _Places(dict[str, Place]):
     def __missing__(self, key: str) -> Place:
         if key not in self._keys:
             raise ValueError(f"The tools node was given call {key!r}, which is not one of the reply's: {self._keys}")
-        place = self[key] = self._run.place(TOOLS, PUSH, str(self._keys.index(key)))
+        number = len(self._run.thread.sends) + self._keys.index(key)
+        place = self[key] = self._run.place(TOOLS, PUSH, str(number))
         return place
 
 
@@ -159,7 +193,7 @@ async def answer_open_calls(run: CallsRun, reason: str) -> list[str]:
     return keys
 
 
-class _CallStep:
+class CallStep:
     """One batch, told to the thread as it goes on."""
 
     def __init__(
@@ -211,15 +245,15 @@ class _CallStep:
         self._leave_with(combined if isinstance(combined, list) else [combined])
         return combined
 
-    async def run_within(self, entries: Entries, config: RunnableConfig) -> Any:
+    async def run_within(self, entries: Entries, given: Any, config: RunnableConfig) -> Any:
         """Run the batch within the node's own entry, which may run some of the calls, or change results."""
         run, key = self._run, self._run.tools._setup.messages_key
 
         async def step(requested: Requested, config: RunnableConfig) -> Any:
             keys = keys_of(requested.calls)
-            return await _CallStep(run, requested, keys, self._places, self._answers).run(config)
+            return await CallStep(run, requested, keys, self._places, self._answers).run(config)
 
-        outputs = await around_all(entries, step, self._requested, config, key)
+        outputs = await around_all(entries, step, self._requested.calls, Entry(given, config, {}), key)
         self._leave_with([one for output in outputs for one in (output if isinstance(output, list) else [output])])
         for name, output in zip(self._keys, outputs, strict=True):
             await run.thread.finished(name, output)
@@ -265,7 +299,7 @@ class _CallStep:
         await self._run.thread.finished(key, output)
 
 
-async def _unknown_settled(
+async def unknown_settled(
     run: CallsRun, requested: Requested, keys: Sequence[str], places: Mapping[str, Place]
 ) -> dict[str, Any]:
     """Deal with calls of which only the beginning is known; returns the answers for the others."""

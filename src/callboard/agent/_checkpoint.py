@@ -45,6 +45,9 @@ COUNT = "count"
 """In the notes of a thin checkpoint: how many messages it has."""
 
 
+SENDS = "sends"
+"""In the notes: how many of the sends are none of the conversation's calls."""
+
 _OWN_METADATA = frozenset(("source", "step", "parents", "writes"))
 
 
@@ -166,6 +169,7 @@ def new_base(
     metadata: CheckpointMetadata,
     *,
     place_before: str | None,
+    sends: int = 0,
     next_version: Callable[[Any], Any],
 ) -> Base:
     """A checkpoint of ours, to be stored.
@@ -176,6 +180,7 @@ def new_base(
         checkpoint_id: its id.
         metadata: what is told about it.
         place_before: where the thread stood before, which may be an entry.
+        sends: how many of the sends in it are none of the conversation's calls.
         next_version: of a channel, after the one given.
     """
     old: Mapping[str, Any] = {} if before is None else before.checkpoint["channel_versions"]
@@ -189,7 +194,8 @@ def new_base(
         versions_seen={} if before is None else before.checkpoint["versions_seen"],
         updated_channels=None,
     )
-    noted = _noted(checkpoint, {OF: checkpoint_id, PARENT: place_before})
+    about: dict[str, Any] = {OF: checkpoint_id, PARENT: place_before}
+    noted = _noted(checkpoint, about | ({SENDS: sends} if sends else {}))
     return Base(noted, cast("Any", metadata), None if before is None else before.id)
 
 

@@ -21,8 +21,9 @@ from callboard._types import check_seconds
 from callboard.agent._channels import Schema
 from callboard.agent._journal import Durability
 from callboard.agent._options import NodeNames, RunOptions, StreamModes, checked_modes
-from callboard.agent._run import Run, Stops
+from callboard.agent._run import Run
 from callboard.agent._runner import Request, Runner
+from callboard.agent._stops import Stops
 from callboard.agent._stream import as_part, chunks_of, shaped
 from callboard.agent._telling import INTERRUPT, Keys
 from callboard.tools._many import ManyInputs

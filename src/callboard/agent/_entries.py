@@ -46,26 +46,28 @@ def around_call(entries: Entries, messages_key: str) -> Link:
 
 
 async def around_all(
-    entries: Entries, step: Step, requested: Requested, config: RunnableConfig, messages_key: str
+    entries: Entries, step: Step, calls: Sequence[ToolCall], entry: Entry, messages_key: str
 ) -> list[Output]:
     """Run the calls of a reply through the node's own entry; returns the outputs, in call order.
 
     Args:
         entries: the node's.
         step: runs those calls that the base class is asked for.
-        requested: all that need an output, and the state that the node is given.
-        config: of the step.
+        calls: all that need an output.
+        entry: what the node is given, and the config of the step.
         messages_key: where a state has its messages.
     """
 
-    async def link(entry: Entry, call_next: CallNext) -> Any:
-        return await entries(entry, call_next)
+    async def link(within: Entry, call_next: CallNext) -> Any:
+        return await entries(within, call_next)
 
-    async def inner(entry: Entry) -> Any:
-        return await step(parse_input(entry.input, messages_key), _config(entry, config))
+    async def inner(within: Entry) -> Any:
+        return await step(
+            parse_input(within.input, messages_key), _config(within, cast("RunnableConfig", entry.config))
+        )
 
-    result = await Chain([link], [])(Entry(requested.state, config, {}), inner)
-    return outputs_of(result, requested.calls, messages_key, entries.name)
+    result = await Chain([link], [])(entry, inner)
+    return outputs_of(result, calls, messages_key, entries.name)
 
 
 def _config(entry: Entry, config: RunnableConfig) -> RunnableConfig:

@@ -15,7 +15,7 @@ from langgraph.types import StateSnapshot, StateUpdate
 from callboard._langgraph._reading import reading_objects
 from callboard.agent._attributes import Attributes
 from callboard.agent._connect import saver_of, store_of
-from callboard.agent._run import Stops
+from callboard.agent._stops import Stops
 from callboard.tools._many import ManyInputs
 
 _UNHEARD = {

@@ -5,11 +5,13 @@ from typing import Any
 
 from langchain_core.messages import BaseMessage
 from langgraph.errors import EmptyInputError, ErrorCode, InvalidUpdateError, create_error_message
-from langgraph.types import Command, Send
+from langgraph.types import Command
 
 from callboard._near import did_you_mean
+from callboard.agent._checkpoint import MESSAGES
 from callboard.agent._exchange import open_calls
-from callboard.agent._flow import END, TOOLS, Flow
+from callboard.agent._flow import END, Flow
+from callboard.agent._sends import check_sends, nodes_in, sends_in
 from callboard.agent._thread import START, Source, Thread
 from callboard.tools._answers import Answers, answers_by_id, is_by_id
 
@@ -52,13 +54,9 @@ async def _take_command(command: "Command[Any]", thread: Thread, flow: Flow) -> 
     if command.resume is not None and not thread.is_kept:
         raise RuntimeError("Cannot use Command(resume=...) without checkpointer")
     writes = thread.schema.writes_of(Command(update=command.update)) if command.update else []
-    goto = [_node(target) for target in _listed(command.goto)]
-    if any(isinstance(target, Send) and target.node == TOOLS for target in _listed(command.goto)):
-        raise InvalidUpdateError(
-            "An agent runs the calls of its conversation, and none that a Send brings; update the conversation with "
-            f"a message that has them, and go to {TOOLS!r}"
-        )
-    if unknown := [node for node in goto if node not in (*flow.nodes, END)]:
+    goto: list[Any] = _listed(command.goto)
+    check_sends(goto, flow.nodes, MESSAGES)
+    if unknown := [node for node in map(str, nodes_in(goto)) if node not in (*flow.nodes, END)]:
         meant = did_you_mean(unknown[0], flow.nodes)
         raise InvalidUpdateError(f"Node {unknown[0]} does not exist; there are {', '.join(flow.nodes)}{meant}")
     if command.resume is None and not writes and not goto:
@@ -67,7 +65,9 @@ async def _take_command(command: "Command[Any]", thread: Thread, flow: Flow) -> 
     if writes or goto:
         # What somebody begins with is input, whatever it comes in.
         goes = bool(goto) or not thread.has_begun
-        following = [node for node in goto if node != END] if goto else [flow.entry]
+        following = [target for target in goto if target != END] if goto else [flow.entry]
+        if sends_in(goto) and not thread.has_begun:
+            following = [*following, flow.entry]
         finished = finished_writes(thread) if goto else []
         source: Source = "command" if thread.has_begun else "update"
         await thread.amend([*finished, *writes], (lambda: following) if goes else None, source)
@@ -75,7 +75,7 @@ async def _take_command(command: "Command[Any]", thread: Thread, flow: Flow) -> 
 
 
 def _answers_in(command: "Command[Any]", thread: Thread) -> Answers:
-    stops = bool(thread.next) and not thread.questions and not thread.asked_unheard
+    stops = bool(thread.coming) and not thread.questions and not thread.asked_unheard
     if command.resume is None or (stops and not is_by_id(command.resume)):
         return {}  # where a run has stopped before a node, any word means to go on
     return answers_by_id(command.resume, thread.questions)
@@ -85,7 +85,7 @@ def finished_writes(thread: Thread) -> list[tuple[str, Any]]:
     """What tasks of an unfinished step have written, calls in the order in which they were asked for."""
     if not thread.records:
         return []
-    calls = [key for key, _ in open_calls(thread)]
+    calls = [*thread.sent_tasks(), *(key for key, _ in open_calls(thread))]
     tasks = [task for task in thread.records if task != START]
     writes: list[tuple[str, Any]] = []
     for task in sorted(tasks, key=lambda task: calls.index(task) if task in calls else -1):
@@ -110,10 +110,6 @@ def _check_form(given: object) -> None:
 
 def _listed(goto: Any) -> list[Any]:
     return [target for target in (goto if isinstance(goto, (list, tuple)) else [goto]) if target]
-
-
-def _node(target: object) -> str:
-    return target.node if isinstance(target, Send) else str(target)
 
 
 def _nothing(given: object) -> EmptyInputError:

@@ -7,9 +7,8 @@ with what is new, and a killed process loses at most what it had not begun to wr
 """
 
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from time import time
-from types import MappingProxyType
 from typing import Any, Literal, cast
 
 from anyio import Event, sleep
@@ -17,13 +16,11 @@ from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import CheckpointTuple
 
 from callboard._langgraph._place import PUSH
-from callboard._langgraph._stored import MEND
 from callboard.agent._channels import Schema, State, Write
 from callboard.agent._checkpoint import (
     CHANNEL,
     FIRST_ID,
     MESSAGES,
-    NEXT,
     PARENT,
     Base,
     base_of,
@@ -31,24 +28,21 @@ from callboard.agent._checkpoint import (
     commits_in,
     entries_of,
     holder_in,
-    is_incomplete,
     last_id,
-    made_whole,
     may_be_thin,
     metadata_of,
     new_base,
-    notes_of,
     thinned,
     unknown_values,
 )
 from callboard.agent._exchange import coming, furthest, kept_records, read_coming, writes_for_langgraph
 from callboard.agent._holder import LEASE, described, is_alive, new_holder, prolonged, release
-from callboard.agent._past import Past, no_checkpoint, place_of
+from callboard.agent._past import Past, no_checkpoint, place_of, whole
 from callboard.agent._saver import Saver
 from callboard.agent._sound import check_messages, sound
-from callboard.agent._thread import START, Entry, Source, Thread, new_id, now
+from callboard.agent._thread import START, Entry, Following, Source, Thread, new_id, now
 from callboard.agent._untracked import tracked_entry, tracked_writes
-from callboard.exceptions import StorageError, ThreadBusyError
+from callboard.exceptions import ThreadBusyError
 
 _log = logging.getLogger("callboard")
 
@@ -135,41 +129,17 @@ class SavedThread(Thread):
             past = await place_of(self.saver, checkpoint_id)
             await self._go_back(past, looks=looks)
         else:
-            self.play(await self.whole(found), entries)
+            self.play(await whole(self.saver, found), entries)
         self.holder = holder  # of now, and not of where the thread stood once
 
     async def _go_back(self, past: Past, *, looks: bool) -> None:
-        self.play(await self.whole(past.found), past.entries)
+        self.play(await whole(self.saver, past.found), past.entries)
         self._forget_tasks()
         if past.given is not None:
             self.receive(past.given)
         elif looks:
             for entry in past.tasks:
                 self.take(entry)  # to go on from there is another branch, on which it was not done
-
-    async def whole(
-        self, found: CheckpointTuple, known: Mapping[str, CheckpointTuple] = MappingProxyType({})
-    ) -> CheckpointTuple:
-        """A checkpoint with its messages, which a later one may have.
-
-        Args:
-            found: the checkpoint.
-            known: later ones, by id; they need not be read again.
-
-        Raises:
-            StorageError: if the later one is gone.
-        """
-        thin: list[CheckpointTuple] = []
-        while is_incomplete(found):
-            thin.append(found)
-            name = notes_of(found.checkpoint)[NEXT]
-            later = known.get(name) or await self.saver.get(name)
-            if later is None:
-                raise StorageError(self.saver.told(found), f"has lost its messages with a later one. {MEND}")
-            found = later
-        for one in reversed(thin):
-            found = made_whole(one, base_of(found).messages)
-        return found
 
     def play(self, found: CheckpointTuple, entries: Sequence[Entry]) -> None:
         """Be at a checkpoint, and then where the entries lead.
@@ -198,7 +168,7 @@ class SavedThread(Thread):
         self.source = base.metadata.get("source", "loop")
         self.checkpoint_id, self.ts = base.id, base.checkpoint["ts"]
         self.parent_id = base.notes.get(PARENT, base.parent_id)
-        self.next, self.records = (), {}
+        self.next, self.sends, self.records = (), (), {}
         read_coming(self, found)
 
     async def prepare(self, *, repeats: bool = False) -> None:
@@ -208,7 +178,7 @@ class SavedThread(Thread):
             self.parent_id, self.checkpoint_id = self.checkpoint_id, new_id(self.step)
             await self._rebase("fork")
 
-    async def update(self, writes: Iterable[Write], following: Callable[[], Sequence[str]]) -> None:
+    async def update(self, writes: Iterable[Write], following: Following) -> None:
         if not self._forks:
             return await super().update(writes, following)
         # The changed place is the beginning of the branch: one checkpoint, and no run that could be at it.
@@ -376,7 +346,15 @@ class SavedThread(Thread):
         before = self._base
         values = {**unknown_values(before, self.schema.specs), **self.state.snapshot(), **coming(self)}
         about, following = metadata_of(source, self.step), self.saver.next_version
-        base = new_base(before, values, self.checkpoint_id, about, place_before=self.parent_id, next_version=following)
+        base = new_base(
+            before,
+            values,
+            self.checkpoint_id,
+            about,
+            place_before=self.parent_id,
+            sends=len(self.sends),
+            next_version=following,
+        )
         versions = base.checkpoint["channel_versions"]
         changed = {name: versions[name] for name in changed_channels(before, values)}
         if kept := kept_records(self.records):

@@ -1,14 +1,26 @@
 """A place where a thread stood once: a checkpoint, or an entry on one."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from itertools import takewhile
+from types import MappingProxyType
 from typing import NamedTuple
 
 from langgraph.checkpoint.base import CheckpointTuple
 
-from callboard.agent._checkpoint import FIRST_ID, entries_of, input_in
+from callboard._langgraph._stored import MEND
+from callboard.agent._checkpoint import (
+    FIRST_ID,
+    NEXT,
+    base_of,
+    entries_of,
+    input_in,
+    is_incomplete,
+    made_whole,
+    notes_of,
+)
 from callboard.agent._saver import Saver
 from callboard.agent._thread import Entry
+from callboard.exceptions import StorageError
 
 
 class Past(NamedTuple):
@@ -44,6 +56,32 @@ async def place_of(saver: Saver, checkpoint_id: str) -> Past:
             if checkpoint_id == entry.get("received", {}).get("id"):
                 return Past(around, entries[: number - 1], [], entry)
     raise no_checkpoint(checkpoint_id)
+
+
+async def whole(
+    saver: Saver, found: CheckpointTuple, known: Mapping[str, CheckpointTuple] = MappingProxyType({})
+) -> CheckpointTuple:
+    """A checkpoint with its messages, which a later one may have.
+
+    Args:
+        saver: keeps it.
+        found: the checkpoint.
+        known: later ones, by id; they need not be read again.
+
+    Raises:
+        StorageError: if the later one is gone.
+    """
+    thin: list[CheckpointTuple] = []
+    while is_incomplete(found):
+        thin.append(found)
+        name = notes_of(found.checkpoint)[NEXT]
+        later = known.get(name) or await saver.get(name)
+        if later is None:
+            raise StorageError(saver.told(found), f"has lost its messages with a later one. {MEND}")
+        found = later
+    for one in reversed(thin):
+        found = made_whole(one, base_of(found).messages)
+    return found
 
 
 def no_checkpoint(checkpoint_id: str) -> ValueError:

@@ -20,9 +20,10 @@ from callboard.agent._connect import saver_of, store_of
 from callboard.agent._drawing import drawing
 from callboard.agent._flow import AFTER, BEFORE, Flow
 from callboard.agent._model import Asks, ChosenModel, FixedModel, ModelChoice, Prompt
-from callboard.agent._run import Plan, Stops
+from callboard.agent._run import Plan
 from callboard.agent._runner import Runner
 from callboard.agent._state import AgentState, AgentStateWithStructuredResponse
+from callboard.agent._stops import Stops
 from callboard.agent._stored_types import checked_types, named_types
 from callboard.tools._errors import only_invalid_arguments
 from callboard.tools._node import ToolNode

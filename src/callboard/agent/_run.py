@@ -10,20 +10,25 @@ from langchain_core.runnables import Runnable, RunnableConfig
 from langchain_core.runnables.config import var_child_runnable_config
 from langgraph.errors import ErrorCode, GraphDrained, GraphInterrupt, GraphRecursionError, create_error_message
 from langgraph.runtime import Runtime
-from langgraph.types import Interrupt, Send
+from langgraph.types import Interrupt
 
 from callboard._current_loop import current_loop
 from callboard._langgraph._place import PULL, PUSH, Outer, Place, config_at, task_id_of
 from callboard._time import DEFAULT_GRACE
 from callboard.agent._calls import answer_open_calls, run_calls
 from callboard.agent._channels import Clock, Schema, goto_of
-from callboard.agent._flow import AGENT, END, RESPONSE, TOOLS, Flow
+from callboard.agent._checkpoint import MESSAGES
+from callboard.agent._flow import AGENT, RESPONSE, TOOLS, Flow
 from callboard.agent._history import give_ids, keepable, repaired
 from callboard.agent._input import finished_writes
 from callboard.agent._journal import SavedThread
 from callboard.agent._leaves import run_leaf
 from callboard.agent._model import Asks
+from callboard.agent._onward import Ran, distinct, in_order, onward
+from callboard.agent._sends import Sent, check_sends, for_model, value_in
+from callboard.agent._sent_calls import run_sent_calls
 from callboard.agent._snapshots import snapshot_of
+from callboard.agent._stops import Stops
 from callboard.agent._telling import INTERRUPT as INTERRUPT
 from callboard.agent._telling import Teller
 from callboard.agent._thread import Thread
@@ -50,24 +55,6 @@ class Plan:
     hooks: Mapping[str, Runnable[Any, Any]]
     response_format: Any
     version: Literal["v1", "v2"]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Stops:
-    """Nodes at which a run stops; `"*"` for all."""
-
-    before: Sequence[str] | Literal["*"] = ()
-    after: Sequence[str] | Literal["*"] = ()
-
-    def stop_before(self, nodes: Sequence[str]) -> bool:
-        return _meets(self.before, nodes)
-
-    def stop_after(self, nodes: Sequence[str]) -> bool:
-        return _meets(self.after, nodes)
-
-
-def _meets(stops: Sequence[str] | Literal["*"], nodes: Sequence[str]) -> bool:
-    return bool(nodes) if stops == "*" else any(node in stops for node in nodes)
 
 
 Body = Callable[[RunnableConfig], Awaitable[Any]]
@@ -138,16 +125,16 @@ class Run:
         self._tell_place(thread.arrival())
         self.tell.values(thread.state)
         self._tell_place(thread)
-        while thread.next:
+        while thread.coming:
             self._check_steps()
-            if not self._resumed and self._stops.stop_before(thread.next):
+            if not self._resumed and self._stops.stop_before(thread.coming):
                 return self._stopped()
             self._check_drain()
             # Graphs inside go on in the first step; what later steps run is new.
             self._resumed, self._goes_on = False, self._goes_on and self._resumed
-            nodes = thread.next
+            nodes = thread.coming
             try:
-                await self._step(nodes)
+                await self._step()
             except CallsInterrupted as waiting:
                 return self._waits(waiting.interrupts)
             self._tell_place(thread)
@@ -171,7 +158,7 @@ class Run:
         return self.is_traced or self.tell.is_heard
 
     def _stopped(self) -> None:
-        self.has_stopped = bool(self.thread.next)
+        self.has_stopped = bool(self.thread.coming)
         self.tell.stopped()
 
     def _waits(self, interrupts: Sequence[Interrupt]) -> None:
@@ -184,81 +171,97 @@ class Run:
         if isinstance(thread, SavedThread):
             self.tell.checkpoint(partial(snapshot_of, thread, by_call=self.by_call), thread.state, self.config)
 
-    async def _step(self, nodes: Sequence[str]) -> None:
+    async def _step(self) -> None:
         thread = self.thread
         await thread.prepare()
-        order: list[str] = []
-        for node in nodes:
-            order += await self._tasks(node)
-        await self._end_step(nodes, order)
+        ran: list[Ran] = []
+        waits: list[CallsInterrupted] = []
+        tasks: list[str | Sent] = [*thread.sends, *thread.next]
+        for task in tasks:
+            try:
+                ran.append(Ran(task, await self._tasks(task)))
+            except CallsInterrupted as waiting:
+                waits.append(waiting)
+        if waits:
+            raise CallsInterrupted([asked for one in waits for asked in one.interrupts], waits[-1].ledger)
+        await self._end_step(in_order(ran, by_call=self.by_call))
 
-    async def _end_step(self, nodes: Sequence[str], order: Sequence[str]) -> None:
+    async def _end_step(self, ran: Sequence[Ran]) -> None:
         thread = self.thread
+        order = [name for one in ran for name in one.tasks]
         gotos = [target for task in order for target in goto_of(thread.records[task]["output"])]
+        check_sends(gotos, self._plan.flow.nodes, MESSAGES)
+        before = thread.state.with_writes([]) if thread.sends else None
         written = thread.apply_outputs(order)
-        messages = self._messages()
-        edges = [self._plan.flow.following(node, messages) for node in nodes]
-        await thread.stepped(order, _distinct([*edges, *map(_node_of, gotos)], self._plan.flow.nodes))
+        edges = onward(thread, ran, before, by_call=self.by_call)
+        await thread.stepped(order, distinct([*edges, *gotos], self._plan.flow.nodes))
         self.tell.values(thread.state, written)
 
-    async def _tasks(self, node: str) -> list[str]:
+    async def _tasks(self, task: str | Sent) -> list[str]:
         """Run a node of this step; returns the names of its tasks, in the order in which their outputs count."""
+        node, name = (task.node, task.task) if isinstance(task, Sent) else (task, task)
         if node == TOOLS:
-            return await run_calls(self)
-        record = self.thread.records.get(node, {})
+            return await (run_sent_calls(self, task) if isinstance(task, Sent) else run_calls(self))
+        record = self.thread.records.get(name, {})
         if "output" in record:
-            self.tell.cached(self.place(node, PULL, f"branch:to:{node}"), [record["output"]])
+            self.tell.cached(self._place_of(task), [record["output"]])
         else:
-            await self._plain(node)
-        return [node]
+            await self._plain(task, node, name)
+        return [name]
 
-    async def _plain(self, node: str) -> None:
+    def _place_of(self, task: str | Sent) -> Place:
+        if isinstance(task, Sent):
+            return self.place(task.node, PUSH, str(task.number))
+        return self.place(task, PULL, f"branch:to:{task}")
+
+    async def _plain(self, task: str | Sent, node: str, name: str) -> None:
         """Run a node that is one task."""
-        if node == AGENT:
+        if task == AGENT:
             await self._repair()
-        place = self.place(node, PULL, f"branch:to:{node}")
-        given = self.given(node)
-        record = self.thread.records.get(node)
-        stored = {"format": FORMAT, "keys": [node], "calls": {node: record}} if record else None
+        place = self._place_of(task)
+        given = task.payload if isinstance(task, Sent) else self.given(node)
+        record = self.thread.records.get(name)
+        stored = {"format": FORMAT, "keys": [name], "calls": {name: record}} if record else None
         config = self.config_at(place)
-        answers = self.answers_for([node]) or None
-        ledger = Ledger(config, node, [node], stored, answers, namespaces={node: place.namespace})
+        answers = self.answers_for([name]) or None
+        ledger = Ledger(config, name, [name], stored, answers, namespaces={name: place.namespace})
         self.tell.started(place, given)
-        if ledger.waits(node):
+        if ledger.waits(name):
             self.tell.asked(place, ledger.pending, self.thread.state)
             raise CallsInterrupted(ledger.pending, ledger.dump())
-        config = cast("RunnableConfig", {**config, "configurable": ledger.configurable(node)})
-        body = partial(_heeding, partial(_in_place, partial(self._body(node), given)))
+        config = cast("RunnableConfig", {**config, "configurable": ledger.configurable(name)})
+        body = partial(_heeding, partial(_in_place, partial(self._body(node, isinstance(task, Sent)), given)))
         try:
             output = await self.traced_with(config, body, given, node)
         except GraphInterrupt as interrupt:
-            ledger.asked(node, interrupt)
+            ledger.asked(name, interrupt)
             await self.thread.asked(ledger.records)
             self.tell.asked(place, ledger.pending, self.thread.state)
             raise CallsInterrupted(ledger.pending, ledger.dump()) from None
         except Exception as error:
             if not is_control_flow(error):
                 self.tell.failed(place, error)
-                await self.thread.failed(node, repr(error))
+                await self.thread.failed(name, repr(error))
             raise
-        await self.thread.finished(node, output)
+        await self.thread.finished(name, output)
         self.tell.ended(place, [output])
 
-    def _body(self, node: str) -> Callable[[Any, RunnableConfig], Any]:
+    def _body(self, node: str, sent: bool) -> Callable[[Any, RunnableConfig], Any]:
         if node == AGENT:
-            return self._reply
+            return partial(self._reply, sent=sent)
         if node == RESPONSE:
             return self._response
         return partial(run_leaf, self._plan.hooks[node], name=node)
 
-    async def _reply(self, state: Any, config: RunnableConfig) -> dict[str, Any]:
+    async def _reply(self, state: Any, config: RunnableConfig, *, sent: bool) -> dict[str, Any]:
         plan = self._plan
-        seen = self._for_model(state)
+        seen = for_model(state, before=plan.flow.before) if sent else self._for_model(state)
         ask = partial(plan.model.reply, seen, config, plan.tools.offered_tools())
         reply = await self.watch.ask(plan.model.known, seen, ask)
         reply.name = plan.name
         give_ids(reply)
-        if isinstance(reply, AIMessage) and self._lacks_steps(reply):
+        remaining = value_in(state, "remaining_steps") if sent else self._stop - (self.thread.step + 1)
+        if isinstance(reply, AIMessage) and remaining is not None and self._lacks_steps(reply, remaining):
             reply = AIMessage(id=reply.id, content=NEEDS_MORE_STEPS)
         return {"messages": keepable(reply)}
 
@@ -277,8 +280,7 @@ class Run:
         ask = partial(model.respond, state, config, self._plan.response_format)
         return {"structured_response": await self.watch.ask(model.known, state, ask)}
 
-    def _lacks_steps(self, reply: AIMessage) -> bool:
-        remaining = self._stop - (self.thread.step + 1)
+    def _lacks_steps(self, reply: AIMessage, remaining: int) -> bool:
         all_direct = all(call["name"] in self._plan.flow.direct for call in reply.tool_calls)
         return (remaining < 1 and all_direct) or (remaining < 2 and bool(reply.tool_calls))
 
@@ -340,11 +342,11 @@ class Run:
         What a person was asked stays open, and the step with it.
         """
         thread = self.thread
-        if TOOLS not in thread.next:
+        if TOOLS not in thread.next or thread.sends:
             return
         order = await answer_open_calls(self, reason)
         if not thread.questions:
-            await self._end_step([TOOLS], order)
+            await self._end_step([Ran(TOOLS, order)])
 
     async def traced(self, body: Body, given: Any, place: Place, shown: Callable[[Any], Any] | None = None) -> Any:
         """Run a node as a chain run of its own, if anybody listens; see `traced_node`."""
@@ -370,14 +372,6 @@ async def _heeding(body: Body, config: RunnableConfig) -> Any:
     """Run a body that may let a cancellation fall, as a client in a fast stream does; then its output is void."""
     with current_loop().heeding(DEFAULT_GRACE):
         return await body(config)
-
-
-def _distinct(targets: Sequence[str], known: Sequence[str]) -> tuple[str, ...]:
-    return tuple(dict.fromkeys(target for target in targets if target != END and target in known))
-
-
-def _node_of(target: object) -> str:
-    return target.node if isinstance(target, Send) else str(target)
 
 
 def _raise_exhausted(limit: int) -> NoReturn:

@@ -20,8 +20,9 @@ from callboard._time import DEFAULT_GRACE, Timed, current_timed
 from callboard.agent._beside import beside
 from callboard.agent._input import take_in
 from callboard.agent._journal import Durability, SavedThread
-from callboard.agent._run import Plan, Run, Stops
+from callboard.agent._run import Plan, Run
 from callboard.agent._saver import Saver
+from callboard.agent._stops import Stops
 from callboard.agent._stream import Chunk, Emit, Emitter, handlers_for, printing, together
 from callboard.agent._telling import Keys, Teller
 from callboard.agent._thread import Thread

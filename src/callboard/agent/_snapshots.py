@@ -1,6 +1,6 @@
 """A thread as others look at it: `get_state`, its history, and changes from outside."""
 
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
 from typing import Any, cast
 
 from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
@@ -16,6 +16,8 @@ from callboard.agent._exchange import open_calls
 from callboard.agent._flow import AFTER, AGENT, END, TOOLS, Flow
 from callboard.agent._input import finished_writes
 from callboard.agent._journal import SavedThread
+from callboard.agent._past import whole
+from callboard.agent._sends import Sent
 from callboard.agent._sound import sound
 from callboard.agent._thread import START, Thread
 
@@ -37,13 +39,16 @@ def snapshot_of(thread: SavedThread, *, by_call: bool, past: bool = False) -> St
     if not thread.is_anywhere:
         return StateSnapshot({}, (), thread.config, None, None, None, (), ())
     asked = _asked_here(thread) if past else _open_questions(thread)
-    tasks = tuple(task for node in thread.next for task in _tasks(thread, node, asked, by_call=by_call))
+    tasks = (
+        *(_task(thread, one.node, keys, asked, (PUSH, one.number, False)) for one, keys in _sent(thread)),
+        *(task for node in thread.next for task in _tasks(thread, node, asked, by_call=by_call)),
+    )
     shows_finished = by_call and not past and bool(thread.records)
     state = thread.state.with_writes(finished_writes(thread)) if shows_finished else thread.state
     return StateSnapshot(
         values=state.read(thread.schema.output),
         # All may have finished without the step having ended: it does, when the thread goes on.
-        next=tuple(task.name for task in tasks if past or not task.result) or thread.next,
+        next=tuple(task.name for task in tasks if past or not task.result) or thread.coming,
         config=thread.config,
         metadata=cast(
             "CheckpointMetadata", {**thread.about, "source": thread.source, "step": thread.step, "parents": {}}
@@ -71,7 +76,16 @@ def _tasks(thread: Thread, node: str, asked: Asked, *, by_call: bool) -> list[Pr
     calls = [key for key, _ in open_calls(thread)]
     if not by_call:
         return [_task(thread, node, calls, asked, (PULL, node))]
-    return [_task(thread, node, [key], asked, (PUSH, number, False)) for number, key in enumerate(calls)]
+    return [
+        _task(thread, node, [key], asked, (PUSH, number, False)) for number, key in enumerate(calls, len(thread.sends))
+    ]
+
+
+def _sent(thread: Thread) -> Iterator[tuple[Sent, list[str]]]:
+    """What is sent, each with the names of its tasks."""
+    messages = thread.state.get(MESSAGES) or []
+    for one in thread.sends:
+        yield one, one.tasks(messages, MESSAGES)
 
 
 def _task(thread: Thread, node: str, keys: Sequence[str], asked: Asked, path: tuple[Any, ...]) -> PregelTask:
@@ -106,10 +120,10 @@ async def history_of(
     seen: str | None = None
     later: dict[str, CheckpointTuple] = {}
     for found in await thread.saver.before(None, None):
-        whole = await thread.whole(found, later)
-        later = {found.checkpoint["id"]: whole}
-        with sound(thread.saver.told(whole)):
-            places = _places(thread, whole, by_call=by_call)
+        complete = await whole(thread.saver, found, later)
+        later = {found.checkpoint["id"]: complete}
+        with sound(thread.saver.told(complete)):
+            places = _places(thread, complete, by_call=by_call)
         for snapshot in reversed(places):
             where = snapshot.config["configurable"]["checkpoint_id"]
             # A checkpoint at the end of a turn says the same as the last entry before it.

@@ -9,10 +9,10 @@ from typing import Any
 from langchain_core.messages import BaseMessage
 from langgraph.checkpoint.base import CheckpointTuple
 from langgraph.errors import GraphBubbleUp
-from langgraph.types import Interrupt
+from langgraph.types import Interrupt, Send
 
 from callboard._langgraph._stored import MEND, described
-from callboard.agent._checkpoint import CHANNEL, COUNT, NEXT, OF, PARENT, notes_of
+from callboard.agent._checkpoint import CHANNEL, COUNT, NEXT, OF, PARENT, SENDS, notes_of
 from callboard.agent._thread import NEEDS
 from callboard.exceptions import StorageError
 
@@ -28,12 +28,13 @@ _CHECKPOINT: Mapping[str, Kinds] = {
 
 _METADATA: Mapping[str, Kinds] = {"source": str, "step": int, "parents": Mapping}
 
-_NOTES: Mapping[str, Kinds] = {OF: str, PARENT: (str, NoneType), NEXT: str, COUNT: int}
+_NOTES: Mapping[str, Kinds] = {OF: str, PARENT: (str, NoneType), NEXT: str, COUNT: int, SENDS: int}
 
 _ENTRY: Mapping[str, Kinds] = {
     "kind": str,
     "writes": (list, tuple),
     "next": (list, tuple, NoneType),
+    "sends": (list, tuple),
     "source": str,
     "id": str,
     "ts": str,
@@ -95,7 +96,7 @@ def check_checkpoint(found: CheckpointTuple, *, outlined: bool = False) -> None:
         if channel == CHANNEL:
             _is("what callboard wrote", value, (list, tuple))
             for entry in value:
-                _check_entry(entry, (Interrupt, NoneType) if outlined else Interrupt)
+                _check_entry(entry, outlined=outlined)
 
 
 def check_messages(messages: object) -> None:
@@ -110,7 +111,7 @@ def check_messages(messages: object) -> None:
         _is("a message", message, BaseMessage)
 
 
-def _check_entry(entry: Any, question: Kinds) -> None:
+def _check_entry(entry: Any, *, outlined: bool) -> None:
     kind = entry.get("kind") if isinstance(entry, dict) else None
     if not isinstance(kind, str) or kind not in NEEDS:
         raise ValueError(f"it has an entry that a newer version of callboard wrote, or that is damaged: {entry!r}")
@@ -119,6 +120,9 @@ def _check_entry(entry: Any, question: Kinds) -> None:
         _is("a write", write, (list, tuple))
         if len(write) != 2 or not isinstance(write[0], str):
             raise ValueError(f"an entry has a write that is none: {write!r}")
+    for send in entry.get("sends", ()):
+        _is("a send", send, (Send, NoneType) if outlined else Send)
+    question = (Interrupt, NoneType) if outlined else Interrupt
     for record in (*entry.get("records", {}).values(), entry.get("known", {})):
         _check_record(record, question)
     if entry.get("holder") is not None:

@@ -15,6 +15,7 @@ from langgraph.types import Command, Interrupt, Overwrite
 
 from callboard._events import current_mark
 from callboard.agent._channels import Schema, State, Write
+from callboard.agent._sends import Sent, Target, nodes_in, numbered, sends_in
 
 Record = dict[str, Any]
 """Of one task of a step: `output`, or `answers`, `pending` and `mark` (as in `tools/_ledger`), or `error`."""
@@ -23,14 +24,15 @@ Entry = dict[str, Any]
 """`kind` and what belongs to it:
 
 `amend`  the state changed outside of any step: `writes`, `next` (if that changes), `source`, `id`, `ts`; by input
-         to what there was before: `received`, the `id` and `ts` of the place where it had come and not been taken in
+         to what there was before: `received`, the `id` and `ts` of the place where it had come and not been taken in;
+         `sends`, if nodes of that step are sent something
 `task`   a task of the step ended: `task`, `output`
 `asked`  tasks of the step wait: `records`
 `claim`  the body of a call is about to start: `task`
 `failed` a task raised: `task`, `error`
 `hold`   a run has begun, or goes on: `holder`
 `leave`  the run has ended
-`step`   the step ended: `order` (its tasks), `next`, `id`, `ts`
+`step`   the step ended: `order` (its tasks), `next`, `id`, `ts`, and `sends` as above
 """
 
 NEEDS: Mapping[str, frozenset[str]] = {
@@ -44,6 +46,9 @@ NEEDS: Mapping[str, frozenset[str]] = {
     "leave": frozenset(),
 }
 """By kind of entry: what belongs to it."""
+
+Following = Callable[[], Sequence[Target]]
+"""Says, of a changed state, what comes next."""
 
 START = "__start__"
 """The node that takes input in."""
@@ -72,7 +77,9 @@ class Thread:
         self.step = -1
         """The number of the last step that has ended."""
         self.next: tuple[str, ...] = ()
-        """The nodes of the step that comes."""
+        """The nodes of the step that comes, but for those that are sent something."""
+        self.sends: tuple[Sent, ...] = ()
+        """What nodes of that step are sent."""
         self.records: dict[str, Record] = {}
         """By task of that step: a node's name, or the key of a call."""
         self.asked_here: dict[str, Sequence[Interrupt]] = {}
@@ -108,6 +115,16 @@ class Thread:
         return self.exists
 
     @property
+    def coming(self) -> tuple[str, ...]:
+        """The nodes of the step that comes, whatever they run with."""
+        return (*(one.node for one in self.sends), *self.next)
+
+    def sent_tasks(self) -> list[str]:
+        """The names of the tasks that what is sent consists of, in order."""
+        messages = self.state.get(self._messages_key) or []
+        return [task for one in self.sends for task in one.tasks(messages, self._messages_key)]
+
+    @property
     def questions(self) -> list[Interrupt]:
         """Every open question."""
         return [question for record in self.records.values() for question in record.get("pending", ())]
@@ -118,9 +135,7 @@ class Thread:
         left = [*self.records.values(), self.holder or {}]
         return next((found["mark"] for found in left if "mark" in found), None)
 
-    async def amend(
-        self, writes: Iterable[Write], following: Callable[[], Sequence[str]] | None, source: Source
-    ) -> None:
+    async def amend(self, writes: Iterable[Write], following: Following | None, source: Source) -> None:
         """Change the state outside of any step.
 
         Args:
@@ -145,7 +160,7 @@ class Thread:
         place.__dict__.update(self._arrival, records={}, asked_here={})
         return place
 
-    async def update(self, writes: Iterable[Write], following: Callable[[], Sequence[str]]) -> None:
+    async def update(self, writes: Iterable[Write], following: Following) -> None:
         """Change the state while no run is at it; see `amend`.
 
         Raises:
@@ -157,13 +172,14 @@ class Thread:
         finally:
             await self.stop()
 
-    def _amended(self, writes: Iterable[Write], following: Callable[[], Sequence[str]] | None, source: Source) -> Entry:
+    def _amended(self, writes: Iterable[Write], following: Following | None, source: Source) -> Entry:
         """Change the state; returns the entry that says so."""
         has_ids, key = self._has_ids, self._messages_key
         named = [(name, _with_ids(value) if has_ids and name == key else value) for name, value in writes]
         self.state.apply(named)
-        nodes = None if following is None else list(following())
-        entry: Entry = {"kind": "amend", "writes": named, "next": nodes, "source": source}
+        entry: Entry = {"kind": "amend", "writes": named, "next": None, "source": source}
+        if following is not None:
+            entry |= _coming(following())
         steps = _STEPS[source]
         if source == "input" and (self.step >= 0 or START in self.next):
             entry["received"] = self._stamped({}, steps)
@@ -204,9 +220,9 @@ class Thread:
             for write in self.schema.writes_of(as_update(record["output"], self._messages_key))
         ]
 
-    async def stepped(self, order: Sequence[str], following: Sequence[str]) -> None:
+    async def stepped(self, order: Sequence[str], following: Sequence[Target]) -> None:
         """End the step, whose writes the state has by now."""
-        entry = {"kind": "step", "order": list(order), "next": list(following)}
+        entry = {"kind": "step", "order": list(order), **_coming(following)}
         await self.record(self._stamped(entry, _STEPS["loop"]), live=True)
 
     async def prepare(self, *, repeats: bool = False) -> None:
@@ -281,7 +297,7 @@ class Thread:
             self.step += 1
             self.parent_id, self.checkpoint_id, self.ts = self.checkpoint_id, received["id"], received["ts"]
         self.source = "input"
-        self.next, self.records = (START,), {START: {"output": _merged(entry["writes"])}}
+        self.next, self.sends, self.records = (START,), (), {START: {"output": _merged(entry["writes"])}}
 
     def _move(self, entry: Entry, source: Source) -> None:
         self.step += _STEPS[source]
@@ -293,6 +309,7 @@ class Thread:
         self.checkpoint_id, self.ts = entry["id"], entry["ts"]
         if entry["next"] is not None:
             self.next, self.records, self.asked_here = tuple(entry["next"]), {}, {}
+            self.sends = numbered(entry.get("sends", ()))
             self.asked_unheard = False
 
     def _stamped(self, entry: Entry, steps: int) -> Entry:
@@ -313,7 +330,14 @@ class Thread:
         return output
 
 
-_OF_AN_ARRIVAL = ("state", "step", "checkpoint_id", "parent_id", "ts", "source", "next")
+_OF_AN_ARRIVAL = ("state", "step", "checkpoint_id", "parent_id", "ts", "source", "next", "sends")
+
+
+def _coming(targets: Sequence[Target]) -> Entry:
+    """What comes next, as an entry has it."""
+    sends = sends_in(targets)
+    nodes: Entry = {"next": nodes_in(targets)}
+    return {**nodes, "sends": sends} if sends else nodes
 
 
 def accepted_in(record: Mapping[str, Any]) -> Record:

@@ -21,7 +21,9 @@ def tracked_entry(entry: Entry, schema: Schema) -> Entry:
     if not schema.untracked:
         return entry
     if entry["kind"] == "amend":
-        return {**entry, "writes": tracked_writes(entry["writes"], schema.untracked)}
+        entry = {**entry, "writes": tracked_writes(entry["writes"], schema.untracked)}
+    if "sends" in entry:
+        return {**entry, "sends": [tracked_send(one, schema) for one in entry["sends"]]}
     if entry["kind"] == "task":
         return {**entry, "output": _tracked(entry["output"], schema)}
     return entry
@@ -35,7 +37,11 @@ def _tracked(output: Any, schema: Schema) -> Any:
         return [_tracked(one, schema) for one in output]
     if isinstance(output, Command):
         goto: Any = output.goto
-        several = [_sent(one, schema) for one in goto] if isinstance(goto, (list, tuple)) else _sent(goto, schema)
+        several = (
+            [tracked_send(one, schema) for one in goto]
+            if isinstance(goto, (list, tuple))
+            else tracked_send(goto, schema)
+        )
         return replace(output, update=_tracked_update(output.update, schema), goto=several)
     return _tracked_update(output, schema)
 
@@ -53,5 +59,6 @@ def _tracked_update(update: Any, schema: Schema) -> Any:
     return update
 
 
-def _sent(target: Any, schema: Schema) -> Any:
+def tracked_send(target: Any, schema: Schema) -> Any:
+    """Where a command goes to, without the keys that are never stored in what it sends."""
     return Send(target.node, _tracked(target.arg, schema)) if isinstance(target, Send) else target

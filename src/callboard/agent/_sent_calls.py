@@ -1,0 +1,133 @@
+"""Calls that the tools node is sent: a batch of its own, one task to whoever looks, beside the conversation's calls."""
+
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+from langchain_core.runnables import RunnableConfig
+
+from callboard._langgraph._place import PUSH, Outer, Place
+from callboard.agent._calls import CallsRun, CallStep, CallsThread, run_as_one, unknown_settled
+from callboard.agent._channels import Schema, State, Write
+from callboard.agent._sends import Sent
+from callboard.agent._telling import Teller
+from callboard.agent._thread import Record
+from callboard.tools._keys import keys_of
+from callboard.tools._node import ToolNode
+
+
+async def run_sent_calls(run: CallsRun, sent: Sent) -> list[str]:
+    """Run the calls of a send that have no result; returns the names of their tasks, in order.
+
+    Raises:
+        CallsInterrupted: if some wait for an answer.
+        ParentCommand: if one has a command for the graph around the agent.
+        BaseException: the error of a call that nobody handles.
+    """
+    key = run.tools._setup.messages_key
+    requested = sent.requested(run.thread.state.get(key) or [], key)
+    keys = keys_of(requested.calls)
+    tasks = [sent.task_of(name) for name in keys]
+    part = _Part(run, sent, keys)
+    place = run.place(sent.node, PUSH, str(sent.number))
+    if tasks and all("output" in run.thread.records.get(task, {}) for task in tasks):
+        run.tell.cached(place, [dict(run.thread.written(tasks))])
+        return tasks
+    places = _Places(part, keys)
+    answers = await unknown_settled(part, requested, keys, places)
+    await run_as_one(part, CallStep(part, requested, keys, places, answers), place, sent.payload)
+    return tasks
+
+
+class _Places(dict[str, Place]):
+    """Where each call of a send runs: where the send does, if it is the only one, and beside the others if not."""
+
+    def __init__(self, run: "_Part", keys: Sequence[str]) -> None:
+        rest = ((),) if len(keys) == 1 else tuple((str(index),) for index in range(len(keys)))
+        super().__init__(
+            (key, run.place(run.sent.node, PUSH, str(run.sent.number), *more))
+            for key, more in zip(keys, rest, strict=True)
+        )
+
+
+class _Part:
+    """A run, as the calls of one send see it."""
+
+    by_call = False
+
+    def __init__(self, run: CallsRun, sent: Sent, keys: Sequence[str]) -> None:
+        self._run = run
+        self.sent = sent
+        self.thread = _PartOfThread(run.thread, sent, keys)
+        self.outer: Outer | None = run.outer
+        self.tools: ToolNode = run.tools
+        self.tell: Teller = run.tell
+
+    @property
+    def is_watched(self) -> bool:
+        return self._run.is_watched
+
+    def given(self, node: str) -> Any:
+        return self.sent.payload
+
+    def place(self, node: str, kind: str, *rest: str) -> Place:
+        return self._run.place(node, kind, *rest)
+
+    def config_at(self, place: Place) -> RunnableConfig:
+        return self._run.config_at(place)
+
+    def answers_for(self, tasks: Sequence[str]) -> dict[str, Any]:
+        return self._run.answers_for([self.sent.task_of(task) for task in tasks])
+
+    async def traced(
+        self,
+        body: Callable[[RunnableConfig], Awaitable[Any]],
+        given: Any,
+        place: Place,
+        shown: Callable[[Any], Any] | None = None,
+    ) -> Any:
+        return await self._run.traced(body, given, place, shown)
+
+
+class _PartOfThread:
+    """A thread, as the calls of one send see it: under their own keys."""
+
+    def __init__(self, thread: CallsThread, sent: Sent, keys: Sequence[str]) -> None:
+        self._thread = thread
+        self._task = sent.task_of
+        self._keys = keys
+
+    @property
+    def records(self) -> Mapping[str, Record]:
+        known = self._thread.records
+        return {key: known[task] for key in self._keys if (task := self._task(key)) in known}
+
+    @property
+    def state(self) -> State:
+        return self._thread.state
+
+    @property
+    def schema(self) -> Schema:
+        return self._thread.schema
+
+    @property
+    def sends(self) -> Sequence[Sent]:
+        return self._thread.sends
+
+    @property
+    def is_kept(self) -> bool:
+        return self._thread.is_kept
+
+    def written(self, order: Iterable[str]) -> list[Write]:
+        return self._thread.written([self._task(key) for key in order])
+
+    async def claimed(self, task: str, known: Mapping[str, Any]) -> None:
+        await self._thread.claimed(self._task(task), known)
+
+    async def asked(self, records: Mapping[str, Record]) -> None:
+        await self._thread.asked({self._task(key): record for key, record in records.items()})
+
+    async def finished(self, task: str, output: object) -> None:
+        await self._thread.finished(self._task(task), output)
+
+    async def failed(self, task: str, error: str) -> None:
+        await self._thread.failed(self._task(task), error)

@@ -1,0 +1,261 @@
+"""What is sent to a node of the agent survives what happens to a thread; what nobody could run is refused early."""
+
+import copy
+from typing import Annotated, Any
+
+import anyio
+import pytest
+from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
+from langchain_core.tools import InjectedToolCallId, tool
+from langgraph.checkpoint.memory import InMemorySaver
+from langgraph.errors import InvalidUpdateError
+from langgraph.prebuilt import create_react_agent as langgraph_agent
+from langgraph.types import Command, Send, interrupt
+
+import callboard
+from callboard.testing import ScriptedModel, tool_call
+
+pytestmark = [
+    pytest.mark.real_clock,
+    pytest.mark.filterwarnings("ignore::langgraph.warnings.LangGraphDeprecationWarning"),
+]
+
+AT: Any = {"configurable": {"thread_id": "1"}}
+QUESTION: Any = {"messages": [("user", "go")]}
+WAIT = 60
+
+
+class Works:
+    """Tools, and what ran."""
+
+    def __init__(self) -> None:
+        self.ran: list[str] = []
+        self.fails = False
+        self.look: Any = None
+        self.seen: list[Any] = []
+
+    def tools(self) -> list[Any]:
+        @tool
+        async def work(name: str) -> str:
+            """Work."""
+            self.ran.append(name)
+            if self.look is not None:
+                self.seen.append(await self.look())
+            return name
+
+        @tool
+        async def ask(name: str) -> str:
+            """Ask."""
+            self.ran.append(name)
+            return f"{name}: {interrupt(name)}"
+
+        @tool
+        async def fail(name: str) -> str:
+            """Fail while it is told to."""
+            self.ran.append(name)
+            if self.fails:
+                raise RuntimeError(name)
+            return name
+
+        return [work, ask, fail]
+
+
+def to_tools(*calls: Any) -> Send:
+    return Send("tools", list(calls))
+
+
+def sent(text: str) -> Send:
+    return Send("agent", {"messages": [HumanMessage(text)]})
+
+
+def texts(result: Any) -> list[str]:
+    return [message.content for message in result["messages"]]
+
+
+def agent_of(works: Works, *replies: Any, saver: Any = None, **options: Any) -> Any:
+    options.setdefault("version", "v2")
+    tools = callboard.ToolNode(works.tools(), handle_tool_errors=False)
+    return callboard.create_react_agent(
+        ScriptedModel(list(replies)), tools, checkpointer=saver or InMemorySaver(), **options
+    )
+
+
+versions = pytest.mark.parametrize("version", ["v1", "v2"])
+
+
+@versions
+async def test_what_finished_beside_a_failure_does_not_run_again(version: Any) -> None:
+    """Also among the calls of one send."""
+    works = Works()
+    works.fails = True
+    agent = agent_of(works, "hi", "end", version=version)
+    sends = [to_tools(tool_call("work", "a", name="a")), to_tools(tool_call("fail", "c", name="c"))]
+
+    with anyio.fail_after(WAIT):
+        await agent.ainvoke(QUESTION, AT)
+        with pytest.raises(RuntimeError, match="c"):
+            await agent.ainvoke(Command(goto=sends), AT)
+        assert (await agent.aget_state(AT)).next == ("tools",)
+        works.fails = False
+        result = await agent.ainvoke(None, AT)
+
+    assert texts(result) == ["go", "hi", "a", "c", "end"]
+    assert works.ran == ["a", "c", "c"]
+
+
+@versions
+async def test_questions_of_several_calls_of_one_send_are_answered_one_by_one(version: Any) -> None:
+    """A finished sibling does not run again; the send beside it neither."""
+    works = Works()
+    agent = agent_of(works, "hi", "end", version=version)
+    asking = to_tools(
+        tool_call("ask", "q1", name="x"), tool_call("work", "w", name="w"), tool_call("ask", "q2", name="y")
+    )
+    with anyio.fail_after(WAIT):
+        await agent.ainvoke(QUESTION, AT)
+        result = await agent.ainvoke(Command(goto=[asking, to_tools(tool_call("work", "v", name="v"))]), AT)
+        ids = {one.value: one.id for one in result["__interrupt__"]}
+        assert sorted(ids) == ["x", "y"]
+        await agent.ainvoke(Command(resume={ids["y"]: "no"}), AT)
+        result = await agent.ainvoke(Command(resume={ids["x"]: "yes"}), AT)
+
+    assert texts(result) == ["go", "hi", "x: yes", "w", "y: no", "v", "end"]
+    assert works.ran.count("w") == works.ran.count("v") == 1
+
+
+@versions
+async def test_whoever_looks_meanwhile_sees_what_was_sent(version: Any) -> None:
+    """The journal has it before it runs: another process could go on."""
+    works, saver = Works(), InMemorySaver()
+    agent = agent_of(works, "hi", "end", "end", saver=saver, version=version)
+    works.look = lambda: agent_of(Works(), saver=saver, version=version).aget_state(AT)
+
+    with anyio.fail_after(WAIT):
+        await agent.ainvoke(QUESTION, AT)
+        await agent.ainvoke(Command(goto=[to_tools(tool_call("work", "a", name="a")), sent("b")]), AT)
+
+    assert [state.next for state in works.seen] == [("tools", "agent")]
+
+
+@versions
+async def test_another_process_goes_on_with_what_was_sent(version: Any) -> None:
+    """From the checkpoint that a stop leaves; the same payload reaches the same node."""
+    works, saver = Works(), InMemorySaver()
+    model = ScriptedModel(["reply", "end"])
+    sends = [to_tools(tool_call("ask", "q", name="x")), sent("other")]
+    with anyio.fail_after(WAIT):
+        first = agent_of(works, "hi", "heard", saver=saver, version=version)
+        await first.ainvoke(QUESTION, AT)
+        await first.ainvoke(Command(goto=sends), AT)
+        again = callboard.create_react_agent(model, works.tools(), checkpointer=saver, version=version)
+        assert (await again.aget_state(AT)).next == ("tools",)
+        result = await again.ainvoke(Command(resume="yes"), AT)
+
+    assert texts(result) == ["go", "hi", "x: yes", "heard", "reply"]
+    assert len(model.requests) == 1
+
+
+@pytest.mark.backends("asyncio")
+async def test_langgraph_goes_on_with_what_was_sent() -> None:
+    """What stands in the checkpoint are its own sends, and a call that has finished it does not run again."""
+    works, saver = Works(), InMemorySaver()
+    agent = agent_of(works, "hi", saver=saver)
+    sends = [to_tools(tool_call("work", "w", name="w")), to_tools(tool_call("ask", "q", name="x"))]
+    theirs = langgraph_agent(ScriptedModel(["end"]), works.tools(), checkpointer=saver, version="v2")
+    with anyio.fail_after(WAIT):
+        await agent.ainvoke(QUESTION, AT)
+        await agent.ainvoke(Command(goto=sends), AT)
+        state = await theirs.aget_state(AT)
+        result = await theirs.ainvoke(Command(resume="yes"), AT)
+
+    questions = [(task.name, [one.value for one in task.interrupts]) for task in state.tasks]
+    assert questions == [("tools", []), ("tools", ["x"])]
+    assert texts(result) == ["go", "hi", "w", "x: yes", "end"]
+    assert works.ran == ["w", "x", "x"]
+
+
+@pytest.mark.backends("asyncio")
+@pytest.mark.parametrize("stops", [True, False], ids=["before", "in the middle"])
+async def test_we_go_on_with_what_langgraph_has_sent(stops: bool) -> None:
+    """Beside the node that follows; what a question has kept from ending does not run again."""
+    works, saver, model = Works(), InMemorySaver(), ScriptedModel(["one", "two", "three"])
+    sends = [to_tools(tool_call("work", "w", name="w")), to_tools(tool_call("ask", "q", name="x"))]
+    reply = AIMessage("", tool_calls=[tool_call("spread", "s")])
+    tools = [*works.tools(), spreading(sends)]
+    theirs = langgraph_agent(ScriptedModel([reply, "one"]), tools, checkpointer=saver, version="v2")
+    ours = callboard.create_react_agent(model, tools, checkpointer=saver)
+    with anyio.fail_after(WAIT):
+        await theirs.ainvoke(QUESTION, AT, interrupt_before=["agent"])
+        await theirs.ainvoke(None, AT, interrupt_before=["agent"])
+        if not stops:
+            await theirs.ainvoke(None, AT)
+            assert sorted(works.ran) == ["w", "x"]
+        else:
+            assert (await ours.aget_state(AT)).next == ("tools", "tools", "agent")
+            await ours.ainvoke(None, AT)
+        result = await ours.ainvoke(Command(resume="yes"), AT)
+
+    assert texts(result)[:3] == ["go", "", "spread"]
+    assert sorted(texts(result)[3:6]) == ["one", "w", "x: yes"]
+    assert sorted(works.ran) == ["w", "x", "x"]
+
+
+def spreading(sends: list[Send]) -> Any:
+    @tool
+    def spread(tool_call_id: Annotated[str, InjectedToolCallId]) -> Any:
+        """Spread."""
+        return Command(update={"messages": [ToolMessage("spread", tool_call_id=tool_call_id)]}, goto=sends)
+
+    return spread
+
+
+BAD: dict[str, tuple[Any, type[Exception], str]] = {
+    "no such node": (Send("tool", [tool_call("work", "a", name="a")]), InvalidUpdateError, "did you mean 'tools'"),
+    "the end": (Send("__end__", {}), InvalidUpdateError, "Node __end__ does not exist"),
+    "messages": (
+        Send("tools", [AIMessage("", tool_calls=[tool_call("work", "a", name="a")])]),
+        InvalidUpdateError,
+        "a state",
+    ),
+    "no calls": (Send("tools", {"messages": []}), ValueError, "No message found"),
+    "a timeout": (Send("agent", QUESTION, timeout=3), InvalidUpdateError, "timeout"),
+}
+
+
+@pytest.mark.parametrize("kind", BAD)
+async def test_a_send_that_cannot_run_is_refused_before_anything_changes(kind: str) -> None:
+    """LangGraph passes over a node that is not there, and breaks in the middle of the others."""
+    send, error, match = BAD[kind]
+    agent = agent_of(Works(), "hi")
+    with anyio.fail_after(WAIT):
+        await agent.ainvoke(QUESTION, AT)
+        with pytest.raises(error, match=match):
+            await agent.ainvoke(Command(update=QUESTION, goto=[send]), AT)
+
+        state = await agent.aget_state(AT)
+    assert (texts(state.values), state.next) == (["go", "hi"], ())
+
+
+@versions
+async def test_a_killed_process_loses_nothing_that_was_sent(version: Any) -> None:
+    """What was stored when a tool was at work is all that there is; from that another process goes on."""
+    works, saver, left = Works(), InMemorySaver(), InMemorySaver()
+    agent = agent_of(works, "hi", "end", "end", saver=saver, version=version)
+
+    async def killed() -> None:
+        if len(works.ran) == 2:
+            left.storage, left.writes, left.blobs = copy.deepcopy((saver.storage, saver.writes, saver.blobs))
+
+    works.look = killed
+    after = Works()
+    with anyio.fail_after(WAIT):
+        await agent.ainvoke(QUESTION, AT)
+        sends = [to_tools(tool_call("work", name, name=name)) for name in "ab"]
+        await agent.ainvoke(Command(goto=[*sends, sent("other")]), AT, durability="sync")
+        again = agent_of(after, AIMessage("reply", id="r"), AIMessage("end", id="e"), saver=left, version=version)
+        state = await again.aget_state(AT)
+        result = await again.ainvoke(None, AT)
+
+    assert state.next == ("tools", "agent")
+    assert after.ran == ["b"]
+    assert texts(result) == ["go", "hi", "a", "b", "reply", "end"]

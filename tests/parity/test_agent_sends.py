@@ -1,0 +1,214 @@
+"""`Send` to a node of the agent: it runs with what is sent, beside the others of its step, as with LangGraph.
+
+Streams name the tasks in the order in which they end, and LangGraph runs the tasks of a step at once; what has to be
+the same is what is said in the end, what the model was asked, and what comes next.
+"""
+
+from collections.abc import Callable
+from typing import Annotated, Any
+
+import pytest
+from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
+from langchain_core.tools import InjectedToolCallId, tool
+from langgraph.checkpoint.memory import InMemorySaver
+from langgraph.types import Command, Send
+
+from ._harness import call
+from ._model import ReplayModel
+from ._prebuilt import candidate, reference
+from .test_agent_threads import AT, ask, double, question, versions
+
+SENT = call("double", {"x": 7}, "s1")
+HI = AIMessage("hi", id="1")
+
+
+def other(text: str = "other") -> dict[str, Any]:
+    return {"messages": [HumanMessage(text, id=f"h-{text}")]}
+
+
+def asks(id: str, *calls: dict[str, Any]) -> AIMessage:
+    return AIMessage("", id=id, tool_calls=list(calls))
+
+
+class Seen:
+    """One agent, and what was seen of it."""
+
+    def __init__(self, ns: Any, *replies: AIMessage, version: str, send: Send | None = None, **options: Any) -> None:
+        @tool
+        def sends(tool_call_id: Annotated[str, InjectedToolCallId]) -> Any:
+            """Send."""
+            assert send is not None
+            return Command(update={"messages": [ToolMessage("sent", tool_call_id=tool_call_id)]}, goto=[send])
+
+        self.asked: list[Any] = []
+        self.updates: list[Any] = []
+        self.places: list[Any] = []
+        model, tools = ReplayModel(*replies, log=self.asked), [double, ask, sends]
+        self.agent = ns.create_react_agent(model, tools, checkpointer=InMemorySaver(), version=version, **options)
+
+    def run(self, given: Any) -> "Seen":
+        try:
+            for chunk in self.agent.stream(given, AT, stream_mode="updates"):
+                self.updates += [(name, said(update)) for name, update in chunk.items()]
+        except Exception as error:
+            self.updates.append((type(error).__name__, str(error)[:40]))
+        state = self.agent.get_state(AT)
+        self.places.append((state.next, [(task.name, task.path[:2]) for task in state.tasks]))
+        return self
+
+    @property
+    def result(self) -> Any:
+        return said(self.agent.get_state(AT).values)
+
+    @property
+    def everything(self) -> Any:
+        return self.result, sorted(map(repr, self.asked)), sorted(map(repr, self.updates)), self.places
+
+
+def said(update: Any) -> Any:
+    messages = update.get("messages", ()) if isinstance(update, dict) else update or ()
+    return [(m.type, m.content, [one["id"] for one in getattr(m, "tool_calls", ())]) for m in messages]
+
+
+def both(*replies: AIMessage, given: tuple[Any, ...], **options: Any) -> tuple[Seen, Seen]:
+    found = []
+    for ns in (reference(), candidate()):
+        seen = Seen(ns, *replies, **options)
+        for one in given:
+            seen.run(one)
+        found.append(seen)
+    return found[0], found[1]
+
+
+@versions
+def test_the_model_is_asked_what_is_sent(version: str) -> None:
+    """And its reply goes to the conversation, which goes on from there."""
+    replies = HI, asks("2", call("double", {"x": 4}, "k")), AIMessage("end", id="3")
+    command = Command(goto=[Send("agent", other())])
+    theirs, ours = both(*replies, given=(question(), command), version=version)
+
+    assert ours.everything == theirs.everything
+    assert [text for _, text, _ in ours.result] == ["q", "hi", "", "8", "end"]
+    assert ours.asked[1][1] == [("human", "other", None)]
+
+
+PAYLOADS: dict[str, Any] = {
+    "a call": [SENT],
+    "two calls": [SENT, call("double", {"x": 8}, "s2")],
+    "a call with its state": {"__type": "tool_call_with_context", "tool_call": SENT, "state": {"messages": []}},
+    "a state": {"messages": [asks("x", SENT)]},
+    "no messages": {"messages": []},
+    "nothing": None,
+}
+
+
+@versions
+@pytest.mark.parametrize("kind", PAYLOADS)
+def test_the_tools_node_runs_the_calls_that_it_is_sent(kind: str, version: str) -> None:
+    """Beside the conversation, which gets the results."""
+    command = Command(goto=Send("tools", PAYLOADS[kind]))
+    theirs, ours = both(HI, AIMessage("end", id="2"), given=(question(), command), version=version)
+
+    assert ours.everything == theirs.everything
+
+
+@versions
+@pytest.mark.parametrize("hook", ["pre_model_hook", "post_model_hook"])
+def test_a_hook_gets_what_it_is_sent(hook: str, version: str) -> None:
+    """And what follows it, follows."""
+    seen: list[Any] = []
+
+    def note(state: Any) -> dict[str, Any]:
+        seen.append((sorted(state), [message.content for message in state["messages"]]))
+        return {}
+
+    command = Command(goto=[Send(hook, other())])
+    given = (question(), command)
+    theirs, ours = both(HI, AIMessage("end", id="2"), given=given, version=version, **{hook: note})
+
+    assert ours.everything == theirs.everything
+    assert seen[: len(seen) // 2] == seen[len(seen) // 2 :]
+    assert (["messages"], ["other"]) in seen
+
+
+@versions
+def test_a_hook_before_the_model_does_not_choose_for_what_is_sent(version: str) -> None:
+    """What it has chosen was chosen of the conversation."""
+    given = (question(), Command(goto=[Send("agent", other())]))
+    hook: Callable[[Any], Any] = lambda state: {"llm_input_messages": state["messages"]}
+    theirs, ours = both(HI, AIMessage("end", id="2"), given=given, version=version, pre_model_hook=hook)
+
+    assert ours.everything == theirs.everything
+    assert ours.asked[1][1] == [("human", "other", None)]
+
+
+@versions
+def test_two_sends_and_the_node_itself_are_three_tasks(version: str) -> None:
+    """First counts what ran with the state, then what was sent, in order."""
+    sends = [Send("agent", other("a")), Send("agent", other("b")), "agent"]
+    theirs, ours = both(HI, HI, given=(question(), Command(goto=sends)), version=version)
+
+    assert ours.everything == theirs.everything
+    assert len(ours.asked) == 4
+
+
+def test_the_calls_of_each_of_two_replies_run() -> None:
+    """In version v2; in v1 LangGraph runs those of the last reply, and then breaks on the others."""
+    sends = [Send("agent", other("a")), Send("agent", other("b"))]
+    replies = HI, asks("2", call("double", {"x": 4}, "k")), asks("3", call("double", {"x": 5}, "l"))
+    seen = both(*replies, AIMessage("end", id="4"), given=(question(), Command(goto=sends)), version="v2")
+
+    for one in seen:
+        texts = [text for _, text, _ in one.result]
+        assert (texts[:2], sorted(texts[4:6]), texts[6:]) == (["q", "hi"], ["10", "8"], ["end"])
+        assert sorted(name for name, _ in one.updates) == ["agent"] * 4 + ["tools"] * 2
+    assert len(seen[1].asked) == 4
+
+
+@versions
+@pytest.mark.parametrize("payload", [{"x": 1}, {"messages": None}, []], ids=repr)
+def test_a_model_that_is_sent_no_messages_says_so(payload: Any, version: str) -> None:
+    """With LangGraph's words."""
+    given = (question(), Command(goto=[Send("agent", payload)]))
+    theirs, ours = both(HI, given=given, version=version)
+
+    assert ours.updates == theirs.updates
+    assert ours.updates[-1][1].startswith("Expected input to call_model to have")
+
+
+@versions
+@pytest.mark.parametrize("stops", [False, True])
+@pytest.mark.parametrize("payload", [other(), [SENT]], ids=["to the model", "to the tools"])
+def test_a_tool_sends_to_a_node_beside_what_follows_it(payload: Any, stops: bool, version: str) -> None:
+    """And a run that stops before has both in what comes next, and goes on with both."""
+    send = Send("tools" if isinstance(payload, list) else "agent", payload)
+    replies = asks("1", call("sends", {}, "z")), AIMessage("end", id="2"), AIMessage("end", id="2")
+    options: Any = {"interrupt_before": ["agent"]} if stops else {}
+    theirs, ours = both(*replies, given=(question(), None, None, None), version=version, send=send, **options)
+
+    assert ours.everything == theirs.everything
+    if stops:
+        assert ours.places[1][0] == (send.node, "agent")
+
+
+@versions
+def test_on_a_new_thread_the_turn_begins_beside_what_is_sent(version: str) -> None:
+    """What somebody begins with is input."""
+    command = Command(update=question(), goto=[Send("agent", other())])
+    theirs, ours = both(HI, HI, given=(command,), version=version)
+
+    assert ours.everything == theirs.everything
+    assert len(ours.asked) == 2
+
+
+@versions
+def test_answers_reach_the_calls_of_each_send(version: str) -> None:
+    """Each has its question, and LangGraph's number of tasks."""
+    sends = [Send("tools", [call("ask", {"what": what}, what)]) for what in "ab"]
+    for ns in (reference(), candidate()):
+        seen = Seen(ns, HI, AIMessage("end", id="2"), version=version)
+        seen.run(question())
+        questions = seen.agent.invoke(Command(goto=sends), AT)["__interrupt__"]
+        assert sorted(one.value for one in questions) == ["a", "b"]
+        result = seen.agent.invoke(Command(resume={one.id: f"{one.value}!" for one in questions}), AT)
+        assert [text for _, text, _ in said(result)] == ["q", "hi", "a: a!", "b: b!", "end"]
