@@ -1,0 +1,75 @@
+"""`python -m tests.suites`: how many tests of other people's pass with callboard in LangGraph's place."""
+
+import argparse
+from pathlib import Path
+
+from ._explained import EXPLAINED
+from ._outcome import Comparison, passed, run
+from ._suite import REPOSITORY, SUITES, Suite, environment_for, source_of
+
+
+def options() -> argparse.Namespace:
+    """What was asked for."""
+    parser = argparse.ArgumentParser("python -m tests.suites", description=__doc__)
+    names = [suite.name for suite in SUITES]
+    parser.add_argument("names", nargs="*", metavar="name", help=f"any of {', '.join(names)}; all by default")
+    parser.add_argument(
+        "--checkout",
+        action="append",
+        default=[],
+        metavar="NAME=FOLDER",
+        help="take a suite from a checkout of its repository; deepagents publishes no tests, so it needs one",
+    )
+    parser.add_argument("--into", type=Path, default=REPOSITORY / "build" / "suites", help="where sources are kept")
+    found = parser.parse_args()
+    if unknown := set(found.names) - set(names):
+        parser.error(f"no suite is called {', '.join(sorted(unknown))}; there are {', '.join(names)}")
+    if wrong := [word for word in found.checkout if word.partition("=")[0] not in names or "=" not in word]:
+        parser.error(f"--checkout takes NAME=FOLDER with the name of a suite, got {wrong[0]!r}")
+    return found
+
+
+def compare(suite: Suite, into: Path, checkout: Path | None) -> Comparison | None:
+    """Run a suite without and with callboard; None where its tests are not to be had."""
+    source = source_of(suite, into, checkout)
+    if source is None:
+        print(f"{suite.name}: its tests are not published; give --checkout {suite.name}=FOLDER")
+        return None
+    python = environment_for(suite, source, into)
+    without = run(suite, python, source, into / f"{suite.name}-without.xml", in_place=False)
+    with_ours = run(suite, python, source, into / f"{suite.name}-with.xml", in_place=True)
+    return Comparison(suite, without, with_ours)
+
+
+def unexplained(comparison: Comparison) -> list[str]:
+    """Print a row for the docs and every difference; return those that nobody has explained."""
+    suite, reasons = comparison.suite, EXPLAINED.get(comparison.suite.name, {})
+    counts = f"{passed(comparison.without)} | {passed(comparison.with_ours)}"
+    print(f"| {suite.name} {suite.version} | {len(comparison.without)} | {counts} |", flush=True)
+    for test in comparison.lost:
+        print(f"    lost: {test}: {reasons.get(test, 'NOT EXPLAINED')}")
+    for test in comparison.won:
+        print(f"    passes with callboard only: {test}")
+    gone = [test for test in reasons if test not in comparison.lost]
+    for test in gone:
+        print(f"    explained, but no difference any more: {test}")
+    return [test for test in comparison.lost if test not in reasons] + gone
+
+
+def main() -> None:
+    """Run the suites, and fail for a difference that is not explained."""
+    found = options()
+    found.into.mkdir(parents=True, exist_ok=True)
+    checkouts = {name: Path(folder) for name, _, folder in (word.partition("=") for word in found.checkout)}
+    print("| suite | tests | pass with LangGraph | pass with callboard |\n|---|---|---|---|")
+    left = []
+    for suite in SUITES:
+        if not found.names or suite.name in found.names:
+            comparison = compare(suite, found.into, checkouts.get(suite.name))
+            left += [] if comparison is None else unexplained(comparison)
+    if left:
+        raise SystemExit(f"{len(left)} differences are not explained in tests/suites/_explained.py")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,76 @@
+"""One run of a suite, and what two of them differ in."""
+
+import os
+import subprocess
+import xml.etree.ElementTree as ET
+from dataclasses import dataclass
+from pathlib import Path
+
+from ._suite import HERE, Suite
+
+Outcomes = dict[str, str]
+"""By the name of a test: passed, failed, error or skipped."""
+
+SLOWEST = 60
+"""Seconds for one test of theirs; none takes more than a few."""
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """A suite without and with callboard in place."""
+
+    suite: Suite
+    without: Outcomes
+    with_ours: Outcomes
+
+    @property
+    def lost(self) -> list[str]:
+        """The tests that pass without callboard only."""
+        return sorted(
+            test
+            for test, outcome in self.without.items()
+            if outcome == "passed" and self.with_ours.get(test) != "passed"
+        )
+
+    @property
+    def won(self) -> list[str]:
+        """The tests that pass with callboard only."""
+        return sorted(
+            test
+            for test, outcome in self.with_ours.items()
+            if outcome == "passed" and self.without.get(test) != "passed"
+        )
+
+
+def passed(outcomes: Outcomes) -> int:
+    """How many tests passed."""
+    return sum(outcome == "passed" for outcome in outcomes.values())
+
+
+def run(suite: Suite, python: Path, source: Path, report: Path, *, in_place: bool) -> Outcomes:
+    """Run a suite in a process of its own, with callboard in LangGraph's place or without."""
+    words = [python, "-m", "pytest", "-q", suite.tests, *suite.options, "-p", "no:cacheprovider"]
+    words += [f"--timeout={SLOWEST}", "-o", "asyncio_default_fixture_loop_scope=function", f"--junitxml={report}"]
+    if in_place:
+        words += ["-p", "callboard_in_place"]
+    environment = {**os.environ, "PYTHONPATH": str(HERE / "plugin"), "NO_DOCKER": "true"}
+    environment |= {"LANGSMITH_TRACING": "false", "LANGCHAIN_TRACING_V2": "false"}
+    report.unlink(missing_ok=True)
+    done = subprocess.run([*map(str, words)], cwd=source, env=environment, capture_output=True, text=True, check=False)
+    report.with_suffix(".log").write_text(done.stdout + done.stderr)
+    if not report.exists():
+        raise SystemExit(f"{suite.name} wrote no report; the end of what it said:\n{done.stdout[-3000:]}")
+    if in_place and "callboard in place of" not in done.stdout:
+        raise SystemExit(f"{suite.name} ran without callboard in place: {done.stdout[:500]}")
+    return outcomes_in(report)
+
+
+def outcomes_in(report: Path) -> Outcomes:
+    """What pytest's report says of each test; a test that is reported twice counts as its worse outcome."""
+    outcomes: Outcomes = {}
+    for case in ET.parse(report).iter("testcase"):
+        name = f"{case.get('classname')}::{case.get('name')}"
+        kinds = [child.tag for child in case if child.tag in {"failure", "error", "skipped"}]
+        if kinds or name not in outcomes:
+            outcomes[name] = {"failure": "failed"}.get(kinds[0], kinds[0]) if kinds else "passed"
+    return outcomes

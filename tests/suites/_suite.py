@@ -1,0 +1,112 @@
+"""Which suites there are, where they come from, and what they need."""
+
+import subprocess
+import tarfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+HERE = Path(__file__).parent
+REPOSITORY = HERE.parent.parent
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Suite:
+    """A library and the tests that come with it.
+
+    Args:
+        name: of the distribution.
+        version: whose tests the explained differences are about.
+        tests: the folder of the tests, in the library's folder.
+        needs: what the tests import beside the library.
+        options: further words for pytest.
+        folder: where a checkout of its repository has the library.
+        published: whether the source distribution has the tests; without, a checkout has to be given.
+    """
+
+    name: str
+    version: str
+    tests: str = "tests"
+    needs: tuple[str, ...] = ()
+    options: tuple[str, ...] = ()
+    folder: str = "."
+    published: bool = True
+
+
+SUITES = (
+    Suite(name="langgraph-supervisor", version="0.0.31", needs=("pytest-socket",)),
+    Suite(name="langgraph-swarm", version="0.1.0", needs=("pytest-socket",)),
+    Suite(
+        name="langgraph-bigtool",
+        version="0.0.3",
+        tests="tests/unit_tests",
+        needs=("numpy", "pytest-asyncio>=1.3", "pytest-socket"),
+    ),
+    Suite(
+        name="langgraph-prebuilt",
+        version="1.1.2",
+        needs=(
+            "langgraph-checkpoint-postgres",
+            "langgraph-checkpoint-sqlite",
+            "psycopg[binary,pool]",
+            "pytest-asyncio>=1.3",
+            "pytest-mock",
+            "syrupy",
+        ),
+    ),
+    Suite(
+        name="deepagents",
+        version="0.7.8",
+        tests="tests/unit_tests",
+        needs=(
+            "av",
+            "langchain-openai",
+            "langchain-tests",
+            "pillow",
+            "pytest-asyncio>=1.4",
+            "pytest-benchmark",
+            "pytest-cov",
+            "pytest-socket",
+        ),
+        # Of this plugin, which langchain-tests brings, an option has the name of one of theirs.
+        options=("-p", "no:syrupy"),
+        folder="libs/deepagents",
+        published=False,
+    ),
+)
+
+
+def command(*words: str | Path, cwd: Path | None = None) -> str:
+    """What a command prints; what it said is in the error if it fails."""
+    done = subprocess.run([*map(str, words)], cwd=cwd, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise SystemExit(f"{' '.join(map(str, words))} failed:\n{done.stdout[-2000:]}{done.stderr[-2000:]}")
+    return done.stdout
+
+
+def source_of(suite: Suite, into: Path, checkout: Path | None) -> Path | None:
+    """The folder of a suite's library, from a checkout or from its source distribution; None if there is neither."""
+    if checkout is not None:
+        return checkout / suite.folder
+    if not suite.published:
+        return None
+    folder = into / f"{suite.name.replace('-', '_')}-{suite.version}"
+    if not folder.exists():
+        pinned = f"{suite.name}=={suite.version}"
+        command("uvx", "pip", "download", "--quiet", "--no-deps", "--no-binary", suite.name, "--dest", into, pinned)
+        with tarfile.open(next(into.glob(f"{folder.name}.tar.gz"))) as archive:
+            archive.extractall(into, filter="data")
+    return folder
+
+
+def environment_for(suite: Suite, source: Path, into: Path) -> Path:
+    """The Python of an environment that has the library, what its tests need, and this checkout of callboard."""
+    folder = into / f"venv-{suite.name}"
+    python = folder / "bin" / "python"
+    if not python.exists():
+        command("uv", "venv", "--quiet", "--python", "3.11", folder)
+    extras: Sequence[str] = ("pytest>=8.3", "pytest-timeout>=2.4", *suite.needs)
+    library = f"{suite.name}=={suite.version}" if suite.name == "langgraph-prebuilt" else str(source)
+    ours = ("--editable", f"{REPOSITORY}[cli,langchain,sqlite]")
+    command("uv", "pip", "install", "--quiet", "--python", python, *extras, library, *ours)
+    return python

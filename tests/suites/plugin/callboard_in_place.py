@@ -1,0 +1,66 @@
+"""A pytest plugin that puts callboard's names in the place of `langgraph.prebuilt`'s.
+
+Loaded with `-p callboard_in_place` before a suite imports anything, so that `from langgraph.prebuilt import ...`,
+in the suite and in the library that it tests, hands out ours. callboard itself is imported whole before that:
+its own references to LangGraph's classes stay LangGraph's.
+"""
+
+import importlib
+import pkgutil
+import sys
+from types import ModuleType
+from typing import Any
+
+import langgraph.prebuilt
+import langgraph.prebuilt.chat_agent_executor
+import langgraph.prebuilt.interrupt
+import langgraph.prebuilt.tool_node
+import langgraph.prebuilt.tool_validator
+
+import callboard
+
+LANGGRAPHS = (
+    langgraph.prebuilt,
+    langgraph.prebuilt.chat_agent_executor,
+    langgraph.prebuilt.interrupt,
+    langgraph.prebuilt.tool_node,
+    langgraph.prebuilt.tool_validator,
+)
+
+
+def load_whole(package: ModuleType) -> None:
+    """Import every module of a package, but for those that need an extra which is not here."""
+    for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
+        if module.name.endswith("__main__"):
+            continue
+        try:
+            importlib.import_module(module.name)
+        except ImportError as error:
+            print(f"not loaded: {module.name}: {error}", file=sys.stderr)
+
+
+def put_in_place() -> list[str]:
+    """Replace each name that both have; say which."""
+    replaced = []
+    for module in LANGGRAPHS:
+        for name in callboard.__all__:
+            if hasattr(module, name) and getattr(module, name) is not getattr(callboard, name):
+                setattr(module, name, getattr(callboard, name))
+                replaced.append(f"{module.__name__}.{name}")
+    return replaced
+
+
+def forget_importers(package: str) -> None:
+    """Have a package imported anew that took LangGraph's names before they were replaced."""
+    for name in [name for name in sys.modules if name == package or name.startswith(f"{package}.")]:
+        del sys.modules[name]
+
+
+load_whole(callboard)
+REPLACED = put_in_place()
+forget_importers("langchain.agents")
+
+
+def pytest_terminal_summary(terminalreporter: Any) -> None:
+    """Say what was replaced, so that a run which replaced nothing is seen."""
+    terminalreporter.write_line(f"callboard in place of {len(REPLACED)} names: {', '.join(REPLACED)}")
