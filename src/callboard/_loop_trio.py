@@ -148,7 +148,7 @@ class TrioNursery:
                 raise
             if len(others.exceptions) > 1:
                 raise
-            bare = others.exceptions[0]
+            bare = next(iter(others.exceptions))
         if bare is not None:  # out here, or the group that holds it would be its context
             try:
                 raise bare
