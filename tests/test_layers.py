@@ -11,7 +11,7 @@ SOURCE = Path(__file__).parents[1] / "src"
 ACTORS = Path(__file__).parents[1] / "actors" / "src"
 
 LAYERS = {
-    0: ["exceptions", "_lazy", "_near", "_types"],
+    0: ["exceptions", "_callers", "_lazy", "_near", "_types"],
     1: [
         "_attempt",
         "_batch",

@@ -9,7 +9,7 @@ import anyio
 import pytest
 from langgraph.types import interrupt
 
-from callboard import CallPolicy, CallsInterrupted, ToolNode
+from callboard import CallPolicy, CallsInterrupted, ToolNode, _pulse
 from callboard.testing import calls, tool_call
 
 WAIT = 60
@@ -46,8 +46,10 @@ POLICIES = {"slow": CallPolicy(timeout=2)}
 
 
 @pytest.fixture
-def no_collector() -> Iterator[None]:
-    """Leave the garbage where it is, for the test to look at."""
+def no_collector(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Leave the garbage where it is, for the test to look at; nobody else looks at frames meanwhile."""
+    monkeypatch.setattr(_pulse._watchman, "look_after", lambda pulse: None)
+    monkeypatch.setattr(_pulse._watchman, "leave_alone", lambda pulse: None)
     gc.collect()
     gc.freeze()  # what was there before is not looked at again and again
     gc.disable()

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Literal, NoReturn, cast
 
+from anyio.lowlevel import checkpoint
 from langchain_core.messages import AIMessage, BaseMessage
 from langchain_core.runnables import Runnable, RunnableConfig
 from langchain_core.runnables.config import var_child_runnable_config
@@ -138,6 +139,8 @@ class Run:
             except CallsInterrupted as waiting:
                 return self._waits(waiting.interrupts)
             self._tell_place(thread)
+            if self.tell.is_heard:
+                await checkpoint()  # who reads the stream has what this step told before the next one begins
             if self._stops.stop_after(nodes):
                 return self._stopped()
         self._check_steps()

@@ -12,6 +12,7 @@ from typing import Any
 from langchain_core.messages import AIMessage, ToolCall, ToolMessage, convert_to_messages
 from langgraph.types import Command
 
+from callboard._callers import level_of_user
 from callboard.exceptions import IgnoredHooksWarning
 from callboard.middleware._elsewhere import AsyncioLink, SyncLink, TwoHalves
 from callboard.tools._vocabulary import ToolCallRequest
@@ -68,7 +69,7 @@ def warn_of_ignored_hooks(middleware: Sequence[object]) -> None:
                 f"{type(one).__name__} has hooks that will not run: {', '.join(hooks)}. A link is around tool calls; "
                 "the hooks around them are run by LangChain's create_agent",
                 IgnoredHooksWarning,
-                stacklevel=4,
+                stacklevel=level_of_user(),
             )
 
 

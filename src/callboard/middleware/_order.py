@@ -3,6 +3,7 @@
 import warnings
 from collections.abc import Sequence
 
+from callboard._callers import level_of_user
 from callboard.exceptions import LinkOrderWarning
 
 RECOMMENDED = (
@@ -54,7 +55,7 @@ def warn_of_wrong_order(middleware: Sequence[object]) -> None:
         for inner in kinds[position + 1 :]:
             for pair, reason in _WRONG.items():
                 if pair[0] in outer and pair[1] in inner:
-                    warnings.warn(_sentence(*pair, reason), LinkOrderWarning, stacklevel=4)
+                    warnings.warn(_sentence(*pair, reason), LinkOrderWarning, stacklevel=level_of_user())
 
 
 def _kinds(link: object) -> set[str]:

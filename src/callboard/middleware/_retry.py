@@ -13,6 +13,7 @@ from langchain_core.messages import ToolMessage
 from langgraph.types import Command
 
 from callboard._call import SupervisedCall, note, waiting
+from callboard._callers import level_of_user
 from callboard._time import current_timed, remaining
 from callboard._types import CallPolicy, _check_type, check_count, check_seconds
 from callboard.exceptions import CallRejectedError, CircuitOpenError, IdleMiddlewareWarning
@@ -96,7 +97,7 @@ class Retry:
             and not policies.keys() <= self._told
             and not any(policy.idempotent for policy in policies.values())
         ):
-            self._tell_idle(policies, stacklevel=4)
+            self._tell_idle(policies)
 
     async def awrap_tool_call(
         self, request: ToolCallRequest, call_next: Callable[[ToolCallRequest], Awaitable[Output]]
@@ -138,10 +139,10 @@ class Retry:
         if self._any_tool or (isinstance(call, SupervisedCall) and call.policy.idempotent):
             return True
         if (name := request.tool_call["name"]) not in self._told:
-            self._tell_idle([name], stacklevel=2)
+            self._tell_idle([name])
         return False
 
-    def _tell_idle(self, tools: Collection[str], *, stacklevel: int) -> None:
+    def _tell_idle(self, tools: Collection[str]) -> None:
         self._told.update(tools)
         names = ", ".join(map(repr, sorted(tools)))
         warnings.warn(
@@ -149,7 +150,7 @@ class Retry:
             "run again. Say so with policies={'...': CallPolicy(idempotent=True)}, or of all tools with "
             "Retry(any_tool=True)",
             IdleMiddlewareWarning,
-            stacklevel=stacklevel + 1,
+            stacklevel=level_of_user(),
         )
 
 
