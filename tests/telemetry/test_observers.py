@@ -103,6 +103,7 @@ def test_ctrl_c_in_an_observer_is_somebodys() -> None:
         careful(CallEvent(phase="begun", tool="search", call_id=None, time=0.0))
 
 
+@pytest.mark.filterwarnings("ignore::callboard.exceptions.LoopBlockedWarning")  # the observer does
 async def test_one_that_holds_the_loop_up_is_dismissed(caplog: pytest.LogCaptureFixture) -> None:
     """After once; the calls are the same, and it hears only the ends of those that it knows."""
     told: list[tuple[str, str]] = []
@@ -126,6 +127,7 @@ async def test_one_that_holds_the_loop_up_is_dismissed(caplog: pytest.LogCapture
     assert "held up the event loop for more than 0.5 s" in report
 
 
+@pytest.mark.filterwarnings("ignore::callboard.exceptions.LoopBlockedWarning")  # the observer does
 async def test_one_that_blocks_and_raises_is_reported_for_both(caplog: pytest.LogCaptureFixture) -> None:
     """And never again."""
 
