@@ -736,6 +736,7 @@ async def test_hostile_text_is_left_alone_and_costs_little(value: str) -> None:
     assert spy.requests[0].tool_call["args"]["pages"] is value
 
 
+@pytest.mark.filterwarnings("ignore::callboard.exceptions.LoopBlockedWarning")  # on a slow machine 90,000 values do
 async def test_hostile_depth_and_breadth_are_left_alone() -> None:
     """Up to what any call may have at all."""
     deep: Any = "x"
