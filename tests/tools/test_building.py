@@ -35,5 +35,5 @@ def python_calls(build: Callable[[list[BaseTool]], object]) -> int:
 
 
 def test_building_a_node_takes_about_as_many_steps_as_langgraphs() -> None:
-    """Signatures and schemas of tools are read by the first call; the building only looks for what is wrong, at a fifth more."""
+    """Signatures of tools are read by the first call; the building only looks for what is wrong, a fifth more."""
     assert python_calls(ToolNode) <= 1.25 * python_calls(langgraph.prebuilt.ToolNode)
