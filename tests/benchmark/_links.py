@@ -38,7 +38,7 @@ OWN: dict[str, Callable[[], object]] = {
     "OutputBudget": OutputBudget,
     "RepairArguments": RepairArguments,
     "Sanitize": Sanitize,
-    "RequireApproval, of other tools": lambda: RequireApproval(["delete"]),
+    "RequireApproval, of other tools": lambda: RequireApproval(["delete"], missing="ignore"),
     "Fallback": lambda: Fallback({"look_up": Value("nothing")}),
     "Cache, nothing found": lambda: Cache(["look_up"], size=1),
     "Cache, found": lambda: Cache(["look_up"], size=100_000),
