@@ -43,7 +43,7 @@ OWN: dict[str, Callable[[], object]] = {
     "Cache, nothing found": lambda: Cache(["look_up"], size=1),
     "Cache, found": lambda: Cache(["look_up"], size=100_000),
     "CircuitBreaker": CircuitBreaker,
-    "Retry": Retry,
+    "Retry": lambda: Retry(any_tool=True),
     "Redact": Redact,
 }
 """With default options where there are some, for calls that pass."""
