@@ -4,10 +4,12 @@ import enum
 import json
 import pickle
 import sqlite3
+import sys
 from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
+from types import ModuleType
 from typing import Annotated, Any, Generic, NewType, TypeVar
 
 import anyio
@@ -236,6 +238,23 @@ def test_schemas_name_types_at_any_depth() -> None:
     assert {Order, Line, Size, Box, Later} <= named_types(Shop)
     assert Elsewhere not in named_types(Shop)
     assert Report in named_types(("Sum up.", Report))
+
+
+def test_no_type_is_missed_in_a_schema_of_many() -> None:
+    """Annotations that are strings become objects that live for a moment, and another one takes the place of each."""
+    module = ModuleType("shop_of_many")
+    lines = ["from dataclasses import dataclass"]
+    for n in range(50):
+        lines += [f"@dataclass\nclass Shelf{n}:\n  next: 'Shelf{n + 1} | None'\n  boxes: 'dict[str, list[Box{n}]]'"]
+        lines += [f"@dataclass\nclass Box{n}:\n  things: 'tuple[Thing{n}, ...]'"]
+        lines += [f"@dataclass\nclass Thing{n}:\n  size: 'int | None'"]
+    lines += ["@dataclass\nclass Shelf50:\n  empty: bool"]
+    sys.modules["shop_of_many"] = module
+    try:
+        exec("\n".join(lines), vars(module))
+        assert len(named_types(module.Shelf0)) == 151
+    finally:
+        del sys.modules["shop_of_many"]
 
 
 async def test_an_agents_own_types_are_read_as_what_they_are(tmp_path: Path) -> None:

@@ -35,6 +35,7 @@ from callboard.middleware import (
     StoreVault,
 )
 from callboard.middleware._redact._redaction import TOKEN
+from callboard.middleware._redact._values import Walk
 from callboard.middleware._sanitize._text import strip_invisible
 from callboard.testing import calls, tool_call
 
@@ -215,6 +216,40 @@ async def test_content_is_searched_in_every_form(content: Any) -> None:
 
     assert_silent(message)
     assert len(TOKEN.findall(shown(message.content))) >= 2
+
+
+class Fresh:
+    """A field that is another list each time it is read, as properties over a database row are."""
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self.name = f"_{name}"
+
+    def __get__(self, owner: Any, kind: type | None = None) -> list[str]:
+        if owner is None:
+            raise AttributeError(self.name)
+        return list(getattr(owner, self.name))
+
+    def __set__(self, owner: Any, value: list[str]) -> None:
+        setattr(owner, self.name, tuple(value))
+
+
+@dataclass
+class Row:
+    first: Any = Fresh()
+    second: Any = Fresh()
+    third: Any = Fresh()
+    fourth: Any = Fresh()
+    fifth: Any = Fresh()
+
+
+def test_values_that_live_for_a_moment_are_told_apart() -> None:
+    """The second list comes to stand where the first one was, and is not taken for it."""
+    redact = Walk(lambda text: text.replace("ada", "[name]"))
+
+    rows = redact([Row(*([f"ada {n} {i}"] for i in range(5))) for n in range(50)])
+
+    read = [[row.first, row.second, row.third, row.fourth, row.fifth] for row in rows]
+    assert read == [[[f"[name] {n} {i}"] for i in range(5)] for n in range(50)]
 
 
 async def test_messages_and_values_in_commands_are_searched() -> None:

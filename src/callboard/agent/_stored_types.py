@@ -10,14 +10,16 @@ from pydantic import BaseModel
 
 def named_types(*annotations: Any) -> set[type]:
     """The types that annotations name, also within fields and type arguments, as far as they are stored by name."""
-    seen: set[int] = set()
+    # Annotations need not be hashable. Each is held as long as its identity counts: most are made on the way, and the
+    # identity of one that is gone is given to the next.
+    seen: dict[int, object] = {}
     found: set[type] = set()
     due = list(annotations)
     while due:
         one = due.pop()
         if id(one) in seen:
             continue
-        seen.add(id(one))
+        seen[id(one)] = one
         if isinstance(one, type) and _is_stored_by_name(one):
             found.add(one)
         due.extend(_within(one))

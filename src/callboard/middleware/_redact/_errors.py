@@ -36,21 +36,23 @@ class Clearing:
     def __init__(self, text: Text, named: Named) -> None:
         self._text = text
         self._named = named
-        self._done: dict[int, BaseException] = {}
+        # By identity, with the error itself: the identity of one that is gone is given to the next.
+        self._done: dict[int, tuple[BaseException, BaseException]] = {}
         self._depth = 0
 
     def of(self, error: BaseException) -> BaseException:
         """The error, or what stands for it if `str` or `repr` of it show secrets all the same."""
         if id(error) in self._done:
-            return self._done[id(error)]
+            return self._done[id(error)][1]
         if self._depth == _DEEPEST:
             return RedactedError(type(error).__qualname__, "")
-        self._done[id(error)] = error
+        self._done[id(error)] = error, error
         self._depth += 1
         try:
-            self._done[id(error)] = cleared = self._cleared(error)
+            cleared = self._cleared(error)
         finally:
             self._depth -= 1
+        self._done[id(error)] = error, cleared
         return cleared
 
     def copy(self, error: BaseException) -> BaseException:

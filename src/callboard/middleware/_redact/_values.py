@@ -68,7 +68,8 @@ class _Walked:
     def __init__(self, walk: Walk) -> None:
         self.changed = False
         self._walk = walk
-        self._done: dict[int, Any] = {}
+        # By identity, with the value itself: the identity of one that is gone is given to the next.
+        self._done: dict[int, tuple[Any, Any]] = {}
         self._depth = 0
 
     def of(self, value: Any) -> Any:
@@ -112,15 +113,16 @@ class _Walked:
 
     def _inside(self, value: Any, rebuild: Callable[[Any], Any]) -> Any:
         if id(value) in self._done:
-            return self._done[id(value)]
+            return self._done[id(value)][1]
         if self._depth == DEEPEST:
             return self._noted(value, TOO_DEEP)
-        self._done[id(value)] = _CYCLE
+        self._done[id(value)] = value, _CYCLE
         self._depth += 1
         try:
-            self._done[id(value)] = result = rebuild(value)
+            result = rebuild(value)
         finally:
             self._depth -= 1
+        self._done[id(value)] = value, result
         return result
 
     def _named(self, name: object, value: Any) -> Any:
