@@ -143,19 +143,20 @@ async def _converse(told: Told, saver: Any, make: Callable[..., Any]) -> None:
 
 async def _rounds(told: Told, agent: Any, before: set[Any]) -> None:
     plan, config = told.plan, {"configurable": {"thread_id": "t"}}
-    acts, said = list(plan.acts), 0
+    acts, said, turns = list(plan.acts), 0, plan.turns
     for _ in range(ROUNDS):
         act = acts.pop(0) if acts else Act("none")
         state = await agent.aget_state(config)
-        # With a call open, its answer would come after the new message, and no provider takes that.
-        if said and (act.kind == "fork" or (act.kind == "update" and not state.next)):
+        if said and act.kind in ("fork", "update"):
+            # A message by hand ends a run that waits, with its calls open; they are closed when somebody goes on.
+            turns += act.kind == "update" and bool(state.next)
             config = await _rewrite(told, agent, config, act)
             state = await agent.aget_state(config)
         if state.interrupts and act.kind != "say":
             given: Any = Command(resume=_answers(state.interrupts, act))
         elif (state.next or state.tasks) and act.kind != "say":
             given = None
-        elif said < plan.turns:
+        elif said < turns:
             given, said = {"messages": [HumanMessage(f"turn {said}", id=f"h{said}-{act.number}")]}, said + 1
         elif state.interrupts or state.next or state.tasks:
             continue  # there was no more to say

@@ -1,19 +1,19 @@
-"""A conversation that a model can be given: every call in it has its answer.
+"""A conversation that a model can be given: every call in it has its answer, directly behind it.
 
 LangGraph refuses a history with unanswered calls, and the thread is lost. We answer them, where they were
-asked, with a text that says what happened.
+asked, with a text that says what happened. Answers that came after something else are put where they belong: LangGraph
+hands them over as they stand, and the provider refuses.
 """
 
-from collections import Counter
 from collections.abc import Sequence
-from itertools import islice, takewhile
+from dataclasses import dataclass, field
 from typing import Any, cast
 from uuid import uuid4
 
 from langchain_core.messages import AIMessage, BaseMessage, ToolCall, ToolMessage
 
 from callboard.tools._bounds import unkept
-from callboard.tools._unanswered import id_of
+from callboard.tools._unanswered import id_of, without_answer
 
 UNANSWERED = (
     "Error: this call has no result. It was interrupted before it finished, and whether it had any effect is "
@@ -22,30 +22,64 @@ UNANSWERED = (
 
 
 def repaired(messages: Sequence[BaseMessage]) -> list[BaseMessage]:
-    """The conversation, with a message for every call that has none.
+    """The conversation, with the answer of every call directly behind the message that asks for it.
+
+    No provider takes another. What came between them, as what a person said while a question was open, comes after
+    the answers; a call without an answer gets one that says so.
 
     Args:
-        messages: stays as it is; a message that answers keeps its place.
+        messages: stays as it is.
     """
-    answers = Counter(message.tool_call_id for message in messages if isinstance(message, ToolMessage))
-    asking = (message for message in messages if isinstance(message, AIMessage))
-    called = Counter(id_of(call) for message in asking for call in message.tool_calls)
-    if called <= answers:
+    if _is_whole(messages):
         return [*messages]
-    history: list[BaseMessage] = []
-    place = 0
-    while place < len(messages):
-        message = messages[place]
-        arrived = cast("list[ToolMessage]", list(takewhile(_is_answer, islice(messages, place + 1, None))))
-        place += 1 + len(arrived)
-        history.append(message)
-        if isinstance(message, AIMessage):
-            owed = [_unanswered(call) for call in message.tool_calls if not _take(answers, id_of(call))]
-            order = {id_of(call): number for number, call in enumerate(message.tool_calls)}
+    exchanges: list[_Exchange] = []
+    asking: dict[str, list[_Exchange]] = {}  # by call; models reuse ids, and an answer is for the last that asked
+    for message in messages:
+        if isinstance(message, ToolMessage) and asking.get(message.tool_call_id):
+            exchange = asking[message.tool_call_id].pop()
+            exchange.answers.append(message)
+            exchange.is_in_order &= exchange is exchanges[-1]
+        else:
+            exchanges.append(_Exchange(message))
+            for call in _calls(message):
+                asking.setdefault(id_of(call), []).append(exchanges[-1])
+    return [message for exchange in exchanges for message in exchange.whole()]
+
+
+def _is_whole(messages: Sequence[BaseMessage]) -> bool:
+    owed: list[str] = []
+    for message in messages:
+        if not isinstance(message, ToolMessage):
             if owed:
-                arrived = sorted([*arrived, *owed], key=lambda answer: order.get(answer.tool_call_id, len(order)))
-        history.extend(arrived)
-    return history
+                return False
+            owed = [id_of(call) for call in _calls(message)]
+        elif message.tool_call_id in owed:
+            owed.remove(message.tool_call_id)
+        elif owed:
+            return False
+    return not owed
+
+
+@dataclass(slots=True)
+class _Exchange:
+    """A message, and the answers to its calls."""
+
+    message: BaseMessage
+    answers: list[BaseMessage] = field(default_factory=list)
+    is_in_order: bool = True
+
+    def whole(self) -> Sequence[BaseMessage]:
+        calls = _calls(self.message)
+        missing = [_unanswered(call) for call in without_answer(calls, self.answers)]
+        if self.is_in_order and not missing:
+            return (self.message, *self.answers)
+        place = {id_of(call): number for number, call in enumerate(calls)}
+        answers = cast("list[ToolMessage]", [*self.answers, *missing])
+        return (self.message, *sorted(answers, key=lambda answer: place[answer.tool_call_id]))
+
+
+def _calls(message: BaseMessage) -> Sequence[ToolCall]:
+    return message.tool_calls if isinstance(message, AIMessage) else ()
 
 
 def give_ids(reply: BaseMessage) -> None:
@@ -82,17 +116,6 @@ def _without_arguments(block: Any) -> dict[str, Any]:
 def is_repair(message: ToolMessage) -> bool:
     """Whether it stands for an answer that there is not."""
     return message.content == UNANSWERED
-
-
-def _is_answer(message: BaseMessage) -> bool:
-    return isinstance(message, ToolMessage)
-
-
-def _take(answers: "Counter[str]", call_id: str) -> bool:
-    if not answers[call_id]:
-        return False
-    answers[call_id] -= 1
-    return True
 
 
 def _unanswered(call: ToolCall) -> ToolMessage:

@@ -288,10 +288,10 @@ class Run:
         return (remaining < 1 and all_direct) or (remaining < 2 and bool(reply.tool_calls))
 
     async def _repair(self) -> None:
-        """Answer what no call has answered; a provider refuses the conversation otherwise."""
+        """Put the answers where they belong, also those that are missing; a provider refuses the conversation else."""
         messages = self._messages()
         whole = repaired(messages)
-        if len(whole) != len(messages):
+        if whole != messages:
             await self.thread.amend([self.thread.state.replacing("messages", whole)], None, "repair")
 
     def _messages(self) -> list[BaseMessage]:
