@@ -1,0 +1,179 @@
+"""The house in numbers: `python -m tests.house [SOURCE]` measures a tree of source files and prints a table."""
+
+import argparse
+import ast
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from itertools import combinations
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1] / "src" / "callboard"
+PACKAGE = "callboard"
+COMMON = 6
+"""Lines in a row that two places have in common, from which on they are counted."""
+LONG = 30
+"""Lines of a function, from which on it is counted as long."""
+
+FLOORS = (
+    ("exceptions", "_callers", "_lazy", "_suggestions", "_types", "_near"),
+    ("_loops",),
+    ("_calls",),
+    ("actors",),
+    ("_langgraph",),
+    ("tools",),
+    ("middleware",),
+    ("agent",),
+    ("telemetry", "testing"),
+    ("_cli",),
+)
+"""The rooms from the ground up; what stands in no floor is below all of them but the ground."""
+
+
+@dataclass(frozen=True, slots=True)
+class House:
+    """Modules of a package, by their path within it."""
+
+    files: dict[Path, str]
+
+    @classmethod
+    def at(cls, root: Path) -> "House":
+        """Read the files below a folder."""
+        return cls({path.relative_to(root): path.read_text() for path in sorted(root.rglob("*.py"))})
+
+    def lines(self) -> int:
+        """Lines of all files."""
+        return sum(len(text.splitlines()) for text in self.files.values())
+
+    def long_functions(self) -> list[str]:
+        """Functions of more than `LONG` lines, from `def` to their end, without their docstring."""
+        return [
+            f"{path}:{node.lineno} {node.name} ({length})"
+            for path, text in self.files.items()
+            for node in ast.walk(ast.parse(text))
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and (length := _length(node)) > LONG
+        ]
+
+    def repeated_names(self) -> dict[str, int]:
+        """Names of files that occur more than once, without `__init__`."""
+        count = Counter(path.name for path in self.files if path.name != "__init__.py")
+        return {name: number for name, number in count.items() if number > 1}
+
+    def common_places(self) -> list[str]:
+        """Pairs of places that have `COMMON` or more lines in a row in common, imports and blank lines left out."""
+        windows: dict[tuple[str, ...], list[tuple[Path, int]]] = defaultdict(list)
+        for path, text in self.files.items():
+            kept = _substance(text)
+            for start in range(len(kept) - COMMON + 1):
+                window = kept[start : start + COMMON]
+                windows[tuple(line for _, line in window)].append((path, start))
+        pairs = {pair for places in windows.values() for pair in combinations(places, 2) if not _is_overlap(*pair)}
+        # A run of seven lines is two windows of six, and one pair of places.
+        first = [((a, i), (b, j)) for (a, i), (b, j) in pairs if ((a, i - 1), (b, j - 1)) not in pairs]
+        return sorted(
+            f"{a}:{_substance(self.files[a])[i][0]} ~ {b}:{_substance(self.files[b])[j][0]}" for (a, i), (b, j) in first
+        )
+
+    def arrows(self) -> set[tuple[str, str]]:
+        """From which room to which other one something is imported."""
+        return {
+            (_room(path), to)
+            for path, text in self.files.items()
+            if path != Path("__init__.py")
+            for to in _rooms_imported(text)
+            if to != _room(path)
+        }
+
+    def upward(self) -> list[str]:
+        """Arrows that point to a higher floor."""
+        return sorted(f"{a} -> {b}" for a, b in self.arrows() if _floor(a) < _floor(b))
+
+    def circles(self) -> list[str]:
+        """Rooms that need each other, each pair of them once."""
+        arrows = self.arrows()
+        return sorted(f"{a} <-> {b}" for a, b in arrows if a < b and _reaches(arrows, b, a))
+
+
+def _length(node: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
+    length = (node.end_lineno or node.lineno) - node.lineno + 1
+    if ast.get_docstring(node) is not None:
+        text = node.body[0]
+        length -= (text.end_lineno or text.lineno) - text.lineno + 1
+    return length
+
+
+def _substance(text: str) -> list[tuple[int, str]]:
+    """Lines of code with their numbers, without imports, docstrings and what is blank."""
+    skipped: set[int] = set()
+    for node in ast.walk(ast.parse(text)):
+        is_text = (
+            isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str)
+        )
+        if isinstance(node, ast.Import | ast.ImportFrom) or is_text:
+            skipped.update(range(node.lineno, (node.end_lineno or node.lineno) + 1))
+    return [
+        (number, line.strip())
+        for number, line in enumerate(text.splitlines(), 1)
+        if number not in skipped and line.strip() and not line.strip().startswith("#")
+    ]
+
+
+def _is_overlap(one: tuple[Path, int], other: tuple[Path, int]) -> bool:
+    return one[0] == other[0] and abs(one[1] - other[1]) < COMMON
+
+
+def _room(path: Path) -> str:
+    return path.parts[0].removesuffix(".py")
+
+
+def _rooms_imported(text: str) -> Iterator[str]:
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.ImportFrom) and node.module and node.module.split(".")[0] == PACKAGE:
+            rooms: Iterable[str] = node.module.split(".")[1:2] or [alias.name for alias in node.names]
+            yield from (room for room in rooms if room.islower() or room.startswith("_"))
+        elif isinstance(node, ast.Import):
+            yield from (name.name.split(".")[1] for name in node.names if name.name.startswith(f"{PACKAGE}."))
+
+
+def _floor(room: str) -> int:
+    return next((number for number, rooms in enumerate(FLOORS) if room in rooms), 1)
+
+
+def _reaches(arrows: set[tuple[str, str]], start: str, goal: str) -> bool:
+    seen, due = set(), [start]
+    while due:
+        room = due.pop()
+        if room == goal:
+            return True
+        if room not in seen:
+            seen.add(room)
+            due += [to for source, to in arrows if source == room]
+    return False
+
+
+def main() -> None:
+    """Print the numbers, and with `--places` what they count."""
+    parser = argparse.ArgumentParser(description=main.__doc__)
+    parser.add_argument("root", nargs="?", type=Path, default=ROOT, help="the folder of the package")
+    parser.add_argument("--places", action="store_true", help="name what is counted")
+    chosen = parser.parse_args()
+    house = House.at(chosen.root)
+    counted: dict[str, Iterable[object]] = {
+        f"functions over {LONG} lines": house.long_functions(),
+        "arrows between rooms": [f"{a} -> {b}" for a, b in sorted(house.arrows())],
+        "arrows that point upward": house.upward(),
+        "pairs of rooms in a circle": house.circles(),
+        f"pairs of places with {COMMON} or more lines in common": house.common_places(),
+        "names of more than one file": [f"{name} ({n})" for name, n in sorted(house.repeated_names().items())],
+    }
+    print(f"{'files':55} {len(house.files):6}")
+    print(f"{'lines':55} {house.lines():6}")
+    for what, places in counted.items():
+        found = list(places)
+        print(f"{what:55} {len(found):6}")
+        if chosen.places:
+            print(*(f"    {place}" for place in found), sep="\n")
+
+
+if __name__ == "__main__":
+    main()
