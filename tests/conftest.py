@@ -1,6 +1,7 @@
 """Every async test runs on every backend, on a virtual clock unless it is marked `real_clock`."""
 
 import logging
+from collections.abc import Sequence
 from inspect import isasyncgenfunction, iscoroutinefunction
 from typing import Any
 
@@ -11,11 +12,18 @@ from hypothesis.errors import StopTest
 from callboard.testing import Backend, backend, backend_names
 
 
+MAIN_BACKENDS = ("asyncio", "trio")
+
+
 def pytest_configure(config: pytest.Config) -> None:
     """Declare the markers."""
     logging.getLogger("asyncio").addFilter(_is_no_stop_of_hypothesis)
     config.addinivalue_line(
         "markers", "real_clock: run on a real clock, because threads, processes or sockets are involved"
+    )
+    config.addinivalue_line(
+        "markers",
+        "exhaustive: every variant, real servers, kills, soak; left out unless `-m exhaustive` asks for it, as CI does",
     )
     config.addinivalue_line("markers", "backends(*names): run on these only; 'asyncio' stands for all of its variants")
 
@@ -61,8 +69,13 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         for name in backend_names(real_clock=real_clock)
         if only is None or name in only.args or name.partition("-")[0] in only.args
     ]
-    makers = [pytest.param((name, real_clock), id=name) for name in names]
+    makers = [pytest.param((name, real_clock), id=name, marks=_marks(name, names)) for name in names]
     metafunc.parametrize("anyio_backend", makers, indirect=True)
+
+
+def _marks(name: str, names: Sequence[str]) -> Sequence[pytest.MarkDecorator]:
+    """Leave variants of asyncio, such as uvloop, to the exhaustive run, where asyncio itself runs the test, too."""
+    return (pytest.mark.exhaustive,) if name not in MAIN_BACKENDS and "asyncio" in names else ()
 
 
 @pytest.hookimpl(tryfirst=True)

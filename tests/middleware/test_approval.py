@@ -587,7 +587,6 @@ def test_the_digest_is_the_published_one() -> None:
         ("\u00e9", "\u00e9", "e\u0301"),
         ([b"x"], (b"x",), ["x"]),
     ],
-    ids=repr,
 )
 def test_what_means_something_else_has_another_digest(one: Any, same: Any, other: Any) -> None:
     """The model writes JSON; a link outside may put in anything, and store it as any serializer does."""
