@@ -77,17 +77,20 @@ class Batch(Generic[T]):
             self._raise_failures(count)
 
     async def _run_next(self, scope: Scope) -> None:
-        # Not "run call n": trio begins children in any order, so each takes the next call when it begins.
-        call = next(self._next)
+        failed: SupervisedCall[T] | None = None
         with scope:
+            # Not "run call n": trio begins children in any order, so each takes the next call when it begins.
+            call = next(self._next)
             run = call.begin(self)
             try:
                 call.end(await run(call))
             except BaseException as error:
                 if not call.end_with(error):
                     raise
-        if call.error is not None and not self._is_signal(call.error):
-            self._fail(call)
+                if call.error is not None and not self._is_signal(call.error):
+                    failed = call
+        if failed is not None:
+            self._fail(failed)
         if self._pulse.untold:
             self._pulse.tell()
 

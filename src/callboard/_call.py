@@ -264,7 +264,9 @@ class SupervisedCall(Timed, Generic[T]):
             self.running += 1
             try:
                 if policy.timeout is None and not self._observers:
-                    return await body(attempt, *args)
+                    running = body(attempt, *args)
+                    del args  # they would weigh more while the body waits
+                    return await running
                 return await self._watched(partial(body, attempt, *args), call["name"], policy.timeout, waited)
             finally:
                 self.running -= 1

@@ -24,7 +24,7 @@ class Levels(Generic[T]):
 
     def __init__(self, make: Callable[[], T]) -> None:
         self._make = make
-        self._made = [make()]
+        self._made: list[T] = []
         self._lock = threading.Lock()
 
     def here(self) -> T:

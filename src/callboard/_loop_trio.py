@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable
 from contextlib import AbstractContextManager, nullcontext
 from contextvars import copy_context
 from types import TracebackType
-from typing import Literal, NoReturn, Self, TypeVar
+from typing import Literal, Self, TypeVar
 
 import trio
 from anyio import CancelScope, CapacityLimiter, to_thread
@@ -58,7 +58,9 @@ class TrioScope:
 
 
 class _NoScope:
-    """Nothing: the nursery's own cancel scope is the scope of its children."""
+    """Nothing: somebody else's cancel scope is the child's."""
+
+    __slots__ = ()
 
     cancel_called = False
 
@@ -77,15 +79,36 @@ class _NoScope:
 _NO_SCOPE = _NoScope()
 
 
+class _SharedScope(_NoScope):
+    """The scope that all children of a nursery enter: it counts them, and the last one that leaves wakes the owner.
+
+    One for all, because a coroutine around each child, to count it, would weigh 0.2 KB.
+    """
+
+    __slots__ = ("children", "owner")
+
+    def __init__(self) -> None:
+        self.children = 0
+        """How many were started and have not left."""
+        self.owner: trio.lowlevel.Task | None = None
+        """The task that waits for them, while it does."""
+
+    def __exit__(
+        self, exc_type: type[BaseException] | None, exc: BaseException | None, tb: TracebackType | None
+    ) -> Literal[False]:
+        self.children -= 1
+        if not self.children and self.owner is not None:
+            owner, self.owner = self.owner, None
+            trio.lowlevel.reschedule(owner)
+        return False
+
+
 class TrioNursery:
     """A `trio.Nursery` out of which one error arrives bare, a cancellation and Ctrl-C too, never a group of one."""
 
     def __init__(self) -> None:
         self._manager = trio.open_nursery()
-        self._open = 0
-        self._owner: trio.lowlevel.Task | None = None
-        """Once it waits for the children."""
-        self._interrupt: BaseException | None = None
+        self._shared = _SharedScope()
         self._was_cancelled = False
 
     @property
@@ -93,48 +116,47 @@ class TrioNursery:
         return self._was_cancelled or self._nursery.cancel_scope.cancel_called
 
     def start(self, child: ChildFn, grace: float) -> None:
-        self._open += 1
-        self._nursery.start_soon(self._run, child)
-
-    async def _run(self, child: ChildFn) -> None:
-        try:
-            await child(_NO_SCOPE)
-        finally:
-            self._open -= 1
-            if not self._open and self._owner is not None:
-                trio.lowlevel.reschedule(self._owner)
+        self._shared.children += 1
+        # With a name: trio would make one for each child.
+        self._nursery.start_soon(child, self._shared, name="callboard child")
 
     def cancel(self) -> None:
         self._nursery.cancel_scope.cancel()
 
-    async def _wait_until_empty(self) -> None:
-        """As the nursery itself would wait; but this shows when the owner is cancelled, even behind shields."""
-        if self._open:
-            self._owner = trio.lowlevel.current_task()
-            await trio.lowlevel.wait_task_rescheduled(self._aborted)
+    async def _wait_until_empty(self) -> KeyboardInterrupt | None:
+        """Wait for the children, or for the first cancellation, which is noted here even behind shields.
 
-    def _aborted(self, raise_cancel: Callable[[], NoReturn]) -> trio.lowlevel.Abort:
+        The nursery itself waits for whoever is left. A child may even leave uncounted, because Ctrl-C came
+        before it entered its scope: its error cancels the nursery, and so ends this wait.
+
+        Returns:
+            Ctrl-C, if that is what came; the nursery is to end the children first.
+        """
+        if self._shared.children:
+            self._shared.owner = trio.lowlevel.current_task()
+            try:
+                await trio.lowlevel.wait_task_rescheduled(self._aborted)
+            except trio.Cancelled:
+                return None  # it is a level: the nursery meets it again
+            except KeyboardInterrupt as interrupt:
+                return interrupt
+        return None
+
+    def _aborted(self, _: object) -> trio.lowlevel.Abort:
         self._was_cancelled = True
-        try:
-            raise_cancel()
-        except trio.Cancelled:
-            pass
-        except KeyboardInterrupt as exc:
-            self._interrupt = exc
-            self.cancel()
-        return trio.lowlevel.Abort.FAILED  # the children have to end first
+        self._shared.owner = None
+        return trio.lowlevel.Abort.SUCCEEDED
 
+    @trio.lowlevel.enable_ki_protection
     async def __aenter__(self) -> Self:
         self._nursery = await self._manager.__aenter__()
         return self
 
+    @trio.lowlevel.enable_ki_protection
     async def __aexit__(
         self, exc_type: type[BaseException] | None, exc: BaseException | None, tb: TracebackType | None
     ) -> bool:
-        if exc is None:
-            await self._wait_until_empty()
-        if self._interrupt is not None:
-            exc, self._interrupt = self._interrupt, None
+        if exc is None and (exc := await self._wait_until_empty()) is not None:
             exc_type, tb = type(exc), exc.__traceback__
         bare: BaseException | None = None
         result: bool | None = False
@@ -160,26 +182,44 @@ class TrioNursery:
 
 
 class TrioWakeup:
-    """A `trio.Event` that any thread may set."""
+    """The task that waits, and whether it may go on; a `trio.Event` would have a set and a closure beside them."""
 
-    __slots__ = ("_event", "_thread", "_token")
+    __slots__ = ("_is_set", "_loop", "_task")
 
-    def __init__(self) -> None:
-        self._event = trio.Event()
-        self._thread = threading.get_ident()
-        self._token = trio.lowlevel.current_trio_token()
+    def __init__(self, loop: "TrioLoop") -> None:
+        self._loop = loop
+        self._is_set = False
+        self._task: trio.lowlevel.Task | None = None
+        """While it waits."""
 
     def set(self) -> None:
-        if threading.get_ident() == self._thread:
-            self._event.set()
+        if threading.get_ident() == self._loop.thread:
+            self._wake()
             return
         try:
-            self._token.run_sync_soon(self._event.set)
+            self._loop.token.run_sync_soon(self._wake)
         except trio.RunFinishedError:
             return  # the run is over, and nobody waits any more
 
-    def wait(self) -> Awaitable[None]:
-        return self._event.wait()
+    @trio.lowlevel.enable_ki_protection
+    def _wake(self) -> None:
+        self._is_set = True
+        if self._task is not None:
+            task, self._task = self._task, None
+            trio.lowlevel.reschedule(task)
+
+    @trio.lowlevel.enable_ki_protection
+    async def wait(self) -> None:
+        # Without Ctrl-C between the two steps, or `set` would wake the task out of some other wait.
+        if self._is_set:
+            await trio.lowlevel.checkpoint()
+            return
+        self._task = trio.lowlevel.current_task()
+        await trio.lowlevel.wait_task_rescheduled(self._aborted)
+
+    def _aborted(self, _: object) -> trio.lowlevel.Abort:
+        self._task = None
+        return trio.lowlevel.Abort.SUCCEEDED
 
 
 class TrioSpawned:
@@ -213,7 +253,9 @@ class TrioLoop:
     def __init__(self) -> None:
         self.now = trio.lowlevel.current_clock().current_time
         self.offset = time.monotonic() - self.now()
-        self.pulse = Pulse(trio.lowlevel.current_trio_token().run_sync_soon)
+        self.thread = threading.get_ident()
+        self.token = trio.lowlevel.current_trio_token()
+        self.pulse = Pulse(self.token.run_sync_soon)
 
     def nursery(self) -> TrioNursery:
         return TrioNursery()
@@ -225,7 +267,7 @@ class TrioLoop:
         return trio.CancelScope(deadline=deadline, shield=True)
 
     def wakeup(self) -> TrioWakeup:
-        return TrioWakeup()
+        return TrioWakeup(self)
 
     def spawn(self, child: ChildFn, grace: float) -> "TrioSpawned":
         return TrioSpawned(child)

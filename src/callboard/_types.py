@@ -23,6 +23,7 @@ OnError = Literal["cancel", "finish"]
 
 OnUnknown = Literal["rerun", "ask", "fail"]
 """What to do with a call of which only its beginning is known."""
+_ON_UNKNOWN = get_args(OnUnknown)
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,8 +107,8 @@ class CallPolicy:
     on_unknown: OnUnknown = "rerun"
 
     def __post_init__(self) -> None:
-        if self.on_unknown not in get_args(OnUnknown):
-            raise ValueError(f"CallPolicy(on_unknown=...) is one of {get_args(OnUnknown)}, got {self.on_unknown!r}")
+        if self.on_unknown not in _ON_UNKNOWN:
+            raise ValueError(f"CallPolicy(on_unknown=...) is one of {_ON_UNKNOWN}, got {self.on_unknown!r}")
         for name in ("timeout", "budget"):
             check_seconds(f"CallPolicy({name}=...)", getattr(self, name), zero=False)
         check_seconds("CallPolicy(grace=...)", self.grace)

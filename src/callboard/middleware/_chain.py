@@ -32,7 +32,10 @@ def links_in(option: str, middleware: object) -> tuple[object, ...]:
     Raises:
         TypeError: if it is no list, or has a class in it where a link is meant.
     """
-    if isinstance(middleware, (str, bytes, Mapping)) or not isinstance(middleware, Iterable):
+    # Lists and tuples first, as nearly all are: the other questions take many steps.
+    if not isinstance(middleware, (list, tuple)) and (
+        isinstance(middleware, (str, bytes, Mapping)) or not isinstance(middleware, Iterable)
+    ):
         raise TypeError(f"{option} takes a list of links, got {middleware!r}{_as_list(middleware)}")
     links = tuple(middleware)
     for one in links:

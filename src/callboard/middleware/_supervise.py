@@ -128,7 +128,7 @@ class Supervise(AgentMiddleware[Any, Any, Any]):
         call: SupervisedCall[Output] = SupervisedCall(
             *self._setup.supervision.terms(request.tool_call), run, self._around(request)
         )
-        await Batch([call], on_error="cancel").run()
+        await self._setup.supervision.run_batch(Batch([call], on_error="cancel"))
         return cast("Output", call.result)
 
     def _around(self, request: ToolCallRequest) -> Surroundings:

@@ -94,6 +94,8 @@ class ToolBatch:
         if no_state:
             self._calls = each_without_answer(requested.calls, messages_in(self._state, setup.messages_key))
         self._keys = keys_of(self._calls)
+        self._due: list[str] = []
+        """The keys of the calls that have no result yet, in call order."""
         reply = requested.reply
         if setup.max_calls is not None and requested.kind == "tool_calls":
             reply = whole_reply(self._calls, self._state, setup.messages_key)
@@ -115,16 +117,16 @@ class ToolBatch:
             GraphInterrupt: with the questions of all calls that wait for an answer.
             BaseException: the error of a call that nobody handles.
         """
-        supervised: list[tuple[str, SupervisedCall[Output]]] = []
+        supervised: list[SupervisedCall[Output]] = []
         try:
             await self._supervise(supervised)
             self._open = len(supervised)
-            batch = Batch([call for _, call in supervised], on_error=self.setup.on_error, is_signal=is_control_flow)
-            await batch.run()
+            batch = Batch(supervised, on_error=self.setup.on_error, is_signal=is_control_flow)
+            await self.setup.supervision.run_batch(batch)
         except BaseException as error:
             self.failed = {
                 key: repr(call.error or error)
-                for key, call in supervised
+                for key, call in zip(self._due, supervised, strict=True)
                 if call.ended and call.result is None and not isinstance(call.error, GraphInterrupt)
             }
             self._note(supervised)
@@ -132,14 +134,15 @@ class ToolBatch:
             raise
         return self._outcome(supervised)
 
-    async def _supervise(self, supervised: list[tuple[str, SupervisedCall[Output]]]) -> None:
+    async def _supervise(self, supervised: list[SupervisedCall[Output]]) -> None:
         """Get the calls ready that have no result yet, in portions, because there may be very many."""
         around = self._named(surroundings())
         for index, (key, call) in enumerate(zip(self._keys, self._calls, strict=True)):
             if index and index % PORTION == 0:
                 await checkpoint()
             if not (self.ledger.settled(key) or self.ledger.waits(key)):
-                supervised.append((key, self._supervised(index, call, around)))
+                supervised.append(self._supervised(index, call, around))
+                self._due.append(key)
 
     def _named(self, around: Surroundings) -> Surroundings:
         """With what those who watch want to know of the tools, and of a graph that is not ours."""
@@ -149,10 +152,7 @@ class ToolBatch:
         if run is None and "thread_id" in conf:
             found = self._config["metadata"].get("run_id") or self._config.get("run_id") or ""
             run = RunInfo(number=0, agent="", run_id=str(found), thread_id=str(conf["thread_id"]))
-        return replace(around, run=run, describe=self._describe, shown=lambda call: self.setup.shown(call, run))
-
-    def _describe(self, name: str) -> str | None:
-        return getattr(self.setup.tools.get(name), "description", None)
+        return replace(around, run=run, describe=self.setup.description, shown=lambda call: self.setup.shown(call, run))
 
     def _supervised(self, index: int, call: ToolCall, around: Surroundings) -> SupervisedCall[Output]:
         key, refused = self._keys[index], self._refused.get(index)
@@ -165,10 +165,10 @@ class ToolBatch:
         """The policy of a call's tool, and the limits that it has to pass."""
         return self.setup.supervision.terms(call, self._wide)
 
-    def _outcome(self, supervised: Sequence[tuple[str, SupervisedCall[Output]]]) -> Any:
-        signals = [call.error for _, call in supervised if call.error is not None]
+    def _outcome(self, supervised: Sequence[SupervisedCall[Output]]) -> Any:
+        signals = [call.error for call in supervised if call.error is not None]
         if not signals and not self.ledger.records and not self.ledger.may_be_replayed:
-            return self.rules.combined([cast("Output", call.result) for _, call in supervised])
+            return self.rules.combined([cast("Output", call.result) for call in supervised])
         self._note(supervised)
         questions = self.ledger.pending
         if questions or signals or self.ledger.may_be_replayed:
@@ -192,9 +192,9 @@ class ToolBatch:
         finally:
             signals.clear()  # the traceback leads to this list, which must not lead back
 
-    def _note(self, supervised: Sequence[tuple[str, SupervisedCall[Output]]]) -> None:
+    def _note(self, supervised: Sequence[SupervisedCall[Output]]) -> None:
         """Enter every result and every question into the ledger, and let go of the errors: they lead back here."""
-        for key, call in supervised:
+        for key, call in zip(self._due, supervised, strict=True):
             if isinstance(call.error, GraphInterrupt):
                 self.ledger.asked(key, call.error)
             elif isinstance(call.error, ParentCommand):
@@ -264,18 +264,19 @@ class _Run:
         self._call = call
         self._index = index
 
-    async def __call__(self, supervised: SupervisedCall[Output]) -> Output:
+    def __call__(self, supervised: SupervisedCall[Output]) -> Awaitable[Output]:
         """From the call to its output; an error that is handled here or below becomes a message."""
         self._supervised = supervised
         around = self._batch.around
-        return await (self._run(None) if around is None else around(self._batch, self._index, self._run))
+        return self._run(None) if around is None else around(self._batch, self._index, self._run)
 
     async def _run(self, config: RunnableConfig | None) -> Output:
         batch, setup = self._batch, self._batch.setup
         self._config = batch.config_for(self._key, self._index, config)
         try:
             if batch.overrides is None:
-                output = await setup.supervision.run(self._supervised, self._inner, setup.at_end, self._reworked)
+                rework = untouched if setup.link is None else self._reworked  # a method of this call weighs 64 bytes
+                output = await setup.supervision.run(self._supervised, self._inner, setup.at_end, rework)
             else:
                 output = await self._overridden(batch.overrides)
         except GraphInterrupt as interrupt:

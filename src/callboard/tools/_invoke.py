@@ -61,9 +61,11 @@ async def invoke(
             tracing = _enter_context(plan, config, run, kwargs)
             try:
                 if plan.kind == "sync":
-                    response = await attempt.run_in_thread(partial(plan.fn, *args, **kwargs))
+                    body = attempt.run_in_thread(partial(plan.fn, *args, **kwargs))
                 else:
-                    response = await plan.fn(*args, **kwargs)
+                    body = plan.fn(*args, **kwargs)
+                del args, kwargs  # the body has them, and a frame that keeps them weighs more while it waits
+                response = await body
             finally:
                 var_child_runnable_config.set(before)
                 if tracing is not None:

@@ -27,6 +27,8 @@ from callboard.tools._setup import Setup
 from callboard.tools._supervision import Supervision
 from callboard.tools._vocabulary import AsyncToolCallWrapper, ToolCallWrapper
 
+_ON_ERROR = get_args(OnError)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
@@ -59,7 +61,7 @@ def setup_of(given: Options, *, own_call: Callable[[str], Link] | None, own_inje
         ValueError: see `ToolNode`.
         TypeError: see `ToolNode`.
     """
-    if given.on_error not in get_args(OnError):
+    if given.on_error not in _ON_ERROR:
         raise ValueError(f"ToolNode(on_error=...) is 'cancel' or 'finish', got {given.on_error!r}")
     if given.max_calls is not None:
         check_count("ToolNode(max_calls=...)", given.max_calls, least=1)
@@ -79,7 +81,8 @@ def setup_of(given: Options, *, own_call: Callable[[str], Link] | None, own_inje
     errors = ErrorPolicy(given.handle_tool_errors)
     wrapper = wrapper_link(given.wrap_tool_call, given.awrap_tool_call)
     link = chain_of(middleware, wrapper)
-    check_tools([*middleware, given.wrap_tool_call, given.awrap_tool_call], by_name)
+    wrappers = [one for one in (given.wrap_tool_call, given.awrap_tool_call) if one is not None]
+    check_tools([*middleware, *wrappers], by_name)
     check_policies(middleware, supervision.policies_of(by_name))
     return Setup(
         name=name,
@@ -109,12 +112,8 @@ def _last_judge(errors: ErrorPolicy, *, wrapper: bool, middleware: bool) -> Judg
 def _by_name(
     tools: Iterable[BaseTool | Callable[..., Any]], of_links: Iterable[BaseTool | Callable[..., Any]]
 ) -> dict[str, BaseTool]:
-    given: object = tools
-    if isinstance(given, BaseTool) or inspect.isroutine(given):
-        name = given.name if isinstance(given, BaseTool) else given.__name__
-        raise TypeError(f"ToolNode takes a list of tools: ToolNode([{name}]), not ToolNode({name})")
-    if isinstance(given, (str, Mapping)) or not isinstance(given, Iterable):
-        raise TypeError(f"ToolNode takes a list of tools, such as ToolNode([search]); got {given!r}")
+    if not isinstance(tools, (list, tuple)):
+        _check_tools_iterable(tools)
     by_name: dict[str, BaseTool] = {}
     for item in (*tools, *of_links):
         if not isinstance(item, BaseTool):
@@ -124,6 +123,15 @@ def _by_name(
             raise ValueError(f"Two tools are named {tool.name!r}: {by_name[tool.name]!r} and {tool!r}")
         by_name[tool.name] = tool
     return by_name
+
+
+def _check_tools_iterable(given: object) -> None:
+    """Raise TypeError for what is given as the list of tools and is none."""
+    if isinstance(given, BaseTool) or inspect.isroutine(given):
+        name = given.name if isinstance(given, BaseTool) else given.__name__
+        raise TypeError(f"ToolNode takes a list of tools: ToolNode([{name}]), not ToolNode({name})")
+    if isinstance(given, (str, Mapping)) or not isinstance(given, Iterable):
+        raise TypeError(f"ToolNode takes a list of tools, such as ToolNode([search]); got {given!r}")
 
 
 def _check_function(item: object) -> None:

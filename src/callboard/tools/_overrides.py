@@ -242,7 +242,7 @@ def entries_of(node: Any, base: type) -> Entries | None:
 
 def one_call_link(node: Any, base: type) -> Callable[[str], Link] | None:
     """From the kind of an input to a link that is the node's own `_run_one` or `_arun_one`, if it has one."""
-    has_sync, has_async = (overrides(node, base, name) for name in ("_run_one", "_arun_one"))
+    has_sync, has_async = overrides(node, base, "_run_one"), overrides(node, base, "_arun_one")
     if not (has_sync or has_async):
         return None
     owner = type(node).__qualname__
@@ -309,7 +309,7 @@ def rest_of_call(node: object, *, sync: bool) -> Rest:
 
 
 async def untouched(message: ToolMessage, _: object) -> ToolMessage:
-    """The message that stands for an error of an override; nothing is around that."""
+    """The message that stands for an error, where no link is around the call or all of them are inside it."""
     return message
 
 

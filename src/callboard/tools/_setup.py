@@ -56,6 +56,10 @@ class Setup:
                 self.plans[name] = plan
         return plan.from_sync if plan.from_sync is not None and from_sync() else plan
 
+    def description(self, name: str) -> str | None:
+        """What a tool says of itself; `None` for one that there is not."""
+        return getattr(self.tools.get(name), "description", None)
+
     def inject(self, call: ToolCall, injected: InjectedArgs, runtime: ToolRuntime[Any, Any]) -> ToolCall:
         """A call with what its tool asks for; what the model forged is gone before a subclass sees it."""
         if self.own_injection is None:

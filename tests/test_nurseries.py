@@ -1,0 +1,20 @@
+"""Nurseries of the event loops, below calls."""
+
+import anyio
+import pytest
+
+from callboard._current_loop import current_loop
+from callboard._loop import Scope
+
+WAIT = 20
+
+
+async def test_a_child_that_ends_before_it_enters_its_scope_holds_nobody_up() -> None:
+    """Promise 1: Ctrl-C comes when it likes, also before the first line of a child; its nursery ends all the same."""
+
+    async def child(scope: Scope) -> None:
+        raise RuntimeError("before the first line")
+
+    with anyio.fail_after(WAIT), pytest.raises(RuntimeError, match="before the first line"):
+        async with current_loop().nursery() as nursery:
+            nursery.start(child, 1.0)
