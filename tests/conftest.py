@@ -11,7 +11,6 @@ from hypothesis.errors import StopTest
 
 from callboard.testing import Backend, backend, backend_names
 
-
 MAIN_BACKENDS = ("asyncio", "trio")
 
 

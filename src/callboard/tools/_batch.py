@@ -126,7 +126,7 @@ class ToolBatch:
         except BaseException as error:
             self.failed = {
                 key: repr(call.error or error)
-                for key, call in zip(self._due, supervised, strict=True)
+                for key, call in zip(self._due, supervised, strict=False)  # Ctrl-C may come between the two
                 if call.ended and call.result is None and not isinstance(call.error, GraphInterrupt)
             }
             self._note(supervised)
@@ -141,8 +141,8 @@ class ToolBatch:
             if index and index % PORTION == 0:
                 await checkpoint()
             if not (self.ledger.settled(key) or self.ledger.waits(key)):
-                supervised.append(self._supervised(index, call, around))
                 self._due.append(key)
+                supervised.append(self._supervised(index, call, around))
 
     def _named(self, around: Surroundings) -> Surroundings:
         """With what those who watch want to know of the tools, and of a graph that is not ours."""
@@ -194,7 +194,7 @@ class ToolBatch:
 
     def _note(self, supervised: Sequence[SupervisedCall[Output]]) -> None:
         """Enter every result and every question into the ledger, and let go of the errors: they lead back here."""
-        for key, call in zip(self._due, supervised, strict=True):
+        for key, call in zip(self._due, supervised, strict=False):
             if isinstance(call.error, GraphInterrupt):
                 self.ledger.asked(key, call.error)
             elif isinstance(call.error, ParentCommand):
