@@ -2,6 +2,7 @@
 
 import threading
 from collections.abc import AsyncIterator, Callable
+from enum import Enum
 from pathlib import Path
 from typing import Any
 
@@ -42,23 +43,35 @@ def serde(request: pytest.FixtureRequest) -> Any:
     return request.param()
 
 
+class Unknown(Enum):
+    """A type that no schema names."""
+
+    ONE = 1
+
+
 class Counter:
-    """How many messages were made."""
+    """How many messages were made, and how many pydantic has taken apart."""
 
     def __init__(self) -> None:
         self.made = 0
+        self.dumped = 0
 
 
 @pytest.fixture
 def counter(monkeypatch: pytest.MonkeyPatch) -> Counter:
-    """Counts messages that are made and validated, by whomever."""
-    counter, plain = Counter(), BaseMessage.__init__
+    """Counts messages that are made and validated, or dumped, by whomever."""
+    counter, plain, plain_dump = Counter(), BaseMessage.__init__, BaseMessage.model_dump
 
     def counting(self: Any, *args: Any, **kwargs: Any) -> None:
         counter.made += 1
         plain(self, *args, **kwargs)
 
+    def counting_dumps(self: Any, *args: Any, **kwargs: Any) -> Any:
+        counter.dumped += 1
+        return plain_dump(self, *args, **kwargs)
+
     monkeypatch.setattr(BaseMessage, "__init__", counting)
+    monkeypatch.setattr(BaseMessage, "model_dump", counting_dumps)
     return counter
 
 
@@ -87,20 +100,20 @@ def agent_with(saver: Any, replies: list[Any]) -> Any:
     return create_react_agent(ScriptedModel(replies), [Recorder().tool("work")], checkpointer=saver)
 
 
-async def made_by_a_turn(saver: Any, counter: Counter, length: int) -> int:
-    """Messages that are made by the second of two turns after so many."""
+async def made_by_a_turn(saver: Any, counter: Counter, length: int) -> tuple[int, int]:
+    """Messages that are made by the second of two turns after so many, and those that are dumped."""
     agent = agent_with(saver, [reply for _ in range(2) for reply in (calls(("work", {"query": "a"})), "done")])
     place = {"configurable": {"thread_id": f"of {length}"}}
     await agent.aupdate_state(place, {"messages": turns(length)}, as_node="agent")
     await agent.ainvoke({"messages": [("user", "go")]}, place)
-    before = counter.made
+    made, dumped = counter.made, counter.dumped
     result = await agent.ainvoke({"messages": [("user", "go")]}, place)
     assert len(result["messages"]) == 4 * (length + 2)
-    return counter.made - before
+    return counter.made - made, counter.dumped - dumped
 
 
 @pytest.mark.real_clock
-async def test_a_turn_makes_as_many_messages_however_many_are_behind_it(saver: Any, counter: Counter) -> None:
+async def test_a_turn_makes_and_dumps_as_many_messages_however_many_are_behind_it(saver: Any, counter: Counter) -> None:
     """It was each message of the thread, anew at every turn: most of what a turn of a long conversation took."""
     with anyio.fail_after(WAIT):
         _first, short, long = [await made_by_a_turn(saver, counter, length) for length in (5, 10, 200)]
@@ -206,6 +219,61 @@ def test_each_reading_gives_what_the_first_one_gives_and_shares_nothing(kind: st
     assert all(plain.dumps_typed(one) == plain.dumps_typed(plain.loads_typed(stored)) for one in found)
 
 
+def outcome_of(dump: Callable[[], Any]) -> Any:
+    """What a serializer has written, or the type of its error."""
+    try:
+        return dump()
+    except Exception as error:
+        return type(error)
+
+
+@pytest.mark.parametrize("kind", SERIALIZERS)
+@given(messages=st.lists(MESSAGES, max_size=4))
+def test_what_is_written_is_what_langgraph_writes(kind: str, messages: list[Any]) -> None:
+    """Byte by byte, so that LangGraph reads it; also of messages that were read before, and changed since."""
+    remembers, plain = remembering(SERIALIZERS[kind](), MessageMemory()), JsonPlusSerializer()
+    assert remembers.dumps_typed(messages) == plain.dumps_typed(messages)
+    for found in (remembers.loads_typed(plain.dumps_typed(messages)) for _ in range(2)):
+        assert remembers.dumps_typed({"messages": found}) == plain.dumps_typed({"messages": found})
+        for message in found:
+            message.content = "changed"
+            message.response_metadata["changed"] = [1, True, 1.0]
+        assert remembers.dumps_typed(found) == plain.dumps_typed(found)
+
+
+STRANGE = {
+    "a lone surrogate": HumanMessage("\ud800"),
+    "a tuple": HumanMessage("a", additional_kwargs={"a": (1, 2)}),
+    "a subclass of str": HumanMessage("a", additional_kwargs={"a": type("Text", (str,), {})("b")}),
+    "an object that nobody can store": ToolMessage("a", tool_call_id="1", artifact=object()),
+    "an int that is too large": HumanMessage("a", additional_kwargs={"a": 2**70}),
+    "a field that was left out": AIMessage.model_construct(content="a"),
+    "nothing": None,
+    "bytes": b"a",
+}
+
+
+@pytest.mark.parametrize("strange", STRANGE.values(), ids=list(STRANGE))
+@pytest.mark.parametrize("falls_back", [False, True])
+def test_what_is_strange_is_written_or_refused_as_langgraph_does(strange: Any, falls_back: bool) -> None:
+    """Also by a serializer that pickles what msgpack does not take."""
+    plain = JsonPlusSerializer(pickle_fallback=falls_back)
+    remembers = remembering(plain, MessageMemory())
+
+    assert outcome_of(lambda: remembers.dumps_typed(strange)) == outcome_of(lambda: plain.dumps_typed(strange))
+
+
+def test_what_could_not_be_read_again_is_refused_however_often_messages_were_read() -> None:
+    """Only a message that was read, and so is allowed to all, is not looked at again."""
+    serde = remembering(StrictSerializer("x"), MessageMemory())
+    stored = serde.dumps_typed(turns(2))
+    for _ in range(2):
+        first, *_rest = serde.loads_typed(stored)
+        first.additional_kwargs["own"] = Unknown.ONE
+        with pytest.raises(StorageError, match="Unknown"):
+            serde.dumps_typed([first])
+
+
 def stored_message(module: str, name: str, content: Any) -> tuple[str, bytes]:
     inner = ormsgpack.packb((module, name, content, "model_validate_json"), default=lambda one: one)
     return "msgpack", ormsgpack.packb(ormsgpack.Ext(EXT_PYDANTIC_V2, inner))
@@ -264,7 +332,10 @@ def test_a_serializer_that_reads_otherwise_is_left_alone() -> None:
         def loads_typed(self, data: tuple[str, bytes]) -> Any:
             return "own"
 
-    for serde in (Own(), JsonPlusSerializer(__unpack_ext_hook__=lambda _code, _data: "own"), object()):
+    class Like(JsonPlusSerializer):
+        pass
+
+    for serde in (Own(), Like(), JsonPlusSerializer(__unpack_ext_hook__=lambda _code, _data: "own"), object()):
         assert remembering(serde, MessageMemory()) is serde
 
 

@@ -8,9 +8,11 @@ from dataclasses import dataclass
 from typing import Any
 
 import ormsgpack
-from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, SystemMessage, ToolMessage
-from langgraph.checkpoint.serde._msgpack import SAFE_MSGPACK_TYPES
+from langchain_core.messages import BaseMessage
 from langgraph.checkpoint.serde.jsonplus import EXT_PYDANTIC_V2
+from pydantic import BaseModel
+
+from callboard._langgraph._packed import KINDS
 
 ROOM = 32 * 1024 * 1024
 """How many bytes the messages of one checkpointer take at most."""
@@ -20,12 +22,9 @@ _DEEPEST = 64
 
 _CONSTANT = frozenset((str, int, float, bool, bytes, type(None)))
 
-_KINDS: dict[tuple[str, str], type[BaseMessage]] = {
-    name: kind
-    for kind in (HumanMessage, AIMessage, SystemMessage, ToolMessage)
-    if (name := (kind.__module__, kind.__name__)) in SAFE_MSGPACK_TYPES
-}
-"""What is remembered: everybody may read these, and to make them runs nobody else's code."""
+_set_extra, _set_names, _set_private = (
+    vars(BaseModel)[f"__pydantic_{slot}__"].__set__ for slot in ("extra", "fields_set", "private")
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,12 +41,13 @@ class _Remembered:
         """The message, as if it had been read from its bytes."""
         fields = self.fields.copy()
         for name in self.changeable:
-            fields[name] = _copied(fields[name])
+            value = fields[name]
+            fields[name] = _copied(value) if value else type(value)()
         made = self.kind.__new__(self.kind)
         object.__setattr__(made, "__dict__", fields)
-        object.__setattr__(made, "__pydantic_extra__", {})
-        object.__setattr__(made, "__pydantic_fields_set__", self.fields_set.copy())
-        object.__setattr__(made, "__pydantic_private__", None)
+        _set_extra(made, {})
+        _set_names(made, self.fields_set.copy())
+        _set_private(made, None)
         return made
 
 
@@ -90,6 +90,10 @@ class MessageMemory:
             self._keep(data, new)
         return made
 
+    def knows(self, code: int, data: bytes) -> bool:
+        """Whether some bytes are a message that was read, which anybody may read."""
+        return code == EXT_PYDANTIC_V2 and data in self._found
+
     def _keep(self, data: bytes, new: _Remembered) -> None:
         with self._lock:
             if data in self._found:
@@ -118,7 +122,7 @@ def _kind(data: bytes) -> type[BaseMessage] | None:
     """The kind of message that bytes name, if there is no other object in them."""
     try:
         content = ormsgpack.unpackb(data, option=ormsgpack.OPT_NON_STR_KEYS)  # without a hook, an object is an error
-        return _KINDS.get((content[0], content[1]))
+        return KINDS.get((content[0], content[1]))
     except Exception:
         return None
 
@@ -141,10 +145,7 @@ def _size(value: Any, seen: set[int], depth: int) -> int | None:
 
 
 def _copied(value: Any) -> Any:
-    """A value of which a change does not change the other."""
-    kind = type(value)
-    if kind is dict:
-        return {key: _copied(part) for key, part in value.items()}
-    if kind is list:
-        return [_copied(part) for part in value]
-    return value
+    """A dict or list of which a change does not change the other."""
+    if type(value) is dict:
+        return {key: part if type(part) in _CONSTANT else _copied(part) for key, part in value.items()}
+    return [part if type(part) in _CONSTANT else _copied(part) for part in value]

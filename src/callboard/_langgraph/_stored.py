@@ -6,7 +6,7 @@ import json
 import sys
 from collections.abc import Callable, Iterable
 from datetime import datetime
-from functools import cache
+from functools import cache, partial
 from typing import Any, TypeGuard
 
 import ormsgpack
@@ -26,6 +26,7 @@ from langgraph.checkpoint.serde.jsonplus import (
 from langgraph.checkpoint.serde.types import _DeltaSnapshot
 from langgraph.types import Send
 
+from callboard._langgraph._packed import dumped
 from callboard._langgraph._remembered import MessageMemory
 from callboard.exceptions import StorageError
 
@@ -72,7 +73,7 @@ class StrictSerializer(JsonPlusSerializer):
         return self.with_types(one for one in given if isinstance(one, type))
 
     def dumps_typed(self, obj: Any) -> tuple[str, bytes]:
-        kind, data = super().dumps_typed(obj)
+        kind, data = dumped(obj, super().dumps_typed)
         if kind == "msgpack":
             self._read(_Check(self), data)
         return kind, data
@@ -183,6 +184,10 @@ class _Reading:
 class _Check(_Reading):
     """Looks only at the types that are named."""
 
+    def _hook(self, code: int, data: bytes) -> Any:
+        memory = self.owner.memory
+        return None if memory is not None and memory.knows(code, data) else super()._hook(code, data)
+
     def of_library(self, code: int, content: Any) -> Any:
         return None
 
@@ -239,16 +244,20 @@ def can_be_outlined(serde: object) -> bool:
 
 
 def remembering(serde: Any, memory: MessageMemory) -> Any:
-    """A serializer that reads the same, and makes no message again that is remembered; itself if it is not known."""
+    """A serializer that reads and writes the same, and makes no message again that is remembered.
+
+    One of a user's own is handed back as it is.
+    """
     if isinstance(serde, StrictSerializer):
         other = copy.copy(serde)
         other.memory = memory
         return other
     hook = getattr(serde, "_unpack_ext_hook", None)
-    if not _reads_like_langgraph(serde) or serde._custom_unpack_ext_hook or hook is None:
+    if type(serde) is not JsonPlusSerializer or serde._custom_unpack_ext_hook or hook is None:
         return serde
     theirs = copy.copy(serde)
-    theirs._unpack_ext_hook = lambda code, data: memory.read(code, data, hook)
+    own = {"dumps_typed": partial(dumped, theirs=serde.dumps_typed)} if "dumps_typed" not in vars(serde) else {}
+    vars(theirs).update(own, _unpack_ext_hook=partial(memory.read, make=hook))
     return theirs
 
 

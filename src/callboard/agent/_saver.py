@@ -1,7 +1,7 @@
 """A LangGraph checkpointer, awaited on asyncio and on trio."""
 
 import copy
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -105,7 +105,7 @@ class Saver:
         given = {name: value for name, value in self._about.get("configurable", {}).items() if name not in _PLACE}
         about = {**where, "configurable": {**given, **where["configurable"]}, "metadata": self._about.get("metadata")}
         args = (about, checkpoint, metadata, dict(versions))
-        await self._write("put", args)
+        await self._write("put", args, _remembering)
         gone = gone_values(self.thread_id, self.namespace, checkpoint, dict(versions))
         if gone and keeps_values(self._saver):
             with cleanup():
@@ -123,13 +123,13 @@ class Saver:
             return False
         return True
 
-    async def _write(self, name: str, args: tuple[Any, ...]) -> None:
+    async def _write(self, name: str, args: tuple[Any, ...], seen: Callable[[Any], Any] = lambda saver: saver) -> None:
         async def acall(saver: Any) -> None:
-            await getattr(saver, f"a{name}")(*args)
+            await getattr(seen(saver), f"a{name}")(*args)
 
         # What is true has to be stored, also while the run is being cancelled.
         with cleanup():
-            await self._awaited.call(name, lambda saver: getattr(saver, name)(*args), acall)
+            await self._awaited.call(name, lambda saver: getattr(seen(saver), name)(*args), acall)
 
 
 def _id_of(found: CheckpointTuple) -> Any:
