@@ -13,7 +13,7 @@ from uuid import uuid4
 from langchain_core.messages import AIMessage, BaseMessage, ToolCall, ToolMessage
 
 from callboard.tools._bounds import unkept
-from callboard.tools._unanswered import id_of
+from callboard.tools._unanswered import id_of, of_kind
 
 UNANSWERED = (
     "Error: this call has no result. It was interrupted before it finished, and whether it had any effect is "
@@ -27,10 +27,9 @@ def repaired(messages: Sequence[BaseMessage]) -> list[BaseMessage]:
     Args:
         messages: stays as it is; a message that answers keeps its place.
     """
-    answers = Counter(message.tool_call_id for message in messages if isinstance(message, ToolMessage))
-    asking = (message for message in messages if isinstance(message, AIMessage))
-    called = Counter(id_of(call) for message in asking for call in message.tool_calls)
-    if called <= answers:
+    answers = Counter([message.tool_call_id for message in of_kind(messages, ToolMessage)])
+    called = Counter([id_of(call) for message in of_kind(messages, AIMessage) for call in message.tool_calls])
+    if all(answers[call_id] >= count for call_id, count in called.items()):
         return [*messages]
     history: list[BaseMessage] = []
     place = 0
