@@ -95,6 +95,28 @@ class Contest:
         await close()
         return ended[0] - began[0], ended[1] - began[1]
 
+    def one_more(self, path: Path, before: int) -> float:
+        """Seconds of processor time of a turn of one call, on the thread in a database.
+
+        Args:
+            path: of the database.
+            before: turns that the same agent has had before, which are not counted.
+        """
+        return anyio.run(self._one_more, path, before, backend=self._backend)
+
+    async def _one_more(self, path: Path, before: int) -> float:
+        saver, close = await self._open(path)
+        agent = self._build(Restarting(turns=1, calls=1), saver)
+        config = {"configurable": {"thread_id": "1"}}
+        for number in range(before):
+            await agent.ainvoke({"messages": [HumanMessage("go", id=f"before {number}")]}, config)
+        gc.collect()
+        began = CPU()
+        await agent.ainvoke({"messages": [HumanMessage("go", id="question")]}, config)
+        seconds = CPU() - began
+        await close()
+        return seconds
+
     def resumed(self, path: Path) -> float:
         """Seconds from the call of an agent to that of its model, on the thread in a database."""
         return anyio.run(self._resumed, path, backend=self._backend)
@@ -231,17 +253,20 @@ def later_turns(*, lengths: tuple[int, ...], repetitions: int) -> Table:
     names = (OURS, OURS_SYNC, V1)
     with tempfile.TemporaryDirectory() as directory:
         paths = [_thread_of(Path(directory), length, 200) for length in lengths]
-        costs = [_turns_after(path, names, repetitions) for path in paths]
+        later = [_turns_after(path, names, repetitions, before=1) for path in paths]
+        first = [_turns_after(path, names, repetitions, before=0) for path in paths]
     for name in (*names, READING, WRITING):
-        table.add(name, *(cost[name] * 1e3 for cost in costs))
+        table.add(name, *(cost[name] * 1e3 for cost in later))
+    for name in names:
+        table.add(f"{name}, the first of an agent", *(cost[name] * 1e3 for cost in first))
     return table
 
 
-def _turns_after(path: Path, names: Sequence[str], repetitions: int) -> Samples:
+def _turns_after(path: Path, names: Sequence[str], repetitions: int, before: int) -> Samples:
     def turn(name: str) -> float:
         copy = path.with_name(f"copy of {path.name}")
         copy.write_bytes(path.read_bytes())
-        return CONTESTS[name].kept(copy, 1, 1, 1)[0]
+        return CONTESTS[name].one_more(copy, before)
 
     contestants = {name: partial(turn, name) for name in names}
     return interleaved({**contestants, READING: partial(_read, path), WRITING: partial(_written, path)}, repetitions)

@@ -6,8 +6,8 @@ import json
 import sys
 from collections.abc import Callable, Iterable
 from datetime import datetime
-from functools import cache
-from typing import Any
+from functools import cache, partial
+from typing import Any, TypeGuard
 
 import ormsgpack
 from langchain_core.load.load import Reviver
@@ -26,6 +26,8 @@ from langgraph.checkpoint.serde.jsonplus import (
 from langgraph.checkpoint.serde.types import _DeltaSnapshot
 from langgraph.types import Send
 
+from callboard._langgraph._packed import dumped
+from callboard._langgraph._remembered import MessageMemory
 from callboard.exceptions import StorageError
 
 Name = tuple[str, ...]
@@ -57,6 +59,7 @@ class StrictSerializer(JsonPlusSerializer):
         self._where = where
         self._types = _by_name(types)
         self._unknown = unknown
+        self.memory: MessageMemory | None = None
 
     def with_types(self, types: Iterable[type]) -> "StrictSerializer":
         """The same, with more types that are allowed."""
@@ -70,7 +73,7 @@ class StrictSerializer(JsonPlusSerializer):
         return self.with_types(one for one in given if isinstance(one, type))
 
     def dumps_typed(self, obj: Any) -> tuple[str, bytes]:
-        kind, data = super().dumps_typed(obj)
+        kind, data = dumped(obj, super().dumps_typed)
         if kind == "msgpack":
             self._read(_Check(self), data)
         return kind, data
@@ -181,6 +184,10 @@ class _Reading:
 class _Check(_Reading):
     """Looks only at the types that are named."""
 
+    def _hook(self, code: int, data: bytes) -> Any:
+        memory = self.owner.memory
+        return None if memory is not None and memory.knows(code, data) else super()._hook(code, data)
+
     def of_library(self, code: int, content: Any) -> Any:
         return None
 
@@ -192,6 +199,10 @@ class _Check(_Reading):
 
 class _Remake(_Reading):
     """Makes the values again."""
+
+    def _hook(self, code: int, data: bytes) -> Any:
+        memory = self.owner.memory
+        return super()._hook(code, data) if memory is None else memory.read(code, data, super()._hook)
 
     def of_library(self, code: int, content: Any) -> Any:
         return _DeltaSnapshot(content) if code == EXT_DELTA_SNAPSHOT else _array(*content)
@@ -228,13 +239,30 @@ class OutlineSerializer(JsonPlusSerializer):
 
 def can_be_outlined(serde: object) -> bool:
     """Whether what a serializer has written can be read in part."""
+    # a pickle cannot be read in part
+    return isinstance(serde, StrictSerializer) or (_reads_like_langgraph(serde) and not serde.pickle_fallback)
+
+
+def remembering(serde: Any, memory: MessageMemory) -> Any:
+    """A serializer that reads and writes the same, and makes no message again that is remembered.
+
+    One of a user's own is handed back as it is.
+    """
     if isinstance(serde, StrictSerializer):
-        return True
-    return (
-        isinstance(serde, JsonPlusSerializer)
-        and type(serde).loads_typed is JsonPlusSerializer.loads_typed
-        and not serde.pickle_fallback  # a pickle cannot be read in part
-    )
+        other = copy.copy(serde)
+        other.memory = memory
+        return other
+    hook = getattr(serde, "_unpack_ext_hook", None)
+    if type(serde) is not JsonPlusSerializer or serde._custom_unpack_ext_hook or hook is None:
+        return serde
+    theirs = copy.copy(serde)
+    own = {"dumps_typed": partial(dumped, theirs=serde.dumps_typed)} if "dumps_typed" not in vars(serde) else {}
+    vars(theirs).update(own, _unpack_ext_hook=partial(memory.read, make=hook))
+    return theirs
+
+
+def _reads_like_langgraph(serde: object) -> TypeGuard[JsonPlusSerializer]:
+    return isinstance(serde, JsonPlusSerializer) and type(serde).loads_typed is JsonPlusSerializer.loads_typed
 
 
 MEND = "Bring back a copy, or go on in another thread"

@@ -47,14 +47,18 @@ def repaired(messages: Sequence[BaseMessage]) -> list[BaseMessage]:
 
 
 def _is_whole(messages: Sequence[BaseMessage]) -> bool:
+    # Each class is asked once: `isinstance` takes long for pydantic's, and this is done for every request.
+    kinds = set(map(type, messages))
+    answers = {kind for kind in kinds if issubclass(kind, ToolMessage)}
+    asks = {kind for kind in kinds if issubclass(kind, AIMessage)}
     owed: list[str] = []
     for message in messages:
-        if not isinstance(message, ToolMessage):
+        if type(message) not in answers:
             if owed:
                 return False
-            owed = [id_of(call) for call in _calls(message)]
-        elif message.tool_call_id in owed:
-            owed.remove(message.tool_call_id)
+            owed = [id_of(call) for call in _calls(message)] if type(message) in asks else []
+        elif cast("ToolMessage", message).tool_call_id in owed:
+            owed.remove(cast("ToolMessage", message).tool_call_id)
         elif owed:
             return False
     return not owed

@@ -1,16 +1,18 @@
 """A LangGraph checkpointer, awaited on asyncio and on trio."""
 
 import copy
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
+from weakref import WeakKeyDictionary
 
 from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import BaseCheckpointSaver, Checkpoint, CheckpointMetadata, CheckpointTuple
 
 from callboard._langgraph._postgres import aforget, forget, gone_values, keeps_values
+from callboard._langgraph._remembered import MessageMemory
 from callboard._langgraph._savers import AwaitedSaver
-from callboard._langgraph._stored import OutlineSerializer, can_be_outlined
+from callboard._langgraph._stored import OutlineSerializer, can_be_outlined, remembering
 from callboard._time import cleanup
 from callboard.agent._database import LazySaver
 from callboard.agent._sound import check_checkpoint, sound
@@ -62,7 +64,9 @@ class Saver:
         """
         config = self.config()
         found = await self._awaited.call(
-            "get_tuple", lambda saver: _get(config, _outlined(saver)), lambda saver: _aget(config, _outlined(saver))
+            "get_tuple",
+            lambda saver: _outlined(saver).get_tuple(config),
+            lambda saver: _outlined(saver).aget_tuple(config),
         )
         return self._checked(found, outlined=True)
 
@@ -101,7 +105,7 @@ class Saver:
         given = {name: value for name, value in self._about.get("configurable", {}).items() if name not in _PLACE}
         about = {**where, "configurable": {**given, **where["configurable"]}, "metadata": self._about.get("metadata")}
         args = (about, checkpoint, metadata, dict(versions))
-        await self._write("put", args)
+        await self._write("put", args, _remembering)
         gone = gone_values(self.thread_id, self.namespace, checkpoint, dict(versions))
         if gone and keeps_values(self._saver):
             with cleanup():
@@ -119,13 +123,13 @@ class Saver:
             return False
         return True
 
-    async def _write(self, name: str, args: tuple[Any, ...]) -> None:
+    async def _write(self, name: str, args: tuple[Any, ...], seen: Callable[[Any], Any] = lambda saver: saver) -> None:
         async def acall(saver: Any) -> None:
-            await getattr(saver, f"a{name}")(*args)
+            await getattr(seen(saver), f"a{name}")(*args)
 
         # What is true has to be stored, also while the run is being cancelled.
         with cleanup():
-            await self._awaited.call(name, lambda saver: getattr(saver, name)(*args), acall)
+            await self._awaited.call(name, lambda saver: getattr(seen(saver), name)(*args), acall)
 
 
 def _id_of(found: CheckpointTuple) -> Any:
@@ -133,36 +137,51 @@ def _id_of(found: CheckpointTuple) -> Any:
 
 
 def _get(config: RunnableConfig, saver: Any) -> CheckpointTuple | None:
-    return saver.get_tuple(config)  # type: ignore[no-any-return]
+    return _remembering(saver).get_tuple(config)  # type: ignore[no-any-return]
 
 
 async def _aget(config: RunnableConfig, saver: Any) -> CheckpointTuple | None:
-    return await saver.aget_tuple(config)  # type: ignore[no-any-return]
+    return await _remembering(saver).aget_tuple(config)  # type: ignore[no-any-return]
 
 
 _PLAIN = OutlineSerializer()
 
+_MEMORIES: WeakKeyDictionary[Any, MessageMemory] = WeakKeyDictionary()
+"""By saver: the messages that agents have read with it."""
+
+
+def _remembering(saver: Any) -> Any:
+    """The saver with a serializer that makes no message again that was read before."""
+    if not _is_known(saver):
+        return saver
+    serde = remembering(saver.serde, _MEMORIES.setdefault(saver, MessageMemory()))
+    return saver if serde is saver.serde else _with_serde(saver, serde)
+
 
 def _outlined(saver: Any) -> Any:
-    """The saver with a serializer that makes no objects, if it and its own one are known to bear that.
+    """The saver with a serializer that makes no objects."""
+    return _with_serde(saver, _PLAIN) if _is_known(saver) and can_be_outlined(saver.serde) else saver
 
-    LangGraph copies its savers so, too. One of a user's own may count on being one object.
-    """
-    is_known = type(saver).__module__.partition(".")[0] in ("langgraph", "callboard")
-    if not is_known or not can_be_outlined(saver.serde):
-        return saver
+
+def _is_known(saver: Any) -> bool:
+    """Whether a saver is one of those that bear to be copied; one of a user's own may count on being one object."""
+    return type(saver).__module__.partition(".")[0] in ("langgraph", "callboard")
+
+
+def _with_serde(saver: Any, serde: Any) -> Any:
+    """A copy of a saver with another serializer, as LangGraph copies its savers, too."""
     copied = copy.copy(saver)
-    copied.serde = _PLAIN
+    copied.serde = serde
     return copied
 
 
 def _list(
     config: RunnableConfig, before: RunnableConfig | None, limit: int | None, saver: Any
 ) -> list[CheckpointTuple]:
-    return list(saver.list(config, before=before, limit=limit))
+    return list(_remembering(saver).list(config, before=before, limit=limit))
 
 
 async def _alist(
     config: RunnableConfig, before: RunnableConfig | None, limit: int | None, saver: Any
 ) -> list[CheckpointTuple]:
-    return [found async for found in saver.alist(config, before=before, limit=limit)]
+    return [found async for found in _remembering(saver).alist(config, before=before, limit=limit)]

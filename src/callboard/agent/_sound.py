@@ -107,7 +107,7 @@ def check_messages(messages: object) -> None:
     """
     _is("the conversation", messages, list)
     assert isinstance(messages, list)
-    for message in messages:
+    for message in {type(message): message for message in messages}.values():
         _is("a message", message, BaseMessage)
 
 

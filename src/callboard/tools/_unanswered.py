@@ -1,10 +1,19 @@
 """Which calls of a conversation have no answer."""
 
 from collections import Counter
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Iterable, Sequence
+from typing import Any, TypeVar
 
-from langchain_core.messages import AIMessage, ToolCall, ToolMessage
+from langchain_core.messages import AIMessage, BaseMessage, ToolCall, ToolMessage
+
+Kind = TypeVar("Kind", bound=BaseMessage)
+
+
+def of_kind(messages: Iterable[Any], kind: type[Kind]) -> list[Kind]:
+    """Those of a kind; to ask each message of a long conversation takes long, so each class is asked once."""
+    messages = [*messages]
+    kinds = {one for one in {*map(type, messages)} if issubclass(one, kind)}
+    return [message for message in messages if type(message) in kinds]
 
 
 def last_reply(messages: Sequence[Any]) -> int | None:
