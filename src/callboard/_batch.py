@@ -8,7 +8,7 @@ from anyio.lowlevel import checkpoint, checkpoint_if_cancelled
 from callboard._call import SupervisedCall
 from callboard._current_loop import current_loop
 from callboard._loop import Nursery, Scope
-from callboard._pulse import marks
+from callboard._pulse import Holder, marks
 from callboard._types import OnError
 
 T = TypeVar("T")
@@ -117,9 +117,9 @@ class Batch(Generic[T]):
             errors.clear()
 
 
-def _of_links(variables: Mapping[str, Any]) -> tuple[str, str]:
+def _of_links(variables: Mapping[str, Any]) -> Holder:
     call = variables["call"]
-    return f"around {call.name}", f"the middleware around tool {call.name!r} (call {call.id!r})"
+    return Holder(f"around {call.name}", f"the middleware around tool {call.name!r} (call {call.id!r})")
 
 
 marks[Batch._run_next.__code__] = _of_links

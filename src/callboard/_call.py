@@ -13,10 +13,10 @@ from time import monotonic
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar, TypeVarTuple
 
 from callboard._attempt import Attempt, ThreadPlaces
-from callboard._events import numbers
+from callboard._events import CarefulObserver, numbers
 from callboard._limits import Limiter, NoPlaceError
 from callboard._loop import Scope
-from callboard._pulse import marks
+from callboard._pulse import Holder, marks
 from callboard._surroundings import Surroundings
 from callboard._time import DEFAULT_GRACE, Timed, current_timed, is_cleaning_up
 from callboard._types import CallEvent, CallPhase, CallPolicy, ToolCallLike
@@ -380,9 +380,17 @@ def note(what: str, **facts: object) -> None:
         call.note(what, facts)
 
 
-def _of_attempt(variables: Mapping[str, Any]) -> tuple[str, str]:
+def _of_attempt(variables: Mapping[str, Any]) -> Holder:
     tool, supervised = variables["call"]["name"], variables["self"]
-    return tool, f"tool {tool!r} (call {supervised.id!r})"
+    return Holder(tool, f"tool {tool!r} (call {supervised.id!r})")
 
 
 marks[SupervisedCall.attempt.__code__] = _of_attempt
+
+
+def _of_observer(variables: Mapping[str, Any]) -> Holder:
+    name = f"the observer {variables['self'].name}"
+    return Holder(name, name, "an observer has to return at once: let a thread do what takes long")
+
+
+marks[CarefulObserver.tell.__code__] = _of_observer

@@ -7,7 +7,7 @@ from contextvars import ContextVar
 from itertools import count
 from time import perf_counter
 from traceback import format_tb
-from typing import NamedTuple, TypeVar
+from typing import Generic, NamedTuple, TypeVar
 
 from callboard._types import CallEvent, Observer, RunEvent, RunInfo, RunObserver
 
@@ -64,7 +64,7 @@ def watch(
 ) -> Watch:
     """Observers that can do no harm."""
     kinds = frozenset[str]() if kind is None else frozenset((kind,))
-    return Watch((_careful(calls),), () if runs is None else (_careful(runs),), mark, kinds)
+    return Watch((CarefulObserver(calls),), () if runs is None else (CarefulObserver(runs),), mark, kinds)
 
 
 @contextmanager
@@ -125,51 +125,64 @@ def joined(first: Watch, second: Watch) -> Watch:
     return Watch(calls, runs, first.mark or second.mark, kinds)
 
 
-def _careful(observer: Callable[[E], None]) -> Callable[[E], None]:
-    failed = dismissed = False
-    known: set[int] = set()
-    """What has begun and not ended. Its end is told in any case, for there may be something to undo."""
+class CarefulObserver(Generic[E]):
+    """An observer that can do no harm."""
 
-    def tell(event: E) -> None:
-        nonlocal failed, dismissed
+    def __init__(self, observer: Callable[[E], None]) -> None:
+        self._observer: Callable[[E], None] = observer
+        self._failed = self._dismissed = False
+        self._known: set[int] = set()
+        """What has begun and not ended. Its end is told in any case, for there may be something to undo."""
+
+    @property
+    def name(self) -> str:
+        return _name(self._observer)
+
+    def __call__(self, event: E) -> None:
+        if self._hears(event):
+            since = perf_counter()
+            self.tell(event)
+            if perf_counter() - since > PATIENCE and not self._dismissed:
+                self._dismiss()
+
+    def _hears(self, event: E) -> bool:
         number = _number(event)
-        if event.phase == "begun" and not dismissed:
-            known.add(number)
-        elif event.phase == "ended" and number in known:
-            known.remove(number)
-        elif dismissed:
-            return
-        since = perf_counter()
+        if event.phase == "begun" and not self._dismissed:
+            self._known.add(number)
+        elif event.phase == "ended" and number in self._known:
+            self._known.remove(number)
+            return True
+        return not self._dismissed
+
+    def tell(self, event: E) -> None:
+        """Run the observer, whatever comes of it."""
         try:
-            observer(event)
+            self._observer(event)
         except KeyboardInterrupt:
             raise  # somebody's, and not the observer's
         except BaseException as error:
-            if not failed:
-                failed = True
-                _report_failure(observer, error)
-        if perf_counter() - since > PATIENCE and not dismissed:
-            dismissed = True
-            _log.error(
-                "the observer %s held up the event loop for more than %s s; it is told no more than the end of what "
-                "it knows",
-                _name(observer),
-                PATIENCE,
-            )
+            if not self._failed:
+                self._failed = True
+                _report_failure(self.name, error)
 
-    return tell
+    def _dismiss(self) -> None:
+        self._dismissed = True
+        _log.error(
+            "the observer %s held up the event loop for more than %s s; it is told no more than the end of what it "
+            "knows",
+            self.name,
+            PATIENCE,
+        )
 
 
 def _number(event: CallEvent | RunEvent) -> int:
     return event.number if isinstance(event, CallEvent) else event.run.number
 
 
-def _report_failure(observer: object, error: BaseException) -> None:
+def _report_failure(observer: str, error: BaseException) -> None:
     """Where it failed and with what kind of error: in its text there may be what the observer was told."""
     frames = "".join(format_tb(error.__traceback__)).rstrip()
-    _log.error(
-        "the observer %s failed with %s; this is reported once\n%s", _name(observer), type(error).__qualname__, frames
-    )
+    _log.error("the observer %s failed with %s; this is reported once\n%s", observer, type(error).__qualname__, frames)
 
 
 def _name(observer: object) -> str:

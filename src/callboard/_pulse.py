@@ -16,6 +16,7 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import CodeType, FrameType
+from typing import Any, NamedTuple
 
 from callboard.exceptions import LoopBlockedWarning
 
@@ -34,8 +35,18 @@ _IDLE = 20
 _NOT_THEIRS = ("callboard.", "langchain_core.", "langgraph.", "pydantic.")
 """Modules whose frames are no user's body."""
 
-Named = Callable[[Mapping[str, object]], tuple[str, str]]
-"""From the variables of a function of ours to the tool that it works for, and to what is to be said of it."""
+
+class Holder(NamedTuple):
+    """Whoever may hold an event loop."""
+
+    key: str
+    """What is warned of once."""
+    who: str
+    remedy: str = "await what can be awaited, or make the tool a plain function, which runs in a thread"
+
+
+Named = Callable[[Mapping[str, Any]], Holder]
+"""From the variables of a function of ours to whom it works for."""
 
 marks: dict[CodeType, Named] = {}
 """The functions of ours in which users' code runs."""
@@ -45,8 +56,7 @@ marks: dict[CodeType, Named] = {}
 class Hold:
     """A time in which an event loop stood still."""
 
-    tool: str
-    who: str
+    holder: Holder
     where: str
     since: float
     until: float | None = None
@@ -54,7 +64,7 @@ class Hold:
 
     def __str__(self) -> str:
         seconds = (time.monotonic() if self.until is None else self.until) - self.since
-        return f"{self.who} held the event loop for {seconds:.1f} s at {self.where}"
+        return f"{self.holder.who} held the event loop for {seconds:.1f} s at {self.where}"
 
 
 class Pulse:
@@ -92,17 +102,13 @@ class Pulse:
         return None if longest is None else str(longest)
 
     def tell(self) -> None:
-        """Warn of those who held the loop, of each tool once."""
+        """Warn of those who held the loop, of each once."""
         while self.untold:
             hold = self.untold.popleft()
-            if hold.tool not in _told:
-                _told.add(hold.tool)
-                warnings.warn(
-                    f"{hold}, and no other call could go on; await what can be awaited, or make the tool a plain "
-                    "function, which runs in a thread",
-                    LoopBlockedWarning,
-                    stacklevel=2,
-                )
+            if hold.holder.key not in _told:
+                _told.add(hold.holder.key)
+                text = f"{hold}, and no other call could go on; {hold.holder.remedy}"
+                warnings.warn(text, LoopBlockedWarning, stacklevel=2)
 
     def look(self, frame: FrameType | None, now: float) -> None:
         """Ask the loop for a sign of life, or note who kept it from giving one; in the watchman's thread."""
@@ -156,9 +162,8 @@ def _hold_by(frame: FrameType | None, since: float) -> Hold | None:
     if frame is None or found is None:
         return None
     body, around = found
-    tool, who = marks[around.f_code](around.f_locals)
     where = _place(body) if body is frame else f"{_place(body)} (in {_place(frame)})"
-    return Hold(tool, who, where, since)
+    return Hold(marks[around.f_code](around.f_locals), where, since)
 
 
 def _place(frame: FrameType) -> str:

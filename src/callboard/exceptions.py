@@ -21,7 +21,7 @@
         ├── IdleMiddlewareWarning   a middleware can do nothing for a tool, as it is set
         ├── IgnoredHooksWarning     a middleware of LangChain's has hooks that will not run
         ├── LinkOrderWarning        two links in an order that is known to go wrong
-        └── LoopBlockedWarning      an async tool, or a link, kept the event loop from turning
+        └── LoopBlockedWarning      an async tool, a link or an observer kept the event loop from turning
 
 Misuse raises the built-in exceptions (`ValueError`, `TypeError`) and names the argument.
 """
@@ -232,4 +232,4 @@ class LinkOrderWarning(CallboardWarning):
 
 
 class LoopBlockedWarning(CallboardWarning):
-    """An async tool, or a link, blocked the event loop; says which, how long and where, once for each tool."""
+    """An async tool, a link or an observer blocked the event loop; says which, how long and where, once for each."""

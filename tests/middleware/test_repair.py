@@ -352,6 +352,7 @@ async def test_the_model_is_told() -> None:
     assert len(text) < 300
 
 
+@pytest.mark.real_clock  # large arguments are looked at in a thread
 async def test_the_model_is_told_a_little_of_a_lot() -> None:
     """A hundred sentences would teach it no more than eight."""
     schema = {"type": "object", "properties": {f"number_{n}": {"type": "integer"} for n in range(100)}}
@@ -714,6 +715,7 @@ async def test_a_schema_that_is_none_does_no_harm(schema: dict[str, Any], args: 
     assert got == [args] or got == [args.get("input")]
 
 
+@pytest.mark.real_clock  # large arguments are looked at in a thread
 @pytest.mark.parametrize(
     "value",
     [
@@ -728,7 +730,7 @@ async def test_a_schema_that_is_none_does_no_harm(schema: dict[str, Any], args: 
     ids=["lists", "objects", "quotes", "single quotes", "numbers", "commas", "digits"],
 )
 async def test_hostile_text_is_left_alone_and_costs_little(value: str) -> None:
-    """The event loop waits while it is read."""
+    """A thread is busy while it is read."""
     spy = Spy()
 
     await ran(TOOLS["search"], {"query": "tea", "pages": value}, RepairArguments(), spy)
@@ -736,7 +738,8 @@ async def test_hostile_text_is_left_alone_and_costs_little(value: str) -> None:
     assert spy.requests[0].tool_call["args"]["pages"] is value
 
 
-@pytest.mark.filterwarnings("ignore::callboard.exceptions.LoopBlockedWarning")  # on a slow machine 90,000 values do
+@pytest.mark.real_clock  # large arguments are looked at in a thread
+@pytest.mark.filterwarnings("ignore::callboard.exceptions.LoopBlockedWarning")  # to list 40,000 errors is not for links
 async def test_hostile_depth_and_breadth_are_left_alone() -> None:
     """Up to what any call may have at all."""
     deep: Any = "x"
@@ -752,6 +755,7 @@ async def test_hostile_depth_and_breadth_are_left_alone() -> None:
     assert not any(isinstance(one.tool_call["args"].get("sizes", [""])[0], int) for one in spy.requests)
 
 
+@pytest.mark.real_clock  # large arguments are looked at in a thread
 @pytest.mark.parametrize(("levels", "kinds"), [(5, ["text"]), (20, None)])
 async def test_what_is_too_deep_is_left_alone(levels: int, kinds: list[str] | None) -> None:
     """Wherever the slip is."""
@@ -776,6 +780,7 @@ def test_long_text_is_not_read(value: Any) -> None:
     assert (read(text) is UNREADABLE) == (len(text) > 65_536 or len(value) > 1_000)
 
 
+@pytest.mark.real_clock  # large arguments are looked at in a thread
 async def test_many_slips_of_one_kind_are_one_repair() -> None:
     """The effort grows with how deep they are nested."""
     message = await ran(TOOLS["remote"], {"path": "/", "sizes": [str(n) for n in range(500)]}, RepairArguments())
@@ -783,6 +788,7 @@ async def test_many_slips_of_one_kind_are_one_repair() -> None:
     assert repaired(message) == {"arguments": ["sizes.*"], "kinds": ["number"]}
 
 
+@pytest.mark.real_clock  # large arguments are looked at in a thread
 async def test_more_ways_than_can_be_tried_are_left_alone() -> None:
     """What has not been looked at may be another way."""
     spy = Spy()

@@ -577,6 +577,7 @@ async def test_every_refused_argument_is_named_with_its_place_and_its_reason(roo
     ]
 
 
+@pytest.mark.real_clock  # large arguments are looked at in a thread
 async def test_a_message_about_many_refusals_stays_short() -> None:
     """Ten are enough to learn from."""
     bodies = Bodies()

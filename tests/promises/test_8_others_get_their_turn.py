@@ -77,3 +77,63 @@ async def test_a_call_that_fails_while_others_start_ends_the_batch_there() -> No
     with anyio.fail_after(600), pytest.raises(ValueError, match="boom"):
         await ToolNode(tools).ainvoke([calls("wait", "boom", *["wait"] * MANY)])
     assert begun.count == begun.ended < 100
+
+
+class Counted(dict[str, object]):
+    """A tool call that says how often it has been looked at."""
+
+    looks = 0
+
+    def __getitem__(self, key: str) -> object:
+        Counted.looks += 1
+        return super().__getitem__(key)
+
+
+@pytest.mark.parametrize("form", ["message", "calls"])
+async def test_very_many_calls_are_read_in_portions(form: str) -> None:
+    """Promise 8: before the first of them starts, there is much to look at."""
+    begun = Begun()
+    node = begun.node()
+    reply = calls(*["wait"] * 20 * MANY)
+    # Past the message's validation, which would make plain dicts of them.
+    reply.tool_calls = [Counted(call) for call in reply.tool_calls]
+    looks: list[int] = []
+
+    async def watch() -> None:
+        while not begun.count:
+            before = Counted.looks
+            await anyio.lowlevel.checkpoint()
+            looks.append(Counted.looks - before)
+
+    with anyio.fail_after(600):
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(node.ainvoke, [reply] if form == "message" else reply.tool_calls)
+            await watch()
+            tasks.cancel_scope.cancel()
+    # A thousand calls at a time, some values of each; trio may give one task two turns before it is the other's.
+    assert max(looks) <= 15 * MANY < sum(looks) / 3
+
+
+async def test_large_arguments_are_weighed_in_portions() -> None:
+    """Promise 8: a hundred thousand values are as much as a thousand calls."""
+    turns = 0
+    over = False
+
+    async def take_turns() -> None:
+        nonlocal turns
+        while not over:
+            await anyio.lowlevel.checkpoint()
+            turns += 1
+
+    async def read(values: list[int]) -> int:
+        nonlocal over
+        over = True
+        return len(values)
+
+    node = ToolNode([StructuredTool.from_function(coroutine=read, description="Reads.")])
+    with anyio.fail_after(600):
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(take_turns)
+            [message] = await node.ainvoke([calls(("read", {"values": list(range(90_000))}))])
+    assert message.content == "90000"
+    assert turns >= 50

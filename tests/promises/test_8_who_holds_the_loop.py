@@ -10,7 +10,7 @@ import pytest
 from langchain_core.messages import ToolMessage
 from langchain_core.tools import StructuredTool
 
-from callboard import CallTimeoutError, LoopBlockedWarning, ToolNode, _pulse
+from callboard import CallEvent, CallTimeoutError, LoopBlockedWarning, ToolNode, _pulse, observe
 from callboard.testing import calls
 
 pytestmark = pytest.mark.real_clock
@@ -89,6 +89,23 @@ async def test_a_link_that_blocks_the_loop_is_named() -> None:
 
     with anyio.fail_after(30), pytest.warns(LoopBlockedWarning, match="the middleware around tool 'ready'.*link"):
         await ToolNode([make(ready)], middleware=[link]).ainvoke([calls("ready")])
+
+
+async def test_an_observer_that_blocks_the_loop_is_named() -> None:
+    """Promise 8: neither the tool that it watches nor the middleware around that has done anything."""
+
+    def nosy(event: CallEvent) -> None:
+        if event.phase == "started":
+            time.sleep(0.8)
+
+    with anyio.fail_after(30), pytest.warns(LoopBlockedWarning) as told, observe(nosy):
+        await ToolNode([make(ready)]).ainvoke([calls("ready")])
+    [warning] = told
+    text = str(warning.message)
+    assert text.startswith(f"the observer {nosy.__qualname__} held the event loop for ")
+    assert line_of(nosy, "time.sleep") in text
+    assert "let a thread do what takes long" in text
+    assert "tool" not in text.split(" at ", maxsplit=1)[0]
 
 
 async def test_what_does_not_block_the_loop_is_not_named() -> None:

@@ -24,11 +24,12 @@ from callboard.exceptions import CallsInterrupted
 from callboard.tools._batch import ToolBatch
 from callboard.tools._errors import error_message, is_control_flow
 from callboard.tools._inject import injected_args, written_args
-from callboard.tools._input import Requested, messages_in, parse_input
-from callboard.tools._keys import keys_of
+from callboard.tools._input import Requested, messages_in, reading
+from callboard.tools._keys import naming
 from callboard.tools._ledger import FORMAT
 from callboard.tools._node import ToolNode
 from callboard.tools._overrides import Entries, Entry
+from callboard.tools._portions import in_portions
 from callboard.tools._reports import CallBody
 from callboard.tools._results import ResultRules
 
@@ -108,8 +109,8 @@ async def run_calls(run: CallsRun) -> list[str]:
         BaseException: the error of a call that nobody handles.
     """
     state = run.given(TOOLS)
-    requested = _requested(run, state)
-    keys = keys_of(requested.calls)
+    requested = await _requested(run, state)
+    keys = await in_portions(naming(requested.calls))
     places = _Places(run, keys)
     place = run.place(TOOLS, PULL, f"branch:to:{TOOLS}")
     if run.by_call and run.is_watched:
@@ -123,10 +124,10 @@ async def run_calls(run: CallsRun) -> list[str]:
     return keys
 
 
-def _requested(run: CallsRun, state: Any) -> Requested:
+async def _requested(run: CallsRun, state: Any) -> Requested:
     """The calls that are to run in a state."""
     key = run.tools._setup.messages_key
-    requested = parse_input(state, key)
+    requested = await in_portions(reading(state, key))
     return replace(requested, calls=run.thread.schema.flow.open_calls(messages_in(state, key)))
 
 
@@ -166,11 +167,12 @@ class _Places(dict[str, Place]):
         super().__init__()
         self._run = run
         self._keys = keys
+        self._numbers = {key: number for number, key in enumerate(keys)}
 
     def __missing__(self, key: str) -> Place:
-        if key not in self._keys:
+        if key not in self._numbers:
             raise ValueError(f"The tools node was given call {key!r}, which is not one of the reply's: {self._keys}")
-        number = len(self._run.thread.sends) + self._keys.index(key)
+        number = len(self._run.thread.sends) + self._numbers[key]
         place = self[key] = self._run.place(TOOLS, PUSH, str(number))
         return place
 
@@ -181,8 +183,8 @@ async def answer_open_calls(run: CallsRun, reason: str) -> list[str]:
     Returns:
         The names of all.
     """
-    calls = _requested(run, run.given(TOOLS)).calls
-    keys = keys_of(calls)
+    calls = (await _requested(run, run.given(TOOLS))).calls
+    keys = await in_portions(naming(calls))
     places = _Places(run, keys)
     for key, call in zip(keys, calls, strict=True):
         record = run.thread.records.get(key, {})
@@ -231,6 +233,7 @@ class CallStep:
             around=self._call if by_call else None,
             entries=None if entries is None else around_call(entries, run.tools._setup.messages_key),
         )
+        await batch.prepare()
         if by_call:
             self._tell_waiting(batch)
         try:
@@ -250,7 +253,7 @@ class CallStep:
         run, key = self._run, self._run.tools._setup.messages_key
 
         async def step(requested: Requested, config: RunnableConfig) -> Any:
-            keys = keys_of(requested.calls)
+            keys = await in_portions(naming(requested.calls))
             return await CallStep(run, requested, keys, self._places, self._answers).run(config)
 
         outputs = await around_all(entries, step, self._requested.calls, Entry(given, config, {}), key)

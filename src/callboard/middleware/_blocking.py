@@ -20,6 +20,7 @@ _LONG = 10_000
 """Characters that a link looks at in the event loop; more take milliseconds, and a thread a tenth of one."""
 _EACH = 100
 """Characters that take as long as a value by itself."""
+_PLAIN = frozenset((int, float, bool, type(None)))
 
 
 class Place:
@@ -72,13 +73,17 @@ def is_long(value: object) -> bool:
     left, values = _LONG, [value]
     while values and left > 0:
         one = values.pop()
-        left -= len(one) if isinstance(one, str) else _EACH
-        if isinstance(one, BaseMessage):
-            values += [one.content, one.artifact if isinstance(one, ToolMessage) else None]
-        elif isinstance(one, Command):
-            values.append(one.update)
+        left -= _EACH
+        if isinstance(one, str):
+            left -= len(one)
         elif isinstance(one, dict):
             values += [*one, *one.values()]
         elif isinstance(one, (list, tuple)):
             values += one
+        elif one.__class__ in _PLAIN:
+            continue
+        elif isinstance(one, BaseMessage):
+            values += [one.content, one.artifact if isinstance(one, ToolMessage) else None]
+        elif isinstance(one, Command):
+            values.append(one.update)
     return left <= 0

@@ -3,7 +3,7 @@
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any, cast
+from typing import Any, Self, cast
 
 from anyio.lowlevel import checkpoint
 from langchain_core.callbacks import AsyncCallbackManager
@@ -24,20 +24,20 @@ from callboard._surroundings import Surroundings, surroundings
 from callboard._types import Limit, RunInfo, check_count
 from callboard.exceptions import CallsInterrupted
 from callboard.middleware._chain import Chain, Link
-from callboard.tools._bounds import Refusal, admitted
+from callboard.tools._bounds import Refusal, admission
 from callboard.tools._callbacks import manager_for
 from callboard.tools._errors import error_message, is_control_flow, raise_invalid_arguments, unknown_tool
-from callboard.tools._input import Requested, messages_in, whole_reply
+from callboard.tools._input import Requested, left_of
 from callboard.tools._invoke import filled_in, invoke, own_copy, raise_without_key
-from callboard.tools._keys import keys_of
+from callboard.tools._keys import naming
 from callboard.tools._ledger import Ledger
 from callboard.tools._overrides import untouched
 from callboard.tools._plan import Plan
+from callboard.tools._portions import in_portions
 from callboard.tools._reports import CallBody, OnAsk, OnClaim, OnFinish
 from callboard.tools._results import Output, ResultRules
 from callboard.tools._setup import Setup
 from callboard.tools._supervision import OnFailure
-from callboard.tools._unanswered import each_without_answer
 from callboard.tools._vocabulary import ToolCallRequest, ToolRuntime
 
 Around = Callable[["ToolBatch", int, CallBody], Awaitable[Output]]
@@ -76,8 +76,7 @@ class ToolBatch:
         around: Around | None = None,
         entries: Link | None = None,
     ) -> None:
-        self._on_finish = on_finish
-        self._on_ask = on_ask
+        self._on_finish, self._on_ask = on_finish, on_ask
         self.around = around
         self.on_claim = on_claim
         self.failed: dict[str, str] = {}
@@ -86,21 +85,14 @@ class ToolBatch:
         self.overrides = setup.overrides(requested.kind, entries)
         config, graphs = config_for_calls(config)
         self._config = config
-        self._calls = requested.calls
+        self._requested = requested
+        self._ledger = partial(Ledger, stored=stored, answers=answers, namespaces=namespaces, graphs=graphs)
         self._runtime = runtime_of(config)
         no_state = requested.kind == "tool_calls" and requested.state is None
         self._state = read_state(config) if no_state else requested.state
         self.rules = ResultRules(requested.kind, setup.messages_key)
-        if no_state:
-            self._calls = each_without_answer(requested.calls, messages_in(self._state, setup.messages_key))
-        self._keys = keys_of(self._calls)
         self._due: list[str] = []
         """The keys of the calls that have no result yet, in call order."""
-        reply = requested.reply
-        if setup.max_calls is not None and requested.kind == "tool_calls":
-            reply = whole_reply(self._calls, self._state, setup.messages_key)
-        self._calls, self._refused = admitted(self._calls, reply, setup.tools, setup.max_calls)
-        self.ledger = Ledger(config, setup.name, self._keys, stored, answers, namespaces=namespaces, graphs=graphs)
         self._tools = list(setup.tools.values())
         self._managers: dict[int, tuple[Plan, AsyncCallbackManager]] = {}
         self._open = 0
@@ -109,6 +101,15 @@ class ToolBatch:
             check_count("config['max_concurrency']", concurrency, least=1)
             self._wide = [Limiter(Limit(concurrency=concurrency), "max_concurrency")]
         self.threads = setup.supervision.threads.at_least(concurrency)
+
+    async def prepare(self) -> Self:
+        """Name the calls, refuse what is too large, and find what is known of the others; before anything else."""
+        setup = self.setup
+        calls, reply = left_of(self._requested, self._state, setup.messages_key, is_counted=setup.max_calls is not None)
+        self._keys = await in_portions(naming(calls))
+        self._calls, self._refused = await in_portions(admission(calls, reply, setup.tools, setup.max_calls))
+        self.ledger = self._ledger(self._config, setup.name, self._keys)
+        return self
 
     async def run(self) -> Any:
         """Run the calls that have no result yet.

@@ -7,6 +7,7 @@ from langchain_core.messages import ToolCall, ToolMessage
 
 from callboard.exceptions import CallRejectedError
 from callboard.tools._errors import error_message
+from callboard.tools._portions import PORTION, Steps, at_once
 
 MAX_DEPTH = 100
 """Levels of lists and objects in arguments; Python itself can copy and write some 300."""
@@ -32,9 +33,9 @@ class Refusal(NamedTuple):
     """For those who watch."""
 
 
-def admitted(
+def admission(
     calls: Sequence[ToolCall], reply: Sequence[ToolCall], known: Collection[str], max_calls: int | None
-) -> tuple[Sequence[ToolCall], Mapping[int, Refusal]]:
+) -> Steps[tuple[Sequence[ToolCall], Mapping[int, Refusal]]]:
     """Refuse the calls that are more, or larger, than a model may write.
 
     Args:
@@ -52,9 +53,11 @@ def admitted(
         surplus = {id(call) for call in reply[max_calls:]}
     refused: dict[int, Refusal] = {}
     for place, call in enumerate(calls):
+        if place and place % PORTION == 0:
+            yield
         if not surplus and _is_small(call):
             continue
-        reason = _too_many(len(reply), max_calls) if id(call) in surplus else offence(call, known)
+        reason = _too_many(len(reply), max_calls) if id(call) in surplus else (yield from _weighed(call, known))
         if reason is not None:
             refused[place] = _refusal(call, reason)
     if not refused:
@@ -64,7 +67,7 @@ def admitted(
 
 def unkept(calls: Sequence[ToolCall]) -> dict[int, ToolMessage]:
     """By place, the messages of calls whose arguments nothing could store."""
-    reasons = {place: _offence_in(call["args"]) for place, call in enumerate(calls)}
+    reasons = {place: at_once(_offence_in(call["args"])) for place, call in enumerate(calls)}
     return {place: _marked(calls[place], reason) for place, reason in reasons.items() if reason is not None}
 
 
@@ -87,6 +90,10 @@ def _refusal(call: ToolCall, reason: str) -> Refusal:
 
 def offence(call: ToolCall, known: Collection[str] = ()) -> str | None:
     """What is too large about a call, and what to do; `None` if nothing is."""
+    return at_once(_weighed(call, known))
+
+
+def _weighed(call: ToolCall, known: Collection[str]) -> Steps[str | None]:
     name, call_id = call["name"], call["id"]
     if len(name) > MAX_NAME and name not in known:
         return (
@@ -97,7 +104,7 @@ def offence(call: ToolCall, known: Collection[str] = ()) -> str | None:
             f"the id of this call has {len(call_id)} characters, at most {MAX_ID} are allowed. Call the tool again "
             "with a shorter id."
         )
-    return _offence_in(call["args"])
+    return (yield from _offence_in(call["args"]))
 
 
 def _is_small(call: ToolCall) -> bool:
@@ -113,9 +120,9 @@ def _is_small(call: ToolCall) -> bool:
     return True
 
 
-def _offence_in(args: Mapping[str, Any]) -> str | None:
+def _offence_in(args: Mapping[str, Any]) -> Steps[str | None]:
     """Level by level, for what is nested deeply enough cannot be walked by a function that calls itself."""
-    depth = values = characters = 0
+    depth = values = characters = seen = 0
     level: list[Any] = [args]
     while level:
         depth += 1
@@ -126,19 +133,39 @@ def _offence_in(args: Mapping[str, Any]) -> str | None:
             values += len(container)
             if values > MAX_VALUES:
                 return f"the arguments have more than {MAX_VALUES} values. Call the tool several times, with fewer."
-            items = container
-            if isinstance(container, dict):
-                characters += sum(len(key) for key in container if isinstance(key, str))
-                items = container.values()
-            for value in items:
-                if isinstance(value, str):
-                    characters += len(value)
-                elif isinstance(value, (dict, list, tuple, set, frozenset)):
-                    below.append(cast("object", value))
+            for part in _parts(container):
+                characters += _weigh(part, below)
+                seen += len(part) + 1
+                if seen > PORTION:
+                    seen = 0
+                    yield
         if characters > MAX_CHARACTERS:
             return f"the arguments have more than {MAX_CHARACTERS} characters. Call the tool again with less text."
         level = below
     return None
+
+
+def _parts(container: Collection[Any]) -> Sequence[Collection[Any]]:
+    """The values in a container, and the texts among its keys, in portions; they may change while others go on."""
+    parts: list[Collection[Any]] = []
+    if isinstance(container, dict):
+        parts.append([key for key in container if isinstance(key, str)])
+        container = container.values()
+    if len(container) <= PORTION:
+        return [*parts, container]
+    whole = [*parts[0], *container] if parts else [*container]
+    return [whole[start : start + PORTION] for start in range(0, len(whole), PORTION)]
+
+
+def _weigh(part: Collection[Any], below: list[Any]) -> int:
+    """The characters of the texts in a part of a container; what else there is in it is weighed later."""
+    characters = 0
+    for value in part:
+        if isinstance(value, str):
+            characters += len(value)
+        elif isinstance(value, (dict, list, tuple, set, frozenset)):
+            below.append(cast("object", value))
+    return characters
 
 
 def _too_many(number: int, max_calls: int | None) -> str:

@@ -6,6 +6,7 @@ from typing import Any, Literal, cast
 
 from langchain_core.messages import AIMessage, ToolCall
 
+from callboard.tools._portions import Steps, at_once, each
 from callboard.tools._unanswered import asked_at, each_without_answer, id_of, last_reply, without_answer
 
 InputKind = Literal["list", "dict", "tool_calls"]
@@ -26,6 +27,11 @@ class Requested:
 
 
 def parse_input(value: Any, messages_key: str) -> Requested:
+    """Find the tool calls in a node's input, all at once; see `reading`."""
+    return at_once(reading(value, messages_key))
+
+
+def reading(value: Any, messages_key: str) -> Steps[Requested]:
     """Find the tool calls in a node's input.
 
     Args:
@@ -44,10 +50,10 @@ def parse_input(value: Any, messages_key: str) -> Requested:
         raise ValueError(mistaken)
     if isinstance(value, list):
         if value and _is_call(value[-1]):
-            calls = [_checked(call) for call in value]
+            calls = yield from each(_checked, value)
             return Requested(calls, calls, "tool_calls", None)
-        return Requested(*_calls_of_last(value), "list", value)
-    return Requested(*_calls_of_last(messages_in(value, messages_key)), "dict", value)
+        return Requested(*(yield from _calls_of_last(value)), "list", value)
+    return Requested(*(yield from _calls_of_last(messages_in(value, messages_key))), "dict", value)
 
 
 def _is_call(item: object) -> bool:
@@ -82,18 +88,38 @@ def messages_in(state: Any, key: str) -> Sequence[Any]:
     return cast("Sequence[Any]", found or ())
 
 
-def _calls_of_last(messages: Sequence[Any]) -> tuple[list[ToolCall], list[ToolCall]]:
+def _calls_of_last(messages: Sequence[Any]) -> Steps[tuple[list[ToolCall], list[ToolCall]]]:
     """The calls of the last reply that have no answer, and all of them."""
     if not messages:
         raise ValueError("No message found in input")
     place = last_reply(messages)
     if place is None:
         raise ValueError("No AIMessage found in input")
-    reply = [_checked(call) for call in messages[place].tool_calls]
+    reply = yield from each(_checked, messages[place].tool_calls)
     return without_answer(reply, messages[place + 1 :]), reply
 
 
-def whole_reply(calls: Sequence[ToolCall], state: Any, messages_key: str) -> Sequence[ToolCall]:
+def left_of(
+    requested: Requested, state: Any, messages_key: str, *, is_counted: bool
+) -> tuple[Sequence[ToolCall], Sequence[ToolCall]]:
+    """The calls that are to run, and all calls of their reply.
+
+    Args:
+        requested: what was asked for.
+        state: that it came with, or that the graph has.
+        messages_key: where that keeps its messages.
+        is_counted: whether somebody wants to know how many there are in the reply.
+    """
+    calls, reply = requested.calls, requested.reply
+    if requested.kind == "tool_calls":
+        if requested.state is None:
+            calls = each_without_answer(calls, messages_in(state, messages_key))
+        if is_counted:
+            reply = _whole_reply(calls, state, messages_key)
+    return calls, reply
+
+
+def _whole_reply(calls: Sequence[ToolCall], state: Any, messages_key: str) -> Sequence[ToolCall]:
     """All calls of the reply that a call is from, which has come alone."""
     messages = messages_in(state, messages_key)
     if len(calls) != 1 or (place := asked_at(calls[0], messages)) is None:

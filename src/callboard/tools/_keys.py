@@ -7,11 +7,14 @@ usual ids are their own names; of the others as much is escaped as it takes.
 import hashlib
 import re
 import warnings
+from collections import Counter
 from collections.abc import Sequence
+from operator import itemgetter
 
 from langchain_core.messages import ToolCall
 
 from callboard.exceptions import DuplicateCallIdWarning
+from callboard.tools._portions import Steps, at_once, each
 
 NODES = frozenset(
     ("__start__", "pre_model_hook", "agent", "tools", "post_model_hook", "generate_structured_response", "__end__")
@@ -26,23 +29,24 @@ _IN_SEGMENTS = re.compile(r"[^!-$&-{}]")
 
 
 def keys_of(calls: Sequence[ToolCall]) -> list[str]:
+    """The names of a batch's calls, all at once; see `naming`."""
+    return at_once(naming(calls))
+
+
+def naming(calls: Sequence[ToolCall]) -> Steps[list[str]]:
     """The names of a batch's calls: made of their ids, and of their places where the model used an id twice."""
-    seen: set[str | None] = set()
-    repeated: set[str | None] = set()
-    for call in calls:
-        if call["id"] in seen:
-            repeated.add(call["id"])
-        seen.add(call["id"])
+    ids: list[str | None] = yield from each(itemgetter("id"), calls)
+    repeated = {call_id for call_id, count in Counter(ids).items() if count > 1} if len(set(ids)) < len(ids) else ()
     for call_id in sorted(map(_shown, repeated)):
         warnings.warn(
             f"several calls of one batch have the id {call_id}; each runs and gets its own message, in order",
             DuplicateCallIdWarning,
             stacklevel=2,
         )
-    return [
-        f"{_key(call['id'])}#{index}" if call["id"] in repeated else _key(call["id"])
-        for index, call in enumerate(calls)
-    ]
+    keys = yield from each(_key, ids)
+    if not repeated:
+        return keys
+    return [f"{key}#{index}" if ids[index] in repeated else key for index, key in enumerate(keys)]
 
 
 def _key(call_id: str | None) -> str:

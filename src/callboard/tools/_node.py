@@ -20,7 +20,7 @@ from callboard.middleware._chain import links_in
 from callboard.tools._batch import ToolBatch
 from callboard.tools._errors import ErrorHandling, only_invalid_arguments
 from callboard.tools._inject import inject, injected_args
-from callboard.tools._input import parse_input
+from callboard.tools._input import reading
 from callboard.tools._many import ManyInputs
 from callboard.tools._options import Options, setup_of
 from callboard.tools._overrides import (
@@ -38,6 +38,7 @@ from callboard.tools._overrides import (
     rest_of_call,
     way_back,
 )
+from callboard.tools._portions import in_portions
 from callboard.tools._setup import Setup
 from callboard.tools._vocabulary import AsyncToolCallWrapper, ToolCallWrapper, ToolRuntime
 
@@ -202,7 +203,8 @@ class ToolNode(ManyInputs):
         """
         with entered("async"):
             if is_plain(self, ToolNode):
-                return await self._batch(input, config, ledger, resume, runtime).run()
+                batch = await self._batch(input, config, ledger, resume, runtime)
+                return await batch.run()
             entry = Entry(input, config, _given(ledger=ledger, resume=resume, runtime=runtime))
             if hears_other(self, ToolNode, "invoke"):
                 return await hear_sync_entry(self, entry, self._run)
@@ -238,9 +240,10 @@ class ToolNode(ManyInputs):
         return await beyond_entries(partial(self._run_batch if inner is None else inner, entry))
 
     async def _run_batch(self, entry: Entry) -> Any:
-        return await self._batch(entry.input, entry.config, **entry.options).run()
+        batch = await self._batch(entry.input, entry.config, **entry.options)
+        return await batch.run()
 
-    def _batch(
+    async def _batch(
         self,
         input: Any,
         config: RunnableConfig | None,
@@ -248,13 +251,13 @@ class ToolNode(ManyInputs):
         resume: object = None,
         runtime: Runtime[Any] | None = None,
     ) -> ToolBatch:
-        requested = parse_input(input, self._setup.messages_key)
+        requested = await in_portions(reading(input, self._setup.messages_key))
         config = ensure_config(config)
         if runtime is not None:
             config = with_runtime(config, runtime)
         if self.tags:
             config["tags"] = [*config["tags"], *self.tags]
-        return ToolBatch(self._setup, requested, config, ledger, resume)
+        return await ToolBatch(self._setup, requested, config, ledger, resume).prepare()
 
     def _run_one(self, call: ToolCall, input_type: str, tool_runtime: ToolRuntime[Any, Any]) -> Any:
         """One call on its way, for `super()._run_one(...)` in a subclass; in the worker thread of the override."""

@@ -94,7 +94,7 @@ class Redact:
     async def hide(self, value: Any, *, thread_id: str = "") -> Any:
         """A copy of a value, such as what a user wrote, with tokens that can be opened in this conversation."""
         redaction = self._redaction(thread_id)
-        hidden = redaction.of(value)
+        hidden = await self._threads.run_if_long(value, partial(redaction.of, value))
         await self._vault.put(thread_id, _kept(redaction))
         return hidden
 
@@ -134,14 +134,14 @@ class Redact:
         call = request.tool_call
         others, shown = self._divided(call)
         redaction = self._redaction(thread_id)
-        hidden = redaction.of(others)
+        hidden = await self._threads.run_if_long(others, partial(redaction.of, others))
         await self._keep(thread_id, redaction)
         opened, values = await self._opened(shown, thread_id)
         if values:
             note("revealed", kinds=_kinds(values), count=len(values))
         # What the model wrote in the clear is no news to it, but must not be repeated either.
         known = self._redaction(thread_id)
-        known.of(opened)
+        await self._threads.run_if_long(opened, partial(known.of, opened))
         if hidden is not others or opened is not shown:
             request = request.override(tool_call={**call, "args": {**hidden, **opened}})
         return request, {**known.values, **values}
@@ -156,12 +156,12 @@ class Redact:
         """A copy of a value with tokens opened, and the values by the tokens."""
         opened: dict[str, str] = {}
         for _ in range(_NESTED):
-            tokens = _tokens_in(value)
+            tokens = await self._threads.run_if_long(value, partial(_tokens_in, value))
             found = await self._vault.get(thread_id, tokens) if tokens else {}
             if not found:
                 break
             opened |= found
-            value = Walk(partial(_with_values, found))(value)
+            value = await self._threads.run_if_long(value, partial(Walk(partial(_with_values, found)), value))
         return value, opened
 
     async def _keep(self, thread_id: str, redaction: Redaction) -> None:

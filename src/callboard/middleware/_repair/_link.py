@@ -1,6 +1,7 @@
 """`RepairArguments`: mend what a model wrote carelessly, if only one thing can have been meant."""
 
 from collections.abc import Awaitable, Callable, Iterable, Mapping
+from functools import partial
 from typing import Any, cast
 
 from langchain_core.messages import ToolCall, ToolMessage
@@ -8,6 +9,7 @@ from langchain_core.tools import BaseTool
 from langgraph.types import Command
 
 from callboard._call import note
+from callboard.middleware._blocking import THREADS, Threads
 from callboard.middleware._repair._contract import Contract, contract_of
 from callboard.middleware._repair._search import Repair, Repaired, repair
 from callboard.middleware._repair._slips import Kind
@@ -26,7 +28,8 @@ class RepairArguments:
     passed on as they are, too: the model reads why they are invalid, and asks again. Repaired are JSON in a
     string, numbers and constants as text, a single value for a list and a list of one for a value, case and
     misspellings of choices and of names, arguments inside of another, and arguments that the schema forbids.
-    Nothing is filled in, and injected arguments are never touched.
+    Nothing is filled in, and injected arguments are never touched. Large arguments are looked at in a worker
+    thread, with the validators of their schema.
 
     The tool, and the links after this one, get the repaired arguments; the history keeps what the model wrote.
     A repair is noted as "repaired", with `arguments` (dotted, in the schema's words) and `kinds`, and the same
@@ -39,6 +42,7 @@ class RepairArguments:
 
     def __init__(self, *, tell_model: bool = True) -> None:
         self._tell_model = tell_model
+        self._threads = Threads("RepairArguments", THREADS)
         # By the tool's name, with what they were made of. Two threads may make the same one; that does no harm.
         self._contracts: dict[str, tuple[BaseTool, object, Contract | None]] = {}
 
@@ -46,7 +50,7 @@ class RepairArguments:
         self, request: ToolCallRequest, call_next: Callable[[ToolCallRequest], Awaitable[Output]]
     ) -> Output:
         """Run the call, repaired if need be."""
-        repaired = self._repaired(request)
+        repaired = await self._threads.run_if_long(request.tool_call["args"], partial(self._repaired, request))
         if repaired is None:
             return await call_next(request)
         call: ToolCall = {**request.tool_call, "args": repaired.args}

@@ -5,6 +5,7 @@ Plain functions on strings; knows neither tools nor calls.
 
 import re
 import unicodedata
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
@@ -18,6 +19,8 @@ _SEQUENCE = re.compile(
     r"|(?:\x1b\[|\x9b)[0-?]*[ -/]*[@-~]"  # CSI
     r"|\x1b[ -/]*[0-~]"  # the others of ECMA-48 and ECMA-35
 )
+_INTRODUCER = re.compile(r"[\x1b\x90\x98\x9b\x9d-\x9f]")
+"""What every sequence begins with."""
 _CONTROL = re.compile(r"[\x00-\x08\x0e-\x1f\x7f-\x84\x86-\x9f]")
 _LINE_BREAK = re.compile(r"[\x0b\x0c\x85\u2028\u2029]")
 _SURROGATE = re.compile(r"[\ud800-\udfff]")
@@ -64,11 +67,28 @@ def strip_invisible(text: str) -> str:
     Args:
         text: of any length; the time taken grows in proportion.
     """
-    text = _replaced(_CONTROL, "", _replaced(_LINE_BREAK, "\n", _SEQUENCE.sub("", text)))
+    text = _replaced(_CONTROL, "", _replaced(_LINE_BREAK, "\n", _without_sequences(text)))
     if text.isascii():
         return text
     text = _replaced(_INVISIBLE, "", _replaced(_SURROGATE, "\ufffd", text))
     return _SOMETIMES.sub(_kept, text)
+
+
+def _without_sequences(text: str) -> str:
+    if len(text) <= _PIECE:
+        return _SEQUENCE.sub("", text)
+    shown: list[str] = []
+    done = 0
+    for found in _introducers(text):
+        if found >= done and (sequence := _SEQUENCE.match(text, found)) is not None:
+            shown.append(text[done:found])
+            done = sequence.end()
+    return "".join([*shown, text[done:]])
+
+
+def _introducers(text: str) -> Iterator[int]:
+    for start in range(0, len(text), _PIECE):
+        yield from (found.start() for found in _INTRODUCER.finditer(text, start, start + _PIECE))
 
 
 def _replaced(character: re.Pattern[str], new: str, text: str) -> str:

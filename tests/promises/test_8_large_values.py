@@ -1,0 +1,187 @@
+"""Promise 8 where a model or a tool writes very much: links look at it in threads, and the loop goes on."""
+
+import re
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import anyio
+import anyio.lowlevel
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from langchain_core.messages import ToolMessage
+from langchain_core.tools import BaseTool, StructuredTool
+from pydantic import BaseModel, field_validator
+
+from callboard import ToolNode
+from callboard.middleware import Detector, Redact, RepairArguments
+from callboard.middleware._sanitize import _text
+from callboard.testing import calls
+
+pytestmark = pytest.mark.real_clock
+
+LARGE = [str(number) for number in range(20_000)]
+TURNS = 5
+
+
+class Onlooker:
+    """Whatever a link calls while it looks at values: where it did, and whether the loop went on meanwhile."""
+
+    def __init__(self) -> None:
+        self.turns = 0
+        self.in_loop = self.in_thread = 0
+        self._loop = threading.get_ident()
+
+    async def take_turns(self) -> None:
+        while True:
+            await anyio.sleep(0.001)
+            self.turns += 1
+
+    def look(self) -> None:
+        """In a thread, wait for the loop, which takes its turns if it is not held."""
+        if threading.get_ident() == self._loop:
+            self.in_loop += 1
+            return
+        self.in_thread += 1
+        enough, end = self.turns + TURNS, time.monotonic() + 20
+        while self.in_thread == 1 and self.turns < enough:
+            assert time.monotonic() < end, "the loop is held"
+            time.sleep(0.001)
+
+
+async def outcome(tool: BaseTool, link: object, args: dict[str, Any], onlooker: Onlooker) -> ToolMessage:
+    with anyio.fail_after(60):
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(onlooker.take_turns)
+            [message] = await ToolNode([tool], middleware=[link]).ainvoke([calls((tool.name, args))])
+            tasks.cancel_scope.cancel()
+    assert isinstance(message, ToolMessage)
+    return message
+
+
+def counting(onlooker: Onlooker) -> BaseTool:
+    class Count(BaseModel):
+        numbers: list[int]
+        label: str
+
+        @field_validator("label", mode="before")
+        @classmethod
+        def seen(cls, label: object) -> object:
+            onlooker.look()
+            return label
+
+    async def count(numbers: list[int], label: str) -> str:
+        return f"{len(numbers)} {label}"
+
+    return StructuredTool.from_function(coroutine=count, description="Counts.", args_schema=Count)
+
+
+async def test_large_arguments_are_repaired_in_a_thread() -> None:
+    """Promise 8: to find the one repair among tens of thousands of values takes a good part of a second."""
+    onlooker = Onlooker()
+    message = await outcome(counting(onlooker), RepairArguments(), {"numbers": LARGE, "label": 1}, onlooker)
+    assert "20000" in message.content or message.status == "error"
+    assert onlooker.in_thread
+    assert onlooker.in_loop <= 1  # when the tool itself is given them
+
+
+async def test_small_arguments_are_repaired_at_once() -> None:
+    """Promise 8: a thread would take longer than the repair."""
+    onlooker = Onlooker()
+    message = await outcome(counting(onlooker), RepairArguments(), {"numbers": "[1, 2]", "label": "n"}, onlooker)
+    assert message.content.startswith("2 n")
+    assert not onlooker.in_thread
+
+
+def nosy(onlooker: Onlooker) -> Detector:
+    def find(text: str) -> Iterator[tuple[int, int]]:
+        onlooker.look()
+        return (match.span() for match in re.finditer("secret-[0-9]+", text))
+
+    return Detector("word", find)
+
+
+async def echo(values: list[str]) -> str:
+    return values[0]
+
+
+@pytest.mark.parametrize("reveal", [[], ["echo"]], ids=["hidden", "revealed"])
+async def test_large_arguments_are_redacted_in_a_thread(reveal: list[str]) -> None:
+    """Promise 8: every text is looked at by every detector, which takes seconds for tens of thousands."""
+    onlooker = Onlooker()
+    tool = StructuredTool.from_function(coroutine=echo, description="Echoes.")
+    link = Redact([nosy(onlooker)], reveal=reveal)
+    message = await outcome(tool, link, {"values": ["secret-1", *LARGE[:2000]]}, onlooker)
+    assert message.content.startswith("<word:")
+    assert onlooker.in_thread >= 2000
+    assert onlooker.in_loop <= 2  # the short result
+
+
+async def test_large_values_are_hidden_in_a_thread() -> None:
+    """Promise 8: what a user wrote may be as long."""
+    onlooker = Onlooker()
+    redact = Redact([nosy(onlooker)])
+    with anyio.fail_after(60):
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(onlooker.take_turns)
+            hidden = await redact.hide(["secret-1", *LARGE[:2000]])
+            tasks.cancel_scope.cancel()
+        assert hidden[0].startswith("<word:")
+        assert (await redact.restore(hidden))[0] == "secret-1"
+    assert not onlooker.in_loop
+
+
+def turns_while(work: Callable[[], object]) -> int:
+    """How often another thread has its turn meanwhile."""
+    done = threading.Event()
+    threading.Thread(target=lambda: (work(), done.set()), daemon=True).start()
+    turns, end = 0, time.monotonic() + 60
+    while not done.is_set():
+        assert time.monotonic() < end
+        time.sleep(0)
+        turns += 1
+    return turns
+
+
+def test_escape_sequences_are_removed_piece_by_piece() -> None:
+    """Promise 8: a single search through a large text lets no other thread go on, the loop's neither."""
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(0.0001)
+    try:
+        assert turns_while(lambda: _text._without_sequences("x" * 10_000_000)) > 10
+    finally:
+        sys.setswitchinterval(before)
+
+
+PARTS = [
+    "\x1b",
+    "]",
+    "[",
+    "\\",
+    "\x07",
+    "\x9c",
+    "\x9d",
+    "\x9b",
+    "P",
+    "m",
+    "1;",
+    " ",
+    "\n",
+    "ab",
+    "\x90",
+    "\x1b]0;",
+    "\x1b\\",
+]
+
+
+@given(parts=st.lists(st.sampled_from(PARTS), max_size=60))
+def test_pieces_change_nothing(parts: list[str]) -> None:
+    """Promise 9: a sequence that stands where two pieces meet is one all the same."""
+    text = "".join(parts)
+    whole = _text._without_sequences(text)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(_text, "_PIECE", 3)
+        assert _text._without_sequences(text) == whole
