@@ -19,7 +19,7 @@ import pytest
 from langchain_core.tools import StructuredTool
 
 from callboard import CallPolicy, Statistics, ToolNode, remaining
-from callboard._bridge import run_from_sync, run_on_asyncio
+from callboard._loops._bridge import run_from_sync, run_on_asyncio
 from callboard.testing import Recorder, calls
 
 IDLE = Statistics(running=0, waiting=0, abandoned_threads=0)
@@ -216,7 +216,7 @@ class _CtrlCAfterWaiting(threading.Event):
 
 def test_an_interrupted_invoke_cancels_its_calls_and_waits_for_them(monkeypatch: pytest.MonkeyPatch) -> None:
     """Promise 1: Ctrl-C leaves nothing running behind."""
-    from callboard import _bridge
+    from callboard._loops import _bridge
 
     rec = Recorder()
     node = ToolNode([rec.tool("stuck", hang=True, cleanup=0.2)])

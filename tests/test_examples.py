@@ -11,6 +11,7 @@ PUBLIC = {"callboard", "callboard.middleware", "callboard.telemetry", "callboard
 
 
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
+@pytest.mark.exhaustive
 def test_an_example_runs_to_its_end(path: Path) -> None:
     """Warnings count as failures, an abandoned thread's among them."""
     done = subprocess.run(

@@ -3,8 +3,8 @@
 import anyio
 import pytest
 
-from callboard._current_loop import current_loop
-from callboard._loop import Scope
+from callboard._loops._current import current_loop
+from callboard._loops._protocol import Scope
 
 WAIT = 20
 

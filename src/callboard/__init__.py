@@ -18,15 +18,15 @@ import logging
 import sys
 from typing import TYPE_CHECKING
 
-from callboard import _events
+from callboard._calls import _observers
 from callboard._lazy import lazy
 
 if TYPE_CHECKING:
     # 0: vocabulary
     # 1: supervised calls
-    from callboard._events import observe as observe
-    from callboard._time import cleanup as cleanup
-    from callboard._time import remaining as remaining
+    from callboard._calls._observers import observe as observe
+    from callboard._loops._deadline import cleanup as cleanup
+    from callboard._loops._deadline import remaining as remaining
     from callboard._types import CallEvent as CallEvent
     from callboard._types import CallPolicy as CallPolicy
     from callboard._types import Limit as Limit
@@ -107,8 +107,8 @@ _HOMES = {
         "StorageError",
         "ThreadBusyError",
     ),
-    "_events": ("observe",),
-    "_time": ("cleanup", "remaining"),
+    "_calls._observers": ("observe",),
+    "_loops._deadline": ("cleanup", "remaining"),
     "tools._human": ("ActionRequest", "HumanInterrupt", "HumanInterruptConfig", "HumanResponse"),
     "tools._input": ("tools_condition",),
     "tools._node": ("ToolNode",),
@@ -142,20 +142,20 @@ __all__ = sorted(name for names in _HOMES.values() for name in names)  # noqa: P
 
 __getattr__ = lazy(__name__, _HOMES)
 
-_loggers = (logging.getLogger("callboard"), logging.getLogger(_events.LOGGER))
+_loggers = (logging.getLogger("callboard"), logging.getLogger(_observers.LOGGER))
 
 
-def _unasked(kinds: frozenset[str]) -> _events.Watch:
+def _unasked(kinds: frozenset[str]) -> _observers.Watch:
     """The one wire that leads upward: telemetry, where the application has an SDK or has set a log level."""
     if "opentelemetry.trace" not in sys.modules and not any(logger.level for logger in _loggers):
-        return _events.Watch()
+        return _observers.Watch()
     from callboard.telemetry._ambient import watching
 
-    _events.unasked = watching
+    _observers.unasked = watching
     return watching(kinds)
 
 
-_events.unasked = _unasked
+_observers.unasked = _unasked
 
 
 def __dir__() -> list[str]:

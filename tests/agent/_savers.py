@@ -13,7 +13,7 @@ from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.checkpoint.sqlite import SqliteSaver
 from langgraph.checkpoint.sqlite.aio import AsyncSqliteSaver
 
-from callboard._bridge import run_on_asyncio
+from callboard._loops._bridge import run_on_asyncio
 
 SAVERS = ("memory", "sqlite", "aiosqlite")
 ON_DISK = SAVERS[1:]

@@ -9,7 +9,7 @@ import pytest
 from langgraph.checkpoint.memory import InMemorySaver
 
 from callboard import ToolNode, create_react_agent
-from callboard._current_loop import current_loop
+from callboard._loops._current import current_loop
 from callboard.testing import Recorder, ScriptedModel, calls
 
 from ._savers import SAVERS, saver_of

@@ -13,8 +13,8 @@ from langchain_openai import ChatOpenAI
 from langgraph.checkpoint.memory import InMemorySaver
 
 from callboard import create_react_agent
-from callboard._bridge import run_on_asyncio
-from callboard._time import DEFAULT_GRACE
+from callboard._loops._bridge import run_on_asyncio
+from callboard._loops._deadline import DEFAULT_GRACE
 from callboard.testing import Recorder, ScriptedModel, calls
 
 from ._provider import Handler, Provider, call, deltas_of

@@ -661,8 +661,8 @@ async def _attempt(method: Any, config: Any) -> None:
 
 
 async def _write(saver: Any, config: Any, entry: Any) -> None:
-    from callboard.agent._checkpoint import CHANNEL
-    from callboard.agent._saver import Saver
+    from callboard.agent._conversation._checkpoint import CHANNEL
+    from callboard.agent._conversation._saver import Saver
 
     kept = Saver(saver, config["configurable"]["thread_id"], "")
     await kept.write(config["configurable"]["checkpoint_id"], [(CHANNEL, [entry])], "callboard-00000001", "")

@@ -20,7 +20,7 @@ from langchain_core.messages import BaseMessage, ToolMessage, messages_from_dict
 
 from ._savers import complaint, shape
 
-pytestmark = pytest.mark.timeout(200)
+pytestmark = [pytest.mark.timeout(200), pytest.mark.exhaustive]
 
 SCRIPT = Path(__file__).with_name("_crash_agent.py")
 KILLS = 40

@@ -8,7 +8,7 @@ from langgraph_sdk import get_sync_client
 
 from ._langgraph_server import LangGraphServer, program
 
-pytestmark = pytest.mark.real_clock
+pytestmark = [pytest.mark.real_clock, pytest.mark.exhaustive]
 
 OURS = ("ours", "built")
 NAMES = (*OURS, "theirs")

@@ -26,7 +26,7 @@ from langgraph.checkpoint.serde.jsonplus import EXT_PYDANTIC_V2, JsonPlusSeriali
 
 from callboard import StorageError, create_react_agent
 from callboard._langgraph._remembered import MessageMemory
-from callboard._langgraph._stored import StrictSerializer, remembering
+from callboard._langgraph._serializers import StrictSerializer, remembering
 from callboard.testing import Recorder, ScriptedModel, calls, tool_call
 
 from ._savers import SAVERS, saver_of

@@ -22,8 +22,8 @@ from langgraph.errors import EmptyInputError, GraphRecursionError, UnknownInterr
 from langgraph.types import Command, interrupt
 
 from callboard import create_react_agent
-from callboard.agent import _holder, _journal
-from callboard.agent._checkpoint import CHANNEL, commits_in, entries_of
+from callboard.agent._conversation import _journal, _lease
+from callboard.agent._conversation._checkpoint import CHANNEL, commits_in, entries_of
 from callboard.exceptions import CallboardError, RunDeadlineExceededError, ThreadBusyError
 from callboard.testing import Recorder, ScriptedModel, calls
 
@@ -114,6 +114,7 @@ async def stopped_before_the_calls(directory: Path, saver: str, rounds: int) -> 
     ("saver", "backends"),
     [("sqlite", ["asyncio", "trio"]), ("aiosqlite", ["asyncio", "asyncio"]), ("aiosqlite", ["trio", "trio"])],
 )
+@pytest.mark.exhaustive
 def test_of_two_processes_that_resume_a_thread_at_once_exactly_one_wins(
     both: tuple[Rival, Rival], saver: str, backends: list[str], tmp_path: Path
 ) -> None:
@@ -514,7 +515,7 @@ async def test_a_lease_that_nobody_prolongs_runs_out() -> None:
 async def test_another_boot_of_this_machine_has_other_processes() -> None:
     """Its process ids mean nothing; its lease counts."""
     saver = InMemorySaver()
-    before = {**_holder.new_holder(), "token": "theirs", "boot": "before", "pid": os.getppid()}
+    before = {**_lease.new_holder(), "token": "theirs", "boot": "before", "pid": os.getppid()}
 
     with anyio.fail_after(WAIT):
         agent = await _begun(saver)
@@ -530,7 +531,7 @@ async def test_another_boot_of_this_machine_has_other_processes() -> None:
 async def test_a_process_that_has_the_number_of_a_dead_one_holds_nothing() -> None:
     """Workers that are restarted get the same numbers, in containers above all."""
     saver = InMemorySaver()
-    dead = {**_holder.new_holder(), "token": "theirs", "pid": os.getppid(), "until": time.time() - 3600}
+    dead = {**_lease.new_holder(), "token": "theirs", "pid": os.getppid(), "until": time.time() - 3600}
 
     with anyio.fail_after(WAIT):
         agent = await _begun(saver)
@@ -544,7 +545,7 @@ async def test_a_process_that_has_the_number_of_a_dead_one_holds_nothing() -> No
 def short_lease(monkeypatch: pytest.MonkeyPatch) -> float:
     """Seconds."""
     lease = 0.06
-    for module in (_holder, _journal):
+    for module in (_lease, _journal):
         monkeypatch.setattr(module, "LEASE", lease)
     return lease
 
@@ -592,7 +593,7 @@ async def test_a_run_whose_lease_was_over_does_not_write_over_its_successor(monk
     recorder, saver = Recorder(), Entries()
     agent = held_up([calls("work"), "done"], recorder, saver)
     other = create_react_agent(ScriptedModel([AIMessage("taken over")]), [], checkpointer=saver)
-    monkeypatch.setattr(_holder, "LEASE", 0.2)
+    monkeypatch.setattr(_lease, "LEASE", 0.2)
     monkeypatch.setattr(_journal, "is_alive", lambda holder: holder["until"] > time.time())
 
     with pytest.raises(ThreadBusyError):
@@ -698,11 +699,11 @@ async def test_the_state_may_not_be_changed_while_a_run_goes_on(kind: str, tmp_p
 
 async def test_no_hold_is_kept_in_memory_when_its_run_has_ended() -> None:
     """For as long as the process lives."""
-    before = set(_holder._here)
+    before = set(_lease._here)
     agent = create_react_agent(ScriptedModel(["hi"], loop=True), [], checkpointer=InMemorySaver())
 
     with anyio.fail_after(WAIT):
         for _ in range(3):
             await agent.ainvoke(GO, CONFIG)
 
-    assert set(_holder._here) == before
+    assert set(_lease._here) == before

@@ -17,16 +17,16 @@ from psycopg import Connection
 from psycopg.rows import DictRow, dict_row
 
 from callboard import InjectedStore, StorageError, create_react_agent
-from callboard._bridge import run_on_asyncio
-from callboard.agent._connect import saver_of, store_of
-from callboard.agent._database import close
-from callboard.agent._postgres import CONNECTIONS
+from callboard._loops._bridge import run_on_asyncio
+from callboard.agent._conversation._connect import saver_of, store_of
+from callboard.agent._conversation._database import close
+from callboard.agent._conversation._postgresql import CONNECTIONS
 from callboard.testing import Recorder, ScriptedModel, calls
 
 from ._postgres import PASSWORD, Server, programs
 from ._savers import complaint
 
-pytestmark = pytest.mark.real_clock
+pytestmark = [pytest.mark.real_clock, pytest.mark.exhaustive]
 
 WAIT = 60
 THREAD: Any = {"configurable": {"thread_id": "1"}}

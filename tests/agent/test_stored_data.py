@@ -23,8 +23,8 @@ from langgraph.types import Command, Interrupt, Overwrite, Send, interrupt
 from pydantic import BaseModel
 
 from callboard import AgentState, StorageError, create_react_agent
-from callboard._langgraph._stored import OutlineSerializer, StrictSerializer
-from callboard.agent._stored_types import named_types
+from callboard._langgraph._serializers import OutlineSerializer, StrictSerializer
+from callboard.agent._conversation._stored_types import named_types
 from callboard.testing import Recorder, ScriptedModel, calls
 
 pytestmark = pytest.mark.real_clock

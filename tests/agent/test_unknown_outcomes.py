@@ -17,7 +17,7 @@ from langgraph.checkpoint.sqlite.aio import AsyncSqliteSaver
 from langgraph.types import Command, interrupt
 
 from callboard import CallPolicy, Limit, ToolNode, create_react_agent
-from callboard.agent._calls import UNKNOWN
+from callboard.agent._tools_step import UNKNOWN
 from callboard.middleware import Retry
 from callboard.testing import Recorder, ScriptedModel, calls
 
@@ -71,6 +71,7 @@ def questions_in(result: Any) -> list[Any]:
 
 @pytest.mark.parametrize("policy", ["ask", "fail", "rerun"])
 @pytest.mark.parametrize("saver", ON_DISK)
+@pytest.mark.exhaustive
 async def test_killed_before_its_claim_a_call_simply_runs(resumed: Resumed, saver: str, policy: str) -> None:
     """It cannot have had any effect."""
     async with resumed(Case(saver, "before claim"), policy) as (agent, log):

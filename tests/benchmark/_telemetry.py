@@ -18,7 +18,7 @@ from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter, Spa
 from opentelemetry.trace import Tracer
 
 import callboard
-from callboard import _events
+from callboard._calls import _observers as _events
 from callboard.telemetry import Metrics, Recorder, Tracing
 
 from ._contestants import LOOK_UP, Work, direct, in_graph, queries

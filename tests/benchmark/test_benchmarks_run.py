@@ -6,6 +6,8 @@ import pytest
 
 from . import BENCHMARKS
 
+pytestmark = pytest.mark.exhaustive
+
 
 @pytest.mark.parametrize("name", BENCHMARKS)
 def test_a_benchmark_of_next_to_nothing_has_every_number(name: str) -> None:

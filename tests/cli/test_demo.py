@@ -138,6 +138,7 @@ def test_without_a_terminal_progress_is_plain_lines() -> None:
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="there are no such terminals")
+@pytest.mark.exhaustive
 def test_on_a_terminal_progress_is_a_table_that_goes_away() -> None:
     ours, theirs = os.openpty()
     command = [*COMMAND, "demo", "--calls", "30"]
@@ -152,6 +153,7 @@ def test_on_a_terminal_progress_is_a_table_that_goes_away() -> None:
 
 @pytest.mark.skipif(sys.platform == "win32", reason="there are no such terminals")
 @pytest.mark.parametrize("backend", ["asyncio", "trio"])
+@pytest.mark.exhaustive
 def test_the_live_view_is_never_taller_than_the_terminal(backend: str) -> None:
     ours, theirs = os.openpty()
     command = [*COMMAND, "demo", "--live", "--backend", backend, "--calls", "60"]
@@ -169,6 +171,7 @@ def test_the_live_view_is_never_taller_than_the_terminal(backend: str) -> None:
     assert rows["all"]["calls"] == 84
 
 
+@pytest.mark.exhaustive
 def test_the_live_view_without_a_terminal_is_plain_lines() -> None:
     finished = run("demo", "--live", "--calls", "60")
 
@@ -191,6 +194,7 @@ def read_all(descriptor: int) -> str:
     return read.decode()
 
 
+@pytest.mark.exhaustive
 def test_the_same_seed_gives_the_same_counts_on_both_backends() -> None:
     first, again = table(demo("asyncio").stdout), table(demo("trio").stdout)
     other = table(demo("asyncio", seed=6).stdout)
@@ -207,6 +211,7 @@ def children_of(process: int) -> list[str]:
 @pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="children are found in /proc")
 @pytest.mark.parametrize("backend", ["asyncio", "trio"])
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.exhaustive
 def test_a_signal_ends_the_run_and_the_service(backend: str, number: signal.Signals) -> None:
     command = [*COMMAND, "demo", "--backend", backend, "--calls", "3000"]
     with subprocess.Popen(
@@ -230,6 +235,7 @@ def test_a_signal_ends_the_run_and_the_service(backend: str, number: signal.Sign
     assert not [child for child in children if Path(f"/proc/{child}").exists()]
 
 
+@pytest.mark.exhaustive
 def test_a_reader_that_goes_away_does_no_harm() -> None:
     command = [*COMMAND, "demo", "--calls", "30"]
     with subprocess.Popen(command, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
@@ -288,6 +294,7 @@ def provider(directory: Path, source: str) -> str:
     return str(directory)
 
 
+@pytest.mark.exhaustive
 def test_a_real_model_without_a_key_is_one_line(tmp_path: Path) -> None:
     finished = run("demo", "--model", "openai:gpt", PYTHONPATH=provider(tmp_path, MISSING_KEY))
 
@@ -295,6 +302,7 @@ def test_a_real_model_without_a_key_is_one_line(tmp_path: Path) -> None:
     assert finished.stderr == "Error: --model openai:gpt: no key: set OPENAI_API_KEY\n"
 
 
+@pytest.mark.exhaustive
 def test_an_unknown_provider_is_told() -> None:
     finished = run("demo", "--model", "nobody:gpt")
 
@@ -304,6 +312,7 @@ def test_an_unknown_provider_is_told() -> None:
 
 
 @pytest.mark.parametrize("backend", ["asyncio", "trio"])
+@pytest.mark.exhaustive
 def test_a_real_model_that_fails_is_one_line(tmp_path: Path, backend: str) -> None:
     finished = run("demo", "--backend", backend, "--model", "openai:gpt", PYTHONPATH=provider(tmp_path, FAILING))
 
@@ -327,6 +336,7 @@ def test_a_real_model_decides_itself_what_it_calls(tmp_path: Path, backend: str)
 
 
 @pytest.mark.parametrize("module", ["typer", "rich", "h11"])
+@pytest.mark.exhaustive
 def test_without_the_extra_one_line_says_what_to_install(module: str) -> None:
     finished = execute([sys.executable, "-c", WITHOUT.format(module=module, argv=["callboard", "demo"])])
 
@@ -334,6 +344,7 @@ def test_without_the_extra_one_line_says_what_to_install(module: str) -> None:
     assert finished.stderr == f"The callboard command needs {module}: pip install 'callboard[cli]'\n"
 
 
+@pytest.mark.exhaustive
 def test_without_langchain_a_real_model_says_what_to_install() -> None:
     argv = ["callboard", "demo", "--model", "openai:gpt"]
     finished = execute([sys.executable, "-c", WITHOUT.format(module="langchain", argv=argv)])

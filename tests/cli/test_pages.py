@@ -72,6 +72,7 @@ def play_at_terminal(project: Project, command: list[str], shown: str) -> None:
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="there is no SIGKILL")
+@pytest.mark.exhaustive
 def test_the_tutorial_happens_as_it_is_told(project: Project) -> None:
     """Every file is saved, every command is run, the process is killed and goes on, the prompt is answered."""
     played = 0

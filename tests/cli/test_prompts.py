@@ -106,6 +106,7 @@ def test_an_edited_call_runs_with_the_arguments_of_the_person(project: Project, 
     assert log(project) == ["pay 4 "]
 
 
+@pytest.mark.exhaustive
 def test_the_person_may_think_better_of_an_edit(project: Project, agents: str) -> None:
     """Nothing instead of arguments leads back to the choice."""
     with project.terminal("run", f"{agents}:one", "Pay!") as terminal:
@@ -120,6 +121,7 @@ def test_the_person_may_think_better_of_an_edit(project: Project, agents: str) -
     assert log(project) == ["pay 3 "]
 
 
+@pytest.mark.exhaustive
 def test_a_text_may_stand_for_the_result(project: Project, agents: str) -> None:
     """`respond`; the tool does not run."""
     with project.terminal("run", f"{agents}:one", "Pay!") as terminal:
@@ -135,6 +137,7 @@ def test_a_text_may_stand_for_the_result(project: Project, agents: str) -> None:
     assert log(project) == []
 
 
+@pytest.mark.exhaustive
 def test_only_what_the_question_allows_is_an_answer(project: Project, agents: str) -> None:
     """Anything else is asked for again; a refusal may have a reason, which the model reads."""
     with project.terminal("run", f"{agents}:strict", "Pay!") as terminal:
@@ -172,6 +175,7 @@ def test_questions_are_asked_one_after_the_other_and_answered_together(project: 
     assert log(project) == ["pay 1 "]
 
 
+@pytest.mark.exhaustive
 def test_who_leaves_a_question_can_come_back_to_it(project: Project, agents: str) -> None:
     """Ctrl-D: exit code 3, nothing is answered, and `--resume` asks again."""
     options = ("--db", project.db, "--thread", "1")
@@ -195,6 +199,7 @@ def test_who_leaves_a_question_can_come_back_to_it(project: Project, agents: str
     assert sorted(log(project)) == ["pay 1 ", "pay 2 "]
 
 
+@pytest.mark.exhaustive
 def test_ctrl_c_at_a_question_leaves_it_open(project: Project, agents: str) -> None:
     """Exit code 130, and the thread waits as before."""
     options = ("--db", project.db, "--thread", "1")
@@ -209,6 +214,7 @@ def test_ctrl_c_at_a_question_leaves_it_open(project: Project, agents: str) -> N
     assert log(project) == ["pay 3 "]
 
 
+@pytest.mark.exhaustive
 def test_yes_leaves_only_what_it_cannot_answer_to_the_person(project: Project, agents: str) -> None:
     """Approvals are accepted unseen, the free question is asked."""
     with project.terminal("run", f"{agents}:three", "Pay!", "--yes") as terminal:
@@ -219,6 +225,7 @@ def test_yes_leaves_only_what_it_cannot_answer_to_the_person(project: Project, a
     assert sorted(log(project)) == ["pay 1 ", "pay 2 "]
 
 
+@pytest.mark.exhaustive
 def test_arguments_cannot_act_on_the_terminal(project: Project, agents: str) -> None:
     """What a person approves is what they see; what they leave as it is stays what it was."""
     with project.terminal("run", f"{agents}:evil", "Pay!") as terminal:
@@ -233,6 +240,7 @@ def test_arguments_cannot_act_on_the_terminal(project: Project, agents: str) -> 
     assert log(project) == ["pay 3 \x1b[2Kme\u202eyou"]
 
 
+@pytest.mark.exhaustive
 def test_a_stop_before_the_tools_is_confirmed(project: Project, agents: str) -> None:
     """`interrupt_before`: no leads to exit code 3, yes goes on."""
     options = ("--db", project.db, "--thread", "1")
@@ -275,6 +283,7 @@ def test_the_live_view_takes_the_place_of_the_open_calls(project: Project, agent
         assert terminal.end() == 0
 
 
+@pytest.mark.exhaustive
 def test_ctrl_c_takes_the_table_away(project: Project, agents: str) -> None:
     """Exit code 130, and the way on below."""
     with project.terminal("run", f"{agents}:slowly", "Go!", "--db", project.db, "--thread", "1") as terminal:

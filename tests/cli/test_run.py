@@ -357,6 +357,7 @@ def test_models_inside_of_tools_and_hooks_do_not_talk_to_the_user(project: Proje
     assert "inner thoughts" in result.stdout
 
 
+@pytest.mark.exhaustive
 def test_a_stream_that_cannot_have_every_character_gets_what_it_can(project: Project) -> None:
     """An old terminal, or a pipe on another system."""
     module = project.module(AGENT + "    agent = agent_of('caf\\u00e9 \\u2603')\n")

@@ -10,6 +10,8 @@ import pytest
 from ._agents import AGENT, log
 from ._commands import PATIENCE, Project, stop
 
+pytestmark = pytest.mark.exhaustive
+
 
 @pytest.fixture
 def agents(project: Project) -> str:

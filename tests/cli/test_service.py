@@ -11,7 +11,7 @@ import pytest
 from anyio import to_thread
 from anyio.abc import Process, SocketAttribute, SocketStream
 
-from callboard._cli._database import CITIES, query, temporary_database
+from callboard._cli._demo_database import CITIES, query, temporary_database
 from callboard._cli._http import HttpClient
 from callboard._cli._service import answer_for, running_service
 

@@ -9,7 +9,7 @@ from langchain_core.messages import AIMessage
 from langgraph.types import Interrupt
 
 from callboard._cli._questions import accepted, approval_in, free_answer, in_short
-from callboard._cli._text import as_json, call_text, named, one_line, printable
+from callboard._cli._shown_text import as_json, call_text, named, one_line, printable
 
 JOINERS = "\u200c\u200d"
 VALUES = st.recursive(

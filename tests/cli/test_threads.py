@@ -18,7 +18,7 @@ from langgraph.types import Command, interrupt
 from typing_extensions import TypedDict
 
 from callboard import AgentState, ToolNode, create_react_agent
-from callboard.agent._connect import saver_of
+from callboard.agent._conversation._connect import saver_of
 from callboard.testing import ScriptedModel, calls, tool_call
 
 from ._commands import Project

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from tests.telemetry._recordings import HEADER, busy, call, closed, in_order, run, write
 
 from callboard._cli._lanes import lanes
-from callboard._cli._records import find_recording, recording_name, records_dir
+from callboard._cli._recording_files import find_recording, recording_name, records_dir
+from callboard._cli._shown_text import CommandError
 from callboard._cli._tally import percentile
-from callboard._cli._text import CommandError
 from callboard._cli._waterfall import ASCII, Scale, bar
 from callboard.telemetry._timeline import RecordedAttempt, RecordedCall, Wait
 

@@ -15,7 +15,10 @@ from ._commands import Project
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
 PAINTED = "() => new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done)))"
 
-pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="chromium is not installed (apt-get install chromium)")
+pytestmark = [
+    pytest.mark.skipif(CHROMIUM is None, reason="chromium is not installed (apt-get install chromium)"),
+    pytest.mark.exhaustive,
+]
 
 
 @pytest.fixture(scope="module")

@@ -18,7 +18,7 @@ from langgraph.errors import GraphBubbleUp, ParentCommand
 from langgraph.types import Command, interrupt
 
 from callboard import cleanup
-from callboard._call import current_call
+from callboard._calls._call import current_call
 
 SECRET = "write to ann@example.org, \x1b[31mkey sk-ant-api03-" + "a1B2" * 24
 

@@ -351,6 +351,7 @@ print(len(state.get("__interrupt__", ())), *contents, sep="|")
 '''
 
 
+@pytest.mark.exhaustive
 def test_what_was_approved_and_finished_before_the_process_was_killed_does_not_run_again(tmp_path: Path) -> None:
     """Promise 10: `os._exit` in the middle of the approved batch, and another process."""
 

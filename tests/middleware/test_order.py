@@ -9,8 +9,8 @@ import anyio
 import pytest
 
 from callboard import LinkOrderWarning, ToolNode
-from callboard.middleware._order import _WRONG, RECOMMENDED, warn_of_wrong_order
 from callboard.testing import Recorder, tool_call
+from callboard.tools._order import _WRONG, RECOMMENDED, warn_of_wrong_order
 
 WAIT = 1000
 PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "middleware.md"

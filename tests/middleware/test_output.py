@@ -174,6 +174,7 @@ TEXTS = (
 
 
 @given(text=TEXTS, budget=st.integers(1, 60), keep=st.sampled_from(["head", "both"]))
+@pytest.mark.exhaustive
 async def test_what_is_shown_and_what_is_read_are_the_whole(text: str, budget: int, keep: Any) -> None:
     """Nothing is lost and nothing invented, whatever the text and the budget."""
     node = node_of(text, OutputBudget(budget, keep=keep))

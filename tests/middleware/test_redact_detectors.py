@@ -211,6 +211,7 @@ def test_a_secret_is_found_in_the_middle_of_long_text(name: str, text: str, secr
     ],
     ids=repr,
 )
+@pytest.mark.exhaustive
 def test_a_megabyte_of_hostile_text_is_searched_in_time(unit: str) -> None:
     """No pattern takes more than linear time: the test would hang otherwise."""
     text = unit * (1_000_000 // len(unit))

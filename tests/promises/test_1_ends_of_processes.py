@@ -53,6 +53,7 @@ HUNG = """
 
 
 @pytest.mark.parametrize("door", [*(name for name in REAL if name != "asyncio-eager"), "sync"])
+@pytest.mark.exhaustive
 def test_a_process_ends_although_a_thread_hangs(door: str) -> None:
     """Promise 1: Python waits at its end for threads that are no daemons, and this one would never end."""
     ended = run_script(HUNG, door)
@@ -87,6 +88,7 @@ QUICK = """
 """
 
 
+@pytest.mark.exhaustive
 def test_nothing_is_said_to_be_lost_when_the_thread_came_back() -> None:
     """Promise 1: only what still goes on when the process ends is lost."""
     ended = run_script(QUICK)
@@ -155,6 +157,7 @@ CTRL_C = """
 
 
 @pytest.mark.parametrize("name", ["asyncio", "trio"])
+@pytest.mark.exhaustive
 def test_ctrl_c_arrives_bare(name: str) -> None:
     """Promise 3: as `KeyboardInterrupt`, which every program knows, and not in a group of one, as nurseries have it."""
     ended = run_script(CTRL_C, name)

@@ -11,6 +11,8 @@ from typing import Any
 
 import pytest
 
+pytestmark = pytest.mark.exhaustive
+
 SCRIPT = Path(__file__).with_name("_crash_script.py")
 SAVERS = pytest.mark.parametrize("saver", ["sqlite", "aiosqlite"])
 SECONDS = 30

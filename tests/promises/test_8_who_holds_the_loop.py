@@ -10,7 +10,8 @@ import pytest
 from langchain_core.messages import ToolMessage
 from langchain_core.tools import StructuredTool
 
-from callboard import CallEvent, CallTimeoutError, LoopBlockedWarning, ToolNode, _pulse, observe
+from callboard import CallEvent, CallTimeoutError, LoopBlockedWarning, ToolNode, observe
+from callboard._loops import _watchdog
 from callboard.testing import calls
 
 pytestmark = pytest.mark.real_clock
@@ -19,9 +20,9 @@ pytestmark = pytest.mark.real_clock
 @pytest.fixture(autouse=True)
 def _nothing_told() -> Iterator[None]:
     """Each test is told anew: what is said once for each tool is said once in a process."""
-    _pulse._told.clear()
+    _watchdog._told.clear()
     yield
-    _pulse._told.clear()
+    _watchdog._told.clear()
 
 
 def make(fn: Callable[..., object]) -> StructuredTool:
@@ -132,7 +133,7 @@ async def test_what_holds_the_loop_very_long_is_logged_before_it_ends(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Promise 8: it may never end, and then no warning would come."""
-    monkeypatch.setattr(_pulse, "_STILL", 0.4)
+    monkeypatch.setattr(_watchdog, "_STILL", 0.4)
     seen: list[bool] = []
 
     async def holds() -> str:

@@ -201,6 +201,7 @@ anyio.run(ToolNode([work]).ainvoke, [{"name": "work", "args": {}, "id": "1", "ty
 """
 
 
+@pytest.mark.exhaustive
 def test_the_standard_librarys_users_take_them_over() -> None:
     """`basicConfig`, a format with our fields, and a level."""
     done = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, timeout=60, check=True)

@@ -10,7 +10,7 @@ from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 
 import callboard.telemetry._names as names
 from callboard import CallPolicy, Limit, ToolNode, create_react_agent
-from callboard._call import note
+from callboard._calls._call import note
 from callboard.middleware import Retry
 from callboard.telemetry import Metrics
 from callboard.testing import Recorder, ScriptedModel, calls, tool_call

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from opentelemetry import trace
 
 from callboard import CallEvent, CallPolicy, RunEvent, ToolNode, create_react_agent
-from callboard._events import observe, watch
+from callboard._calls._observers import observe, watch
 from callboard.telemetry import Tracing
 from callboard.testing import Recorder, calls
 

@@ -9,6 +9,8 @@ import pytest
 
 from ._phoenix import Phoenix, program
 
+pytestmark = pytest.mark.exhaustive
+
 THREAD = "tea on {}"
 SPANS = ("AGENT", "LLM", "LLM", "TOOL", "TOOL", "TOOL", "UNKNOWN", "UNKNOWN", "UNKNOWN", "UNKNOWN")
 """Kinds in Phoenix's words; it has none for attempts."""

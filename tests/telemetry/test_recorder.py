@@ -84,7 +84,7 @@ async def test_waits_retries_and_endings_are_in_it(tmp_path: Path) -> None:
     assert set(ends) == {"timeout", "rejected"}
     assert ends["timeout"]["t"] == pytest.approx(4)
     assert ends["timeout"]["error"] == "timeout"
-    assert [line["error"] for line in lines if line["event"] == "gave_up"] == ["callboard._limits.NoPlaceError"]
+    assert [line["error"] for line in lines if line["event"] == "gave_up"] == ["callboard._calls._limits.NoPlaceError"]
 
 
 async def test_arguments_and_results_are_recorded_only_when_asked_for(tmp_path: Path) -> None:
@@ -206,6 +206,7 @@ def test_a_bound_of_next_to_nothing_is_refused(bound: int) -> None:
 
 
 @pytest.mark.parametrize("name", backend_names(real_clock=True))
+@pytest.mark.exhaustive
 def test_a_hundred_thousand_calls_are_recorded_in_bounded_memory(name: str, tmp_path: Path) -> None:
     """Of what was recorded nothing stays, and nothing is lost; a tenth as many on loops other than asyncio's."""
     path = tmp_path / "run.jsonl"

@@ -19,7 +19,7 @@ from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 
 import callboard.telemetry._names as names
 from callboard import AbandonedThreadWarning, CallEvent, CallPolicy, Limit, Rate, ToolNode, create_react_agent
-from callboard._events import observe
+from callboard._calls._observers import observe
 from callboard.middleware import (
     Cache,
     CircuitBreaker,

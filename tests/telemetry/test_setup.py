@@ -126,6 +126,7 @@ def test_one_call_sends_spans_and_metrics_over_otlp(receiver: Receiver, backend:
     assert "canary" not in str(receiver.received)
 
 
+@pytest.mark.exhaustive
 def test_what_waits_is_sent_at_the_end_of_the_process_too(receiver: Receiver) -> None:
     """Nobody has to call `shutdown()`."""
     run("from callboard.telemetry import setup\nsetup(metrics=False)\nrun()", OTEL_EXPORTER_OTLP_ENDPOINT=receiver.url)
@@ -165,6 +166,7 @@ def test_with_an_sdk_there_are_spans_without_any_call_of_ours(backend: str) -> N
     assert done.stdout.strip() == "['attempt work', 'execute_tool work']"
 
 
+@pytest.mark.exhaustive
 def test_the_environment_says_whether_values_are_captured() -> None:
     """The variable of the conventions; its default is no."""
     program = OWN + "run()\nprint('canary' in str([dict(s.attributes) for s in seen.get_finished_spans()]))"
@@ -185,6 +187,7 @@ def test_the_environment_says_whether_values_are_captured() -> None:
         ("OTEL_METRICS_EXPORTER", "none", {"/v1/traces"}),
     ],
 )
+@pytest.mark.exhaustive
 def test_the_environment_turns_things_off(receiver: Receiver, variable: str, value: str, left: set[str]) -> None:
     """As everywhere in OpenTelemetry."""
     run(f"from callboard.telemetry import setup\nwith setup(endpoint={receiver.url!r}): run()", **{variable: value})
@@ -214,6 +217,7 @@ def test_an_unknown_log_format_is_refused() -> None:
         setup(traces=False, metrics=False, logs="xml")  # type: ignore[arg-type]
 
 
+@pytest.mark.exhaustive
 def test_without_the_sdk_the_error_names_the_remedy() -> None:
     """`pip install callboard[otel]`."""
     done = run(

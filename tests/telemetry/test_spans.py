@@ -529,6 +529,7 @@ async def test_a_ledger_that_the_caller_keeps_has_the_link_in_it() -> None:
 
 
 @pytest.mark.real_clock
+@pytest.mark.exhaustive
 async def test_what_resumes_a_killed_process_links_to_its_spans(tmp_path: Path) -> None:
     """They never ended and nobody has exported them, but who reads the new ones sees where they come from."""
     with anyio.fail_after(WAIT * 2):
@@ -811,6 +812,7 @@ CASES = {
 
 
 @pytest.mark.parametrize("case", CASES)
+@pytest.mark.exhaustive
 def test_spans_are_there_by_themselves_and_never_twice(case: str) -> None:
     """As soon as there is a provider; one that is asked for takes the place of the process's."""
     done = subprocess.run(python("_own_sdk", case), check=False, capture_output=True, timeout=60, text=True, cwd=ROOT)

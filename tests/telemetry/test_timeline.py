@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from callboard.telemetry._reading import read_recording
+from callboard.telemetry._recordings import read_recording
 from callboard.telemetry._timeline import Note, RecordedAttempt, Wait
 
 from ._recordings import HEADER, busy, call, closed, in_order, lines, run, write

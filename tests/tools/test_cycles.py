@@ -9,7 +9,8 @@ import anyio
 import pytest
 from langgraph.types import interrupt
 
-from callboard import CallPolicy, CallsInterrupted, ToolNode, _pulse
+from callboard import CallPolicy, CallsInterrupted, ToolNode
+from callboard._loops import _watchdog
 from callboard.testing import calls, tool_call
 
 WAIT = 60
@@ -48,8 +49,8 @@ POLICIES = {"slow": CallPolicy(timeout=2)}
 @pytest.fixture
 def no_collector(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Leave the garbage where it is, for the test to look at; nobody else looks at frames meanwhile."""
-    monkeypatch.setattr(_pulse._watchman, "look_after", lambda pulse: None)
-    monkeypatch.setattr(_pulse._watchman, "leave_alone", lambda pulse: None)
+    monkeypatch.setattr(_watchdog._watchman, "look_after", lambda pulse: None)
+    monkeypatch.setattr(_watchdog._watchman, "leave_alone", lambda pulse: None)
     gc.collect()
     gc.freeze()  # what was there before is not looked at again and again
     gc.disable()
@@ -78,7 +79,7 @@ async def cycles_of(node: ToolNode, name: str, count: int, *, raises: type[Excep
 
 
 @pytest.mark.usefixtures("no_collector")
-@pytest.mark.parametrize("count", [1, 5])
+@pytest.mark.parametrize("count", [pytest.param(1, marks=pytest.mark.exhaustive), 5])
 @pytest.mark.parametrize("middleware", [[], [pass_on, pass_on]], ids=["plain", "links"])
 @pytest.mark.parametrize("name", ["fine", "slow", "boom", "approval", "nobody"])
 async def test_a_batch_leaves_nothing_in_cycles(name: str, middleware: list[Any], count: int) -> None:
@@ -91,7 +92,7 @@ async def test_a_batch_leaves_nothing_in_cycles(name: str, middleware: list[Any]
 
 @pytest.mark.usefixtures("no_collector")
 @pytest.mark.parametrize("on_error", ["cancel", "finish"])
-@pytest.mark.parametrize("count", [1, 5])
+@pytest.mark.parametrize("count", [pytest.param(1, marks=pytest.mark.exhaustive), 5])
 async def test_an_error_that_is_raised_leaves_nothing_in_cycles(on_error: Any, count: int) -> None:
     """The traceback of an error leads through all that ran; once somebody has dealt with it, that is gone too."""
     node = ToolNode(TOOLS, handle_tool_errors=False, on_error=on_error)

@@ -12,7 +12,7 @@ from langgraph.types import interrupt
 
 from callboard import CallsInterrupted, ToolNode
 from callboard.agent import _flow
-from callboard.agent._thread import START
+from callboard.agent._conversation._thread import START
 from callboard.exceptions import DuplicateCallIdWarning
 from callboard.middleware import RequireApproval
 from callboard.testing import Recorder
@@ -104,6 +104,7 @@ def test_the_names_of_nodes_are_known() -> None:
 
 @settings(max_examples=30)
 @given(ids=st.lists(HOSTILE, min_size=1, max_size=5), chosen=st.integers(0, 4), seed=st.integers(0, 99))
+@pytest.mark.exhaustive
 async def test_an_approval_runs_the_one_call_that_it_is_for(ids: list[str], chosen: int, seed: int) -> None:
     """Approving `ls` must not run `rm -rf`."""
     recorder, place = Recorder(), chosen % len(ids)

@@ -12,6 +12,8 @@ from ._explained import KEPT_BY_OURS, PATCHES, PIECES, Tree, comparable, ordered
 from ._tracers import TRACERS
 from ._work import DOORS, cancelled
 
+pytestmark = pytest.mark.exhaustive
+
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "how-to" / "migrate-from-langgraph.md"
 

@@ -90,7 +90,7 @@ def demo(
     The default model is scripted: it asks for all calls at once and then reads the answers.
     """
     from callboard._cli._demo import run_demo
-    from callboard._cli._text import CommandError
+    from callboard._cli._shown_text import CommandError
     from callboard._cli._work import ModelError
 
     try:
@@ -211,9 +211,9 @@ def run(
     3: questions are open. 130: stopped by Ctrl-C; 143: by SIGTERM.
     """
     from callboard._cli._recording import Recording
-    from callboard._cli._run import Wanted
-    from callboard._cli._run import run as run_agent
-    from callboard._cli._text import CommandError
+    from callboard._cli._run_command import Wanted
+    from callboard._cli._run_command import run as run_agent
+    from callboard._cli._shown_text import CommandError
 
     wanted = Wanted(
         agent=agent,
@@ -247,8 +247,8 @@ def threads(*, db: Database) -> None:
 
     `callboard threads --db trip.db`
     """
-    from callboard._cli._text import CommandError
-    from callboard._cli._threads import list_threads
+    from callboard._cli._shown_text import CommandError
+    from callboard._cli._threads_command import list_threads
 
     try:
         list_threads(db)
@@ -288,8 +288,8 @@ def show(
 
     `callboard show oslo --db trip.db --at 1f0c6c1e-1d6b-6c3e-8000-000000000000`
     """
-    from callboard._cli._text import CommandError
-    from callboard._cli._threads import show_history, show_thread
+    from callboard._cli._shown_text import CommandError
+    from callboard._cli._threads_command import show_history, show_thread
 
     try:
         if history:
@@ -349,9 +349,9 @@ def trace(
 
     `callboard trace calls.jsonl --html calls.html`
     """
-    from callboard._cli._text import CommandError
-    from callboard._cli._trace import Wanted
-    from callboard._cli._trace import trace as show_recording
+    from callboard._cli._shown_text import CommandError
+    from callboard._cli._trace_command import Wanted
+    from callboard._cli._trace_command import trace as show_recording
 
     wanted = Wanted(
         recording=recording,

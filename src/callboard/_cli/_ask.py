@@ -10,7 +10,7 @@ from langgraph.types import Interrupt
 from rich.console import Console
 
 from callboard._cli._questions import Answer, Request, Word, approval_in, free_answer
-from callboard._cli._text import as_json, as_text, named, printable
+from callboard._cli._shown_text import as_json, as_text, named, printable
 
 ReadLine = Callable[[str, str], str]
 """Takes a prompt and the text to start with, and returns the line; raises EOFError if there is none."""

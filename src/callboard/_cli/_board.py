@@ -10,7 +10,7 @@ from langgraph.errors import GraphInterrupt
 
 from callboard import CallEvent
 from callboard._cli._measures import Durations, Lately
-from callboard._cli._text import call_text
+from callboard._cli._shown_text import call_text
 from callboard.exceptions import CallRejectedError, CallTimeoutError, DeadlineExceededError
 
 Place = Literal["between", "waiting", "running"]

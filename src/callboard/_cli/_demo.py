@@ -9,7 +9,7 @@ import anyio
 from langchain_core.messages import AIMessage, BaseMessage, ToolMessage
 
 from callboard import AbandonedThreadWarning
-from callboard._cli._database import temporary_database
+from callboard._cli._demo_database import temporary_database
 from callboard._cli._recording import recorded
 from callboard._cli._session import Run, Session
 from callboard._cli._view import QuietlyClosedConsole, open_view, result_table

@@ -6,7 +6,7 @@ from typing import Generic, Literal, TypeVar
 
 from rich.table import Table
 
-from callboard._cli._text import named, one_line
+from callboard._cli._shown_text import named, one_line
 
 T = TypeVar("T")
 

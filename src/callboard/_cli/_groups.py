@@ -4,7 +4,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from callboard._cli._text import as_json, count, named, one_line, printable
+from callboard._cli._shown_text import as_json, count, named, one_line, printable
 from callboard.telemetry._timeline import Part, RecordedCall, RecordedRun, Recording
 
 

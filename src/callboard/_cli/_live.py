@@ -8,7 +8,7 @@ from rich.text import Text
 
 from callboard._cli._board import FAILURES, Board, OpenCall, Row
 from callboard._cli._grid import Column, grid
-from callboard._cli._text import named, one_line, seconds
+from callboard._cli._shown_text import named, one_line, seconds
 
 _HEAD = 3
 _HEADING = 1

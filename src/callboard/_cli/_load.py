@@ -13,7 +13,7 @@ from langgraph.graph import StateGraph
 from langgraph.pregel import Pregel
 
 from callboard import Agent
-from callboard._cli._text import CommandError, error_text
+from callboard._cli._shown_text import CommandError, error_text
 
 AnyAgent = Agent | Pregel[Any, Any, Any, Any]
 """What can be run; LangGraph's graphs stream, stop and go on in the same words as our agents."""

@@ -7,7 +7,7 @@ from typing import Any, Literal, cast
 
 from langgraph.types import Interrupt
 
-from callboard._cli._text import as_text, call_text
+from callboard._cli._shown_text import as_text, call_text
 
 Word = Literal["accept", "edit", "respond", "ignore"]
 

@@ -5,8 +5,8 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from callboard._cli._records import recording_name, records_dir
-from callboard._cli._text import CommandError
+from callboard._cli._recording_files import recording_name, records_dir
+from callboard._cli._shown_text import CommandError
 from callboard.telemetry import Recorder
 
 

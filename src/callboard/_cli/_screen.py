@@ -9,9 +9,9 @@ from langchain_core.messages import AIMessage, AIMessageChunk, BaseMessage, Tool
 from rich.console import Console, RenderableType
 from rich.live import Live
 
-from callboard._cli._calls import Calls
+from callboard._cli._call_list import Calls
 from callboard._cli._live import draws, line, picture
-from callboard._cli._text import named, one_line, printable
+from callboard._cli._shown_text import named, one_line, printable
 from callboard._cli._view import LINE_EVERY, REFRESH
 
 _MANY = 20

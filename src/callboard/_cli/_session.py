@@ -14,10 +14,10 @@ from langchain_core.messages import BaseMessage
 
 from callboard import Agent, Statistics, create_react_agent, observe
 from callboard._cli._board import Board
+from callboard._cli._demo_tools import TOOLS, make_node
 from callboard._cli._http import HttpClient
 from callboard._cli._service import running_service
-from callboard._cli._text import CommandError
-from callboard._cli._tools import TOOLS, make_node
+from callboard._cli._shown_text import CommandError
 from callboard._cli._view import View
 from callboard._cli._work import ModelError, Work, request, scripted_model
 

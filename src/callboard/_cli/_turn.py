@@ -17,7 +17,7 @@ from langgraph.types import Interrupt, StateSnapshot
 from rich.console import Console
 
 from callboard import Agent, observe
-from callboard._cli._calls import Calls
+from callboard._cli._call_list import Calls
 from callboard._cli._load import AnyAgent
 from callboard._cli._screen import Screen
 

@@ -17,7 +17,7 @@ from callboard._cli._board import Board, Ending, Row
 from callboard._cli._live import draws, quantile
 from callboard._cli._live import line as live_line
 from callboard._cli._live import picture as live_picture
-from callboard._cli._text import named
+from callboard._cli._shown_text import named
 
 REFRESH = 1 / 8
 LINE_EVERY = 1.0

@@ -12,8 +12,8 @@ from rich.text import Text
 
 from callboard._cli._groups import BatchOfCalls, RunOfCalls, about_part, about_run, end_of, notes_in_short, runs_of
 from callboard._cli._groups import statement as said_of_itself
+from callboard._cli._shown_text import count, named, one_line
 from callboard._cli._tally import Tally, tallies
-from callboard._cli._text import count, named, one_line
 from callboard.telemetry._timeline import Part, RecordedCall, Recording
 
 _PLAIN_WIDTH = 120

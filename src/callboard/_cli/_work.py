@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from langchain_core.language_models import BaseChatModel
 from langchain_core.messages import BaseMessage, ToolMessage
 
-from callboard._cli._database import CITIES
+from callboard._cli._demo_database import CITIES
 from callboard.testing import ScriptedModel, calls
 
 _ONE_HANGS_IN = 25

@@ -8,9 +8,9 @@ from typing import Any, TypeVar
 from anyio import to_thread
 from langgraph.checkpoint.memory import InMemorySaver
 
-from callboard._bridge import run_on_asyncio, stands_still
-from callboard._current_loop import current_loop
-from callboard._door import from_sync
+from callboard._loops._bridge import run_on_asyncio, stands_still
+from callboard._loops._current import current_loop
+from callboard._loops._door import from_sync
 
 T = TypeVar("T")
 

@@ -10,16 +10,16 @@ from langgraph.checkpoint.base import BaseCheckpointSaver
 from langgraph.graph import StateGraph
 from langgraph.types import StateSnapshot, StateUpdate
 
-from callboard._bridge import pulled, run_from_sync
-from callboard._door import entered
 from callboard._langgraph import run_config
-from callboard._langgraph._place import checkpointer_in, for_all_visits
-from callboard.agent._database import close
+from callboard._langgraph._node_scope import checkpointer_in, for_all_visits
+from callboard._loops._bridge import pulled, run_from_sync
+from callboard._loops._door import entered
+from callboard.agent._conversation._database import close
+from callboard.agent._conversation._journal import SavedThread
+from callboard.agent._conversation._snapshots import history_of, snapshot_of, update
 from callboard.agent._doors import Doors
 from callboard.agent._graph import HasGraph
-from callboard.agent._journal import SavedThread
 from callboard.agent._runner import Runner, opened, saver_for
-from callboard.agent._snapshots import history_of, snapshot_of, update
 from callboard.agent._stops import Stops
 from callboard.tools._node import ToolNode
 

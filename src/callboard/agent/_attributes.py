@@ -10,7 +10,7 @@ from langgraph.store.base import BaseStore
 from langgraph.types import RetryPolicy
 
 from callboard._langgraph import merged_configs
-from callboard.agent._connect import saver_of, store_of
+from callboard.agent._conversation._connect import saver_of, store_of
 from callboard.agent._drawing import Builder, Drawn
 from callboard.agent._runner import Runner
 

@@ -12,20 +12,20 @@ from langchain_core.runnables.schema import StreamEvent
 from langgraph.runtime import RunControl
 from langgraph.types import GraphOutput
 
-from callboard._bridge import pulled, run_from_sync
-from callboard._current_loop import current_loop
-from callboard._door import Door
 from callboard._langgraph import run_config
-from callboard._langgraph._place import is_nested
+from callboard._langgraph._node_scope import is_nested
+from callboard._loops._bridge import pulled, run_from_sync
+from callboard._loops._current import current_loop
+from callboard._loops._door import Door
 from callboard._types import check_seconds
-from callboard.agent._channels import Schema
-from callboard.agent._journal import Durability
-from callboard.agent._options import NodeNames, RunOptions, StreamModes, checked_modes
+from callboard.agent._conversation._channels import Schema
+from callboard.agent._conversation._journal import Durability
 from callboard.agent._run import Run
+from callboard.agent._run_options import NodeNames, RunOptions, StreamModes, checked_modes
 from callboard.agent._runner import Request, Runner
 from callboard.agent._stops import Stops
 from callboard.agent._stream import as_part, chunks_of, shaped
-from callboard.agent._telling import INTERRUPT, Keys
+from callboard.agent._stream_payloads import INTERRUPT, Keys
 from callboard.tools._many import ManyInputs
 
 

@@ -12,7 +12,7 @@ from langchain_core.runnables import RunnableConfig
 from langchain_core.runnables.config import ensure_config
 from langgraph.types import Command
 
-from callboard.middleware._chain import CallNext, Chain, Link, Named
+from callboard.tools._chain import CallNext, Chain, Link, Named
 from callboard.tools._input import Requested, parse_input
 from callboard.tools._overrides import Entries, Entry
 from callboard.tools._results import Output, ResultRules

@@ -12,9 +12,9 @@ from langgraph.graph import StateGraph
 from langgraph.graph.state import CompiledStateGraph
 from langgraph.types import StateSnapshot, StateUpdate
 
-from callboard._langgraph._reading import reading_objects
+from callboard._langgraph._reads import reading_objects
 from callboard.agent._attributes import Attributes
-from callboard.agent._connect import saver_of, store_of
+from callboard.agent._conversation._connect import saver_of, store_of
 from callboard.agent._stops import Stops
 from callboard.tools._many import ManyInputs
 

@@ -10,10 +10,10 @@ from langchain_core.callbacks import BaseCallbackHandler
 from langchain_core.runnables import Runnable, RunnableConfig, RunnableParallel, RunnableSequence, RunnableWithFallbacks
 from langchain_core.runnables.base import RunnableBindingBase
 
-from callboard._bridge import run_on_asyncio
-from callboard._current_loop import current_loop
-from callboard._door import from_sync, is_missing
-from callboard._threads import run_in_thread
+from callboard._loops._bridge import run_on_asyncio
+from callboard._loops._current import current_loop
+from callboard._loops._door import from_sync, is_missing
+from callboard._loops._threads import run_in_thread
 
 T = TypeVar("T")
 

@@ -10,9 +10,9 @@ from langchain_core.messages import BaseMessage, SystemMessage
 from langchain_core.runnables import Runnable, RunnableBinding, RunnableConfig, RunnableSequence
 from langchain_core.tools import BaseTool
 
-from callboard._bridge import run_on_asyncio
 from callboard._langgraph import runtime_of
-from callboard._langgraph._place import graph_runnable
+from callboard._langgraph._node_scope import graph_runnable
+from callboard._loops._bridge import run_on_asyncio
 from callboard.agent._leaves import run_function, run_model
 
 Prompt = (

@@ -12,11 +12,12 @@ from langgraph.store.base import BaseStore
 from langgraph.warnings import LangGraphDeprecatedSinceV10
 
 from callboard._langgraph import arguments_of
-from callboard._near import did_you_mean
+from callboard._suggestions import did_you_mean
 from callboard._types import check_seconds
 from callboard.agent._agent import Agent as Agent
-from callboard.agent._channels import Schema
-from callboard.agent._connect import saver_of, store_of
+from callboard.agent._conversation._channels import Schema
+from callboard.agent._conversation._connect import saver_of, store_of
+from callboard.agent._conversation._stored_types import checked_types, named_types
 from callboard.agent._drawing import drawing
 from callboard.agent._flow import AFTER, BEFORE, Flow
 from callboard.agent._model import Asks, ChosenModel, FixedModel, ModelChoice, Prompt
@@ -24,7 +25,6 @@ from callboard.agent._run import Plan
 from callboard.agent._runner import Runner
 from callboard.agent._state import AgentState, AgentStateWithStructuredResponse
 from callboard.agent._stops import Stops
-from callboard.agent._stored_types import checked_types, named_types
 from callboard.tools._errors import only_invalid_arguments
 from callboard.tools._node import ToolNode
 

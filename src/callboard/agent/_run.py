@@ -13,28 +13,28 @@ from langgraph.errors import ErrorCode, GraphDrained, GraphInterrupt, GraphRecur
 from langgraph.runtime import Runtime
 from langgraph.types import Interrupt
 
-from callboard._current_loop import current_loop
-from callboard._langgraph._place import PULL, PUSH, Outer, Place, config_at, task_id_of
-from callboard._time import DEFAULT_GRACE
-from callboard.agent._calls import answer_open_calls, run_calls
-from callboard.agent._channels import Clock, Schema, goto_of
-from callboard.agent._checkpoint import MESSAGES
+from callboard._langgraph._node_scope import PULL, PUSH, Outer, Place, config_at, task_id_of
+from callboard._loops._current import current_loop
+from callboard._loops._deadline import DEFAULT_GRACE
+from callboard.agent._conversation._channels import Clock, Schema, goto_of
+from callboard.agent._conversation._checkpoint import MESSAGES
+from callboard.agent._conversation._journal import SavedThread
+from callboard.agent._conversation._snapshots import snapshot_of
+from callboard.agent._conversation._thread import Thread
 from callboard.agent._flow import AGENT, RESPONSE, TOOLS, Flow
 from callboard.agent._history import give_ids, keepable, repaired
-from callboard.agent._input import finished_writes
-from callboard.agent._journal import SavedThread
 from callboard.agent._leaves import run_leaf
 from callboard.agent._model import Asks
 from callboard.agent._onward import Ran, distinct, in_order, onward
+from callboard.agent._run_events import RunWatch
+from callboard.agent._run_input import finished_writes
 from callboard.agent._sends import Sent, check_sends, for_model, value_in
 from callboard.agent._sent_calls import run_sent_calls
-from callboard.agent._snapshots import snapshot_of
 from callboard.agent._stops import Stops
-from callboard.agent._telling import INTERRUPT as INTERRUPT
-from callboard.agent._telling import Teller
-from callboard.agent._thread import Thread
+from callboard.agent._stream_payloads import INTERRUPT as INTERRUPT
+from callboard.agent._stream_payloads import Teller
+from callboard.agent._tools_step import answer_open_calls, run_calls
 from callboard.agent._trace import traced_node
-from callboard.agent._watch import RunWatch
 from callboard.exceptions import CallsInterrupted
 from callboard.tools._errors import is_control_flow
 from callboard.tools._ledger import FORMAT, Ledger

@@ -12,22 +12,22 @@ from langgraph.runtime import RunControl, Runtime
 from langgraph.store.base import BaseStore
 from langgraph.types import Command
 
-from callboard._door import Door, entered
+from callboard._calls._context import surroundings
 from callboard._langgraph import runtime_of
-from callboard._langgraph._place import Outer, outer_of, with_stream, write_nothing, writer_of_run
-from callboard._surroundings import surroundings
-from callboard._time import DEFAULT_GRACE, Timed, current_timed
-from callboard.agent._beside import beside
-from callboard.agent._input import take_in
-from callboard.agent._journal import Durability, SavedThread
+from callboard._langgraph._node_scope import Outer, outer_of, with_stream, write_nothing, writer_of_run
+from callboard._loops._background import beside
+from callboard._loops._deadline import DEFAULT_GRACE, Timed, current_timed
+from callboard._loops._door import Door, entered
+from callboard.agent._conversation._journal import Durability, SavedThread
+from callboard.agent._conversation._saver import Saver
+from callboard.agent._conversation._thread import Thread
 from callboard.agent._run import Plan, Run
-from callboard.agent._saver import Saver
+from callboard.agent._run_events import watched
+from callboard.agent._run_input import take_in
 from callboard.agent._stops import Stops
 from callboard.agent._stream import Chunk, Emit, Emitter, handlers_for, printing, together
-from callboard.agent._telling import Keys, Teller
-from callboard.agent._thread import Thread
+from callboard.agent._stream_payloads import Keys, Teller
 from callboard.agent._trace import traced
-from callboard.agent._watch import watched
 from callboard.exceptions import RunDeadlineExceededError
 from callboard.tools._errors import is_control_flow
 

@@ -8,7 +8,7 @@ from langchain_core.messages import BaseMessage, convert_to_messages
 from langgraph.errors import InvalidUpdateError
 from langgraph.types import Send
 
-from callboard._near import did_you_mean
+from callboard._suggestions import did_you_mean
 from callboard.agent._flow import TOOLS
 from callboard.agent._history import repaired
 from callboard.tools._input import Requested, parse_input

@@ -5,12 +5,12 @@ from typing import Any
 
 from langchain_core.runnables import RunnableConfig
 
-from callboard._langgraph._place import PUSH, Outer, Place
-from callboard.agent._calls import CallsRun, CallStep, CallsThread, run_as_one, unknown_settled
-from callboard.agent._channels import Schema, State, Write
+from callboard._langgraph._node_scope import PUSH, Outer, Place
+from callboard.agent._conversation._channels import Schema, State, Write
+from callboard.agent._conversation._thread import Record
 from callboard.agent._sends import Sent
-from callboard.agent._telling import Teller
-from callboard.agent._thread import Record
+from callboard.agent._stream_payloads import Teller
+from callboard.agent._tools_step import CallsRun, CallStep, CallsThread, run_as_one, unknown_settled
 from callboard.tools._keys import keys_of
 from callboard.tools._node import ToolNode
 

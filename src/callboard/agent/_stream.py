@@ -6,10 +6,10 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Seq
 from datetime import UTC, datetime
 from typing import Any
 
-from callboard._current_loop import current_loop
-from callboard._langgraph._place import StreamMessagesHandler, StreamToolCallHandler
-from callboard._loop import Scope
-from callboard._time import DEFAULT_GRACE
+from callboard._langgraph._node_scope import StreamMessagesHandler, StreamToolCallHandler
+from callboard._loops._current import current_loop
+from callboard._loops._deadline import DEFAULT_GRACE
+from callboard._loops._protocol import Scope
 
 Emit = Callable[[str, Callable[[], object]], None]
 """Takes a stream mode and what makes the payload, which is not made unless somebody wants it."""

@@ -12,9 +12,9 @@ from langchain_core.tracers._streaming import _StreamingCallbackHandler
 from langchain_core.utils.uuid import uuid7
 from langgraph.errors import GraphInterrupt
 
-from callboard._bridge import run_on_asyncio
-from callboard._current_loop import current_loop
-from callboard._time import cleanup
+from callboard._loops._bridge import run_on_asyncio
+from callboard._loops._current import current_loop
+from callboard._loops._deadline import cleanup
 from callboard.exceptions import CallsInterrupted
 from callboard.tools._handlers import own_span, tell
 

@@ -5,31 +5,31 @@ from typing import TYPE_CHECKING
 from callboard._lazy import lazy
 
 if TYPE_CHECKING:
-    from callboard._call import note as note
+    from callboard._calls._call import note as note
     from callboard.middleware._alternatives import Value as Value
     from callboard.middleware._approval import RequireApproval as RequireApproval
     from callboard.middleware._breaker import CircuitBreaker as CircuitBreaker
     from callboard.middleware._cache import Cache as Cache
     from callboard.middleware._fallback import Fallback as Fallback
-    from callboard.middleware._output._link import OutputBudget as OutputBudget
+    from callboard.middleware._output._output_budget import OutputBudget as OutputBudget
     from callboard.middleware._redact._detectors import Detector as Detector
-    from callboard.middleware._redact._errors import RedactedError as RedactedError
-    from callboard.middleware._redact._link import Redact as Redact
+    from callboard.middleware._redact._exceptions import RedactedError as RedactedError
+    from callboard.middleware._redact._redact import Redact as Redact
     from callboard.middleware._redact._redaction import DEFAULT_DETECTORS as DEFAULT_DETECTORS
     from callboard.middleware._redact._vault import MemoryVault as MemoryVault
     from callboard.middleware._redact._vault import StoreVault as StoreVault
     from callboard.middleware._redact._vault import Vault as Vault
-    from callboard.middleware._repair._link import RepairArguments as RepairArguments
+    from callboard.middleware._repair._repair_arguments import RepairArguments as RepairArguments
     from callboard.middleware._retry import Retry as Retry
     from callboard.middleware._sanitize._hosts import Url as Url
-    from callboard.middleware._sanitize._link import Sanitize as Sanitize
     from callboard.middleware._sanitize._paths import PathIn as PathIn
+    from callboard.middleware._sanitize._sanitize import Sanitize as Sanitize
     from callboard.middleware._sanitize._text import Text as Text
     from callboard.middleware._sanitize._untrusted import Results as Results
     from callboard.middleware._supervise import Supervise as Supervise
 
 _HOMES = {
-    "._call": ("note",),
+    "._calls._call": ("note",),
     "_alternatives": ("Value",),
     "_approval": ("RequireApproval",),
     "_breaker": ("CircuitBreaker",),
@@ -37,14 +37,14 @@ _HOMES = {
     "_redact._detectors": ("Detector",),
     "_fallback": ("Fallback",),
     "_sanitize._hosts": ("Url",),
-    "_output._link": ("OutputBudget",),
+    "_output._output_budget": ("OutputBudget",),
     "_sanitize._paths": ("PathIn",),
-    "_redact._link": ("Redact",),
-    "_redact._errors": ("RedactedError",),
+    "_redact._redact": ("Redact",),
+    "_redact._exceptions": ("RedactedError",),
     "_redact._redaction": ("DEFAULT_DETECTORS",),
-    "_repair._link": ("RepairArguments",),
+    "_repair._repair_arguments": ("RepairArguments",),
     "_retry": ("Retry",),
-    "_sanitize._link": ("Sanitize",),
+    "_sanitize._sanitize": ("Sanitize",),
     "_supervise": ("Supervise",),
     "_sanitize._text": ("Text",),
     "_sanitize._untrusted": ("Results",),

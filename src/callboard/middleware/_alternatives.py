@@ -9,10 +9,10 @@ from langchain_core.messages import ToolCall, ToolMessage
 from langchain_core.tools import BaseTool
 from langgraph.types import Command
 
-from callboard._near import no_such
-from callboard.middleware._chain import _is_async
-from callboard.middleware._elsewhere import SyncLink
+from callboard._suggestions import no_such
 from callboard.middleware._retry import Output
+from callboard.tools._chain import _is_async
+from callboard.tools._crossing import SyncLink
 from callboard.tools._vocabulary import ToolCallRequest, msg_content_output
 
 T = TypeVar("T")

@@ -10,12 +10,12 @@ from langchain_core.tools import BaseTool
 from langgraph.config import get_config
 from langgraph.types import Command
 
-from callboard._call import note
+from callboard._calls._call import note
 from callboard._langgraph import bound_answer_waits
-from callboard.middleware._names import Missing, check_missing, check_tool_names
 from callboard.middleware._question import ANSWERS, FIELDS, AnswerType, Question
 from callboard.tools._human import HumanInterruptConfig
 from callboard.tools._inject import injected_args, written_args
+from callboard.tools._tool_names import Missing, check_missing, check_tool_names
 from callboard.tools._vocabulary import ToolCallRequest
 
 Output = ToolMessage | Command[Any] | list[ToolMessage | Command[Any]]

@@ -7,9 +7,9 @@ from typing import Any, NamedTuple
 from langchain_core.messages import ToolMessage
 from langchain_core.tools import BaseTool
 
-from callboard._call import SupervisedCall, current_call, note
-from callboard._current_loop import current_loop
-from callboard._limits import _common_time
+from callboard._calls._call import SupervisedCall, current_call, note
+from callboard._calls._limits import _common_time
+from callboard._loops._current import current_loop
 from callboard._types import LimitKey, ToolCallLike, _check_key
 from callboard.exceptions import CallCancelledError, CallRejectedError, CircuitOpenError
 from callboard.middleware._circuit import INSTANT, Circuit, Rules, State

@@ -11,18 +11,18 @@ from langchain_core.messages import ToolMessage
 from langchain_core.tools import BaseTool
 from pydantic import ValidationError
 
-from callboard._call import note
-from callboard._current_loop import current_loop
+from callboard._calls._call import note
 from callboard._langgraph import graph_task
-from callboard._near import no_such
+from callboard._loops._current import current_loop
+from callboard._suggestions import no_such
 from callboard._types import check_count, check_seconds
 from callboard.exceptions import CallboardWarning, CallError
-from callboard.middleware._names import Missing, check_missing, check_tool_names, tool_names
 from callboard.middleware._shared import Flight, Follower, Hit, SharedResults, Turn, raised_again
 from callboard.tools._errors import is_control_flow
 from callboard.tools._invoke import check_arguments
 from callboard.tools._plan import Plan, plan_for
 from callboard.tools._results import Output
+from callboard.tools._tool_names import Missing, check_missing, check_tool_names, tool_names
 from callboard.tools._vocabulary import ToolCallRequest
 
 CacheKey = Callable[[ToolCallRequest], Hashable]

@@ -14,7 +14,7 @@ from langgraph.types import interrupt
 from pydantic import BaseModel, Discriminator, WrapValidator
 from typing_extensions import TypedDict
 
-from callboard._call import note
+from callboard._calls._call import note
 from callboard._langgraph import answer_is_for
 from callboard.middleware._digest import digest_of
 from callboard.tools._errors import error_message

@@ -12,9 +12,9 @@ import anyio
 from langchain_core.messages import ToolMessage
 from langgraph.types import Command
 
-from callboard._call import SupervisedCall, note, waiting
 from callboard._callers import level_of_user
-from callboard._time import current_timed, remaining
+from callboard._calls._call import SupervisedCall, note, waiting
+from callboard._loops._deadline import current_timed, remaining
 from callboard._types import CallPolicy, _check_type, check_count, check_seconds
 from callboard.exceptions import CallRejectedError, CircuitOpenError, IdleMiddlewareWarning
 from callboard.tools._errors import is_control_flow

@@ -11,9 +11,9 @@ from typing import Generic, TypeVar
 
 from cachetools import TTLCache
 
-from callboard._call import waiting
-from callboard._limits import _common_time
-from callboard._loop import EventLoop, Wakeup
+from callboard._calls._call import waiting
+from callboard._calls._limits import _common_time
+from callboard._loops._protocol import EventLoop, Wakeup
 
 T = TypeVar("T")
 K = TypeVar("K", bound=Hashable)

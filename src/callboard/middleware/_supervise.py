@@ -10,17 +10,16 @@ from langchain_core.tools import BaseTool
 from langgraph.types import Command
 from pydantic import ValidationError
 
-from callboard._attempt import Attempt
-from callboard._batch import Batch
-from callboard._bridge import run_from_sync
-from callboard._call import SupervisedCall, note
-from callboard._door import entered
-from callboard._limits import NoKeyError
-from callboard._surroundings import Surroundings, surroundings
-from callboard._time import DEFAULT_GRACE
+from callboard._calls._attempt import Attempt
+from callboard._calls._batch import Batch
+from callboard._calls._call import SupervisedCall, note
+from callboard._calls._context import Surroundings, surroundings
+from callboard._calls._limits import NoKeyError
+from callboard._loops._bridge import run_from_sync
+from callboard._loops._deadline import DEFAULT_GRACE
+from callboard._loops._door import entered
 from callboard._types import CallPolicy, Limit, Statistics
-from callboard.middleware._chain import Chain, chain_of, check_policies, check_tools, links_in, shown_by, tools_of
-from callboard.middleware._names import Missing, check_missing
+from callboard.tools._chain import Chain, chain_of, check_policies, check_tools, links_in, shown_by, tools_of
 from callboard.tools._errors import (
     ErrorHandling,
     ErrorPolicy,
@@ -32,6 +31,7 @@ from callboard.tools._inject import inject
 from callboard.tools._invoke import check_arguments
 from callboard.tools._plan import Plan, plan_for
 from callboard.tools._supervision import OnFailure, Supervision
+from callboard.tools._tool_names import Missing, check_missing
 from callboard.tools._vocabulary import ToolCallRequest, ToolInvocationError
 
 try:

@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from callboard.telemetry._links import continued as continued
     from callboard.telemetry._logs import Logs as Logs
     from callboard.telemetry._metrics import Metrics as Metrics
-    from callboard.telemetry._reading import read_recording as read_recording
     from callboard.telemetry._recorder import Recorder as Recorder
+    from callboard.telemetry._recordings import read_recording as read_recording
     from callboard.telemetry._setup import Telemetry as Telemetry
     from callboard.telemetry._setup import setup as setup
     from callboard.telemetry._timeline import Closing as Closing
@@ -34,7 +34,7 @@ _HOMES = {
     "_links": ("carrier", "continued"),
     "_logs": ("Logs",),
     "_metrics": ("Metrics",),
-    "_reading": ("read_recording",),
+    "_recordings": ("read_recording",),
     "_recorder": ("Recorder",),
     "_setup": ("Telemetry", "setup"),
     "_timeline": (

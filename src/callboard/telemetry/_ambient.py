@@ -6,8 +6,8 @@ from typing import Any
 
 from opentelemetry import metrics, trace
 
-from callboard._events import LOGGER, Watch, joined
-from callboard.telemetry._same import Same
+from callboard._calls._observers import LOGGER, Watch, joined
+from callboard.telemetry._identity import Same
 
 _NOBODY = Watch()
 _over: set[Same] = set()

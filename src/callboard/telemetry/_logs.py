@@ -9,7 +9,7 @@ from typing import Any
 
 import structlog
 
-from callboard._events import LOGGER, Watch, observed_by, watch
+from callboard._calls._observers import LOGGER, Watch, observed_by, watch
 from callboard._types import CallEvent, RunEvent, RunInfo
 from callboard.telemetry._capture import sendable
 from callboard.telemetry._outcome import Outcome, error_type, outcome_of

@@ -11,10 +11,10 @@ from opentelemetry import metrics
 from opentelemetry.metrics import CallbackOptions, Meter, MeterProvider, Observation
 
 import callboard.telemetry._names as names
-from callboard._events import Watch, observed_by, watch
+from callboard._calls._observers import Watch, observed_by, watch
 from callboard._types import CallEvent, RunEvent
 from callboard.telemetry._capture import sendable
-from callboard.telemetry._model import about_model, about_reply
+from callboard.telemetry._model_facts import about_model, about_reply
 from callboard.telemetry._outcome import error_type, has_failed, outcome_of
 
 _UNKNOWN = "_OTHER"

@@ -18,7 +18,7 @@ from typing import BinaryIO, Self
 
 from pydantic_core import to_json
 
-from callboard._events import observed_by, watch
+from callboard._calls._observers import observed_by, watch
 from callboard._types import CallEvent, RunEvent
 from callboard.telemetry._capture import MAX_LENGTH, Capture, Redactor
 from callboard.telemetry._records import FORMAT, Line, Records

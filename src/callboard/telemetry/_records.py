@@ -8,7 +8,7 @@ from langchain_core.messages import AIMessage
 import callboard.telemetry._names as names
 from callboard._types import CallEvent, RunEvent
 from callboard.telemetry._capture import Capture, result_of
-from callboard.telemetry._model import about_model, about_reply
+from callboard.telemetry._model_facts import about_model, about_reply
 from callboard.telemetry._outcome import error_type, outcome_of
 
 FORMAT = "callboard/recording/1"

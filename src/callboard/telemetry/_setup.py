@@ -11,7 +11,7 @@ from typing import Any, Literal, Self
 import structlog
 from opentelemetry import metrics, trace
 
-from callboard._events import observe_everywhere
+from callboard._calls._observers import observe_everywhere
 from callboard.telemetry._ambient import end, is_set_up, is_stand_in
 from callboard.telemetry._capture import Redactor
 from callboard.telemetry._metrics import Metrics

@@ -7,9 +7,9 @@ from opentelemetry import trace
 from opentelemetry.trace import TracerProvider
 
 import callboard.telemetry._names as names
-from callboard._events import Watch, observed_by, watch
+from callboard._calls._observers import Watch, observed_by, watch
 from callboard.telemetry._capture import MAX_LENGTH, Capture, Redactor
-from callboard.telemetry._foreign import Spotter, spotter_of
+from callboard.telemetry._foreign_spans import Spotter, spotter_of
 from callboard.telemetry._links import mark
 from callboard.telemetry._runs import RunSpans
 from callboard.telemetry._spans import CallSpans

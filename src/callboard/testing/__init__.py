@@ -11,8 +11,8 @@ from callboard.testing._clock import (
     virtual_trio,
 )
 from callboard.testing._log import Event, Kind
-from callboard.testing._model import Line, Reply, ScriptedModel, ScriptEndedError
 from callboard.testing._replies import calls, tool_call
+from callboard.testing._scripted_model import Line, Reply, ScriptedModel, ScriptEndedError
 from callboard.testing._tools import Recorder
 
 __all__ = [

@@ -9,7 +9,7 @@ from langchain_core.runnables import RunnableConfig
 from langchain_core.tools import BaseTool
 from langchain_core.utils.uuid import uuid7
 
-from callboard._time import cleanup
+from callboard._loops._deadline import cleanup
 from callboard.tools._handlers import tell
 
 

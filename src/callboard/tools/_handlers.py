@@ -19,8 +19,8 @@ import anyio
 from langchain_core.callbacks import BaseCallbackHandler
 from opentelemetry import context as spans
 
-from callboard._bridge import run_on_asyncio
-from callboard._door import from_sync
+from callboard._loops._bridge import run_on_asyncio
+from callboard._loops._door import from_sync
 
 _log = logging.getLogger("callboard")
 _UNSET = object()

@@ -22,10 +22,10 @@ from langchain_core.tools.base import (
 from pydantic import ValidationError
 from pydantic.v1 import ValidationError as ValidationErrorV1
 
-from callboard._attempt import Attempt
-from callboard._bridge import run_on_asyncio
-from callboard._current_loop import current_loop
-from callboard._limits import NoKeyError
+from callboard._calls._attempt import Attempt
+from callboard._calls._limits import NoKeyError
+from callboard._loops._bridge import run_on_asyncio
+from callboard._loops._current import current_loop
 from callboard.tools._callbacks import ToolRun
 from callboard.tools._errors import raise_invalid_arguments
 from callboard.tools._plan import ArgsModel, Plan

@@ -24,7 +24,7 @@ from callboard._langgraph import (
     is_graph_node,
     question_id,
 )
-from callboard._time import cleanup
+from callboard._loops._deadline import cleanup
 from callboard.tools._answers import answers_by_id
 from callboard.tools._keys import segment_of
 

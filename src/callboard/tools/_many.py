@@ -9,9 +9,9 @@ from anyio import CapacityLimiter
 from langchain_core.runnables import Runnable, RunnableConfig
 from langchain_core.runnables.config import get_config_list
 
-from callboard._current_loop import current_loop
-from callboard._loop import Scope
-from callboard._time import DEFAULT_GRACE
+from callboard._loops._current import current_loop
+from callboard._loops._deadline import DEFAULT_GRACE
+from callboard._loops._protocol import Scope
 
 
 class ManyInputs(Runnable[Any, Any]):

@@ -11,17 +11,17 @@ from langchain_core.tools import BaseTool
 from langgraph.prebuilt import ToolNode as LangGraphToolNode
 from langgraph.runtime import Runtime
 
-from callboard._bridge import run_from_sync
-from callboard._door import entered
 from callboard._langgraph import injected_args_by_name, with_runtime
-from callboard._time import DEFAULT_GRACE
+from callboard._loops._bridge import run_from_sync
+from callboard._loops._deadline import DEFAULT_GRACE
+from callboard._loops._door import entered
 from callboard._types import CallPolicy, Limit, OnError, Statistics
-from callboard.middleware._chain import links_in
-from callboard.tools._batch import ToolBatch
+from callboard.tools._chain import links_in
 from callboard.tools._errors import ErrorHandling, only_invalid_arguments
 from callboard.tools._inject import inject, injected_args
 from callboard.tools._input import reading
 from callboard.tools._many import ManyInputs
+from callboard.tools._node_setup import Setup
 from callboard.tools._options import Options, setup_of
 from callboard.tools._overrides import (
     Entries,
@@ -39,7 +39,7 @@ from callboard.tools._overrides import (
     way_back,
 )
 from callboard.tools._portions import in_portions
-from callboard.tools._setup import Setup
+from callboard.tools._tool_batch import ToolBatch
 from callboard.tools._vocabulary import AsyncToolCallWrapper, ToolCallWrapper, ToolRuntime
 
 

@@ -10,7 +10,7 @@ from langchain_core.tools import BaseTool
 from langchain_core.tools import tool as create_tool
 
 from callboard._types import CallPolicy, Limit, OnError, check_count
-from callboard.middleware._chain import (
+from callboard.tools._chain import (
     Link,
     chain_of,
     check_policies,
@@ -22,8 +22,8 @@ from callboard.middleware._chain import (
 )
 from callboard.tools._errors import ErrorHandling, ErrorPolicy, Judge
 from callboard.tools._inject import injected_args
+from callboard.tools._node_setup import Setup
 from callboard.tools._overrides import Injecting
-from callboard.tools._setup import Setup
 from callboard.tools._supervision import Supervision
 from callboard.tools._vocabulary import AsyncToolCallWrapper, ToolCallWrapper
 

@@ -14,9 +14,9 @@ from typing import Any, TypeVar, cast
 
 from langchain_core.messages import ToolCall, ToolMessage
 
-from callboard._door import from_sync
-from callboard.middleware._chain import CallNext, Link, Named
-from callboard.middleware._elsewhere import SyncLink
+from callboard._loops._door import from_sync
+from callboard.tools._chain import CallNext, Link, Named
+from callboard.tools._crossing import SyncLink
 from callboard.tools._results import Output
 from callboard.tools._vocabulary import ToolCallRequest, ToolRuntime
 

@@ -7,12 +7,12 @@ from typing import Any, TypeVar, cast
 
 from langchain_core.messages import ToolCall, ToolMessage
 
-from callboard._attempt import ThreadPlaces
-from callboard._batch import Batch
-from callboard._call import SupervisedCall, Terms
-from callboard._limits import Limiter
-from callboard._near import no_such
-from callboard._time import DEFAULT_GRACE
+from callboard._calls._attempt import ThreadPlaces
+from callboard._calls._batch import Batch
+from callboard._calls._call import SupervisedCall, Terms
+from callboard._calls._limits import Limiter
+from callboard._loops._deadline import DEFAULT_GRACE
+from callboard._suggestions import no_such
 from callboard._types import CallPolicy, Limit, Statistics, ToolCallLike, check_seconds
 from callboard.exceptions import CallTimeoutError, DeadlineExceededError
 from callboard.tools._errors import Judge, error_message

@@ -4,8 +4,8 @@ import unicodedata
 from bisect import bisect_right
 from collections.abc import Callable
 
-from callboard._call import note
-from callboard.middleware._blocking import Threads
+from callboard._calls._call import note
+from callboard.tools._large_work import Threads
 
 CountTokens = Callable[[str], int]
 

@@ -11,8 +11,8 @@ from cachetools import LRUCache
 from langchain_core.runnables import RunnableConfig
 from langgraph.store.base import BaseStore
 
-from callboard._call import note
-from callboard._time import remaining
+from callboard._calls._call import note
+from callboard._loops._deadline import remaining
 from callboard.middleware._output._stores import StoreDoor
 from callboard.tools._vocabulary import ToolRuntime
 

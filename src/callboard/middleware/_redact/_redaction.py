@@ -6,11 +6,11 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from callboard._call import note
-from callboard._near import did_you_mean
+from callboard._calls._call import note
+from callboard._suggestions import did_you_mean
 from callboard.middleware._redact._credentials import CREDENTIALS, CREDENTIALS_ON_DEMAND
 from callboard.middleware._redact._detectors import KIND, Detector, Finding, findings, literals
-from callboard.middleware._redact._errors import Clearing, RedactedError
+from callboard.middleware._redact._exceptions import Clearing, RedactedError
 from callboard.middleware._redact._personal import PERSONAL, PERSONAL_ON_DEMAND
 from callboard.middleware._redact._values import Walk
 from callboard.middleware._sanitize._text import strip_invisible

@@ -10,8 +10,8 @@ from anyio import to_thread
 from cachetools import LRUCache
 from langgraph.store.base import BaseStore, GetOp, Item, PutOp
 
-from callboard._bridge import run_on_asyncio
-from callboard._door import from_sync
+from callboard._loops._bridge import run_on_asyncio
+from callboard._loops._door import from_sync
 
 LONGEST = 65_536
 """Characters; a longer secret is hidden, and not kept."""

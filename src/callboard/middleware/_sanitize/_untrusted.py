@@ -14,8 +14,8 @@ from langchain_core.tools import BaseTool
 from langgraph.types import Command
 
 from callboard._types import check_count
-from callboard.middleware._names import Missing, check_tool_names, tool_names
 from callboard.middleware._sanitize._text import shortened, strip_invisible
+from callboard.tools._tool_names import Missing, check_tool_names, tool_names
 
 Output = ToolMessage | Command[Any] | list[ToolMessage | Command[Any]]
 

@@ -1,0 +1,1 @@
+"""One supervised call and many at once: attempts, limits, what surrounds them, and who observes."""

@@ -1,0 +1,125 @@
+"""Calls that run together and end together."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Generic, NoReturn, TypeVar
+
+from anyio.lowlevel import checkpoint, checkpoint_if_cancelled
+
+from callboard._calls._call import SupervisedCall
+from callboard._loops._current import current_loop
+from callboard._loops._protocol import Nursery, Scope
+from callboard._loops._watchdog import Holder, marks
+from callboard._types import OnError
+
+T = TypeVar("T")
+
+PORTION = 32
+"""Calls that begin in one turn of the event loop; then it is the others' turn."""
+
+
+class Batch(Generic[T]):
+    """Calls that run together and end together.
+
+    Args:
+        calls: in the order in which they are to start.
+        on_error: "cancel" the others when a call fails, or let them "finish" first.
+        is_signal: says of an exception that it is no failure, so that the others go on.
+    """
+
+    def __init__(
+        self,
+        calls: Sequence[SupervisedCall[T]],
+        *,
+        on_error: OnError,
+        is_signal: Callable[[BaseException], bool] = lambda _: False,
+    ) -> None:
+        self.calls = calls
+        self._has_ended = False
+        self._nursery: Nursery | None = None
+        self._on_error = on_error
+        self._is_signal = is_signal
+        self._failed: list[SupervisedCall[T]] = []
+        self._next = iter(calls)
+
+    @property
+    def closed(self) -> bool:
+        """Whether nothing may start any more; known behind shields, too, which hide a cancellation."""
+        return self._has_ended or (self._nursery is not None and self._nursery.cancel_called)
+
+    async def run(self) -> None:
+        """Run every call to its end.
+
+        Raises:
+            BaseException: the error of a call, bare; of several, the first with the others in its notes
+                ("cancel") or a group of them ("finish"). Nothing that was started is alive by then.
+        """
+        await checkpoint_if_cancelled()
+        loop, count = current_loop(), len(self.calls)
+        self._pulse = loop.pulse
+        self._pulse.begin()
+        try:
+            async with loop.nursery() as nursery:
+                self._nursery = nursery
+                for number, call in enumerate(self.calls, 1):
+                    if self.closed:
+                        break
+                    nursery.start(self._run_next, call.grace)
+                    if number % PORTION == 0:
+                        await checkpoint()
+        except loop.cancelled_class:
+            if not self._failed:
+                raise  # otherwise, as in any `finally`, the error takes the cancellation's place
+        finally:
+            self._has_ended = True
+            self._pulse.end()
+            self.calls, self._next = (), iter(())  # they lead back here
+        if self._failed:
+            self._raise_failures(count)
+
+    async def _run_next(self, scope: Scope) -> None:
+        failed: SupervisedCall[T] | None = None
+        with scope:
+            # Not "run call n": trio begins children in any order, so each takes the next call when it begins.
+            call = next(self._next)
+            run = call.begin(self)
+            try:
+                call.end(await run(call))
+            except BaseException as error:
+                if not call.end_with(error):
+                    raise
+                if call.error is not None and not self._is_signal(call.error):
+                    failed = call
+        if failed is not None:
+            self._fail(failed)
+        if self._pulse.untold:
+            self._pulse.tell()
+
+    def _fail(self, call: SupervisedCall[T]) -> None:
+        self._failed.append(call)
+        if self._on_error == "cancel" or not isinstance(call.error, Exception):
+            assert self._nursery is not None
+            self._nursery.cancel()
+
+    def _raise_failures(self, count: int) -> NoReturn:
+        failed, self._failed = self._failed, []
+        errors = [call.error for call in failed if call.error is not None]
+        notes = [f"Tool {call.name!r} (call {call.id!r}) failed too: {call.error!r}" for call in failed[1:]]
+        # The traceback leads here and to our callers; nothing they hold may lead back to the error.
+        for call in failed:
+            call.error = None
+        try:
+            if notes and self._on_error == "finish":
+                raise BaseExceptionGroup(f"{len(errors)} of {count} tool calls failed", errors)
+            for note in notes:
+                errors[0].add_note(note)
+            raise errors[0]
+        finally:
+            errors.clear()
+
+
+def _of_links(variables: Mapping[str, Any]) -> Holder:
+    call = variables["call"]
+    return Holder(f"around {call.name}", f"the middleware around tool {call.name!r} (call {call.id!r})")
+
+
+marks[Batch._run_next.__code__] = _of_links

@@ -1,0 +1,396 @@
+"""One supervised call: budget, attempts, places, timeout, grace, outcome.
+
+Knows no LangChain: a call is a mapping, its body an async function, its result any object.
+"""
+
+import asyncio
+import math
+from collections.abc import Awaitable, Callable, Coroutine, Generator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
+from contextvars import ContextVar
+from functools import partial
+from time import monotonic
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar, TypeVarTuple
+
+from callboard._calls._attempt import Attempt, ThreadPlaces
+from callboard._calls._context import Surroundings
+from callboard._calls._limits import Limiter, NoPlaceError
+from callboard._calls._observers import CarefulObserver, numbers
+from callboard._loops._deadline import DEFAULT_GRACE, Timed, current_timed, is_cleaning_up
+from callboard._loops._protocol import Scope
+from callboard._loops._watchdog import Holder, marks
+from callboard._types import CallEvent, CallPhase, CallPolicy, ToolCallLike
+from callboard.exceptions import CallCancelledError, CallRejectedError, CallTimeoutError, DeadlineExceededError
+
+T = TypeVar("T")
+R = TypeVar("R")
+Args = TypeVarTuple("Args")
+
+
+class Batch(Protocol):
+    """What a call has to know of those that it ends with."""
+
+    @property
+    def closed(self) -> bool:
+        """Whether nothing may start any more."""
+        ...
+
+
+class Terms(NamedTuple):
+    """What an attempt is held to."""
+
+    call: ToolCallLike
+    policy: CallPolicy
+    limiters: Sequence[Limiter]
+
+
+class SupervisedCall(Timed, Generic[T]):
+    """A call in the hands of its batch, from the queue to its outcome.
+
+    Args:
+        call: the tool call.
+        policy: its timeout, budget and grace; the limit is in `limiters`.
+        limiters: what it has to pass before a body starts, narrowest first, so that a call which waits for
+            a narrow one holds no place in a wide one.
+        run: what to do with it; starts bodies through `attempt` only.
+        around: where it runs.
+    """
+
+    __slots__ = (
+        "_around",
+        "_attempts",
+        "_away",
+        "_batch",
+        "_leash",
+        "_limiters",
+        "_observers",
+        "_queue_wait",
+        "_queued_at",
+        "_until",
+        "call",
+        "ended",
+        "error",
+        "handled",
+        "number",
+        "policy",
+        "result",
+        "resumes",
+        "run",
+        "running",
+        "waiting",
+    )
+
+    def __init__(
+        self,
+        call: ToolCallLike,
+        policy: CallPolicy,
+        limiters: Sequence[Limiter],
+        run: "Callable[[SupervisedCall[T]], Awaitable[T]]",
+        around: Surroundings,
+    ) -> None:
+        until = around.until if policy.budget is None else min(around.until, around.now + policy.budget)
+        super().__init__(around.loop, until, DEFAULT_GRACE if policy.grace is None else policy.grace)
+        self.call = call
+        self.policy = policy
+        self.run = run
+        self.result: T | None = None
+        self.error: BaseException | None = None
+        self.handled: BaseException | None = None
+        """The error that the result stands for, where one became a result."""
+        self.ended = False
+        self.running = self.waiting = 0
+        """How many of its attempts do; a link may start several at once."""
+        self.resumes: str | None = None
+        """What was left where the call stopped in an earlier run."""
+        self.number = next(numbers)
+        self._limiters = limiters
+        self._batch: Batch | None = None
+        self._around = around
+        self._observers = around.watch.calls
+        self._queued_at = around.now
+        self._queue_wait = 0.0
+        self._attempts = 0
+        self._leash: Scope | None = None
+        self._until = until
+        self._away = 0
+
+    @property
+    def name(self) -> str:
+        return str(self.call["name"])
+
+    @property
+    def id(self) -> str | None:
+        return self.call.get("id")
+
+    def begin(self, batch: Batch) -> "Callable[[SupervisedCall[T]], Awaitable[T]]":
+        """Note that the call is in its task now; returns what to do with it, which is not kept: it leads back here."""
+        run = self.run
+        del self.run
+        self._batch = batch
+        current_timed.set(self)
+        current_call.set(self)
+        if self._observers:
+            around = self._around
+            call, description = around.shown(self.call), around.describe(self.name)
+            self._tell("begun", self.name, call=call, description=description, resumes=self.resumes)
+        return run
+
+    def end(self, result: T) -> None:
+        self.result = result
+        self.ended = True
+        self._tell("ended", self.name, error=self.handled, queue_wait=self._queue_wait, result=result)
+        self.handled = None  # whose traceback leads here
+
+    def as_error(self, exc: BaseException) -> Exception | None:
+        """What ended the call, as an error that may become a message; `None` for what has to go on."""
+        if isinstance(exc, Exception):
+            return exc
+        return CallCancelledError(self.name, self.id) if self.loop.cancelled_by_stranger(exc) else None
+
+    def end_with(self, error: BaseException) -> bool:
+        """Note what the call ended with; False for a cancellation that somebody asked for."""
+        by_itself = self.as_error(error)
+        if by_itself is None and isinstance(error, self.loop.cancelled_class):
+            self._tell("ended", self.name, error=error, queue_wait=self._queue_wait)
+            return False
+        error = by_itself or error
+        self.error = error
+        self.ended = True
+        self._tell("ended", self.name, error=error, queue_wait=self._queue_wait)
+        return True
+
+    async def within_budget(self, run: Callable[[], Awaitable[R]], *, at_least: float = 0.0) -> R:
+        """Run what belongs to the call, queue wait and backoff included, until its budget is spent.
+
+        Args:
+            run: what belongs to it.
+            at_least: seconds that it has even so.
+
+        Raises:
+            DeadlineExceededError: if it was.
+        """
+        budget = self.policy.budget
+        if budget is None:
+            return await run()
+        cause: Exception | None = None
+        scope = self.loop.scope(max(self._queued_at + budget, self.loop.now() + at_least), self.grace)
+        try:
+            with scope:
+                return await run()
+        except Exception as exc:
+            if not scope.cancel_called:
+                raise
+            cause = exc
+        raise DeadlineExceededError(self.name, self.id, budget, started=self._attempts > 0) from cause
+
+    async def on_leash(self, links: Callable[[], Awaitable[R]], *, at_least: float = 0.0) -> R:
+        """Run the links around a call; at no time may they go on by themselves for longer than the timeout.
+
+        Attempts and what is waited for on purpose do not count. Where there is a budget, that bounds the links.
+
+        Args:
+            links: what is around the attempts.
+            at_least: seconds that they have even so.
+
+        Raises:
+            CallTimeoutError: if they did.
+        """
+        timeout = self.policy.timeout
+        if timeout is None or self.policy.budget is not None:
+            return await links()
+        began, cause = monotonic(), None
+        timeout = max(timeout, at_least)
+        scope = self._leash = self.loop.scope(math.inf, self.grace)
+        try:
+            with scope:
+                self._move_leash(self.loop.now() + timeout)
+                return await links()
+        except Exception as exc:
+            if not scope.cancel_called:
+                raise
+            cause = exc
+        finally:
+            self._move_leash(math.inf)
+            self._leash = None
+        held = self.loop.pulse.held_since(began)
+        raise CallTimeoutError(self.name, self.id, timeout, held=held, by_links=True) from cause
+
+    @contextmanager
+    def off_leash(self) -> Generator[None]:
+        """Let the links wait for as long as it takes, while the block runs."""
+        self._away += 1
+        self._move_leash(math.inf)
+        try:
+            yield
+        finally:
+            self._away -= 1
+            if not self._away and self.policy.timeout is not None:
+                self._move_leash(self.loop.now() + self.policy.timeout)
+
+    def _move_leash(self, deadline: float) -> None:
+        if self._leash is not None:
+            self._leash.move(deadline)
+            self.until = min(self._until, deadline)
+
+    async def attempt(
+        self,
+        threads: ThreadPlaces | None,
+        body: Callable[[Attempt, *Args], Coroutine[Any, Any, R]],
+        *args: *Args,
+        terms: "Terms | None" = None,
+    ) -> R:
+        """Run a body once: wait for its places, start it, end it when its timeout is over.
+
+        Args:
+            threads: where a body that runs in a thread finds its thread.
+            body: takes the attempt, for `Attempt.run_in_thread`, and `args`.
+            args: for the body.
+            terms: what the attempt is held to, if that is not what the call is.
+
+        Raises:
+            CallRejectedError: if there is no place for it.
+            CallTimeoutError: if it took longer than the policy's timeout.
+            CallCancelledError: if it cancelled itself.
+        """
+        await self._check_open()
+        call, policy, limiters = terms or (self.call, self.policy, self._limiters)
+        attempt = Attempt(self, call, threads)
+        waited = 0.0
+        try:
+            if limiters or threads is not None:
+                waited = await self._enter(attempt, call["name"], limiters)
+                await self._check_open()  # much may have happened meanwhile, and a shield may have hidden it
+            self._attempts += 1
+            self.running += 1
+            try:
+                if policy.timeout is None and not self._observers:
+                    running = body(attempt, *args)
+                    del args  # they would weigh more while the body waits
+                    return await running
+                return await self._watched(partial(body, attempt, *args), call["name"], policy.timeout, waited)
+            finally:
+                self.running -= 1
+        except asyncio.CancelledError as exc:
+            if not self.loop.cancelled_itself(exc):
+                raise
+            raise CallCancelledError(call["name"], self.id) from exc
+        finally:
+            attempt.leave()
+
+    async def _check_open(self) -> None:
+        """Let no body start any more when the call has been cancelled, or its batch has ended."""
+        closed = self._batch is not None and self._batch.closed
+        if closed or self.loop.is_cancelled():
+            await self.loop.raise_cancelled()
+        if closed or is_cleaning_up():
+            raise CallCancelledError(self.name, self.id)  # behind a shield
+
+    async def _enter(self, attempt: Attempt, tool: str, limiters: Sequence[Limiter]) -> float:
+        """Wait for a place; returns for how many seconds."""
+        since = self.loop.now()
+        self.waiting += 1
+        self._tell("queued", tool)
+        try:
+            await attempt.enter(limiters)
+        except BaseException as exc:
+            self._tell("gave_up", tool, error=exc, queue_wait=self.loop.now() - since)
+            if isinstance(exc, NoPlaceError):
+                raise CallRejectedError(tool, self.id, str(exc)) from None
+            raise
+        finally:
+            self.waiting -= 1
+            waited = self.loop.now() - since
+            self._queue_wait += waited
+        return waited
+
+    async def _watched(
+        self, body: Callable[[], Coroutine[Any, Any, R]], tool: str, timeout: float | None, waited: float
+    ) -> R:
+        error: BaseException | None = None
+        number = self._attempts  # a link may start the next one before this one has ended
+        self._tell("started", tool, queue_wait=waited)
+        try:
+            return await (body() if timeout is None else self._timed(body, tool, timeout))
+        except BaseException as exc:
+            error = exc
+            raise
+        finally:
+            self._tell("attempt_ended", tool, error=error, attempt=number)
+            error = None  # whose traceback leads here
+
+    async def _timed(self, body: Callable[[], Coroutine[Any, Any, R]], tool: str, timeout: float) -> R:
+        deadline, began = self.loop.now() + timeout, monotonic()
+        token = current_timed.set(Timed(self.loop, min(self.until, deadline), self.grace))
+        cause: Exception | None = None
+        scope = self.loop.scope(deadline, self.grace)
+        try:
+            with scope:
+                return await body()
+        except Exception as exc:
+            if not scope.cancel_called:
+                raise
+            cause = exc  # what the clean-up raised; the timeout is why it ran
+        finally:
+            current_timed.reset(token)
+        raise CallTimeoutError(tool, self.id, timeout, held=self.loop.pulse.held_since(began)) from cause
+
+    def note(self, what: str, facts: Mapping[str, object]) -> None:
+        """Tell observers what was decided about the call."""
+        self._tell("noted", self.name, what=what, facts=facts)
+
+    def _tell(self, phase: CallPhase, tool: str, *, attempt: int | None = None, **more: Any) -> None:
+        if not self._observers:
+            return
+        event = CallEvent(
+            phase=phase,
+            tool=tool,
+            call_id=self.id,
+            time=self.loop.now(),
+            number=self.number,
+            batch=self._around.batch,
+            attempt=self._attempts if attempt is None else attempt,
+            run=self._around.run,
+            **more,
+        )
+        for observer in self._observers:
+            observer(event)
+
+
+@contextmanager
+def waiting() -> Generator[None]:
+    """Say in a link that it waits on purpose, for as long as it takes; its call's timeout is not for that."""
+    call = current_call.get()
+    with nullcontext() if call is None else call.off_leash():
+        yield
+
+
+current_call: ContextVar[SupervisedCall[Any] | None] = ContextVar("callboard_supervised", default=None)
+
+
+def note(what: str, **facts: object) -> None:
+    """Tell those who observe the running call what a link decided; outside a call, nobody.
+
+    Args:
+        what: in one word, such as "retry".
+        facts: more about it, such as `pause=0.5` (seconds). Never an argument or a result: what is noted
+            leaves the process.
+    """
+    call = current_call.get()
+    if call is not None:
+        call.note(what, facts)
+
+
+def _of_attempt(variables: Mapping[str, Any]) -> Holder:
+    tool, supervised = variables["call"]["name"], variables["self"]
+    return Holder(tool, f"tool {tool!r} (call {supervised.id!r})")
+
+
+marks[SupervisedCall.attempt.__code__] = _of_attempt
+
+
+def _of_observer(variables: Mapping[str, Any]) -> Holder:
+    name = f"the observer {variables['self'].name}"
+    return Holder(name, name, "an observer has to return at once: let a thread do what takes long")
+
+
+marks[CarefulObserver.tell.__code__] = _of_observer

@@ -1,0 +1,246 @@
+"""`callboard run`: a message for an agent, what it does, and the questions that it has."""
+
+import shlex
+import sys
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+from anyio.from_thread import BlockingPortal, start_blocking_portal
+from langgraph.errors import is_invalid_resume
+from langgraph.types import Command
+from pydantic import ValidationError
+from rich.console import Console
+
+from callboard import Agent
+from callboard._cli._ask import Asker, line_reader
+from callboard._cli._load import load_agent, print_traceback
+from callboard._cli._questions import accepted, in_short
+from callboard._cli._recording import Recording, recorded
+from callboard._cli._shown_text import (
+    CommandError,
+    as_json,
+    as_text,
+    call_text,
+    count,
+    error_text,
+    named,
+    one_line,
+    printable,
+)
+from callboard._cli._signals import Stopped, stoppable, wait_for
+from callboard._cli._store import open_database, stored_types_of
+from callboard._cli._turn import Conversation, Outcome, Standing, open_calls
+from callboard._cli._view import QuietlyClosedConsole
+from callboard.agent._conversation._connect import masked
+
+DONE, FAILED, WAITING = 0, 1, 3
+
+_LONG = 1000
+"""Characters of a question or a call that waits: what is to be decided is not cut off without need."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wanted:
+    """The command line."""
+
+    agent: str
+    message: str | None
+    thread: str | None
+    db: str | None
+    resume: bool
+    yes: bool
+    app_dir: Path
+    backend: str
+    as_json: bool
+    traceback: bool
+    live: bool
+    recording: Recording
+
+
+def run(wanted: Wanted) -> int:
+    """Run an agent and return the exit code.
+
+    Raises:
+        CommandError: if the command line asks for what cannot be.
+    """
+    _check(wanted)
+    thread_id = wanted.thread or uuid4().hex[:12]
+    path = wanted.recording.path(wanted.db, thread_id)
+    recording = partial(recorded, path, capture=wanted.recording.capture)
+    console = open_console(stderr=wanted.as_json)
+    try:
+        with stoppable(), ExitStack() as stack:
+            saver = stack.enter_context(open_database(wanted.db, must_exist=wanted.resume)) if wanted.db else None
+            portal = stack.enter_context(start_blocking_portal(wanted.backend))
+            agent = load_agent(wanted.agent, wanted.app_dir, portal.call)
+            if wanted.backend == "trio" and not isinstance(agent, Agent):
+                raise CommandError(f"{wanted.agent} is a graph of LangGraph's, which runs on asyncio only")
+            if saver is not None:
+                saver.allow(stored_types_of(agent))
+            conversation = Conversation(agent, saver, thread_id, console, live=wanted.live, recording=recording)
+            if path is not None and not conversation.is_kept:  # else the name of the thread tells
+                console.print(f"recording to {printable(str(path))}", style="dim", soft_wrap=True)
+            return _Session(wanted, portal, conversation, thread_id, console).play()
+    except Stopped as stopped:
+        return stopped.exit_code
+
+
+def _check(wanted: Wanted) -> None:
+    if wanted.message is None and not wanted.resume:
+        raise CommandError("say something to the agent, or --resume a thread: callboard run module:agent 'message'")
+    if wanted.message is not None and wanted.resume:
+        raise CommandError(
+            "a message or --resume, not both; a message starts a new turn, also where questions are open"
+        )
+    if wanted.resume and wanted.thread is None:
+        raise CommandError("--resume needs --thread; callboard threads lists those of a database")
+
+
+def open_console(*, stderr: bool = False) -> Console:
+    """A console that prints text as it is, for whatever the encoding of the stream is."""
+    stream: Any = sys.stderr if stderr else sys.stdout
+    if hasattr(stream, "reconfigure"):
+        stream.reconfigure(errors="backslashreplace")
+    console = QuietlyClosedConsole(highlight=False, markup=False, emoji=False, stderr=stderr)
+    if not console.is_terminal:  # whoever reads a file finds whole lines
+        console.soft_wrap = True
+        console.width = _LONG
+    return console
+
+
+class _Session:
+    """From the message to an answer, by way of any number of questions."""
+
+    def __init__(
+        self, wanted: Wanted, portal: BlockingPortal, conversation: Conversation, thread_id: str, console: Console
+    ) -> None:
+        self._wanted = wanted
+        self._portal = portal
+        self._conversation = conversation
+        self._thread_id = thread_id
+        self._console = console
+        self._has_person = sys.stdin.isatty() and console.is_terminal
+        self._asker = Asker(console, line_reader(console))
+
+    def play(self) -> int:
+        """Run, ask, run again, until nothing is left; returns the exit code."""
+        before = self._wait(self._conversation.standing)
+        if self._conversation.is_kept:
+            self._say(f"thread {named(self._thread_id)}")
+        try:
+            if self._wanted.resume:
+                return self._resume(before)
+            if before.questions:
+                self._say(f"{count(len(before.questions), 'question')} left unanswered: the message takes their place")
+            return self._run({"messages": [("user", self._wanted.message)]})
+        except Stopped:
+            self._say_how_to_go_on("Stopped")
+            raise
+
+    def _resume(self, standing: Standing) -> int:
+        if not standing.exists:
+            raise CommandError(
+                f"there is no thread {self._thread_id!r} to resume; callboard threads lists those there are"
+            )
+        if not standing.questions and not standing.next:
+            self._say("nothing to resume: the last turn is complete")
+            return self._finished(standing, DONE)
+        if standing.questions:
+            return self._go_on(standing)
+        return self._run(None)
+
+    def _run(self, given: Any) -> int:
+        outcome = self._wait(partial(self._conversation.run, given))
+        if outcome.failure is not None:
+            return self._failed(outcome, outcome.failure)
+        return self._go_on(outcome.standing)
+
+    def _go_on(self, standing: Standing) -> int:
+        """Take up what a run has stopped for."""
+        if not standing.questions and not standing.next:
+            return self._finished(standing, DONE)
+        try:
+            given = self._answered(standing) if standing.questions else self._approved(standing)
+        except EOFError:
+            given = None
+            self._console.print()
+        if given is None:
+            self._say_questions(standing)
+            self._say_how_to_go_on("Waiting for a person")
+            return self._finished(standing, WAITING)
+        return self._run(given.value)
+
+    def _answered(self, standing: Standing) -> "_Given | None":
+        """Answers to the open questions; `None` if there are none."""
+        answers: dict[str, Any] = {}
+        if self._wanted.yes:
+            found = {question.id: accepted(question) for question in standing.questions}
+            answers = {name: answer for name, answer in found.items() if answer is not None}
+        left = [question for question in standing.questions if question.id not in answers]
+        if left and self._has_person:
+            answers |= self._asker.ask(left)
+        return _Given(Command(resume=answers)) if answers else None
+
+    def _approved(self, standing: Standing) -> "_Given | None":
+        """Whether to go on where the agent has been told to stop."""
+        what = f"Stopped before {', '.join(standing.next)}. Go on?"
+        for call in open_calls(standing.values):
+            self._say(f"call    {call_text(call['name'], call['args'], _LONG)}")
+        if self._wanted.yes or (self._has_person and self._asker.confirm(what)):
+            return _Given(None)
+        return None
+
+    def _failed(self, outcome: Outcome, error: Exception) -> int:
+        if self._has_person and isinstance(error, ValidationError) and is_invalid_resume(error):
+            self._console.print(f"That answer was refused: {printable(str(error))}", style="red")
+            return self._go_on(outcome.standing)
+        if self._wanted.traceback:
+            print_traceback(error)
+        print(f"Error: the run failed: {error_text(error)}", file=sys.stderr)
+        self._say_how_to_go_on("Failed")
+        return FAILED
+
+    def _finished(self, standing: Standing, code: int) -> int:
+        values = standing.values
+        if self._wanted.as_json:
+            print(as_json(self._as_json(standing), indent=2))
+        elif isinstance(values, Mapping) and code == DONE and values.get("structured_response") is not None:
+            self._console.print(as_text(values["structured_response"]))
+        return code
+
+    def _as_json(self, standing: Standing) -> Any:
+        questions = [{"id": question.id, "value": question.value} for question in standing.questions]
+        thread = self._thread_id if self._conversation.is_kept else None
+        return {"thread": thread, "state": standing.values, "next": standing.next, "questions": questions}
+
+    def _say_questions(self, standing: Standing) -> None:
+        for question in standing.questions:
+            self._console.print(f"waits   {one_line(in_short(question.value), _LONG)}", soft_wrap=True)
+
+    def _say_how_to_go_on(self, why: str) -> None:
+        if not self._conversation.is_kept:
+            self._say(f"{why}. Nothing is kept without a database: give --db next time.")
+            return
+        wanted = self._wanted
+        words = ["callboard", "run", wanted.agent, "--thread", self._thread_id, "--resume"]
+        words += ["--db", masked(wanted.db)] if wanted.db else []
+        words += ["--app-dir", str(wanted.app_dir)] if wanted.app_dir != Path() else []
+        self._say(f"{why}. To go on: {shlex.join(words)}")
+
+    def _say(self, text: str) -> None:
+        self._console.print(printable(text), style="dim", soft_wrap=True)
+
+    def _wait(self, task: Callable[[], Awaitable[Any]]) -> Any:
+        return wait_for(self._portal, task, self._conversation.cancel, self._say)
+
+
+@dataclass(frozen=True, slots=True)
+class _Given:
+    """What a run goes on with, which may be `None`."""
+
+    value: Any

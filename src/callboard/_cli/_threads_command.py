@@ -1,0 +1,239 @@
+"""`callboard threads` and `callboard show`: what a database keeps, printed."""
+
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from datetime import datetime
+from functools import partial
+from typing import Any
+
+import anyio
+from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, SystemMessage, ToolMessage
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from callboard._cli._questions import in_short
+from callboard._cli._run_command import open_console
+from callboard._cli._shown_text import CommandError, as_json, call_text, count, named, one_line, printable
+from callboard._cli._store import open_database
+from callboard._cli._stored_threads import Conversation, read_history, read_thread
+
+_WIDTH = 160
+"""In characters, where output goes to a file or a pipe."""
+
+_STYLES = {"done": "green", "failed": "red", "waits": "yellow", "open": "dim"}
+
+
+def list_threads(db: str) -> None:
+    """Print a table of the threads, the latest first.
+
+    Raises:
+        CommandError: if there is no such database, or it cannot be read.
+    """
+    with open_database(db, must_exist=True) as saver:
+
+        async def read() -> list[Conversation]:
+            found = [await read_thread(saver, thread_id) for thread_id in saver.thread_ids()]
+            return sorted((one for one in found if one is not None), key=lambda one: one.when, reverse=True)
+
+        conversations = _read(read)
+    console = open_console()
+    if not conversations:
+        console.print("no threads")
+        return
+    table = _table("thread", "turns", "when", "open", "last message")
+    length = max(20, _width(console) - 60)
+    for one in conversations:
+        last = one_line(_last_text(one.messages), length)
+        table.add_row(*map(Text, (named(one.thread_id), str(one.turns), _time(one.when), _left_open(one), last)))
+    console.print(table)
+
+
+def show_thread(db: str, thread_id: str, *, at: str | None, last: int | None, full: bool) -> None:
+    """Print a conversation with its calls.
+
+    Raises:
+        CommandError: if there is no such database, thread or checkpoint.
+    """
+    with open_database(db, must_exist=True) as saver:
+        found = _read(partial(read_thread, saver, thread_id, at))
+    if found is None:
+        raise _no_thread(thread_id)
+    _Printer(open_console(), found, full=full).print(last)
+
+
+def show_history(db: str, thread_id: str, *, last: int | None) -> None:
+    """Print a table of the places where a thread has been, the latest first.
+
+    Raises:
+        CommandError: if there is no such database or thread.
+    """
+    with open_database(db, must_exist=True) as saver:
+        places = _read(partial(read_history, saver, thread_id))
+    if not places:
+        raise _no_thread(thread_id)
+    console = open_console()
+    table = _table("checkpoint", "when", "messages", "next", "last message")
+    length = max(20, _width(console) - 90)
+    for place in places[:last]:
+        messages: Sequence[BaseMessage] = place.values.get("messages") or []
+        where = str((place.config.get("configurable") or {}).get("checkpoint_id"))
+        told = (named(where), _time(place.created_at or ""), str(len(messages)), _listed(dict.fromkeys(place.next)))
+        table.add_row(*map(Text, (*told, one_line(_last_text(messages), length))))
+    console.print(table)
+
+
+def _read(work: Callable[[], Awaitable[Any]]) -> Any:
+    async def main() -> Any:
+        return await work()
+
+    try:
+        return anyio.run(main)
+    except ValueError as error:
+        raise CommandError(printable(str(error))) from error
+
+
+def _no_thread(thread_id: str) -> CommandError:
+    return CommandError(f"there is no thread {thread_id!r}; callboard threads lists those there are")
+
+
+class _Printer:
+    """Prints one conversation.
+
+    Args:
+        console: where.
+        conversation: what.
+        full: whether calls and results are printed in full.
+    """
+
+    def __init__(self, console: Console, conversation: Conversation, *, full: bool) -> None:
+        self._console = console
+        self._shown = conversation
+        self._results = conversation.results()
+        self._full = full
+        self._length = max(30, (_width(console) - 16) // 2)
+
+    def print(self, last: int | None) -> None:
+        """Print the last messages, and what is to come."""
+        one, messages = self._shown, self._shown.messages
+        left_out = max(0, len(messages) - (last or len(messages)))
+        told = (
+            f"thread {named(one.thread_id)}",
+            count(one.turns, "turn"),
+            count(len(messages), "message"),
+            _time(one.when),
+        )
+        self._line("  ".join(told), "bold")
+        if left_out:
+            self._line(f"({count(left_out, 'message')} before)", "dim")
+        asked = {call["id"] for message in messages[left_out:] for call in _calls(message)}
+        for message in messages[left_out:]:
+            if not isinstance(message, ToolMessage) or message.tool_call_id not in asked:
+                self._message(message)
+        if not messages:
+            others = f": {_listed(one.other_keys)}" if one.other_keys else ""
+            self._line(f"no messages; the state has {count(len(one.other_keys), 'other key')}{others}", "dim")
+        self._end()
+
+    def _message(self, message: BaseMessage) -> None:
+        self._console.print()
+        self._line(_speaker(message), "bold")
+        if isinstance(message, ToolMessage):  # of a call that is not shown
+            self._call(message.name or "call", None, message.tool_call_id, message)
+            return
+        if text := message.text.strip():
+            self._line(text)
+        for call in _calls(message):
+            self._call(call["name"], call["args"], call["id"], self._results.get(str(call["id"])))
+
+    def _call(self, name: str, args: object, call_id: str | None, result: ToolMessage | None) -> None:
+        state = self._shown.state_of(call_id, result)
+        told = result.text if result is not None else self._shown.errors.get(call_id, "")
+        line = Text(f"  {state:<7}", style=_STYLES[state])
+        line.append(f" {call_text(name, args, self._length)}", style="default")
+        if not self._full:
+            line.append(f"  {one_line(told, self._length)}" if told else "", style="dim")
+        self._console.print(line, soft_wrap=True)
+        if self._full:
+            for text in (as_json(args, indent=2) if args else "", told):
+                for part in text.splitlines():
+                    self._line(f"          {part}", "dim")
+
+    def _end(self) -> None:
+        one = self._shown
+        if not (one.next or one.questions):
+            return
+        self._console.print()
+        failed = {name: error for name, error in one.errors.items() if name in one.next}
+        for name, error in failed.items():
+            self._line(f"{named(str(name))} failed: {one_line(error, 2 * self._length)}", "red")
+        if one.questions:
+            self._line(f"waits for a person: {count(len(one.questions), 'question')}", "yellow")
+            for question in one.questions:
+                self._line(f"  {one_line(in_short(question.value), 2 * self._length)}")
+        elif one.next:
+            self._line(f"stopped before {_listed(one.next)}", "yellow")
+
+    def _line(self, text: str, style: str = "") -> None:
+        self._console.print(printable(text), style=style, soft_wrap=not self._console.is_terminal)
+
+
+def _calls(message: BaseMessage) -> Sequence[Any]:
+    return message.tool_calls if isinstance(message, AIMessage) else ()
+
+
+def _speaker(message: BaseMessage) -> str:
+    if isinstance(message, HumanMessage):
+        return named(message.name or "you")
+    if isinstance(message, AIMessage):
+        return named(message.name or "agent")
+    if isinstance(message, SystemMessage):
+        return "system"
+    return "result" if isinstance(message, ToolMessage) else named(message.type)
+
+
+def _left_open(one: Conversation) -> str:
+    if one.questions:
+        return count(len(one.questions), "question")
+    return f"before {_listed(one.next)}" if one.next else ""
+
+
+def _listed(names: Iterable[str]) -> str:
+    return ", ".join(map(named, names))
+
+
+def _last_text(messages: Sequence[BaseMessage]) -> str:
+    return next(_texts(messages), "")
+
+
+def _texts(messages: Sequence[BaseMessage]) -> Iterator[str]:
+    for message in reversed(messages):
+        if text := message.text.strip():
+            yield text
+        elif calls := _calls(message):
+            yield ", ".join(call_text(call["name"], call["args"], _WIDTH) for call in calls)
+
+
+def _time(when: str) -> str:
+    """In the time zone of this machine, to the minute."""
+    try:
+        return f"{datetime.fromisoformat(when).astimezone():%Y-%m-%d %H:%M}"
+    except ValueError:
+        return named(when)
+
+
+def _width(console: Console) -> int:
+    return console.width if console.is_terminal else _WIDTH
+
+
+def _table(*headings: str) -> Table:
+    table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False)
+    for heading in headings:
+        numbers = heading in ("turns", "messages")
+        # All but the last one are shown whole, on the narrowest terminal too: names are there to be copied.
+        table.add_column(
+            heading,
+            justify="right" if numbers else "left",
+            overflow="fold" if heading != headings[-1] else "ellipsis",
+            no_wrap=heading == headings[-1],
+        )
+    return table

@@ -1,0 +1,253 @@
+"""What LangGraph would say of a node of our agent's: its config, its task id, its place in streams."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, cast
+
+from langchain_core.runnables import Runnable, RunnableConfig
+from langchain_core.runnables.config import var_child_runnable_config
+from langgraph._internal._constants import (
+    CONF,
+    CONFIG_KEY_CHECKPOINT_ID,
+    CONFIG_KEY_CHECKPOINT_MAP,
+    CONFIG_KEY_CHECKPOINT_NS,
+    CONFIG_KEY_CHECKPOINTER,
+    CONFIG_KEY_DURABILITY,
+    CONFIG_KEY_READ,
+    CONFIG_KEY_RESUME_MAP,
+    CONFIG_KEY_RESUMING,
+    CONFIG_KEY_RUNTIME,
+    CONFIG_KEY_SCRATCHPAD,
+    CONFIG_KEY_SEND,
+    CONFIG_KEY_STREAM,
+    CONFIG_KEY_TASK_ID,
+    CONFIG_KEY_THREAD_ID,
+    NS_SEP,
+)
+from langgraph._internal._constants import INTERRUPT as INTERRUPT
+from langgraph._internal._constants import PULL as PULL
+from langgraph._internal._constants import PUSH as PUSH
+from langgraph._internal._constants import RESUME as RESUME
+from langgraph._internal._constants import TASKS as TASKS
+from langgraph._internal._runnable import coerce_to_runnable
+from langgraph._internal._typing import MISSING as MISSING
+from langgraph.errors import ParentCommand
+from langgraph.pregel._algo import _xxhash_str
+from langgraph.pregel._messages import StreamMessagesHandler as StreamMessagesHandler
+from langgraph.pregel._tools import StreamToolCallHandler as StreamToolCallHandler
+from langgraph.pregel.protocol import StreamProtocol
+from langgraph.runtime import ExecutionInfo, Runtime
+from langgraph.types import Command, StreamWriter
+
+from callboard._langgraph._call_scope import without_ids
+
+
+def graph_runnable(fn: Any, name: str, *, traced: bool = False) -> Runnable[Any, Any]:
+    """A function as a node of a graph is one: config, store, writer and runtime are handed to those who ask.
+
+    Args:
+        fn: the function.
+        name: of the Runnable.
+        traced: whether callback handlers see it as a run of its own.
+    """
+    return coerce_to_runnable(fn, name=name, trace=traced)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """One node in one step of a run of ours, as LangGraph would describe it to what runs inside."""
+
+    node: str
+    step: int
+    task_id: str
+    graph_ns: str
+    """The namespace of the agent; empty at the root."""
+    checkpoint_id: str
+    path: tuple[object, ...]
+    triggers: tuple[str, ...]
+
+    @property
+    def namespace(self) -> str:
+        own = f"{self.node}:{self.task_id}"
+        return f"{self.graph_ns}{NS_SEP}{own}" if self.graph_ns else own
+
+
+@dataclass(frozen=True, slots=True)
+class Outer:
+    """The task of a graph that runs our agent as a part of it; LangGraph's, or a call of ours."""
+
+    conf: Mapping[str, Any]
+    namespace: str
+    """Of the agent within that graph."""
+
+    @property
+    def checkpointer(self) -> Any:
+        return self.conf.get(CONFIG_KEY_CHECKPOINTER)
+
+    @property
+    def is_resuming(self) -> bool:
+        """Whether the graph goes on from a stop, and the agent with it."""
+        return bool(self.conf.get(CONFIG_KEY_RESUMING))
+
+    @property
+    def stream(self) -> Any:
+        """Where chunks of inner graphs go, if they are wanted: has `modes`, and is called with chunks."""
+        return self.conf.get(CONFIG_KEY_STREAM)
+
+    @property
+    def task_ns(self) -> str:
+        """Of the task itself, to which commands for the graph around us are addressed."""
+        return str(self.conf.get(CONFIG_KEY_CHECKPOINT_NS, ""))
+
+    @property
+    def path(self) -> tuple[str, ...]:
+        """Where chunks of the agent come from."""
+        return tuple(self.namespace.split(NS_SEP))
+
+    @property
+    def durability(self) -> Any:
+        return self.conf.get(CONFIG_KEY_DURABILITY)
+
+    @property
+    def for_all_visits(self) -> "Outer":
+        """The same, for an agent that goes on with one conversation whenever the graph comes to it."""
+        return replace(self, namespace=without_ids(self.namespace))
+
+    def answers(self, pending: Sequence[str]) -> dict[str, Any]:
+        """The answers to our own questions, by id."""
+        given: Mapping[str, Any] = self.conf.get(CONFIG_KEY_RESUME_MAP) or {}
+        found = {name: given[name] for name in pending if name in given}
+        if found or given or len(pending) != 1:
+            return found
+        plain = self.conf[CONFIG_KEY_SCRATCHPAD].get_null_resume(True) if CONFIG_KEY_SCRATCHPAD in self.conf else None
+        return {} if plain is None else {pending[0]: plain}
+
+
+def with_stream(config: RunnableConfig, put: Callable[[Any], None], modes: frozenset[str]) -> RunnableConfig:
+    """A config whose graphs inside hand their chunks to `put`."""
+    stream = StreamProtocol(put, cast("Any", set(modes)))
+    return cast("RunnableConfig", {**config, CONF: {**config.get(CONF, {}), CONFIG_KEY_STREAM: stream}})
+
+
+def checkpointer_in(config: RunnableConfig) -> Any:
+    """The checkpointer that the graph around us hands along when it asks for our state."""
+    return config.get(CONF, {}).get(CONFIG_KEY_CHECKPOINTER)
+
+
+def for_all_visits(config: RunnableConfig) -> RunnableConfig:
+    """A config for the state of an agent that keeps one conversation; see `Outer.for_all_visits`."""
+    conf = config.get(CONF, {})
+    namespace = without_ids(str(conf.get(CONFIG_KEY_CHECKPOINT_NS, "")))
+    return cast("RunnableConfig", {**config, CONF: {**conf, CONFIG_KEY_CHECKPOINT_NS: namespace}})
+
+
+def is_nested(config: RunnableConfig) -> bool:
+    """Whether something runs us as a part of itself; may be asked any number of times."""
+    return CONFIG_KEY_TASK_ID in config.get(CONF, {})
+
+
+def outer_of(config: RunnableConfig) -> Outer | None:
+    """What runs us as a part of itself; `None` at the root. To be asked once for a run: it counts."""
+    conf = config.get(CONF, {})
+    if not is_nested(config):
+        return None
+    namespace = str(conf.get(CONFIG_KEY_CHECKPOINT_NS, ""))
+    scratchpad = conf.get(CONFIG_KEY_SCRATCHPAD)
+    # The second graph that one task runs has a namespace of its own.
+    number = 0 if scratchpad is None else scratchpad.subgraph_counter()
+    return Outer(conf, f"{namespace}{NS_SEP}{number}" if number else namespace)
+
+
+def config_at(
+    place: Place, config: RunnableConfig, *, runtime: Runtime[Any], channels: Any, checkpointer: Any, resuming: bool
+) -> RunnableConfig:
+    """The config of what a node of ours runs: what LangGraph would hand to it, but for its scratchpad.
+
+    Args:
+        place: which node, and when.
+        config: the run's, with the callbacks of the node.
+        runtime: the run's.
+        channels: the state, for those who read it through the config.
+        checkpointer: for graphs that run inside.
+        resuming: whether they are to go on from where they stopped.
+    """
+    conf = config.get(CONF, {})
+    info = ExecutionInfo(
+        checkpoint_id=place.checkpoint_id,
+        checkpoint_ns=place.namespace,
+        task_id=place.task_id,
+        thread_id=conf.get(CONFIG_KEY_THREAD_ID),
+        run_id=str(run_id) if (run_id := config.get("run_id")) else None,
+    )
+    metadata = {
+        **(config.get("metadata") or {}),
+        "langgraph_step": place.step,
+        "langgraph_node": place.node,
+        "langgraph_triggers": place.triggers,
+        "langgraph_path": place.path,
+        "langgraph_checkpoint_ns": place.namespace,
+    }
+    inner = {
+        **{key: value for key, value in conf.items() if key not in _OF_THE_TASK_AROUND},
+        CONFIG_KEY_TASK_ID: place.task_id,
+        CONFIG_KEY_READ: partial(_read_channels, None, channels),
+        CONFIG_KEY_CHECKPOINT_MAP: {**conf.get(CONFIG_KEY_CHECKPOINT_MAP, {}), place.graph_ns: place.checkpoint_id},
+        CONFIG_KEY_CHECKPOINT_ID: None,
+        CONFIG_KEY_CHECKPOINT_NS: place.namespace,
+        CONFIG_KEY_CHECKPOINTER: checkpointer,
+        CONFIG_KEY_RESUMING: resuming,
+        CONFIG_KEY_RUNTIME: runtime.override(execution_info=info),
+    }
+    own = {key: value for key, value in config.items() if key not in ("run_id", "run_name")}
+    return cast("RunnableConfig", {**own, "metadata": metadata, CONF: inner})
+
+
+_OF_THE_TASK_AROUND = (CONFIG_KEY_SCRATCHPAD, CONFIG_KEY_SEND, CONFIG_KEY_RESUME_MAP)
+
+
+def _read_channels(_: object, channels: Any, select: Any, _fresh: bool = False) -> Any:
+    """What LangGraph's `local_read` does; its arguments stand where `read_state` looks for them."""
+    if isinstance(select, str):
+        return channels[select].get()
+    return {name: channels[name].get() for name in select if name in channels and channels[name].is_available()}
+
+
+def task_id_of(checkpoint_id: str, graph_ns: str, step: int, node: str, *path: str) -> str:
+    """The id that LangGraph would give to a task.
+
+    Args:
+        checkpoint_id: of the checkpoint that the step starts from.
+        graph_ns: the agent's namespace.
+        step: its number.
+        node: its name.
+        path: `PULL` and the triggers, or `PUSH` and the number of the send.
+    """
+    namespace = f"{graph_ns}{NS_SEP}{node}" if graph_ns else node
+    return _xxhash_str(_id_bytes(checkpoint_id), namespace, str(step), node, *path)
+
+
+def _id_bytes(checkpoint_id: str) -> bytes:
+    return bytes.fromhex(checkpoint_id.replace("-", ""))
+
+
+def to_parent(command: "Command[Any]", outer: Outer | None) -> ParentCommand:
+    """What to raise for a command that is not for the agent, but for the graph around it."""
+    if outer is not None and command.graph == Command.PARENT:
+        command = replace(command, graph=outer.task_ns)
+    return ParentCommand(command)
+
+
+def write_nothing(_: Any) -> None:
+    """The stream writer of a run inside of one whose readers want to hear of that one only."""
+
+
+def writer_of_run(put: Callable[[tuple[tuple[str, ...], str, Any]], None]) -> StreamWriter:
+    """The stream writer of a run of ours: chunks carry the namespace of whoever writes."""
+
+    def write(chunk: Any) -> None:
+        config = var_child_runnable_config.get() or {}
+        namespace = str(config.get(CONF, {}).get(CONFIG_KEY_CHECKPOINT_NS, ""))
+        put((tuple(namespace.split(NS_SEP)[:-1]), "custom", chunk))
+
+    return write

@@ -1,0 +1,79 @@
+"""How much time a call has, and how much clean-up after that; what `cleanup` and `remaining` look up."""
+
+import math
+from collections.abc import Generator
+from contextlib import contextmanager
+from contextvars import ContextVar
+
+from anyio import current_effective_deadline
+
+from callboard._loops._current import current_loop
+from callboard._loops._protocol import EventLoop
+
+DEFAULT_GRACE = 5.0
+"""Seconds of clean-up after a cancel where nobody said otherwise."""
+
+
+class Timed:
+    """Something that has to end: until when, and with how much clean-up after that."""
+
+    __slots__ = ("_cleanup_until", "grace", "loop", "until")
+
+    def __init__(self, loop: EventLoop, until: float, grace: float) -> None:
+        self.loop = loop
+        self.until = until
+        self.grace = grace
+        self._cleanup_until: float | None = None
+
+    def cleanup_deadline(self) -> float:
+        now = self.loop.now()
+        if current_effective_deadline() > now:
+            return now + self.grace
+        # Already cancelled: all clean-up that follows shares one grace.
+        if self._cleanup_until is None:
+            self._cleanup_until = now + self.grace
+        return self._cleanup_until
+
+
+_cleaning_up: ContextVar[bool] = ContextVar("callboard_cleaning_up", default=False)
+current_timed: ContextVar[Timed | None] = ContextVar("callboard_call", default=None)
+
+
+@contextmanager
+def cleanup() -> Generator[None]:
+    """Shield the clean-up of a tool from cancellation, for as long as its grace lasts.
+
+    `with callboard.cleanup(): await client.aclose()` completes on asyncio and on trio after a timeout, a
+    failed neighbour or a cancelled caller, unless it takes longer than the grace of the call's policy
+    (seconds); then it is cut off. Outside a call the grace is 5 seconds.
+    """
+    loop, timed = current_loop(), current_timed.get()
+    if timed is None or timed.loop is not loop:
+        # Nothing ends here by itself; or it is another loop that says when, and we came over a bridge.
+        timed = Timed(loop, math.inf, DEFAULT_GRACE if timed is None else timed.grace)
+    token = _cleaning_up.set(_cleaning_up.get() or timed.loop.is_cancelled())
+    try:
+        with timed.loop.shield(timed.cleanup_deadline()):
+            yield
+    finally:
+        _cleaning_up.reset(token)
+
+
+def is_cleaning_up() -> bool:
+    """Whether this is the clean-up of something cancelled; behind the shield one cannot see that any more."""
+    return _cleaning_up.get()
+
+
+def remaining() -> float:
+    """Seconds that the running call has left; `math.inf` without an end, never below 0.
+
+    The nearest of the attempt's timeout, the call's budget, those of the calls around it and, in async
+    code, the deadlines of the event loop's own scopes. May be asked from a sync tool's thread too.
+    """
+    timed = current_timed.get()
+    left = math.inf if timed is None else timed.until - timed.loop.now()
+    try:
+        loop = current_loop()
+    except (RuntimeError, LookupError):  # a worker thread
+        return max(0.0, left)
+    return max(0.0, min(left, current_effective_deadline() - loop.now()))

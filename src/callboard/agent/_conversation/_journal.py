@@ -1,0 +1,378 @@
+"""A thread that a checkpointer keeps: what happens is written as it happens, in one place, and only once.
+
+A checkpoint holds the whole state, as LangGraph's do, and is written where a run ends. What happens between two
+checkpoints is written on the first of them as entries, under task ids of our own, which LangGraph passes over;
+to know where a thread stands is to take the last checkpoint and play its entries. Storage therefore grows
+with what is new, and a killed process loses at most what it had not begun to write.
+"""
+
+import logging
+from collections.abc import Iterable, Mapping, Sequence
+from time import time
+from typing import Any, Literal, cast
+
+from anyio import Event, sleep
+from langchain_core.runnables import RunnableConfig
+from langgraph.checkpoint.base import CheckpointTuple
+
+from callboard._langgraph._node_scope import PUSH
+from callboard.agent._conversation._channels import Schema, State, Write
+from callboard.agent._conversation._checkpoint import (
+    CHANNEL,
+    FIRST_ID,
+    MESSAGES,
+    PARENT,
+    Base,
+    base_of,
+    changed_channels,
+    commits_in,
+    entries_of,
+    holder_in,
+    last_id,
+    may_be_thin,
+    metadata_of,
+    new_base,
+    thinned,
+    unknown_values,
+)
+from callboard.agent._conversation._langgraph_threads import (
+    coming,
+    furthest,
+    kept_records,
+    read_coming,
+    writes_for_langgraph,
+)
+from callboard.agent._conversation._lease import LEASE, described, is_alive, new_holder, prolonged, release
+from callboard.agent._conversation._past import Past, no_checkpoint, place_of, whole
+from callboard.agent._conversation._saver import Saver
+from callboard.agent._conversation._sound import check_messages, sound
+from callboard.agent._conversation._thread import START, Entry, Following, Source, Thread, new_id, now
+from callboard.agent._conversation._untracked import tracked_entry, tracked_writes
+from callboard.exceptions import ThreadBusyError
+
+_log = logging.getLogger("callboard")
+
+Durability = Literal["sync", "async", "exit"]
+
+
+class SavedThread(Thread):
+    """A thread and its journal.
+
+    Args:
+        schema: of its state.
+        saver: keeps it.
+        durability: when what happened has to be stored: before the run goes on ("sync"), meanwhile
+            ("async"), or when the run stops ("exit").
+    """
+
+    def __init__(self, schema: Schema, saver: Saver, durability: Durability) -> None:
+        super().__init__(schema, namespace=saver.namespace)
+        self.saver = saver
+        self._durability = durability
+        self._base: Base | None = None
+        self.checkpoint_id = FIRST_ID
+        self._commits = 0
+        self._entries: list[Entry] = []
+        self._sending: list[Entry] = []
+        """Those of the write that is being made, or has to be made again."""
+        self._flushing: Event | None = None
+        self._mine: dict[str, Any] | None = None
+        """Our own hold on the thread."""
+        self._is_lost = False
+        """Whether another run has taken it."""
+        self._forks = False
+        self.about: Mapping[str, Any] = {}
+        """What a user gave as metadata with the run that wrote the last checkpoint."""
+
+    @property
+    def exists(self) -> bool:
+        """Whether anything was stored before."""
+        return self._base is not None
+
+    @property
+    def has_begun(self) -> bool:
+        return self.checkpoint_id != FIRST_ID
+
+    @property
+    def is_anywhere(self) -> bool:
+        """Whether it stands at a place, though that may be stored at the end of the run only."""
+        return self.exists or self.has_begun or bool(self.next)
+
+    @property
+    def is_kept(self) -> bool:
+        return True
+
+    @property
+    def config(self) -> RunnableConfig:
+        """Where the thread stands."""
+        return self.saver.config(self.checkpoint_id) if self.is_anywhere else self.saver.config()
+
+    @property
+    def parent_config(self) -> RunnableConfig | None:
+        """Where it stood before."""
+        return None if self.parent_id is None else self.saver.config(self.parent_id)
+
+    async def open(self, checkpoint_id: str | None, *, looks: bool = False) -> None:
+        """Go to where the thread stands.
+
+        Args:
+            checkpoint_id: where it stood once; by default, where it stands now. What is done from an
+                earlier place is a fork of its own.
+            looks: whether it is only to be looked at, with what the tasks of that place did afterwards.
+
+        Raises:
+            ValueError: if there is no such place.
+        """
+        found = await self.saver.get()
+        if found is None:
+            if checkpoint_id is not None:
+                raise no_checkpoint(checkpoint_id)
+            return
+        entries = entries_of(found)
+        self._forks = checkpoint_id is not None and checkpoint_id != last_id(found, entries)
+        holder = holder_in(entries)
+        if checkpoint_id is not None and self._forks:
+            past = await place_of(self.saver, checkpoint_id)
+            await self._go_back(past, looks=looks)
+        else:
+            self.play(await whole(self.saver, found), entries)
+        self.holder = holder  # of now, and not of where the thread stood once
+
+    async def _go_back(self, past: Past, *, looks: bool) -> None:
+        self.play(await whole(self.saver, past.found), past.entries)
+        self._forget_tasks()
+        if past.given is not None:
+            self.receive(past.given)
+        elif looks:
+            for entry in past.tasks:
+                self.take(entry)  # to go on from there is another branch, on which it was not done
+
+    def play(self, found: CheckpointTuple, entries: Sequence[Entry]) -> None:
+        """Be at a checkpoint, and then where the entries lead.
+
+        Raises:
+            StorageError: if that makes no sense.
+        """
+        with sound(self.saver.told(found)):
+            self.load(found)
+            self._base, self._commits = base_of(found), commits_in(found)
+            theirs = dict(self.records)
+            for entry in entries:
+                self.take(entry)
+            if self.checkpoint_id == self._base.id:
+                self.records = furthest(self.records, theirs)
+            for name in self.schema.conversations:
+                check_messages(self.state.get(name) or [])
+
+    def load(self, found: CheckpointTuple) -> None:
+        """Be where a checkpoint is, whoever wrote it."""
+        base = base_of(found)
+        values = base.checkpoint["channel_values"]
+        self.state = State(self.schema, values)
+        self.about = base.about
+        self.step = base.metadata.get("step", -1)
+        self.source = base.metadata.get("source", "loop")
+        self.checkpoint_id, self.ts = base.id, base.checkpoint["ts"]
+        self.parent_id = base.notes.get(PARENT, base.parent_id)
+        self.next, self.sends, self.records = (), (), {}
+        read_coming(self, found)
+
+    async def prepare(self, *, repeats: bool = False) -> None:
+        if self._forks:
+            self._forks = False
+            self.step += repeats
+            self.parent_id, self.checkpoint_id = self.checkpoint_id, new_id(self.step)
+            await self._rebase("fork")
+
+    async def update(self, writes: Iterable[Write], following: Following) -> None:
+        if not self._forks:
+            return await super().update(writes, following)
+        # The changed place is the beginning of the branch: one checkpoint, and no run that could be at it.
+        self._refuse_if_held()
+        self._forks = False
+        self.take(self._amended(writes, following, "update"), live=True)
+        return await self._rebase("update")
+
+    async def copy(self) -> None:
+        """Be at a copy of the place: it has the same one before it, and what its tasks did it has not.
+
+        Raises:
+            ThreadBusyError: if a run has the thread.
+        """
+        self._refuse_if_held()
+        self._forks = False
+        self._forget_tasks()
+        self.asked_here = {}
+        self.step, self.source = self.step + 1, "fork"
+        self.checkpoint_id, self.ts = new_id(self.step), now()
+        await self._rebase("fork")
+
+    def _forget_tasks(self) -> None:
+        """What was done at the place is not done on another branch; the input is part of the place itself."""
+        self.records = {task: record for task, record in self.records.items() if task == START}
+
+    def _refuse_if_held(self) -> None:
+        if self.holder is not None and is_alive(self.holder):
+            raise ThreadBusyError(self.saver.thread_id, described(self.holder))
+
+    async def record(self, entry: Entry, *, live: bool = False) -> None:
+        await super().record(entry, live=live)
+        self._entries.append(tracked_entry(entry, self.schema))
+        if entry["kind"] == "claim":
+            await self._flush(wait=True)  # before the body starts, or it says nothing
+        elif self._durability != "exit":
+            await self._flush(wait=self._durability == "sync")
+
+    async def _flush(self, *, wait: bool) -> None:
+        """Store what has happened; what happens meanwhile is stored along with it, in one write.
+
+        Args:
+            wait: for the end of a write that somebody else makes.
+        """
+        while self._flushing is not None:
+            if not wait:
+                return
+            await self._flushing.wait()  # and then see to what could not be stored
+        self._flushing = Event()
+        try:
+            while self._sending or self._entries:
+                await self._commit()
+        finally:
+            self._flushing.set()
+            self._flushing = None
+
+    async def _commit(self) -> None:
+        if self._base is None:
+            await self._begin()
+        assert self._base is not None
+        await self._see_to_lease()
+        # What failed may have been stored all the same, and of two writes with one id savers keep the first: so it
+        # is sent again as it was, and what has happened since is sent after it.
+        if not self._sending:
+            self._sending, self._entries = self._entries, []
+        task_id = f"callboard-{self._commits + 1:08}"
+        try:
+            await self.saver.write(self._base.id, [(CHANNEL, self._sending)], task_id, "~callboard")
+        except Exception:
+            self._leave_out_what_cannot_be_stored()
+            raise
+        self._commits += 1
+        self._sending = []
+
+    def _leave_out_what_cannot_be_stored(self) -> None:
+        """What was sent along with it can be, and has not been."""
+        kept = [entry for entry in self._sending if self.saver.can_store(entry)]
+        for entry in self._sending:
+            if entry["kind"] == "task" and entry not in kept:
+                self.records.pop(entry["task"], None)
+        self._sending = kept
+
+    async def _see_to_lease(self) -> None:
+        """If our lease was over for a while, look whether another run has taken the thread.
+
+        Raises:
+            ThreadBusyError: if so; nothing that we know of it is true any more.
+        """
+        if self._mine is None or time() < self._mine["until"]:
+            return
+        assert self._base is not None
+        found = await self.saver.outline()
+        current = None if found is None or found.checkpoint["id"] != self._base.id else holder_in(entries_of(found))
+        if current is None or current["token"] != self._mine["token"]:
+            self._is_lost = True
+            raise ThreadBusyError(self.saver.thread_id, "another run" if current is None else described(current))
+
+    @property
+    def is_held(self) -> bool:
+        return self._mine is not None
+
+    async def hold(self, *, repeats: bool = False) -> None:
+        self._refuse_if_held()
+        if self._durability == "exit":
+            return  # nothing is written before the end, so nobody can be told
+        await self.prepare(repeats=repeats)
+        mine = self._mine = new_holder()
+        try:
+            await self.record({"kind": "hold", "holder": mine})
+            found = await self.saver.outline()
+        except BaseException:
+            self._lose()  # nobody would end a run that has not begun, and the thread would be busy for good
+            raise
+        holders = [entry["holder"] for entry in entries_of(found) if entry["kind"] == "hold"] if found else []
+        if mine not in holders:
+            self._lose()
+            raise ThreadBusyError(self.saver.thread_id, described(holders[-1]) if holders else "another run")
+
+    async def keep_holding(self) -> None:
+        while self._mine is not None:
+            await sleep(LEASE / 3)
+            self._mine = prolonged(self._mine)
+            try:
+                await self.record({"kind": "hold", "holder": self._mine})
+            except ThreadBusyError:
+                return  # the run notices when it writes
+            except Exception:
+                _log.exception("The hold on thread %r could not be prolonged; trying again", self.saver.thread_id)
+
+    def _lose(self) -> None:
+        if self._mine is not None:
+            release(self._mine)
+            self._mine = None
+
+    async def stop(self) -> None:
+        """Leave the thread as the run leaves it: with a checkpoint, and on it what its open tasks have done."""
+        try:
+            await self._leave()
+        finally:
+            self._lose()
+
+    async def _leave(self) -> None:
+        if self._forks or self._is_lost:
+            return  # nothing has happened, or nothing that counts
+        if self._mine is not None and self._base is not None and self._base.id == self.checkpoint_id:
+            await self.record({"kind": "leave"})
+        if self._base is None or self._base.id != self.checkpoint_id:
+            await self._flush(wait=True)
+            await self._rebase(self.source)
+        await self._flush(wait=True)
+        if self.records and self._base is not None:
+            for index, (task_id, writes) in enumerate(writes_for_langgraph(self, self._base)):
+                kept = tracked_writes(writes, self.schema.untracked)
+                await self.saver.write(self._base.id, kept, task_id, f"~{PUSH}, {index:010}")
+
+    async def _begin(self) -> None:
+        """Write the checkpoint before the first entry: there was nothing, whatever has been taken in since."""
+        about, version = metadata_of("input", -1), self.saver.next_version
+        base = new_base(None, {}, FIRST_ID, about, place_before=None, next_version=version)
+        await self.saver.put(base.checkpoint, cast("Any", base.metadata), None, {})
+        self._base = base
+
+    async def _rebase(self, source: Source) -> None:
+        """Write a checkpoint, and what follows on it; the one before becomes thin."""
+        before = self._base
+        values = {**unknown_values(before, self.schema.specs), **self.state.snapshot(), **coming(self)}
+        about, following = metadata_of(source, self.step), self.saver.next_version
+        base = new_base(
+            before,
+            values,
+            self.checkpoint_id,
+            about,
+            place_before=self.parent_id,
+            sends=len(self.sends),
+            next_version=following,
+        )
+        versions = base.checkpoint["channel_versions"]
+        changed = {name: versions[name] for name in changed_channels(before, values)}
+        if kept := kept_records(self.records):
+            # Before the checkpoint: once that is there, what is written on the one before does not count any more.
+            # A killed process may have left a write without its checkpoint, so each has a name of its own.
+            task_id = f"callboard-{1:08}-{new_id(self.step)}"
+            await self.saver.write(
+                base.id, [(CHANNEL, [tracked_entry(entry, self.schema) for entry in kept])], task_id, "~callboard"
+            )
+        await self.saver.put(base.checkpoint, cast("Any", base.metadata), base.parent_id, changed)
+        self._base, self._commits, self._entries, self._sending, self.holder = base, int(bool(kept)), [], [], None
+        if before is not None and may_be_thin(before, base):
+            thin = thinned(before, base)
+            written = {MESSAGES: thin.checkpoint["channel_versions"][MESSAGES]}
+            await self.saver.put(thin.checkpoint, cast("Any", thin.metadata), thin.parent_id, written)

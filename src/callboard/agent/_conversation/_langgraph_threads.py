@@ -1,0 +1,228 @@
+"""The middle of a turn as LangGraph's own agents store it, so that either can go on where the other stopped.
+
+The nodes that come next are channels `branch:to:<node>`; calls that are to run are sends in a channel of their own,
+without the state. What a call has done is written under the id that LangGraph would give to its task.
+"""
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from typing import Any, cast
+
+from langchain_core.messages import ToolCall, ToolMessage
+from langgraph.checkpoint.base import CheckpointTuple
+from langgraph.types import Interrupt, Send
+
+from callboard._langgraph._node_scope import INTERRUPT, PULL, PUSH, RESUME, TASKS, task_id_of
+from callboard.agent._conversation._checkpoint import BRANCH, MESSAGES, SENDS, Base, notes_of
+from callboard.agent._conversation._thread import START, Entry, Record, Thread
+from callboard.agent._conversation._untracked import tracked_send
+from callboard.agent._flow import AFTER, AGENT, BEFORE, TOOLS
+from callboard.agent._sends import Sent, numbered
+from callboard.tools._keys import keys_of
+from callboard.tools._unanswered import id_of
+
+MODEL = "model"
+"""The node of the model in `langchain.agents`."""
+
+
+def open_calls(thread: Thread) -> list[tuple[str, ToolCall]]:
+    """The calls that are still to run, in the order in which they were asked for, by name."""
+    calls = thread.schema.flow.open_calls(thread.state.get(MESSAGES) or [])
+    return list(zip(keys_of(calls), calls, strict=True))
+
+
+def coming(thread: Thread) -> dict[str, Any]:
+    """What comes next, as channels of LangGraph's."""
+    if START in thread.next:
+        return {START: thread.records[START]["output"]}
+    channels: dict[str, Any] = {BRANCH + node: None for node in thread.next if node != TOOLS}
+    sends: list[Send] = [tracked_send(one.send, thread.schema) for one in thread.sends]
+    if thread.schema.entry in thread.next:
+        channels[BRANCH + MODEL] = None  # what it is called in `langchain.agents`; others pass it over
+    if TOOLS in thread.next:
+        sends += [Send(TOOLS, [call]) for _, call in open_calls(thread)]
+    if TOOLS in thread.next or sends:
+        channels[TASKS] = sends
+    return channels
+
+
+def kept_records(records: Mapping[str, Record]) -> list[Entry]:
+    """Entries that say what is known of the tasks that come next."""
+    finished: list[Entry] = [
+        {"kind": "task", "task": task, "output": record["output"]}
+        for task, record in records.items()
+        if "output" in record and task != START  # which is in the checkpoint
+    ]
+    others = {task: record for task, record in records.items() if "output" not in record}
+    return [*finished, {"kind": "asked", "records": others}] if others else finished
+
+
+def writes_for_langgraph(thread: Thread, base: Base) -> Iterator[tuple[str, list[tuple[str, Any]]]]:
+    """What calls have done, by the task that LangGraph would have run them in."""
+    tasks = _call_tasks(thread)
+    # A call that LangGraph still has to run leads on by itself, and it knows where to.
+    nothing_left = all("output" in thread.records.get(key, {}) for _, keys in tasks for key in keys)
+    onward: list[tuple[str, Any]] = [(BRANCH + AGENT, None), (BRANCH + MODEL, None)] if nothing_left else []
+    for number, keys in tasks:
+        records = [thread.records.get(key, {}) for key in keys]
+        task_id = task_id_of(base.id, thread.namespace, thread.step + 1, TOOLS, PUSH, str(number))
+        if records and all("output" in record for record in records):
+            yield task_id, [*thread.written(keys), *onward]
+        elif pending := [question for record in records for question in record.get("pending", ())]:
+            answers = [answer for record in records for answer in record.get("answers", ())] if len(keys) == 1 else []
+            yield task_id, [(INTERRUPT, pending), *([(RESUME, answers)] if answers else [])]
+
+
+def _call_tasks(thread: Thread) -> list[tuple[int, list[str]]]:
+    """The tasks of the tools node, each with its number among all that is sent and the names of its calls."""
+    messages = thread.state.get(MESSAGES) or []
+    sent = [(one.number, one.tasks(messages, MESSAGES)) for one in thread.sends if one.node == TOOLS]
+    return [*sent, *((number, [key]) for number, (key, _) in enumerate(open_calls(thread), len(thread.sends)))]
+
+
+def read_coming(thread: Thread, found: CheckpointTuple) -> None:
+    """Take over what a checkpoint says of the steps that come next, whoever wrote it."""
+    values = found.checkpoint["channel_values"]
+    due = [name.removeprefix(BRANCH) for name in values if name.startswith(BRANCH) and _is_due(found, name)]
+    branches = [node for name in due if (node := _node_here(thread, name))]
+    if START in values:
+        thread.next, thread.records = (START,), {START: {"output": values[START]}}  # input that is to be taken in
+        return
+    calls = _read_sends(thread, found)
+    thread.next = tuple(dict.fromkeys([*branches, TOOLS] if calls else branches))
+    if calls:
+        _read_calls(thread, found, calls)
+    elif TOOLS in thread.next:
+        _read_batch(thread, found)
+
+
+def _node_here(thread: Thread, name: str) -> str | None:
+    """Our node for what another agent would do next; `None` for what we have no need of."""
+    if name in thread.schema.nodes:
+        return name
+    if name in (MODEL, AGENT, BEFORE) or name.endswith((".before_agent", ".before_model")):
+        return thread.schema.entry
+    if (name == AFTER or name.endswith(".after_model")) and open_calls(thread):
+        return TOOLS
+    return None
+
+
+def _is_due(found: CheckpointTuple, channel: str) -> bool:
+    """Whether a node has not yet run for what its channel says."""
+    checkpoint = found.checkpoint
+    seen = checkpoint["versions_seen"].get(channel.removeprefix(BRANCH), {}).get(channel)
+    versions: Mapping[str, Any] = checkpoint["channel_versions"]
+    version: Any = versions.get(channel)
+    if version is None:
+        return True
+    # What an agent does not know it does not empty either: only what was written last is still to be done.
+    return (seen is None or bool(version > seen)) and bool(version == max(versions.values()))
+
+
+def _read_batch(thread: Thread, found: CheckpointTuple) -> None:
+    """What is known of a batch that was one task. It says of no call whose question it is, unless there is one call."""
+    calls = open_calls(thread)
+    task_id = task_id_of(found.checkpoint["id"], thread.namespace, thread.step + 1, TOOLS, PULL, f"{BRANCH}{TOOLS}")
+    writes = [(channel, value) for task, channel, value in found.pending_writes or () if task == task_id]
+    if len(calls) != 1:
+        thread.asked_unheard = any(channel == INTERRUPT for channel, _ in writes)
+        return
+    ((key, call),) = calls
+    if record := _record_of(writes, call["id"]):
+        thread.records[key] = record
+
+
+def furthest(ours: Mapping[str, Record], theirs: Mapping[str, Record]) -> dict[str, Record]:
+    """What is known of calls, where LangGraph may have gone on from the checkpoint that we had stopped at."""
+    both = {key: max(ours.get(key, {}), record, key=_progress) for key, record in theirs.items()}
+    return {**ours, **both}
+
+
+def _progress(record: Record) -> tuple[bool, int]:
+    return "output" in record, len(record.get("answers", ()))
+
+
+Numbered = list[tuple[int, Send]]
+"""Sends, each with its number in their channel, by which LangGraph names its tasks."""
+
+
+def _read_sends(thread: Thread, found: CheckpointTuple) -> Numbered:
+    """Take over what is sent to nodes; returns the sends that are calls of the conversation."""
+    sends = found.checkpoint["channel_values"].get(TASKS) or ()
+    here: Numbered = [
+        (number, send)
+        for number, send in enumerate(sends)
+        if isinstance(send, Send) and send.node in thread.schema.flow.nodes
+    ]
+    asked = [(call["name"], id_of(call)) for _, call in open_calls(thread)]
+    noted: int | None = notes_of(found.checkpoint).get(SENDS)
+    calls = [one for one in here if (one[0] >= noted if noted is not None else _is_call_of(one[1], asked))]
+    others = [one for one in here if one not in calls]
+    thread.sends = numbered(send for _, send in others)
+    for (number, _), one in zip(others, thread.sends, strict=True):
+        _read_sent(thread, _writes(thread, found, one.node, number), one)
+    return calls
+
+
+def _read_sent(thread: Thread, writes: Sequence[tuple[str, Any]], one: Sent) -> None:
+    """What LangGraph knows of a node that was sent something."""
+    if one.node != TOOLS:
+        if output := {channel: value for channel, value in writes if channel in thread.schema.specs}:
+            thread.records[one.task] = {"output": output}
+        return
+    messages = thread.state.get(MESSAGES) or []
+    if one.task in one.tasks(messages, MESSAGES):
+        return  # it has no calls
+    calls = one.requested(messages, MESSAGES).calls
+    for key, call in zip(keys_of(calls), calls, strict=True):
+        record = _record_of(writes, id_of(call))
+        if "output" in record or (record and len(calls) == 1):
+            thread.records[one.task_of(key)] = record
+
+
+def _is_call_of(send: Send, asked: Collection[tuple[str, str]]) -> bool:
+    call = _call_in(send)
+    return send.node == TOOLS and call is not None and (call["name"], id_of(call)) in asked
+
+
+def _call_in(send: Send) -> ToolCall | None:
+    """The one call that is sent, in either of LangGraph's forms; `None` for anything else."""
+    arg: Any = send.arg
+    if isinstance(arg, list) and len(arg) == 1:
+        arg = arg[0]
+    elif isinstance(arg, dict):
+        arg = arg.get("tool_call", arg)
+    return cast("ToolCall", arg) if isinstance(arg, dict) and "name" in arg else None
+
+
+def _writes(thread: Thread, found: CheckpointTuple, node: str, number: int) -> list[tuple[str, Any]]:
+    task_id = task_id_of(found.checkpoint["id"], thread.namespace, thread.step + 1, node, PUSH, str(number))
+    return [(channel, value) for task, channel, value in found.pending_writes or () if task == task_id]
+
+
+def _read_calls(thread: Thread, found: CheckpointTuple, sends: Numbered) -> None:
+    names: dict[str, list[str]] = {}
+    for key, one in open_calls(thread):
+        names.setdefault(id_of(one), []).append(key)
+    for number, send in sends:
+        if (call := _call_in(send)) is None or not (of_this_id := names.get(id_of(call))):
+            continue
+        key = of_this_id.pop(0)  # where an id is used again, sends stand in the order of the calls
+        if record := _record_of(_writes(thread, found, TOOLS, number), id_of(call)):
+            thread.records[key] = record
+
+
+def _record_of(writes: Sequence[tuple[str, Any]], call_id: str | None) -> Record:
+    """What LangGraph knows of a call."""
+    record: Record = {}
+    for channel, value in writes:
+        if channel == MESSAGES:
+            messages = value if isinstance(value, list) else [value]
+            own = [m for m in messages if isinstance(m, ToolMessage) and m.tool_call_id == call_id]
+            if own:
+                return {"output": own[0]}
+        elif channel == INTERRUPT:
+            pending: Sequence[Interrupt] = value if isinstance(value, (list, tuple)) else [value]
+            record |= {"pending": list(pending), "own": True}
+        elif channel == RESUME:
+            record["answers"] = list(value) if isinstance(value, list) else [value]
+    return record

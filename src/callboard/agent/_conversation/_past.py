@@ -1,0 +1,93 @@
+"""A place where a thread stood once: a checkpoint, or an entry on one."""
+
+from collections.abc import Iterable, Mapping
+from itertools import takewhile
+from types import MappingProxyType
+from typing import NamedTuple
+
+from langgraph.checkpoint.base import CheckpointTuple
+
+from callboard._langgraph._serializers import MEND
+from callboard.agent._conversation._checkpoint import (
+    FIRST_ID,
+    NEXT,
+    base_of,
+    entries_of,
+    input_in,
+    is_incomplete,
+    made_whole,
+    notes_of,
+)
+from callboard.agent._conversation._saver import Saver
+from callboard.agent._conversation._thread import Entry
+from callboard.exceptions import StorageError
+
+
+class Past(NamedTuple):
+    """A place, as its journal has it."""
+
+    found: CheckpointTuple
+    """The checkpoint at it or before it."""
+    entries: list[Entry]
+    """From there to the place."""
+    tasks: list[Entry]
+    """What the tasks of the place did afterwards."""
+    given: Entry | None = None
+    """The input that had been received there, and not been taken in."""
+
+
+async def place_of(saver: Saver, checkpoint_id: str) -> Past:
+    """Find a place.
+
+    Raises:
+        ValueError: if there is no such place.
+    """
+    found = await saver.get(checkpoint_id)
+    if found is not None:
+        entries = entries_of(found)
+        move = next((entry for entry in entries if "id" in entry), None)
+        is_first = checkpoint_id == FIRST_ID and move is not None and input_in(move)
+        return Past(found, [], _until_moved(entries), move if is_first else None)
+    for around in await saver.before(checkpoint_id, 1):
+        entries = entries_of(around)
+        for number, entry in enumerate(entries, 1):
+            if checkpoint_id == entry.get("id"):
+                return Past(around, entries[:number], _until_moved(entries[number:]))
+            if checkpoint_id == entry.get("received", {}).get("id"):
+                return Past(around, entries[: number - 1], [], entry)
+    raise no_checkpoint(checkpoint_id)
+
+
+async def whole(
+    saver: Saver, found: CheckpointTuple, known: Mapping[str, CheckpointTuple] = MappingProxyType({})
+) -> CheckpointTuple:
+    """A checkpoint with its messages, which a later one may have.
+
+    Args:
+        saver: keeps it.
+        found: the checkpoint.
+        known: later ones, by id; they need not be read again.
+
+    Raises:
+        StorageError: if the later one is gone.
+    """
+    thin: list[CheckpointTuple] = []
+    while is_incomplete(found):
+        thin.append(found)
+        name = notes_of(found.checkpoint)[NEXT]
+        later = known.get(name) or await saver.get(name)
+        if later is None:
+            raise StorageError(saver.told(found), f"has lost its messages with a later one. {MEND}")
+        found = later
+    for one in reversed(thin):
+        found = made_whole(one, base_of(found).messages)
+    return found
+
+
+def no_checkpoint(checkpoint_id: str) -> ValueError:
+    """What is raised where there is no such place."""
+    return ValueError(f"The thread has no checkpoint {checkpoint_id!r}")
+
+
+def _until_moved(entries: Iterable[Entry]) -> list[Entry]:
+    return list(takewhile(lambda entry: "id" not in entry, entries))

@@ -1,0 +1,222 @@
+"""A thread as others look at it: `get_state`, its history, and changes from outside."""
+
+from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
+from typing import Any, cast
+
+from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
+from langchain_core.runnables import RunnableConfig
+from langgraph.checkpoint.base import CheckpointMetadata, CheckpointTuple
+from langgraph.errors import InvalidUpdateError
+from langgraph.types import Interrupt, PregelTask, StateSnapshot
+
+from callboard._langgraph._node_scope import PULL, PUSH, task_id_of
+from callboard.agent._conversation._channels import Write
+from callboard.agent._conversation._checkpoint import FIRST_ID, MESSAGES, entries_of, input_in
+from callboard.agent._conversation._journal import SavedThread
+from callboard.agent._conversation._langgraph_threads import open_calls
+from callboard.agent._conversation._past import whole
+from callboard.agent._conversation._sound import sound
+from callboard.agent._conversation._thread import START, Thread
+from callboard.agent._flow import AFTER, AGENT, END, TOOLS, Flow
+from callboard.agent._run_input import finished_writes
+from callboard.agent._sends import Sent
+
+COPY = "__copy__"
+"""The node that an update is taken for if it is to copy a place."""
+
+Asked = Mapping[str, Sequence[Interrupt]]
+"""By task, its questions."""
+
+
+def snapshot_of(thread: SavedThread, *, by_call: bool, past: bool = False) -> StateSnapshot:
+    """The thread where it stands.
+
+    Args:
+        thread: any.
+        by_call: whether each call is a task of its own.
+        past: whether it stood there once, so that what finished afterwards was still to come.
+    """
+    if not thread.is_anywhere:
+        return StateSnapshot({}, (), thread.config, None, None, None, (), ())
+    asked = _asked_here(thread) if past else _open_questions(thread)
+    tasks = (
+        *(_task(thread, one.node, keys, asked, (PUSH, one.number, False)) for one, keys in _sent(thread)),
+        *(task for node in thread.next for task in _tasks(thread, node, asked, by_call=by_call)),
+    )
+    shows_finished = by_call and not past and bool(thread.records)
+    state = thread.state.with_writes(finished_writes(thread)) if shows_finished else thread.state
+    return StateSnapshot(
+        values=state.read(thread.schema.output),
+        # All may have finished without the step having ended: it does, when the thread goes on.
+        next=tuple(task.name for task in tasks if past or not task.result) or thread.coming,
+        config=thread.config,
+        metadata=cast(
+            "CheckpointMetadata", {**thread.about, "source": thread.source, "step": thread.step, "parents": {}}
+        ),
+        created_at=thread.ts,
+        parent_config=thread.parent_config,
+        tasks=tasks,
+        interrupts=tuple(question for task in tasks for question in task.interrupts),
+    )
+
+
+def _open_questions(thread: Thread) -> Asked:
+    return {task: record["pending"] for task, record in thread.records.items() if record.get("pending")}
+
+
+def _asked_here(thread: Thread) -> Asked:
+    """The questions of a step; those of the past have been answered since."""
+    return {**thread.asked_here, **_open_questions(thread)}
+
+
+def _tasks(thread: Thread, node: str, asked: Asked, *, by_call: bool) -> list[PregelTask]:
+    """What a node of the next step consists of."""
+    if node != TOOLS:
+        return [_task(thread, node, [node], asked, (PULL, node))]
+    calls = [key for key, _ in open_calls(thread)]
+    if not by_call:
+        return [_task(thread, node, calls, asked, (PULL, node))]
+    return [
+        _task(thread, node, [key], asked, (PUSH, number, False)) for number, key in enumerate(calls, len(thread.sends))
+    ]
+
+
+def _sent(thread: Thread) -> Iterator[tuple[Sent, list[str]]]:
+    """What is sent, each with the names of its tasks."""
+    messages = thread.state.get(MESSAGES) or []
+    for one in thread.sends:
+        yield one, one.tasks(messages, MESSAGES)
+
+
+def _task(thread: Thread, node: str, keys: Sequence[str], asked: Asked, path: tuple[Any, ...]) -> PregelTask:
+    trigger = START if node == START else f"branch:to:{node}"
+    rest = str(path[1]) if path[0] == PUSH else trigger
+    records = [thread.records.get(key, {}) for key in keys]
+    finished = bool(records) and all("output" in record for record in records)
+    return PregelTask(
+        task_id_of(thread.checkpoint_id, thread.namespace, thread.step + 1, node, path[0], rest),
+        node,
+        path,
+        next((record["error"] for record in records if "error" in record), None),
+        tuple(question for key in keys for question in asked.get(key, ())),
+        None,
+        dict(thread.written(keys)) if finished else None,
+    )
+
+
+async def history_of(
+    thread: SavedThread, *, filter: Mapping[str, Any] | None, before: str | None, limit: int | None, by_call: bool
+) -> AsyncGenerator[StateSnapshot]:
+    """Every place where the thread has been, the latest first.
+
+    Args:
+        thread: any; it is moved about.
+        filter: on the metadata.
+        before: only places before this checkpoint.
+        limit: how many at most.
+        by_call: see `snapshot_of`.
+    """
+    left = limit
+    seen: str | None = None
+    later: dict[str, CheckpointTuple] = {}
+    for found in await thread.saver.before(None, None):
+        complete = await whole(thread.saver, found, later)
+        later = {found.checkpoint["id"]: complete}
+        with sound(thread.saver.told(complete)):
+            places = _places(thread, complete, by_call=by_call)
+        for snapshot in reversed(places):
+            where = snapshot.config["configurable"]["checkpoint_id"]
+            # A checkpoint at the end of a turn says the same as the last entry before it.
+            if where == seen or (before is not None and where >= before) or not _fits(snapshot, filter):
+                continue
+            if left is not None:
+                if left <= 0:
+                    return
+                left -= 1
+            seen = where
+            yield snapshot
+
+
+def _places(thread: SavedThread, found: CheckpointTuple, *, by_call: bool) -> list[StateSnapshot]:
+    """The thread at a checkpoint, and after each entry that moved it."""
+    thread.play(found, [])
+    places = [snapshot_of(thread, by_call=by_call, past=True)]
+    for entry in entries_of(found):
+        if input_in(entry) and ("received" in entry or thread.checkpoint_id == FIRST_ID):
+            thread.receive(entry)
+            places[-1 if thread.checkpoint_id == FIRST_ID else len(places) :] = [
+                snapshot_of(thread, by_call=by_call, past=True)
+            ]
+        thread.take(entry)
+        if "id" in entry:
+            places.append(snapshot_of(thread, by_call=by_call, past=True))
+        else:
+            places[-1] = snapshot_of(thread, by_call=by_call, past=True)
+    return places
+
+
+def _fits(snapshot: StateSnapshot, wanted: Mapping[str, Any] | None) -> bool:
+    metadata: Mapping[str, Any] = snapshot.metadata or {}
+    return not wanted or all(metadata.get(key) == value for key, value in wanted.items())
+
+
+async def update(thread: SavedThread, flow: Flow, values: Any, as_node: str | None) -> RunnableConfig:
+    """Change a thread's state from outside.
+
+    Args:
+        thread: where it is to be changed.
+        flow: what follows which node.
+        values: as a node's output.
+        as_node: the node that the change is taken for, so that what follows it comes next. `__end__` for none, but
+            the model if it has not seen the last message; `__copy__` for a copy of the place. By default the node
+            that ran last.
+
+    Returns:
+        The config of the changed thread.
+
+    Raises:
+        InvalidUpdateError: if there is no such node, or a copy is given values.
+        ThreadBusyError: if a run has the thread; it would not know of the change, and write over it.
+    """
+    if as_node == COPY:
+        return await _copied(thread, flow, values)
+    node = as_node or _last_node(thread, flow)
+    if node not in (*flow.nodes, START, END):
+        raise InvalidUpdateError(f"Node {node} does not exist; there are {', '.join(flow.nodes)}")
+    # What has finished counts, whatever comes next.
+    given = thread.schema.writes_of(values)
+    await thread.update([*finished_writes(thread), *given], lambda: _after(thread, flow, node, given))
+    return thread.config
+
+
+async def _copied(thread: SavedThread, flow: Flow, values: Any) -> RunnableConfig:
+    """Copy a place, and change the copy by a list of updates, if one is given."""
+    if not thread.exists:
+        raise InvalidUpdateError("Cannot copy a non-existent checkpoint")
+    if not isinstance(values, (list, tuple)) and values is not None:
+        raise InvalidUpdateError(f"A copy takes None, or a list of (values, as_node) to change it by; got {values!r}")
+    await thread.copy()
+    for values_then, as_node in (item[:2] for item in values or ()):
+        await update(thread, flow, values_then, as_node)
+    return thread.config
+
+
+def _after(thread: Thread, flow: Flow, node: str, given: Sequence[Write]) -> list[str]:
+    messages = thread.state.get(MESSAGES) or []
+    if node == START:
+        return [flow.entry]
+    if node == END:
+        unseen = messages and not isinstance(messages[-1], AIMessage)
+        return [flow.entry] if unseen and any(name == MESSAGES for name, _ in given) else []
+    following = flow.following(node, messages)
+    return [] if following == END else [following]
+
+
+def _last_node(thread: Thread, flow: Flow) -> str:
+    """The node after which the thread stands, as its last message tells."""
+    messages = thread.state.get(MESSAGES) or []
+    if not messages or isinstance(messages[-1], HumanMessage):
+        return START
+    if isinstance(messages[-1], ToolMessage):
+        return TOOLS
+    return AFTER if flow.after else AGENT

@@ -1,0 +1,384 @@
+"""Where a conversation stands: its state, the steps that come next, and what is known of their tasks.
+
+All that happens to a thread is an entry: a plain dict, so that a journal can keep it and play it again.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from copy import copy
+from datetime import UTC, datetime
+from typing import Any, Literal, Self
+from uuid import uuid4
+
+from langchain_core.messages import BaseMessage, ToolMessage, convert_to_messages
+from langgraph.checkpoint.base.id import uuid6
+from langgraph.types import Command, Interrupt, Overwrite
+
+from callboard._calls._observers import current_mark
+from callboard.agent._conversation._channels import Schema, State, Write
+from callboard.agent._sends import Sent, Target, nodes_in, numbered, sends_in
+
+Record = dict[str, Any]
+"""Of one task of a step: `output`, or `answers`, `pending` and `mark` (as in `tools/_ledger`), or `error`."""
+
+Entry = dict[str, Any]
+"""`kind` and what belongs to it:
+
+`amend`  the state changed outside of any step: `writes`, `next` (if that changes), `source`, `id`, `ts`; by input
+         to what there was before: `received`, the `id` and `ts` of the place where it had come and not been taken in;
+         `sends`, if nodes of that step are sent something
+`task`   a task of the step ended: `task`, `output`
+`asked`  tasks of the step wait: `records`
+`claim`  the body of a call is about to start: `task`
+`failed` a task raised: `task`, `error`
+`hold`   a run has begun, or goes on: `holder`
+`leave`  the run has ended
+`step`   the step ended: `order` (its tasks), `next`, `id`, `ts`, and `sends` as above
+"""
+
+NEEDS: Mapping[str, frozenset[str]] = {
+    "amend": frozenset(("writes", "next", "source", "id", "ts")),
+    "task": frozenset(("task", "output")),
+    "asked": frozenset(("records",)),
+    "claim": frozenset(("task",)),
+    "failed": frozenset(("task", "error")),
+    "step": frozenset(("order", "next", "id", "ts")),
+    "hold": frozenset(("holder",)),
+    "leave": frozenset(),
+}
+"""By kind of entry: what belongs to it."""
+
+Following = Callable[[], Sequence[Target]]
+"""Says, of a changed state, what comes next."""
+
+START = "__start__"
+"""The node that takes input in."""
+
+Source = Literal["input", "loop", "update", "command", "fork", "repair"]
+
+_STEPS: Mapping[Source, int] = {"input": 1, "loop": 1, "update": 1, "command": 0, "fork": 0, "repair": 0}
+"""How many steps a change counts for; what a command brings belongs to the step that it leads to."""
+
+_SHOWN: Mapping[Source, Source] = {"input": "loop", "command": "update"}
+"""What a change is said to come from, if that is another word: to take input in is a step, as in LangGraph."""
+
+
+class Thread:
+    """A conversation and how far it has come; kept in memory.
+
+    Args:
+        schema: of its state.
+        namespace: of the agent within the graphs around it.
+        messages_key: where the state has the conversation.
+    """
+
+    def __init__(self, schema: Schema, *, namespace: str = "", messages_key: str = "messages") -> None:
+        self.schema = schema
+        self.state = State(schema, {})
+        self.step = -1
+        """The number of the last step that has ended."""
+        self.next: tuple[str, ...] = ()
+        """The nodes of the step that comes, but for those that are sent something."""
+        self.sends: tuple[Sent, ...] = ()
+        """What nodes of that step are sent."""
+        self.records: dict[str, Record] = {}
+        """By task of that step: a node's name, or the key of a call."""
+        self.asked_here: dict[str, Sequence[Interrupt]] = {}
+        """By task, what was asked in that step, though it may have been answered since."""
+        self.asked_unheard = False
+        """Whether another agent's calls have asked in that step, and nobody knows which did."""
+        self.source: Source = "input"
+        """What the thread's last change came from."""
+        self.checkpoint_id = new_id(self.step)
+        self.parent_id: str | None = None
+        self.ts = now()
+        self.holder: dict[str, Any] | None = None
+        """The run that has the thread, as far as is known."""
+        self.namespace = namespace
+        self._messages_key = messages_key
+        self._has_ids = schema.adds_messages(messages_key)
+        self._arrival: Mapping[str, Any] = {}
+        """What was different where the input of this run had come, and had not been taken in."""
+
+    @property
+    def exists(self) -> bool:
+        """Whether anything was known of it before this run."""
+        return False
+
+    @property
+    def is_kept(self) -> bool:
+        """Whether another run can go on where this one stops."""
+        return False
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether there is anything to go on with; that a run holds it is nothing."""
+        return self.exists
+
+    @property
+    def coming(self) -> tuple[str, ...]:
+        """The nodes of the step that comes, whatever they run with."""
+        return (*(one.node for one in self.sends), *self.next)
+
+    def sent_tasks(self) -> list[str]:
+        """The names of the tasks that what is sent consists of, in order."""
+        messages = self.state.get(self._messages_key) or []
+        return [task for one in self.sends for task in one.tasks(messages, self._messages_key)]
+
+    @property
+    def questions(self) -> list[Interrupt]:
+        """Every open question."""
+        return [question for record in self.records.values() for question in record.get("pending", ())]
+
+    @property
+    def mark(self) -> str | None:
+        """What an observer left on the run that has stopped here, or on one of its calls."""
+        left = [*self.records.values(), self.holder or {}]
+        return next((found["mark"] for found in left if "mark" in found), None)
+
+    async def amend(self, writes: Iterable[Write], following: Following | None, source: Source) -> None:
+        """Change the state outside of any step.
+
+        Args:
+            writes: to its channels.
+            following: says, of the changed state, which nodes come next; `None` for the same as before.
+            source: what the change comes from.
+        """
+        await self.prepare()
+        before = copy(self)
+        before.state = self.state.copy()
+        entry = self._amended(writes, following, source)
+        if source == "input":
+            before.receive(entry)
+            self._arrival = {name: getattr(before, name) for name in _OF_AN_ARRIVAL}
+        await self.record(entry, live=True)
+
+    def arrival(self) -> Self | None:
+        """The thread where the input of this run had come; `None` if there was no input."""
+        if not self._arrival:
+            return None
+        place = copy(self)
+        place.__dict__.update(self._arrival, records={}, asked_here={})
+        return place
+
+    async def update(self, writes: Iterable[Write], following: Following) -> None:
+        """Change the state while no run is at it; see `amend`.
+
+        Raises:
+            ThreadBusyError: if a run has the thread; it would not know of the change, and write over it.
+        """
+        await self.hold()
+        try:
+            await self.amend(writes, following, "update")
+        finally:
+            await self.stop()
+
+    def _amended(self, writes: Iterable[Write], following: Following | None, source: Source) -> Entry:
+        """Change the state; returns the entry that says so."""
+        has_ids, key = self._has_ids, self._messages_key
+        named = [(name, _with_ids(value) if has_ids and name == key else value) for name, value in writes]
+        self.state.apply(named)
+        entry: Entry = {"kind": "amend", "writes": named, "next": None, "source": source}
+        if following is not None:
+            entry |= _coming(following())
+        steps = _STEPS[source]
+        if source == "input" and (self.step >= 0 or START in self.next):
+            entry["received"] = self._stamped({}, steps)
+            steps += 1
+        return self._stamped(entry, steps)
+
+    async def finished(self, task: str, output: object) -> None:
+        """Note that a task of this step has ended."""
+        await self.record({"kind": "task", "task": task, "output": self.identified(output)})
+
+    async def asked(self, records: Mapping[str, Record]) -> None:
+        """Note what tasks of this step wait for."""
+        await self.record({"kind": "asked", "records": dict(records)})
+
+    async def claimed(self, task: str, known: Mapping[str, Any]) -> None:
+        """Note that the body of a call is about to start; stored before it does, and with the answers it has."""
+        mark = current_mark()
+        accepted = accepted_in(known) if mark is None else {**accepted_in(known), "mark": mark}
+        await self.record({"kind": "claim", "task": task, "known": accepted})
+
+    async def failed(self, task: str, error: str) -> None:
+        """Note that a task of this step raised; it is run again when the thread goes on."""
+        await self.record({"kind": "failed", "task": task, "error": error})
+
+    def apply_outputs(self, order: Sequence[str]) -> list[Write]:
+        """Take in what the tasks of this step wrote, in their order."""
+        writes = self.written(order)
+        self.state.apply(writes)
+        return writes
+
+    def written(self, order: Iterable[str]) -> list[Write]:
+        """What tasks of this step wrote, as far as they have ended."""
+        records = [self.records.get(task, {}) for task in order]
+        return [
+            write
+            for record in records
+            if "output" in record
+            for write in self.schema.writes_of(as_update(record["output"], self._messages_key))
+        ]
+
+    async def stepped(self, order: Sequence[str], following: Sequence[Target]) -> None:
+        """End the step, whose writes the state has by now."""
+        entry = {"kind": "step", "order": list(order), **_coming(following)}
+        await self.record(self._stamped(entry, _STEPS["loop"]), live=True)
+
+    async def prepare(self, *, repeats: bool = False) -> None:
+        """Be ready for changes."""
+
+    @property
+    def is_held(self) -> bool:
+        """Whether this run has the thread to itself, and has to say so now and then."""
+        return False
+
+    async def hold(self, *, repeats: bool = False) -> None:
+        """Be the only run of this thread.
+
+        Args:
+            repeats: whether the run does again what came after a place of the past; its beginning is a step then, as
+                in LangGraph.
+
+        Raises:
+            ThreadBusyError: if another one is.
+        """
+
+    async def keep_holding(self) -> None:
+        """Do what it takes to stay the only run; ends when it is cancelled."""
+
+    async def stop(self) -> None:
+        """Leave the thread as the run leaves it."""
+
+    async def record(self, entry: Entry, *, live: bool = False) -> None:
+        """Let something happen.
+
+        Args:
+            entry: what.
+            live: whether the state has what was written already.
+        """
+        self.take(entry, live=live)
+
+    def take(self, entry: Entry, *, live: bool = False) -> None:
+        """Make true what an entry says."""
+        kind = entry["kind"]
+        if kind == "hold":
+            self.holder = entry["holder"]
+        elif kind == "leave":
+            self.holder = None
+        elif kind == "task":
+            self.records[entry["task"]] = {"output": entry["output"]}
+        elif kind == "asked":
+            self.records.update(entry["records"])
+            self.asked_here |= {
+                task: record["pending"] for task, record in entry["records"].items() if record.get("pending")
+            }
+        elif kind == "claim":
+            self.records[entry["task"]] = {**entry["known"], "claimed": True}
+        elif kind == "failed":
+            known = {**self.records.get(entry["task"], {}), "error": entry["error"]}
+            self.records[entry["task"]] = {name: value for name, value in known.items() if name != "claimed"}
+        elif kind == "step":
+            if not live:
+                self.apply_outputs(entry["order"])
+            self._move(entry, "loop")
+        elif kind == "amend":
+            if not live:
+                self.state.apply(entry["writes"])
+            self._move(entry, entry["source"])
+
+    def receive(self, entry: Entry) -> None:
+        """Be where input had come, and had not been taken in; that is the step that comes.
+
+        Args:
+            entry: which says so.
+        """
+        if (received := entry.get("received")) is not None:
+            self.step += 1
+            self.parent_id, self.checkpoint_id, self.ts = self.checkpoint_id, received["id"], received["ts"]
+        self.source = "input"
+        self.next, self.sends, self.records = (START,), (), {START: {"output": _merged(entry["writes"])}}
+
+    def _move(self, entry: Entry, source: Source) -> None:
+        self.step += _STEPS[source]
+        self.source = _SHOWN.get(source, source)
+        self.parent_id = self.checkpoint_id
+        if (received := entry.get("received")) is not None:
+            self.step += self.parent_id != received["id"]  # unless it stood there
+            self.parent_id = received["id"]
+        self.checkpoint_id, self.ts = entry["id"], entry["ts"]
+        if entry["next"] is not None:
+            self.next, self.records, self.asked_here = tuple(entry["next"]), {}, {}
+            self.sends = numbered(entry.get("sends", ()))
+            self.asked_unheard = False
+
+    def _stamped(self, entry: Entry, steps: int) -> Entry:
+        return {**entry, "id": new_id(self.step + steps), "ts": now()}
+
+    def identified(self, output: Any) -> Any:
+        """An output whose messages have ids, so that it is the same whenever it is played again."""
+        if not self._has_ids:
+            return output
+        if isinstance(output, BaseMessage):
+            return _with_ids([output])[0]
+        if isinstance(output, list):
+            return [self.identified(item) for item in output]
+        if isinstance(output, Command) and isinstance(output.update, dict):
+            self.identified(output.update)
+        elif isinstance(output, dict) and self._messages_key in output:
+            output[self._messages_key] = _with_ids(output[self._messages_key])
+        return output
+
+
+_OF_AN_ARRIVAL = ("state", "step", "checkpoint_id", "parent_id", "ts", "source", "next", "sends")
+
+
+def _coming(targets: Sequence[Target]) -> Entry:
+    """What comes next, as an entry has it."""
+    sends = sends_in(targets)
+    nodes: Entry = {"next": nodes_in(targets)}
+    return {**nodes, "sends": sends} if sends else nodes
+
+
+def accepted_in(record: Mapping[str, Any]) -> Record:
+    """The answers that a call has accepted; it gets them again when it starts anew."""
+    return {name: record[name] for name in ("answers", "digests", "mark") if name in record}
+
+
+def as_update(output: Any, messages_key: str) -> Any:
+    """The output of a call as an update of the state."""
+    if isinstance(output, list):
+        return [as_update(item, messages_key) for item in output]
+    return {messages_key: [output]} if isinstance(output, ToolMessage) else output
+
+
+def _merged(writes: Iterable[Write]) -> dict[str, Any]:
+    """Writes as one update."""
+    merged: dict[str, Any] = {}
+    for name, value in writes:
+        before = merged.get(name)
+        merged[name] = [*before, *value] if isinstance(before, list) and isinstance(value, list) else value
+    return merged
+
+
+def _with_ids(messages: Any) -> Any:
+    """Messages with ids, as `add_messages` would read what was written."""
+    if isinstance(messages, Overwrite):
+        return Overwrite(_with_ids(messages.value))
+    found = messages if isinstance(messages, list) else [messages]
+    if not all(isinstance(message, BaseMessage) for message in found):
+        found = convert_to_messages(found)
+    for message in found:
+        if message.id is None:
+            message.id = str(uuid4())
+    return found
+
+
+def new_id(step: int) -> str:
+    """An id for a checkpoint; later ones are greater."""
+    return str(uuid6(clock_seq=step))
+
+
+def now() -> str:
+    """The time as checkpoints have it."""
+    return datetime.now(UTC).isoformat()

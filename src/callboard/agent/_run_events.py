@@ -1,0 +1,89 @@
+"""Observers of one run, and of what it asks its model."""
+
+from collections.abc import Awaitable, Callable, Generator
+from contextlib import contextmanager
+from typing import Any, TypeVar
+from uuid import uuid4
+
+from langchain_core.runnables import RunnableConfig
+
+from callboard._calls._observers import current_run, current_watch, numbers
+from callboard._loops._current import current_loop
+from callboard._loops._protocol import EventLoop
+from callboard._types import RunEvent, RunInfo, RunObserver, RunPhase
+
+R = TypeVar("R")
+
+
+class RunWatch:
+    """Tells observers of one run; to nobody, where nobody watches.
+
+    Args:
+        observers: of runs.
+        info: the run.
+        loop: that it runs in.
+    """
+
+    def __init__(self, observers: tuple[RunObserver, ...], info: RunInfo, loop: EventLoop) -> None:
+        self.questions = 0
+        """How many the run waits with, when it ends."""
+        self.result: object = None
+        """What it came to."""
+        self._observers = observers
+        self._info = info
+        self._loop = loop
+
+    def tell(self, phase: RunPhase, **facts: Any) -> None:
+        """Tell of the run as it is now."""
+        event = RunEvent(phase=phase, run=self._info, time=self._loop.now(), **facts)
+        for observer in self._observers:
+            observer(event)
+
+    async def ask(self, model: object, given: object, ask: Callable[[], Awaitable[R]]) -> R:
+        """Ask the model, and tell what it is asked and what it says."""
+        if not self._observers:
+            return await ask()
+        self.tell("asked", model=model, given=given)
+        try:
+            reply = await ask()
+        except BaseException as error:
+            self.tell("answered", model=model, error=error)
+            raise
+        self.tell("answered", model=model, result=reply)
+        return reply
+
+
+@contextmanager
+def watched(agent: str, config: RunnableConfig, namespace: str, mark: str | None, given: object) -> Generator[RunWatch]:
+    """Tell of a run from its beginning to its end.
+
+    Args:
+        agent: its name.
+        config: complete.
+        namespace: of the agent within the graphs around it.
+        mark: what was left where the run goes on.
+        given: the run's input.
+    """
+    observers = current_watch().runs
+    conf = config["configurable"]
+    thread_id = None if "thread_id" not in conf else str(conf["thread_id"])
+    run_id = str(config.get("run_id") or uuid4()) if observers else ""
+    info = RunInfo(
+        number=next(numbers), agent=agent, run_id=run_id, thread_id=thread_id, namespace=namespace, resumes=mark
+    )
+    watch = RunWatch(observers, info, current_loop())
+    if not observers:
+        yield watch
+        return
+    token = current_run.set(info)
+    failure: BaseException | None = None
+    watch.tell("begun", given=given)
+    try:
+        yield watch
+    except BaseException as error:
+        failure = error
+        raise
+    finally:
+        current_run.reset(token)
+        watch.tell("ended", error=failure, questions=watch.questions, result=watch.result)
+        failure = None  # whose traceback leads here

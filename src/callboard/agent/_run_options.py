@@ -1,0 +1,38 @@
+"""What can be asked of one run besides its input: the keywords of an agent's doors."""
+
+from collections.abc import Sequence
+from typing import Any, Literal, TypedDict
+
+from langgraph.runtime import RunControl
+
+from callboard.agent._conversation._journal import Durability
+from callboard.agent._stream import MODES
+
+StreamModes = str | Sequence[str]
+NodeNames = Sequence[str] | Literal["*"] | None
+
+
+class RunOptions(TypedDict, total=False):
+    """The keywords that every door has."""
+
+    context: Any
+    print_mode: StreamModes
+    interrupt_before: NodeNames
+    interrupt_after: NodeNames
+    durability: Durability | None
+    control: RunControl | None
+    budget: float | None
+    debug: bool | None
+    subgraphs: bool
+
+
+def checked_modes(modes: StreamModes) -> frozenset[str]:
+    """Some stream modes.
+
+    Raises:
+        ValueError: for one that there is not.
+    """
+    wanted = frozenset([modes] if isinstance(modes, str) else modes)
+    if unknown := wanted - MODES:
+        raise ValueError(f"There is no stream mode {', '.join(map(repr, sorted(unknown)))}, only {sorted(MODES)}")
+    return wanted

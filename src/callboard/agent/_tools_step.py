@@ -1,0 +1,375 @@
+"""The tools node in one step of a run: a batch, whose calls are tasks of their own to whoever looks."""
+
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any, Protocol
+
+from langchain_core.messages import ToolCall, ToolMessage
+from langchain_core.runnables import RunnableConfig
+from langchain_core.tools import BaseTool
+from langgraph.errors import GraphInterrupt
+from langgraph.types import Command, Interrupt
+
+from callboard._langgraph import question_id
+from callboard._langgraph._node_scope import PULL, PUSH, Outer, Place, to_parent
+from callboard._loops._deadline import cleanup
+from callboard.agent._conversation._channels import Schema, State, Write
+from callboard.agent._conversation._thread import Record, accepted_in, as_update
+from callboard.agent._entries import around_all, around_call, sent
+from callboard.agent._flow import TOOLS
+from callboard.agent._sends import Sent
+from callboard.agent._stream_payloads import Teller
+from callboard.exceptions import CallsInterrupted
+from callboard.tools._errors import error_message, is_control_flow
+from callboard.tools._inject import injected_args, written_args
+from callboard.tools._input import Requested, messages_in, reading
+from callboard.tools._keys import naming
+from callboard.tools._ledger import FORMAT
+from callboard.tools._node import ToolNode
+from callboard.tools._overrides import Entries, Entry
+from callboard.tools._portions import in_portions
+from callboard.tools._reports import CallBody
+from callboard.tools._results import ResultRules
+from callboard.tools._tool_batch import ToolBatch
+
+UNKNOWN = (
+    "Error: this call was begun, and then the process ended; whether it had any effect is unknown. Find out before "
+    "calling the tool again."
+)
+
+
+class CallsThread(Protocol):
+    """What keeps what the calls do."""
+
+    @property
+    def records(self) -> Mapping[str, Record]: ...
+
+    @property
+    def state(self) -> State: ...
+
+    @property
+    def schema(self) -> Schema: ...
+
+    @property
+    def sends(self) -> Sequence[Sent]: ...
+
+    @property
+    def is_kept(self) -> bool: ...
+
+    def written(self, order: Iterable[str]) -> list[Write]: ...
+
+    async def claimed(self, task: str, known: Mapping[str, Any]) -> None: ...
+
+    async def asked(self, records: Mapping[str, Record]) -> None: ...
+
+    async def finished(self, task: str, output: object) -> None: ...
+
+    async def failed(self, task: str, error: str) -> None: ...
+
+
+class CallsRun(Protocol):
+    """The run whose calls these are."""
+
+    @property
+    def thread(self) -> CallsThread: ...
+
+    outer: Outer | None
+    tools: ToolNode
+    tell: Teller
+    by_call: bool
+    """Whether streams see each call as a task of its own."""
+
+    @property
+    def is_watched(self) -> bool: ...
+
+    def given(self, node: str) -> Any: ...
+
+    def place(self, node: str, kind: str, *rest: str) -> Place: ...
+
+    def config_at(self, place: Place) -> RunnableConfig: ...
+
+    def answers_for(self, tasks: Sequence[str]) -> dict[str, Any]: ...
+
+    async def traced(
+        self,
+        body: Callable[[RunnableConfig], Awaitable[Any]],
+        given: Any,
+        place: Place,
+        shown: Callable[[Any], Any] | None = None,
+    ) -> Any: ...
+
+
+async def run_calls(run: CallsRun) -> list[str]:
+    """Run the calls of the last reply that have no result; returns their names, in order.
+
+    Raises:
+        CallsInterrupted: if some wait for an answer.
+        ParentCommand: if one has a command for the graph around the agent.
+        BaseException: the error of a call that nobody handles.
+    """
+    state = run.given(TOOLS)
+    requested = await _requested(run, state)
+    keys = await in_portions(naming(requested.calls))
+    places = _Places(run, keys)
+    place = run.place(TOOLS, PULL, f"branch:to:{TOOLS}")
+    if run.by_call and run.is_watched:
+        _tell_beginning(run, requested, keys, places)
+    answers = await unknown_settled(run, requested, keys, places)
+    step = CallStep(run, requested, keys, places, answers)
+    if run.by_call:
+        await step.run(run.config_at(place))
+    else:
+        await run_as_one(run, step, place, state)
+    return keys
+
+
+async def _requested(run: CallsRun, state: Any) -> Requested:
+    """The calls that are to run in a state."""
+    key = run.tools._setup.messages_key
+    requested = await in_portions(reading(state, key))
+    return replace(requested, calls=run.thread.schema.flow.open_calls(messages_in(state, key)))
+
+
+def _tell_beginning(run: CallsRun, requested: Requested, keys: Sequence[str], places: Mapping[str, Place]) -> None:
+    """Tell of every call as a task of its own, and of those that have ended in an earlier run of this step."""
+    for key, call in zip(keys, requested.calls, strict=True):
+        run.tell.started(places[key], sent(call, requested.state))
+    for key in keys:
+        if "output" in run.thread.records.get(key, {}):
+            run.tell.cached(places[key], [_written_by(run, key)])
+
+
+async def run_as_one(run: CallsRun, step: "CallStep", place: Place, state: Any) -> None:
+    """Run a batch that is one task to whoever looks."""
+    run.tell.started(place, state)
+    body = step.run if (entries := run.tools._entries()) is None else partial(step.run_within, entries, state)
+    try:
+        combined = await run.traced(body, state, place)
+    except CallsInterrupted as waiting:
+        run.tell.asked(place, waiting.interrupts, run.thread.state)
+        raise
+    except Exception as error:
+        if not is_control_flow(error):
+            run.tell.failed(place, error)
+        raise
+    run.tell.ended(place, combined if isinstance(combined, list) else [combined])
+
+
+def _written_by(run: CallsRun, key: str) -> Any:
+    return as_update(run.thread.records[key]["output"], run.tools._setup.messages_key)
+
+
+class _Places(dict[str, Place]):
+    """Where each call runs, by its name; made for those that ask."""
+
+    def __init__(self, run: CallsRun, keys: Sequence[str]) -> None:
+        super().__init__()
+        self._run = run
+        self._keys = keys
+        self._numbers = {key: number for number, key in enumerate(keys)}
+
+    def __missing__(self, key: str) -> Place:
+        if key not in self._numbers:
+            raise ValueError(f"The tools node was given call {key!r}, which is not one of the reply's: {self._keys}")
+        number = len(self._run.thread.sends) + self._numbers[key]
+        place = self[key] = self._run.place(TOOLS, PUSH, str(number))
+        return place
+
+
+async def answer_open_calls(run: CallsRun, reason: str) -> list[str]:
+    """Give every call that has no result a message that says why, unless it waits for a person.
+
+    Returns:
+        The names of all.
+    """
+    calls = (await _requested(run, run.given(TOOLS))).calls
+    keys = await in_portions(naming(calls))
+    places = _Places(run, keys)
+    for key, call in zip(keys, calls, strict=True):
+        record = run.thread.records.get(key, {})
+        if "output" not in record and not record.get("pending"):
+            message = error_message(f"Error: {reason}", call)
+            message.additional_kwargs = {"callboard": {"ended": "deadline"}}
+            await _settled(run, key, message, places[key])
+    return keys
+
+
+class CallStep:
+    """One batch, told to the thread as it goes on."""
+
+    def __init__(
+        self,
+        run: CallsRun,
+        requested: Requested,
+        keys: Sequence[str],
+        places: Mapping[str, Place],
+        answers: Mapping[str, Any],
+    ) -> None:
+        self._run = run
+        self._requested = requested
+        self._keys = keys
+        self._places = places
+        self._answers = answers
+
+    async def run(self, config: RunnableConfig) -> Any:
+        run, thread = self._run, self._run.thread
+        by_call = run.by_call and run.is_watched
+        entries = run.tools._entries() if run.by_call else None
+        records = {key: thread.records[key] for key in self._keys if key in thread.records}
+        batch = ToolBatch(
+            run.tools._setup,
+            self._requested,
+            config,
+            {"format": FORMAT, "keys": list(self._keys), "calls": records} if records else None,
+            self._answers or None,
+            on_finish=self._finished,
+            on_claim=thread.claimed if thread.is_kept else None,
+            on_ask=self._asked,
+            # For a thread that is kept, those that LangGraph would give: it may be the one that goes on.
+            namespaces={key: self._places[key].namespace for key in self._keys}
+            if thread.is_kept or run.is_watched
+            else None,
+            around=self._call if by_call else None,
+            entries=None if entries is None else around_call(entries, run.tools._setup.messages_key),
+        )
+        await batch.prepare()
+        if by_call:
+            self._tell_waiting(batch)
+        try:
+            combined = await batch.run()
+        except CallsInterrupted:
+            raise
+        except BaseException:
+            with cleanup():
+                for key, error in batch.failed.items():
+                    await thread.failed(key, error)
+            raise
+        self._leave_with(combined if isinstance(combined, list) else [combined])
+        return combined
+
+    async def run_within(self, entries: Entries, given: Any, config: RunnableConfig) -> Any:
+        """Run the batch within the node's own entry, which may run some of the calls, or change results."""
+        run, key = self._run, self._run.tools._setup.messages_key
+
+        async def step(requested: Requested, config: RunnableConfig) -> Any:
+            keys = await in_portions(naming(requested.calls))
+            return await CallStep(run, requested, keys, self._places, self._answers).run(config)
+
+        outputs = await around_all(entries, step, self._requested.calls, Entry(given, config, {}), key)
+        self._leave_with([one for output in outputs for one in (output if isinstance(output, list) else [output])])
+        for name, output in zip(self._keys, outputs, strict=True):
+            await run.thread.finished(name, output)
+        return ResultRules("dict", key).combined(outputs)
+
+    def _leave_with(self, outputs: Sequence[Any]) -> None:
+        for output in outputs:
+            if isinstance(output, Command) and output.graph is not None:
+                raise to_parent(output, self._run.outer)
+
+    def _tell_waiting(self, batch: ToolBatch) -> None:
+        """Tell of the calls that were asked about in an earlier run, and wait on."""
+        for key in self._keys:
+            if batch.ledger.waits(key):
+                self._run.tell.asked(self._places[key], batch.ledger.records[key]["pending"], self._run.thread.state)
+
+    async def _call(self, batch: ToolBatch, index: int, body: CallBody) -> Any:
+        """Run one call as a task of its own, and tell what becomes of it."""
+        run, key, call = self._run, self._keys[index], self._requested.calls[index]
+        place = self._places[key]
+        try:
+            output = await run.traced(body, sent(call, self._requested.state), place, self._shown)
+        except GraphInterrupt:
+            run.tell.asked(place, batch.ledger.records[key]["pending"], run.thread.state)
+            raise
+        except Exception as error:
+            if not is_control_flow(error):
+                run.tell.failed(place, error)
+            raise
+        if not (isinstance(output, Command) and output.graph is not None):
+            run.tell.ended(place, [_written_by(run, key)])
+        return output
+
+    def _shown(self, output: Any) -> Any:
+        """What handlers are shown of a call: what a node with this one call would return."""
+        update = as_update(output, self._run.tools._setup.messages_key)
+        return [update] if isinstance(update, Command) else update
+
+    async def _asked(self, key: str, record: Mapping[str, Any]) -> None:
+        await self._run.thread.asked({key: dict(record)})
+
+    async def _finished(self, key: str, call: ToolCall, output: Any) -> None:
+        await self._run.thread.finished(key, output)
+
+
+async def unknown_settled(
+    run: CallsRun, requested: Requested, keys: Sequence[str], places: Mapping[str, Place]
+) -> dict[str, Any]:
+    """Deal with calls of which only the beginning is known; returns the answers for the others."""
+    answers = run.answers_for(keys)
+    thread = run.thread
+    for key, call in zip(keys, requested.calls, strict=True):
+        record = thread.records.get(key, {})
+        if not record.get("claimed") or "output" in record:
+            continue
+        policy = run.tools._setup.supervision.terms(call).policy
+        pending: Sequence[Interrupt] = record.get("pending", ())
+        if policy.on_unknown == "fail":
+            await _settled(run, key, error_message(UNKNOWN, call), places[key])
+        elif pending and pending[0].id in answers:
+            message = _said(key, call, answers.pop(pending[0].id))
+            if message is None:
+                await thread.asked({key: accepted_in(record)})
+            else:
+                await _settled(run, key, message, places[key])
+        elif not pending and policy.on_unknown == "ask":
+            question = Interrupt(
+                _question(call, run.tools.tools_by_name.get(call["name"])), id=_unknown_id(places[key])
+            )
+            await thread.asked({key: {**record, "pending": [question]}})
+    return answers
+
+
+async def _settled(run: CallsRun, key: str, message: ToolMessage, place: Place) -> None:
+    """Let a call end with a message that it did not make itself."""
+    await run.thread.finished(key, message)
+    if run.by_call:
+        run.tell.ended(place, [_written_by(run, key)])
+
+
+def _unknown_id(place: Place) -> str:
+    """The id of our question; not that of the call's own first one, whose answer may come in once more."""
+    return question_id(f"{place.namespace}|unknown", 0)
+
+
+def _question(call: ToolCall, tool: BaseTool | None) -> list[dict[str, Any]]:
+    args = call["args"] if tool is None else written_args(call, injected_args(tool))
+    allowed = {"allow_accept": True, "allow_respond": True, "allow_ignore": True, "allow_edit": False}
+    return [
+        {
+            "action_request": {"action": call["name"], "args": args},
+            "config": allowed,
+            "description": "This call was begun, and then the process ended; whether it had any effect is unknown. "
+            "Accept to run it again, respond with its result, or ignore it.",
+        }
+    ]
+
+
+def _said(key: str, call: ToolCall, answer: Any) -> ToolMessage | None:
+    """What a person says of a call whose outcome is unknown; `None` to run it again.
+
+    Raises:
+        ValueError: if it is nothing that can be said.
+    """
+    given: Any = answer[0] if isinstance(answer, list) and len(answer) == 1 else answer
+    kind = given.get("type") if isinstance(given, dict) else None
+    if kind == "accept":
+        return None
+    if kind == "response":
+        return ToolMessage(str(given.get("args")), name=call["name"], tool_call_id=call["id"])
+    if kind == "ignore":
+        return error_message(UNKNOWN, call)
+    raise ValueError(
+        f"The answer about call {key!r} is {{'type': 'accept'}}, {{'type': 'response', 'args': ...}} or "
+        f"{{'type': 'ignore'}}; got {answer!r}"
+    )

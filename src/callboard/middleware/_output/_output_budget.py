@@ -1,0 +1,254 @@
+"""`OutputBudget`: show what fits of a result, and keep the rest where the model can read it."""
+
+import inspect
+from collections.abc import Awaitable, Callable, Collection
+from dataclasses import replace
+from typing import Annotated, Any, Literal, get_args
+
+from langchain_core.messages import ToolMessage
+from langchain_core.tools import BaseTool, StructuredTool, ToolException
+from langgraph.store.base import BaseStore
+from langgraph.types import Command
+
+from callboard._calls._call import note
+from callboard._types import check_count
+from callboard.middleware._output._blocks import shown, texts_of, with_texts
+from callboard.middleware._output._cut import CountTokens, begin_after, end_before, measure_of
+from callboard.middleware._output._outputs import Outputs, Runtime
+from callboard.tools._results import Output
+from callboard.tools._tool_names import Missing, check_missing, check_tool_names, tool_names
+from callboard.tools._vocabulary import ToolCallRequest, ToolRuntime
+
+Item = ToolMessage | Command[Any]
+Keep = Literal["head", "both"]
+
+_DEFAULT = 20_000
+
+
+class OutputBudget:
+    """Shows what fits of each result; the whole of it goes to the store, and a tool reads ranges of it.
+
+    What is left out is said in one line, with the call that reads it. The tool, `read_output`, is added to the
+    node's tools; offer it to the model too. Its own answers are within the budget.
+
+    The text is kept in `store`, else in the store of the graph, else, or if that fails, in this process. It is
+    kept for the thread of the conversation, and can be read from there only. The budget is for texts: images
+    and other blocks stay, and so does the artifact. The line about the rest is not counted.
+
+    Args:
+        characters: how many of a result are shown, at least 1; 20,000 where nothing else is said.
+        tokens: how many tokens instead.
+        count_tokens: takes a text and returns how many tokens it has; runs in a thread. By default four
+            characters are a token.
+        keep: show the "head" of a text, or half of the budget from "both" ends.
+        tools: the names of those that have this budget; `None` for all.
+        exclude: the names of those that have none.
+        store: where texts are kept; has to outlive the runs in which they are read.
+        namespace: where in the store.
+        memory: characters that are kept in this process at most; what was not read for longest goes first.
+        reader: the name of the tool.
+        missing: what a name in `tools` or `exclude` is that no tool of the node has: an "error", or one to "ignore".
+
+    Raises:
+        ValueError: for a number out of range, two budgets in one, or a namespace that no store has.
+        TypeError: for an option of the wrong kind.
+    """
+
+    def __init__(
+        self,
+        characters: int | None = None,
+        *,
+        tokens: int | None = None,
+        count_tokens: CountTokens | None = None,
+        keep: Keep = "head",
+        tools: Collection[str] | None = None,
+        exclude: Collection[str] = (),
+        store: BaseStore | None = None,
+        namespace: tuple[str, ...] = ("callboard", "outputs"),
+        memory: int = 10_000_000,
+        reader: str = "read_output",
+        missing: Missing = "error",
+    ) -> None:
+        check_missing("OutputBudget", missing)
+        if characters is None and tokens is None:
+            characters = _DEFAULT
+        _check_budget(characters, tokens, count_tokens)
+        if keep not in get_args(Keep):
+            raise ValueError(f"OutputBudget(keep=...) is 'head' or 'both', got {keep!r}")
+        _check_store(store)
+        _check_namespace(namespace)
+        check_count("OutputBudget(memory=...)", memory, least=0)
+        self._measure = measure_of(characters, tokens, count_tokens)
+        self._keep = keep
+        self._only = None if tools is None else tool_names("OutputBudget(tools=...)", tools)
+        self._exclude = tool_names("OutputBudget(exclude=...)", exclude)
+        self._outputs = Outputs(store, namespace, memory)
+        self._reader = reader
+        self.tools: list[BaseTool] = [_reader_tool(reader, self._read)]
+        self._missing: Missing = missing
+
+    def check_tools(self, tools: Collection[str]) -> None:
+        """Raise ValueError if a tool that was named is not among these."""
+        check_tool_names("OutputBudget(tools=...)", self._only or (), tools, self._missing)
+        check_tool_names("OutputBudget(exclude=...)", self._exclude, tools, self._missing)
+
+    async def awrap_tool_call(
+        self, request: ToolCallRequest, call_next: Callable[[ToolCallRequest], Awaitable[Output]]
+    ) -> Output:
+        """Run the call and cut what it returns."""
+        output = await call_next(request)
+        if not self._applies_to(request):
+            return output
+        if isinstance(output, list):
+            return [await self._item(item, request.runtime) for item in output]
+        return await self._item(output, request.runtime)
+
+    async def aerror_message(self, message: ToolMessage, request: ToolCallRequest) -> ToolMessage:
+        """Cut the text of an error that became a message outside of all links."""
+        return await self._message(message, request.runtime) if self._applies_to(request) else message
+
+    def _applies_to(self, request: ToolCallRequest) -> bool:
+        name = request.tool_call["name"]
+        if isinstance(request.tool, _Reader) or name in self._exclude:
+            return False
+        return self._only is None or name in self._only
+
+    async def _item(self, item: Item, runtime: Runtime) -> Item:
+        if isinstance(item, ToolMessage):
+            return await self._message(item, runtime)
+        update: object = item.update
+        if isinstance(update, list):
+            return replace(item, update=await self._messages(update, runtime))
+        if isinstance(update, dict):
+            return replace(item, update={key: await self._messages(value, runtime) for key, value in update.items()})
+        return item
+
+    async def _messages(self, value: object, runtime: Runtime) -> object:
+        """What a state is updated with, its tool messages cut."""
+        if isinstance(value, ToolMessage):
+            return await self._message(value, runtime)
+        if isinstance(value, list) and any(isinstance(one, ToolMessage) for one in value):
+            return [await self._message(one, runtime) if isinstance(one, ToolMessage) else one for one in value]
+        return value
+
+    async def _message(self, message: ToolMessage, runtime: Runtime) -> ToolMessage:
+        texts = texts_of(message.content)
+        text = "\n".join(texts)
+        if await self._measure.fits(text):
+            return message
+        head, tail = await self._ends(text)
+        if head >= tail:  # for a counter that counts more in the whole than in its parts
+            return message
+        output_id = await self._outputs.keep(text, runtime)
+        note("output_cut", characters=len(text), left_out=tail - head, kept=output_id is not None)
+        parts = shown(texts, head, tail, self._line(len(text), head, tail, output_id))
+        update: dict[str, object] = {"content": with_texts(message.content, parts)}
+        if output_id is not None:
+            update["additional_kwargs"] = _with_id(message.additional_kwargs, output_id)
+        return message.model_copy(update=update)
+
+    async def _ends(self, text: str) -> tuple[int, int]:
+        """Where the shown head ends and the shown tail begins."""
+        size = len(text)
+        share = 2 if self._keep == "both" else 1
+        head = end_before(text, await self._measure.most(size, lambda length: text[:length], share))
+        if share == 1:
+            return head, size
+        tail = size - await self._measure.most(size, lambda length: text[size - length :], share)
+        return head, begin_after(text, tail)
+
+    def _line(self, size: int, head: int, tail: int, output_id: str | None) -> str:
+        left_out = f"{tail - head:,} of {size:,} characters left out"
+        if output_id is None:
+            return f"[... {left_out}. They could not be kept; ask for less at once.]"
+        return f"[... {left_out}. Read them with {self._call(output_id, head, tail)}]"
+
+    def _call(self, output_id: str, start: int, end: int) -> str:
+        length = min(self._measure.page, end - start)
+        return f'{self._reader}(output_id="{output_id}", start={start}, length={length})'
+
+    async def _read(self, output_id: str, start: int, length: int | None, runtime: Runtime) -> str:
+        text = await self._find(output_id, runtime)
+        size = len(text)
+        if not 0 <= start < size:
+            raise ToolException(f"There is no character {start} in this output. Take a start from 0 to {size - 1}.")
+        if length is not None and length < 1:
+            raise ToolException(f"A length of {length} reads nothing. Take 1 or more.")
+        most = min(size - start, self._measure.page if length is None else length)
+        end = start + max(1, await self._measure.most(most, lambda length: text[start : start + length]))
+        if end == size:
+            return f"{text[start:]}\n[The end: {end - start:,} characters from {start} on, of {size:,}.]"
+        return (
+            f"{text[start:end]}\n[{end - start:,} characters from {start} on, of {size:,}. "
+            f"Go on with {self._call(output_id, end, size)}]"
+        )
+
+    async def _find(self, output_id: str, runtime: Runtime) -> str:
+        try:
+            text = await self._outputs.find(output_id, runtime)
+        except Exception as error:
+            note("store_failed", error=type(error).__name__)
+            raise ToolException(f"The output {output_id!r} could not be read just now. Try again later.") from error
+        if text is None:
+            raise ToolException(
+                f"There is no output {output_id!r}, or not any more. Take the output_id from the line that says what "
+                "was left out, or call the tool again."
+            )
+        return text
+
+
+class _Reader(StructuredTool):
+    """The tool that reads what was left out; what it returns is never cut, by no link of this kind."""
+
+
+def _reader_tool(name: str, read: Callable[[str, int, int | None, Runtime], Awaitable[str]]) -> BaseTool:
+    async def read_output(
+        output_id: Annotated[str, "As in the line that says what was left out."],
+        runtime: ToolRuntime,
+        start: Annotated[int, "The first character to read, from 0."] = 0,
+        length: Annotated[int | None, "How many characters to read."] = None,
+    ) -> str:
+        return await read(output_id, start, length, runtime)
+
+    return _Reader.from_function(
+        coroutine=read_output,
+        name=name,
+        description="Read a part of a tool's result that was too long to be shown.",
+        handle_tool_error=True,
+    )
+
+
+def _with_id(extra: dict[str, Any], output_id: str) -> dict[str, Any]:
+    """What programs find beside the text, `{"callboard": {"output_id": ...}}`, along with what was there."""
+    about = extra.get("callboard")
+    return {**extra, "callboard": {**(about if isinstance(about, dict) else {}), "output_id": output_id}}
+
+
+def _check_budget(characters: int | None, tokens: int | None, count: object) -> None:
+    if characters is not None and tokens is not None:
+        raise ValueError(f"OutputBudget takes characters or tokens, got {characters!r} and {tokens!r}")
+    if characters is not None:
+        check_count("OutputBudget(characters)", characters, least=1)
+    if tokens is not None:
+        check_count("OutputBudget(tokens=...)", tokens, least=1)
+    if count is None:
+        return
+    if tokens is None:
+        raise ValueError("OutputBudget(count_tokens=...) is for a budget in tokens: OutputBudget(tokens=5000, ...)")
+    if not callable(count) or inspect.iscoroutinefunction(count):
+        raise TypeError(f"OutputBudget(count_tokens=...) takes a plain function of a text, got {count!r}")
+
+
+def _check_store(store: object) -> None:
+    if store is not None and not isinstance(store, BaseStore):
+        raise TypeError(f"OutputBudget(store=...) takes a LangGraph store, such as InMemoryStore(); got {store!r}")
+
+
+def _check_namespace(namespace: object) -> None:
+    if not isinstance(namespace, tuple) or not all(isinstance(label, str) for label in namespace):
+        raise TypeError(f"OutputBudget(namespace=...) takes a tuple of labels, got {namespace!r}")
+    if not namespace or namespace[0] == "langgraph" or any(not label or "." in label for label in namespace):
+        raise ValueError(
+            "OutputBudget(namespace=...) has labels that are not empty, have no period in them, and do not begin with "
+            f"'langgraph'; got {namespace!r}"
+        )

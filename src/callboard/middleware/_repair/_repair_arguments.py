@@ -1,0 +1,129 @@
+"""`RepairArguments`: mend what a model wrote carelessly, if only one thing can have been meant."""
+
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from functools import partial
+from typing import Any, cast
+
+from langchain_core.messages import ToolCall, ToolMessage
+from langchain_core.tools import BaseTool
+from langgraph.types import Command
+
+from callboard._calls._call import note
+from callboard.middleware._repair._contract import Contract, contract_of
+from callboard.middleware._repair._search import Repair, Repaired, repair
+from callboard.middleware._repair._slips import Kind
+from callboard.tools._large_work import THREADS, Threads
+from callboard.tools._vocabulary import ToolCallRequest
+
+Output = ToolMessage | Command[Any] | list[ToolMessage | Command[Any]]
+
+_TOLD = 8
+"""Repairs that the model reads of; who makes more has understood by then."""
+
+
+class RepairArguments:
+    """Repairs the arguments of a call that are invalid, if exactly one repair makes them valid.
+
+    Valid arguments are passed on as they are. Invalid ones that could have meant two things, or nothing, are
+    passed on as they are, too: the model reads why they are invalid, and asks again. Repaired are JSON in a
+    string, numbers and constants as text, a single value for a list and a list of one for a value, case and
+    misspellings of choices and of names, arguments inside of another, and arguments that the schema forbids.
+    Nothing is filled in, and injected arguments are never touched. Large arguments are looked at in a worker
+    thread, with the validators of their schema.
+
+    The tool, and the links after this one, get the repaired arguments; the history keeps what the model wrote.
+    A repair is noted as "repaired", with `arguments` (dotted, in the schema's words) and `kinds`, and the same
+    is found in `additional_kwargs["callboard"]["repaired"]` of the call's message.
+
+    Args:
+        tell_model: say so at the end of the call's message, for a repair is a guess, and whoever reads it knows
+            whether it was right. Not if the tool returns directly to the user.
+    """
+
+    def __init__(self, *, tell_model: bool = True) -> None:
+        self._tell_model = tell_model
+        self._threads = Threads("RepairArguments", THREADS)
+        # By the tool's name, with what they were made of. Two threads may make the same one; that does no harm.
+        self._contracts: dict[str, tuple[BaseTool, object, Contract | None]] = {}
+
+    async def awrap_tool_call(
+        self, request: ToolCallRequest, call_next: Callable[[ToolCallRequest], Awaitable[Output]]
+    ) -> Output:
+        """Run the call, repaired if need be."""
+        repaired = await self._threads.run_if_long(request.tool_call["args"], partial(self._repaired, request))
+        if repaired is None:
+            return await call_next(request)
+        call: ToolCall = {**request.tool_call, "args": repaired.args}
+        note("repaired", **_facts(repaired.repairs))
+        output = await call_next(request.override(tool_call=call))
+        tells = self._tell_model and not cast("BaseTool", request.tool).return_direct
+        return _reported(output, call["id"], repaired.repairs, tells=tells)
+
+    def _repaired(self, request: ToolCallRequest) -> Repaired | None:
+        args: Any = request.tool_call["args"]
+        contract = None if request.tool is None else self._contract(request.tool)
+        if contract is None or not isinstance(args, dict):
+            return None
+        # What the model forged of them is stripped before the tool runs.
+        injected = {name: value for name, value in args.items() if name in contract.injected}
+        own = {name: value for name, value in args.items() if name not in injected} if injected else args
+        done = repair(contract, own)
+        return Repaired({**injected, **done.args}, done.repairs) if done is not None and injected else done
+
+    def _contract(self, tool: BaseTool) -> Contract | None:
+        known = self._contracts.get(tool.name)
+        if known is None or known[0] is not tool or known[1] is not tool.args_schema:
+            known = self._contracts[tool.name] = (tool, tool.args_schema, contract_of(tool))
+        return known[2]
+
+
+def _facts(repairs: Iterable[Repair]) -> dict[str, list[str]]:
+    distinct = dict.fromkeys((one.place, one.kind) for one in repairs)
+    return {"arguments": [place for place, _ in distinct], "kinds": [kind for _, kind in distinct]}
+
+
+def _reported(output: Output, call_id: str | None, repairs: tuple[Repair, ...], *, tells: bool) -> Output:
+    """The output with a record of the repairs on the call's message; commands are left alone."""
+    if isinstance(output, list):
+        return [cast("ToolMessage", _reported(item, call_id, repairs, tells=tells)) for item in output]
+    if not isinstance(output, ToolMessage) or output.tool_call_id != call_id:
+        return output
+    before = output.additional_kwargs.get("callboard")
+    record = {**(before if isinstance(before, Mapping) else {}), "repaired": _facts(repairs)}
+    update: dict[str, Any] = {"additional_kwargs": {**output.additional_kwargs, "callboard": record}}
+    if tells:
+        update["content"] = _with_text(output.content, _sentence(repairs))
+    return output.model_copy(update=update)
+
+
+def _with_text(content: str | list[Any], text: str) -> str | list[Any]:
+    if isinstance(content, str):
+        return f"{content}\n\n{text}" if content else text
+    return [*content, {"type": "text", "text": text}]
+
+
+_DONE: Mapping[Kind, str] = {
+    "json": "was JSON in a string",
+    "number": "was a number in a string",
+    "boolean": "was a boolean in a string",
+    "null": "was null in a string",
+    "text": "was a number, not a string",
+    "list": "was a single value, not a list",
+    "split": "was a text with separators, not a list",
+    "item": "was a list of one",
+    "choice": "was misspelt",
+    "name": "was called {written}",
+    "unknown": "{written} does not exist and was left out",
+    "wrapper": "all were inside of {written}",
+}
+
+
+def _sentence(repairs: Iterable[Repair]) -> str:
+    told = list(dict.fromkeys(_clause(one) for one in repairs))
+    more = f"; and {len(told) - _TOLD} more" if len(told) > _TOLD else ""
+    return f"[The arguments of this call were repaired: {'; '.join(told[:_TOLD])}{more}.]"
+
+
+def _clause(one: Repair) -> str:
+    done = _DONE[one.kind].format(written=ascii(one.written[:60]))
+    return done if one.kind in ("unknown", "wrapper") else f"{one.place} {done}"

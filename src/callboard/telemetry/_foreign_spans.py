@@ -1,0 +1,71 @@
+"""Whether somebody else has made a span for a model request; only an SDK's span processor sees that."""
+
+from typing import Any
+
+from opentelemetry import context
+from opentelemetry.context import Context
+
+import callboard.telemetry._names as names
+from callboard.telemetry._identity import Same
+
+_REQUESTS = frozenset((names.CHAT, "generate_content", "text_completion"))
+_KINDS = (("openinference.span.kind", "LLM"), ("llm.request.type", "chat"), ("traceloop.span.kind", "llm"))
+"""How instrumentations from before the conventions say so."""
+
+
+class Foreign:
+    """One model request, under watch."""
+
+    __slots__ = ("was_seen",)
+
+    def __init__(self) -> None:
+        self.was_seen = False
+
+
+class Spotter:
+    """The span processor that notices, of one provider: a span that goes elsewhere is none of ours."""
+
+    def __init__(self) -> None:
+        self._key = context.create_key("callboard-model-request")
+
+    def watched(self, request: Foreign) -> Context:
+        """The current context, in which spans of others are noticed."""
+        return context.set_value(self._key, request)
+
+    def on_start(self, span: Any, parent_context: Context | None = None) -> None:
+        self._notice(span, parent_context)
+
+    def on_end(self, span: Any) -> None:
+        self._notice(span, None)  # some say only at the end what they are
+
+    def _notice(self, span: Any, around: Context | None) -> None:
+        request = context.get_value(self._key, around)
+        if isinstance(request, Foreign) and not request.was_seen:
+            request.was_seen = _is_request(span.attributes or {})
+
+    def _on_ending(self, span: Any) -> None: ...
+
+    def shutdown(self) -> None: ...
+
+    def force_flush(self, timeout_millis: int = 30000) -> bool:
+        return True
+
+
+_known: dict[Same, Spotter] = {}
+
+
+def spotter_of(provider: object) -> Spotter:
+    """The one of a provider; it notices something if the provider is an SDK's."""
+    found = _known.get(Same(provider))
+    if found is None:
+        found = _known[Same(provider)] = Spotter()
+        add = getattr(provider, "add_span_processor", None)
+        if add is not None:
+            add(found)
+    return found
+
+
+def _is_request(attributes: Any) -> bool:
+    if attributes.get(names.OPERATION) in _REQUESTS:
+        return True
+    return any(attributes.get(key) == value for key, value in _KINDS)

@@ -1,0 +1,157 @@
+"""LangChain's AgentMiddleware as a link; found out without importing LangChain.
+
+A link is around tool calls, and that is all that runs here: the hooks around the model are the agent's.
+"""
+
+import warnings
+from collections.abc import Awaitable, Callable, Collection, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+from langchain_core.messages import AIMessage, ToolCall, ToolMessage, convert_to_messages
+from langgraph.types import Command
+
+from callboard._callers import level_of_user
+from callboard.exceptions import IgnoredHooksWarning
+from callboard.tools._crossing import AsyncioLink, SyncLink, TwoHalves
+from callboard.tools._vocabulary import ToolCallRequest
+
+_HOOKS = ("before_agent", "before_model", "wrap_model_call", "after_model", "after_agent")
+
+
+def langchain_base(cls: type) -> type | None:
+    """LangChain's AgentMiddleware among the bases of a class."""
+    for base in cls.__mro__:
+        if base.__name__ == "AgentMiddleware" and base.__module__.startswith("langchain."):
+            return base
+    return None
+
+
+def langchain_link(one: Any) -> Callable[[Any, Callable[[Any], Awaitable[Any]]], Awaitable[Any]]:
+    """An async function of a middleware of LangChain's.
+
+    Raises:
+        TypeError: if it does nothing to tool calls.
+        ValueError: if it would do something only as part of an agent, and nothing here.
+    """
+    if _is_human(one) and getattr(one, "interrupt_mode", "batched") != "per_call":
+        raise ValueError(
+            f"{type(one).__name__} asks for a whole turn at once, after the model and before any tool, where a link "
+            'has no part in it: every call would run unasked. Give it interrupt_mode="per_call"'
+        )
+    wrap, awrap = _own(one, "wrap_tool_call"), _own(one, "awrap_tool_call")
+    if awrap is not None:
+        link: AsyncioLink[Any, Any] = AsyncioLink(awrap)  # what it awaits is asyncio's
+        return link if wrap is None else TwoHalves(SyncLink(wrap), link)
+    if wrap is not None:
+        return SyncLink(wrap)
+    if _redacts_results(one):
+        return _Redacting(one.before_model)
+    if getattr(one, "tools", None):
+        return _passing
+    raise TypeError(
+        f"{type(one).__name__} does nothing to tool calls{_how_it_would(one)}. Hooks around the model belong in the "
+        "middleware of LangChain's create_agent, beside callboard.middleware.Supervise"
+    )
+
+
+def asked_about(one: Any) -> Collection[str]:
+    """The names of the tools whose calls a HumanInTheLoopMiddleware asks about; none for anything else."""
+    return getattr(one, "interrupt_on", ()) if _is_human(one) else ()
+
+
+def warn_of_ignored_hooks(middleware: Sequence[object]) -> None:
+    """Warn of what a user may count on and an agent only would run."""
+    for one in middleware:
+        if langchain_base(type(one)) is not None and (hooks := _ignored_hooks(one)):
+            warnings.warn(
+                f"{type(one).__name__} has hooks that will not run: {', '.join(hooks)}. A link is around tool calls; "
+                "the hooks around them are run by LangChain's create_agent",
+                IgnoredHooksWarning,
+                stacklevel=level_of_user(),
+            )
+
+
+def _ignored_hooks(one: Any) -> list[str]:
+    idle: set[str] = set()
+    if _is_human(one):
+        idle = {"after_model"}  # for a whole turn at once
+    elif _redacts_results(one):
+        idle = {"before_model"} if getattr(one, "apply_to_output", False) else {"before_model", "after_model"}
+    return [hook for hook in _HOOKS if hook not in idle and (_own(one, hook) or _own(one, f"a{hook}"))]
+
+
+def _own(one: Any, name: str) -> Callable[..., Any] | None:
+    """A method that the object really has; those of the base class do nothing, or raise."""
+    method: Callable[..., Any] | None = getattr(type(one), name, None)
+    if method is None or method is getattr(langchain_base(type(one)), name, None):
+        return None
+    bound: Callable[..., Any] = getattr(one, name)
+    return bound
+
+
+def _is_human(one: object) -> bool:
+    return any(cls.__name__ == "HumanInTheLoopMiddleware" for cls in type(one).__mro__)
+
+
+def _redacts_results(one: Any) -> bool:
+    """Whether it is a PIIMiddleware that is to look at results, which it does before the next model call."""
+    return bool(getattr(one, "apply_to_tool_results", False)) and _own(one, "before_model") is not None
+
+
+def _how_it_would(one: object) -> str:
+    return " without apply_to_tool_results=True" if hasattr(one, "apply_to_tool_results") else ""
+
+
+async def _passing(request: Any, call_next: Callable[[Any], Awaitable[Any]]) -> Any:
+    return await call_next(request)
+
+
+class _Redacting:
+    """Shows the results of a call to a hook that changes the results in a conversation.
+
+    Args:
+        hook: sync, takes a state and a runtime; looks at the tool messages after the last AIMessage, and returns
+            `None` or the messages as they should be.
+    """
+
+    def __init__(self, hook: Callable[[Any, Any], Any]) -> None:
+        self._hook = hook
+        self._in_thread: SyncLink[tuple[ToolCallRequest, Any], Any] = SyncLink(self._redacted)
+
+    async def __call__(self, request: ToolCallRequest, call_next: Callable[[Any], Awaitable[Any]]) -> Any:
+        return await self._in_thread((request, await call_next(request)), call_next)
+
+    def _redacted(self, result: tuple[ToolCallRequest, Any], _: object) -> Any:
+        request, output = result
+        one = partial(self._message, request.tool_call, request.runtime)
+        items = output if isinstance(output, list) else [output]
+        new = [_with_messages(item, one) if isinstance(item, Command) else one(item) for item in items]
+        return new if isinstance(output, list) else new[0]
+
+    def _message(self, call: ToolCall, runtime: object, item: Any) -> Any:
+        """A message of a tool, in whichever form, as the hook leaves it; anything else as it is."""
+        message = convert_to_messages([item])[0] if isinstance(item, dict) and "tool_call_id" in item else item
+        if not isinstance(message, ToolMessage):
+            return item
+        update = self._hook({"messages": [AIMessage("", tool_calls=[call]), message]}, runtime)
+        return update["messages"][-1] if update else item
+
+
+def _with_messages(command: Command[Any], change: Callable[[Any], Any]) -> Command[Any]:
+    """A command with every message in its update changed, whichever form the update has."""
+
+    def value(given: Any) -> Any:
+        return [change(item) for item in given] if isinstance(given, list) else change(given)
+
+    def entry(given: Any) -> Any:
+        is_pair = isinstance(given, tuple) and len(given) == 2
+        return (given[0], value(given[1])) if is_pair else change(given)
+
+    update: Any = command.update
+    if isinstance(update, dict):
+        return replace(command, update={key: value(given) for key, given in update.items()})
+    if isinstance(update, (list, tuple)):
+        return replace(command, update=[entry(given) for given in update])
+    return command

@@ -1,0 +1,400 @@
+"""The calls of one AIMessage, from tool calls to messages."""
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any, Self, cast
+
+from anyio.lowlevel import checkpoint
+from langchain_core.callbacks import AsyncCallbackManager
+from langchain_core.messages import ToolCall, ToolMessage
+from langchain_core.runnables import RunnableConfig
+from langchain_core.runnables.config import var_child_runnable_config
+from langchain_core.tools import BaseTool
+from langgraph.errors import GraphInterrupt, ParentCommand, is_invalid_resume
+from pydantic import ValidationError
+
+from callboard._calls._attempt import Attempt
+from callboard._calls._batch import PORTION, Batch
+from callboard._calls._call import SupervisedCall, Terms
+from callboard._calls._context import Surroundings, surroundings
+from callboard._calls._limits import Limiter, NoKeyError
+from callboard._calls._observers import current_mark
+from callboard._langgraph import config_for_calls, read_state, runtime_of
+from callboard._types import Limit, RunInfo, check_count
+from callboard.exceptions import CallsInterrupted
+from callboard.tools._bounds import Refusal, admission
+from callboard.tools._callbacks import manager_for
+from callboard.tools._chain import Chain, Link
+from callboard.tools._errors import error_message, is_control_flow, raise_invalid_arguments, unknown_tool
+from callboard.tools._input import Requested, left_of
+from callboard.tools._invoke import filled_in, invoke, own_copy, raise_without_key
+from callboard.tools._keys import naming
+from callboard.tools._ledger import Ledger
+from callboard.tools._node_setup import Setup
+from callboard.tools._overrides import untouched
+from callboard.tools._plan import Plan
+from callboard.tools._portions import in_portions
+from callboard.tools._reports import CallBody, OnAsk, OnClaim, OnFinish
+from callboard.tools._results import Output, ResultRules
+from callboard.tools._supervision import OnFailure
+from callboard.tools._vocabulary import ToolCallRequest, ToolRuntime
+
+Around = Callable[["ToolBatch", int, CallBody], Awaitable[Output]]
+"""Takes a batch, the place of a call in it, and what runs the call."""
+
+
+class ToolBatch:
+    """One run of a node.
+
+    Args:
+        setup: the node's.
+        requested: the calls.
+        config: complete.
+        stored: the ledger of an earlier run, if the caller holds one.
+        answers: to the questions in it.
+        on_finish: told each result as it is there, before the next step may know of it.
+        on_claim: told each call whose policy asks for it, before its body starts.
+        on_ask: told what each call asks, as it does.
+        namespaces: of the calls, by key.
+        around: runs each call, for whoever wants to know of it from its beginning to its end.
+        entries: what the node's own `invoke` or `ainvoke` is around each call, where each is a task.
+    """
+
+    def __init__(
+        self,
+        setup: Setup,
+        requested: Requested,
+        config: RunnableConfig,
+        stored: Mapping[str, Any] | None,
+        answers: object,
+        *,
+        on_finish: OnFinish | None = None,
+        on_claim: OnClaim | None = None,
+        on_ask: OnAsk | None = None,
+        namespaces: Mapping[str, str] | None = None,
+        around: Around | None = None,
+        entries: Link | None = None,
+    ) -> None:
+        self._on_finish, self._on_ask = on_finish, on_ask
+        self.around = around
+        self.on_claim = on_claim
+        self.failed: dict[str, str] = {}
+        """By key, in words, the errors that nobody handled; an error here would lead back to itself."""
+        self.setup = setup
+        self.overrides = setup.overrides(requested.kind, entries)
+        config, graphs = config_for_calls(config)
+        self._config = config
+        self._requested = requested
+        self._ledger = partial(Ledger, stored=stored, answers=answers, namespaces=namespaces, graphs=graphs)
+        self._runtime = runtime_of(config)
+        no_state = requested.kind == "tool_calls" and requested.state is None
+        self._state = read_state(config) if no_state else requested.state
+        self.rules = ResultRules(requested.kind, setup.messages_key)
+        self._due: list[str] = []
+        """The keys of the calls that have no result yet, in call order."""
+        self._tools = list(setup.tools.values())
+        self._managers: dict[int, tuple[Plan, AsyncCallbackManager]] = {}
+        self._open = 0
+        self._wide: list[Limiter] = []
+        if (concurrency := config.get("max_concurrency")) is not None:
+            check_count("config['max_concurrency']", concurrency, least=1)
+            self._wide = [Limiter(Limit(concurrency=concurrency), "max_concurrency")]
+        self.threads = setup.supervision.threads.at_least(concurrency)
+
+    async def prepare(self) -> Self:
+        """Name the calls, refuse what is too large, and find what is known of the others; before anything else."""
+        setup = self.setup
+        calls, reply = left_of(self._requested, self._state, setup.messages_key, is_counted=setup.max_calls is not None)
+        self._keys = await in_portions(naming(calls))
+        self._calls, self._refused = await in_portions(admission(calls, reply, setup.tools, setup.max_calls))
+        self.ledger = self._ledger(self._config, setup.name, self._keys)
+        return self
+
+    async def run(self) -> Any:
+        """Run the calls that have no result yet.
+
+        Raises:
+            GraphInterrupt: with the questions of all calls that wait for an answer.
+            BaseException: the error of a call that nobody handles.
+        """
+        supervised: list[SupervisedCall[Output]] = []
+        try:
+            await self._supervise(supervised)
+            self._open = len(supervised)
+            batch = Batch(supervised, on_error=self.setup.on_error, is_signal=is_control_flow)
+            await self.setup.supervision.run_batch(batch)
+        except BaseException as error:
+            self.failed = {
+                key: repr(call.error or error)
+                for key, call in zip(self._due, supervised, strict=False)  # Ctrl-C may come between the two
+                if call.ended and call.result is None and not isinstance(call.error, GraphInterrupt)
+            }
+            self._note(supervised)
+            self.ledger.publish()
+            raise
+        return self._outcome(supervised)
+
+    async def _supervise(self, supervised: list[SupervisedCall[Output]]) -> None:
+        """Get the calls ready that have no result yet, in portions, because there may be very many."""
+        around = self._named(surroundings())
+        for index, (key, call) in enumerate(zip(self._keys, self._calls, strict=True)):
+            if index and index % PORTION == 0:
+                await checkpoint()
+            if not (self.ledger.settled(key) or self.ledger.waits(key)):
+                self._due.append(key)
+                supervised.append(self._supervised(index, call, around))
+
+    def _named(self, around: Surroundings) -> Surroundings:
+        """With what those who watch want to know of the tools, and of a graph that is not ours."""
+        if not around.watch.calls:
+            return around
+        run, conf = around.run, self._config["configurable"]
+        if run is None and "thread_id" in conf:
+            found = self._config["metadata"].get("run_id") or self._config.get("run_id") or ""
+            run = RunInfo(number=0, agent="", run_id=str(found), thread_id=str(conf["thread_id"]))
+        return replace(around, run=run, describe=self.setup.description, shown=lambda call: self.setup.shown(call, run))
+
+    def _supervised(self, index: int, call: ToolCall, around: Surroundings) -> SupervisedCall[Output]:
+        key, refused = self._keys[index], self._refused.get(index)
+        run = _Run(self, key, call, index) if refused is None else _Refused(self, key, call, index, refused)
+        supervised: SupervisedCall[Output] = SupervisedCall(*self.terms(call), run, around)
+        supervised.resumes = self.ledger.mark(key)
+        return supervised
+
+    def terms(self, call: ToolCall) -> Terms:
+        """The policy of a call's tool, and the limits that it has to pass."""
+        return self.setup.supervision.terms(call, self._wide)
+
+    def _outcome(self, supervised: Sequence[SupervisedCall[Output]]) -> Any:
+        signals = [call.error for call in supervised if call.error is not None]
+        if not signals and not self.ledger.records and not self.ledger.may_be_replayed:
+            return self.rules.combined([cast("Output", call.result) for call in supervised])
+        self._note(supervised)
+        questions = self.ledger.pending
+        if questions or signals or self.ledger.may_be_replayed:
+            self.ledger.publish()
+        # Somebody who gave a wrong answer has to know before anything else.
+        self._raise_first([signal for signal in signals if is_invalid_resume(signal)])
+        if questions and self.ledger.in_graph:
+            raise GraphInterrupt(tuple(questions))
+        if questions:
+            raise CallsInterrupted(questions, self.ledger.dump())
+        for key in self._keys:
+            if (command := self.ledger.parent_command(key)) is not None:
+                raise ParentCommand(command)
+        self._raise_first(signals)
+        return self.rules.combined([cast("Output", self.ledger.output(key)) for key in self._keys])
+
+    def _raise_first(self, signals: list[BaseException]) -> None:
+        try:
+            if signals:
+                raise signals[0]
+        finally:
+            signals.clear()  # the traceback leads to this list, which must not lead back
+
+    def _note(self, supervised: Sequence[SupervisedCall[Output]]) -> None:
+        """Enter every result and every question into the ledger, and let go of the errors: they lead back here."""
+        for key, call in zip(self._due, supervised, strict=False):
+            if isinstance(call.error, GraphInterrupt):
+                self.ledger.asked(key, call.error)
+            elif isinstance(call.error, ParentCommand):
+                self.ledger.left_for_parent(key, call.error.args[0])
+            elif call.result is not None:
+                self.ledger.finished(key, call.result)
+            call.error = None
+
+    def config_for(self, key: str, index: int, config: RunnableConfig | None) -> RunnableConfig:
+        """The config of one call: its own or the batch's, with a place of its own to interrupt from."""
+        config = cast("RunnableConfig", {**(config or self._config), "configurable": self.ledger.configurable(key)})
+        if index and "run_id" in config:  # it names one run, the first
+            del config["run_id"]
+        return config
+
+    def runtime_for(self, call: ToolCall, config: RunnableConfig) -> ToolRuntime[Any, Any]:
+        runtime = self._runtime
+        return ToolRuntime(
+            state=self._state,
+            tool_call_id=call["id"],
+            config=own_copy(config),
+            context=runtime.context,
+            store=runtime.store,
+            stream_writer=runtime.stream_writer,
+            tools=self._tools,
+            execution_info=runtime.execution_info,
+            server_info=runtime.server_info,
+        )
+
+    def manager(self, plan: Plan, config: RunnableConfig) -> AsyncCallbackManager:
+        if self.overrides is not None or config.get("callbacks") is not self._config.get("callbacks"):
+            return manager_for(plan.tool, config)
+        # With its plan, which must not be collected while its id is the key.
+        known = self._managers.get(id(plan))
+        if known is None:
+            known = self._managers[id(plan)] = (plan, manager_for(plan.tool, self._config))
+        return known[1]
+
+    async def keep(self, key: str, call: ToolCall, output: Output) -> None:
+        """Store a result where a killed process would lose it."""
+        if self._on_finish is not None:
+            await self._on_finish(key, call, output)
+        self._open -= 1
+        if self._open and self.ledger.is_kept:  # the last one is kept by whoever runs the batch
+            self.ledger.finished(key, output)
+            await self.ledger.save()
+
+    async def keep_question(self, key: str, interrupt: GraphInterrupt) -> None:
+        """Store what a call asks where a killed process would lose it."""
+        self.ledger.asked(key, interrupt)
+        self.ledger.marked(key, current_mark())
+        if self._on_ask is not None:
+            await self._on_ask(key, self.ledger.records[key])
+
+
+class _Run:
+    """One call on its way through the link and into the tool."""
+
+    __slots__ = ("_batch", "_call", "_config", "_index", "_key", "_supervised")
+
+    _config: RunnableConfig
+    _supervised: SupervisedCall[Output]
+
+    def __init__(self, batch: ToolBatch, key: str, call: ToolCall, index: int) -> None:
+        self._batch = batch
+        self._key = key
+        self._call = call
+        self._index = index
+
+    def __call__(self, supervised: SupervisedCall[Output]) -> Awaitable[Output]:
+        """From the call to its output; an error that is handled here or below becomes a message."""
+        self._supervised = supervised
+        around = self._batch.around
+        return self._run(None) if around is None else around(self._batch, self._index, self._run)
+
+    async def _run(self, config: RunnableConfig | None) -> Output:
+        batch, setup = self._batch, self._batch.setup
+        self._config = batch.config_for(self._key, self._index, config)
+        try:
+            if batch.overrides is None:
+                rework = untouched if setup.link is None else self._reworked  # a method of this call weighs 64 bytes
+                output = await setup.supervision.run(self._supervised, self._inner, setup.at_end, rework)
+            else:
+                output = await self._overridden(batch.overrides)
+        except GraphInterrupt as interrupt:
+            await batch.keep_question(self._key, interrupt)
+            raise
+        await batch.keep(self._key, self._call, output)
+        return output
+
+    async def _reworked(self, message: ToolMessage, failed: OnFailure) -> ToolMessage:
+        """What the links make of a message that stands for an error which went through them."""
+        link = self._batch.setup.link
+        return message if link is None else await link.rework(message, self._request(), failed)
+
+    async def _overridden(self, overrides: Chain) -> Output:
+        """Run the call within what a subclass of the node has around it, on the same budget."""
+        setup, request = self._batch.setup, self._request()
+        # An override may ask a person, as a link may.
+        var_child_runnable_config.set(self._config)
+        around = partial(overrides, request, self._given)
+        return cast("Output", await setup.supervision.run(self._supervised, around, setup.at_override, untouched))
+
+    async def _given(self, request: ToolCallRequest) -> Output:
+        """Run the call as an override passes it on; it sees a message where LangGraph's would."""
+        setup, call = self._batch.setup, request.tool_call
+        request = setup.request(call, request.runtime)
+        self._config = request.runtime.config
+        inner = partial(self._call_next if setup.link is None else self._through_link, request)
+        return await setup.supervision.run(self._supervised, inner, setup.at_end, self._reworked)
+
+    def _inner(self) -> Awaitable[Output]:
+        setup = self._batch.setup
+        if setup.link is not None:
+            return self._through_link(self._request())
+        tool = setup.tools.get(self._call["name"])
+        return self._unknown(self._call) if tool is None else self._execute(self._call, tool, None)
+
+    async def _unknown(self, call: ToolCall) -> ToolMessage:
+        known = self._batch.setup.tools
+        self._supervised.handled = LookupError(f"there is no tool {call['name']!r}")
+        return unknown_tool(call, known)
+
+    async def _through_link(self, request: ToolCallRequest) -> Output:
+        setup = self._batch.setup
+        assert setup.link is not None
+        # A link may ask a person too, and its question belongs to this call.
+        var_child_runnable_config.set(self._config)
+        return cast("Output", await self._supervised.on_leash(partial(setup.link, request, self._call_next)))
+
+    def _request(self) -> ToolCallRequest:
+        return self._batch.setup.request(self._call, self._runtime())
+
+    def _runtime(self) -> ToolRuntime[Any, Any]:
+        return self._batch.runtime_for(self._call, self._config)
+
+    async def _call_next(self, request: ToolCallRequest) -> Output:
+        call, tool = request.tool_call, request.tool
+        if tool is None:
+            if call["name"] not in self._batch.setup.tools:
+                return await self._unknown(call)
+            raise TypeError(f"Tool {call['name']} is not registered with ToolNode")
+        with self._supervised.off_leash():
+            return await self._execute(call, tool, request)
+
+    async def _execute(self, call: ToolCall, tool: BaseTool, request: ToolCallRequest | None) -> Output:
+        batch, setup = self._batch, self._batch.setup
+        plan = setup.plan(call["name"], tool)
+        config, ready = self._config, call
+        if setup.own_injection is not None or not plan.injected.none:
+            runtime = self._runtime() if request is None else request.runtime
+            ready = setup.inject(call, plan.injected, runtime)
+        if request is not None:
+            config = own_copy(config)  # a run uses its config up, and there may be more than one
+        threads = batch.threads if plan.takes_thread else None
+        # A link may have changed the arguments, or the tool.
+        terms = None if call is self._call else batch.terms(call)
+        manager = batch.manager(plan, self._config)
+        try:
+            try:
+                body = self._claimed if batch.on_claim is not None and self._is_claimed(terms) else invoke
+                response = await self._supervised.attempt(threads, body, plan, ready, config, manager, terms=terms)
+            except NoKeyError as error:
+                raise_without_key(error, plan, ready, call)
+            except ValidationError as error:
+                raise_invalid_arguments(error, call, filled_in(plan, ready, call))
+            output = batch.rules.checked(response, call)
+            self._supervised.handled = None  # of an attempt before this one
+            return output
+        except Exception as error:
+            content = setup.at_tool(error)
+            if content is None:
+                raise
+            self._supervised.handled = error
+            return error_message(content, call, error)
+
+    def _is_claimed(self, terms: Terms | None) -> bool:
+        policy = self._supervised.policy if terms is None else terms.policy
+        return policy.on_unknown != "rerun" and not policy.idempotent
+
+    async def _claimed(
+        self, attempt: Attempt, plan: Plan, call: ToolCall, config: RunnableConfig, manager: AsyncCallbackManager
+    ) -> object:
+        """Run a tool, once it is known that it was begun."""
+        assert self._batch.on_claim is not None
+        await self._batch.on_claim(self._key, self._batch.ledger.records.get(self._key, {}))
+        return await invoke(attempt, plan, call, config, manager)
+
+
+class _Refused(_Run):
+    """A call that nobody is asked about, and that nothing runs for."""
+
+    __slots__ = ("_error", "_message")
+
+    def __init__(self, batch: ToolBatch, key: str, call: ToolCall, index: int, refusal: Refusal) -> None:
+        super().__init__(batch, key, call, index)
+        self._message, self._error = refusal
+
+    async def _run(self, config: RunnableConfig | None) -> Output:
+        self._supervised.handled = self._error
+        await self._batch.keep(self._key, self._call, self._message)
+        return self._message
