@@ -48,7 +48,7 @@ async def test_an_answer_that_is_added_late_comes_before_what_was_said_meanwhile
 
     assert complaint(given_to_model[-1]) is None
     assert shape(given_to_model[-1]) == ["human:go", "ai:", "tool:yes", "human:by the way"]
-    assert shape(result["messages"]) == ["human:go", "ai:", "tool:yes", "human:by the way", "ai:done"]
+    assert shape(result["messages"]) == ["human:go", "ai:", "human:by the way", "tool:yes", "ai:done"], "as added"
 
 
 IDS = st.sampled_from(["a", "b", "c"])

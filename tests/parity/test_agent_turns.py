@@ -262,6 +262,10 @@ def test_an_answer_with_an_update_takes_as_many_steps(version: str) -> None:
         thread.run(question())
         thread.run(Command(resume="yes", update=question("more", "h2")))
         thread.seen.append(thread.agent.get_state(AT).metadata["step"])
+        # LangGraph's model is given call, text, answer, as the state has them, and providers refuse that. Ours is
+        # given the answer first (`tests/agent/test_history.py`); all else is the same.
+        kind, messages, tools = thread.asked[-1]
+        thread.asked[-1] = kind, [*messages[:-2], *sorted(messages[-2:], key=str)], tools
 
     same(talk, turn(1, call("ask", {"what": "b"}, "b")), DONE, version=version)
 

@@ -269,13 +269,18 @@ class Run:
         return {"messages": keepable(reply)}
 
     def _for_model(self, state: Any) -> Any:
-        """The state, with the messages that the hook before the model wants it to see."""
-        if not self._plan.flow.before:
+        """The state, with the messages that the hook before the model wants it to see, in an order that providers take.
+
+        The state itself keeps the order in which they were added, as LangGraph's does.
+        """
+        given = self.thread.state.get("llm_input_messages") if self._plan.flow.before else None
+        messages = given or self._messages()
+        whole = repaired(messages)
+        if given is None and whole == messages:
             return state
-        messages = self.thread.state.get("llm_input_messages") or self._messages()
         if isinstance(state, dict):
-            return {**state, "messages": repaired(messages)}
-        state.messages = repaired(messages)
+            return {**state, "messages": whole}
+        state.messages = whole
         return state
 
     async def _response(self, state: Any, config: RunnableConfig) -> dict[str, Any]:
@@ -288,10 +293,10 @@ class Run:
         return (remaining < 1 and all_direct) or (remaining < 2 and bool(reply.tool_calls))
 
     async def _repair(self) -> None:
-        """Put the answers where they belong, also those that are missing; a provider refuses the conversation else."""
+        """Answer what no call has answered; a provider refuses the conversation otherwise."""
         messages = self._messages()
         whole = repaired(messages)
-        if whole != messages:
+        if len(whole) != len(messages):
             await self.thread.amend([self.thread.state.replacing("messages", whole)], None, "repair")
 
     def _messages(self) -> list[BaseMessage]:
