@@ -1,8 +1,10 @@
 """Every async test runs on every backend, on a virtual clock unless it is marked `real_clock`."""
 
 import logging
+from collections import defaultdict
 from collections.abc import Sequence
 from inspect import isasyncgenfunction, iscoroutinefunction
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,6 +14,8 @@ from hypothesis.errors import StopTest
 from callboard.testing import Backend, backend, backend_names
 
 MAIN_BACKENDS = ("asyncio", "trio")
+VARIANTS = 4
+"""Of a test with more parameters than that, on each backend; CI runs all."""
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -38,8 +42,9 @@ def _is_no_stop_of_hypothesis(record: logging.LogRecord) -> bool:
 
 
 # How long an example takes is no property of ours, and depends on the machine.
-settings.register_profile("callboard", deadline=None)
-settings.load_profile("callboard")
+settings.register_profile("quick", deadline=None, max_examples=25)
+settings.register_profile("exhaustive", deadline=None)
+settings.load_profile("quick")
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -75,6 +80,23 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 def _marks(name: str, names: Sequence[str]) -> Sequence[pytest.MarkDecorator]:
     """Leave variants of asyncio, such as uvloop, to the exhaustive run, where asyncio itself runs the test, too."""
     return (pytest.mark.exhaustive,) if name not in MAIN_BACKENDS and "asyncio" in names else ()
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave all but a few variants of each test to the exhaustive run, evenly chosen, on each backend the same."""
+    if any("::" in argument for argument in config.args):
+        return  # somebody has named what is to run
+    variants: dict[tuple[Path, str, str], list[pytest.Item]] = defaultdict(list)
+    for item in items:
+        if isinstance(item, pytest.Function) and item.get_closest_marker("exhaustive") is None:
+            name = item.callspec.params.get("anyio_backend", "") if hasattr(item, "callspec") else ""
+            variants[item.path, item.originalname, str(name)].append(item)
+    for alike in variants.values():
+        chosen = {len(alike) * number // VARIANTS for number in range(VARIANTS)}
+        for place, item in enumerate(alike):
+            if len(alike) > VARIANTS and place not in chosen:
+                item.add_marker(pytest.mark.exhaustive)
 
 
 @pytest.hookimpl(tryfirst=True)
