@@ -27,8 +27,6 @@ LAYER_OF = {f"callboard.{name}": layer for layer, names in LAYERS.items() for na
 LANGCHAIN = ("langchain_core", "langgraph")
 FOREIGN = {
     "callboard._types": (*LANGCHAIN, "callboard"),
-    "callboard._calls": LANGCHAIN,
-    "callboard._loops": LANGCHAIN,
     "callboard._loops._protocol": (*LANGCHAIN, "trio", "asyncio"),
     "callboard._loops._watchdog": (*LANGCHAIN, "trio", "asyncio"),
     "callboard._loops._asyncio": (*LANGCHAIN, "trio"),
@@ -92,6 +90,54 @@ def test_a_low_layer_does_not_know_of_what_it_serves(name: str) -> None:
 
     assert inside
     assert roots.isdisjoint(FOREIGN[name])
+
+
+def reached(name: str) -> set[str]:
+    """The modules that come with one, however long the way."""
+    found: set[str] = set()
+    due = [name]
+    while due:
+        if (one := due.pop()) not in found:
+            found.add(one)
+            due += own_imports(one) - {SHOP_WINDOW}
+    return found
+
+
+@pytest.mark.parametrize("room", ["callboard._loops", "callboard._calls", "callboard.exceptions", "callboard._types"])
+def test_what_is_below_the_tools_loads_no_langchain_by_any_way(room: str) -> None:
+    """Supervision is for any call; who uses it alone does not wait for LangChain."""
+    inside = {name for name in MODULES if name == room or name.startswith(f"{room}.")}
+    foreign = {
+        found
+        for start in inside
+        for name in reached(start)
+        for found in imported(MODULES[name])
+        if found.split(".")[0] in LANGCHAIN and name != "callboard._lazy"
+    }
+
+    assert inside
+    assert foreign == set()
+
+
+def test_no_two_rooms_need_each_other() -> None:
+    """Modules may be free of circles while their rooms are not."""
+    rooms: dict[str, set[str]] = {}
+    for name in INNER:
+        room = ".".join(name.split(".")[:2])
+        needed = {".".join(found.split(".")[:2]) for found in own_imports(name) - {SHOP_WINDOW}}
+        rooms.setdefault(room, set()).update(needed - {room})
+
+    TopologicalSorter(rooms).prepare()  # raises CycleError
+
+    assert len(rooms) == sum(map(len, LAYERS.values()))
+
+
+def test_every_room_of_the_picture_exists() -> None:
+    """A name that is gone would exempt nobody, and mislead everybody."""
+    rooms = {".".join(name.split(".")[:2]) for name in INNER}
+
+    assert rooms == set(LAYER_OF)
+    assert {name for name in FOREIGN if name not in MODULES} == set()
 
 
 def test_only_one_module_touches_private_langgraph_names() -> None:

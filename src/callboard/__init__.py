@@ -1,14 +1,14 @@
 """callboard: tool calls of LLM agents as supervised tasks, on asyncio and trio.
 
-    layer 6   _cli                                the `callboard` command
-    layer 5   telemetry  testing                  spans, metrics, logs, recordings; fakes and virtual clocks
-    layer 4   agent                               the ReAct loop
-    layer 3   tools  middleware  _langgraph       LangChain tools as supervised calls, and links around them
-    layer 1   _call  _attempt  _surroundings      one supervised call and a batch of them
-              _time  _limits  _threads            deadlines, places in the queue, worker threads
-              _events                             who is told what happens
-              _loop*  _current_loop  _bridge      asyncio and trio, and the bridges
-    layer 0   _types  exceptions  _lazy           the vocabulary; names that are loaded late
+    layer 9   _cli                  the `callboard` command
+    layer 8   telemetry  testing    spans, metrics, logs, recordings; fakes and virtual clocks
+    layer 7   agent                 the ReAct loop, and the conversation that it keeps
+    layer 6   middleware            retry, cache, approval, sanitise, redact and others, around a tool call
+    layer 5   tools                 LangChain tools as supervised calls, and the chain around them
+    layer 4   _langgraph            every private name of LangGraph
+    layer 2   _calls                one supervised call and a batch of them, limits, observers
+    layer 1   _loops                asyncio and trio, threads, deadlines, bridges
+    layer 0   _types  exceptions    the vocabulary
 
 A module imports only from its own layer and from those below. Names are loaded when they are first asked
 for: `import callboard` costs nothing, `from callboard import ToolNode` costs LangGraph.
@@ -50,7 +50,6 @@ if TYPE_CHECKING:
     from callboard.exceptions import CallCancelledError as CallCancelledError
     from callboard.exceptions import CallError as CallError
     from callboard.exceptions import CallRejectedError as CallRejectedError
-    from callboard.exceptions import CallsInterrupted as CallsInterrupted
     from callboard.exceptions import CallTimeoutError as CallTimeoutError
     from callboard.exceptions import CircuitOpenError as CircuitOpenError
     from callboard.exceptions import DeadlineExceededError as DeadlineExceededError
@@ -69,6 +68,7 @@ if TYPE_CHECKING:
     from callboard.tools._human import HumanInterruptConfig as HumanInterruptConfig
     from callboard.tools._human import HumanResponse as HumanResponse
     from callboard.tools._input import tools_condition as tools_condition
+    from callboard.tools._interrupted import CallsInterrupted as CallsInterrupted
     from callboard.tools._node import ToolNode as ToolNode
     from callboard.tools._validation import ValidationNode as ValidationNode
     from callboard.tools._vocabulary import INVALID_TOOL_NAME_ERROR_TEMPLATE as INVALID_TOOL_NAME_ERROR_TEMPLATE
@@ -95,7 +95,6 @@ _HOMES = {
         "CallTimeoutError",
         "CallboardError",
         "CallboardWarning",
-        "CallsInterrupted",
         "CircuitOpenError",
         "DeadlineExceededError",
         "DuplicateCallIdWarning",
@@ -111,6 +110,7 @@ _HOMES = {
     "_loops._deadline": ("cleanup", "remaining"),
     "tools._human": ("ActionRequest", "HumanInterrupt", "HumanInterruptConfig", "HumanResponse"),
     "tools._input": ("tools_condition",),
+    "tools._interrupted": ("CallsInterrupted",),
     "tools._node": ("ToolNode",),
     "tools._validation": ("ValidationNode",),
     "tools._vocabulary": (
@@ -151,11 +151,11 @@ def _unasked(kinds: frozenset[str]) -> _observers.Watch:
         return _observers.Watch()
     from callboard.telemetry._ambient import watching
 
-    _observers.unasked = watching
+    _observers.watch_unasked(watching)
     return watching(kinds)
 
 
-_observers.unasked = _unasked
+_observers.watch_unasked(_unasked)
 
 
 def __dir__() -> list[str]:

@@ -27,11 +27,9 @@ Misuse raises the built-in exceptions (`ValueError`, `TypeError`) and names the 
 """
 
 import math
-from collections.abc import Mapping, Sequence
 from typing import Literal
 
-from langgraph.errors import GraphInterrupt
-from langgraph.types import Interrupt
+from callboard._lazy import lazy
 
 __all__ = [
     "AbandonedThreadWarning",
@@ -41,7 +39,6 @@ __all__ = [
     "CallTimeoutError",
     "CallboardError",
     "CallboardWarning",
-    "CallsInterrupted",
     "CircuitOpenError",
     "DeadlineExceededError",
     "DuplicateCallIdWarning",
@@ -53,6 +50,9 @@ __all__ = [
     "StorageError",
     "ThreadBusyError",
 ]
+
+# It is a `GraphInterrupt`, and what is below the tools knows no LangGraph.
+__getattr__ = lazy(__name__, {".tools._interrupted": ("CallsInterrupted",)})
 
 Ended = Literal["timeout", "deadline", "rejected", "unavailable", "cancelled"]
 
@@ -192,19 +192,6 @@ class CallCancelledError(CallError):
 
     def __init__(self, tool: str, call_id: str | None) -> None:
         super().__init__(tool, call_id, f"Tool {tool!r} cancelled itself before it had a result.")
-
-
-class CallsInterrupted(GraphInterrupt):
-    """Calls of a batch wait for a person; raised by a `ToolNode` that no LangGraph graph runs.
-
-    Hand `ledger` back to `ToolNode.ainvoke`, with the same input and the answers. It consists of plain dicts,
-    messages and LangGraph types only, so any LangGraph serializer can keep it for as long as it takes.
-    """
-
-    def __init__(self, interrupts: Sequence[Interrupt], ledger: Mapping[str, object]) -> None:
-        self.interrupts = tuple(interrupts)
-        self.ledger = ledger
-        super().__init__(self.interrupts)
 
 
 class CallboardWarning(UserWarning):

@@ -97,7 +97,7 @@ class Attributes(Drawn):
         return other
 
     def with_config(self, config: RunnableConfig | None = None, **kwargs: Any) -> Self:
-        """The same agent, with a config that every run starts from."""
+        """A copy of the agent, with a config that every run starts from."""
         return self.copy({"config": merged_configs(self.config, config, cast("RunnableConfig", kwargs))})
 
     def validate(self) -> Self:

@@ -41,7 +41,7 @@ class Doors(ManyInputs):
     """By which the runs that are started here are entered."""
 
     def _from_sync(self) -> Self:
-        """The same agent, entered from sync code."""
+        """A copy of the agent that runs the sync half of what it was given."""
         entered = copy.copy(self)
         entered._door = "sync"
         return entered

@@ -92,7 +92,7 @@ class Drawn(PregelProtocol[Any, Any, Any, Any]):
         return cast("type[BaseModel]", self._drawn().config_schema(include=include))
 
     def get_config_jsonschema(self, *, include: Sequence[str] | None = None) -> dict[str, Any]:
-        """The same schema in JSON; deprecated likewise."""
+        """The schema of the config in JSON; deprecated, as LangGraph's is."""
         return cast("dict[str, Any]", self._drawn().get_config_jsonschema(include=include))
 
     def get_context_jsonschema(self) -> dict[str, Any] | None:

@@ -97,7 +97,7 @@ class AgentGraph(ManyInputs, CompiledStateGraph[Any, Any, Any, Any]):
         return self.agent.set_up_as(self)
 
     def copy(self, update: dict[str, Any] | None = None) -> Self:
-        """The same graph, set up in another way."""
+        """A copy of the graph that is set up in another way."""
         return self.__class__(**{**_attributes(self), **(update or {})})
 
     async def ainvoke(self, input: Any, config: RunnableConfig | None = None, **options: Any) -> Any:

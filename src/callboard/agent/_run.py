@@ -35,8 +35,8 @@ from callboard.agent._stream_payloads import INTERRUPT as INTERRUPT
 from callboard.agent._stream_payloads import Teller
 from callboard.agent._tools_step import answer_open_calls, run_calls
 from callboard.agent._trace import traced_node
-from callboard.exceptions import CallsInterrupted
 from callboard.tools._errors import is_control_flow
+from callboard.tools._interrupted import CallsInterrupted
 from callboard.tools._ledger import FORMAT, Ledger
 from callboard.tools._node import ToolNode
 

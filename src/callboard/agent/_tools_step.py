@@ -20,10 +20,10 @@ from callboard.agent._entries import around_all, around_call, sent
 from callboard.agent._flow import TOOLS
 from callboard.agent._sends import Sent
 from callboard.agent._stream_payloads import Teller
-from callboard.exceptions import CallsInterrupted
 from callboard.tools._errors import error_message, is_control_flow
 from callboard.tools._inject import injected_args, written_args
 from callboard.tools._input import Requested, messages_in, reading
+from callboard.tools._interrupted import CallsInterrupted
 from callboard.tools._keys import naming
 from callboard.tools._ledger import FORMAT
 from callboard.tools._node import ToolNode

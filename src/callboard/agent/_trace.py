@@ -15,8 +15,8 @@ from langgraph.errors import GraphInterrupt
 from callboard._loops._bridge import run_on_asyncio
 from callboard._loops._current import current_loop
 from callboard._loops._deadline import cleanup
-from callboard.exceptions import CallsInterrupted
 from callboard.tools._handlers import own_span, tell
+from callboard.tools._interrupted import CallsInterrupted
 
 
 async def traced(

@@ -22,12 +22,12 @@ from callboard._calls._limits import Limiter, NoKeyError
 from callboard._calls._observers import current_mark
 from callboard._langgraph import config_for_calls, read_state, runtime_of
 from callboard._types import Limit, RunInfo, check_count
-from callboard.exceptions import CallsInterrupted
 from callboard.tools._bounds import Refusal, admission
 from callboard.tools._callbacks import manager_for
 from callboard.tools._chain import Chain, Link
 from callboard.tools._errors import error_message, is_control_flow, raise_invalid_arguments, unknown_tool
 from callboard.tools._input import Requested, left_of
+from callboard.tools._interrupted import CallsInterrupted
 from callboard.tools._invoke import filled_in, invoke, own_copy, raise_without_key
 from callboard.tools._keys import naming
 from callboard.tools._ledger import Ledger

@@ -34,7 +34,7 @@ def new_holder() -> dict[str, Any]:
 
 
 def prolonged(holder: Mapping[str, Any]) -> dict[str, Any]:
-    """The same holder, still alive."""
+    """The entry of a holder that says that it is still alive."""
     return {**holder, "until": _until()}
 
 

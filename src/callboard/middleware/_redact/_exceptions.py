@@ -5,8 +5,9 @@ from collections.abc import Iterator
 from contextlib import suppress
 from typing import Any
 
-from callboard.exceptions import CallboardError, CallsInterrupted
+from callboard.exceptions import CallboardError
 from callboard.middleware._redact._values import Named, Text, Walk
+from callboard.tools._interrupted import CallsInterrupted
 
 _DEEPEST = 32
 """Causes of causes, and groups in groups, that are read; of what is behind them only the types are kept."""
