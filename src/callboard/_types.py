@@ -214,7 +214,7 @@ Observer = Callable[[CallEvent], None]
 """Called in the event loop's thread, at once and often: it must be quick, and never fails a call."""
 
 RunObserver = Callable[[RunEvent], None]
-"""The same, of runs."""
+"""Called with each event of a run."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -92,20 +92,33 @@ def _nobody(_: frozenset[str]) -> Watch:
     return _NOBODY
 
 
-unasked: Callable[[frozenset[str]], Watch] = _nobody
-"""Those who watch though nobody called `observe`, of other kinds than these; the shop window knows them."""
+_unasked: Callable[[frozenset[str]], Watch] = _nobody
+
+
+def watch_unasked(watching: Callable[[frozenset[str]], Watch] = _nobody) -> Callable[[frozenset[str]], Watch]:
+    """Register who watches though nobody called `observe`; telemetry does, where an application has set it up.
+
+    Args:
+        watching: from the kinds that others make already to those who watch beside them; by default nobody.
+
+    Returns:
+        What was registered before.
+    """
+    global _unasked
+    before, _unasked = _unasked, watching
+    return before
 
 
 def current_watch() -> Watch:
     """Those who watch what is started here; of several of one kind, the innermost."""
     here = _here.get()
     if not here and not _everywhere:
-        return unasked(_NOBODY.kinds)
+        return _unasked(_NOBODY.kinds)
     found = _NOBODY
     for one in reversed((*_everywhere, *here)):
         if found.kinds.isdisjoint(one.kinds):
             found = joined(one, found)
-    return joined(unasked(found.kinds), found)
+    return joined(_unasked(found.kinds), found)
 
 
 def current_mark() -> str | None:

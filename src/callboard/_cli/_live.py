@@ -126,7 +126,7 @@ def _endings(row: Row) -> str:
 
 
 def line(board: Board, now: float) -> str:
-    """The same numbers on one line."""
+    """The numbers of the table on one line."""
     waits = board.longest_waits(now)
     parts = _head(board.total(), board, now, max(waits.values(), default=0.0))
     parts += [_tool_line(tool) for tool in _tools(board, waits, _ON_A_LINE)]

@@ -22,7 +22,7 @@ class Stopped(KeyboardInterrupt):
 
     @property
     def exit_code(self) -> int:
-        """As a shell has it."""
+        """The status with which a shell reports the signal: 128 and its number."""
         return 128 + self.number
 
 

@@ -62,7 +62,7 @@ class StrictSerializer(JsonPlusSerializer):
         self.memory: MessageMemory | None = None
 
     def with_types(self, types: Iterable[type]) -> "StrictSerializer":
-        """The same, with more types that are allowed."""
+        """A copy of the serializer that allows more types."""
         other = copy.copy(self)
         other._types = {**self._types, **_by_name(types)}
         return other

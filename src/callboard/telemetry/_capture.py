@@ -67,7 +67,7 @@ class Capture:
         return found if len(text) <= self._max_length else self._cut(text)
 
     def text(self, value: object) -> str:
-        """The same as one text: a string as it is, anything else as JSON; cut."""
+        """What may leave of a value, as one text: a string as it is, anything else as JSON; cut."""
         found = self.value(value)
         return self._cut(sendable(found if isinstance(found, str) else json.dumps(found, ensure_ascii=False)))
 

@@ -36,9 +36,9 @@ class Setup:
     at_tool: Judge
     """What becomes of an error where the tool raised it: a text for the model, or `None` to raise it."""
     at_end: Judge
-    """The same, where it is about to leave the call."""
+    """What becomes of an error where it is about to leave the call."""
     at_override: Judge
-    """The same, where it is about to leave what a subclass of the node has around the call."""
+    """What becomes of an error where it is about to leave what a subclass of the node has around the call."""
     on_error: OnError
     own_call: Callable[[str], Link] | None
     """From the kind of an input to what a subclass has around each call."""

@@ -6,19 +6,6 @@ from collections.abc import Sequence
 from callboard._callers import level_of_user
 from callboard.exceptions import LinkOrderWarning
 
-RECOMMENDED = (
-    "OutputBudget",
-    "RepairArguments",
-    "Sanitize",
-    "RequireApproval",
-    "Fallback",
-    "Cache",
-    "CircuitBreaker",
-    "Retry",
-    "Redact",
-)
-"""The outermost first."""
-
 REVEALING = "Redact(reveal=...)"
 """A `Redact` that gives some tools the values back."""
 
