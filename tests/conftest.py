@@ -14,7 +14,7 @@ from hypothesis.errors import StopTest
 from callboard.testing import Backend, backend, backend_names
 
 MAIN_BACKENDS = ("asyncio", "trio")
-VARIANTS = 4
+VARIANTS = 3
 """Of a test with more parameters than that, on each backend; CI runs all."""
 
 

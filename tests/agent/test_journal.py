@@ -76,6 +76,7 @@ async def test_a_thread_goes_on_where_it_stands_with_another_agent(saver: Any) -
     assert shape(model.requests[-1]) == shape(result["messages"][:-1])
 
 
+@pytest.mark.exhaustive
 async def test_threads_know_nothing_of_each_other(saver: Any) -> None:
     """A hundred runs at once, each on a thread of its own, with one checkpointer."""
     recorder = Recorder()

@@ -217,6 +217,7 @@ async def test_a_reader_that_leaves_closes_the_connection_to_the_provider() -> N
     assert "word " in [message.content for message, _ in read]
 
 
+@pytest.mark.exhaustive
 async def test_many_conversations_share_one_client() -> None:
     """Fifty at once; each gets its own answers."""
     results: dict[int, str] = {}

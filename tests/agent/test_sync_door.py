@@ -123,6 +123,7 @@ def _passed_on(request: Any, execute: Any) -> Any:
 @pytest.mark.parametrize(
     "node_of", [lambda tools: tools, lambda tools: ToolNode(tools, wrap_tool_call=_passed_on)], ids=["plain", "wrapped"]
 )
+@pytest.mark.exhaustive
 def test_agents_in_sync_tools_of_themselves_never_wait_for_their_own_threads(node_of: Any) -> None:
     """Forty at once, ten deep: a tool that waits for an agent holds no thread that this agent needs."""
     agent = recursive(node_of)

@@ -323,6 +323,7 @@ def test_a_real_model_that_fails_is_one_line(tmp_path: Path, backend: str) -> No
 
 
 @pytest.mark.parametrize("backend", ["asyncio", "trio"])
+@pytest.mark.exhaustive
 def test_a_real_model_decides_itself_what_it_calls(tmp_path: Path, backend: str) -> None:
     finished = run("demo", "--backend", backend, "--model", "openai:gpt", PYTHONPATH=provider(tmp_path, INVENTIVE))
 

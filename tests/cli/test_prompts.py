@@ -259,6 +259,7 @@ def test_a_stop_before_the_tools_is_confirmed(project: Project, agents: str) -> 
 
 
 @pytest.mark.parametrize("backend", ["asyncio", "trio"])
+@pytest.mark.exhaustive
 def test_open_calls_are_shown_while_they_run(project: Project, agents: str, backend: str) -> None:
     """In a table that is drawn anew, and goes away."""
     with project.terminal("run", f"{agents}:slowly", "Go!", "--backend", backend) as terminal:
@@ -271,6 +272,7 @@ def test_open_calls_are_shown_while_they_run(project: Project, agents: str, back
 
 
 @pytest.mark.parametrize("backend", ["asyncio", "trio"])
+@pytest.mark.exhaustive
 def test_the_live_view_takes_the_place_of_the_open_calls(project: Project, agents: str, backend: str) -> None:
     """And what is said stands below it, as ever."""
     with project.terminal("run", f"{agents}:slowly", "Go!", "--live", "--backend", backend) as terminal:

@@ -62,6 +62,7 @@ def found_in(defect: type[Around], backend: str) -> Failure:
     [(defect, ("asyncio", "trio")[place % 2]) for place, defect in enumerate(DEFECTS)],
     ids=lambda one: one if isinstance(one, str) else one.__name__,
 )
+@pytest.mark.exhaustive
 def test_a_defect_is_found_and_its_plan_made_small(defect: type[Around], backend: str) -> None:
     """Each by the promise that it breaks; what is left of the plan shows little but the defect."""
     found = found_in(defect, backend)

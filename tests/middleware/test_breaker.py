@@ -690,6 +690,7 @@ async def test_observers_are_told_of_every_change_and_of_no_argument() -> None:
     assert "secret" not in repr([event.facts for event in noted])
 
 
+@pytest.mark.exhaustive
 async def test_keys_that_nobody_asks_for_are_forgotten() -> None:
     """They come from the model and have no end; what is open or may still count stays."""
     breaker = CircuitBreaker(minimum=1, window=60, open_for=1000, key=by_host)

@@ -740,6 +740,7 @@ async def test_hostile_text_is_left_alone_and_costs_little(value: str) -> None:
 
 @pytest.mark.real_clock  # large arguments are looked at in a thread
 @pytest.mark.filterwarnings("ignore::callboard.exceptions.LoopBlockedWarning")  # to list 40,000 errors is not for links
+@pytest.mark.exhaustive
 async def test_hostile_depth_and_breadth_are_left_alone() -> None:
     """Up to what any call may have at all."""
     deep: Any = "x"
@@ -789,6 +790,7 @@ async def test_many_slips_of_one_kind_are_one_repair() -> None:
 
 
 @pytest.mark.real_clock  # large arguments are looked at in a thread
+@pytest.mark.exhaustive
 async def test_more_ways_than_can_be_tried_are_left_alone() -> None:
     """What has not been looked at may be another way."""
     spy = Spy()

@@ -951,6 +951,7 @@ def test_importing_the_middleware_does_not_import_langchain() -> None:
     assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.exhaustive
 def test_without_langchain_the_error_names_the_extra() -> None:
     """A reader should not have to find out what to install."""
     done = in_a_fresh_process("import sys; sys.modules['langchain'] = None\nfrom callboard.middleware import Supervise")

@@ -67,6 +67,7 @@ class Counter:
             self.running -= 1
 
 
+@pytest.mark.exhaustive
 async def test_ten_thousand_calls_run_sixty_four_at_once_in_their_order() -> None:
     """Promise 7: the peak is exactly the limit, the first come is the first served."""
     order: list[int] = []

@@ -181,6 +181,7 @@ async def test_no_span_is_below_the_wrong_one_in_any_mixture(data: st.DataObject
 
 
 @pytest.mark.real_clock
+@pytest.mark.exhaustive
 async def test_two_hundred_calls_at_once_have_their_own_parents(caplog: pytest.LogCaptureFixture) -> None:
     """Of all kinds: in tasks, in threads, with nodes and agents below, with models behind the bridge."""
     kinds = [*PLAIN, "threaded", "threaded", "delegated", "quick"] * 20

@@ -139,6 +139,7 @@ async def test_what_is_no_text_is_written_all_the_same(tmp_path: Path) -> None:
 
 @pytest.mark.real_clock
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="there are no named pipes on this system")
+@pytest.mark.exhaustive
 async def test_a_disk_that_is_stuck_loses_events_and_says_how_many(tmp_path: Path) -> None:
     """Memory has a bound, the calls go on, and the loss stands in the file. A pipe that nobody reads is such a disk."""
     path = tmp_path / "pipe"

@@ -146,6 +146,7 @@ trace.set_tracer_provider(provider)
 """
 
 
+@pytest.mark.exhaustive
 def test_an_applications_own_sdk_is_used_as_it_is(receiver: Receiver) -> None:
     """One span over each call, to where its spans go; nothing anywhere else."""
     done = run(
@@ -159,6 +160,7 @@ def test_an_applications_own_sdk_is_used_as_it_is(receiver: Receiver) -> None:
 
 
 @pytest.mark.parametrize("backend", ["asyncio", "trio"])
+@pytest.mark.exhaustive
 def test_with_an_sdk_there_are_spans_without_any_call_of_ours(backend: str) -> None:
     """As with every instrumented library."""
     done = run(OWN + "run()\nprint([span.name for span in seen.get_finished_spans()])", backend)
@@ -195,6 +197,7 @@ def test_the_environment_turns_things_off(receiver: Receiver, variable: str, val
     assert set(receiver.received) == left
 
 
+@pytest.mark.exhaustive
 def test_logs_go_to_stderr_and_stop_at_the_end() -> None:
     """As JSON lines, with the ids of the span."""
     done = run(

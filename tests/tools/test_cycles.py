@@ -93,6 +93,7 @@ async def test_a_batch_leaves_nothing_in_cycles(name: str, middleware: list[Any]
 @pytest.mark.usefixtures("no_collector")
 @pytest.mark.parametrize("on_error", ["cancel", "finish"])
 @pytest.mark.parametrize("count", [pytest.param(1, marks=pytest.mark.exhaustive), 5])
+@pytest.mark.exhaustive
 async def test_an_error_that_is_raised_leaves_nothing_in_cycles(on_error: Any, count: int) -> None:
     """The traceback of an error leads through all that ran; once somebody has dealt with it, that is gone too."""
     node = ToolNode(TOOLS, handle_tool_errors=False, on_error=on_error)
