@@ -69,7 +69,7 @@ class _Exchange:
     """A message, and the answers to its calls."""
 
     message: BaseMessage
-    answers: list[BaseMessage] = field(default_factory=list)
+    answers: list[ToolMessage] = field(default_factory=list[ToolMessage])
     is_in_order: bool = True
 
     def whole(self) -> Sequence[BaseMessage]:
@@ -78,8 +78,8 @@ class _Exchange:
         if self.is_in_order and not missing:
             return (self.message, *self.answers)
         place = {id_of(call): number for number, call in enumerate(calls)}
-        answers = cast("list[ToolMessage]", [*self.answers, *missing])
-        return (self.message, *sorted(answers, key=lambda answer: place[answer.tool_call_id]))
+        answers = sorted([*self.answers, *missing], key=lambda answer: place[answer.tool_call_id])
+        return (self.message, *answers)
 
 
 def _calls(message: BaseMessage) -> Sequence[ToolCall]:
