@@ -16,10 +16,12 @@ from langchain_core.messages import ToolMessage
 from langchain_core.tools import BaseTool, StructuredTool
 from pydantic import BaseModel, field_validator
 
-from callboard import ToolNode
-from callboard.middleware import Detector, Redact, RepairArguments
+from callboard import CallEvent, CallsInterrupted, ToolNode, observe
+from callboard.middleware import Cache, Detector, Redact, RepairArguments, RequireApproval, _cache
+from callboard.middleware._cache import _canonical, _in_steps
 from callboard.middleware._sanitize import _text
 from callboard.testing import calls
+from callboard.tools._vocabulary import ToolCallRequest
 
 pytestmark = pytest.mark.real_clock
 
@@ -132,6 +134,66 @@ async def test_large_values_are_hidden_in_a_thread() -> None:
         assert hidden[0].startswith("<word:")
         assert (await redact.restore(hidden))[0] == "secret-1"
     assert not onlooker.in_loop
+
+
+async def test_a_person_is_asked_about_large_arguments_in_a_thread() -> None:
+    """Promise 8: their digest, their copy and their description take long, and longer than the question."""
+    onlooker = Onlooker()
+
+    def describe(request: ToolCallRequest) -> str:
+        onlooker.look()
+        return f"{len(request.tool_call['args']['values'])} values"
+
+    tool = StructuredTool.from_function(coroutine=echo, description="Echoes.")
+    node = ToolNode([tool], middleware=[RequireApproval(description=describe)])
+    reply = calls(("echo", {"values": LARGE}))
+    notes: list[tuple[str, int]] = []
+
+    def note(event: CallEvent) -> None:
+        if event.phase == "noted":
+            notes.append((event.what or "", threading.get_ident()))
+
+    with anyio.fail_after(60), observe(note):
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(onlooker.take_turns)
+            with pytest.raises(CallsInterrupted) as caught:
+                await node.ainvoke([reply])
+            [question] = caught.value.interrupts
+            assert question.value[0]["description"] == "20000 values"
+            [message] = await node.ainvoke(
+                [reply], ledger=caught.value.ledger, resume={question.id: [{"type": "accept", "args": None}]}
+            )
+            tasks.cancel_scope.cancel()
+    assert message.content == "0"
+    assert onlooker.in_thread
+    assert not onlooker.in_loop
+    assert {thread for _, thread in notes} == {threading.get_ident()}, "observers are told in the loop's thread"
+
+
+def test_the_key_of_large_arguments_is_that_of_small_ones() -> None:
+    """Written in steps or at once: the same call has the same key, or it would run twice."""
+    args = {"b": [1, 2.5, None, "\u00e4"], "a": {"c": True}}
+
+    assert _canonical(args, _in_steps) == _canonical(args) == '{"a":{"c":true},"b":[1,2.5,null,"\\u00e4"]}'
+
+
+async def test_the_key_of_large_arguments_is_made_in_a_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Promise 8: a search of the cache is not to take longer than the call."""
+    threads: list[bool] = []
+    here = threading.get_ident()
+
+    def seen(args: Any) -> str:
+        threads.append(threading.get_ident() != here)
+        return _in_steps(args)
+
+    monkeypatch.setattr(_cache, "_in_steps", seen)
+    tool = StructuredTool.from_function(coroutine=echo, description="Echoes.")
+    node = ToolNode([tool], middleware=[Cache(["echo"])])
+    with anyio.fail_after(60):
+        first = await node.ainvoke([calls(("echo", {"values": LARGE}))])
+        second = await node.ainvoke([calls(("echo", {"values": LARGE}))])
+    assert [message.content for message in (*first, *second)] == ["0", "0"]
+    assert threads == [True, True]
 
 
 def turns_while(work: Callable[[], object]) -> int:

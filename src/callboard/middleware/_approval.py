@@ -8,13 +8,15 @@ from typing import Any, cast
 from langchain_core.messages import ToolMessage
 from langchain_core.tools import BaseTool
 from langgraph.config import get_config
+from langgraph.errors import GraphInterrupt
 from langgraph.types import Command
 
 from callboard._calls._call import note
 from callboard._langgraph import bound_answer_waits
-from callboard.middleware._question import ANSWERS, FIELDS, AnswerType, Question
+from callboard.middleware._question import ANSWERS, FIELDS, AnswerType, Question, Step
 from callboard.tools._human import HumanInterruptConfig
 from callboard.tools._inject import injected_args, written_args
+from callboard.tools._large_work import THREADS, Threads
 from callboard.tools._tool_names import Missing, check_missing, check_tool_names
 from callboard.tools._vocabulary import ToolCallRequest
 
@@ -70,6 +72,7 @@ class RequireApproval:
         self._description = description
         self._other_tools = other_tools
         self._missing: Missing = missing
+        self._threads = Threads("RequireApproval", THREADS)
 
     def check_tools(self, tools: Collection[str]) -> None:
         """Raise ValueError if a tool that was named is not among these: its calls would run unasked."""
@@ -92,8 +95,15 @@ class RequireApproval:
         if not (rule.applies_to(request) or bound_answer_waits(get_config())):
             return await call_next(request)
         others = {one.name: one for one in request.runtime.tools} if self._other_tools else {}
-        question = Question(request, tool, others, rule.config)
-        decision, step = question.ask(self._described(request, tool))
+
+        def ask() -> Step:
+            return Question(request, tool, others, rule.config).ask(self._described(request, tool))
+
+        try:
+            decision, step = await self._threads.run_if_long(request.tool_call["args"], ask)
+        except GraphInterrupt:
+            note("approval_asked")
+            raise
         note(decision)
         return step if isinstance(step, ToolMessage) else await call_next(step)
 

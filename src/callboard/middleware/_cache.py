@@ -5,6 +5,7 @@ import json
 import warnings
 from collections.abc import Awaitable, Callable, Collection, Hashable, Mapping
 from contextvars import ContextVar
+from functools import partial
 from typing import NamedTuple
 
 from langchain_core.messages import ToolMessage
@@ -20,6 +21,7 @@ from callboard.exceptions import CallboardWarning, CallError
 from callboard.middleware._shared import Flight, Follower, Hit, SharedResults, Turn, raised_again
 from callboard.tools._errors import is_control_flow
 from callboard.tools._invoke import check_arguments
+from callboard.tools._large_work import THREADS, Threads, is_long
 from callboard.tools._plan import Plan, plan_for
 from callboard.tools._results import Output
 from callboard.tools._tool_names import Missing, check_missing, check_tool_names, tool_names
@@ -29,6 +31,8 @@ CacheKey = Callable[[ToolCallRequest], Hashable]
 """Says which calls of a tool have the same result: equal keys do; `None` keeps a call away from the cache."""
 
 CallNext = Callable[[ToolCallRequest], Awaitable[Output]]
+
+_ENCODER = json.JSONEncoder(sort_keys=True, separators=(",", ":"))
 
 _OWN_AFFAIRS = {"rejected", "deadline", "cancelled"}
 """How a call ends for reasons that an identical call need not have."""
@@ -91,6 +95,7 @@ class Cache:
         self._plans: dict[str, Plan] = {}
         self._warned: set[str] = set()
         self._missing: Missing = missing
+        self._threads = Threads("Cache", THREADS)
 
     def check_tools(self, tools: Collection[str]) -> None:
         """Raise ValueError if a tool that was named is not among these."""
@@ -123,7 +128,7 @@ class Cache:
 
     async def awrap_tool_call(self, request: ToolCallRequest, call_next: CallNext) -> Output:
         """Answer from the cache, or with what an identical call finds out, or run the call."""
-        key = self._key(request)
+        key = await self._key(request)
         if key is None:
             return await call_next(request)
         found = self._shared.enter(key, current_loop())
@@ -173,7 +178,7 @@ class Cache:
             self._shared.land(flight, turn, loop, keep=keep)
             del turn  # whose traceback leads here
 
-    def _key(self, request: ToolCallRequest) -> _Key | None:
+    async def _key(self, request: ToolCallRequest) -> _Key | None:
         """What the result depends on, or `None` for a call that has to run."""
         tool = request.tool
         name = request.tool_call["name"]
@@ -184,9 +189,16 @@ class Cache:
             return None
         if self._key_function is not None:
             value = self._checked_key(self._key_function, request, tool)
+        elif self._depends_on_more(name, tool):
+            value = None
         else:
-            value = None if self._depends_on_more(name, tool) else _canonical(request.tool_call["args"])
+            value = await self._canonical(request.tool_call["args"])
         return None if value is None else _Key(name, _body(tool), value)
+
+    async def _canonical(self, args: Mapping[str, object]) -> str | None:
+        if is_long(args):
+            return await self._threads.run(partial(_canonical, args, _in_steps))
+        return _canonical(args)
 
     def _checked_key(self, key: CacheKey, request: ToolCallRequest, tool: BaseTool) -> Hashable:
         try:
@@ -244,12 +256,19 @@ def _body(tool: BaseTool) -> Hashable:
     return fn if inspect.isroutine(fn) else _Identity(tool)
 
 
-def _canonical(args: Mapping[str, object]) -> str | None:
+def _canonical(
+    args: Mapping[str, object], encoded: Callable[[Mapping[str, object]], str] = _ENCODER.encode
+) -> str | None:
     """Arguments as JSON, whatever their order; `None` for what is no JSON."""
     try:
-        return json.dumps(args, sort_keys=True, separators=(",", ":"))
+        return encoded(args)
     except (TypeError, ValueError, RecursionError):
         return None
+
+
+def _in_steps(args: Mapping[str, object]) -> str:
+    """JSON, as `encode` writes it, which would let no other thread go on meanwhile, the event loop's neither."""
+    return "".join(_ENCODER.iterencode(args))
 
 
 def _fit(tool: BaseTool, request: ToolCallRequest) -> bool:

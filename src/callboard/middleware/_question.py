@@ -9,12 +9,10 @@ from typing import Annotated, Any, Literal, NotRequired, Union, cast, get_args
 from langchain_core.messages import ToolCall, ToolMessage
 from langchain_core.tools import BaseTool
 from langgraph.config import get_config
-from langgraph.errors import GraphInterrupt
 from langgraph.types import interrupt
 from pydantic import BaseModel, Discriminator, WrapValidator
 from typing_extensions import TypedDict
 
-from callboard._calls._call import note
 from callboard._langgraph import answer_is_for
 from callboard.middleware._digest import digest_of
 from callboard.tools._errors import error_message
@@ -110,12 +108,8 @@ class Question:
         )
         schema: Any = Annotated[self._shape, WrapValidator(self._understood)]
         step: Step | None = None
-        try:
-            while step is None:  # what is left of questions about other arguments is passed over
-                step = interrupt([value], response_schema=schema)
-        except GraphInterrupt:
-            note("approval_asked")
-            raise
+        while step is None:  # what is left of questions about other arguments is passed over
+            step = interrupt([value], response_schema=schema)
         return step
 
     @property
