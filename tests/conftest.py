@@ -14,7 +14,7 @@ from hypothesis.errors import StopTest
 from callboard.testing import Backend, backend, backend_names
 
 MAIN_BACKENDS = ("asyncio", "trio")
-VARIANTS = 3
+VARIANTS = 2
 """Of a test with more parameters than that, on each backend; CI runs all."""
 
 
