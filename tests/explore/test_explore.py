@@ -47,7 +47,9 @@ def test_a_share_of_what_is_explored_keeps_its_promises(name: str) -> None:
 
 def found_in(defect: type[Around], backend: str) -> Failure:
     """The first failure that a defect leads to, made smaller."""
-    world = replace(WORLDS["batches"], play=partial(_batches.play, make=defect))
+    play = partial(_batches.play, make=defect)
+    # Twice, because trio runs its tasks in any order, and some defects show in one of them only.
+    world = replace(WORLDS["batches"], play=lambda plan, name: play(plan, name) or play(plan, name))
     for seed in range(first := SEEDS.get(defect, 0), first + 100):
         complaints = world.play(world.plan(seed), backend)
         if complaints and complaints[0].promise == DEFECTS[defect]:
