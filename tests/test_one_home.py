@@ -1,0 +1,74 @@
+"""Each question has one home: the module that answers it. Who else asks, imports the answer."""
+
+import ast
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+SOURCE = Path(__file__).parents[1] / "src" / "callboard"
+
+
+@dataclass(frozen=True, slots=True)
+class Home:
+    """Where a question is answered.
+
+    Args:
+        question: what callers want to know.
+        module: the file that answers it, relative to `src/callboard`.
+        names: what it defines for those who ask; nobody else defines anything of that name.
+        signs: regular expressions of code that answers the question by itself; they match in no other file.
+    """
+
+    question: str
+    module: str
+    names: tuple[str, ...]
+    signs: tuple[str, ...] = ()
+
+
+HOMES = [
+    Home(
+        "How is somebody else's checkpointer or store awaited?",
+        "_langgraph/_savers.py",
+        ("AwaitedSaver",),
+    ),
+    Home(
+        "Which question does an answer belong to?",
+        "tools/_answers.py",
+        ("answers_by_id", "is_by_id"),
+    ),
+    Home(
+        "Which calls are open?",
+        "tools/_unanswered.py",
+        ("each_without_answer", "last_reply", "unanswered", "without_answer"),
+    ),
+]
+
+
+def definitions(tree: ast.Module) -> Iterator[str]:
+    """The functions, classes and constants at the top of a module."""
+    for node in tree.body:
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            yield node.name
+        elif isinstance(node, ast.Assign):
+            yield from (target.id for target in node.targets if isinstance(target, ast.Name))
+        elif isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
+            yield node.target.id
+
+
+@pytest.mark.parametrize("home", HOMES, ids=lambda home: home.question)
+def test_a_question_is_answered_in_one_module(home: Home) -> None:
+    """A second answer drifts from the first; so did seven of them, once."""
+    assert set(home.names) <= set(definitions(ast.parse((SOURCE / home.module).read_text())))
+    for path in SOURCE.rglob("*.py"):
+        place = path.relative_to(SOURCE).as_posix()
+        if place == home.module:
+            continue
+        text = path.read_text()
+        twice = set(home.names) & set(definitions(ast.parse(text)))
+        assert not twice, f"{place} defines {twice}; {home.module} has it: import it"
+        for sign in home.signs:
+            found = re.search(sign, text)
+            assert not found, f"{place}: {found[0]!r} answers {home.question!r} again; import it from {home.module}"
