@@ -1,6 +1,6 @@
-"""A link of one's own: models that make the same call over and over are told so, and the tool is left alone.
+"""A middleware of one's own: models that make the same call over and over are told so, and the tool is left alone.
 
-First the link, then an agent that needs it, then its test: on asyncio and on trio, on a virtual clock.
+First the middleware, then an agent that needs it, then its test: on asyncio and on trio, on a virtual clock.
 """
 
 from collections.abc import Awaitable, Callable, Sequence
@@ -118,4 +118,4 @@ if __name__ == "__main__":
         anyio.run(run_agent, backend=library, backend_options=options)
         library, options = backend(name)
         anyio.run(test_the_call_runs_as_often_as_allowed_and_no_more, backend=library, backend_options=options)
-        print(f"The link passed its test on {name}; the clock jumped over hours.")
+        print(f"The middleware passed its test on {name}; the clock jumped over hours.")

@@ -79,6 +79,12 @@ def test_exceptions_are_exported_from_their_module_and_from_the_window() -> None
     assert set(exceptions.__all__) <= set(callboard.__all__)
 
 
+def test_the_former_name_of_the_warning_about_orders_is_the_same_class() -> None:
+    """Filters of warnings were written with it."""
+    former: object = callboard.LinkOrderWarning  # type: ignore[attr-defined]
+    assert former is callboard.MiddlewareOrderWarning
+
+
 @pytest.mark.parametrize("forbidden", ["trio", "langgraph", "langchain_core"])
 def test_importing_callboard_loads_nothing_heavy(forbidden: str) -> None:
     """`import callboard` is free; the names pay for themselves."""

@@ -81,13 +81,29 @@ MISTAKES: dict[str, tuple[Make, type[Exception], str]] = {
     ),
     "a policy for an agent": (lambda: Supervise(policies=CallPolicy()), TypeError, r"Supervise\(policies=...\) takes"),
     "a policy by its tool": (lambda: ToolNode([query], policies={query: CallPolicy()}), TypeError, "for a name"),
-    "a link": (lambda: ToolNode([search], middleware=Retry()), TypeError, r"takes a list of links.*\[Retry\(...\)\]"),
-    "a link for an agent": (lambda: agent(middleware=Retry()), TypeError, r"takes a list of links.*\[Retry\(...\)\]"),
-    "a link for another agent": (lambda: Supervise(middleware=Retry()), TypeError, r"Supervise\(middleware=...\)"),
-    "a function as link": (lambda: ToolNode([search], middleware=query), TypeError, r"write \[query\]"),
-    "no links": (lambda: ToolNode([search], middleware=None), TypeError, "got None; leave it out for none"),
+    "a middleware": (
+        lambda: ToolNode([search], middleware=Retry()),
+        TypeError,
+        r"takes a list of middleware.*\[Retry\(...\)\]",
+    ),
+    "a middleware for an agent": (
+        lambda: agent(middleware=Retry()),
+        TypeError,
+        r"takes a list of middleware.*\[Retry\(...\)\]",
+    ),
+    "a middleware for another agent": (
+        lambda: Supervise(middleware=Retry()),
+        TypeError,
+        r"Supervise\(middleware=...\)",
+    ),
+    "a function as middleware": (lambda: ToolNode([search], middleware=query), TypeError, r"write \[query\]"),
+    "no middleware": (lambda: ToolNode([search], middleware=None), TypeError, "got None; leave it out for none"),
     # a class where an object is meant
-    "a class of links": (lambda: ToolNode([search], middleware=[Retry]), TypeError, r"a class; write Retry\(...\)"),
+    "a class of middleware": (
+        lambda: ToolNode([search], middleware=[Retry]),
+        TypeError,
+        r"a class; write Retry\(...\)",
+    ),
     "a class of models": (lambda: agent(model=ScriptedModel), TypeError, r"is a class: write ScriptedModel\(...\)"),
     "a class of savers": (lambda: agent(checkpointer=InMemorySaver), TypeError, r"write InMemorySaver\(...\)"),
     "a class of stores": (lambda: agent(store=InMemoryStore), TypeError, r"write InMemoryStore\(...\)"),
@@ -189,7 +205,7 @@ MISTAKES: dict[str, tuple[Make, type[Exception], str]] = {
     "a port as text": (lambda: Url(ports=["443"]), TypeError, r"Url\(ports=...\) is a whole number, got '443'"),
     "a scheme with its colon": (lambda: Url(schemes=["https://"]), ValueError, "such as 'https'; got 'https://'"),
     "a sync resolver": (lambda: Url(resolve=lambda host, port: []), TypeError, r"Url\(resolve=...\) takes True or an"),
-    "a link of one argument": (
+    "a middleware of one argument": (
         lambda: ToolNode([search], middleware=[query]),
         TypeError,
         r"\(request, call_next\), and",
@@ -213,14 +229,14 @@ def test_a_coroutine_instead_of_a_function_is_told() -> None:
     called.close()
 
 
-def test_links_may_come_from_a_generator() -> None:
-    """It was used up before anybody had looked at the links in it."""
+def test_middleware_may_come_from_a_generator() -> None:
+    """It was used up before anybody had looked at the middleware in it."""
     recorder = Recorder()
 
     async def refuse(request: Any, call_next: Any) -> Any:
         raise PermissionError("no")
 
-    node = ToolNode([recorder.tool("work")], middleware=(link for link in [refuse]))
+    node = ToolNode([recorder.tool("work")], middleware=(middleware for middleware in [refuse]))
 
     with pytest.raises(PermissionError):
         node.invoke([tool_call("work", "1")])

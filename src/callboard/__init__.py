@@ -56,8 +56,8 @@ if TYPE_CHECKING:
     from callboard.exceptions import DuplicateCallIdWarning as DuplicateCallIdWarning
     from callboard.exceptions import IdleMiddlewareWarning as IdleMiddlewareWarning
     from callboard.exceptions import IgnoredHooksWarning as IgnoredHooksWarning
-    from callboard.exceptions import LinkOrderWarning as LinkOrderWarning
     from callboard.exceptions import LoopBlockedWarning as LoopBlockedWarning
+    from callboard.exceptions import MiddlewareOrderWarning as MiddlewareOrderWarning
     from callboard.exceptions import RunDeadlineExceededError as RunDeadlineExceededError
     from callboard.exceptions import StorageError as StorageError
     from callboard.exceptions import ThreadBusyError as ThreadBusyError
@@ -100,7 +100,7 @@ _HOMES = {
         "DuplicateCallIdWarning",
         "IdleMiddlewareWarning",
         "IgnoredHooksWarning",
-        "LinkOrderWarning",
+        "MiddlewareOrderWarning",
         "LoopBlockedWarning",
         "RunDeadlineExceededError",
         "StorageError",
@@ -140,7 +140,8 @@ _HOMES = {
 # The table above is the truth.
 __all__ = sorted(name for names in _HOMES.values() for name in names)  # noqa: PLE0605 # pyright: ignore[reportUnsupportedDunderAll]
 
-__getattr__ = lazy(__name__, _HOMES)
+# A former name is found, and no longer listed.
+__getattr__ = lazy(__name__, {**_HOMES, "exceptions": (*_HOMES["exceptions"], "LinkOrderWarning")})
 
 _loggers = (logging.getLogger("callboard"), logging.getLogger(_observers.LOGGER))
 

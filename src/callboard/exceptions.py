@@ -20,8 +20,8 @@
         ├── DuplicateCallIdWarning  two calls of one batch share an id
         ├── IdleMiddlewareWarning   a middleware can do nothing for a tool, as it is set
         ├── IgnoredHooksWarning     a middleware of LangChain's has hooks that will not run
-        ├── LinkOrderWarning        two links in an order that is known to go wrong
-        └── LoopBlockedWarning      an async tool, a link or an observer kept the event loop from turning
+        ├── MiddlewareOrderWarning  two middleware in an order that is known to go wrong
+        └── LoopBlockedWarning      an async tool, a middleware or an observer kept the event loop from turning
 
 Misuse raises the built-in exceptions (`ValueError`, `TypeError`) and names the argument.
 """
@@ -44,8 +44,8 @@ __all__ = [
     "DuplicateCallIdWarning",
     "IdleMiddlewareWarning",
     "IgnoredHooksWarning",
-    "LinkOrderWarning",
     "LoopBlockedWarning",
+    "MiddlewareOrderWarning",
     "RunDeadlineExceededError",
     "StorageError",
     "ThreadBusyError",
@@ -125,17 +125,17 @@ def _remade(cls: type[CallError], args: tuple[object, ...], attributes: dict[str
 
 
 class CallTimeoutError(CallError, TimeoutError):
-    """One attempt took longer than its timeout (seconds), or the links around it did."""
+    """One attempt took longer than its timeout (seconds), or the middleware around it did."""
 
     ended: Ended = "timeout"
 
     def __init__(
-        self, tool: str, call_id: str | None, timeout: float, *, held: str | None = None, by_links: bool = False
+        self, tool: str, call_id: str | None, timeout: float, *, held: str | None = None, by_middleware: bool = False
     ) -> None:
         self.timeout = timeout
         self.held = held
         """Who kept the event loop from turning meanwhile, in words; `None` if nobody did."""
-        why = ": the middleware around it took longer" if by_links else ""
+        why = ": the middleware around it took longer" if by_middleware else ""
         meanwhile = "" if held is None else f" Meanwhile {held}."
         super().__init__(
             tool, call_id, f"Tool {tool!r} did not finish within its timeout of {timeout:g} s{why}.{meanwhile}"
@@ -214,9 +214,13 @@ class IgnoredHooksWarning(CallboardWarning):
     """A middleware of LangChain's has hooks that only `create_agent` would run; names them."""
 
 
-class LinkOrderWarning(CallboardWarning):
-    """Two links stand in an order that is known to go wrong; says why, and which order to choose."""
+class MiddlewareOrderWarning(CallboardWarning):
+    """Middleware stands in an order that is known to go wrong; says why, and which order to choose."""
+
+
+LinkOrderWarning = MiddlewareOrderWarning
+"""The name that it had when middleware was called links; filters that were written then go on."""
 
 
 class LoopBlockedWarning(CallboardWarning):
-    """An async tool, a link or an observer blocked the event loop; says which, how long and where, once for each."""
+    """An async tool, a middleware or an observer blocked the event loop; says which, how long and where, once each."""

@@ -412,8 +412,8 @@ async def test_many_threads_of_one_agent_share_its_connection(url: str) -> None:
 
 def open_files(path: Path) -> int:
     """How many descriptors of this process lead to a file."""
-    links = Path("/proc/self/fd").iterdir()
-    return sum(os.path.realpath(link) == str(path) for link in links)
+    middleware = Path("/proc/self/fd").iterdir()
+    return sum(os.path.realpath(middleware) == str(path) for middleware in middleware)
 
 
 has_proc = pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="counts descriptors as Linux shows them")

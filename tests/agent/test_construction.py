@@ -233,24 +233,24 @@ def test_what_is_no_tool_is_refused(tools: Any) -> None:
         create_react_agent(script(), tools)
 
 
-async def test_links_are_around_every_call() -> None:
+async def test_middleware_is_around_every_call() -> None:
     """`middleware=` is that of a `ToolNode`."""
     seen: list[str] = []
 
-    def link(name: str) -> Any:
+    def middleware(name: str) -> Any:
         async def note(request: Any, call_next: Any) -> Any:
             seen.append(f"{name} before {request.tool_call['name']}")
             return await call_next(request)
 
         return note
 
-    agent = create_react_agent(script(), [work()], middleware=[link("outer"), link("inner")])
+    agent = create_react_agent(script(), [work()], middleware=[middleware("outer"), middleware("inner")])
 
     assert shape(await run(agent)) == DONE
     assert seen == ["outer before work", "inner before work"]
 
 
-def test_links_beside_a_node_are_refused() -> None:
+def test_middleware_beside_a_node_is_refused() -> None:
     """The node has its own; two places for one thing would be a riddle."""
     with pytest.raises(ValueError, match="give middleware="):
         create_react_agent(script(), ToolNode([work()]), middleware=[lambda request, call_next: call_next(request)])

@@ -240,7 +240,7 @@ async def test_a_limit_of_no_steps_is_refused(limit: int) -> None:
     assert model.requests == []
 
 
-# Links that hold tools back.
+# Middleware that hold tools back.
 
 
 async def test_a_model_is_not_told_of_a_tool_whose_circuit_is_open() -> None:

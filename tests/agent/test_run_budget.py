@@ -270,7 +270,7 @@ async def test_spent_in_a_hook_the_thread_stands_before_it(where: str) -> None:
 
 
 async def test_spent_between_attempts_the_call_gets_its_message_and_is_not_tried_again() -> None:
-    """In the backoff of a link that does not look at the clock."""
+    """In the backoff of a middleware that does not look at the clock."""
     recorder = Recorder()
 
     async def again(request: Any, call_next: Callable[[Any], Any]) -> Any:

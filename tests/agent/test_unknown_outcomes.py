@@ -501,7 +501,7 @@ async def test_a_timeout_is_an_outcome() -> None:
 
 
 async def test_a_retry_within_the_call_is_no_second_call() -> None:
-    """The link has seen how each attempt ended."""
+    """The middleware has seen how each attempt ended."""
     recorder, saver = Recorder(), Ledgers()
     tool = recorder.tool("pay", raises=ConnectionError("lost"), times=2)
     node = node_of(tool, middleware=[Retry(attempts=3, initial=0.001, any_tool=True)])

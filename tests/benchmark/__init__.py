@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from . import _agent, _cost, _imports, _journal, _links, _memory, _telemetry, _throughput
+from . import _agent, _cost, _imports, _journal, _memory, _middleware, _telemetry, _throughput
 from ._measure import Table
 
 
@@ -38,8 +38,8 @@ BENCHMARKS = {
         quick={"sizes": (100,), "repetitions": 5},
         tiny={"sizes": (2,), "repetitions": 0},
     ),
-    "links": Benchmark(
-        _links.links,
+    "middleware": Benchmark(
+        _middleware.middleware,
         full={"sizes": (100, 1_000), "repetitions": 15},
         quick={"sizes": (1_000,), "repetitions": 5},
         tiny={"sizes": (2,), "repetitions": 0},

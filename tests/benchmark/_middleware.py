@@ -1,4 +1,4 @@
-"""What links add to a call: none, some that only pass it on, and each of callboard's own."""
+"""What middleware adds to a call: none, some that only passes it on, and each of callboard's own."""
 
 import math
 from collections.abc import Awaitable, Callable
@@ -49,9 +49,9 @@ OWN: dict[str, Callable[[], object]] = {
 """With default options where there are some, for calls that pass."""
 
 
-def links(*, sizes: tuple[int, ...], repetitions: int) -> Table:
-    """What each link adds to a call, in microseconds."""
-    table = Table("Cost of links", ["calls in the batch", *map(str, sizes)])
+def middleware(*, sizes: tuple[int, ...], repetitions: int) -> Table:
+    """What each middleware adds to a call, in microseconds."""
+    table = Table("Cost of middleware", ["calls in the batch", *map(str, sizes)])
     costs = [_Costs(_samples(size, repetitions), size) for size in sizes]
     for name in (NONE, EMPTY, *map(_passing, COUNTS), AWAIT, THEIRS, THEIRS_WRAPPED):
         table.add(f"{name}, us", *(cost.each(name) for cost in costs))
@@ -61,8 +61,8 @@ def links(*, sizes: tuple[int, ...], repetitions: int) -> Table:
     for size, cost in zip(sizes, costs, strict=True):
         table.budgets += [
             Budget(f"{size} calls, an empty chain : none", 1.03, cost.samples.ratio(EMPTY, NONE)),
-            Budget(f"{size} calls, each added link over a bare await, us", 5.0, cost.per_link - cost.each(AWAIT)),
-            Budget(f"{size} calls, the first link, us (an aim)", 5.0, cost.added(_passing(1), NONE)),
+            Budget(f"{size} calls, each added middleware over a bare await, us", 5.0, cost.per_link - cost.each(AWAIT)),
+            Budget(f"{size} calls, the first middleware, us (an aim)", 5.0, cost.added(_passing(1), NONE)),
         ]
     return table
 
@@ -83,7 +83,7 @@ class _Costs:
 
     @property
     def per_link(self) -> float:
-        """What each link after the first adds."""
+        """What each middleware after the first adds."""
         first, last = min(COUNTS), max(COUNTS)
         return (self.added(_passing(last), NONE) - self.added(_passing(first), NONE)) / (last - first)
 

@@ -43,7 +43,7 @@ class Script:
     tool: str
     end: str
     lanes: list[list[str]]
-    """The phases of each attempt; a link may have several at once."""
+    """The phases of each attempt; a middleware may have several at once."""
     leaves: bool
     """Whether it ends before its attempts do."""
     begun: bool = False

@@ -24,7 +24,7 @@ def shown(calls: Calls, now: float) -> list[list[str]]:
 
 
 def test_a_call_is_shown_from_its_queue_to_its_end() -> None:
-    """Where it is, since when, which attempt it is, and what a link has decided."""
+    """Where it is, since when, which attempt it is, and what a middleware has decided."""
     calls = Calls(["fetch"])
     calls.note(event("begun", time=1.0, call=tool_call("fetch", "1", url="x")))
     calls.note(event("queued", time=1.0))
@@ -55,7 +55,7 @@ def test_a_note_is_no_end_and_a_question_no_failure() -> None:
 
 
 def test_attempts_side_by_side_do_no_harm() -> None:
-    """A link may start a second one while the first still runs."""
+    """A middleware may start a second one while the first still runs."""
     calls = Calls(["fetch"])
     row = calls.board.rows["fetch"]
     running = []

@@ -1,4 +1,4 @@
-"""Batches: calls of a node with policies, limits and links around them, cancelled at any moment, asked and answered."""
+"""Batches: calls of a node with policies, limits and middleware, cancelled at any moment, asked and answered."""
 
 import asyncio
 import sys
@@ -15,7 +15,7 @@ import sniffio
 from langchain_core.messages import AIMessage, ToolMessage
 from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 from langgraph.types import Command
-from tests.middleware._links import link_of
+from tests.middleware._functions import middleware_of
 
 from callboard import CallboardWarning, CallPolicy, CallsInterrupted, Limit, Rate, ToolNode
 from callboard.middleware import (
@@ -35,14 +35,22 @@ from ._bodies import ASYNC, SYNC, TOOLS, Call, FailureOfTool, Stage, draw_calls,
 from ._watch import Complaint, live_tasks, run_on
 
 PASSING = ("pass_on", "wait_before", "wait_after", "Sanitize", "RepairArguments", "Retry", "OutputBudget", "Redact")
-"""Links that change no result of a call that succeeds."""
+"""Middleware that changes no result of a call that succeeds."""
 BUSY = (
     *("catch", "catch_all", "insist", "translate", "call_twice", "call_at_once", "hedge", "lose_patience", "keep"),
     *("fail_before", "fail_after", "ask_before", "ask_after", "tidy_behind_shield", "call_behind_shield"),
     *("call_again_behind_shield", "call_again_when_cancelled", "answer", "answer_command", "answer_list"),
     *("Retry any", "Cache", "CircuitBreaker", "Fallback", "RequireApproval"),
 )
-SYNC_LINKS = ("sync_pass_on", "sync_wait", "sync_catch", "sync_insist", "sync_answer", "sync_fail", "sync_ask_before")
+SYNC_MIDDLEWARE = (
+    "sync_pass_on",
+    "sync_wait",
+    "sync_catch",
+    "sync_insist",
+    "sync_answer",
+    "sync_fail",
+    "sync_ask_before",
+)
 OURS: dict[str, Callable[[float], object]] = {
     "Sanitize": lambda unit: Sanitize(),
     "RepairArguments": lambda unit: RepairArguments(),
@@ -104,7 +112,7 @@ class Batch:
     calls: tuple[Call, ...]
     beside: tuple[Call, ...] = ()
     """Another batch of the same node, at the same time."""
-    links: tuple[str, ...] = ()
+    middleware: tuple[str, ...] = ()
     policies: tuple[Policy, ...] = ()
     timeout: float | None = None
     bound: Bound | None = None
@@ -130,12 +138,12 @@ class Batch:
 def draw(chance: Random, *, threads: bool = False) -> Batch:
     """Any batch."""
     tools = SYNC * 2 + ASYNC if threads else ASYNC
-    links = (*PASSING, *PASSING, *BUSY, *(SYNC_LINKS * 2 if threads else ()))
+    middleware = (*PASSING, *PASSING, *BUSY, *(SYNC_MIDDLEWARE * 2 if threads else ()))
     named = chance.sample(tools, chance.choice((0, 1, 1, 2)))
     return Batch(
         draw_calls(chance, tools),
         beside=draw_calls(chance, tools, 3) if chance.random() < 0.2 else (),
-        links=tuple(chance.choice(links) for _ in range(chance.choice((0, 0, 1, 1, 2, 4)))),
+        middleware=tuple(chance.choice(middleware) for _ in range(chance.choice((0, 0, 1, 1, 2, 4)))),
         policies=tuple(_draw_policy(chance, tool) for tool in dict.fromkeys(named)),
         timeout=chance.choice((None, None, 0.5, 1.0)),
         bound=_draw_bound(chance),
@@ -225,7 +233,7 @@ def node_of(plan: Batch, stage: Stage, make: MakeNode = ToolNode) -> Any:
         warnings.simplefilter("ignore", CallboardWarning)  # of orders that are known to go wrong
         return make(
             TOOLS,
-            middleware=_links(plan, stage),
+            middleware=_middleware(plan, stage),
             policies={policy.tool: policy.policy(unit) for policy in plan.policies},
             timeout=None if plan.timeout is None else plan.timeout * unit,
             limit=None if plan.bound is None else plan.bound.limit(unit),
@@ -235,15 +243,15 @@ def node_of(plan: Batch, stage: Stage, make: MakeNode = ToolNode) -> Any:
         )
 
 
-def _links(plan: Batch, stage: Stage) -> list[object]:
-    readers = iter(range(len(plan.links)))
+def _middleware(plan: Batch, stage: Stage) -> list[object]:
+    readers = iter(range(len(plan.middleware)))
     return [
         OutputBudget(1000, reader=f"read_{next(readers)}")
         if name == "OutputBudget"
         else OURS[name](plan.unit)
         if name in OURS
-        else link_of(stage, name, place)  # type: ignore[arg-type]
-        for place, name in enumerate(plan.links)
+        else middleware_of(stage, name, place)  # type: ignore[arg-type]
+        for place, name in enumerate(plan.middleware)
     ]
 
 

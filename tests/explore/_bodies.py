@@ -110,7 +110,7 @@ class Stage:
     lock: threading.Lock = field(default_factory=threading.Lock)
     loop_time: Callable[[], float] = anyio.current_time
     kept: list[Any] = field(default_factory=list)
-    """For the links: what they have kept of their `call_next`."""
+    """For the middleware: what it has kept of their `call_next`."""
 
     async def sleep(self, seconds: float) -> None:
         await anyio.sleep(seconds * self.unit)
@@ -149,7 +149,7 @@ class Stage:
 
 
 stage: Stage
-"""Of the plan that is being played. Not a context variable: threads of links see it too."""
+"""Of the plan that is being played. Not a context variable: threads of middleware see it too."""
 
 
 def enter(new: Stage) -> Stage:

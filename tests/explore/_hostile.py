@@ -45,7 +45,24 @@ PIECES_OF_IDS = (
     "\ud800",
 )
 PIECES_OF_PATHS = (
-    *("..", ".", "/", "//", "\\", "a", "link", "secret", "%2e%2e", "%2f", "%252e", "~", "\0", "\n", "\u2215", "\uff0e"),
+    *(
+        "..",
+        ".",
+        "/",
+        "//",
+        "\\",
+        "a",
+        "middleware",
+        "secret",
+        "%2e%2e",
+        "%2f",
+        "%252e",
+        "~",
+        "\0",
+        "\n",
+        "\u2215",
+        "\uff0e",
+    ),
     *("C:", "file://", "..;", " ", "\u200b", "a.", "%u002e", "%c0%ae", "\u2024"),
 )
 PIECES_OF_URLS = (
@@ -189,7 +206,7 @@ def _root() -> str:
     root = Path(folder, "root")
     (root / "a").mkdir(parents=True)
     Path(folder, "secret").write_text("secret")
-    (root / "link").symlink_to(folder)
+    (root / "middleware").symlink_to(folder)
     return str(root)
 
 

@@ -15,7 +15,7 @@ TARDY = 2.0
 AGAIN = 0.06
 """Seconds after which a clean-up that outlives its grace is told again, on asyncio; once for each around it."""
 GROUPS = {"call_at_once", "hedge"}
-"""Links that do several things at once."""
+"""Middleware that does several things at once."""
 
 
 def no_task_is_left(seen: Seen) -> Iterator[str]:
@@ -55,7 +55,7 @@ def every_call_has_one_message_in_call_order(seen: Seen) -> Iterator[str]:
 
 def a_result_is_what_the_body_returned(seen: Seen) -> Iterator[str]:
     """Promise 2: a finished result is never lost, whatever became of its neighbours."""
-    if not set(seen.plan.links) <= set(PASSING):
+    if not set(seen.plan.middleware) <= set(PASSING):
         return
     for run in seen.runs:
         for message in messages_in(run.result):
@@ -77,26 +77,28 @@ def errors_are_bare_and_the_original(seen: Seen) -> Iterator[str]:
 
 
 def _foreign(seen: Seen, error: BaseException) -> str | None:
-    links = set(seen.plan.links)
+    middleware = set(seen.plan.middleware)
     if isinstance(error, BaseExceptionGroup):
         several = seen.plan.on_error == "finish" and len(error.exceptions) > 1
-        if not several and not links & GROUPS:
+        if not several and not middleware & GROUPS:
             return f"a group: {error!r}"
         return next((wrong for one in error.exceptions if (wrong := _foreign(seen, one))), None)
     if any(error is one or _same_command(error, one) for one in seen.stage.raised):
         return None
-    if (isinstance(error, IndexError) or type(error).__name__ == "Cancelled") and links & GROUPS:
-        return None  # the link has no answer: what it started had cancelled itself; or trio says what it cancelled
+    if (isinstance(error, IndexError) or type(error).__name__ == "Cancelled") and middleware & GROUPS:
+        return (
+            None  # the middleware has no answer: what it started had cancelled itself; or trio says what it cancelled
+        )
     if (
         isinstance(error, TypeError)
-        and links & {"lose_patience", "call_behind_shield"}
+        and middleware & {"lose_patience", "call_behind_shield"}
         and "returned None" in str(error)
     ):
         return None  # its scope was over
     if isinstance(error, CallError):
-        return None if seen.plan.handling in ("none", "failures") or links & GROUPS else f"unhandled {error!r}"
+        return None if seen.plan.handling in ("none", "failures") or middleware & GROUPS else f"unhandled {error!r}"
     own = {"fail_before", "fail_after", "translate", "sync_fail"}
-    return None if type(error).__name__ == "Failure" and links & own else f"{error!r}"
+    return None if type(error).__name__ == "Failure" and middleware & own else f"{error!r}"
 
 
 def _same_command(error: BaseException, raised: BaseException) -> bool:
@@ -115,7 +117,7 @@ def what_is_handled_does_not_come_out(seen: Seen) -> Iterator[str]:
 
 def control_flow_passes(seen: Seen) -> Iterator[str]:
     """Promise 4: neither questions nor commands for the graph nor exits become messages of their call."""
-    if not set(seen.plan.links) <= set(PASSING):
+    if not set(seen.plan.middleware) <= set(PASSING):
         return
     for run in seen.runs:
         for message in messages_in(run.result):
@@ -132,7 +134,7 @@ def all_questions_surface_together(seen: Seen) -> Iterator[str]:
         ids = [one.id for one in run.questions]
         if len(set(ids)) < len(ids):
             yield f"{ids} are not different"
-        calm = set(seen.plan.links) <= set(PASSING) and not _timed(seen)
+        calm = set(seen.plan.middleware) <= set(PASSING) and not _timed(seen)
         if run.questions and calm and (missing := run.open - set(asked)):
             yield f"{sorted(missing)} of {run.ids} are not among {asked}"
 
@@ -146,7 +148,7 @@ def answers_reach_their_questions(seen: Seen) -> Iterator[str]:
 
 def what_finished_does_not_run_again(seen: Seen) -> Iterator[str]:
     """Promises 2 and 5: a result in the ledger is kept, and a body that returned is in the ledger."""
-    kept = set(seen.plan.links) <= set(PASSING) - {"wait_after"}
+    kept = set(seen.plan.middleware) <= set(PASSING) - {"wait_after"}
     soon = 1.0 if seen.plan.threads else JUST  # a thread may return when its caller has just gone
     for place, run in enumerate(seen.runs):
         again = {body.call for body in _bodies(seen, run)}
@@ -213,11 +215,11 @@ def timeouts_hold(seen: Seen) -> Iterator[str]:
 
 
 def callers_go_in_time(seen: Seen) -> Iterator[str]:
-    """Promise 1: whoever gives up waits for one grace at most, and for nothing that a link adds."""
+    """Promise 1: whoever gives up waits for one grace at most, and for nothing that a middleware adds."""
     plan, late = seen.plan, TARDY if seen.plan.threads else JUST
     graces = [plan.grace, *(policy.grace for policy in plan.policies if policy.grace is not None)]
     deepest = sum(map(len, seen.stage.steps.values()))
-    for run in seen.runs if set(plan.links) <= set(PASSING) else []:
+    for run in seen.runs if set(plan.middleware) <= set(PASSING) else []:
         if run.end is not None and run.ended - run.began > (run.end + max(graces)) * plan.unit + late + AGAIN * deepest:
             yield f"{run.ended - run.began} s, for an end at {run.end} and a grace of {max(graces)}"
 
@@ -229,7 +231,7 @@ def ledgers_round_trip(seen: Seen) -> Iterator[str]:
 
 def exits_are_heard(seen: Seen) -> Iterator[str]:
     """Promise 3: a wish to end the program ends the batch, however errors are handled."""
-    if not set(seen.plan.links) <= set(PASSING) or _timed(seen):
+    if not set(seen.plan.middleware) <= set(PASSING) or _timed(seen):
         return
     for run in seen.runs:
         wanted = [body for body in _bodies(seen, run) if body.how == ExitOfTool.__name__ and "/" not in body.call]

@@ -37,7 +37,7 @@ class Complaint(NamedTuple):
 
 
 class StuckError(BaseException):
-    """A plan took too long; not an Exception, because tools and links catch those."""
+    """A plan took too long; not an Exception, because tools and middleware catch those."""
 
 
 def run_on(name: str, main: Callable[[], Awaitable[list[Complaint]]], *, real_clock: bool = False) -> list[Complaint]:

@@ -1,4 +1,4 @@
-"""Tools of every manner, good and bad, by name; `test_compositions` puts links around them."""
+"""Tools of every manner, good and bad, by name; `test_compositions` puts middleware around them."""
 
 import asyncio
 import threading
@@ -24,7 +24,7 @@ SECRET = "write to ann@example.org, \x1b[31mkey sk-ant-api03-" + "a1B2" * 24
 
 
 class Failure(Exception):
-    """What goes wrong in a tool or in a link."""
+    """What goes wrong in a tool or in a middleware."""
 
 
 class Exit(BaseException):
@@ -48,7 +48,7 @@ class World:
     peak: int = 0
     """The most bodies that ran at once."""
     kept: list[Callable[[], Awaitable[Any]]] = field(default_factory=list)
-    """What a link has kept of its `call_next`, to call it when all is over."""
+    """What a middleware has kept of its `call_next`, to call it when all is over."""
     failed: set[str | None] = field(default_factory=set)
     """The ids of the calls that have failed once."""
     signalled: set[str | None] = field(default_factory=set)

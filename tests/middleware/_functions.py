@@ -1,4 +1,4 @@
-"""Links of every manner, good and bad, by name; `test_compositions` puts them around tools."""
+"""Middleware of every manner, good and bad, by name; `test_compositions` puts them around tools."""
 
 import time
 from collections.abc import Callable
@@ -29,7 +29,7 @@ from callboard.middleware import (
 from ._behaviours import BEHAVIOURS, PLAIN, Exit, Failure, World, _named
 
 
-def _answer(request: Any, content: str = "from a link") -> ToolMessage:
+def _answer(request: Any, content: str = "from a middleware") -> ToolMessage:
     return ToolMessage(content, tool_call_id=request.tool_call["id"], name=request.tool_call["name"])
 
 
@@ -38,7 +38,7 @@ def _changed(request: Any, **changes: Any) -> Any:
 
 
 def _question(request: Any) -> str:
-    return f"{request.tool_call['id']}: may the link?"
+    return f"{request.tool_call['id']}: may the middleware?"
 
 
 async def pass_on(world: World, request: Any, call_next: Any) -> Any:
@@ -103,8 +103,8 @@ async def call_again_behind_shield(world: World, request: Any, call_next: Any) -
 
 
 async def call_again_for_text(world: World, request: Any, call_next: Any) -> Any:
-    link = call_again_behind_shield if request.tool_call["name"] == "text" else pass_on
-    return await link(world, request, call_next)
+    middleware = call_again_behind_shield if request.tool_call["name"] == "text" else pass_on
+    return await middleware(world, request, call_next)
 
 
 async def call_again_when_cancelled(world: World, request: Any, call_next: Any) -> Any:
@@ -201,7 +201,7 @@ async def translate(world: World, request: Any, call_next: Any) -> Any:
 
 
 async def leave(world: World, request: Any, call_next: Any) -> Any:
-    raise Exit("link")
+    raise Exit("middleware")
 
 
 async def ask_before(world: World, request: Any, call_next: Any) -> Any:
@@ -303,10 +303,10 @@ def sync_return_none(world: World, request: Any, call_next: Any) -> Any:
 
 
 class Obj:
-    """A link that is an object."""
+    """A middleware that is an object."""
 
-    def __init__(self, link: Any) -> None:
-        self._link = link
+    def __init__(self, middleware: Any) -> None:
+        self._link = middleware
 
     async def awrap_tool_call(self, request: Any, call_next: Any) -> Any:
         return await self._link(request, call_next)
@@ -315,15 +315,15 @@ class Obj:
 class SyncObj:
     """The same, for a worker thread."""
 
-    def __init__(self, link: Any) -> None:
-        self._link = link
+    def __init__(self, middleware: Any) -> None:
+        self._link = middleware
 
     def wrap_tool_call(self, request: Any, call_next: Any) -> Any:
         return self._link(request, call_next)
 
 
 class Reworking:
-    """A link that passes on, and has a say in what becomes of errors."""
+    """A middleware that passes on, and has a say in what becomes of errors."""
 
     def __init__(self, rework: Any) -> None:
         self._rework = rework
@@ -416,11 +416,11 @@ REWORKING: dict[str, Callable[[World, int], object]] = {
     "rework to nothing": lambda world, _: Reworking(_rework_to_nothing),
     "rework for ever": lambda world, _: Reworking(_rework_for_ever),
 }
-LINKS = [*FUNCTIONS, *OURS, *OURS, *REWORKING]
+MIDDLEWARE = [*FUNCTIONS, *OURS, *OURS, *REWORKING]
 
 
-def link_of(world: World, name: str, place: int) -> object:
-    """The link of a name; every second function is an object."""
+def middleware_of(world: World, name: str, place: int) -> object:
+    """The middleware of a name; every second function is an object."""
     if name in FUNCTIONS:
         return _async_link(world, FUNCTIONS[name], place)
     if name in SYNC:
@@ -429,16 +429,16 @@ def link_of(world: World, name: str, place: int) -> object:
 
 
 def _async_link(world: World, behaviour: Any, place: int) -> object:
-    async def link(request: Any, call_next: Any) -> Any:
+    async def middleware(request: Any, call_next: Any) -> Any:
         return await behaviour(world, request, call_next)
 
-    link.__qualname__ = behaviour.__name__
-    return Obj(link) if place % 2 else link
+    middleware.__qualname__ = behaviour.__name__
+    return Obj(middleware) if place % 2 else middleware
 
 
 def _sync_link(world: World, behaviour: Any, place: int) -> object:
-    def link(request: Any, call_next: Any) -> Any:
+    def middleware(request: Any, call_next: Any) -> Any:
         return behaviour(world, request, call_next)
 
-    link.__qualname__ = behaviour.__name__
-    return SyncObj(link) if place % 2 else link
+    middleware.__qualname__ = behaviour.__name__
+    return SyncObj(middleware) if place % 2 else middleware

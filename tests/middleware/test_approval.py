@@ -26,7 +26,7 @@ from callboard import (
     ToolRuntime,
     observe,
 )
-from callboard.exceptions import LinkOrderWarning
+from callboard.exceptions import MiddlewareOrderWarning
 from callboard.middleware import RequireApproval, Retry
 from callboard.middleware._digest import digest_of
 from callboard.testing import Recorder, calls, tool_call
@@ -48,8 +48,10 @@ def deletes(*queries: str, message_id: str = "ai-1") -> AIMessage:
     return message
 
 
-def node_of(recorder: Recorder, link: RequireApproval | None = None, *outside: Any, **options: Any) -> ToolNode:
-    return ToolNode([recorder.tool("delete"), recorder.tool("look")], middleware=[*outside, link or RequireApproval()])
+def node_of(recorder: Recorder, middleware: RequireApproval | None = None, *outside: Any, **options: Any) -> ToolNode:
+    return ToolNode(
+        [recorder.tool("delete"), recorder.tool("look")], middleware=[*outside, middleware or RequireApproval()]
+    )
 
 
 async def interrupted(node: ToolNode, asked: Any, **options: Any) -> CallsInterrupted:
@@ -125,7 +127,7 @@ def only_a(request: Any) -> bool:
 
 
 @pytest.mark.parametrize(
-    ("link", "asked"),
+    ("middleware", "asked"),
     [
         (RequireApproval(), ["delete a", "delete b", "look a"]),
         (RequireApproval(["delete"]), ["delete a", "delete b"]),
@@ -137,7 +139,7 @@ def only_a(request: Any) -> bool:
     ],
     ids=["every tool", "names", "when", "bools", "predicates", "config", "nothing"],
 )
-async def test_only_chosen_calls_are_asked_about(link: RequireApproval, asked: list[str]) -> None:
+async def test_only_chosen_calls_are_asked_about(middleware: RequireApproval, asked: list[str]) -> None:
     """The others run at once."""
     recorder = Recorder()
     batch = [
@@ -147,7 +149,7 @@ async def test_only_chosen_calls_are_asked_about(link: RequireApproval, asked: l
     ]
 
     try:
-        await finished(node_of(recorder, link), batch)
+        await finished(node_of(recorder, middleware), batch)
         questions: list[str] = []
     except CallsInterrupted as waiting:
         requests = [question.value[0]["action_request"] for question in waiting.interrupts]
@@ -165,9 +167,9 @@ async def test_a_predicate_that_fails_lets_nothing_run(fails: str) -> None:
     def broken(request: Any) -> bool:
         raise ZeroDivisionError
 
-    link = RequireApproval({"delete": broken}) if fails == "tools" else RequireApproval(when=broken)
+    middleware = RequireApproval({"delete": broken}) if fails == "tools" else RequireApproval(when=broken)
     with anyio.fail_after(WAIT), pytest.raises(ZeroDivisionError):
-        await node_of(recorder, link).ainvoke([deletes("a")])
+        await node_of(recorder, middleware).ainvoke([deletes("a")])
 
     assert recorder.lines == []
 
@@ -451,7 +453,7 @@ async def test_what_was_approved_and_failed_is_asked_about_again_once_it_was_cha
     assert recorder.order == ["delete(a)", "delete(a)"]
 
 
-async def test_a_link_outside_that_changes_the_arguments_each_time_never_gets_them_approved() -> None:
+async def test_a_middleware_outside_that_changes_the_arguments_each_time_never_gets_them_approved() -> None:
     """What is asked about is what would run."""
     recorder, count = Recorder(), iter("abc")
 
@@ -589,13 +591,13 @@ def test_the_digest_is_the_published_one() -> None:
     ],
 )
 def test_what_means_something_else_has_another_digest(one: Any, same: Any, other: Any) -> None:
-    """The model writes JSON; a link outside may put in anything, and store it as any serializer does."""
+    """The model writes JSON; a middleware outside may put in anything, and store it as any serializer does."""
     assert digest_of(DELETE, {"x": one}) == digest_of(DELETE, {"x": same})
     assert digest_of(DELETE, {"x": one}) != digest_of(DELETE, {"x": other})
 
 
 async def test_an_approval_of_one_tool_is_none_of_another_with_its_name() -> None:
-    """A link outside puts another tool in the place of the one that the person was asked about."""
+    """A middleware outside puts another tool in the place of the one that the person was asked about."""
     recorder, bodies = Recorder(), [DELETE, DELETE_ALL]
 
     async def swap(request: Any, call_next: Any) -> Any:
@@ -734,10 +736,10 @@ async def test_an_approved_sync_tool_asks_questions_of_its_own() -> None:
     await asks_twice(sync=True)
 
 
-# Among other links
+# Among other middleware
 
 
-async def test_a_link_outside_runs_again_and_nothing_is_asked_twice() -> None:
+async def test_a_middleware_outside_runs_again_and_nothing_is_asked_twice() -> None:
     """What it changes in the same way each time is what the person saw."""
     recorder = Recorder()
 
@@ -755,8 +757,8 @@ async def test_a_link_outside_runs_again_and_nothing_is_asked_twice() -> None:
 
 
 @pytest.mark.real_clock
-async def test_a_sync_link_outside_asks_from_its_thread() -> None:
-    """The question belongs to the call, wherever the link around it runs."""
+async def test_a_sync_middleware_outside_asks_from_its_thread() -> None:
+    """The question belongs to the call, wherever the middleware around it runs."""
     recorder = Recorder()
 
     def around(request: Any, call_next: Any) -> Any:
@@ -768,10 +770,10 @@ async def test_a_sync_link_outside_asks_from_its_thread() -> None:
     assert recorder.order == ["delete(a)"]
 
 
-def failing(recorder: Recorder, *links: Any) -> ToolNode:
+def failing(recorder: Recorder, *middleware: Any) -> ToolNode:
     return ToolNode(
         [recorder.tool("delete", raises=ConnectionError("lost"), times=2)],
-        middleware=links,
+        middleware=middleware,
         policies={"delete": CallPolicy(idempotent=True)},
     )
 
@@ -789,7 +791,7 @@ async def test_attempts_inside_are_approved_together() -> None:
 async def test_attempts_outside_are_approved_one_by_one() -> None:
     """A bad order, of which the node warns: an answer is good for one attempt."""
     recorder = Recorder()
-    with pytest.warns(LinkOrderWarning, match="RequireApproval"):
+    with pytest.warns(MiddlewareOrderWarning, match="RequireApproval"):
         node = failing(recorder, Retry(3), RequireApproval())
     asked = [deletes("a")]
     waiting = await interrupted(node, asked)
@@ -815,7 +817,7 @@ async def test_two_approvals_are_two_questions() -> None:
     assert recorder.lines == []
 
 
-async def test_a_link_outside_that_catches_everything_does_not_catch_the_question() -> None:
+async def test_a_middleware_outside_that_catches_everything_does_not_catch_the_question() -> None:
     """Promise 4: control flow goes through every layer."""
 
     async def careless(request: Any, call_next: Any) -> Any:
@@ -882,7 +884,9 @@ async def never(request: Any) -> bool:
         ({"allow": ["approve"]}, ValueError, "'approve'"),
     ],
 )
-def test_a_link_that_makes_no_sense_is_refused(options: dict[str, Any], error: type[Exception], says: str) -> None:
+def test_a_middleware_that_makes_no_sense_is_refused(
+    options: dict[str, Any], error: type[Exception], says: str
+) -> None:
     """At construction, naming the argument."""
     with pytest.raises(error, match=says):
         RequireApproval(**options)

@@ -171,7 +171,7 @@ def test_an_answer_that_came_before_the_question_is_none_later_either() -> None:
 
 
 def jumping(node: Any, route: Callable[[Any], Any]) -> Any:
-    """A graph whose hook, like a link with `jump_to="tools"`, goes back to the tools once."""
+    """A graph whose hook, like a middleware with `jump_to="tools"`, goes back to the tools once."""
     builder: Any = StateGraph(MessagesState)
     jumps = ["once"]
 
@@ -375,12 +375,12 @@ def test_what_was_approved_and_finished_before_the_process_was_killed_does_not_r
 
 
 def test_in_langgraphs_own_node() -> None:
-    """The link is an async wrapper like any other; there the engine says whose answer it is."""
+    """The middleware is an async wrapper like any other; there the engine says whose answer it is."""
 
     async def main() -> None:
         recorder = Recorder()
-        link = RequireApproval()
-        wrapped: Any = link.awrap_tool_call
+        middleware = RequireApproval()
+        wrapped: Any = middleware.awrap_tool_call
         graph = graph_of(LangGraphToolNode([recorder.tool("delete")], awrap_tool_call=wrapped))
         assert list(asked_in(await graph.ainvoke(starting("a"), THREAD))) == ["a"]
         assert recorder.lines == []

@@ -1,4 +1,4 @@
-"""Links, and what they use, that have a sync and an async half: the door says which one runs."""
+"""Middleware, and what they use, that have a sync and an async half: the door says which one runs."""
 
 from typing import Any
 
@@ -27,7 +27,7 @@ def double(x: int) -> int:
 
 
 class Both:
-    """A link of a user's own."""
+    """A middleware of a user's own."""
 
     def __init__(self) -> None:
         self.halves: list[str] = []
@@ -63,10 +63,10 @@ class OnlyInName(Both):
         raise NotImplementedError("await it")
 
 
-@pytest.mark.parametrize("link", [Both, OfLangChain])
-async def test_a_link_with_both_halves_is_entered_as_its_node_was(link: Any) -> None:
-    """A sync link may hold a lock of threads, an async one a client of the event loop."""
-    one = link()
+@pytest.mark.parametrize("middleware", [Both, OfLangChain])
+async def test_a_middleware_with_both_halves_is_entered_as_its_node_was(middleware: Any) -> None:
+    """Sync middleware may hold a lock of threads, an async one a client of the event loop."""
+    one = middleware()
     node = ToolNode([double], middleware=[one])
     with anyio.fail_after(WAIT):
         await node.ainvoke(CALL)
@@ -79,7 +79,7 @@ async def test_a_link_with_both_halves_is_entered_as_its_node_was(link: Any) -> 
 
 def test_a_half_that_only_raises_is_none() -> None:
     """LangGraph raises NotImplementedError; the other half is there, and works."""
-    link = OnlyInName()
+    middleware = OnlyInName()
 
     class AsyncOnly(BaseTool):
         name: str = "double"
@@ -91,10 +91,10 @@ def test_a_half_that_only_raises_is_none() -> None:
         async def _arun(self, x: int) -> int:
             return 2 * x
 
-    output = ToolNode([AsyncOnly()], middleware=[link]).invoke(CALL)
+    output = ToolNode([AsyncOnly()], middleware=[middleware]).invoke(CALL)
 
     assert output["messages"][0].content == "42"
-    assert link.halves == ["async"]
+    assert middleware.halves == ["async"]
 
 
 class TwoHalves(BaseStore):
@@ -114,7 +114,7 @@ class TwoHalves(BaseStore):
 
 
 @pytest.mark.backends("asyncio")
-async def test_links_ask_a_store_by_the_door_of_their_call() -> None:
+async def test_middleware_asks_a_store_by_the_door_of_their_call() -> None:
     """Its connection is sync code's own, or the event loop's."""
 
     def long() -> str:
@@ -137,7 +137,7 @@ async def test_links_ask_a_store_by_the_door_of_their_call() -> None:
 
 @pytest.mark.backends("asyncio")
 async def test_the_vault_asks_a_store_by_the_door_of_its_call() -> None:
-    """As every link does."""
+    """As every middleware does."""
 
     def mail() -> str:
         """A secret."""

@@ -462,7 +462,7 @@ async def test_a_rejected_call_does_not_count() -> None:
         assert asked.breaker.state("fetch") == "closed"
 
 
-async def test_the_refusal_of_another_link_does_not_count() -> None:
+async def test_the_refusal_of_another_middleware_does_not_count() -> None:
     """It comes as a message, and no body ran."""
 
     async def refuse(request: Any, call_next: Any) -> ToolMessage:
@@ -500,7 +500,7 @@ async def test_a_timeout_counts() -> None:
 
 
 async def test_a_spent_budget_counts_if_a_body_ran() -> None:
-    """It reaches a link as a cancellation, but it is one of the tool's making; a long queue is not."""
+    """It reaches a middleware as a cancellation, but it is one of the tool's making; a long queue is not."""
     policy = CallPolicy(budget=10, limit=Limit(concurrency=1))
     asked = Asked(Service(seconds=50), CircuitBreaker(minimum=2), policies={"fetch": policy})
 
@@ -598,7 +598,7 @@ async def test_a_series_of_attempts_is_one_failure() -> None:
     assert len(asked.service.asked) == 12
 
 
-@pytest.mark.filterwarnings("ignore::callboard.LinkOrderWarning")
+@pytest.mark.filterwarnings("ignore::callboard.MiddlewareOrderWarning")
 @pytest.mark.filterwarnings("ignore::callboard.exceptions.IdleMiddlewareWarning")
 async def test_a_retry_outside_waits_until_the_tool_may_be_tried() -> None:
     """`retry_after` is a lower bound of its pause, and a refused call may be tried again whatever its tool."""

@@ -794,7 +794,7 @@ async def test_equal_tools_of_a_class_are_different_tools() -> None:
 
 
 async def test_arguments_that_are_no_json_are_not_cached() -> None:
-    """A link may have put objects there; nobody knows when two of them are the same."""
+    """A middleware may have put objects there; nobody knows when two of them are the same."""
     recorder = Recorder()
 
     async def odd(request: Any, call_next: Any) -> Any:

@@ -19,21 +19,21 @@ WAIT = 5
 
 
 def says(text: str, log: list[str]) -> Any:
-    async def link(request: Any, call_next: Any) -> Any:
+    async def middleware(request: Any, call_next: Any) -> Any:
         log.append(f"{text} in")
         try:
             return await call_next(request)
         finally:
             log.append(f"{text} out")
 
-    return link
+    return middleware
 
 
 def contents(result: Any) -> list[Any]:
     return [message.content for message in result["messages"]]
 
 
-async def test_the_first_link_is_the_outermost() -> None:
+async def test_the_first_middleware_is_the_outermost() -> None:
     """One order, in and out."""
     log: list[str] = []
     tool = Recorder().tool("work")
@@ -45,7 +45,7 @@ async def test_the_first_link_is_the_outermost() -> None:
     assert log == ["first in", "second in", "wrapper in", "wrapper out", "second out", "first out"]
 
 
-async def test_a_link_may_answer_without_the_tool() -> None:
+async def test_a_middleware_may_answer_without_the_tool() -> None:
     """call_next may be called zero times."""
     recorder = Recorder()
 
@@ -59,7 +59,7 @@ async def test_a_link_may_answer_without_the_tool() -> None:
     assert recorder.count("started") == 0
 
 
-async def test_a_link_may_call_on_several_times_at_once() -> None:
+async def test_a_middleware_may_call_on_several_times_at_once() -> None:
     """call_next may be called concurrently; the requests it is given stay as they are."""
     recorder = Recorder()
 
@@ -85,7 +85,7 @@ async def test_a_link_may_call_on_several_times_at_once() -> None:
     assert recorder.peak == 3
 
 
-async def test_links_see_errors_that_the_policy_would_turn_into_messages() -> None:
+async def test_middleware_sees_errors_that_the_policy_would_turn_into_messages() -> None:
     """A retry has something to retry, whatever handle_tool_errors says; what it lets through, that judges."""
     tool = Recorder().tool("work", raises=ValueError("no"))
     seen: list[Exception] = []
@@ -104,7 +104,7 @@ async def test_links_see_errors_that_the_policy_would_turn_into_messages() -> No
     assert contents(result) == ["Error: ValueError('no')\n Please fix your mistakes."]
 
 
-async def test_links_do_not_see_the_models_own_mistakes() -> None:
+async def test_middleware_does_not_see_the_models_own_mistakes() -> None:
     """Invalid arguments are a message already, as they are for LangChain's middleware."""
 
     async def add(a: int) -> int:
@@ -125,18 +125,18 @@ async def test_links_do_not_see_the_models_own_mistakes() -> None:
 
 
 @pytest.mark.parametrize("value", ["text", None, 7, [], ["text"]], ids=repr)
-async def test_a_link_that_returns_no_result_is_told_so_by_name(value: Any) -> None:
-    """The author of the third link of five should not have to search."""
+async def test_a_middleware_that_returns_no_result_is_told_so_by_name(value: Any) -> None:
+    """The author of the third middleware of five should not have to search."""
 
     async def careless(request: Any, call_next: Any) -> Any:
         await call_next(request)
         return value
 
-    with anyio.fail_after(WAIT), pytest.raises(TypeError, match=r"link .*careless returned"):
+    with anyio.fail_after(WAIT), pytest.raises(TypeError, match=r"middleware .*careless returned"):
         await ToolNode([Recorder().tool("work")], middleware=[careless]).ainvoke([tool_call("work", "1")])
 
 
-async def test_a_link_cannot_answer_for_another_call() -> None:
+async def test_a_middleware_cannot_answer_for_another_call() -> None:
     """Promise 2: the one message of a call carries its id."""
 
     async def confused(request: Any, call_next: Any) -> Any:
@@ -149,18 +149,18 @@ async def test_a_link_cannot_answer_for_another_call() -> None:
         await ToolNode([Recorder().tool("work")], middleware=[confused]).ainvoke([tool_call("work", "mine")])
 
 
-@pytest.mark.parametrize("link", [3, "retry", object()])
-def test_what_is_no_link_is_refused_at_construction(link: Any) -> None:
+@pytest.mark.parametrize("middleware", [3, "retry", object()])
+def test_what_is_no_middleware_is_refused_at_construction(middleware: Any) -> None:
     """Not at the first call."""
-    with pytest.raises(TypeError, match="A link is a function"):
-        ToolNode([Recorder().tool("work")], middleware=[link])
+    with pytest.raises(TypeError, match="A middleware is a function"):
+        ToolNode([Recorder().tool("work")], middleware=[middleware])
 
 
-@pytest.mark.parametrize("link", [Retry, ToolRetryMiddleware, RequireApproval])
-def test_a_class_where_an_instance_is_meant_is_refused_with_what_to_write(link: Any) -> None:
+@pytest.mark.parametrize("middleware", [Retry, ToolRetryMiddleware, RequireApproval])
+def test_a_class_where_an_instance_is_meant_is_refused_with_what_to_write(middleware: Any) -> None:
     """The usual slip."""
-    with pytest.raises(TypeError, match=rf"{link.__name__} is a class; write {link.__name__}\(...\)"):
-        ToolNode([Recorder().tool("work")], middleware=[link])
+    with pytest.raises(TypeError, match=rf"{middleware.__name__} is a class; write {middleware.__name__}\(...\)"):
+        ToolNode([Recorder().tool("work")], middleware=[middleware])
 
 
 async def swallow(request: Any, call_next: Any) -> Any:
@@ -177,16 +177,16 @@ def swallow_sync(request: Any, call_next: Any) -> Any:
         return ToolMessage("swallowed", tool_call_id=request.tool_call["id"])
 
 
-@pytest.mark.parametrize("link", [swallow, swallow_sync])
+@pytest.mark.parametrize("middleware", [swallow, swallow_sync])
 @pytest.mark.real_clock
-async def test_a_link_cannot_swallow_an_interrupt(link: Any) -> None:
+async def test_a_middleware_cannot_swallow_an_interrupt(middleware: Any) -> None:
     """Promise 4: control flow is not an error, also where somebody catches Exception."""
 
     async def ask() -> str:
         """Ask."""
         return str(interrupt("sure?"))
 
-    node = ToolNode([ask], middleware=[link])
+    node = ToolNode([ask], middleware=[middleware])
     with anyio.fail_after(WAIT), pytest.raises(CallsInterrupted) as waiting:
         await node.ainvoke([tool_call("ask", "1")])
     with anyio.fail_after(WAIT):
@@ -195,8 +195,8 @@ async def test_a_link_cannot_swallow_an_interrupt(link: Any) -> None:
     assert contents(result) == ["yes"]
 
 
-async def test_a_link_cannot_swallow_a_cancellation() -> None:
-    """A batch that was cancelled starts no body, whatever its links catch and try again."""
+async def test_a_middleware_cannot_swallow_a_cancellation() -> None:
+    """A batch that was cancelled starts no body, whatever its middleware catches and tries again."""
     recorder = Recorder()
 
     async def stubborn(request: Any, call_next: Any) -> Any:
@@ -216,8 +216,8 @@ async def test_a_link_cannot_swallow_a_cancellation() -> None:
     assert node.statistics().running == 0
 
 
-async def test_each_attempt_that_a_link_makes_takes_its_own_place() -> None:
-    """Promise 7: a place is not held while a link waits between two attempts."""
+async def test_each_attempt_that_a_middleware_makes_takes_its_own_place() -> None:
+    """Promise 7: a place is not held while a middleware waits between two attempts."""
     recorder = Recorder()
     log: list[str] = []
 
@@ -243,7 +243,7 @@ VARIABLE: contextvars.ContextVar[str] = contextvars.ContextVar("variable", defau
 
 @pytest.mark.real_clock
 @pytest.mark.parametrize("kind", ["sync tool", "async tool"])
-async def test_context_variables_of_outer_links_reach_inner_links_and_the_tool(kind: str) -> None:
+async def test_context_variables_of_outer_middleware_reach_inner_middleware_and_the_tool(kind: str) -> None:
     """In threads too, in both directions of the chain."""
     seen: list[str] = []
 
@@ -278,7 +278,7 @@ async def test_context_variables_of_outer_links_reach_inner_links_and_the_tool(k
 
 
 @pytest.mark.real_clock
-async def test_a_sync_link_does_not_hold_up_the_loop() -> None:
+async def test_a_sync_middleware_does_not_hold_up_the_loop() -> None:
     """Promise 8."""
     threads: list[threading.Thread] = []
 
@@ -335,13 +335,13 @@ async def test_an_agent_middleware_with_the_sync_method_only_works_from_async_co
 
 
 @pytest.mark.real_clock
-async def test_a_cancelled_call_leaves_nothing_of_its_sync_link_behind() -> None:
-    """What a link in a thread had called is cancelled, and the thread is told."""
+async def test_a_cancelled_call_leaves_nothing_of_its_sync_middleware_behind() -> None:
+    """What a middleware in a thread had called is cancelled, and the thread is told."""
     recorder = Recorder()
     told: list[str] = []
     ended = threading.Event()
 
-    def link(request: Any, call_next: Any) -> Any:
+    def middleware(request: Any, call_next: Any) -> Any:
         try:
             return call_next(request)
         except BaseException as error:
@@ -350,7 +350,7 @@ async def test_a_cancelled_call_leaves_nothing_of_its_sync_link_behind() -> None
         finally:
             ended.set()
 
-    node = ToolNode([recorder.tool("work", hang=True)], middleware=[link])
+    node = ToolNode([recorder.tool("work", hang=True)], middleware=[middleware])
     with anyio.fail_after(WAIT):
         async with anyio.create_task_group() as group:
             group.start_soon(node.ainvoke, [tool_call("work", "1")])

@@ -1,4 +1,4 @@
-"""Promises 1, 2 and 4, whatever the tools do and whatever is around them: any composition of links."""
+"""Promises 1, 2 and 4, whatever the tools do and whatever is around them: any composition of middleware."""
 
 import asyncio
 import gc
@@ -31,7 +31,7 @@ from callboard import (
 from callboard.testing import Recorder, tool_call
 
 from ._behaviours import BEHAVIOURS, IN_THREADS, TOOLS, Exit, Failure, World, the_world
-from ._links import LINKS, OURS, SYNC, THEIRS, call_at_once, link_of
+from ._functions import MIDDLEWARE, OURS, SYNC, THEIRS, call_at_once, middleware_of
 
 IDLE = Statistics(running=0, waiting=0, abandoned_threads=0)
 WAIT = 1e7
@@ -46,7 +46,7 @@ class Scene:
 
     calls: "Calls"
     """Behaviours of tools and queries."""
-    links: Sequence[str] = ()
+    middleware: Sequence[str] = ()
     handling: Any = ...
     """`...` for the default."""
     on_error: Any = "cancel"
@@ -69,7 +69,7 @@ class Scene:
     """Whether the caller wants to know of each result at once."""
 
     shared: bool = False
-    """Whether two links of one name are one object."""
+    """Whether two middleware of one name are one object."""
     name: str = "a"
 
     @property
@@ -87,13 +87,13 @@ class Scene:
 
     def chain(self, world: World) -> list[object]:
         made: dict[str, object] = {}
-        for place, name in enumerate(self.links):
-            made[name if self.shared else f"{place}"] = made.get(name) or link_of(world, name, place)
-        return [made[name if self.shared else f"{place}"] for place, name in enumerate(self.links)]
+        for place, name in enumerate(self.middleware):
+            made[name if self.shared else f"{place}"] = made.get(name) or middleware_of(world, name, place)
+        return [made[name if self.shared else f"{place}"] for place, name in enumerate(self.middleware)]
 
     def has(self, *names: str) -> bool:
-        """Whether a tool or a link of one of these names takes part."""
-        return not {*self.links, *(behaviour for behaviour, _ in self.calls)}.isdisjoint(names)
+        """Whether a tool or a middleware of one of these names takes part."""
+        return not {*self.middleware, *(behaviour for behaviour, _ in self.calls)}.isdisjoint(names)
 
     def node(self, world: World) -> ToolNode:
         options: dict[str, Any] = {} if self.handling is ... else {"handle_tool_errors": self.handling}
@@ -167,14 +167,14 @@ POLICIES = st.builds(
 
 
 def scenes(
-    links: Iterable[str],
+    middleware: Iterable[str],
     calls: st.SearchStrategy[Calls] = CALLS,
     ends: st.SearchStrategy[float] = ENDS,
 ) -> st.SearchStrategy[Scene]:
     return st.builds(
         Scene,
         calls=calls,
-        links=st.lists(st.sampled_from([*links]), max_size=5),
+        middleware=st.lists(st.sampled_from([*middleware]), max_size=5),
         handling=st.sampled_from([..., True, False, "It failed.", (Failure, TimeoutError)]),
         on_error=st.sampled_from(["cancel", "finish"]),
         grace=st.sampled_from([5.0, 0.5, 0.0]),
@@ -275,7 +275,7 @@ def may_raise(scene: Scene, error: BaseException) -> bool:
 
 
 def _may_raise_group(scene: Scene, error: BaseExceptionGroup[Any]) -> bool:
-    """Of several calls that failed, or of a tool or a link that does several things at once."""
+    """Of several calls that failed, or of a tool or a middleware that does several things at once."""
     if not isinstance(error, Exception):
         return scene.has("leave_program", "leave", "sync_exit")
     if scene.handling in (True, "It failed."):
@@ -311,7 +311,7 @@ def check_questions(waiting: CallsInterrupted, scene: Scene) -> None:
         owner = owners[question.id]
         assert owner in scene.ids
         assert not {"output", "parent"} & records[owner].keys()
-        # A link that gives the call another id is in the question, not in whose question it is.
+        # A middleware that gives the call another id is in the question, not in whose question it is.
         names = (f"{owner}:", "another:") if scene.has("change_id") else (f"{owner}:",)
         assert not isinstance(question.value, str) or question.value.startswith(names)
 
@@ -361,7 +361,7 @@ def _settled(ledger: Any) -> set[str]:
 
 
 async def nothing_starts_any_more(world: World) -> None:
-    """Neither by itself, nor because a link has kept what it was given."""
+    """Neither by itself, nor because a middleware has kept what it was given."""
     for call_again in world.kept:
         with anyio.move_on_after(1):
             try:
@@ -395,7 +395,7 @@ def check(scene: Scene, ended: Ended) -> None:
         check_questions(ended.error, scene)
         return
     if ended.error is not None:
-        # On trio a nursery of a link adds the cancellation to what its children raise when they are cancelled.
+        # On trio a nursery of a middleware adds the cancellation to what its children raise when they are cancelled.
         mixed = (
             ended.was_cancelled and isinstance(ended.error, BaseExceptionGroup) and scene.has("hedge", "call_at_once")
         )
@@ -406,14 +406,14 @@ def check(scene: Scene, ended: Ended) -> None:
 
 
 def check_signals(scene: Scene, ended: Ended, signalled: set[str | None]) -> None:
-    """No link has made a result of control flow, though the end of a budget, or of the links' time, may be faster."""
+    """No middleware has made a result of control flow, though the end of a budget, or of its time, may be faster."""
     results = list(messages_in(ended.result))
     if isinstance(ended.error, CallsInterrupted):
         records: Any = ended.error.ledger["calls"]
         results = [one for record in records.values() for one in messages_in(record.get("output"))]
     for message in results:
         ended_by = message.additional_kwargs.get("callboard", {}).get("ended")
-        # Links that clean up for longer than the timeout lose what they were to pass on, as with a budget.
+        # Middleware that clean up for longer than the timeout lose what they were to pass on, as with a budget.
         in_time = ended_by != "deadline" and "the middleware around it took longer" not in message.text
         assert not (in_time and message.tool_call_id in signalled)
 
@@ -428,7 +428,7 @@ def examples(number: int) -> settings:
 
 
 @examples(150)
-@given(scene=scenes(LINKS))
+@given(scene=scenes(MIDDLEWARE))
 @pytest.mark.filterwarnings("ignore::callboard.CallboardWarning")
 async def test_every_call_ends_with_one_message_whatever_is_around_it(scene: Scene) -> None:
     """Or control flow passes, or an error that nobody handles; and nothing is left behind."""
@@ -445,9 +445,9 @@ OTHERS = st.lists(st.tuples(CALLS, ENDS), min_size=1, max_size=2)
 
 
 @examples(80)
-@given(batches=st.builds(at_once, scenes(LINKS), OTHERS))
+@given(batches=st.builds(at_once, scenes(MIDDLEWARE), OTHERS))
 @pytest.mark.filterwarnings("ignore::callboard.CallboardWarning")
-async def test_batches_at_the_same_time_share_links_and_no_fate(batches: list[Scene]) -> None:
+async def test_batches_at_the_same_time_share_middleware_and_no_fate(batches: list[Scene]) -> None:
     """Each has its own messages and errors, and its own end."""
     with anyio.fail_after(WAIT):
         await play(World(), *batches)
@@ -455,9 +455,9 @@ async def test_batches_at_the_same_time_share_links_and_no_fate(batches: list[Sc
 
 @pytest.mark.backends("asyncio")
 @examples(60)
-@given(scene=scenes([*LINKS, *list(THEIRS) * 4]))
+@given(scene=scenes([*MIDDLEWARE, *list(THEIRS) * 4]))
 @pytest.mark.filterwarnings("ignore::callboard.CallboardWarning")
-async def test_the_same_holds_with_links_of_langchain(scene: Scene) -> None:
+async def test_the_same_holds_with_middleware_of_langchain(scene: Scene) -> None:
     """On their own loop, where time can be virtual."""
     with anyio.fail_after(WAIT):
         await play(World(), scene)
@@ -471,7 +471,7 @@ IN_THREADS_AND_ACROSS = [*list(SYNC) * 2, *list(THEIRS) * 2, *OURS, "hedge", "lo
 @given(scene=scenes(IN_THREADS_AND_ACROSS, THREADED, SOON))
 @pytest.mark.filterwarnings("ignore::callboard.CallboardWarning")
 async def test_the_same_holds_in_threads(scene: Scene) -> None:
-    """For sync tools, for sync links, and across the bridge from trio to asyncio."""
+    """For sync tools, for sync middleware, and across the bridge from trio to asyncio."""
     with anyio.fail_after(60):
         await play(World(unit=0.02), scene)
 
@@ -480,7 +480,7 @@ async def test_the_same_holds_in_threads(scene: Scene) -> None:
 
 
 @pytest.mark.parametrize(
-    ("link", "tool"),
+    ("middleware", "tool"),
     [
         ("answer_twice", "text"),
         ("answer_in_two_commands", "text"),
@@ -488,28 +488,28 @@ async def test_the_same_holds_in_threads(scene: Scene) -> None:
         ("change_id", "command"),
     ],
 )
-async def test_a_link_that_does_not_answer_exactly_once_is_told_so_by_name(link: str, tool: str) -> None:
+async def test_a_middleware_that_does_not_answer_exactly_once_is_told_so_by_name(middleware: str, tool: str) -> None:
     """Promise 2, for lists and commands as for messages."""
     world = World()
-    ended = await run_alone(world, Scene([(tool, "a")], [link]))
+    ended = await run_alone(world, Scene([(tool, "a")], [middleware]))
 
     assert isinstance(ended.error, ValueError)
-    assert link in str(ended.error)
+    assert middleware in str(ended.error)
 
 
 async def test_a_rework_that_fails_lets_no_error_out_where_all_are_handled() -> None:
-    """`handle_tool_errors=True` is about links, too."""
+    """`handle_tool_errors=True` is about middleware, too."""
     scene = Scene([("error", "a")], ["fail to rework"], handling=True)
 
     check(scene, await run_alone(World(), scene))
 
 
 async def test_a_rework_that_returns_no_message_is_told_so_by_name() -> None:
-    """As a link that returns none."""
+    """As a middleware that returns none."""
     ended = await run_alone(World(), Scene([("error", "a")], ["rework to nothing"], handling=True))
 
     (message,) = messages_in(ended.result)
-    assert "aerror_message of the link Reworking returned None" in message.content
+    assert "aerror_message of the middleware Reworking returned None" in message.content
 
 
 @pytest.mark.parametrize("neighbour", [[], [("error_once", "a")]], ids=["cancelled caller", "failed neighbour"])
@@ -525,7 +525,7 @@ async def test_no_body_starts_behind_a_shield_when_its_batch_has_ended_meanwhile
 
 @pytest.mark.backends("trio")
 async def test_no_body_starts_behind_a_shield_that_was_there_before_the_cancellation() -> None:
-    """Promise 1: the link waits behind its shield until 0.3, the caller goes at 0.25."""
+    """Promise 1: the middleware waits behind its shield until 0.3, the caller goes at 0.25."""
     world = World()
     await run_alone(world, Scene([("text", "a")], ["call_behind_shield"], end=0.25))
 
@@ -536,15 +536,15 @@ async def test_no_body_starts_behind_a_shield_that_was_there_before_the_cancella
 async def test_no_body_starts_behind_the_shield_of_another_attempt() -> None:
     """Promise 1: one attempt cleans up from 0.25 on, others wait for its place, and the caller goes at 0.3."""
     world = World()
-    links = ["call_at_once", "call_at_once", "tidy_behind_shield"]
-    await run_alone(world, Scene([("error_once", "a")], links, concurrency=1, end=0.3))
+    middleware = ["call_at_once", "call_at_once", "tidy_behind_shield"]
+    await run_alone(world, Scene([("error_once", "a")], middleware, concurrency=1, end=0.3))
 
     assert world.late == []
 
 
 @pytest.mark.real_clock
 @pytest.mark.backends("asyncio")
-async def test_a_body_that_cancels_its_task_is_a_message_below_a_sync_link_too() -> None:
+async def test_a_body_that_cancels_its_task_is_a_message_below_a_sync_middleware_too() -> None:
     """It is without one."""
     scene = Scene([("cancel_task", "a")], ["sync_pass_on"], end=100)
 

@@ -69,7 +69,7 @@ async def test_a_tool_that_works_is_left_alone() -> None:
 
 
 async def test_a_tool_without_an_alternative_fails_as_ever() -> None:
-    """The others are no concern of the link."""
+    """The others are no concern of the middleware."""
     recorder, error = Recorder(), ConnectionError("down")
     tools = [failing(recorder, "fetch", error), recorder.tool("search"), recorder.tool("x")]
     node = ToolNode(tools, middleware=[Fallback({"search": "x"})])
@@ -418,7 +418,7 @@ async def test_a_question_is_no_failure() -> None:
     assert recorder.count("started", "other") == 0
 
 
-async def test_neither_questions_nor_invalid_arguments_of_links_are_failures() -> None:
+async def test_neither_questions_nor_invalid_arguments_of_middleware_are_failures() -> None:
     """Whoever raises them inside: no alternative begins."""
     began: list[str] = []
 
@@ -435,8 +435,8 @@ async def test_neither_questions_nor_invalid_arguments_of_links_are_failures() -
         except ValidationError as error:
             raise ToolInvocationError("search", error, {}) from error
 
-    for link, outcome in ((asks, CallsInterrupted), (validates, None)):
-        node = ToolNode([Recorder().tool("search")], middleware=[Fallback({"search": stand_in}), link])
+    for middleware, outcome in ((asks, CallsInterrupted), (validates, None)):
+        node = ToolNode([Recorder().tool("search")], middleware=[Fallback({"search": stand_in}), middleware])
         with nullcontext() if outcome is None else pytest.raises(outcome):
             assert (await answer_of(node)).status == "error"
 
@@ -582,7 +582,7 @@ def test_a_slip_in_a_name_shows_where_the_node_is_built() -> None:
         ToolNode([Recorder().tool("work")], middleware=[Fallback({"wrok": Value("stale")})])
 
 
-async def test_links_see_errors_beside_langgraphs_wrapper_too() -> None:
+async def test_middleware_sees_errors_beside_langgraphs_wrapper_too() -> None:
     """Whatever `handle_tool_errors` says: it is asked at the end."""
     breaker = CircuitBreaker(minimum=1, open_for=60)
 

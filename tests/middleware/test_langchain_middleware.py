@@ -1,4 +1,4 @@
-"""LangChain's own middleware, unmodified, as links of a ToolNode; on asyncio and on trio.
+"""LangChain's own middleware, unmodified, as middleware of a ToolNode; on asyncio and on trio.
 
 What it awaits is asyncio's and runs there, so threads are involved wherever the call is on trio.
 """
@@ -118,7 +118,7 @@ async def test_its_error_handler_does_not_see_an_interrupt() -> None:
 
 
 async def test_each_attempt_of_its_retry_takes_its_own_place_and_timeout() -> None:
-    """Here, as a link; in `create_agent` all of them share one."""
+    """Here, as a middleware; in `create_agent` all of them share one."""
     recorder = Recorder()
     node = ToolNode(
         [recorder.tool("slow", seconds=0.2)],
@@ -148,7 +148,7 @@ async def test_several_of_them_nest_in_the_order_of_the_list() -> None:
 
 
 @pytest.mark.parametrize("kind", ["async", "sync"])
-async def test_a_function_under_its_decorator_is_a_link(kind: str) -> None:
+async def test_a_function_under_its_decorator_is_a_middleware(kind: str) -> None:
     """`@wrap_tool_call` makes an object with one of the two methods."""
 
     async def shout(request: Any, handler: Any) -> Any:
@@ -368,7 +368,7 @@ async def test_its_detector_does_not_hold_up_the_loop() -> None:
 
 @pytest.mark.backends("asyncio")
 async def test_it_redacts_within_supervise() -> None:
-    """A link is a link."""
+    """A decorated function is middleware like any other."""
     from langchain.agents import create_agent
 
     model = ScriptedModel([calls(("find", {"query": MAIL})), "done"])
@@ -502,18 +502,21 @@ async def test_it_asks_in_a_graph_of_langgraphs() -> None:
     assert recorder.order == ["look", "book(c)"]
 
 
-# What is no link, and what is only in part one
+# What is no middleware, and what is only in part one
 
 OWNERS = pytest.mark.parametrize(
     "build",
-    [lambda link: ToolNode([Recorder().tool("work")], middleware=[link]), lambda link: Supervise(middleware=[link])],
+    [
+        lambda middleware: ToolNode([Recorder().tool("work")], middleware=[middleware]),
+        lambda middleware: Supervise(middleware=[middleware]),
+    ],
     ids=["ToolNode", "Supervise"],
 )
 
 
 @OWNERS
 def test_approval_of_whole_turns_is_refused(build: Any) -> None:
-    """As a link it would let every call through, and nobody would notice."""
+    """Around single calls it would let every one through, and nobody would notice."""
     with pytest.raises(ValueError, match=r'HumanInTheLoopMiddleware asks .* Give it interrupt_mode="per_call"'):
         build(HumanInTheLoopMiddleware({"book": True}))
 
@@ -530,7 +533,7 @@ async def greets(state: AgentState[Any], runtime: Any) -> None:
 
 @OWNERS
 @pytest.mark.parametrize(
-    "link",
+    "middleware",
     [
         AgentMiddleware(),
         LLMToolSelectorMiddleware(model=ScriptedModel([])),
@@ -541,12 +544,12 @@ async def greets(state: AgentState[Any], runtime: Any) -> None:
         watches_the_model,
         greets,
     ],
-    ids=lambda link: type(link).__name__,
+    ids=lambda middleware: type(middleware).__name__,
 )
-def test_what_does_nothing_to_calls_is_refused(build: Any, link: Any) -> None:
+def test_what_does_nothing_to_calls_is_refused(build: Any, middleware: Any) -> None:
     """It would be there and do nothing; the error says where it belongs."""
-    with pytest.raises(TypeError, match=f"{type(link).__name__} does nothing to tool calls.*create_agent"):
-        build(link)
+    with pytest.raises(TypeError, match=f"{type(middleware).__name__} does nothing to tool calls.*create_agent"):
+        build(middleware)
 
 
 def test_the_error_names_the_option_that_was_forgotten() -> None:

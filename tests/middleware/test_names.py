@@ -1,4 +1,4 @@
-"""A name that does not exist is an error, wherever a link takes one."""
+"""A name that does not exist is an error, wherever a middleware takes one."""
 
 from typing import Annotated, Any
 
@@ -71,12 +71,12 @@ def test_a_tool_that_exists_is_none(make: Any) -> None:
 
 
 @naming
-def test_a_link_that_several_nodes_share_says_that_names_may_be_missing(make: Any) -> None:
+def test_a_middleware_that_several_nodes_share_says_that_names_may_be_missing(make: Any) -> None:
     """A vault or a cache is worth sharing, and not every node has every tool."""
-    link = make("delete", missing="ignore")
+    middleware = make("delete", missing="ignore")
 
-    ToolNode([delete], middleware=[link])
-    ToolNode([search], middleware=[link])
+    ToolNode([delete], middleware=[middleware])
+    ToolNode([search], middleware=[middleware])
 
 
 @naming
@@ -87,7 +87,7 @@ def test_there_are_two_ways_to_take_a_missing_name(make: Any) -> None:
 
 
 @naming
-def test_the_method_of_a_link_is_checked_as_the_link(make: Any) -> None:
+def test_the_method_of_a_middleware_is_checked_as_the_middleware(make: Any) -> None:
     """LangGraph's users hand it over as `awrap_tool_call`."""
     wrap = make("delet").awrap_tool_call
 
@@ -98,7 +98,7 @@ def test_the_method_of_a_link_is_checked_as_the_link(make: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    "link",
+    "middleware",
     [
         Redact(reveal={"delete": ["pth"]}),
         Sanitize(tools={"delete": {"pth": Text()}}),
@@ -107,28 +107,32 @@ def test_the_method_of_a_link_is_checked_as_the_link(make: Any) -> None:
     ],
     ids=["Redact", "Sanitize", "Sanitize for all", "Sanitize inside"],
 )
-def test_an_argument_that_does_not_exist_is_an_error_where_the_node_is_built(link: Any) -> None:
+def test_an_argument_that_does_not_exist_is_an_error_where_the_node_is_built(middleware: Any) -> None:
     """Or `path` would go unchecked."""
     with pytest.raises(ValueError, match=r"no argument 'pth', only \['path'.*\]; did you mean 'path'\?"):
-        ToolNode([delete, search], middleware=[link])
+        ToolNode([delete, search], middleware=[middleware])
 
 
-@pytest.mark.parametrize("link", [Redact(reveal={"delete": ["state"]}), Sanitize(tools={"delete": {"state": Text()}})])
-def test_an_injected_argument_is_none_that_a_link_could_do_something_to(link: Any) -> None:
+@pytest.mark.parametrize(
+    "middleware", [Redact(reveal={"delete": ["state"]}), Sanitize(tools={"delete": {"state": Text()}})]
+)
+def test_an_injected_argument_is_none_that_a_middleware_could_do_something_to(middleware: Any) -> None:
     """The model does not write it."""
     with pytest.raises(ValueError, match=r"no argument 'state', only \['path'\]"):
-        ToolNode([delete], middleware=[link])
+        ToolNode([delete], middleware=[middleware])
 
 
 def test_an_argument_may_be_named_as_the_model_writes_it() -> None:
     """By its alias."""
 
     class Arguments(BaseModel):
-        url: str = Field(alias="link")
+        url: str = Field(alias="middleware")
 
     fetch = StructuredTool(name="fetch", description="Fetch.", func=lambda url: url, args_schema=Arguments)
 
-    ToolNode([fetch], middleware=[Sanitize(tools={"fetch": {"link": Url()}}), Redact(reveal={"fetch": ["link"]})])
+    ToolNode(
+        [fetch], middleware=[Sanitize(tools={"fetch": {"middleware": Url()}}), Redact(reveal={"fetch": ["middleware"]})]
+    )
 
 
 @pytest.mark.parametrize("more", [{}, {"additionalProperties": True}])
@@ -136,13 +140,13 @@ def test_the_arguments_of_a_tool_with_a_json_schema_are_known(more: dict[str, An
     """As of one that a server describes; unless it takes any."""
     schema = {"type": "object", "properties": {"path": {"type": "string"}}, **more}
     remote = StructuredTool(name="remote", description="Remote.", func=lambda path: path, args_schema=schema)
-    link = Redact(reveal={"remote": ["pth"]})
+    middleware = Redact(reveal={"remote": ["pth"]})
 
     if more:
-        ToolNode([remote], middleware=[link])
+        ToolNode([remote], middleware=[middleware])
     else:
         with pytest.raises(ValueError, match="did you mean 'path'"):
-            ToolNode([remote], middleware=[link])
+            ToolNode([remote], middleware=[middleware])
 
 
 def test_the_names_of_langchains_middleware_are_checked_too() -> None:

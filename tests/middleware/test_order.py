@@ -1,4 +1,4 @@
-"""The order of links: what they see on the way in and out, and which order is warned of."""
+"""The order of middleware: what it sees on the way in and out, and which order is warned of."""
 
 import itertools
 import warnings
@@ -8,7 +8,7 @@ from typing import Any
 import anyio
 import pytest
 
-from callboard import LinkOrderWarning, ToolNode
+from callboard import MiddlewareOrderWarning, ToolNode
 from callboard.testing import Recorder, tool_call
 from callboard.tools._order import _WRONG, warn_of_wrong_order
 
@@ -28,16 +28,16 @@ RECOMMENDED = (
 PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "middleware.md"
 
 
-def link_named(name: str) -> Any:
+def middleware_named(name: str) -> Any:
     return type(name.partition("(")[0], (), {"awrap_tool_call": None, "reveals": "(" in name})()
 
 
-async def test_links_go_in_from_the_first_and_out_from_the_last() -> None:
+async def test_middleware_goes_in_from_the_first_and_out_from_the_last() -> None:
     """The table in the docs, row by row."""
     seen: list[tuple[str, str]] = []
     recorder = Recorder()
 
-    def link(name: str) -> Any:
+    def middleware(name: str) -> Any:
         async def around(request: Any, call_next: Any) -> Any:
             seen.append(("in", name))
             output = await call_next(request)
@@ -47,7 +47,9 @@ async def test_links_go_in_from_the_first_and_out_from_the_last() -> None:
         return around
 
     node = ToolNode(
-        [recorder.tool("work")], middleware=[link("middleware[0]"), link("middleware[1]")], awrap_tool_call=link("wrap")
+        [recorder.tool("work")],
+        middleware=[middleware("middleware[0]"), middleware("middleware[1]")],
+        awrap_tool_call=middleware("wrap"),
     )
     with anyio.fail_after(WAIT):
         await node.ainvoke([tool_call("work", "1")])
@@ -62,14 +64,14 @@ def test_the_recommended_order_passes_without_a_warning() -> None:
         warnings.simplefilter("error")
         for size in (2, len(RECOMMENDED)):
             for names in itertools.combinations(RECOMMENDED, size):
-                warn_of_wrong_order([link_named(name) for name in names])
+                warn_of_wrong_order([middleware_named(name) for name in names])
 
 
 @pytest.mark.parametrize("pair", _WRONG, ids="-".join)
 def test_a_known_bad_order_is_warned_of_with_its_reason(pair: tuple[str, str]) -> None:
     """Both names, why, and what to do."""
-    with pytest.warns(LinkOrderWarning) as caught:
-        warn_of_wrong_order([link_named(name) for name in pair])
+    with pytest.warns(MiddlewareOrderWarning) as caught:
+        warn_of_wrong_order([middleware_named(name) for name in pair])
 
     (warning,) = caught
     assert _WRONG[pair] in str(warning.message)
@@ -88,19 +90,19 @@ def test_the_warning_points_to_where_the_node_is_built() -> None:
     """At the line that has to be changed."""
     from callboard.middleware import Retry
 
-    with pytest.warns(LinkOrderWarning, match="attempts multiply") as caught:
+    with pytest.warns(MiddlewareOrderWarning, match="attempts multiply") as caught:
         ToolNode([], middleware=[Retry(2), Retry(3)])
 
     assert caught[0].filename == __file__
 
 
-def test_links_of_langchain_are_known_by_their_names() -> None:
+def test_middleware_of_langchain_is_known_by_its_names() -> None:
     """A retry is a retry."""
     from langchain.agents.middleware import ToolRetryMiddleware
 
     from callboard.middleware import Retry
 
-    with pytest.warns(LinkOrderWarning, match="attempts multiply"):
+    with pytest.warns(MiddlewareOrderWarning, match="attempts multiply"):
         ToolNode([], middleware=[ToolRetryMiddleware(), Retry(2)])
 
 

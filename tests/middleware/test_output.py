@@ -45,8 +45,8 @@ def returning(content: Any) -> BaseTool:
     return work
 
 
-def node_of(content: Any, *links: Any) -> ToolNode:
-    return ToolNode([returning(content)], middleware=list(links))
+def node_of(content: Any, *middleware: Any) -> ToolNode:
+    return ToolNode([returning(content)], middleware=list(middleware))
 
 
 async def result_of(node: ToolNode, config: Any = None) -> ToolMessage:
@@ -359,7 +359,7 @@ async def test_error_messages_have_the_budget_too() -> None:
 
 
 async def test_a_budget_may_be_for_some_tools_only() -> None:
-    """Two links may have a budget each, and readers of different names."""
+    """Two middleware may have a budget each, and readers of different names."""
 
     async def long() -> str:
         """Long."""
@@ -373,11 +373,11 @@ async def test_a_budget_may_be_for_some_tools_only() -> None:
         """Work."""
         return "x" * 100
 
-    links = [
+    middleware = [
         OutputBudget(10, tools={"long"}, reader="read_long"),
         OutputBudget(50, exclude={"long", "free"}),
     ]
-    node = ToolNode([long, free, work], middleware=links)
+    node = ToolNode([long, free, work], middleware=middleware)
     with anyio.fail_after(WAIT):
         asked = [tool_call(name, name) for name in ("long", "free", "work")]
         messages = (await node.ainvoke(asked))["messages"]

@@ -1,4 +1,4 @@
-"""What a link may change about a call, and what the change is held to; what it tells, and what it brings along."""
+"""What a middleware may change about a call, and what the change is held to; what it tells, what it brings along."""
 
 from typing import Any
 
@@ -14,18 +14,18 @@ WAIT = 1000
 
 
 def instead(other: BaseTool) -> Any:
-    async def link(request: Any, call_next: Any) -> Any:
+    async def middleware(request: Any, call_next: Any) -> Any:
         call = {**request.tool_call, "name": other.name}
         return await call_next(request.override(tool_call=call, tool=other))
 
-    return link
+    return middleware
 
 
 def with_query(query: str) -> Any:
-    async def link(request: Any, call_next: Any) -> Any:
+    async def middleware(request: Any, call_next: Any) -> Any:
         return await call_next(request.override(tool_call={**request.tool_call, "args": {"query": query}}))
 
-    return link
+    return middleware
 
 
 async def test_another_tool_is_held_to_its_own_limit() -> None:
@@ -70,7 +70,7 @@ async def test_a_limits_key_sees_the_arguments_that_the_tool_gets() -> None:
     assert keys == ["changed"]
 
 
-async def test_what_a_link_notes_reaches_the_observers() -> None:
+async def test_what_a_middleware_notes_reaches_the_observers() -> None:
     """With the call that it is about."""
     events: list[CallEvent] = []
 
@@ -86,18 +86,18 @@ async def test_what_a_link_notes_reaches_the_observers() -> None:
 
 
 def test_a_note_outside_of_a_call_is_for_nobody() -> None:
-    """A link may be tried on its own."""
+    """A middleware may be tried on its own."""
     note("seen")
 
 
 @tool
 async def extra() -> str:
-    """Come along with a link."""
+    """Come along with a middleware."""
     return "extra"
 
 
 class Bringing:
-    """A link with a tool of its own."""
+    """A middleware with a tool of its own."""
 
     tools = (extra,)
 
@@ -108,7 +108,7 @@ class Bringing:
         return tool.name != "extra"
 
 
-async def test_the_tools_of_a_link_are_tools_of_the_node() -> None:
+async def test_the_tools_of_a_middleware_are_tools_of_the_node() -> None:
     """As LangChain's middleware brings them."""
     node = ToolNode([Recorder().tool("work")], middleware=[Bringing()])
 
@@ -120,11 +120,11 @@ async def test_the_tools_of_a_link_are_tools_of_the_node() -> None:
 
 
 def test_a_tool_that_is_given_twice_is_one_tool() -> None:
-    """By its link and in the list."""
+    """By its middleware and in the list."""
     assert list(ToolNode([extra], middleware=[Bringing()]).tools_by_name) == ["extra"]
 
 
-def test_a_link_may_hold_a_tool_back() -> None:
+def test_a_middleware_may_hold_a_tool_back() -> None:
     """As an open circuit does."""
     node = ToolNode([Recorder().tool("work")], middleware=[Bringing()])
 

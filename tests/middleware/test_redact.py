@@ -715,7 +715,7 @@ async def test_an_error_message_for_the_model_has_tokens(make: Any, kind: type[E
 
 
 async def test_an_error_that_can_be_cleared_stays_the_same_object() -> None:
-    """Links outside may compare it."""
+    """Middleware outside may compare it."""
     error = ValueError(SAID)
 
     @tool
@@ -770,7 +770,7 @@ async def test_the_stand_in_for_an_error_has_its_name_and_its_notes() -> None:
 
 
 async def test_a_retry_outside_still_knows_the_error() -> None:
-    """Links outside decide by type."""
+    """Middleware outside decides by type."""
     attempts: list[int] = []
 
     @tool
@@ -816,7 +816,7 @@ async def test_an_argument_that_was_revealed_does_not_come_back_in_an_error() ->
     assert_silent(*ended)
 
 
-async def test_no_secret_lives_on_in_the_frames_of_the_link() -> None:
+async def test_no_secret_lives_on_in_the_frames_of_the_middleware() -> None:
     """An error is released with the call."""
 
     class Tracked(Exception):
@@ -869,7 +869,7 @@ async def test_a_question_of_the_tool_shows_tokens() -> None:
     assert done["messages"][0].content == "yes"
 
 
-async def test_a_link_outside_asks_about_tokens() -> None:
+async def test_a_middleware_outside_asks_about_tokens() -> None:
     """A person approves what the model wrote; the value appears inside only."""
     seen: list[Any] = []
     redact = Redact(reveal=["pay"])
@@ -954,7 +954,7 @@ async def test_observers_are_told_kinds_and_counts_only() -> None:
 
 @pytest.mark.real_clock
 async def test_a_store_keeps_values_for_another_process() -> None:
-    """The same store, another link: tokens still open, and are the same with the same key."""
+    """The same store, another middleware: tokens still open, and are the same with the same key."""
     store, key, seen = InMemoryStore(), bytes(range(32)), []
     before = Redact(reveal=["pay"], vault=StoreVault(store), key=key, missing="ignore")
     after = Redact(reveal=["pay"], vault=StoreVault(store), key=key, missing="ignore")
@@ -1053,7 +1053,7 @@ async def tell_of_staff() -> Any:
 
 
 async def test_many_calls_at_once_do_not_mix_their_tokens() -> None:
-    """One link, many conversations."""
+    """One middleware, many conversations."""
     seen: list[tuple[str, str]] = []
 
     @tool
@@ -1083,7 +1083,7 @@ async def test_many_calls_at_once_do_not_mix_their_tokens() -> None:
 
 @pytest.mark.real_clock
 @pytest.mark.backends("asyncio")
-async def test_one_link_serves_several_loops() -> None:
+async def test_one_middleware_serves_several_loops() -> None:
     """Each in a thread of its own, on either backend."""
     redact = Redact(reveal=["echo"], vault=MemoryVault(threads=4, values=16))
     node = node_of(echo, redact=redact)
@@ -1112,7 +1112,7 @@ async def test_one_link_serves_several_loops() -> None:
 
 
 async def test_a_cancelled_call_is_cancelled() -> None:
-    """Promise 4: the link holds nothing up."""
+    """Promise 4: the middleware holds nothing up."""
 
     @tool
     async def hang() -> str:
@@ -1142,25 +1142,25 @@ VALUES = st.recursive(
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(TEXTS, inner, max_size=3) | st.tuples(inner, inner),
     max_leaves=10,
 )
-LINK = Redact(secrets=["canary-literal"])
+MIDDLEWARE = Redact(secrets=["canary-literal"])
 
 
 @given(text=TEXTS)
 @settings(max_examples=300, deadline=None)
 def test_a_redacted_text_has_nothing_left_to_redact(text: str) -> None:
-    """Doing it again changes nothing, so that links and logs may both do it."""
-    once = LINK.redact(text)
+    """Doing it again changes nothing, so that middleware and logs may both do it."""
+    once = MIDDLEWARE.redact(text)
 
-    assert LINK.redact(once) == once
+    assert MIDDLEWARE.redact(once) == once
 
 
 @given(value=VALUES)
 @settings(max_examples=200, deadline=None)
 def test_any_value_can_be_redacted(value: Any) -> None:
-    """Nothing that a tool returns makes the link fail, or changes without a finding."""
-    redacted = LINK.redact_value(value)
+    """Nothing that a tool returns makes the middleware fail, or changes without a finding."""
+    redacted = MIDDLEWARE.redact_value(value)
 
-    assert repr(LINK.redact_value(redacted)) == repr(redacted)
+    assert repr(MIDDLEWARE.redact_value(redacted)) == repr(redacted)
     assert type(redacted) is type(value) or isinstance(redacted, str)
 
 
@@ -1170,8 +1170,8 @@ async def test_what_was_hidden_comes_back_exactly(text: str) -> None:
     """To the character, where nothing invisible stood in the way."""
     visible = strip_invisible(text)
     with anyio.fail_after(WAIT):
-        hidden = await LINK.hide([visible], thread_id="h")
-        (restored,) = await LINK.restore(hidden, thread_id="h")
+        hidden = await MIDDLEWARE.hide([visible], thread_id="h")
+        (restored,) = await MIDDLEWARE.restore(hidden, thread_id="h")
 
     assert restored == visible
 

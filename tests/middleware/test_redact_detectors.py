@@ -292,7 +292,7 @@ def test_a_literal_secret_is_found_inside_any_base64(secret: str, around: bytes,
     ],
     ids=repr,
 )
-def test_a_link_that_makes_no_sense_is_refused(options: dict[str, Any], error: str) -> None:
+def test_a_middleware_that_makes_no_sense_is_refused(options: dict[str, Any], error: str) -> None:
     """At construction, naming the argument, and never a secret."""
     with pytest.raises((TypeError, ValueError), match=error) as caught:
         Redact(**options)

@@ -1,4 +1,4 @@
-"""The reference of the links is true: names, arguments, defaults, methods, notes."""
+"""The reference of the middleware is true: names, arguments, defaults, methods, notes."""
 
 import ast
 import inspect
@@ -54,7 +54,7 @@ def in_words(default: object) -> str:
 
 
 def notes() -> Iterator[str]:
-    """Every word that a link tells observers."""
+    """Every word that a middleware tells observers."""
     for path in sorted((ROOT / "src" / "callboard" / "middleware").rglob("*.py")):
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "note":

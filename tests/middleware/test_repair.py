@@ -218,7 +218,7 @@ for _tool in TOOLS.values():
 
 
 class Spy:
-    """The link after the one that is tested."""
+    """The middleware after the one that is tested."""
 
     def __init__(self) -> None:
         self.requests: list[Any] = []
@@ -286,7 +286,7 @@ async def test_a_slip_is_repaired(case: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("case", [case for case in cases() if "expected" not in case.values[0]])
 async def test_what_is_valid_or_may_mean_two_things_is_left_alone(case: dict[str, Any]) -> None:
-    """The tool gets, or the model reads, exactly what it would without the link."""
+    """The tool gets, or the model reads, exactly what it would without the middleware."""
     got, plain_got, spy, plain_spy = list[Any](), list[Any](), Spy(), Spy()
     args = case["args"]
 
@@ -467,7 +467,7 @@ async def test_nothing_is_noted_of_what_is_left_alone() -> None:
 
 
 async def test_an_error_of_the_tool_goes_through() -> None:
-    """And the links after this one run the repaired call."""
+    """And the middleware after this one run the repaired call."""
     got: list[Any] = []
 
     async def fails(query: str) -> str:
@@ -617,15 +617,15 @@ async def test_a_tool_that_nothing_validates_gets_what_the_model_wrote(tool: Bas
 
 
 async def test_a_tool_is_asked_for_its_schema_anew_when_it_has_another() -> None:
-    """Tools are mutable, and a link may bring another one of the same name."""
-    link = RepairArguments(tell_model=False)
+    """Tools are mutable, and a middleware may bring another one of the same name."""
+    middleware = RepairArguments(tell_model=False)
     one, other = tool_of("search", Echo), tool_of("search", Order)
 
-    await ran(Unvalidated(name="search"), {"number": 5}, link)
-    first = await ran(one, {"input": ["tea"]}, link)
-    second = await ran(other, {"itemName": "tea"}, link)
+    await ran(Unvalidated(name="search"), {"number": 5}, middleware)
+    first = await ran(one, {"input": ["tea"]}, middleware)
+    second = await ran(other, {"itemName": "tea"}, middleware)
     other.args_schema = Search
-    third = await ran(other, {"query": ["tea"]}, link)
+    third = await ran(other, {"query": ["tea"]}, middleware)
 
     assert [repaired(message)["arguments"] for message in (first, second, third)] == [
         ["input"],
@@ -707,7 +707,7 @@ async def test_a_question_of_a_validator_is_asked_at_once() -> None:
 )
 @pytest.mark.parametrize("args", [{"a": ["1"]}, {"input": {"a": "1"}}, {}], ids=str)
 async def test_a_schema_that_is_none_does_no_harm(schema: dict[str, Any], args: dict[str, Any]) -> None:
-    """The tool gets the call, as without the link."""
+    """The tool gets the call, as without the middleware."""
     got: list[Any] = []
 
     await ran(tool_of("odd", schema, got), args, RepairArguments())
@@ -739,7 +739,9 @@ async def test_hostile_text_is_left_alone_and_costs_little(value: str) -> None:
 
 
 @pytest.mark.real_clock  # large arguments are looked at in a thread
-@pytest.mark.filterwarnings("ignore::callboard.exceptions.LoopBlockedWarning")  # to list 40,000 errors is not for links
+@pytest.mark.filterwarnings(
+    "ignore::callboard.exceptions.LoopBlockedWarning"
+)  # to list 40,000 errors is not for middleware
 @pytest.mark.exhaustive
 async def test_hostile_depth_and_breadth_are_left_alone() -> None:
     """Up to what any call may have at all."""
@@ -803,7 +805,7 @@ async def test_more_ways_than_can_be_tried_are_left_alone() -> None:
     assert spy.requests[0].tool_call["args"] == args
 
 
-async def test_one_link_serves_a_batch_of_tools() -> None:
+async def test_one_middleware_serves_a_batch_of_tools() -> None:
     """Nothing is kept between calls but what validates them."""
     calls = [tool_call(name, f"{name}{n}", query=["tea"]) for name in ("search", "legacy") for n in range(20)]
 
@@ -854,7 +856,7 @@ def test_whatever_comes_out_is_valid_and_final(name: str, args: dict[str, Any]) 
 @given(ARGS)
 @settings(max_examples=30, deadline=None)
 async def test_no_call_is_lost(args: dict[str, Any]) -> None:
-    """Promise 2: each ends with one message, as it would without the link."""
+    """Promise 2: each ends with one message, as it would without the middleware."""
     with anyio.fail_after(WAIT):
         node = ToolNode([*TOOLS.values()], middleware=[RepairArguments()], handle_tool_errors=True)
         call = [{"name": name, "args": args, "id": name, "type": "tool_call"} for name in TOOLS]

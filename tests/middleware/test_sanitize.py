@@ -238,8 +238,8 @@ async def test_a_result_becomes_what_the_corpus_says(case: Case) -> None:
         """Show."""
         return ToolMessage(expanded(case.value), tool_call_id="1", artifact=case)
 
-    link = Sanitize(results=Results(max_chars=200, fence=case.fenced))
-    (message,) = await finished(ToolNode([show], middleware=[link]), tool_call("show", "1"))
+    middleware = Sanitize(results=Results(max_chars=200, fence=case.fenced))
+    (message,) = await finished(ToolNode([show], middleware=[middleware]), tool_call("show", "1"))
 
     assert unfenced(message.content, fenced=case.fenced) == expanded(case.becomes)
     assert message.artifact is case
@@ -437,9 +437,9 @@ async def test_any_arguments_end_with_one_message_and_nothing_hidden_passes(
 ) -> None:
     """Within the caps, or refused."""
     bodies = Bodies()
-    link = Sanitize({"text": Text(max_chars=10)}, max_depth=depth, max_size=size)
+    middleware = Sanitize({"text": Text(max_chars=10)}, max_depth=depth, max_size=size)
     messages = await finished(
-        ToolNode(bodies.tools(), middleware=[link]),
+        ToolNode(bodies.tools(), middleware=[middleware]),
         tool_call("store", "1", data=data),
         tool_call("say", "2", text=text),
     )
@@ -487,8 +487,8 @@ async def test_any_result_is_visible_short_and_inside_its_fence(
         """Show."""
         return ToolMessage(content, tool_call_id="1")
 
-    link = Sanitize(results=Results(max_chars=max_chars, fence=fenced))
-    (message,) = await finished(ToolNode([show], middleware=[link]), tool_call("show", "1"))
+    middleware = Sanitize(results=Results(max_chars=max_chars, fence=fenced))
+    (message,) = await finished(ToolNode([show], middleware=[middleware]), tool_call("show", "1"))
 
     inner = unfenced(message.content, fenced=fenced)
     texts = [inner] if isinstance(inner, str) else [b if isinstance(b, str) else b["text"] for b in inner]
@@ -560,11 +560,11 @@ async def test_every_refused_argument_is_named_with_its_place_and_its_reason(roo
         """Open files."""
         raise AssertionError
 
-    link = Sanitize({"files[].path": PathIn(root), "options.*": Text(max_chars=3), "options.proxy": Url()})
+    middleware = Sanitize({"files[].path": PathIn(root), "options.*": Text(max_chars=3), "options.proxy": Url()})
     files = [{"path": "a.txt"}, {"path": "../x"}, {"path": "~/\u202ex"}]
     options = {"proxy": "http://localhost/", "a b\u202e": "long"}
     call = tool_call("open_all", "1", files=files, options=options)
-    (message,) = await finished(ToolNode([open_all], middleware=[link]), call)
+    (message,) = await finished(ToolNode([open_all], middleware=[middleware]), call)
 
     assert message.status == "error"
     assert message.content.splitlines() == [
@@ -591,9 +591,9 @@ async def test_a_message_about_many_refusals_stays_short() -> None:
 async def test_the_rules_of_a_tool_go_before_those_for_all() -> None:
     """By argument: the others still hold."""
     bodies = Bodies()
-    link = Sanitize({"url": Url(hosts={"example.com"})}, tools={"browse": {"url": Url()}})
+    middleware = Sanitize({"url": Url(hosts={"example.com"})}, tools={"browse": {"url": Url()}})
     messages = await finished(
-        ToolNode(bodies.tools(), middleware=[link]),
+        ToolNode(bodies.tools(), middleware=[middleware]),
         tool_call("fetch", "1", url="https://other.net/"),
         tool_call("browse", "2", url="https://other.net/"),
     )
@@ -656,9 +656,9 @@ async def test_a_function_sees_what_is_in_its_value_after_it_was_cleaned() -> No
         return value
 
     bodies = Bodies()
-    link = Sanitize({"data": look, "data[].url": Url()})
+    middleware = Sanitize({"data": look, "data[].url": Url()})
     data = [{"url": "HTTPS://EXAMPLE.com", "name": "a\u200bb"}]
-    await finished(ToolNode(bodies.tools(), middleware=[link]), tool_call("store", "1", data=data))
+    await finished(ToolNode(bodies.tools(), middleware=[middleware]), tool_call("store", "1", data=data))
 
     assert seen == bodies.given == [[{"url": "https://example.com", "name": "ab"}]]
     assert data == [{"url": "HTTPS://EXAMPLE.com", "name": "a\u200bb"}]
@@ -668,8 +668,8 @@ async def test_a_function_never_sees_a_value_with_something_refused_in_it() -> N
     """One reason is enough."""
     seen: list[Any] = []
     bodies = Bodies()
-    link = Sanitize({"data": seen.append, "data.url": Url(), "data.other": seen.append})
-    node = ToolNode(bodies.tools(), middleware=[link])
+    middleware = Sanitize({"data": seen.append, "data.url": Url(), "data.other": seen.append})
+    node = ToolNode(bodies.tools(), middleware=[middleware])
     (message,) = await finished(node, tool_call("store", "1", data={"url": "file:///x", "other": 1}))
 
     assert message.content.count("- argument") == 1
@@ -1089,7 +1089,7 @@ class Page:
     text = "a\u200bb"
 
 
-async def test_what_inner_links_return_is_cleaned_in_every_form() -> None:
+async def test_what_inner_middleware_returns_is_cleaned_in_every_form() -> None:
     """Updates as pairs, a single message for a list of them, blocks that are plain texts, and no content at all."""
     page = Page()
     outputs = {
@@ -1110,8 +1110,8 @@ async def test_what_inner_links_return_is_cleaned_in_every_form() -> None:
         seen[request.tool_call["id"]] = await call_next(request)
         return ToolMessage("", tool_call_id=request.tool_call["id"])
 
-    link = Sanitize(results=Results(fence={"say"}))
-    node = ToolNode(Bodies().tools(), middleware=[outer, link, inner])
+    middleware = Sanitize(results=Results(fence={"say"}))
+    node = ToolNode(Bodies().tools(), middleware=[outer, middleware, inner])
     await finished(node, *(tool_call("say", call_id, text="x") for call_id in outputs))
 
     (key, (first,)), number, second = seen["1"].update
@@ -1142,7 +1142,7 @@ async def test_arguments_that_are_no_object_are_refused() -> None:
 # --- together with others
 
 
-async def test_one_link_serves_many_calls_at_once_and_inner_links_see_clean_arguments() -> None:
+async def test_one_middleware_serves_many_calls_at_once_and_inner_middleware_sees_clean_arguments() -> None:
     """Each call has its own walk."""
     recorder = Recorder()
     seen: list[str] = []
@@ -1166,7 +1166,7 @@ async def test_one_link_serves_many_calls_at_once_and_inner_links_see_clean_argu
     assert sorted(seen) == sorted(f"https://good.example.com/{n}" for n in range(0, 100, 2))
 
 
-def test_one_link_serves_several_event_loops() -> None:
+def test_one_middleware_serves_several_event_loops() -> None:
     """From threads, at the same time."""
     bodies = Bodies()
     tools = bodies.tools()
@@ -1186,13 +1186,13 @@ def test_one_link_serves_several_event_loops() -> None:
 
 
 def test_a_tool_that_is_gone_is_forgotten() -> None:
-    """A link may live longer than tools that other links bring along."""
-    link = Sanitize()
+    """A middleware may live longer than tools that other middleware bring along."""
+    middleware = Sanitize()
     for _ in range(3):
-        ToolNode(Bodies().tools(), middleware=[link]).invoke([tool_call("say", "1", text="x")])
+        ToolNode(Bodies().tools(), middleware=[middleware]).invoke([tool_call("say", "1", text="x")])
     gc.collect()
 
-    assert len(link._known) <= 1
+    assert len(middleware._known) <= 1
 
 
 @pytest.mark.parametrize(

@@ -417,8 +417,8 @@ async def test_interrupts_surface_together_and_finished_calls_stay_finished(door
 
 
 @both_doors
-async def test_a_link_cannot_swallow_an_interrupt(door: str) -> None:
-    """Promise 4, where a link catches everything."""
+async def test_a_middleware_cannot_swallow_an_interrupt(door: str) -> None:
+    """Promise 4, where a middleware catches everything."""
 
     async def swallow(request: Any, call_next: Any) -> Any:
         for _ in range(2):
@@ -446,8 +446,8 @@ async def test_a_link_cannot_swallow_an_interrupt(door: str) -> None:
 
 
 @both_doors
-async def test_a_link_may_ask_a_person_itself(door: str) -> None:
-    """`interrupt` belongs to the call in a link as well."""
+async def test_a_middleware_may_ask_a_person_itself(door: str) -> None:
+    """`interrupt` belongs to the call in a middleware as well."""
 
     async def approve(request: Any, call_next: Any) -> Any:
         if interrupt("approve?") == "yes":
@@ -558,8 +558,8 @@ async def test_a_call_that_ignores_cancellation_is_ended_when_its_grace_is_over(
     assert recorder.running == 0
 
 
-async def test_a_link_cannot_swallow_the_cancellation_of_the_agent() -> None:
-    """Nothing starts once LangGraph has cancelled the task, whatever a link catches."""
+async def test_a_middleware_cannot_swallow_the_cancellation_of_the_agent() -> None:
+    """Nothing starts once LangGraph has cancelled the task, whatever a middleware catches."""
     recorder = Recorder()
 
     async def stubborn(request: Any, call_next: Any) -> Any:
@@ -662,11 +662,11 @@ async def test_cleanup_holds_a_timeout_back() -> None:
     assert done == ["committed"]
 
 
-# Links, and LangChain's middleware beside us
+# Middleware, and LangChain's middleware beside us
 
 
 @both_doors
-async def test_a_link_of_ours_works_beside_langchains_middleware(door: str) -> None:
+async def test_a_middleware_of_ours_works_beside_langchains_middleware(door: str) -> None:
     """Our Retry inside of Supervise, LangChain's error handler around it, LangChain's retry in an attempt."""
     recorder = Recorder()
     tools = [
@@ -742,7 +742,7 @@ async def test_an_unknown_tool_is_answered_as_the_agent_answers(door: str) -> No
     assert contents(state) == ["Error: unkown is not a valid tool, try one of [known]."]
 
 
-async def test_a_link_may_run_another_tool_under_that_tools_policy() -> None:
+async def test_a_middleware_may_run_another_tool_under_that_tools_policy() -> None:
     """An attempt is held to what it runs."""
     recorder = Recorder()
     slow, quick = recorder.tool("slow", seconds=0.3), recorder.tool("quick", seconds=WAIT)
@@ -756,7 +756,7 @@ async def test_a_link_may_run_another_tool_under_that_tools_policy() -> None:
     assert "Tool 'quick' did not finish within its timeout of 0.1 s." in contents(state)[0]
 
 
-async def test_the_tools_of_links_are_tools_of_the_agent() -> None:
+async def test_the_tools_of_middleware_are_tools_of_the_agent() -> None:
     """As they are of a ToolNode."""
 
     class Offers:
@@ -899,7 +899,7 @@ async def test_a_shared_supervise_is_checked_for_each_agent() -> None:
         await run("ainvoke", agent_of([Recorder().tool("other")], supervise, asks=["other"]))
 
 
-async def test_a_link_that_misses_a_tool_ends_the_first_run() -> None:
+async def test_a_middleware_that_misses_a_tool_ends_the_first_run() -> None:
     """What a ToolNode raises when it is built."""
 
     class Needs:
@@ -923,7 +923,7 @@ async def test_a_link_that_misses_a_tool_ends_the_first_run() -> None:
         ({"grace": "1"}, TypeError, r"Supervise\(grace=...\) is a number of seconds"),
         ({"limit": 3}, TypeError, r"Supervise\(limit=...\) takes a Limit"),
         ({"policies": {"a": 3}}, TypeError, r"policies\['a'\] takes a CallPolicy"),
-        ({"middleware": [3]}, TypeError, "A link is a function"),
+        ({"middleware": [3]}, TypeError, "A middleware is a function"),
         ({"handle_tool_errors": 3}, ValueError, "Received: 3"),
     ],
     ids=str,

@@ -437,7 +437,7 @@ def test_a_timeout_that_is_no_duration_is_refused(value: object) -> None:
 
 
 @pytest.mark.parametrize("when", ["before", "after", "instead"])
-async def test_a_link_that_hangs_ends_with_the_timeout_of_its_call(when: str) -> None:
+async def test_a_middleware_that_hangs_ends_with_the_timeout_of_its_call(when: str) -> None:
     """Promise 6: who sets a timeout has an answer in time, whoever it is that hangs."""
     rec = Recorder()
 
@@ -458,7 +458,7 @@ async def test_a_link_that_hangs_ends_with_the_timeout_of_its_call(when: str) ->
     assert rec.running == 0
 
 
-async def test_attempts_and_queues_are_no_time_of_the_links_around_them() -> None:
+async def test_attempts_and_queues_are_no_time_of_the_middleware_around_them() -> None:
     """Promise 6: each attempt has its own timeout, and a wait for a place has none."""
     rec = Recorder()
 
@@ -475,7 +475,7 @@ async def test_attempts_and_queues_are_no_time_of_the_links_around_them() -> Non
     assert [message.status for message in messages] == ["success"] * 3
 
 
-async def test_a_link_reads_how_long_it_may_go_on() -> None:
+async def test_a_middleware_reads_how_long_it_may_go_on() -> None:
     """Promise 6: the same on both loops, and anew after each attempt."""
     read: list[float] = []
 
@@ -507,8 +507,8 @@ async def test_a_pause_of_retry_may_be_longer_than_the_timeout_of_an_attempt() -
     assert message.status == "success"
 
 
-async def test_where_there_is_a_budget_it_bounds_the_links_alone() -> None:
-    """Promise 6: for a link that has to wait for longer than an attempt may take."""
+async def test_where_there_is_a_budget_it_bounds_the_middleware_alone() -> None:
+    """Promise 6: for a middleware that has to wait for longer than an attempt may take."""
 
     async def waits(request: object, execute: Callable[[object], Awaitable[ToolMessage]]) -> ToolMessage:
         await anyio.sleep(30)
@@ -521,8 +521,8 @@ async def test_where_there_is_a_budget_it_bounds_the_links_alone() -> None:
     assert message.status == "success"
 
 
-async def test_a_link_that_hangs_over_an_error_message_ends_too() -> None:
-    """Promise 6: links see a message that stands for a timeout, and have the grace or the timeout for it."""
+async def test_a_middleware_that_hangs_over_an_error_message_ends_too() -> None:
+    """Promise 6: middleware sees a message that stands for a timeout, and has the grace or the timeout for it."""
 
     class Stuck:
         async def awrap_tool_call(self, request: object, call_next: Callable[..., Awaitable[ToolMessage]]) -> object:

@@ -1,4 +1,4 @@
-"""Promise 8 where a model or a tool writes very much: links look at it in threads, and the loop goes on."""
+"""Promise 8 where a model or a tool writes very much: middleware looks at it in threads, and the loop goes on."""
 
 import re
 import sys
@@ -30,7 +30,7 @@ TURNS = 5
 
 
 class Onlooker:
-    """Whatever a link calls while it looks at values: where it did, and whether the loop went on meanwhile."""
+    """Whatever a middleware calls while it looks at values: where it did, and whether the loop went on meanwhile."""
 
     def __init__(self) -> None:
         self.turns = 0
@@ -54,11 +54,11 @@ class Onlooker:
             time.sleep(0.001)
 
 
-async def outcome(tool: BaseTool, link: object, args: dict[str, Any], onlooker: Onlooker) -> ToolMessage:
+async def outcome(tool: BaseTool, middleware: object, args: dict[str, Any], onlooker: Onlooker) -> ToolMessage:
     with anyio.fail_after(60):
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(onlooker.take_turns)
-            [message] = await ToolNode([tool], middleware=[link]).ainvoke([calls((tool.name, args))])
+            [message] = await ToolNode([tool], middleware=[middleware]).ainvoke([calls((tool.name, args))])
             tasks.cancel_scope.cancel()
     assert isinstance(message, ToolMessage)
     return message
@@ -115,8 +115,8 @@ async def test_large_arguments_are_redacted_in_a_thread(reveal: list[str]) -> No
     """Promise 8: every text is looked at by every detector, which takes seconds for tens of thousands."""
     onlooker = Onlooker()
     tool = StructuredTool.from_function(coroutine=echo, description="Echoes.")
-    link = Redact([nosy(onlooker)], reveal=reveal)
-    message = await outcome(tool, link, {"values": ["secret-1", *LARGE[:2000]]}, onlooker)
+    middleware = Redact([nosy(onlooker)], reveal=reveal)
+    message = await outcome(tool, middleware, {"values": ["secret-1", *LARGE[:2000]]}, onlooker)
     assert message.content.startswith("<word:")
     assert onlooker.in_thread >= 2000
     assert onlooker.in_loop <= 2  # the short result

@@ -81,15 +81,15 @@ async def test_what_was_ready_when_the_loop_was_held_is_in_time() -> None:
     assert messages[1].content == "ready"
 
 
-async def test_a_link_that_blocks_the_loop_is_named() -> None:
+async def test_a_middleware_that_blocks_the_loop_is_named() -> None:
     """Promise 8: it is not the tool's fault."""
 
-    async def link(request: object, execute: Callable[[object], Awaitable[ToolMessage]]) -> ToolMessage:
+    async def sleepy(request: object, execute: Callable[[object], Awaitable[ToolMessage]]) -> ToolMessage:
         time.sleep(0.8)
         return await execute(request)
 
-    with anyio.fail_after(30), pytest.warns(LoopBlockedWarning, match="the middleware around tool 'ready'.*link"):
-        await ToolNode([make(ready)], middleware=[link]).ainvoke([calls("ready")])
+    with anyio.fail_after(30), pytest.warns(LoopBlockedWarning, match="the middleware around tool 'ready'.*sleepy"):
+        await ToolNode([make(ready)], middleware=[sleepy]).ainvoke([calls("ready")])
 
 
 async def test_an_observer_that_blocks_the_loop_is_named() -> None:

@@ -51,15 +51,15 @@ TOO_MUCH = {
 
 @pytest.mark.parametrize("kind", TOO_MUCH)
 async def test_a_call_beyond_the_bounds_gets_a_message_and_its_neighbours_run(kind: str) -> None:
-    """No link and no observer sees what it could not write down; the text says the bound."""
+    """No middleware and no observer sees what it could not write down; the text says the bound."""
     rec, seen = Recorder(), list[Any]()
     bad, words = TOO_MUCH[kind]
 
-    async def link(request: Any, call_next: Any) -> Any:
+    async def middleware(request: Any, call_next: Any) -> Any:
         seen.append(request.tool_call["id"])
         return await call_next(request)
 
-    node = ToolNode([rec.tool("work")], middleware=[link])
+    node = ToolNode([rec.tool("work")], middleware=[middleware])
     events: list[CallEvent] = []
     with anyio.fail_after(WAIT), observe(events.append):
         outputs = await node.ainvoke([call(call_id="a"), bad, call(call_id="b")])

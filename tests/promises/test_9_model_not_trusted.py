@@ -164,7 +164,7 @@ async def test_a_forged_argument_of_a_sync_tool_is_replaced() -> None:
 
 
 async def test_a_wrapper_sees_the_models_arguments_and_its_changes_are_injected_again() -> None:
-    """Promise 9: injection comes after the last link, so a link that copies arguments forges nothing."""
+    """Promise 9: injection comes after the last middleware, so a middleware that copies arguments forges nothing."""
     seen = Seen()
     requests: list[ToolCallRequest] = []
 
@@ -320,7 +320,7 @@ async def test_the_call_of_an_earlier_message_never_runs() -> None:
 
 
 async def test_a_call_that_a_person_rejected_never_runs() -> None:
-    """Promise 9: rejected with an interrupt in the link; the answer becomes the call's message."""
+    """Promise 9: rejected with an interrupt in the middleware; the answer becomes the call's message."""
     rec = Recorder()
 
     async def approved(request: ToolCallRequest, execute: Callable[[ToolCallRequest], Any]) -> Any:

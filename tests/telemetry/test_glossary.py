@@ -22,7 +22,7 @@ WITHOUT_A_LITERAL = {"middleware/_approval.py"}
 
 
 def notes() -> Iterator[tuple[str, ast.Call]]:
-    """Where links and the supervision note something."""
+    """Where middleware and the supervision note something."""
     for path in sorted(SOURCE.rglob("*.py")):
         module = path.relative_to(SOURCE).as_posix()
         if module.startswith("_cli/"):
@@ -63,7 +63,7 @@ def test_every_name_of_ours_is_in_the_glossary() -> None:
 
 
 def test_every_word_that_is_noted_is_in_the_glossary_with_its_facts() -> None:
-    """A new link that notes something has to say here what."""
+    """A new middleware that notes something has to say here what."""
     missing = {
         f"{word}: {fact}"
         for word, facts in words().items()

@@ -38,7 +38,7 @@ async def approval(query: str) -> str:
 
 
 async def pass_on(request: Any, call_next: Any) -> Any:
-    """A link that does nothing."""
+    """A middleware that does nothing."""
     return await call_next(request)
 
 
@@ -80,7 +80,7 @@ async def cycles_of(node: ToolNode, name: str, count: int, *, raises: type[Excep
 
 @pytest.mark.usefixtures("no_collector")
 @pytest.mark.parametrize("count", [pytest.param(1, marks=pytest.mark.exhaustive), 5])
-@pytest.mark.parametrize("middleware", [[], [pass_on, pass_on]], ids=["plain", "links"])
+@pytest.mark.parametrize("middleware", [[], [pass_on, pass_on]], ids=["plain", "middleware"])
 @pytest.mark.parametrize("name", ["fine", "slow", "boom", "approval", "nobody"])
 async def test_a_batch_leaves_nothing_in_cycles(name: str, middleware: list[Any], count: int) -> None:
     """Whether a call succeeds, fails, is late, asks a person or is of no tool: what it made is gone with its batch."""

@@ -51,7 +51,7 @@ class Attempt:
 
     Args:
         owner: the supervised call.
-        call: as this attempt executes it; a link may have changed it.
+        call: as this attempt executes it; a middleware may have changed it.
         threads: where it finds a thread.
     """
 

@@ -117,9 +117,9 @@ class Batch(Generic[T]):
             errors.clear()
 
 
-def _of_links(variables: Mapping[str, Any]) -> Holder:
+def _of_middleware(variables: Mapping[str, Any]) -> Holder:
     call = variables["call"]
     return Holder(f"around {call.name}", f"the middleware around tool {call.name!r} (call {call.id!r})")
 
 
-marks[Batch._run_next.__code__] = _of_links
+marks[Batch._run_next.__code__] = _of_middleware

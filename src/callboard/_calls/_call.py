@@ -99,7 +99,7 @@ class SupervisedCall(Timed, Generic[T]):
         """The error that the result stands for, where one became a result."""
         self.ended = False
         self.running = self.waiting = 0
-        """How many of its attempts do; a link may start several at once."""
+        """How many of its attempts do; a middleware may start several at once."""
         self.resumes: str | None = None
         """What was left where the call stopped in an earlier run."""
         self.number = next(numbers)
@@ -183,13 +183,13 @@ class SupervisedCall(Timed, Generic[T]):
             cause = exc
         raise DeadlineExceededError(self.name, self.id, budget, started=self._attempts > 0) from cause
 
-    async def on_leash(self, links: Callable[[], Awaitable[R]], *, at_least: float = 0.0) -> R:
-        """Run the links around a call; at no time may they go on by themselves for longer than the timeout.
+    async def within_timeout(self, middleware: Callable[[], Awaitable[R]], *, at_least: float = 0.0) -> R:
+        """Run the middleware around a call; at no time may it go on by itself for longer than the timeout.
 
-        Attempts and what is waited for on purpose do not count. Where there is a budget, that bounds the links.
+        Attempts and what is waited for on purpose do not count. Where there is a budget, that bounds the middleware.
 
         Args:
-            links: what is around the attempts.
+            middleware: what is around the attempts.
             at_least: seconds that they have even so.
 
         Raises:
@@ -197,14 +197,14 @@ class SupervisedCall(Timed, Generic[T]):
         """
         timeout = self.policy.timeout
         if timeout is None or self.policy.budget is not None:
-            return await links()
+            return await middleware()
         began, cause = monotonic(), None
         timeout = max(timeout, at_least)
         scope = self._leash = self.loop.scope(math.inf, self.grace)
         try:
             with scope:
                 self._move_leash(self.loop.now() + timeout)
-                return await links()
+                return await middleware()
         except Exception as exc:
             if not scope.cancel_called:
                 raise
@@ -213,11 +213,11 @@ class SupervisedCall(Timed, Generic[T]):
             self._move_leash(math.inf)
             self._leash = None
         held = self.loop.pulse.held_since(began)
-        raise CallTimeoutError(self.name, self.id, timeout, held=held, by_links=True) from cause
+        raise CallTimeoutError(self.name, self.id, timeout, held=held, by_middleware=True) from cause
 
     @contextmanager
     def off_leash(self) -> Generator[None]:
-        """Let the links wait for as long as it takes, while the block runs."""
+        """Let the middleware wait for as long as it takes, while the block runs."""
         self._away += 1
         self._move_leash(math.inf)
         try:
@@ -307,7 +307,7 @@ class SupervisedCall(Timed, Generic[T]):
         self, body: Callable[[], Coroutine[Any, Any, R]], tool: str, timeout: float | None, waited: float
     ) -> R:
         error: BaseException | None = None
-        number = self._attempts  # a link may start the next one before this one has ended
+        number = self._attempts  # a middleware may start the next one before this one has ended
         self._tell("started", tool, queue_wait=waited)
         try:
             return await (body() if timeout is None else self._timed(body, tool, timeout))
@@ -358,7 +358,7 @@ class SupervisedCall(Timed, Generic[T]):
 
 @contextmanager
 def waiting() -> Generator[None]:
-    """Say in a link that it waits on purpose, for as long as it takes; its call's timeout is not for that."""
+    """Say in a middleware that it waits on purpose, for as long as it takes; its call's timeout is not for that."""
     call = current_call.get()
     with nullcontext() if call is None else call.off_leash():
         yield
@@ -368,7 +368,7 @@ current_call: ContextVar[SupervisedCall[Any] | None] = ContextVar("callboard_sup
 
 
 def note(what: str, **facts: object) -> None:
-    """Tell those who observe the running call what a link decided; outside a call, nobody.
+    """Tell those who observe the running call what a middleware decided; outside a call, nobody.
 
     Args:
         what: in one word, such as "retry".

@@ -151,6 +151,6 @@ class EventLoop(Protocol):
     def cancelled_by_stranger(self, exc: BaseException) -> bool:
         """Whether it was not callboard that asked for the cancellation `exc` of a call; takes its traces back.
 
-        To be asked where a call ends: within it, a link may have a scope or a timeout of its own.
+        To be asked where a call ends: within it, a middleware may have a scope or a timeout of its own.
         """
         ...

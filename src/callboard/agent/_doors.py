@@ -279,7 +279,7 @@ class Doors(ManyInputs):
     def invoke(self, input: Any, config: RunnableConfig | None = None, **options: Any) -> Any:
         """`ainvoke` for sync code, also in the thread of a running event loop, which waits.
 
-        What has both a sync and an async half (models, tools, hooks, links, checkpointers) runs its sync one, in a
+        What has both a sync and an async half (models, tools, hooks, middleware, checkpointers) runs its sync one, in a
         worker thread.
         """
         return run_from_sync(partial(Doors.ainvoke, self._from_sync(), input, config, **options))

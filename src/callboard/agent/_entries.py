@@ -12,7 +12,7 @@ from langchain_core.runnables import RunnableConfig
 from langchain_core.runnables.config import ensure_config
 from langgraph.types import Command
 
-from callboard.tools._chain import CallNext, Chain, Link, Named
+from callboard.tools._chain import CallNext, Chain, Middleware, Named
 from callboard.tools._input import Requested, parse_input
 from callboard.tools._overrides import Entries, Entry
 from callboard.tools._results import Output, ResultRules
@@ -27,10 +27,10 @@ def sent(call: ToolCall, state: Any) -> ToolCallWithContext:
     return ToolCallWithContext(__type="tool_call_with_context", tool_call=call, state=state)
 
 
-def around_call(entries: Entries, messages_key: str) -> Link:
+def around_call(entries: Entries, messages_key: str) -> Middleware:
     """The node's own entry, as what is around one call."""
 
-    async def link(request: ToolCallRequest, call_next: CallNext) -> Output:
+    async def around(request: ToolCallRequest, call_next: CallNext) -> Output:
         async def inner(entry: Entry) -> Any:
             given = parse_input(entry.input, messages_key)
             config = _config(entry, request.runtime.config)
@@ -42,7 +42,7 @@ def around_call(entries: Entries, messages_key: str) -> Link:
         result = await entries(entry, inner)
         return outputs_of(result, [request.tool_call], messages_key, entries.name)[0]
 
-    return Named(entries.name, link)
+    return Named(entries.name, around)
 
 
 async def around_all(
@@ -58,7 +58,7 @@ async def around_all(
         messages_key: where a state has its messages.
     """
 
-    async def link(within: Entry, call_next: CallNext) -> Any:
+    async def around(within: Entry, call_next: CallNext) -> Any:
         return await entries(within, call_next)
 
     async def inner(within: Entry) -> Any:
@@ -66,7 +66,7 @@ async def around_all(
             parse_input(within.input, messages_key), _config(within, cast("RunnableConfig", entry.config))
         )
 
-    result = await Chain([link], [])(entry, inner)
+    result = await Chain([around], [])(entry, inner)
     return outputs_of(result, calls, messages_key, entries.name)
 
 

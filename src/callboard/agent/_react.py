@@ -79,7 +79,7 @@ def create_react_agent(
             supervised on its own either way.
         name: of the agent, also on its messages.
         budget: seconds for each run; `None` for no end.
-        middleware: links around each tool call, the first outermost; see `ToolNode`.
+        middleware: what is around each tool call, the first outermost; see `ToolNode`.
         stored_types: what a database by URL may contain beside LangGraph's and LangChain's own types and those that
             the schemas name; nothing else is read from it, or written.
         max_calls: how many calls of one reply run; see `ToolNode`.
@@ -90,7 +90,7 @@ def create_react_agent(
         ImportError: if a model is given by name and langchain is not installed, or a database without its driver.
         TypeError: if the model is none, or for an unknown option.
         ValueError: if types are named for a saver with a serializer of its own, the model's tools are not the agent's,
-            the prompt, the version or a node is unknown, the state lacks a key, or links or `max_calls` are given
+            the prompt, the version or a node is unknown, the state lacks a key, or `middleware` or `max_calls` is given
             beside a `ToolNode`.
     """
     if (config_schema := deprecated_kwargs.pop("config_schema", None)) is not None:
@@ -217,7 +217,7 @@ def _tool_node(
             tool for tool in tools if isinstance(tool, dict)
         ]
     if middleware:
-        raise ValueError("Links belong to the node that they are around: give middleware=[...] to the ToolNode")
+        raise ValueError("Middleware belongs to the node that it is around: give middleware=[...] to the ToolNode")
     if max_calls is not None:
         raise ValueError("create_react_agent(max_calls=...) is the node's affair here: ToolNode(..., max_calls=...)")
     return tools, []

@@ -1,4 +1,4 @@
-"""Links around a tool call, for `ToolNode(middleware=[...])`: each takes the request and what comes next."""
+"""Middleware around a tool call, for `ToolNode(middleware=[...])`: each takes the request and what comes next."""
 
 from typing import TYPE_CHECKING
 
@@ -54,7 +54,7 @@ _HOMES = {
         "Vault",
     ),
 }
-"""Loaded late: a node imports this package, and few nodes need all of its links. `Supervise` is made of LangChain."""
+"""Loaded late: a node imports this package, and few nodes need all of it. `Supervise` is made of LangChain."""
 
 # The table above is the truth.
 __all__ = sorted(name for names in _HOMES.values() for name in names)  # noqa: PLE0605 # pyright: ignore[reportUnsupportedDunderAll]

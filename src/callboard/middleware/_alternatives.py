@@ -12,7 +12,7 @@ from langgraph.types import Command
 from callboard._suggestions import no_such
 from callboard.middleware._retry import Output
 from callboard.tools._chain import _is_async
-from callboard.tools._crossing import SyncLink
+from callboard.tools._crossing import SyncMiddleware
 from callboard.tools._vocabulary import ToolCallRequest, msg_content_output
 
 T = TypeVar("T")
@@ -129,10 +129,10 @@ def _constant(value: T) -> Callable[..., Awaitable[T]]:
 
 def _in_thread(fn: Callable[..., object]) -> Callable[..., Awaitable[object]]:
     # In a tuple, because trio lets no thread return something to await, and a plain function may have one.
-    link: SyncLink[tuple[object, ...], tuple[object]] = SyncLink(lambda asked, _: (fn(*asked),))
+    in_thread: SyncMiddleware[tuple[object, ...], tuple[object]] = SyncMiddleware(lambda asked, _: (fn(*asked),))
 
     async def answer(*asked: object) -> object:
-        return (await link(asked, _constant((None,))))[0]
+        return (await in_thread(asked, _constant((None,))))[0]
 
     return answer
 

@@ -178,7 +178,7 @@ class CircuitBreaker:
             return False
         if self._on_message is not None and self._on_message(output):
             return True
-        # Invalid arguments, perhaps, or the refusal of another link.
+        # Invalid arguments, perhaps, or the refusal of another middleware.
         return None if output.status == "error" else False
 
     def _is_failure(self, error: Exception) -> bool | None:
@@ -196,7 +196,7 @@ class _Entry(NamedTuple):
 
 
 class _Watch:
-    """Tells a spent budget, which a link sees as a cancellation, from a cancellation."""
+    """Tells a spent budget, which a middleware sees as a cancellation, from a cancellation."""
 
     __slots__ = ("_attempts", "_call")
 

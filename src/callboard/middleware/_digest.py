@@ -26,7 +26,7 @@ def digest_of(tool: BaseTool, args: Mapping[str, Any]) -> str:
 def runs_in(tool: BaseTool) -> str:
     """What a tool consists of, by the names of its class and its function; the same in any process.
 
-    Two tools may have one name, and a link may put the one in the other's place.
+    Two tools may have one name, and a middleware may put the one in the other's place.
     """
     found = getattr(tool, "coroutine", None) or getattr(tool, "func", None)
     return " ".join(_place(one) for one in (type(tool), found) if one is not None)

@@ -73,7 +73,7 @@ class Fallback:
                     other.check(name, tools)
 
     def covers(self, tool: BaseTool) -> bool:
-        """Whether something answers for a tool that a link inside holds back."""
+        """Whether something answers for a tool that a middleware inside holds back."""
         return tool.name in self._alternatives
 
     async def awrap_tool_call(self, request: ToolCallRequest, call_next: CallNext) -> Output:

@@ -22,7 +22,7 @@ from callboard.tools._vocabulary import ToolCallRequest
 
 Output = ToolMessage | Command[Any] | list[ToolMessage | Command[Any]]
 When = type[Exception] | tuple[type[Exception], ...] | Callable[[Exception], bool]
-"""Which errors a link acts upon."""
+"""Which errors a middleware acts upon."""
 
 _NEVER_RAN = (CallRejectedError, CircuitOpenError)
 """Errors of calls whose body did not run; such a call may be made again, whatever the tool does."""
@@ -161,7 +161,7 @@ def _only_of_calls_that_never_ran(on: When) -> bool:
 
 
 def check_when(name: str, on: object) -> None:
-    """Raise unless `on` says which errors a link acts upon."""
+    """Raise unless `on` says which errors a middleware acts upon."""
     kinds = on if isinstance(on, tuple) else (on,)
     if all(isinstance(kind, type) and issubclass(kind, Exception) for kind in kinds):
         return
@@ -170,13 +170,13 @@ def check_when(name: str, on: object) -> None:
 
 
 def check_on_message(name: str, on_message: object) -> None:
-    """Raise unless `on_message` may say which messages a link acts upon."""
+    """Raise unless `on_message` may say which messages a middleware acts upon."""
     if on_message is not None and (not callable(on_message) or inspect.iscoroutinefunction(on_message)):
         raise TypeError(f"{name} takes a plain function of a ToolMessage, got {on_message!r}")
 
 
 def matches(on: When, error: Exception) -> bool:
-    """Whether a link acts upon an error."""
+    """Whether a middleware acts upon an error."""
     if isinstance(on, (type, tuple)):
         return isinstance(error, on)
     return on(error)

@@ -19,7 +19,7 @@ from callboard._loops._bridge import run_from_sync
 from callboard._loops._deadline import DEFAULT_GRACE
 from callboard._loops._door import entered
 from callboard._types import CallPolicy, Limit, Statistics
-from callboard.tools._chain import Chain, chain_of, check_policies, check_tools, links_in, shown_by, tools_of
+from callboard.tools._chain import Chain, chain_of, check_policies, check_tools, middleware_in, shown_by, tools_of
 from callboard.tools._errors import (
     ErrorHandling,
     ErrorPolicy,
@@ -43,7 +43,7 @@ Output = ToolMessage | Command[Any]
 
 
 class Supervise(AgentMiddleware[Any, Any, Any]):
-    """Gives the tool calls of `langchain.agents.create_agent` timeouts, limits, budgets, links and spans.
+    """Gives the tool calls of `langchain.agents.create_agent` timeouts, limits, budgets, middleware and spans.
 
     `create_agent(model, tools, middleware=[Supervise(timeout=30.0)])`. The agent, its graph and the execution
     of its tools stay LangChain's, and so stays its event loop: asyncio. Each call is a supervised one;
@@ -56,9 +56,9 @@ class Supervise(AgentMiddleware[Any, Any, Any]):
     Args:
         timeout: seconds for one attempt of every tool whose policy says nothing else.
         limit: for all calls together.
-        policies: by tool name. A name that no tool of the agent has, here or in a link, ends the agent's first
+        policies: by tool name. A name that no tool of the agent has, here or in a middleware, ends the agent's first
             call, before anything runs.
-        middleware: links around each call, the first outermost, as in `ToolNode`. What they have in `tools`
+        middleware: what is around each call, the first outermost, as in `ToolNode`. What it has in `tools`
             are tools of the agent too.
         grace: seconds of clean-up after a cancel.
         handle_tool_errors: as in `ToolNode`. By default a timeout, a rejection or a spent budget becomes a
@@ -68,7 +68,7 @@ class Supervise(AgentMiddleware[Any, Any, Any]):
 
     Raises:
         ValueError: for a number out of range.
-        TypeError: for a link or an option of the wrong kind.
+        TypeError: for a middleware or an option of the wrong kind.
     """
 
     def __init__(
@@ -84,7 +84,7 @@ class Supervise(AgentMiddleware[Any, Any, Any]):
     ) -> None:
         super().__init__()
         check_missing("Supervise", missing)
-        self._middleware = links_in("Supervise(middleware=...)", middleware)
+        self._middleware = middleware_in("Supervise(middleware=...)", middleware)
         self.tools = tools_of(self._middleware)
         self._setup = _Setup(
             Supervision("Supervise", "the agent", timeout=timeout, limit=limit, policies=policies, grace=grace),
@@ -159,7 +159,7 @@ class _Setup:
     """What a `Supervise` was built with, ready to use."""
 
     supervision: Supervision
-    link: Chain | None
+    chain: Chain | None
     errors: ErrorPolicy
     plans: dict[str, Plan]
 
@@ -184,7 +184,7 @@ class _Way:
 
 
 class _Run:
-    """One call on its way through the links to what the agent does with it."""
+    """One call on its way through the middleware to what the agent does with it."""
 
     __slots__ = ("_request", "_setup", "_supervised", "_way")
 
@@ -201,18 +201,18 @@ class _Run:
         return await setup.supervision.run(supervised, self._answer, setup.errors.after_middleware, self._reworked)
 
     async def _reworked(self, message: ToolMessage, failed: OnFailure) -> ToolMessage:
-        link = self._setup.link
-        return message if link is None else await link.rework(message, self._request, failed)
+        chain = self._setup.chain
+        return message if chain is None else await chain.rework(message, self._request, failed)
 
     async def _answer(self) -> Output:
         answer = _answer_in(self._request)
         if answer is not None:
             note("answered")
             return answer
-        link = self._setup.link
-        if link is None:
+        chain = self._setup.chain
+        if chain is None:
             return await self._attempt(self._request)
-        return cast("Output", await self._supervised.on_leash(partial(link, self._request, self._call_next)))
+        return cast("Output", await self._supervised.within_timeout(partial(chain, self._request, self._call_next)))
 
     async def _call_next(self, request: ToolCallRequest) -> Output:
         with self._supervised.off_leash():

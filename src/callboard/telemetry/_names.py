@@ -69,7 +69,7 @@ INTERRUPTED = "callboard.interrupted"
 CANCELLED = "callboard.cancelled"
 
 PREFIX = "callboard."
-"""Before the word and the facts of what a link notes: `callboard.retry` with `callboard.pause`."""
+"""Before the word and the facts of what a middleware notes: `callboard.retry` with `callboard.pause`."""
 
 # Metrics
 TOOL_DURATION = "gen_ai.execute_tool.duration"

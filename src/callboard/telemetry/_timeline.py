@@ -35,7 +35,7 @@ class RecordedAttempt:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Note:
-    """What a link, or the supervision, decided."""
+    """What a middleware, or the supervision, decided."""
 
     time: float
     what: str

@@ -1,7 +1,7 @@
-"""Links that run elsewhere: in a worker thread, or on asyncio while the call is on trio.
+"""Middleware that runs elsewhere: in a worker thread, or on asyncio while the call is on trio.
 
-What such a link calls next has to run back in the call's own event loop. The link asks, and the call's own
-nursery answers, with the link's context variables: nothing that a link starts can outlive its call.
+What such a middleware calls next has to run back in the call's own event loop. The middleware asks, and the call's own
+nursery answers, with the middleware's context variables: nothing that a middleware starts can outlive its call.
 """
 
 import asyncio
@@ -27,11 +27,11 @@ Q = TypeVar("Q")
 A = TypeVar("A")
 
 THREADS = 256
-"""Worker threads of one link; a link that waits for a slow tool keeps its thread."""
+"""Worker threads of one middleware; a middleware that waits for a slow tool keeps its thread."""
 
 
 class _Question(Generic[Q, A]):
-    """A call that the link wants made, in the link's context."""
+    """A call that the middleware wants made, in the middleware's context."""
 
     def __init__(self, request: Q) -> None:
         self.request = request
@@ -55,7 +55,7 @@ class _Question(Generic[Q, A]):
             self.answer.cancel()  # without effect where there is an outcome
 
     def cancel(self) -> None:
-        """End the call, because the link does not wait for it any more; in the event loop."""
+        """End the call, because the middleware does not wait for it any more; in the event loop."""
         if self._nursery is None:
             self.answer.cancel()  # nobody has begun to make it
         else:
@@ -125,7 +125,7 @@ async def _settle(future: "Future[A]", awaitable: Awaitable[A]) -> None:
 
 
 async def _answer_while(run: Callable[[_Inbox[Q, A]], Awaitable[A]], call_next: Callable[[Q], Awaitable[A]]) -> A:
-    """Run a link that is elsewhere and answer what it asks, until it has a result."""
+    """Run a middleware that is elsewhere and answer what it asks, until it has a result."""
     loop = current_loop()
     inbox: _Inbox[Q, A] = _Inbox(loop)
     outcome: Future[A] = Future()
@@ -147,7 +147,7 @@ async def _answer_while(run: Callable[[_Inbox[Q, A]], Awaitable[A]], call_next: 
     return outcome.result()
 
 
-class SyncLink(Generic[Q, A]):
+class SyncMiddleware(Generic[Q, A]):
     """A sync function `(request, call_next) -> answer`, made awaitable.
 
     Args:
@@ -169,7 +169,7 @@ class SyncLink(Generic[Q, A]):
 
 
 class TwoHalves(Generic[Q, A]):
-    """A link that has a sync and an async half; by which door its call was entered says which one runs.
+    """A middleware that has a sync and an async half; by which door its call was entered says which one runs.
 
     Args:
         sync: for what was entered from sync code.
@@ -177,7 +177,7 @@ class TwoHalves(Generic[Q, A]):
     """
 
     def __init__(
-        self, sync: "SyncLink[Q, A]", awaited: Callable[[Q, Callable[[Q], Awaitable[A]]], Awaitable[A]]
+        self, sync: "SyncMiddleware[Q, A]", awaited: Callable[[Q, Callable[[Q], Awaitable[A]]], Awaitable[A]]
     ) -> None:
         self._sync = sync
         self._awaited = awaited
@@ -187,7 +187,7 @@ class TwoHalves(Generic[Q, A]):
         return await half(request, call_next)
 
 
-class AsyncioLink(Generic[Q, A]):
+class AsyncioMiddleware(Generic[Q, A]):
     """An async function `(request, call_next) -> answer` that needs asyncio; on trio it crosses the bridge.
 
     Args:

@@ -65,7 +65,7 @@ class ErrorPolicy:
         return f"Error: {error}" if self._is_default or not isinstance(error, self._types) else self._text(error)
 
     def after_middleware(self, error: Exception) -> str | None:
-        """The text for an error that no link has handled."""
+        """The text for an error that no middleware has handled."""
         return self.content(error) or self.without_result(error)
 
     def after_wrapper(self, error: Exception) -> str | None:

@@ -1,6 +1,6 @@
-"""LangChain's AgentMiddleware as a link; found out without importing LangChain.
+"""LangChain's AgentMiddleware around a tool call; found out without importing LangChain.
 
-A link is around tool calls, and that is all that runs here: the hooks around the model are the agent's.
+What is around tool calls is all that runs here: the hooks around the model are the agent's.
 """
 
 import warnings
@@ -14,7 +14,7 @@ from langgraph.types import Command
 
 from callboard._callers import level_of_user
 from callboard.exceptions import IgnoredHooksWarning
-from callboard.tools._crossing import AsyncioLink, SyncLink, TwoHalves
+from callboard.tools._crossing import AsyncioMiddleware, SyncMiddleware, TwoHalves
 from callboard.tools._vocabulary import ToolCallRequest
 
 _HOOKS = ("before_agent", "before_model", "wrap_model_call", "after_model", "after_agent")
@@ -28,7 +28,7 @@ def langchain_base(cls: type) -> type | None:
     return None
 
 
-def langchain_link(one: Any) -> Callable[[Any, Callable[[Any], Awaitable[Any]]], Awaitable[Any]]:
+def langchain_middleware(one: Any) -> Callable[[Any, Callable[[Any], Awaitable[Any]]], Awaitable[Any]]:
     """An async function of a middleware of LangChain's.
 
     Raises:
@@ -37,15 +37,15 @@ def langchain_link(one: Any) -> Callable[[Any, Callable[[Any], Awaitable[Any]]],
     """
     if _is_human(one) and getattr(one, "interrupt_mode", "batched") != "per_call":
         raise ValueError(
-            f"{type(one).__name__} asks for a whole turn at once, after the model and before any tool, where a link "
-            'has no part in it: every call would run unasked. Give it interrupt_mode="per_call"'
+            f"{type(one).__name__} asks for a whole turn at once, after the model and before any tool; a node's "
+            'middleware has no part in it: every call would run unasked. Give it interrupt_mode="per_call"'
         )
     wrap, awrap = _own(one, "wrap_tool_call"), _own(one, "awrap_tool_call")
     if awrap is not None:
-        link: AsyncioLink[Any, Any] = AsyncioLink(awrap)  # what it awaits is asyncio's
-        return link if wrap is None else TwoHalves(SyncLink(wrap), link)
+        on_asyncio: AsyncioMiddleware[Any, Any] = AsyncioMiddleware(awrap)  # what it awaits is asyncio's
+        return on_asyncio if wrap is None else TwoHalves(SyncMiddleware(wrap), on_asyncio)
     if wrap is not None:
-        return SyncLink(wrap)
+        return SyncMiddleware(wrap)
     if _redacts_results(one):
         return _Redacting(one.before_model)
     if getattr(one, "tools", None):
@@ -66,8 +66,8 @@ def warn_of_ignored_hooks(middleware: Sequence[object]) -> None:
     for one in middleware:
         if langchain_base(type(one)) is not None and (hooks := _ignored_hooks(one)):
             warnings.warn(
-                f"{type(one).__name__} has hooks that will not run: {', '.join(hooks)}. A link is around tool calls; "
-                "the hooks around them are run by LangChain's create_agent",
+                f"{type(one).__name__} has hooks that will not run: {', '.join(hooks)}. In a node it is around tool "
+                "calls; the hooks around them are run by LangChain's create_agent",
                 IgnoredHooksWarning,
                 stacklevel=level_of_user(),
             )
@@ -118,7 +118,7 @@ class _Redacting:
 
     def __init__(self, hook: Callable[[Any, Any], Any]) -> None:
         self._hook = hook
-        self._in_thread: SyncLink[tuple[ToolCallRequest, Any], Any] = SyncLink(self._redacted)
+        self._in_thread: SyncMiddleware[tuple[ToolCallRequest, Any], Any] = SyncMiddleware(self._redacted)
 
     async def __call__(self, request: ToolCallRequest, call_next: Callable[[Any], Awaitable[Any]]) -> Any:
         return await self._in_thread((request, await call_next(request)), call_next)

@@ -1,4 +1,4 @@
-"""Work of links that would hold the event loop, in a few worker threads."""
+"""Work of middleware that would hold the event loop, in a few worker threads."""
 
 from collections.abc import Callable
 from typing import TypeVar
@@ -15,9 +15,9 @@ from callboard._types import Limit
 T = TypeVar("T")
 
 THREADS = 40
-"""Of a link that computes, or asks the disk."""
+"""Takes the work of a middleware that computes, or asks the disk."""
 _LONG = 10_000
-"""Characters that a link looks at in the event loop; more take milliseconds, and a thread a tenth of one."""
+"""Characters that a middleware looks at in the event loop; more take milliseconds, and a thread a tenth of one."""
 _EACH = 100
 """Characters that take as long as a value by itself."""
 _PLAIN = frozenset((int, float, bool, type(None)))

@@ -16,7 +16,7 @@ from callboard._loops._bridge import run_from_sync
 from callboard._loops._deadline import DEFAULT_GRACE
 from callboard._loops._door import entered
 from callboard._types import CallPolicy, Limit, OnError, Statistics
-from callboard.tools._chain import links_in
+from callboard.tools._chain import middleware_in
 from callboard.tools._errors import ErrorHandling, only_invalid_arguments
 from callboard.tools._inject import inject, injected_args
 from callboard.tools._input import reading
@@ -33,7 +33,7 @@ from callboard.tools._overrides import (
     hears_other,
     inner_of,
     is_plain,
-    one_call_link,
+    one_call_middleware,
     own_injection,
     rest_of_call,
     way_back,
@@ -61,7 +61,7 @@ class ToolNode(ManyInputs):
         messages_key: where a state keeps its messages.
         wrap_tool_call: a function `(request, execute)` around each call; runs in a worker thread.
         awrap_tool_call: the same, async; of both, `invoke` calls the sync one and `ainvoke` this one.
-        middleware: links around each call, the first outermost: functions `(request, call_next)`, async or
+        middleware: what is around each call, the first outermost: functions `(request, call_next)`, async or
             sync (these run in worker threads), or objects with `awrap_tool_call` or `wrap_tool_call`, such
             as LangChain's AgentMiddleware. They see every error of a tool but invalid arguments; what they
             do not handle, `handle_tool_errors` judges. What they have in `tools` are tools of the node too.
@@ -110,7 +110,7 @@ class ToolNode(ManyInputs):
             messages_key=messages_key,
             wrap_tool_call=wrap_tool_call,
             awrap_tool_call=awrap_tool_call,
-            middleware=links_in("ToolNode(middleware=...)", middleware),
+            middleware=middleware_in("ToolNode(middleware=...)", middleware),
             timeout=timeout,
             limit=limit,
             policies=policies,
@@ -122,7 +122,7 @@ class ToolNode(ManyInputs):
 
     def _built(self) -> Setup:
         return setup_of(
-            self._options, own_call=one_call_link(self, ToolNode), own_injection=own_injection(self, ToolNode)
+            self._options, own_call=one_call_middleware(self, ToolNode), own_injection=own_injection(self, ToolNode)
         )
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
@@ -161,9 +161,9 @@ class ToolNode(ManyInputs):
         return injected_args_by_name(self.tools_by_name)
 
     def offered_tools(self) -> list[BaseTool]:
-        """The tools that a model should be told of now: all, but for those that a link holds back.
+        """The tools that a model should be told of now: all, but for those that a middleware holds back.
 
-        A link holds a tool back by a method `offers(tool) -> bool`, as an open `CircuitBreaker` does, unless
+        A middleware holds a tool back by a method `offers(tool) -> bool`, as an open `CircuitBreaker` does, unless
         one outside of it says by `covers(tool) -> bool` that it answers instead, as a `Fallback` does.
         """
         return [tool for tool in self._setup.tools.values() if self._setup.offers(tool)]
@@ -221,7 +221,7 @@ class ToolNode(ManyInputs):
     ) -> Any:
         """`ainvoke` for sync code, also in the thread of a running event loop, which waits.
 
-        A tool or a link that has both a sync and an async function runs the sync one, in a worker thread.
+        A tool or a middleware that has both a sync and an async function runs the sync one, in a worker thread.
         """
         entry = Entry(input, config, _given(ledger=ledger, resume=resume, runtime=runtime))
         if (back := way_back(self)) is not None:

@@ -9,7 +9,7 @@ from langchain_core.tools import BaseTool
 
 from callboard._loops._door import from_sync
 from callboard._types import OnError, RunInfo, ToolCallLike
-from callboard.tools._chain import Chain, Link
+from callboard.tools._chain import Chain, Middleware
 from callboard.tools._errors import Judge
 from callboard.tools._inject import InjectedArgs, inject
 from callboard.tools._overrides import Injecting
@@ -28,11 +28,11 @@ class Setup:
     """Of the tools that have been called."""
     supervision: Supervision
     messages_key: str
-    link: Chain | None
+    chain: Chain | None
     offers: Callable[[BaseTool], bool]
-    """Which tools the links let a model know of now."""
+    """Which tools the middleware lets a model know of now."""
     shown: Callable[[ToolCallLike, RunInfo | None], ToolCallLike]
-    """A call as the links let those who watch see it."""
+    """A call as the middleware lets those who watch see it."""
     at_tool: Judge
     """What becomes of an error where the tool raised it: a text for the model, or `None` to raise it."""
     at_end: Judge
@@ -40,7 +40,7 @@ class Setup:
     at_override: Judge
     """What becomes of an error where it is about to leave what a subclass of the node has around the call."""
     on_error: OnError
-    own_call: Callable[[str], Link] | None
+    own_call: Callable[[str], Middleware] | None
     """From the kind of an input to what a subclass has around each call."""
     own_injection: Injecting | None
     """What a subclass has in place of our injection."""
@@ -70,15 +70,15 @@ class Setup:
             return ready
         return {**ready, "args": {**ready["args"], injected.runtime: runtime}}
 
-    def overrides(self, kind: str, entries: Link | None) -> Chain | None:
+    def overrides(self, kind: str, entries: Middleware | None) -> Chain | None:
         """What a subclass has around each call, for a kind of input, the first outermost; `None` for nothing."""
         if entries is None and self.own_call is None:
             return None
         own = None if self.own_call is None else self.own_call(kind)
-        return Chain([link for link in (entries, own) if link is not None], [])
+        return Chain([one for one in (entries, own) if one is not None], [])
 
     def request(self, call: ToolCall, runtime: ToolRuntime[Any, Any]) -> ToolCallRequest:
-        """A request, past the check in its `__setattr__`, which costs more than all the rest of a link."""
+        """A request, past the check in its `__setattr__`, which costs more than all the rest of a middleware."""
         request = object.__new__(ToolCallRequest)
         request.__dict__.update(tool_call=call, tool=self.tools.get(call["name"]), state=runtime.state, runtime=runtime)
         return request

@@ -11,14 +11,14 @@ from langchain_core.tools import tool as create_tool
 
 from callboard._types import CallPolicy, Limit, OnError, check_count
 from callboard.tools._chain import (
-    Link,
+    Middleware,
     chain_of,
     check_policies,
     check_tools,
     offers_of,
     shown_by,
     tools_of,
-    wrapper_link,
+    wrapper_middleware,
 )
 from callboard.tools._errors import ErrorHandling, ErrorPolicy, Judge
 from callboard.tools._inject import injected_args
@@ -49,7 +49,7 @@ class Options:
     max_calls: int | None
 
 
-def setup_of(given: Options, *, own_call: Callable[[str], Link] | None, own_injection: Injecting | None) -> Setup:
+def setup_of(given: Options, *, own_call: Callable[[str], Middleware] | None, own_injection: Injecting | None) -> Setup:
     """What a node needs to run, with limits and threads of its own.
 
     Args:
@@ -79,8 +79,8 @@ def setup_of(given: Options, *, own_call: Callable[[str], Link] | None, own_inje
     for tool in by_name.values():
         injected_args(tool)  # what is wrong with them is said here; the rest of a plan is made by the first call
     errors = ErrorPolicy(given.handle_tool_errors)
-    wrapper = wrapper_link(given.wrap_tool_call, given.awrap_tool_call)
-    link = chain_of(middleware, wrapper)
+    wrapper = wrapper_middleware(given.wrap_tool_call, given.awrap_tool_call)
+    chain = chain_of(middleware, wrapper)
     wrappers = [one for one in (given.wrap_tool_call, given.awrap_tool_call) if one is not None]
     check_tools([*middleware, *wrappers], by_name)
     check_policies(middleware, supervision.policies_of(by_name))
@@ -90,7 +90,7 @@ def setup_of(given: Options, *, own_call: Callable[[str], Link] | None, own_inje
         plans={},
         supervision=supervision,
         messages_key=given.messages_key,
-        link=link,
+        chain=chain,
         offers=offers_of(middleware),
         shown=shown_by(middleware),
         at_tool=errors.invalid_arguments if middleware else errors.content,
@@ -110,12 +110,12 @@ def _last_judge(errors: ErrorPolicy, *, wrapper: bool, middleware: bool) -> Judg
 
 
 def _by_name(
-    tools: Iterable[BaseTool | Callable[..., Any]], of_links: Iterable[BaseTool | Callable[..., Any]]
+    tools: Iterable[BaseTool | Callable[..., Any]], of_middleware: Iterable[BaseTool | Callable[..., Any]]
 ) -> dict[str, BaseTool]:
     if not isinstance(tools, (list, tuple)):
         _check_tools_iterable(tools)
     by_name: dict[str, BaseTool] = {}
-    for item in (*tools, *of_links):
+    for item in (*tools, *of_middleware):
         if not isinstance(item, BaseTool):
             _check_function(item)
         tool = item if isinstance(item, BaseTool) else create_tool(item)

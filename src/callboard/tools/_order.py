@@ -1,16 +1,16 @@
-"""Which order of links is known to go wrong, and why."""
+"""Which order of middleware is known to go wrong, and why."""
 
 import warnings
 from collections.abc import Sequence
 
 from callboard._callers import level_of_user
-from callboard.exceptions import LinkOrderWarning
+from callboard.exceptions import MiddlewareOrderWarning
 
 REVEALING = "Redact(reveal=...)"
 """A `Redact` that gives some tools the values back."""
 
 _SAME = {"ToolRetryMiddleware": "Retry", "HumanInTheLoopMiddleware": "RequireApproval"}
-"""LangChain's names for links of ours."""
+"""LangChain's names for middleware of ours."""
 
 _ASKS_TOO_LATE = "the question comes after a body has run, and the answer runs that body again"
 _CHANGED_AFTERWARDS = "a person approves arguments that are changed afterwards"
@@ -36,24 +36,24 @@ _WRONG = {
 
 
 def warn_of_wrong_order(middleware: Sequence[object]) -> None:
-    """Warn once for each pair of links that is known to go wrong in its order."""
-    kinds = [_kinds(link) for link in middleware]
+    """Warn once for each pair of middleware that is known to go wrong in its order."""
+    kinds = [_kinds(one) for one in middleware]
     for position, outer in enumerate(kinds):
         for inner in kinds[position + 1 :]:
             for pair, reason in _WRONG.items():
                 if pair[0] in outer and pair[1] in inner:
-                    warnings.warn(_sentence(*pair, reason), LinkOrderWarning, stacklevel=level_of_user())
+                    warnings.warn(_sentence(*pair, reason), MiddlewareOrderWarning, stacklevel=level_of_user())
 
 
-def _kinds(link: object) -> set[str]:
-    """What a link is, by the names of its classes: their modules need not be imported for this."""
-    names = {cls.__name__ for cls in type(link).__mro__}
-    if getattr(link, "reveals", False):
+def _kinds(one: object) -> set[str]:
+    """What kinds a middleware is of, by the names of its classes: their modules need not be imported for this."""
+    names = {cls.__name__ for cls in type(one).__mro__}
+    if getattr(one, "reveals", False):
         names.add(REVEALING)
     return names | {_SAME[name] for name in names & _SAME.keys()}
 
 
 def _sentence(outer: str, inner: str, reason: str) -> str:
     if outer == inner:
-        return f"There are two links of the kind {outer}: {reason}. Keep one."
-    return f"The link {outer} is outside of {inner}: {reason}. Put {inner} before {outer} in middleware=[...]."
+        return f"There are two of the kind {outer}: {reason}. Keep one."
+    return f"The middleware {outer} is outside of {inner}: {reason}. Put {inner} before {outer} in middleware=[...]."

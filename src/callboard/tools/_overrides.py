@@ -15,8 +15,8 @@ from typing import Any, TypeVar, cast
 from langchain_core.messages import ToolCall, ToolMessage
 
 from callboard._loops._door import from_sync
-from callboard.tools._chain import CallNext, Link, Named
-from callboard.tools._crossing import SyncLink
+from callboard.tools._chain import CallNext, Middleware, Named
+from callboard.tools._crossing import SyncMiddleware
 from callboard.tools._results import Output
 from callboard.tools._vocabulary import ToolCallRequest, ToolRuntime
 
@@ -208,7 +208,7 @@ async def hear_sync_entry(node: Any, entry: Entry, inner: Callable[[Entry], Awai
         finally:
             _back.reset(token)
 
-    return await SyncLink(_named(f"{type(node).__qualname__}.invoke", in_thread))(entry, inner)
+    return await SyncMiddleware(_named(f"{type(node).__qualname__}.invoke", in_thread))(entry, inner)
 
 
 class Entries:
@@ -240,13 +240,13 @@ def entries_of(node: Any, base: type) -> Entries | None:
     return Entries(node, base) if any(overrides(node, base, name) for name in _ENTRIES) else None
 
 
-def one_call_link(node: Any, base: type) -> Callable[[str], Link] | None:
-    """From the kind of an input to a link that is the node's own `_run_one` or `_arun_one`, if it has one."""
+def one_call_middleware(node: Any, base: type) -> Callable[[str], Middleware] | None:
+    """From the kind of an input to a middleware that is the node's own `_run_one` or `_arun_one`, if it has one."""
     has_sync, has_async = overrides(node, base, "_run_one"), overrides(node, base, "_arun_one")
     if not (has_sync or has_async):
         return None
     owner = type(node).__qualname__
-    in_thread: SyncLink[Any, Output] = SyncLink(_named(f"{owner}._run_one", partial(_in_thread, node)))
+    in_thread: SyncMiddleware[Any, Output] = SyncMiddleware(_named(f"{owner}._run_one", partial(_in_thread, node)))
 
     async def here(kind: str, request: ToolCallRequest, call_next: CallNext) -> Output:
         token = _one.set(_Place(node, lambda call, runtime: call_next(_changed(request, call, runtime))))
@@ -258,12 +258,12 @@ def one_call_link(node: Any, base: type) -> Callable[[str], Link] | None:
     async def there(kind: str, request: ToolCallRequest, call_next: CallNext) -> Output:
         return await in_thread((kind, request), call_next)
 
-    def link(kind: str) -> Link:
+    def of_kind(kind: str) -> Middleware:
         if has_sync and (from_sync() or not has_async):
             return Named(f"{owner}._run_one", partial(there, kind))
         return Named(f"{owner}._arun_one", partial(here, kind))
 
-    return link
+    return of_kind
 
 
 def _in_thread(node: Any, given: tuple[str, ToolCallRequest], call_next: Callable[[Any], Output]) -> Output:
@@ -309,7 +309,7 @@ def rest_of_call(node: object, *, sync: bool) -> Rest:
 
 
 async def untouched(message: ToolMessage, _: object) -> ToolMessage:
-    """The message that stands for an error, where no link is around the call or all of them are inside it."""
+    """The message that stands for an error, where no middleware is around the call or all of it is inside."""
     return message
 
 

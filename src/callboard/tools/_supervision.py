@@ -95,7 +95,7 @@ class Supervision:
             supervised: the call.
             inner: what belongs to it.
             judge: has a text for the errors that become messages.
-            rework: what links make of such a message, which never passed them.
+            rework: what the middleware makes of such a message, which never passed it.
         """
         try:
             if supervised.policy.budget is None:
@@ -142,7 +142,7 @@ def _message_at_end(supervised: SupervisedCall[Any], exc: BaseException, judge: 
 
 
 async def _reworked(supervised: SupervisedCall[Any], message: ToolMessage, judge: Judge, rework: Rework) -> ToolMessage:
-    """What the links make of a message; they have the grace for it, even if the budget is spent."""
+    """What the middleware makes of a message; it has the grace for it, even if the budget is spent."""
 
     def failed(error: Exception) -> ToolMessage:
         content = judge(error)
@@ -152,9 +152,9 @@ async def _reworked(supervised: SupervisedCall[Any], message: ToolMessage, judge
         return error_message(content, cast("ToolCall", supervised.call), error)
 
     grace = supervised.grace
-    links = partial(supervised.on_leash, partial(rework, message, failed), at_least=grace)
+    reworked = partial(supervised.within_timeout, partial(rework, message, failed), at_least=grace)
     try:
-        return await supervised.within_budget(links, at_least=grace)
+        return await supervised.within_budget(reworked, at_least=grace)
     except (CallTimeoutError, DeadlineExceededError) as error:
         return failed(error)
 

@@ -24,7 +24,7 @@ from callboard._langgraph import config_for_calls, read_state, runtime_of
 from callboard._types import Limit, RunInfo, check_count
 from callboard.tools._bounds import Refusal, admission
 from callboard.tools._callbacks import manager_for
-from callboard.tools._chain import Chain, Link
+from callboard.tools._chain import Chain, Middleware
 from callboard.tools._errors import error_message, is_control_flow, raise_invalid_arguments, unknown_tool
 from callboard.tools._input import Requested, left_of
 from callboard.tools._interrupted import CallsInterrupted
@@ -74,7 +74,7 @@ class ToolBatch:
         on_ask: OnAsk | None = None,
         namespaces: Mapping[str, str] | None = None,
         around: Around | None = None,
-        entries: Link | None = None,
+        entries: Middleware | None = None,
     ) -> None:
         self._on_finish, self._on_ask = on_finish, on_ask
         self.around = around
@@ -252,7 +252,7 @@ class ToolBatch:
 
 
 class _Run:
-    """One call on its way through the link and into the tool."""
+    """One call on its way through the middleware and into the tool."""
 
     __slots__ = ("_batch", "_call", "_config", "_index", "_key", "_supervised")
 
@@ -276,7 +276,7 @@ class _Run:
         self._config = batch.config_for(self._key, self._index, config)
         try:
             if batch.overrides is None:
-                rework = untouched if setup.link is None else self._reworked  # a method of this call weighs 64 bytes
+                rework = untouched if setup.chain is None else self._reworked  # a method of this call weighs 64 bytes
                 output = await setup.supervision.run(self._supervised, self._inner, setup.at_end, rework)
             else:
                 output = await self._overridden(batch.overrides)
@@ -287,14 +287,14 @@ class _Run:
         return output
 
     async def _reworked(self, message: ToolMessage, failed: OnFailure) -> ToolMessage:
-        """What the links make of a message that stands for an error which went through them."""
-        link = self._batch.setup.link
-        return message if link is None else await link.rework(message, self._request(), failed)
+        """What the middleware makes of a message that stands for an error which went through them."""
+        chain = self._batch.setup.chain
+        return message if chain is None else await chain.rework(message, self._request(), failed)
 
     async def _overridden(self, overrides: Chain) -> Output:
         """Run the call within what a subclass of the node has around it, on the same budget."""
         setup, request = self._batch.setup, self._request()
-        # An override may ask a person, as a link may.
+        # An override may ask a person, as a middleware may.
         var_child_runnable_config.set(self._config)
         around = partial(overrides, request, self._given)
         return cast("Output", await setup.supervision.run(self._supervised, around, setup.at_override, untouched))
@@ -304,13 +304,13 @@ class _Run:
         setup, call = self._batch.setup, request.tool_call
         request = setup.request(call, request.runtime)
         self._config = request.runtime.config
-        inner = partial(self._call_next if setup.link is None else self._through_link, request)
+        inner = partial(self._call_next if setup.chain is None else self._through_chain, request)
         return await setup.supervision.run(self._supervised, inner, setup.at_end, self._reworked)
 
     def _inner(self) -> Awaitable[Output]:
         setup = self._batch.setup
-        if setup.link is not None:
-            return self._through_link(self._request())
+        if setup.chain is not None:
+            return self._through_chain(self._request())
         tool = setup.tools.get(self._call["name"])
         return self._unknown(self._call) if tool is None else self._execute(self._call, tool, None)
 
@@ -319,12 +319,12 @@ class _Run:
         self._supervised.handled = LookupError(f"there is no tool {call['name']!r}")
         return unknown_tool(call, known)
 
-    async def _through_link(self, request: ToolCallRequest) -> Output:
+    async def _through_chain(self, request: ToolCallRequest) -> Output:
         setup = self._batch.setup
-        assert setup.link is not None
-        # A link may ask a person too, and its question belongs to this call.
+        assert setup.chain is not None
+        # A middleware may ask a person too, and its question belongs to this call.
         var_child_runnable_config.set(self._config)
-        return cast("Output", await self._supervised.on_leash(partial(setup.link, request, self._call_next)))
+        return cast("Output", await self._supervised.within_timeout(partial(setup.chain, request, self._call_next)))
 
     def _request(self) -> ToolCallRequest:
         return self._batch.setup.request(self._call, self._runtime())
@@ -351,7 +351,7 @@ class _Run:
         if request is not None:
             config = own_copy(config)  # a run uses its config up, and there may be more than one
         threads = batch.threads if plan.takes_thread else None
-        # A link may have changed the arguments, or the tool.
+        # A middleware may have changed the arguments, or the tool.
         terms = None if call is self._call else batch.terms(call)
         manager = batch.manager(plan, self._config)
         try:

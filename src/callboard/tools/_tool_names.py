@@ -1,4 +1,4 @@
-"""Names of tools and of their arguments, as options of links take them."""
+"""Names of tools and of their arguments, as options of middleware take them."""
 
 from collections.abc import Collection, Iterable, Mapping
 from typing import Literal, get_args
@@ -13,10 +13,10 @@ Missing = Literal["error", "ignore"]
 """What a name is that no tool of the node has: a slip, or the name of another node's tool."""
 
 
-def check_missing(link: str, missing: object) -> None:
+def check_missing(owner: str, missing: object) -> None:
     """Raise ValueError unless `missing` says what to do with names that no tool has."""
     if missing not in get_args(Missing):
-        raise ValueError(f"{link}(missing=...) is 'error' or 'ignore', got {missing!r}")
+        raise ValueError(f"{owner}(missing=...) is 'error' or 'ignore', got {missing!r}")
 
 
 def tool_names(option: str, given: object) -> frozenset[str]:

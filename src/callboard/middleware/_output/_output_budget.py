@@ -104,7 +104,7 @@ class OutputBudget:
         return await self._item(output, request.runtime)
 
     async def aerror_message(self, message: ToolMessage, request: ToolCallRequest) -> ToolMessage:
-        """Cut the text of an error that became a message outside of all links."""
+        """Cut the text of an error that became a message outside of all middleware."""
         return await self._message(message, request.runtime) if self._applies_to(request) else message
 
     def _applies_to(self, request: ToolCallRequest) -> bool:
@@ -198,7 +198,7 @@ class OutputBudget:
 
 
 class _Reader(StructuredTool):
-    """The tool that reads what was left out; what it returns is never cut, by no link of this kind."""
+    """The tool that reads what was left out; what it returns is never cut, by no middleware of this kind."""
 
 
 def _reader_tool(name: str, read: Callable[[str, int, int | None, Runtime], Awaitable[str]]) -> BaseTool:

@@ -31,7 +31,7 @@ class RepairArguments:
     Nothing is filled in, and injected arguments are never touched. Large arguments are looked at in a worker
     thread, with the validators of their schema.
 
-    The tool, and the links after this one, get the repaired arguments; the history keeps what the model wrote.
+    The tool, and the middleware after this one, get the repaired arguments; the history keeps what the model wrote.
     A repair is noted as "repaired", with `arguments` (dotted, in the schema's words) and `kinds`, and the same
     is found in `additional_kwargs["callboard"]["repaired"]` of the call's message.
 

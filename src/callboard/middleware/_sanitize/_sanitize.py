@@ -43,7 +43,7 @@ class Sanitize:
 
     An argument that is refused ends the call with an error message that says which one and why; the tool does not
     run. Injected arguments are not the model's, and stay as they are. Lists and mappings are walked through, keys
-    included. Put it outside of the links that store, repeat or ask about a call.
+    included. Put it outside of the middleware that stores, repeats or asks about a call.
 
     Args:
         arguments: rules by the name of the argument, for all tools: a `Url`, a `PathIn`, a `Text`, or a function
@@ -122,7 +122,7 @@ class Sanitize:
         return output if self._results is None else await self._cleaned(output, request, self._results)
 
     async def aerror_message(self, message: ToolMessage, request: ToolCallRequest) -> ToolMessage:
-        """Clean the text of an error that a tool raised, which became a message outside of all links."""
+        """Clean the text of an error that a tool raised, which became a message outside of all middleware."""
         if self._results is None or "ended" in message.additional_kwargs.get("callboard", {}):
             return message  # the words are ours
         return cast("ToolMessage", await self._cleaned(message, request, self._results))
