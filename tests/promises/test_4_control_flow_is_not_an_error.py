@@ -13,7 +13,7 @@ from langgraph.errors import GraphBubbleUp, GraphDrained, GraphInterrupt, Parent
 from langgraph.types import Command, Interrupt, interrupt
 from pydantic import BaseModel, ValidationError
 
-from callboard import CallsInterrupted, ToolNode
+from callboard import CallsInterrupted, ToolNode, cleanup
 from callboard.testing import Recorder, calls
 
 HANDLING: dict[str, Any] = {
@@ -166,6 +166,40 @@ async def test_an_interrupt_reaches_the_caller_and_its_answer_the_tool(wrapper: 
         assert [question.value for question in caught.value.interrupts] == ["why?"]
         (message,) = await node.ainvoke([calls("ask")], ledger=caught.value.ledger, resume="I say so")
     assert (message.content, message.status) == ("because I say so", "success")
+
+
+@pytest.mark.parametrize("late", ["it tidies up behind a shield", "it catches the question and waits"])
+@pytest.mark.parametrize("outside", [False, True])
+async def test_a_question_is_not_lost_to_middleware_that_takes_too_long(late: str, outside: bool) -> None:
+    """Promises 4 and 6: the timeout ends the middleware, and not what the tool has asked before."""
+
+    async def slow(request: Any, call_next: Any) -> Any:
+        try:
+            return await call_next(request)
+        except GraphInterrupt:
+            if late == "it catches the question and waits":
+                await anyio.sleep(20)
+                return ToolMessage("made up", tool_call_id=request.tool_call["id"])
+            raise
+        finally:
+            with cleanup():
+                await anyio.sleep(3)
+
+    async def passing(request: Any, call_next: Any) -> Any:
+        return await call_next(request)
+
+    async def ask() -> str:
+        """Ask."""
+        return f"they said {interrupt('which?')}"
+
+    node = ToolNode([make(ask)], timeout=2, middleware=[passing, slow] if outside else [slow])
+    with anyio.fail_after(60):
+        with pytest.raises(CallsInterrupted) as asked:
+            await node.ainvoke([calls("ask")])
+        [question] = asked.value.interrupts
+        answered = await node.ainvoke([calls("ask")], ledger=asked.value.ledger, resume={question.id: "this"})
+    assert question.value == "which?"
+    assert [message.content for message in answered] == ["they said this"]
 
 
 @pytest.mark.real_clock

@@ -61,8 +61,8 @@ class SupervisedCall(Timed, Generic[T]):
         "_attempts",
         "_away",
         "_batch",
-        "_leash",
         "_limiters",
+        "_middleware_scope",
         "_observers",
         "_queue_wait",
         "_queued_at",
@@ -110,7 +110,7 @@ class SupervisedCall(Timed, Generic[T]):
         self._queued_at = around.now
         self._queue_wait = 0.0
         self._attempts = 0
-        self._leash: Scope | None = None
+        self._middleware_scope: Scope | None = None
         self._until = until
         self._away = 0
 
@@ -200,36 +200,36 @@ class SupervisedCall(Timed, Generic[T]):
             return await middleware()
         began, cause = monotonic(), None
         timeout = max(timeout, at_least)
-        scope = self._leash = self.loop.scope(math.inf, self.grace)
+        scope = self._middleware_scope = self.loop.scope(math.inf, self.grace)
         try:
             with scope:
-                self._move_leash(self.loop.now() + timeout)
+                self._move_deadline(self.loop.now() + timeout)
                 return await middleware()
         except Exception as exc:
             if not scope.cancel_called:
                 raise
             cause = exc
         finally:
-            self._move_leash(math.inf)
-            self._leash = None
+            self._move_deadline(math.inf)
+            self._middleware_scope = None
         held = self.loop.pulse.held_since(began)
         raise CallTimeoutError(self.name, self.id, timeout, held=held, by_middleware=True) from cause
 
     @contextmanager
-    def off_leash(self) -> Generator[None]:
+    def outside_timeout(self) -> Generator[None]:
         """Let the middleware wait for as long as it takes, while the block runs."""
         self._away += 1
-        self._move_leash(math.inf)
+        self._move_deadline(math.inf)
         try:
             yield
         finally:
             self._away -= 1
             if not self._away and self.policy.timeout is not None:
-                self._move_leash(self.loop.now() + self.policy.timeout)
+                self._move_deadline(self.loop.now() + self.policy.timeout)
 
-    def _move_leash(self, deadline: float) -> None:
-        if self._leash is not None:
-            self._leash.move(deadline)
+    def _move_deadline(self, deadline: float) -> None:
+        if self._middleware_scope is not None:
+            self._middleware_scope.move(deadline)
             self.until = min(self._until, deadline)
 
     async def attempt(
@@ -360,7 +360,7 @@ class SupervisedCall(Timed, Generic[T]):
 def waiting() -> Generator[None]:
     """Say in a middleware that it waits on purpose, for as long as it takes; its call's timeout is not for that."""
     call = current_call.get()
-    with nullcontext() if call is None else call.off_leash():
+    with nullcontext() if call is None else call.outside_timeout():
         yield
 
 

@@ -212,10 +212,10 @@ class _Run:
         chain = self._setup.chain
         if chain is None:
             return await self._attempt(self._request)
-        return cast("Output", await self._supervised.within_timeout(partial(chain, self._request, self._call_next)))
+        return cast("Output", await chain(self._request, self._call_next, self._supervised.within_timeout))
 
     async def _call_next(self, request: ToolCallRequest) -> Output:
-        with self._supervised.off_leash():
+        with self._supervised.outside_timeout():
             return await self._attempt(request)
 
     async def _attempt(self, request: ToolCallRequest) -> Output:

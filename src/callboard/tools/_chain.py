@@ -3,6 +3,7 @@
 import inspect
 import math
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any, cast
 
 from langchain_core.messages import RemoveMessage, ToolMessage
@@ -27,6 +28,7 @@ from callboard.tools._tool_names import check_tool_names
 CallNext = Callable[[Any], Awaitable[Any]]
 Middleware = Callable[[Any, CallNext], Awaitable[Any]]
 """Takes the request and what comes next; may call that any number of times, also concurrently."""
+Bounded = Callable[[Callable[[], Awaitable[Any]]], Awaitable[Any]]
 Rework = Callable[[ToolMessage, Any], Awaitable[ToolMessage]]
 """Takes a message that stands for an error, and the request."""
 
@@ -279,6 +281,10 @@ def _answers(one: object, call_id: str | None) -> bool:
     return isinstance(one, ToolMessage) and one.tool_call_id == call_id
 
 
+def unbounded(run: Callable[[], Awaitable[Any]]) -> Awaitable[Any]:
+    return run()
+
+
 class Chain:
     """Middleware, each around the next. Control flow from inside goes through, whatever a middleware makes of it.
 
@@ -312,14 +318,22 @@ class Chain:
                 message = failed(error)
         return message
 
-    async def __call__(self, request: Any, call_next: CallNext) -> Any:
+    async def __call__(self, request: Any, call_next: CallNext, bounded: Bounded = unbounded) -> Any:
+        """Run the chain.
+
+        Args:
+            request: for the outermost middleware.
+            call_next: what the innermost one is around.
+            bounded: runs all of it, and may end it with an error of its own when it takes too long. What came from
+                inside before goes through even so: a question that was asked is not lost to late middleware.
+        """
         signals: list[Exception] = []
         step = _guarded(call_next, signals)
         for middleware in self._middleware[:-1]:
             step = _guarded(_around(middleware, step), signals)
         output: object = None
         try:
-            output = await self._middleware[-1](request, step)
+            output = await bounded(partial(self._middleware[-1], request, step))
         except Exception:
             if not signals:
                 raise

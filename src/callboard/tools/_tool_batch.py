@@ -324,7 +324,7 @@ class _Run:
         assert setup.chain is not None
         # A middleware may ask a person too, and its question belongs to this call.
         var_child_runnable_config.set(self._config)
-        return cast("Output", await self._supervised.within_timeout(partial(setup.chain, request, self._call_next)))
+        return cast("Output", await setup.chain(request, self._call_next, self._supervised.within_timeout))
 
     def _request(self) -> ToolCallRequest:
         return self._batch.setup.request(self._call, self._runtime())
@@ -338,7 +338,7 @@ class _Run:
             if call["name"] not in self._batch.setup.tools:
                 return await self._unknown(call)
             raise TypeError(f"Tool {call['name']} is not registered with ToolNode")
-        with self._supervised.off_leash():
+        with self._supervised.outside_timeout():
             return await self._execute(call, tool, request)
 
     async def _execute(self, call: ToolCall, tool: BaseTool, request: ToolCallRequest | None) -> Output:
