@@ -187,6 +187,10 @@ class CallScratchpad(PregelScratchpad):
         """Whether the next `interrupt()` would return an answer that is good for one digest only."""
         return self._asked < min(len(self._digests), len(self.resume)) and self._digests[self._asked] is not None
 
+    def next_is_asked(self) -> bool:
+        """Whether the next `interrupt()` has no answer yet."""
+        return self._asked >= len(self.resume)
+
     def __call__(self, writes: Writes) -> None:
         """The call's `send`."""
         for channel, value in writes:
@@ -209,6 +213,12 @@ def bound_answer_waits(config: RunnableConfig) -> bool:
     """Whether the call has an answer, not looked at yet, that is good for one digest only."""
     scratchpad = config.get(CONF, {}).get(CONFIG_KEY_SCRATCHPAD)
     return isinstance(scratchpad, CallScratchpad) and scratchpad.next_answer_is_bound()
+
+
+def next_is_asked(config: RunnableConfig) -> bool:
+    """Whether the next `interrupt()` is known to ask; outside of a `ToolNode` of ours nobody knows."""
+    scratchpad = config.get(CONF, {}).get(CONFIG_KEY_SCRATCHPAD)
+    return isinstance(scratchpad, CallScratchpad) and scratchpad.next_is_asked()
 
 
 def call_configurable(

@@ -2,18 +2,20 @@
 
 import inspect
 from collections.abc import Callable, Mapping
+from contextvars import ContextVar
 from copy import deepcopy
 from dataclasses import dataclass
+from functools import cache
 from typing import Annotated, Any, Literal, NotRequired, Union, cast, get_args
 
 from langchain_core.messages import ToolCall, ToolMessage
 from langchain_core.tools import BaseTool
 from langgraph.config import get_config
 from langgraph.types import interrupt
-from pydantic import BaseModel, Discriminator, WrapValidator
+from pydantic import BaseModel, Discriminator, RootModel, TypeAdapter, model_validator
 from typing_extensions import TypedDict
 
-from callboard._langgraph import answer_is_for
+from callboard._langgraph import answer_is_for, next_is_asked
 from callboard.middleware._digest import digest_of
 from callboard.tools._errors import error_message
 from callboard.tools._human import ActionRequest, HumanInterrupt, HumanInterruptConfig
@@ -106,11 +108,16 @@ class Question:
             description=description,
             digest=self._digest,
         )
-        schema: Any = Annotated[self._shape, WrapValidator(self._understood)]
-        step: Step | None = None
-        while step is None:  # what is left of questions about other arguments is passed over
-            step = interrupt([value], response_schema=schema)
-        return step
+        form, token = _form(tuple(self._allowed)), _asking.set(self)
+        try:
+            while True:
+                # Building a JSON schema takes milliseconds, and a type is turned into one each time.
+                schema: Any = form.json_schema if next_is_asked(get_config()) else form.type
+                step: Step | None = interrupt([value], response_schema=schema)
+                if step is not None:  # else it was left of a question about other arguments
+                    return step
+        finally:
+            _asking.reset(token)
 
     @property
     def _shown(self) -> ActionRequest:
@@ -124,13 +131,7 @@ class Question:
     def _allowed(self) -> list[AnswerType]:
         return [answer for answer, field in FIELDS.items() if self.config.get(field)]
 
-    @property
-    def _shape(self) -> Any:
-        """The type of an answer; a client shows it as a form."""
-        shapes = tuple(_SHAPES[answer][0] for answer in self._allowed)
-        return shapes[0] if len(shapes) == 1 else Annotated[Union[shapes], Discriminator("type")]  # noqa: UP007
-
-    def _understood(self, answer: Any, check: Callable[[Any], Any]) -> Step | None:
+    def understood(self, answer: Any, check: Callable[[Any], Any]) -> Step | None:
         """What follows from an answer; `None` if its question was about other arguments.
 
         Raises:
@@ -143,7 +144,7 @@ class Question:
         if not isinstance(answer, Mapping) or answer.get("type") not in self._allowed:
             forms = " or ".join(_SHAPES[one][1] for one in self._allowed)
             raise ValueError(f"Answer with {forms}; got {answer!r}")
-        response = check(answer)
+        response = check(answer).root
         return self._step(response["type"], response.get("args"))
 
     def _step(self, answer: AnswerType, args: Any) -> Step:
@@ -172,6 +173,32 @@ class Question:
         _check_arguments(tool, args)
         call = cast("ToolCall", {**self.request.tool_call, "name": name, "args": args})
         return self.request.override(tool_call=call, tool=tool)
+
+
+@dataclass(frozen=True, slots=True)
+class Form:
+    """What answers look like: the type that reads them, and the JSON schema that a client shows as a form."""
+
+    type: type[BaseModel]
+    json_schema: dict[str, Any]
+
+
+_asking: ContextVar[Question] = ContextVar("callboard_asking")
+
+
+@cache
+def _form(allowed: tuple[AnswerType, ...]) -> Form:
+    """One form for all questions with these answers; which question an answer is for, a context variable tells."""
+    shapes = tuple(_SHAPES[answer][0] for answer in allowed)
+    shape: Any = shapes[0] if len(shapes) == 1 else Annotated[Union[shapes], Discriminator("type")]  # noqa: UP007
+
+    class Response(RootModel[shape]):
+        @model_validator(mode="wrap")
+        @classmethod
+        def _understood(cls, answer: Any, check: Callable[[Any], Any]) -> Any:
+            return _asking.get().understood(answer, check)
+
+    return Form(Response, TypeAdapter(shape).json_schema())
 
 
 def _declined(call: ToolCall, reason: str | None) -> str:
