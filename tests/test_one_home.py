@@ -40,6 +40,11 @@ HOMES = [
         ("answers_by_id", "is_by_id"),
     ),
     Home(
+        "What may a call end with, and which messages are in it?",
+        "tools/_call_output.py",
+        ("CallNext", "Item", "Output", "entries_in", "is_output", "items_in", "with_entries"),
+    ),
+    Home(
         "Which calls are open?",
         "tools/_unanswered.py",
         ("each_without_answer", "last_reply", "unanswered", "without_answer"),

@@ -15,8 +15,8 @@ from typing import Any, Generic, NamedTuple, Protocol, TypeVar, TypeVarTuple
 from callboard._calls._attempt import Attempt, ThreadPlaces
 from callboard._calls._context import Surroundings
 from callboard._calls._limits import Limiter, NoPlaceError
-from callboard._calls._observers import CarefulObserver, numbers
-from callboard._loops._deadline import DEFAULT_GRACE, Timed, current_timed, is_cleaning_up
+from callboard._calls._observers import numbers
+from callboard._loops._deadline import DEFAULT_GRACE, INSTANT, Timed, current_timed, is_cleaning_up
 from callboard._loops._protocol import Scope
 from callboard._loops._watchdog import Holder, marks
 from callboard._types import CallEvent, CallPhase, CallPolicy, ToolCallLike
@@ -58,7 +58,6 @@ class SupervisedCall(Timed, Generic[T]):
 
     __slots__ = (
         "_around",
-        "_attempts",
         "_away",
         "_batch",
         "_limiters",
@@ -67,6 +66,7 @@ class SupervisedCall(Timed, Generic[T]):
         "_queue_wait",
         "_queued_at",
         "_until",
+        "attempts",
         "call",
         "ended",
         "error",
@@ -98,6 +98,8 @@ class SupervisedCall(Timed, Generic[T]):
         self.handled: BaseException | None = None
         """The error that the result stands for, where one became a result."""
         self.ended = False
+        self.attempts = 0
+        """How many were begun."""
         self.running = self.waiting = 0
         """How many of its attempts do; a middleware may start several at once."""
         self.resumes: str | None = None
@@ -109,7 +111,6 @@ class SupervisedCall(Timed, Generic[T]):
         self._observers = around.watch.calls
         self._queued_at = around.now
         self._queue_wait = 0.0
-        self._attempts = 0
         self._middleware_scope: Scope | None = None
         self._until = until
         self._away = 0
@@ -181,7 +182,12 @@ class SupervisedCall(Timed, Generic[T]):
             if not scope.cancel_called:
                 raise
             cause = exc
-        raise DeadlineExceededError(self.name, self.id, budget, started=self._attempts > 0) from cause
+        raise DeadlineExceededError(self.name, self.id, budget, started=self.attempts > 0) from cause
+
+    def budget_is_spent(self) -> bool:
+        """Whether all of the call's own time is over; for who sees that as a cancellation."""
+        budget = self.policy.budget
+        return budget is not None and self.loop.now() >= self._queued_at + budget - INSTANT
 
     async def within_timeout(self, middleware: Callable[[], Awaitable[R]], *, at_least: float = 0.0) -> R:
         """Run the middleware around a call; at no time may it go on by itself for longer than the timeout.
@@ -260,7 +266,7 @@ class SupervisedCall(Timed, Generic[T]):
             if limiters or threads is not None:
                 waited = await self._enter(attempt, call["name"], limiters)
                 await self._check_open()  # much may have happened meanwhile, and a shield may have hidden it
-            self._attempts += 1
+            self.attempts += 1
             self.running += 1
             try:
                 if policy.timeout is None and not self._observers:
@@ -307,7 +313,7 @@ class SupervisedCall(Timed, Generic[T]):
         self, body: Callable[[], Coroutine[Any, Any, R]], tool: str, timeout: float | None, waited: float
     ) -> R:
         error: BaseException | None = None
-        number = self._attempts  # a middleware may start the next one before this one has ended
+        number = self.attempts  # a middleware may start the next one before this one has ended
         self._tell("started", tool, queue_wait=waited)
         try:
             return await (body() if timeout is None else self._timed(body, tool, timeout))
@@ -348,7 +354,7 @@ class SupervisedCall(Timed, Generic[T]):
             time=self.loop.now(),
             number=self.number,
             batch=self._around.batch,
-            attempt=self._attempts if attempt is None else attempt,
+            attempt=self.attempts if attempt is None else attempt,
             run=self._around.run,
             **more,
         )
@@ -386,11 +392,3 @@ def _of_attempt(variables: Mapping[str, Any]) -> Holder:
 
 
 marks[SupervisedCall.attempt.__code__] = _of_attempt
-
-
-def _of_observer(variables: Mapping[str, Any]) -> Holder:
-    name = f"the observer {variables['self'].name}"
-    return Holder(name, name, "an observer has to return at once: let a thread do what takes long")
-
-
-marks[CarefulObserver.tell.__code__] = _of_observer

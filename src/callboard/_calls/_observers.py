@@ -1,14 +1,15 @@
 """Who is told what happens to calls and runs. Knows the records, not what anybody does with them."""
 
 import logging
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from itertools import count
 from time import perf_counter
 from traceback import format_tb
-from typing import Generic, NamedTuple, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
+from callboard._loops._watchdog import Holder, marks
 from callboard._types import CallEvent, Observer, RunEvent, RunInfo, RunObserver
 
 E = TypeVar("E", CallEvent, RunEvent)
@@ -202,3 +203,11 @@ def _name(observer: object) -> str:
     """What to call it; its `repr` may have in it what it was told."""
     found = getattr(observer, "__qualname__", None)
     return found if isinstance(found, str) else type(observer).__qualname__
+
+
+def _of_observer(variables: Mapping[str, Any]) -> Holder:
+    name = f"the observer {variables['self'].name}"
+    return Holder(name, name, "an observer has to return at once: let a thread do what takes long")
+
+
+marks[CarefulObserver.tell.__code__] = _of_observer

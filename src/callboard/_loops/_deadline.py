@@ -13,6 +13,9 @@ from callboard._loops._protocol import EventLoop
 DEFAULT_GRACE = 5.0
 """Seconds of clean-up after a cancel where nobody said otherwise."""
 
+INSTANT = 1e-6
+"""Seconds up to which two readings of a clock are the same; those of two loops differ in the last digits."""
+
 
 class Timed:
     """Something that has to end: until when, and with how much clean-up after that."""

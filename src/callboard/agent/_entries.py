@@ -12,10 +12,11 @@ from langchain_core.runnables import RunnableConfig
 from langchain_core.runnables.config import ensure_config
 from langgraph.types import Command
 
-from callboard.tools._chain import CallNext, Chain, Middleware, Named
+from callboard.tools._call_output import Output
+from callboard.tools._chain import Chain, Middleware, Named, Next
 from callboard.tools._input import Requested, parse_input
 from callboard.tools._overrides import Entries, Entry
-from callboard.tools._results import Output, ResultRules
+from callboard.tools._results import ResultRules
 from callboard.tools._vocabulary import ToolCallRequest, ToolCallWithContext
 
 Step = Callable[[Requested, RunnableConfig], Awaitable[Any]]
@@ -30,7 +31,7 @@ def sent(call: ToolCall, state: Any) -> ToolCallWithContext:
 def around_call(entries: Entries, messages_key: str) -> Middleware:
     """The node's own entry, as what is around one call."""
 
-    async def around(request: ToolCallRequest, call_next: CallNext) -> Output:
+    async def around(request: ToolCallRequest, call_next: Next) -> Output:
         async def inner(entry: Entry) -> Any:
             given = parse_input(entry.input, messages_key)
             config = _config(entry, request.runtime.config)
@@ -58,7 +59,7 @@ async def around_all(
         messages_key: where a state has its messages.
     """
 
-    async def around(within: Entry, call_next: CallNext) -> Any:
+    async def around(within: Entry, call_next: Next) -> Any:
         return await entries(within, call_next)
 
     async def inner(within: Entry) -> Any:

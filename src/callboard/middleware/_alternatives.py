@@ -7,10 +7,9 @@ from typing import Any, TypeVar, cast
 
 from langchain_core.messages import ToolCall, ToolMessage
 from langchain_core.tools import BaseTool
-from langgraph.types import Command
 
 from callboard._suggestions import no_such
-from callboard.middleware._retry import Output
+from callboard.tools._call_output import CallNext, Output, is_output, with_entries
 from callboard.tools._chain import _is_async
 from callboard.tools._crossing import SyncMiddleware
 from callboard.tools._vocabulary import ToolCallRequest, msg_content_output
@@ -19,8 +18,6 @@ T = TypeVar("T")
 
 Failure = Exception | ToolMessage
 """Why an alternative is needed: an error, or a message that stands for one."""
-
-CallNext = Callable[[ToolCallRequest], Awaitable[Output]]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -82,8 +79,7 @@ class Function:
         output = await self.fn(request, failure)
         if inspect.isawaitable(output):  # of a plain function around an async one
             output = await output
-        items = output if isinstance(output, list) and output else [output]
-        if all(isinstance(item, (ToolMessage, Command)) for item in items):
+        if is_output(output):
             return cast("Output", output)
         content = cast("Any", msg_content_output(output))
         return ToolMessage(content=content, name=request.tool_call["name"], tool_call_id=request.tool_call["id"])
@@ -139,29 +135,12 @@ def _in_thread(fn: Callable[..., object]) -> Callable[..., Awaitable[object]]:
 
 def signed(output: Output, call: ToolCall, by: str) -> Output:
     """An output in the name of the call that the model made, and with a word about who answered."""
-    return cast("Output", _signed(output, call, by))
 
+    def entry(given: Any) -> Any:
+        if not isinstance(given, ToolMessage) or given.tool_call_id != call["id"]:
+            return given
+        about = {**given.additional_kwargs.get("callboard", {}), "fallback": by}
+        more = {**given.additional_kwargs, "callboard": about}
+        return given.model_copy(update={"name": call["name"], "additional_kwargs": more})
 
-def _signed(item: Any, call: ToolCall, by: str) -> Any:
-    # Copies, because whoever made it may keep it, as a cache does.
-    if isinstance(item, list):
-        return [_signed(one, call, by) for one in item]
-    if isinstance(item, Command):
-        return dataclasses.replace(item, update=_signed_update(item.update, call, by))
-    if not isinstance(item, ToolMessage) or item.tool_call_id != call["id"]:
-        return item
-    about = {**item.additional_kwargs.get("callboard", {}), "fallback": by}
-    more = {**item.additional_kwargs, "callboard": about}
-    return item.model_copy(update={"name": call["name"], "additional_kwargs": more})
-
-
-def _signed_update(update: Any, call: ToolCall, by: str) -> Any:
-    if isinstance(update, dict):  # under a key that only the node knows
-        return {key: _signed_list(value, call, by) for key, value in update.items()}
-    return _signed_list(update, call, by)
-
-
-def _signed_list(value: Any, call: ToolCall, by: str) -> Any:
-    if not isinstance(value, list):
-        return value
-    return [_signed(one, call, by) if isinstance(one, ToolMessage) else one for one in value]
+    return with_entries(output, entry)

@@ -9,18 +9,17 @@ from langchain_core.messages import ToolMessage
 from langchain_core.tools import BaseTool
 from langgraph.config import get_config
 from langgraph.errors import GraphInterrupt
-from langgraph.types import Command
 
 from callboard._calls._call import note
 from callboard._langgraph import bound_answer_waits
 from callboard.middleware._question import ANSWERS, FIELDS, AnswerType, Question, Step
+from callboard.tools._call_output import Output
 from callboard.tools._human import HumanInterruptConfig
 from callboard.tools._inject import injected_args, written_args
 from callboard.tools._large_work import THREADS, Threads
 from callboard.tools._tool_names import Missing, check_missing, check_tool_names
 from callboard.tools._vocabulary import ToolCallRequest
 
-Output = ToolMessage | Command[Any] | list[ToolMessage | Command[Any]]
 Predicate = Callable[[ToolCallRequest], bool]
 
 

@@ -12,8 +12,9 @@ from callboard._calls._limits import _common_time
 from callboard._loops._current import current_loop
 from callboard._types import LimitKey, ToolCallLike, _check_key
 from callboard.exceptions import CallCancelledError, CallRejectedError, CircuitOpenError
-from callboard.middleware._circuit import INSTANT, Circuit, Rules, State
-from callboard.middleware._retry import Output, When, check_on_message, check_when, matches
+from callboard.middleware._circuit import Circuit, Rules, State
+from callboard.middleware._retry import When, check_on_message, check_when, matches
+from callboard.tools._call_output import Output
 from callboard.tools._errors import is_control_flow
 from callboard.tools._vocabulary import ToolCallRequest, ToolInvocationError
 
@@ -111,7 +112,7 @@ class CircuitBreaker:
         """
         loop = current_loop()
         entry = self._enter(request.tool_call, _common_time(loop))
-        watch = _Watch(current_call.get())
+        body = _BodyRun(current_call.get())
         failed: bool | None = None
         try:
             output = await call_next(request)
@@ -121,7 +122,7 @@ class CircuitBreaker:
             failed = self._is_failure(error)
             raise
         except loop.cancelled_class:
-            failed = watch.budget_was_spent() or None
+            failed = body.took_the_budget() or None
             raise
         finally:
             self._leave(entry, _common_time(loop), failed)
@@ -195,18 +196,16 @@ class _Entry(NamedTuple):
     ticket: int
 
 
-class _Watch:
+class _BodyRun:
     """Tells a spent budget, which a middleware sees as a cancellation, from a cancellation."""
 
-    __slots__ = ("_attempts", "_call")
+    __slots__ = ("_before", "_call")
 
     def __init__(self, call: SupervisedCall[Any] | None) -> None:
         self._call = call
-        self._attempts = 0 if call is None else call._attempts
+        self._before = 0 if call is None else call.attempts
 
-    def budget_was_spent(self) -> bool:
-        """Whether the call ran out of its own time, after a body had started."""
+    def took_the_budget(self) -> bool:
+        """Whether the call ran out of its own time after a body had started."""
         call = self._call
-        if call is None or call.policy.budget is None or call._attempts == self._attempts:
-            return False
-        return call.loop.now() >= call._queued_at + call.policy.budget - INSTANT
+        return call is not None and call.attempts > self._before and call.budget_is_spent()

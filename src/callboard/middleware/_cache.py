@@ -3,7 +3,7 @@
 import inspect
 import json
 import warnings
-from collections.abc import Awaitable, Callable, Collection, Hashable, Mapping
+from collections.abc import Callable, Collection, Hashable, Mapping
 from contextvars import ContextVar
 from functools import partial
 from typing import NamedTuple
@@ -19,18 +19,17 @@ from callboard._suggestions import no_such
 from callboard._types import check_count, check_seconds
 from callboard.exceptions import CallboardWarning, CallError
 from callboard.middleware._shared import Flight, Follower, Hit, SharedResults, Turn, raised_again
+from callboard.tools._call_output import CallNext, Output
 from callboard.tools._errors import is_control_flow
 from callboard.tools._invoke import check_arguments
 from callboard.tools._large_work import THREADS, Threads, is_long
 from callboard.tools._plan import Plan, plan_for
-from callboard.tools._results import Output
 from callboard.tools._tool_names import Missing, check_missing, check_tool_names, tool_names
 from callboard.tools._vocabulary import ToolCallRequest
 
 CacheKey = Callable[[ToolCallRequest], Hashable]
 """Says which calls of a tool have the same result: equal keys do; `None` keeps a call away from the cache."""
 
-CallNext = Callable[[ToolCallRequest], Awaitable[Output]]
 
 _ENCODER = json.JSONEncoder(sort_keys=True, separators=(",", ":"))
 

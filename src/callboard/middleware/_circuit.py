@@ -5,15 +5,13 @@ from collections import deque
 from dataclasses import dataclass
 from typing import Literal
 
+from callboard._loops._deadline import INSTANT
 from callboard._types import check_count, check_seconds
 
 State = Literal["closed", "open", "half-open"]
 
 MOST = 1000
 """Calls that one circuit remembers, where the window has more."""
-
-INSTANT = 1e-6
-"""Seconds up to which two readings of a clock are the same; those of two loops differ in the last digits."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

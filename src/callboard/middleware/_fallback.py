@@ -8,8 +8,9 @@ from langchain_core.tools import BaseTool
 
 from callboard._calls._call import note
 from callboard._loops._deadline import remaining
-from callboard.middleware._alternatives import Alternative, CallNext, Failure, OtherTool, alternatives, signed
-from callboard.middleware._retry import Output, When, check_on_message, check_when, matches
+from callboard.middleware._alternatives import Alternative, Failure, OtherTool, alternatives, signed
+from callboard.middleware._retry import When, check_on_message, check_when, matches
+from callboard.tools._call_output import CallNext, Output
 from callboard.tools._errors import is_control_flow
 from callboard.tools._tool_names import Missing, check_missing, check_tool_names
 from callboard.tools._vocabulary import ToolCallRequest, ToolInvocationError

@@ -10,17 +10,16 @@ from typing import Any
 
 import anyio
 from langchain_core.messages import ToolMessage
-from langgraph.types import Command
 
 from callboard._callers import level_of_user
 from callboard._calls._call import SupervisedCall, note, waiting
 from callboard._loops._deadline import current_timed, remaining
 from callboard._types import CallPolicy, _check_type, check_count, check_seconds
 from callboard.exceptions import CallRejectedError, CircuitOpenError, IdleMiddlewareWarning
+from callboard.tools._call_output import Output
 from callboard.tools._errors import is_control_flow
 from callboard.tools._vocabulary import ToolCallRequest
 
-Output = ToolMessage | Command[Any] | list[ToolMessage | Command[Any]]
 When = type[Exception] | tuple[type[Exception], ...] | Callable[[Exception], bool]
 """Which errors a middleware acts upon."""
 

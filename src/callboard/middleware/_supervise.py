@@ -7,7 +7,6 @@ from typing import Any, cast
 
 from langchain_core.messages import AIMessage, ToolMessage
 from langchain_core.tools import BaseTool
-from langgraph.types import Command
 from pydantic import ValidationError
 
 from callboard._calls._attempt import Attempt
@@ -19,6 +18,7 @@ from callboard._loops._bridge import run_from_sync
 from callboard._loops._deadline import DEFAULT_GRACE
 from callboard._loops._door import entered
 from callboard._types import CallPolicy, Limit, Statistics
+from callboard.tools._call_output import Item
 from callboard.tools._chain import Chain, chain_of, check_policies, check_tools, middleware_in, shown_by, tools_of
 from callboard.tools._errors import (
     ErrorHandling,
@@ -38,8 +38,6 @@ try:
     from langchain.agents.middleware import AgentMiddleware
 except ImportError as error:
     raise ImportError("Supervise is for LangChain's create_agent: pip install 'callboard[langchain]'") from error
-
-Output = ToolMessage | Command[Any]
 
 
 class Supervise(AgentMiddleware[Any, Any, Any]):
@@ -100,11 +98,11 @@ class Supervise(AgentMiddleware[Any, Any, Any]):
         return self._setup.supervision.statistics()
 
     async def awrap_tool_call(
-        self, request: ToolCallRequest, handler: Callable[[ToolCallRequest], Awaitable[Output]]
-    ) -> Output:
+        self, request: ToolCallRequest, handler: Callable[[ToolCallRequest], Awaitable[Item]]
+    ) -> Item:
         """Supervise a call of an agent that runs async."""
 
-        async def body(attempt: Attempt, request: ToolCallRequest) -> Output:
+        async def body(attempt: Attempt, request: ToolCallRequest) -> Item:
             tool = self._setup.sync_tool(request)
             return await handler(request if tool is None else request.override(tool=_in_thread(tool, attempt)))
 
@@ -113,23 +111,23 @@ class Supervise(AgentMiddleware[Any, Any, Any]):
                 request, _Way(body, lambda request: self._setup.sync_tool(request) is not None)
             )
 
-    def wrap_tool_call(self, request: ToolCallRequest, handler: Callable[[ToolCallRequest], Output]) -> Output:
+    def wrap_tool_call(self, request: ToolCallRequest, handler: Callable[[ToolCallRequest], Item]) -> Item:
         """Supervise a call of an agent that runs sync; the rest of the agent's middleware runs in a worker thread."""
 
-        async def body(attempt: Attempt, request: ToolCallRequest) -> Output:
+        async def body(attempt: Attempt, request: ToolCallRequest) -> Item:
             return await attempt.run_in_thread(partial(handler, request))
 
         with entered("sync"):
             return run_from_sync(partial(self._supervise, request, _Way(body, lambda _: True)))
 
-    async def _supervise(self, request: ToolCallRequest, way: "_Way") -> Output:
+    async def _supervise(self, request: ToolCallRequest, way: "_Way") -> Item:
         self._check_names(request)
         run = _Run(self._setup, request, way)
-        call: SupervisedCall[Output] = SupervisedCall(
+        call: SupervisedCall[Item] = SupervisedCall(
             *self._setup.supervision.terms(request.tool_call), run, self._around(request)
         )
         await self._setup.supervision.run_batch(Batch([call], on_error="cancel"))
-        return cast("Output", call.result)
+        return cast("Item", call.result)
 
     def _around(self, request: ToolCallRequest) -> Surroundings:
         """With what those who watch want to know of the tool."""
@@ -179,7 +177,7 @@ class _Setup:
 class _Way:
     """How the agent executes a request: from its event loop, or from a thread."""
 
-    body: Callable[[Attempt, ToolCallRequest], Coroutine[Any, Any, Output]]
+    body: Callable[[Attempt, ToolCallRequest], Coroutine[Any, Any, Item]]
     takes_thread: Callable[[ToolCallRequest], bool]
 
 
@@ -188,14 +186,14 @@ class _Run:
 
     __slots__ = ("_request", "_setup", "_supervised", "_way")
 
-    _supervised: SupervisedCall[Output]
+    _supervised: SupervisedCall[Item]
 
     def __init__(self, setup: _Setup, request: ToolCallRequest, way: _Way) -> None:
         self._setup = setup
         self._request = request
         self._way = way
 
-    async def __call__(self, supervised: SupervisedCall[Output]) -> Output:
+    async def __call__(self, supervised: SupervisedCall[Item]) -> Item:
         self._supervised = supervised
         setup = self._setup
         return await setup.supervision.run(supervised, self._answer, setup.errors.after_middleware, self._reworked)
@@ -204,7 +202,7 @@ class _Run:
         chain = self._setup.chain
         return message if chain is None else await chain.rework(message, self._request, failed)
 
-    async def _answer(self) -> Output:
+    async def _answer(self) -> Item:
         answer = _answer_in(self._request)
         if answer is not None:
             note("answered")
@@ -212,13 +210,13 @@ class _Run:
         chain = self._setup.chain
         if chain is None:
             return await self._attempt(self._request)
-        return cast("Output", await chain(self._request, self._call_next, self._supervised.within_timeout))
+        return cast("Item", await chain(self._request, self._call_next, self._supervised.within_timeout))
 
-    async def _call_next(self, request: ToolCallRequest) -> Output:
+    async def _call_next(self, request: ToolCallRequest) -> Item:
         with self._supervised.outside_timeout():
             return await self._attempt(request)
 
-    async def _attempt(self, request: ToolCallRequest) -> Output:
+    async def _attempt(self, request: ToolCallRequest) -> Item:
         supervision, way = self._setup.supervision, self._way
         threads = supervision.threads if way.takes_thread(request) else None
         terms = None if request is self._request else supervision.terms(request.tool_call)

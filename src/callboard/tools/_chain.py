@@ -13,6 +13,7 @@ from langgraph.types import Command
 
 from callboard._loops._door import is_missing
 from callboard._types import CallPolicy, RunInfo, ToolCallLike
+from callboard.tools._call_output import Item, entries_in, is_output, items_in
 from callboard.tools._crossing import SyncMiddleware, TwoHalves
 from callboard.tools._errors import is_control_flow
 from callboard.tools._langchain_middleware import (
@@ -25,8 +26,8 @@ from callboard.tools._order import warn_of_wrong_order
 from callboard.tools._results import REMOVE_ALL_MESSAGES
 from callboard.tools._tool_names import check_tool_names
 
-CallNext = Callable[[Any], Awaitable[Any]]
-Middleware = Callable[[Any, CallNext], Awaitable[Any]]
+Next = Callable[[Any], Awaitable[Any]]
+Middleware = Callable[[Any, Next], Awaitable[Any]]
 """Takes the request and what comes next; may call that any number of times, also concurrently."""
 Bounded = Callable[[Callable[[], Awaitable[Any]]], Awaitable[Any]]
 Rework = Callable[[ToolMessage, Any], Awaitable[ToolMessage]]
@@ -229,26 +230,24 @@ class Named:
         self._name = name
         self._middleware = middleware
 
-    async def __call__(self, request: Any, call_next: CallNext) -> Any:
+    async def __call__(self, request: Any, call_next: Next) -> Any:
         output = await self._middleware(request, call_next)
         if type(output) is not ToolMessage or output.tool_call_id != request.tool_call["id"]:
             self._check(output, request.tool_call["id"])
         return output
 
     def _check(self, output: object, call_id: str | None) -> None:
-        items: list[object] = output if isinstance(output, list) and output else [output]
-        for item in items:
-            if not isinstance(item, (ToolMessage, Command)):
-                raise TypeError(
-                    f"The middleware {self._name} returned {output!r} for call {call_id!r}; it has to return a "
-                    "ToolMessage, a Command or a list of them"
-                )
+        if not is_output(output):
+            raise TypeError(
+                f"The middleware {self._name} returned {output!r} for call {call_id!r}; it has to return a "
+                "ToolMessage, a Command or a list of them"
+            )
         if isinstance(output, ToolMessage) and output.tool_call_id != call_id:
             raise ValueError(
                 f"The middleware {self._name} returned a message with tool_call_id {output.tool_call_id!r} for "
                 f"call {call_id!r}; give it tool_call_id=request.tool_call['id']"
             )
-        answers = [_answers_in(cast("ToolMessage | Command[Any]", item), call_id) for item in items]
+        answers = [_answers_in(cast("Item", item), call_id) for item in items_in(output)]
         total = sum(answers)
         # A tool's own command may have more than one, as in LangGraph.
         if total < 1 or (total > 1 and isinstance(output, list)):
@@ -258,18 +257,11 @@ class Named:
             )
 
 
-def _answers_in(item: ToolMessage | Command[Any], call_id: str | None) -> float:
+def _answers_in(item: Item, call_id: str | None) -> float:
     """How many messages for a call there are; `nan` where nobody can tell, or none is due."""
-    if isinstance(item, ToolMessage):
-        return int(item.tool_call_id == call_id)
-    update: object = item.update
-    if item.graph is not None or not isinstance(update, (dict, list)):
+    if isinstance(item, Command) and (item.graph is not None or not isinstance(item.update, (dict, list))):
         return math.nan  # it leaves for another graph, or says nothing that is known here
-    pairs = list(update.items()) if isinstance(update, dict) else [one for one in update if isinstance(one, tuple)]
-    values: list[object] = [value for _, value in cast("list[tuple[object, object]]", pairs)]
-    if isinstance(update, list):
-        values.append(update)
-    found = [one for value in values for one in (value if isinstance(value, list) else [value])]
+    found = list(entries_in(item))
     if any(isinstance(one, RemoveMessage) and one.id == REMOVE_ALL_MESSAGES for one in found):
         return math.nan
     return sum(_answers(one, call_id) for one in found)
@@ -318,7 +310,7 @@ class Chain:
                 message = failed(error)
         return message
 
-    async def __call__(self, request: Any, call_next: CallNext, bounded: Bounded = unbounded) -> Any:
+    async def __call__(self, request: Any, call_next: Next, bounded: Bounded = unbounded) -> Any:
         """Run the chain.
 
         Args:
@@ -356,11 +348,11 @@ def _message_of(name: str, message: object, call_id: str | None) -> ToolMessage:
     return message
 
 
-def _around(middleware: Middleware, call_next: CallNext) -> CallNext:
+def _around(middleware: Middleware, call_next: Next) -> Next:
     return lambda request: middleware(request, call_next)
 
 
-def _guarded(call_next: CallNext, signals: list[Exception]) -> CallNext:
+def _guarded(call_next: Next, signals: list[Exception]) -> Next:
     """Remember the control flow that comes from inside, and start nothing once there is some."""
 
     async def step(request: Any) -> Any:

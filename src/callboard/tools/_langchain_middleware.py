@@ -5,15 +5,14 @@ What is around tool calls is all that runs here: the hooks around the model are 
 
 import warnings
 from collections.abc import Awaitable, Callable, Collection, Sequence
-from dataclasses import replace
 from functools import partial
 from typing import Any
 
 from langchain_core.messages import AIMessage, ToolCall, ToolMessage, convert_to_messages
-from langgraph.types import Command
 
 from callboard._callers import level_of_user
 from callboard.exceptions import IgnoredHooksWarning
+from callboard.tools._call_output import with_entries
 from callboard.tools._crossing import AsyncioMiddleware, SyncMiddleware, TwoHalves
 from callboard.tools._vocabulary import ToolCallRequest
 
@@ -125,10 +124,7 @@ class _Redacting:
 
     def _redacted(self, result: tuple[ToolCallRequest, Any], _: object) -> Any:
         request, output = result
-        one = partial(self._message, request.tool_call, request.runtime)
-        items = output if isinstance(output, list) else [output]
-        new = [_with_messages(item, one) if isinstance(item, Command) else one(item) for item in items]
-        return new if isinstance(output, list) else new[0]
+        return with_entries(output, partial(self._message, request.tool_call, request.runtime))
 
     def _message(self, call: ToolCall, runtime: object, item: Any) -> Any:
         """A message of a tool, in whichever form, as the hook leaves it; anything else as it is."""
@@ -137,21 +133,3 @@ class _Redacting:
             return item
         update = self._hook({"messages": [AIMessage("", tool_calls=[call]), message]}, runtime)
         return update["messages"][-1] if update else item
-
-
-def _with_messages(command: Command[Any], change: Callable[[Any], Any]) -> Command[Any]:
-    """A command with every message in its update changed, whichever form the update has."""
-
-    def value(given: Any) -> Any:
-        return [change(item) for item in given] if isinstance(given, list) else change(given)
-
-    def entry(given: Any) -> Any:
-        is_pair = isinstance(given, tuple) and len(given) == 2
-        return (given[0], value(given[1])) if is_pair else change(given)
-
-    update: Any = command.update
-    if isinstance(update, dict):
-        return replace(command, update={key: value(given) for key, given in update.items()})
-    if isinstance(update, (list, tuple)):
-        return replace(command, update=[entry(given) for given in update])
-    return command

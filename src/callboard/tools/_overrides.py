@@ -15,9 +15,9 @@ from typing import Any, TypeVar, cast
 from langchain_core.messages import ToolCall, ToolMessage
 
 from callboard._loops._door import from_sync
-from callboard.tools._chain import CallNext, Middleware, Named
+from callboard.tools._call_output import Output
+from callboard.tools._chain import Middleware, Named, Next
 from callboard.tools._crossing import SyncMiddleware
-from callboard.tools._results import Output
 from callboard.tools._vocabulary import ToolCallRequest, ToolRuntime
 
 R = TypeVar("R")
@@ -248,14 +248,14 @@ def one_call_middleware(node: Any, base: type) -> Callable[[str], Middleware] | 
     owner = type(node).__qualname__
     in_thread: SyncMiddleware[Any, Output] = SyncMiddleware(_named(f"{owner}._run_one", partial(_in_thread, node)))
 
-    async def here(kind: str, request: ToolCallRequest, call_next: CallNext) -> Output:
+    async def here(kind: str, request: ToolCallRequest, call_next: Next) -> Output:
         token = _one.set(_Place(node, lambda call, runtime: call_next(_changed(request, call, runtime))))
         try:
             return cast("Output", await node._arun_one(request.tool_call, kind, request.runtime))
         finally:
             _one.reset(token)
 
-    async def there(kind: str, request: ToolCallRequest, call_next: CallNext) -> Output:
+    async def there(kind: str, request: ToolCallRequest, call_next: Next) -> Output:
         return await in_thread((kind, request), call_next)
 
     def of_kind(kind: str) -> Middleware:

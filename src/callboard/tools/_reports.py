@@ -6,7 +6,7 @@ from typing import Any
 from langchain_core.messages import ToolCall
 from langchain_core.runnables import RunnableConfig
 
-from callboard.tools._results import Output
+from callboard.tools._call_output import Output
 
 OnClaim = Callable[[str, Mapping[str, Any]], Awaitable[None]]
 """Takes the key of a call."""

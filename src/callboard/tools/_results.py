@@ -8,10 +8,9 @@ from typing import Any, cast
 from langchain_core.messages import RemoveMessage, ToolCall, ToolMessage, convert_to_messages
 from langgraph.types import Command, Send
 
+from callboard.tools._call_output import Item, Output
 from callboard.tools._input import InputKind
 from callboard.tools._vocabulary import msg_content_output
-
-Output = ToolMessage | Command[Any] | list[ToolMessage | Command[Any]]
 
 REMOVE_ALL_MESSAGES = "__remove_all__"
 
@@ -59,7 +58,7 @@ class ResultRules:
             for item in response
         ]
 
-    def _answers(self, item: ToolMessage | Command[Any], call: ToolCall) -> int:
+    def _answers(self, item: Item, call: ToolCall) -> int:
         if isinstance(item, ToolMessage):
             return int(item.tool_call_id == call["id"])
         messages = item.update.get(self.messages_key, []) if isinstance(item.update, dict) else []

@@ -23,6 +23,7 @@ from callboard._calls._observers import current_mark
 from callboard._langgraph import config_for_calls, read_state, runtime_of
 from callboard._types import Limit, RunInfo, check_count
 from callboard.tools._bounds import Refusal, admission
+from callboard.tools._call_output import Output
 from callboard.tools._callbacks import manager_for
 from callboard.tools._chain import Chain, Middleware
 from callboard.tools._errors import error_message, is_control_flow, raise_invalid_arguments, unknown_tool
@@ -36,7 +37,7 @@ from callboard.tools._overrides import untouched
 from callboard.tools._plan import Plan
 from callboard.tools._portions import in_portions
 from callboard.tools._reports import CallBody, OnAsk, OnClaim, OnFinish
-from callboard.tools._results import Output, ResultRules
+from callboard.tools._results import ResultRules
 from callboard.tools._supervision import OnFailure
 from callboard.tools._vocabulary import ToolCallRequest, ToolRuntime
 
@@ -304,13 +305,14 @@ class _Run:
         setup, call = self._batch.setup, request.tool_call
         request = setup.request(call, request.runtime)
         self._config = request.runtime.config
-        inner = partial(self._call_next if setup.chain is None else self._through_chain, request)
+        chain = setup.chain
+        inner = partial(self._call_next, request) if chain is None else partial(self._through, chain, request)
         return await setup.supervision.run(self._supervised, inner, setup.at_end, self._reworked)
 
     def _inner(self) -> Awaitable[Output]:
         setup = self._batch.setup
         if setup.chain is not None:
-            return self._through_chain(self._request())
+            return self._through(setup.chain, self._request())
         tool = setup.tools.get(self._call["name"])
         return self._unknown(self._call) if tool is None else self._execute(self._call, tool, None)
 
@@ -319,12 +321,10 @@ class _Run:
         self._supervised.handled = LookupError(f"there is no tool {call['name']!r}")
         return unknown_tool(call, known)
 
-    async def _through_chain(self, request: ToolCallRequest) -> Output:
-        setup = self._batch.setup
-        assert setup.chain is not None
+    async def _through(self, chain: Chain, request: ToolCallRequest) -> Output:
         # A middleware may ask a person too, and its question belongs to this call.
         var_child_runnable_config.set(self._config)
-        return cast("Output", await setup.chain(request, self._call_next, self._supervised.within_timeout))
+        return cast("Output", await chain(request, self._call_next, self._supervised.within_timeout))
 
     def _request(self) -> ToolCallRequest:
         return self._batch.setup.request(self._call, self._runtime())

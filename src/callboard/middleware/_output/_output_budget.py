@@ -2,24 +2,21 @@
 
 import inspect
 from collections.abc import Awaitable, Callable, Collection
-from dataclasses import replace
 from typing import Annotated, Any, Literal, get_args
 
 from langchain_core.messages import ToolMessage
 from langchain_core.tools import BaseTool, StructuredTool, ToolException
 from langgraph.store.base import BaseStore
-from langgraph.types import Command
 
 from callboard._calls._call import note
 from callboard._types import check_count
 from callboard.middleware._output._blocks import shown, texts_of, with_texts
 from callboard.middleware._output._cut import CountTokens, begin_after, end_before, measure_of
 from callboard.middleware._output._outputs import Outputs, Runtime
-from callboard.tools._results import Output
+from callboard.tools._call_output import Output, entries_in, with_entries
 from callboard.tools._tool_names import Missing, check_missing, check_tool_names, tool_names
 from callboard.tools._vocabulary import ToolCallRequest, ToolRuntime
 
-Item = ToolMessage | Command[Any]
 Keep = Literal["head", "both"]
 
 _DEFAULT = 20_000
@@ -99,9 +96,9 @@ class OutputBudget:
         output = await call_next(request)
         if not self._applies_to(request):
             return output
-        if isinstance(output, list):
-            return [await self._item(item, request.runtime) for item in output]
-        return await self._item(output, request.runtime)
+        messages = [entry for entry in entries_in(output) if isinstance(entry, ToolMessage)]
+        cut = {id(message): await self._message(message, request.runtime) for message in messages}
+        return with_entries(output, lambda entry: cut.get(id(entry), entry))
 
     async def aerror_message(self, message: ToolMessage, request: ToolCallRequest) -> ToolMessage:
         """Cut the text of an error that became a message outside of all middleware."""
@@ -112,24 +109,6 @@ class OutputBudget:
         if isinstance(request.tool, _Reader) or name in self._exclude:
             return False
         return self._only is None or name in self._only
-
-    async def _item(self, item: Item, runtime: Runtime) -> Item:
-        if isinstance(item, ToolMessage):
-            return await self._message(item, runtime)
-        update: object = item.update
-        if isinstance(update, list):
-            return replace(item, update=await self._messages(update, runtime))
-        if isinstance(update, dict):
-            return replace(item, update={key: await self._messages(value, runtime) for key, value in update.items()})
-        return item
-
-    async def _messages(self, value: object, runtime: Runtime) -> object:
-        """What a state is updated with, its tool messages cut."""
-        if isinstance(value, ToolMessage):
-            return await self._message(value, runtime)
-        if isinstance(value, list) and any(isinstance(one, ToolMessage) for one in value):
-            return [await self._message(one, runtime) if isinstance(one, ToolMessage) else one for one in value]
-        return value
 
     async def _message(self, message: ToolMessage, runtime: Runtime) -> ToolMessage:
         texts = texts_of(message.content)

@@ -6,16 +6,14 @@ from typing import Any, cast
 
 from langchain_core.messages import ToolCall, ToolMessage
 from langchain_core.tools import BaseTool
-from langgraph.types import Command
 
 from callboard._calls._call import note
 from callboard.middleware._repair._contract import Contract, contract_of
 from callboard.middleware._repair._search import Repair, Repaired, repair
 from callboard.middleware._repair._slips import Kind
+from callboard.tools._call_output import Output
 from callboard.tools._large_work import THREADS, Threads
 from callboard.tools._vocabulary import ToolCallRequest
-
-Output = ToolMessage | Command[Any] | list[ToolMessage | Command[Any]]
 
 _TOLD = 8
 """Repairs that the model reads of; who makes more has understood by then."""

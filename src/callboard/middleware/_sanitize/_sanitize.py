@@ -17,8 +17,9 @@ from callboard._types import _check_type, check_count
 from callboard.middleware._sanitize._hosts import Url
 from callboard.middleware._sanitize._paths import PathIn
 from callboard.middleware._sanitize._text import RefusedError, Text, shortened, shown, strip_invisible
-from callboard.middleware._sanitize._untrusted import Cleaning, Output, Results
+from callboard.middleware._sanitize._untrusted import Cleaning, Results
 from callboard.middleware._sanitize._walk import Due, Refused, Rule, Rules, Walk, dotted, parts_of
+from callboard.tools._call_output import Output
 from callboard.tools._errors import error_message, is_control_flow
 from callboard.tools._inject import injected_args
 from callboard.tools._large_work import THREADS, Threads

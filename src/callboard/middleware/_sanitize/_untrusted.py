@@ -6,18 +6,16 @@ Messages are copied; artifacts, and what else a command updates, stay as they ar
 import re
 import secrets
 from collections.abc import Collection
-from dataclasses import dataclass, field, replace
-from typing import Any, cast
+from dataclasses import dataclass, field
+from typing import Any
 
-from langchain_core.messages import BaseMessage, ToolMessage
+from langchain_core.messages import BaseMessage
 from langchain_core.tools import BaseTool
-from langgraph.types import Command
 
 from callboard._types import check_count
 from callboard.middleware._sanitize._text import shortened, strip_invisible
+from callboard.tools._call_output import Output, with_entries
 from callboard.tools._tool_names import Missing, check_tool_names, tool_names
-
-Output = ToolMessage | Command[Any] | list[ToolMessage | Command[Any]]
 
 _MAX_DEPTH = 20
 """Of a content block; what is deeper is not shown."""
@@ -87,29 +85,7 @@ class Cleaning:
 
     def output(self, output: Output) -> Output:
         """A cleaned copy of whatever a call ended with."""
-        if isinstance(output, list):
-            return [self._item(item) for item in output]
-        return self._item(output)
-
-    def _item(self, item: ToolMessage | Command[Any]) -> ToolMessage | Command[Any]:
-        return self._command(item) if isinstance(item, Command) else cast("ToolMessage", self._message(item))
-
-    def _command(self, command: Command[Any]) -> Command[Any]:
-        update: Any = command.update
-        if isinstance(update, dict):
-            return replace(command, update={key: self._messages(value) for key, value in update.items()})
-        if isinstance(update, (list, tuple)):
-            return replace(command, update=[self._entry(entry) for entry in update])
-        return command
-
-    def _entry(self, entry: Any) -> Any:
-        """An entry of an update that is a list: a message, or a key and its value."""
-        if isinstance(entry, tuple) and len(entry) == 2:
-            return entry[0], self._messages(entry[1])
-        return self._one(entry)
-
-    def _messages(self, value: Any) -> Any:
-        return [self._one(item) for item in value] if isinstance(value, list) else self._one(value)
+        return with_entries(output, self._one)
 
     def _one(self, value: Any) -> Any:
         """A message in whichever form, cleaned; anything else as it is."""

@@ -1,0 +1,78 @@
+"""What a call ends with, and the one walk over the messages in it."""
+
+from collections.abc import Awaitable, Callable, Iterator
+from dataclasses import replace
+from typing import Any, cast
+
+from langchain_core.messages import ToolMessage
+from langgraph.types import Command
+
+from callboard.tools._vocabulary import ToolCallRequest
+
+Item = ToolMessage | Command[Any]
+Output = Item | list[Item]
+CallNext = Callable[[ToolCallRequest], Awaitable[Output]]
+"""Makes one more attempt at a call, with all middleware further inside around it."""
+
+
+def is_output(value: object) -> bool:
+    """Whether a value is what a call may end with."""
+    return all(isinstance(item, (ToolMessage, Command)) for item in items_in(value))
+
+
+def items_in(output: object) -> list[object]:
+    """The parts of an output; an empty list is one by itself, and of no kind that an output may have."""
+    return output if isinstance(output, list) and output else [output]
+
+
+def entries_in(output: Output) -> Iterator[object]:
+    """The entries of an output: its messages, and what its commands write to the keys of a state.
+
+    Entries may be messages in any form that LangChain reads, or anything else.
+    """
+    if isinstance(output, list):
+        for item in output:
+            yield from entries_in(item)
+    elif isinstance(output, Command):
+        update: Any = output.update
+        if isinstance(update, dict):
+            for value in cast("dict[str, object]", update).values():
+                yield from _values(value)
+        elif isinstance(update, (list, tuple)):
+            for entry in cast("list[Any]", update):
+                yield from _values(entry[1]) if _is_pair(entry) else (entry,)
+    else:
+        yield output
+
+
+def with_entries(output: Output, change: Callable[[Any], Any]) -> Output:
+    """A copy of an output with each of its entries changed.
+
+    Args:
+        output: is left as it is, because whoever made it may keep it, as a cache does.
+        change: from an entry, as `entries_in` gives it, to what stands in its place.
+    """
+    if isinstance(output, list):
+        return [cast("Item", with_entries(item, change)) for item in output]
+    if not isinstance(output, Command):
+        return cast("Item", change(output))
+    update: Any = output.update
+    if isinstance(update, dict):
+        return replace(output, update={key: _changed(value, change) for key, value in update.items()})
+    if isinstance(update, (list, tuple)):
+        entries = [(one[0], _changed(one[1], change)) if _is_pair(one) else change(one) for one in update]
+        return replace(output, update=entries)
+    return output
+
+
+def _is_pair(entry: Any) -> bool:
+    """Whether an entry of an update that is a list is a key and its value."""
+    return isinstance(entry, tuple) and len(entry) == 2
+
+
+def _values(value: object) -> list[object]:
+    return cast("list[object]", value) if isinstance(value, list) else [value]
+
+
+def _changed(value: object, change: Callable[[Any], Any]) -> Any:
+    return [change(one) for one in cast("list[object]", value)] if isinstance(value, list) else change(value)
