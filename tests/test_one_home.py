@@ -45,6 +45,12 @@ HOMES = [
         ("CallNext", "Item", "Output", "entries_in", "is_output", "items_in", "with_entries"),
     ),
     Home(
+        "What is known of a tool?",
+        "tools/_tool_facts.py",
+        ("ToolFacts",),
+        (r"dict\[str, Plan\]", r"weakref\.ref\[BaseTool\]"),
+    ),
+    Home(
         "Which calls are open?",
         "tools/_unanswered.py",
         ("each_without_answer", "last_reply", "unanswered", "without_answer"),

@@ -1192,7 +1192,7 @@ def test_a_tool_that_is_gone_is_forgotten() -> None:
         ToolNode(Bodies().tools(), middleware=[middleware]).invoke([tool_call("say", "1", text="x")])
     gc.collect()
 
-    assert len(middleware._known) <= 1
+    assert len(middleware._facts) <= 1
 
 
 @pytest.mark.parametrize(

@@ -24,6 +24,7 @@ from callboard.tools._errors import is_control_flow
 from callboard.tools._invoke import check_arguments
 from callboard.tools._large_work import THREADS, Threads, is_long
 from callboard.tools._plan import Plan, plan_for
+from callboard.tools._tool_facts import ToolFacts
 from callboard.tools._tool_names import Missing, check_missing, check_tool_names, tool_names
 from callboard.tools._vocabulary import ToolCallRequest
 
@@ -91,7 +92,7 @@ class Cache:
         check_count("Cache(size=...)", size, least=1)
         self._key_function = key
         self._shared: SharedResults[_Key, ToolMessage] = SharedResults(ttl, size)
-        self._plans: dict[str, Plan] = {}
+        self._plans = ToolFacts(plan_for)
         self._warned: set[str] = set()
         self._missing: Missing = missing
         self._threads = Threads("Cache", THREADS)
@@ -204,7 +205,7 @@ class Cache:
             value = key(request)
             hash(value)
         except Exception as error:
-            if not _fit(tool, request):
+            if not _fit(self._plans.of(tool), request):
                 return None  # the model's mistake, and the tool will tell it
             error.add_note(f"Raised by Cache(key=...) for a call of {tool.name!r}.")
             raise
@@ -212,9 +213,7 @@ class Cache:
 
     def _depends_on_more(self, name: str, tool: BaseTool) -> bool:
         """Whether the tool is given more than arguments, which a key of arguments knows nothing of."""
-        plan = self._plans.get(name)
-        if plan is None or plan.tool is not tool or not plan.holds():
-            plan = self._plans[name] = plan_for(tool)
+        plan = self._plans.of(tool)
         if plan.injected.none and plan.config_param is None:
             return False
         note("cache_skipped", reason="depends on more than its arguments")
@@ -270,9 +269,8 @@ def _in_steps(args: Mapping[str, object]) -> str:
     return "".join(_ENCODER.iterencode(args))
 
 
-def _fit(tool: BaseTool, request: ToolCallRequest) -> bool:
+def _fit(plan: Plan, request: ToolCallRequest) -> bool:
     """Whether a tool accepts what the model wrote."""
-    plan = plan_for(tool)
     try:
         check_arguments(plan, request.tool_call)
     except ValidationError as error:

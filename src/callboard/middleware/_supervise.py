@@ -31,6 +31,7 @@ from callboard.tools._inject import inject
 from callboard.tools._invoke import check_arguments
 from callboard.tools._plan import Plan, plan_for
 from callboard.tools._supervision import OnFailure, Supervision
+from callboard.tools._tool_facts import ToolFacts
 from callboard.tools._tool_names import Missing, check_missing
 from callboard.tools._vocabulary import ToolCallRequest, ToolInvocationError
 
@@ -88,7 +89,7 @@ class Supervise(AgentMiddleware[Any, Any, Any]):
             Supervision("Supervise", "the agent", timeout=timeout, limit=limit, policies=policies, grace=grace),
             chain_of(self._middleware, None),
             ErrorPolicy(handle_tool_errors),
-            {},
+            ToolFacts(plan_for),
         )
         self._missing: Missing = missing
         self._checked: set[frozenset[str]] = set()
@@ -159,18 +160,12 @@ class _Setup:
     supervision: Supervision
     chain: Chain | None
     errors: ErrorPolicy
-    plans: dict[str, Plan]
-
-    def plan(self, tool: BaseTool) -> Plan:
-        plan = self.plans.get(tool.name)
-        if plan is None or plan.tool is not tool or not plan.holds():
-            plan = self.plans[tool.name] = plan_for(tool)
-        return plan
+    plans: ToolFacts[Plan]
 
     def sync_tool(self, request: ToolCallRequest) -> BaseTool | None:
         """The tool of a request, if it needs a thread."""
         tool = request.tool
-        return tool if tool is not None and self.plan(tool).takes_thread else None
+        return tool if tool is not None and self.plans.of(tool).takes_thread else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,11 +205,7 @@ class _Run:
         chain = self._setup.chain
         if chain is None:
             return await self._attempt(self._request)
-        return cast("Item", await chain(self._request, self._call_next, self._supervised.within_timeout))
-
-    async def _call_next(self, request: ToolCallRequest) -> Item:
-        with self._supervised.outside_timeout():
-            return await self._attempt(request)
+        return cast("Item", await chain.around_attempts(self._supervised, self._request, self._attempt))
 
     async def _attempt(self, request: ToolCallRequest) -> Item:
         supervision, way = self._setup.supervision, self._way
@@ -232,7 +223,7 @@ class _Run:
         call, tool = request.tool_call, request.tool
         try:
             if tool is not None:
-                _check_arguments(self._setup.plan(tool), request)
+                _check_arguments(self._setup.plans.of(tool), request)
         except ToolInvocationError as invalid:
             content = self._setup.errors.invalid_arguments(invalid)
             if content is None:

@@ -11,6 +11,7 @@ from langchain_core.tools import BaseTool
 from langgraph.errors import GraphBubbleUp
 from langgraph.types import Command
 
+from callboard._calls._call import SupervisedCall
 from callboard._loops._door import is_missing
 from callboard._types import CallPolicy, RunInfo, ToolCallLike
 from callboard.tools._call_output import Item, entries_in, is_output, items_in
@@ -337,6 +338,21 @@ class Chain:
             finally:
                 del signal
         return output
+
+    async def around_attempts(self, supervised: SupervisedCall[Any], request: Any, attempt: Next) -> Any:
+        """Run the chain around the attempts at a supervised call, whose time is none of the middleware's.
+
+        Args:
+            supervised: the call; its timeout bounds the middleware too.
+            request: for the outermost middleware.
+            attempt: makes an attempt at a request, which middleware may have changed.
+        """
+
+        async def call_next(request: Any) -> Any:
+            with supervised.outside_timeout():
+                return await attempt(request)
+
+        return await self(request, call_next, supervised.within_timeout)
 
 
 def _message_of(name: str, message: object, call_id: str | None) -> ToolMessage:

@@ -13,8 +13,9 @@ from callboard.tools._chain import Chain, Middleware
 from callboard.tools._errors import Judge
 from callboard.tools._inject import InjectedArgs, inject
 from callboard.tools._overrides import Injecting
-from callboard.tools._plan import Plan, plan_for
+from callboard.tools._plan import Plan
 from callboard.tools._supervision import Supervision
+from callboard.tools._tool_facts import ToolFacts
 from callboard.tools._vocabulary import ToolCallRequest, ToolRuntime
 
 
@@ -24,7 +25,7 @@ class Setup:
 
     name: str
     tools: Mapping[str, BaseTool]
-    plans: dict[str, Plan]
+    plans: ToolFacts[Plan]
     """Of the tools that have been called."""
     supervision: Supervision
     messages_key: str
@@ -47,13 +48,9 @@ class Setup:
     max_calls: int | None
     """How many calls of one reply run."""
 
-    def plan(self, name: str, tool: BaseTool) -> Plan:
+    def plan(self, tool: BaseTool) -> Plan:
         """How to run a tool by the door that was entered; middleware may bring one that the node does not know."""
-        plan = self.plans.get(name)
-        if plan is None or plan.tool is not tool or not plan.holds():
-            plan = plan_for(tool)
-            if self.tools.get(name) is tool:
-                self.plans[name] = plan
+        plan = self.plans.of(tool)
         return plan.from_sync if plan.from_sync is not None and from_sync() else plan
 
     def description(self, name: str) -> str | None:

@@ -24,7 +24,9 @@ from callboard.tools._errors import ErrorHandling, ErrorPolicy, Judge
 from callboard.tools._inject import injected_args
 from callboard.tools._node_setup import Setup
 from callboard.tools._overrides import Injecting
+from callboard.tools._plan import plan_for
 from callboard.tools._supervision import Supervision
+from callboard.tools._tool_facts import ToolFacts
 from callboard.tools._vocabulary import AsyncToolCallWrapper, ToolCallWrapper
 
 _ON_ERROR = get_args(OnError)
@@ -87,7 +89,7 @@ def setup_of(given: Options, *, own_call: Callable[[str], Middleware] | None, ow
     return Setup(
         name=name,
         tools=by_name,
-        plans={},
+        plans=ToolFacts(plan_for),
         supervision=supervision,
         messages_key=given.messages_key,
         chain=chain,

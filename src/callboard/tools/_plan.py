@@ -58,22 +58,12 @@ class Plan:
     config_param: str | None
     run_manager: bool
     callbacks: bool
-    made_of: tuple[object, ...]
     from_sync: "Plan | None" = None
     """How it is run by the sync door, if there it is run otherwise."""
 
     @property
     def takes_thread(self) -> bool:
         return self.kind in ("sync", "foreign sync")
-
-    def holds(self) -> bool:
-        """Whether the tool still is what it was; its fields may be assigned."""
-        now, then = _parts(self.tool), self.made_of
-        return now[0] is then[0] and now[1] is then[1] and now[2] is then[2]
-
-
-def _parts(tool: BaseTool) -> tuple[object, ...]:
-    return getattr(tool, "coroutine", None), getattr(tool, "func", None), tool.args_schema
 
 
 def plan_for(tool: BaseTool) -> Plan:
@@ -92,7 +82,7 @@ def _plan(tool: BaseTool, injected: InjectedArgs, door: Door) -> Plan:
     cls = type(tool)
     if cls.ainvoke not in _INVOKES or any(getattr(cls, name) is not getattr(BaseTool, name) for name in _OWN_WAYS):
         kind, fn = _foreign_body(tool, door)
-        return Plan(tool, kind, fn, injected, None, frozenset(), None, False, False, _parts(tool))
+        return Plan(tool, kind, fn, injected, None, frozenset(), None, False, False)
     kind, fn = _sync_body(tool) if door == "sync" else _body(tool)
     behind = fn in (getattr(tool, "coroutine", None), getattr(tool, "func", None))
     parameters = _signature_parameters(fn)
@@ -106,7 +96,6 @@ def _plan(tool: BaseTool, injected: InjectedArgs, door: Door) -> Plan:
         config_param=_get_runnable_config_param(fn),
         run_manager=not behind and "run_manager" in parameters,
         callbacks=behind and "callbacks" in parameters,
-        made_of=_parts(tool),
     )
 
 

@@ -306,7 +306,7 @@ class _Run:
         request = setup.request(call, request.runtime)
         self._config = request.runtime.config
         chain = setup.chain
-        inner = partial(self._call_next, request) if chain is None else partial(self._through, chain, request)
+        inner = partial(self._attempt, request) if chain is None else partial(self._through, chain, request)
         return await setup.supervision.run(self._supervised, inner, setup.at_end, self._reworked)
 
     def _inner(self) -> Awaitable[Output]:
@@ -321,10 +321,10 @@ class _Run:
         self._supervised.handled = LookupError(f"there is no tool {call['name']!r}")
         return unknown_tool(call, known)
 
-    async def _through(self, chain: Chain, request: ToolCallRequest) -> Output:
+    def _through(self, chain: Chain, request: ToolCallRequest) -> Awaitable[Output]:
         # A middleware may ask a person too, and its question belongs to this call.
         var_child_runnable_config.set(self._config)
-        return cast("Output", await chain(request, self._call_next, self._supervised.within_timeout))
+        return chain.around_attempts(self._supervised, request, self._attempt)
 
     def _request(self) -> ToolCallRequest:
         return self._batch.setup.request(self._call, self._runtime())
@@ -332,18 +332,17 @@ class _Run:
     def _runtime(self) -> ToolRuntime[Any, Any]:
         return self._batch.runtime_for(self._call, self._config)
 
-    async def _call_next(self, request: ToolCallRequest) -> Output:
+    def _attempt(self, request: ToolCallRequest) -> Awaitable[Output]:
         call, tool = request.tool_call, request.tool
         if tool is None:
             if call["name"] not in self._batch.setup.tools:
-                return await self._unknown(call)
+                return self._unknown(call)
             raise TypeError(f"Tool {call['name']} is not registered with ToolNode")
-        with self._supervised.outside_timeout():
-            return await self._execute(call, tool, request)
+        return self._execute(call, tool, request)
 
     async def _execute(self, call: ToolCall, tool: BaseTool, request: ToolCallRequest | None) -> Output:
         batch, setup = self._batch, self._batch.setup
-        plan = setup.plan(call["name"], tool)
+        plan = setup.plan(tool)
         config, ready = self._config, call
         if setup.own_injection is not None or not plan.injected.none:
             runtime = self._runtime() if request is None else request.runtime

@@ -8,11 +8,12 @@ from langchain_core.messages import ToolCall, ToolMessage
 from langchain_core.tools import BaseTool
 
 from callboard._calls._call import note
-from callboard.middleware._repair._contract import Contract, contract_of
+from callboard.middleware._repair._contract import contract_of
 from callboard.middleware._repair._search import Repair, Repaired, repair
 from callboard.middleware._repair._slips import Kind
 from callboard.tools._call_output import Output
 from callboard.tools._large_work import THREADS, Threads
+from callboard.tools._tool_facts import ToolFacts
 from callboard.tools._vocabulary import ToolCallRequest
 
 _TOLD = 8
@@ -42,7 +43,7 @@ class RepairArguments:
         self._tell_model = tell_model
         self._threads = Threads("RepairArguments", THREADS)
         # By the tool's name, with what they were made of. Two threads may make the same one; that does no harm.
-        self._contracts: dict[str, tuple[BaseTool, object, Contract | None]] = {}
+        self._contracts = ToolFacts(contract_of)
 
     async def awrap_tool_call(
         self, request: ToolCallRequest, call_next: Callable[[ToolCallRequest], Awaitable[Output]]
@@ -59,7 +60,7 @@ class RepairArguments:
 
     def _repaired(self, request: ToolCallRequest) -> Repaired | None:
         args: Any = request.tool_call["args"]
-        contract = None if request.tool is None else self._contract(request.tool)
+        contract = None if request.tool is None else self._contracts.of(request.tool)
         if contract is None or not isinstance(args, dict):
             return None
         # What the model forged of them is stripped before the tool runs.
@@ -67,12 +68,6 @@ class RepairArguments:
         own = {name: value for name, value in args.items() if name not in injected} if injected else args
         done = repair(contract, own)
         return Repaired({**injected, **done.args}, done.repairs) if done is not None and injected else done
-
-    def _contract(self, tool: BaseTool) -> Contract | None:
-        known = self._contracts.get(tool.name)
-        if known is None or known[0] is not tool or known[1] is not tool.args_schema:
-            known = self._contracts[tool.name] = (tool, tool.args_schema, contract_of(tool))
-        return known[2]
 
 
 def _facts(repairs: Iterable[Repair]) -> dict[str, list[str]]:

@@ -1,7 +1,6 @@
 """`Sanitize`: no argument reaches a tool unchecked, and no result a model."""
 
 import inspect
-import weakref
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -23,6 +22,7 @@ from callboard.tools._call_output import Output
 from callboard.tools._errors import error_message, is_control_flow
 from callboard.tools._inject import injected_args
 from callboard.tools._large_work import THREADS, Threads
+from callboard.tools._tool_facts import ToolFacts
 from callboard.tools._tool_names import (
     Missing,
     argument_names,
@@ -90,7 +90,7 @@ class Sanitize:
         self._max_size = max_size
         self._results = results
         self._missing: Missing = missing
-        self._known: dict[int, _Known] = {}
+        self._facts = ToolFacts(self._found_out)
         self._threads = Threads("Sanitize", THREADS)
 
     def check_tools(self, tools: Mapping[str, BaseTool]) -> None:
@@ -146,32 +146,26 @@ class Sanitize:
             note("sanitized", result=sorted(cleaning.done))
         return clean
 
-    def _about(self, name: str, tool: BaseTool | None) -> "_Known":
+    def _about(self, name: str, tool: BaseTool | None) -> "_Facts":
         """What does not change from call to call; a tool's annotations take time to read."""
         if tool is None:
-            return _Known(None, self._rules_of(name, {}), frozenset())
-        known = self._known.get(id(tool))
-        if known is None or known.tool is None or known.tool() is not tool:
-            here = weakref.ref(tool, partial(self._forget, id(tool)))
-            spelled = spellings(tool)
-            _check_rules(tool, self._for_tool.get(tool.name, {}))
-            injected = injected_args(tool)
-            known = _Known(here, self._rules_of(tool.name, spelled), injected.names | injected.forbidden)
-            self._known[id(tool)] = known
-        return known
+            return _Facts(self._rules_of(name, {}), frozenset())
+        return self._facts.of(tool)
 
-    def _forget(self, key: int, _: object) -> None:
-        self._known.pop(key, None)
+    def _found_out(self, tool: BaseTool) -> "_Facts":
+        spelled = spellings(tool)
+        _check_rules(tool, self._for_tool.get(tool.name, {}))
+        injected = injected_args(tool)
+        return _Facts(self._rules_of(tool.name, spelled), injected.names | injected.forbidden)
 
     def _rules_of(self, name: str, spelled: Mapping[str, str]) -> Rules:
         return Rules({**self._for_all, **self._for_tool.get(name, {})}, spelled)
 
 
 @dataclass(frozen=True, slots=True)
-class _Known:
+class _Facts:
     """What there is to know of a tool."""
 
-    tool: "weakref.ref[BaseTool] | None"
     rules: Rules
     injected: frozenset[str]
 

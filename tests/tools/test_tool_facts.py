@@ -1,0 +1,82 @@
+"""What is found out about tools is found out once, for each tool as it is."""
+
+import gc
+
+import pytest
+from langchain_core.tools import BaseTool, StructuredTool
+
+from callboard.testing import Recorder
+from callboard.tools import _tool_facts
+from callboard.tools._tool_facts import ToolFacts
+
+
+class Looks:
+    """Counts how often it looks at tools."""
+
+    def __init__(self) -> None:
+        self.at: list[str] = []
+
+    def __call__(self, tool: BaseTool) -> str:
+        self.at.append(tool.name)
+        return f"fact {len(self.at)}"
+
+
+def search() -> StructuredTool:
+    return Recorder().tool("search")
+
+
+def test_a_tool_is_looked_at_once() -> None:
+    """Looking at signatures takes longer than a call."""
+    tool, look = search(), Looks()
+    facts = ToolFacts(look)
+    assert [facts.of(tool), facts.of(tool)] == ["fact 1", "fact 1"]
+    assert look.at == ["search"]
+
+
+def test_two_tools_of_one_name_have_facts_of_their_own() -> None:
+    """Nodes that share a middleware may each have a tool "search"."""
+    one, other, look = search(), search(), Looks()
+    facts = ToolFacts(look)
+    assert [facts.of(tool) for tool in (one, other, one, other)] == ["fact 1", "fact 2", "fact 1", "fact 2"]
+
+
+@pytest.mark.parametrize("field", ["coroutine", "func"])
+def test_a_tool_whose_function_was_assigned_is_looked_at_again(field: str) -> None:
+    """People wrap `tool.func` and `tool.coroutine`."""
+    tool, facts = search(), ToolFacts(Looks())
+    assert facts.of(tool) == "fact 1"
+    setattr(tool, field, lambda query: query)
+    assert facts.of(tool) == "fact 2"
+
+
+def test_what_cannot_be_found_out_is_asked_for_again() -> None:
+    """An error is no fact."""
+    tool, errors = search(), [ValueError("not yet")]
+
+    def look(tool: BaseTool) -> str:
+        if errors:
+            raise errors.pop()
+        return tool.name
+
+    facts = ToolFacts(look)
+    with pytest.raises(ValueError, match="not yet"):
+        facts.of(tool)
+    assert facts.of(tool) == "search"
+
+
+def test_tools_are_not_kept_alive() -> None:
+    """A middleware may live longer than the tools of a run."""
+    facts = ToolFacts(Looks())
+    for _ in range(3):
+        facts.of(search())
+    gc.collect()
+    assert len(facts) == 0
+
+
+def test_facts_that_lead_to_their_tools_have_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else tools that are made for each run would stay for ever."""
+    monkeypatch.setattr(_tool_facts, "_MOST", 3)
+    facts = ToolFacts(lambda tool: tool)
+    for _ in range(10):
+        facts.of(search())
+    assert len(facts) == 3
