@@ -11,12 +11,12 @@ from langgraph.config import get_config
 from langgraph.errors import GraphInterrupt
 
 from callboard._calls._call import note
+from callboard._calls._thread_pool import THREADS, Threads
 from callboard._langgraph import bound_answer_waits
 from callboard.middleware._question import ANSWERS, FIELDS, AnswerType, Question, Step
 from callboard.tools._call_output import Output
 from callboard.tools._human import HumanInterruptConfig
 from callboard.tools._inject import injected_args, written_args
-from callboard.tools._large_work import THREADS, Threads
 from callboard.tools._tool_names import Missing, check_missing, check_tool_names
 from callboard.tools._vocabulary import ToolCallRequest
 

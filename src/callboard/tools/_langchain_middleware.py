@@ -11,9 +11,9 @@ from typing import Any
 from langchain_core.messages import AIMessage, ToolCall, ToolMessage, convert_to_messages
 
 from callboard._callers import level_of_user
+from callboard._calls._crossing import AsyncioMiddleware, SyncMiddleware, TwoHalves
 from callboard.exceptions import IgnoredHooksWarning
 from callboard.tools._call_output import with_entries
-from callboard.tools._crossing import AsyncioMiddleware, SyncMiddleware, TwoHalves
 from callboard.tools._vocabulary import ToolCallRequest
 
 _HOOKS = ("before_agent", "before_model", "wrap_model_call", "after_model", "after_agent")

@@ -14,10 +14,10 @@ from typing import Any, TypeVar, cast
 
 from langchain_core.messages import ToolCall, ToolMessage
 
+from callboard._calls._crossing import SyncMiddleware
 from callboard._loops._door import from_sync
 from callboard.tools._call_output import Output
 from callboard.tools._chain import Middleware, Named, Next
-from callboard.tools._crossing import SyncMiddleware
 from callboard.tools._vocabulary import ToolCallRequest, ToolRuntime
 
 R = TypeVar("R")

@@ -5,7 +5,7 @@ from bisect import bisect_right
 from collections.abc import Callable
 
 from callboard._calls._call import note
-from callboard.tools._large_work import Threads
+from callboard._calls._thread_pool import Threads
 
 CountTokens = Callable[[str], int]
 

@@ -8,10 +8,10 @@ from typing import Any
 from langgraph.store.base import BaseStore
 from langgraph.store.memory import InMemoryStore
 
+from callboard._calls._thread_pool import Threads
 from callboard._loops._bridge import run_on_asyncio
 from callboard._loops._current import current_loop
 from callboard._loops._door import from_sync
-from callboard.tools._large_work import Threads
 
 
 class StoreDoor:

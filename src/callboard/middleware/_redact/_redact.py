@@ -10,12 +10,12 @@ from langchain_core.messages import ToolCall
 from langchain_core.tools import BaseTool
 
 from callboard._calls._call import current_call, note
+from callboard._calls._thread_pool import THREADS, Threads
 from callboard.middleware._redact._detectors import Detector
 from callboard.middleware._redact._redaction import DEFAULT_DETECTORS, TOKEN, Redaction, detectors_of
 from callboard.middleware._redact._values import Walk
 from callboard.middleware._redact._vault import LONGEST, MemoryVault, Vault
 from callboard.tools._call_output import Output
-from callboard.tools._large_work import THREADS, Threads
 from callboard.tools._tool_names import Missing, check_argument_names, check_missing, check_tool_names, tool_names
 from callboard.tools._vocabulary import ToolCallRequest
 

@@ -8,11 +8,11 @@ from langchain_core.messages import ToolCall, ToolMessage
 from langchain_core.tools import BaseTool
 
 from callboard._calls._call import note
+from callboard._calls._thread_pool import THREADS, Threads
 from callboard.middleware._repair._contract import contract_of
 from callboard.middleware._repair._search import Repair, Repaired, repair
 from callboard.middleware._repair._slips import Kind
 from callboard.tools._call_output import Output
-from callboard.tools._large_work import THREADS, Threads
 from callboard.tools._tool_facts import ToolFacts
 from callboard.tools._vocabulary import ToolCallRequest
 

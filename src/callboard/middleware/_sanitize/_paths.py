@@ -6,8 +6,8 @@ import re
 from functools import partial
 from urllib.parse import unquote_to_bytes
 
+from callboard._calls._thread_pool import THREADS, Threads
 from callboard.middleware._sanitize._text import RefusedError, normalized, strip_invisible
-from callboard.tools._large_work import THREADS, Threads
 
 _DRIVE = re.compile(r"[A-Za-z]:")
 _LIKE_A_SLASH = re.compile("[\u2044\u2215\u2216\u29f5\u29f8\u2571\u2572]")

@@ -11,6 +11,7 @@ from langchain_core.tools import BaseTool
 from pydantic import ValidationError
 
 from callboard._calls._call import note
+from callboard._calls._thread_pool import THREADS, Threads
 from callboard._suggestions import no_such
 from callboard._types import _check_type, check_count
 from callboard.middleware._sanitize._hosts import Url
@@ -21,7 +22,6 @@ from callboard.middleware._sanitize._walk import Due, Refused, Rule, Rules, Walk
 from callboard.tools._call_output import Output
 from callboard.tools._errors import error_message, is_control_flow
 from callboard.tools._inject import injected_args
-from callboard.tools._large_work import THREADS, Threads
 from callboard.tools._tool_facts import ToolFacts
 from callboard.tools._tool_names import (
     Missing,

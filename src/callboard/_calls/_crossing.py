@@ -16,12 +16,12 @@ from typing import Generic, TypeVar
 from anyio import CancelScope
 
 from callboard._calls._call import current_call
+from callboard._calls._thread_pool import Threads
 from callboard._loops._bridge import run_on_asyncio
 from callboard._loops._current import current_loop
 from callboard._loops._deadline import DEFAULT_GRACE
 from callboard._loops._door import from_sync
 from callboard._loops._protocol import EventLoop, Nursery, Scope
-from callboard.tools._large_work import Threads
 
 Q = TypeVar("Q")
 A = TypeVar("A")
