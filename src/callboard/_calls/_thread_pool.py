@@ -1,10 +1,7 @@
-"""Work of middleware that would hold the event loop, in a few worker threads."""
+"""So many worker threads and no more, for the work of one middleware that would hold the event loop."""
 
 from collections.abc import Callable
 from typing import TypeVar
-
-from langchain_core.messages import BaseMessage, ToolMessage
-from langgraph.types import Command
 
 from callboard._calls._limits import Gate
 from callboard._loops._current import current_loop
@@ -15,12 +12,7 @@ from callboard._types import Limit
 T = TypeVar("T")
 
 THREADS = 40
-"""Takes the work of a middleware that computes, or asks the disk."""
-_LONG = 10_000
-"""Characters that a middleware looks at in the event loop; more take milliseconds, and a thread a tenth of one."""
-_EACH = 100
-"""Characters that take as long as a value by itself."""
-_PLAIN = frozenset((int, float, bool, type(None)))
+"""How many a middleware takes that computes, or asks the disk."""
 
 
 class Place:
@@ -62,28 +54,3 @@ class Threads:
         finally:
             if not place.is_abandoned:
                 place.thread_ended()
-
-    async def run_if_long(self, value: object, fn: Callable[[], T]) -> T:
-        """Run `fn`, which looks at every character of `value`: in a thread if there are many, else at once."""
-        return await self.run(fn) if is_long(value) else fn()
-
-
-def is_long(value: object) -> bool:
-    """Whether the texts in a message, a command, a mapping or a list are many or large."""
-    left, values = _LONG, [value]
-    while values and left > 0:
-        one = values.pop()
-        left -= _EACH
-        if isinstance(one, str):
-            left -= len(one)
-        elif isinstance(one, dict):
-            values += [*one, *one.values()]
-        elif isinstance(one, (list, tuple)):
-            values += one
-        elif one.__class__ in _PLAIN:
-            continue
-        elif isinstance(one, BaseMessage):
-            values += [one.content, one.artifact if isinstance(one, ToolMessage) else None]
-        elif isinstance(one, Command):
-            values.append(one.update)
-    return left <= 0

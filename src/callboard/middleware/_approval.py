@@ -17,6 +17,7 @@ from callboard.middleware._question import ANSWERS, FIELDS, AnswerType, Question
 from callboard.tools._call_output import Output
 from callboard.tools._human import HumanInterruptConfig
 from callboard.tools._inject import injected_args, written_args
+from callboard.tools._large_work import run_if_long
 from callboard.tools._tool_names import Missing, check_missing, check_tool_names
 from callboard.tools._vocabulary import ToolCallRequest
 
@@ -99,7 +100,7 @@ class RequireApproval:
             return Question(request, tool, others, rule.config).ask(self._described(request, tool))
 
         try:
-            decision, step = await self._threads.run_if_long(request.tool_call["args"], ask)
+            decision, step = await run_if_long(self._threads, request.tool_call["args"], ask)
         except GraphInterrupt:
             note("approval_asked")
             raise

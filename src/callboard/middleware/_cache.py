@@ -13,7 +13,7 @@ from langchain_core.tools import BaseTool
 from pydantic import ValidationError
 
 from callboard._calls._call import note
-from callboard._calls._thread_pool import THREADS, Threads, is_long
+from callboard._calls._thread_pool import THREADS, Threads
 from callboard._langgraph import graph_task
 from callboard._loops._current import current_loop
 from callboard._suggestions import no_such
@@ -23,6 +23,7 @@ from callboard.middleware._shared import Flight, Follower, Hit, SharedResults, T
 from callboard.tools._call_output import CallNext, Output
 from callboard.tools._errors import is_control_flow
 from callboard.tools._invoke import check_arguments
+from callboard.tools._large_work import is_long
 from callboard.tools._plan import Plan, plan_for
 from callboard.tools._tool_facts import ToolFacts
 from callboard.tools._tool_names import Missing, check_missing, check_tool_names, tool_names

@@ -16,6 +16,7 @@ from callboard.middleware._redact._redaction import DEFAULT_DETECTORS, TOKEN, Re
 from callboard.middleware._redact._values import Walk
 from callboard.middleware._redact._vault import LONGEST, MemoryVault, Vault
 from callboard.tools._call_output import Output
+from callboard.tools._large_work import run_if_long
 from callboard.tools._tool_names import Missing, check_argument_names, check_missing, check_tool_names, tool_names
 from callboard.tools._vocabulary import ToolCallRequest
 
@@ -94,7 +95,7 @@ class Redact:
     async def hide(self, value: Any, *, thread_id: str = "") -> Any:
         """A copy of a value, such as what a user wrote, with tokens that can be opened in this conversation."""
         redaction = self._redaction(thread_id)
-        hidden = await self._threads.run_if_long(value, partial(redaction.of, value))
+        hidden = await run_if_long(self._threads, value, partial(redaction.of, value))
         await self._vault.put(thread_id, _kept(redaction))
         return hidden
 
@@ -118,7 +119,7 @@ class Redact:
             failure = error
         # Not in the handler above, or whatever is raised here has the error, secrets and all, for its context.
         try:
-            output = await self._threads.run_if_long(output, partial(redaction.of, output))
+            output = await run_if_long(self._threads, output, partial(redaction.of, output))
             _clear_handled(redaction)
             failure = failure and redaction.cleared(failure)
             await self._keep(thread_id, redaction)
@@ -134,14 +135,14 @@ class Redact:
         call = request.tool_call
         others, shown = self._divided(call)
         redaction = self._redaction(thread_id)
-        hidden = await self._threads.run_if_long(others, partial(redaction.of, others))
+        hidden = await run_if_long(self._threads, others, partial(redaction.of, others))
         await self._keep(thread_id, redaction)
         opened, values = await self._opened(shown, thread_id)
         if values:
             note("revealed", kinds=_kinds(values), count=len(values))
         # What the model wrote in the clear is no news to it, but must not be repeated either.
         known = self._redaction(thread_id)
-        await self._threads.run_if_long(opened, partial(known.of, opened))
+        await run_if_long(self._threads, opened, partial(known.of, opened))
         if hidden is not others or opened is not shown:
             request = request.override(tool_call={**call, "args": {**hidden, **opened}})
         return request, {**known.values, **values}
@@ -156,12 +157,12 @@ class Redact:
         """A copy of a value with tokens opened, and the values by the tokens."""
         opened: dict[str, str] = {}
         for _ in range(_NESTED):
-            tokens = await self._threads.run_if_long(value, partial(_tokens_in, value))
+            tokens = await run_if_long(self._threads, value, partial(_tokens_in, value))
             found = await self._vault.get(thread_id, tokens) if tokens else {}
             if not found:
                 break
             opened |= found
-            value = await self._threads.run_if_long(value, partial(Walk(partial(_with_values, found)), value))
+            value = await run_if_long(self._threads, value, partial(Walk(partial(_with_values, found)), value))
         return value, opened
 
     async def _keep(self, thread_id: str, redaction: Redaction) -> None:

@@ -13,6 +13,7 @@ from callboard.middleware._repair._contract import contract_of
 from callboard.middleware._repair._search import Repair, Repaired, repair
 from callboard.middleware._repair._slips import Kind
 from callboard.tools._call_output import Output
+from callboard.tools._large_work import run_if_long
 from callboard.tools._tool_facts import ToolFacts
 from callboard.tools._vocabulary import ToolCallRequest
 
@@ -49,7 +50,7 @@ class RepairArguments:
         self, request: ToolCallRequest, call_next: Callable[[ToolCallRequest], Awaitable[Output]]
     ) -> Output:
         """Run the call, repaired if need be."""
-        repaired = await self._threads.run_if_long(request.tool_call["args"], partial(self._repaired, request))
+        repaired = await run_if_long(self._threads, request.tool_call["args"], partial(self._repaired, request))
         if repaired is None:
             return await call_next(request)
         call: ToolCall = {**request.tool_call, "args": repaired.args}

@@ -22,6 +22,7 @@ from callboard.middleware._sanitize._walk import Due, Refused, Rule, Rules, Walk
 from callboard.tools._call_output import Output
 from callboard.tools._errors import error_message, is_control_flow
 from callboard.tools._inject import injected_args
+from callboard.tools._large_work import run_if_long
 from callboard.tools._tool_facts import ToolFacts
 from callboard.tools._tool_names import (
     Missing,
@@ -109,7 +110,7 @@ class Sanitize:
         """Check the arguments, run the call with clean ones, clean the result."""
         walk = self._walk(request)
         written = request.tool_call["args"]
-        arguments = await self._threads.run_if_long(written, partial(walk.arguments, written))
+        arguments = await run_if_long(self._threads, written, partial(walk.arguments, written))
         for due in walk.due:
             if not walk.is_refused(due.place):
                 await _settle(due, walk)
@@ -141,7 +142,7 @@ class Sanitize:
     async def _cleaned(self, output: Output, request: ToolCallRequest, rules: Results) -> Output:
         call = request.tool_call
         cleaning = Cleaning(rules, call["id"], rules.is_fenced(request.tool, call["name"]))
-        clean = await self._threads.run_if_long(output, partial(cleaning.output, output))
+        clean = await run_if_long(self._threads, output, partial(cleaning.output, output))
         if cleaning.done:
             note("sanitized", result=sorted(cleaning.done))
         return clean
