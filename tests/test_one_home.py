@@ -51,6 +51,12 @@ HOMES = [
         (r"dict\[str, Plan\]", r"weakref\.ref\[BaseTool\]"),
     ),
     Home(
+        "What ends a block whose time is over, and what does it raise?",
+        "_loops/_deadline.py",
+        ("TimeLimit",),
+        (r"if not \w+\.cancel_called",),
+    ),
+    Home(
         "Which calls are open?",
         "tools/_unanswered.py",
         ("each_without_answer", "last_reply", "unanswered", "without_answer"),

@@ -16,7 +16,7 @@ from callboard._calls._attempt import Attempt, ThreadPlaces
 from callboard._calls._context import Surroundings
 from callboard._calls._limits import Limiter, NoPlaceError
 from callboard._calls._observers import numbers
-from callboard._loops._deadline import DEFAULT_GRACE, INSTANT, Timed, current_timed, is_cleaning_up
+from callboard._loops._deadline import DEFAULT_GRACE, INSTANT, Timed, TimeLimit, current_timed, is_cleaning_up
 from callboard._loops._protocol import Scope
 from callboard._loops._watchdog import Holder, marks
 from callboard._types import CallEvent, CallPhase, CallPolicy, ToolCallLike
@@ -173,16 +173,10 @@ class SupervisedCall(Timed, Generic[T]):
         budget = self.policy.budget
         if budget is None:
             return await run()
-        cause: Exception | None = None
-        scope = self.loop.scope(max(self._queued_at + budget, self.loop.now() + at_least), self.grace)
-        try:
-            with scope:
-                return await run()
-        except Exception as exc:
-            if not scope.cancel_called:
-                raise
-            cause = exc
-        raise DeadlineExceededError(self.name, self.id, budget, started=self.attempts > 0) from cause
+        deadline = max(self._queued_at + budget, self.loop.now() + at_least)
+        with (limit := TimeLimit(self.loop.scope(deadline, self.grace))):
+            return await run()
+        raise DeadlineExceededError(self.name, self.id, budget, started=self.attempts > 0) from limit.cause
 
     def budget_is_spent(self) -> bool:
         """Whether all of the call's own time is over; for who sees that as a cancellation."""
@@ -204,22 +198,17 @@ class SupervisedCall(Timed, Generic[T]):
         timeout = self.policy.timeout
         if timeout is None or self.policy.budget is not None:
             return await middleware()
-        began, cause = monotonic(), None
-        timeout = max(timeout, at_least)
+        began, timeout = monotonic(), max(timeout, at_least)
         scope = self._middleware_scope = self.loop.scope(math.inf, self.grace)
         try:
-            with scope:
+            with (limit := TimeLimit(scope)):
                 self._move_deadline(self.loop.now() + timeout)
                 return await middleware()
-        except Exception as exc:
-            if not scope.cancel_called:
-                raise
-            cause = exc
         finally:
             self._move_deadline(math.inf)
             self._middleware_scope = None
         held = self.loop.pulse.held_since(began)
-        raise CallTimeoutError(self.name, self.id, timeout, held=held, by_middleware=True) from cause
+        raise CallTimeoutError(self.name, self.id, timeout, held=held, by_middleware=True) from limit.cause
 
     @contextmanager
     def outside_timeout(self) -> Generator[None]:
@@ -327,18 +316,12 @@ class SupervisedCall(Timed, Generic[T]):
     async def _timed(self, body: Callable[[], Coroutine[Any, Any, R]], tool: str, timeout: float) -> R:
         deadline, began = self.loop.now() + timeout, monotonic()
         token = current_timed.set(Timed(self.loop, min(self.until, deadline), self.grace))
-        cause: Exception | None = None
-        scope = self.loop.scope(deadline, self.grace)
         try:
-            with scope:
+            with (limit := TimeLimit(self.loop.scope(deadline, self.grace))):
                 return await body()
-        except Exception as exc:
-            if not scope.cancel_called:
-                raise
-            cause = exc  # what the clean-up raised; the timeout is why it ran
         finally:
             current_timed.reset(token)
-        raise CallTimeoutError(tool, self.id, timeout, held=self.loop.pulse.held_since(began)) from cause
+        raise CallTimeoutError(tool, self.id, timeout, held=self.loop.pulse.held_since(began)) from limit.cause
 
     def note(self, what: str, facts: Mapping[str, object]) -> None:
         """Tell observers what was decided about the call."""

@@ -1,14 +1,15 @@
 """How much time a call has, and how much clean-up after that; what `cleanup` and `remaining` look up."""
 
 import math
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from contextvars import ContextVar
+from types import TracebackType
 
 from anyio import current_effective_deadline
 
 from callboard._loops._current import current_loop
-from callboard._loops._protocol import EventLoop
+from callboard._loops._protocol import EventLoop, Scope
 
 DEFAULT_GRACE = 5.0
 """Seconds of clean-up after a cancel where nobody said otherwise."""
@@ -36,6 +37,48 @@ class Timed:
         if self._cleanup_until is None:
             self._cleanup_until = now + self.grace
         return self._cleanup_until
+
+
+class TimeLimit:
+    """A scope in a `with`: what comes behind the block runs only if the scope has ended it.
+
+    Whoever leaves a scope that was ended looks as if nothing had happened, and what a clean-up raised then hides
+    why it ran. So the block returns its result, and an error for the time that is over stands behind it.
+
+    Args:
+        scope: not entered yet.
+        passes: which errors go on even so.
+    """
+
+    __slots__ = ("_passes", "_scope", "cause")
+
+    def __init__(self, scope: Scope, passes: Callable[[Exception], bool] | None = None) -> None:
+        self._scope = scope
+        self._passes = passes
+        self.cause: Exception | None = None
+        """What a clean-up raised."""
+
+    def __enter__(self) -> Scope:
+        return self._scope.__enter__()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> bool:
+        try:
+            swallowed = self._scope.__exit__(kind, error, traceback)
+        except Exception as rest:  # trio takes its cancellation out of a group, and raises what is left of it
+            if not self._takes(rest):
+                raise
+            self.cause = rest
+            return True
+        if swallowed or not isinstance(error, Exception) or not self._takes(error):
+            return swallowed
+        self.cause = error
+        return True
+
+    def _takes(self, error: Exception) -> bool:
+        """Whether an error is what a clean-up raised because the time was over."""
+        return self._scope.cancel_called and not (self._passes is not None and self._passes(error))
 
 
 _cleaning_up: ContextVar[bool] = ContextVar("callboard_cleaning_up", default=False)

@@ -16,7 +16,7 @@ from callboard._calls._context import surroundings
 from callboard._langgraph import runtime_of
 from callboard._langgraph._node_scope import Outer, outer_of, with_stream, write_nothing, writer_of_run
 from callboard._loops._background import beside
-from callboard._loops._deadline import DEFAULT_GRACE, Timed, current_timed
+from callboard._loops._deadline import DEFAULT_GRACE, Timed, TimeLimit, current_timed
 from callboard._loops._door import Door, entered
 from callboard.agent._conversation._journal import Durability, SavedThread
 from callboard.agent._conversation._saver import Saver
@@ -190,21 +190,15 @@ async def _within(budget: float, run: Run) -> None:
     around = surroundings()
     deadline = around.now + budget
     token = current_timed.set(Timed(around.loop, min(deadline, around.until), DEFAULT_GRACE))
-    scope = around.loop.scope(deadline, DEFAULT_GRACE)
-    cause: Exception | None = None
     try:
-        with scope:
+        with (limit := TimeLimit(around.loop.scope(deadline, DEFAULT_GRACE), is_control_flow)):
             await run.go()
             return
-    except Exception as exc:
-        if not scope.cancel_called or is_control_flow(exc):
-            raise
-        cause = exc  # what a clean-up raised; the budget is why it ran
     finally:
         current_timed.reset(token)
     error = RunDeadlineExceededError(budget)
     await run.give_up(str(error))
-    raise error from cause
+    raise error from limit.cause
 
 
 def saver_for(checkpointer: Any, config: RunnableConfig, outer: Outer | None) -> Any:
