@@ -54,7 +54,7 @@ HOMES = [
         "What ends a block whose time is over, and what does it raise?",
         "_loops/_deadline.py",
         ("TimeLimit",),
-        (r"if not \w+\.cancel_called",),
+        (r"if not scope\.cancel_called",),
     ),
     Home(
         "Which calls are open?",
