@@ -5,189 +5,26 @@ and a plain `finally: await client.aclose()`, which is what tools contain, would
 """
 
 import asyncio
-import logging
 import math
 import threading
 import time
 from collections.abc import Callable, Generator
 from contextlib import AbstractContextManager, contextmanager
-from contextvars import ContextVar, copy_context
+from contextvars import copy_context
 from types import TracebackType
 from typing import Self, TypeVar
 
 from anyio import CancelScope
 
+from callboard._loops._asyncio_scope import AsyncioScope, innermost, is_enforced, unasked
 from callboard._loops._protocol import ChildFn
-from callboard._loops._swallowed import AGAIN, SwallowedCancellation
+from callboard._loops._swallowed import SwallowedCancellation
 from callboard._loops._watchdog import Pulse
 from callboard._loops._workers import run_in_worker
 
 T = TypeVar("T")
 
-_log = logging.getLogger("callboard")
-
-_LATE = 0.1
-"""Seconds by which a deadline may be missed; after that it was not the block that took too long."""
-_CATCH_UP = 0.02
-"""Seconds for such a block to take what is ready."""
-
-
-class AsyncioScope:
-    """A block in one task, with a deadline; the only door through which callboard cancels that task.
-
-    Invariant: `_sent` is the number of cancellations of this scope which the task still counts in
-    `task.cancelling()`; leaving the scope takes exactly those back.
-    """
-
-    __slots__ = (
-        "_around",
-        "_before",
-        "_deadline",
-        "_entered",
-        "_grace",
-        "_held",
-        "_loop",
-        "_outer",
-        "_sent",
-        "_shields",
-        "_timer",
-        "cancel_called",
-        "task",
-    )
-
-    def __init__(self, deadline: float, grace: float) -> None:
-        self.task: asyncio.Task[object] | None = None
-        self.cancel_called = False
-        self._deadline = deadline
-        self._grace = grace
-        self._sent = 0
-        self._entered = False
-        self._shields = 0
-        self._held: list[AsyncioScope] | None = None
-        self._outer: AsyncioScope | None = None
-        self._timer: asyncio.TimerHandle | None = None
-
-    def __enter__(self) -> Self:
-        task = asyncio.current_task()
-        assert task is not None
-        outer = _innermost.get()
-        # A scope of another task is no outer scope: that task's cancellation reaches us by its own means.
-        self._outer = outer if outer is not None and outer.task is task else None
-        self.task = task
-        self._loop = task.get_loop()
-        self._before = task.cancelling()
-        self._entered = True
-        self._around = outer
-        _innermost.set(self)
-        if self._deadline != math.inf:
-            self._timer = self._loop.call_at(self._deadline, self._expire)
-        return self
-
-    def __exit__(
-        self, exc_type: type[BaseException] | None, exc: BaseException | None, tb: TracebackType | None
-    ) -> bool:
-        _innermost.set(self._around)  # not by token: 10,000 waiting calls would keep as many
-        self._entered = False
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None  # its context leads back here
-        if not self.cancel_called:
-            return False
-        root = self._root()
-        if root._held and self in root._held:
-            root._held.remove(self)
-        task = self.task
-        assert task is not None
-        for _ in range(self._sent):
-            task.uncancel()
-        # Somebody else's cancellation goes on outward; ours ends here.
-        return (
-            exc_type is not None
-            and issubclass(exc_type, asyncio.CancelledError)
-            and task.cancelling() <= self._before
-            and not self._outer_cancelled()
-        )
-
-    def cancel(self) -> None:
-        """Cancel the block: once now, and until it ends when the grace is over."""
-        if self.cancel_called or not self._entered:
-            return
-        self.cancel_called = True
-        root = self._root()
-        if root._shields:
-            root._held = [*(root._held or ()), self]
-        else:
-            self._send()
-        if self._timer is not None:
-            self._timer.cancel()
-        self._timer = self._loop.call_later(self._grace, self._enforce)
-
-    def move(self, deadline: float) -> None:
-        """Have the block end at another time than it was to."""
-        if self.cancel_called or not self._entered:
-            return
-        if self._timer is not None:
-            self._timer.cancel()
-        self._deadline = deadline
-        self._timer = None if deadline == math.inf else self._loop.call_at(deadline, self._expire)
-
-    def _expire(self) -> None:
-        if self._loop.time() - self._deadline < _LATE:
-            self.cancel()
-        else:
-            # Somebody held the loop: what had become ready by then goes first.
-            self._timer = self._loop.call_later(_CATCH_UP, self.cancel)
-
-    @contextmanager
-    def shield(self) -> Generator[None]:
-        """Hold cancellations back while the block runs, and deliver them at its end."""
-        root = self._root()
-        root._shields += 1
-        try:
-            yield
-        finally:
-            root._shields -= 1
-            if not root._shields:
-                held, root._held = root._held, None
-                for scope in held or ():
-                    # Not at once: a scope that ends right here takes its cancellation with it.
-                    self._loop.call_soon(scope._send)
-
-    def asked(self) -> bool:
-        """Whether this scope or one around it in the same task was cancelled."""
-        return self.cancel_called or self._outer_cancelled()
-
-    def _outer_cancelled(self) -> bool:
-        return self._outer is not None and self._outer.asked()
-
-    def _root(self) -> "AsyncioScope":
-        return self if self._outer is None else self._outer._root()
-
-    def _send(self) -> None:
-        if not self._entered:
-            return
-        assert self.task is not None
-        self._sent += 1
-        self.task.cancel()
-
-    def _enforce(self) -> None:
-        self._send()
-        if self._sent == 3:
-            _log.warning("%r goes on although it was cancelled and its grace is over", self.task)
-        self._timer = self._loop.call_later(AGAIN, self._enforce)
-
-
 _spawned: set[asyncio.Task[None]] = set()
-
-_innermost: ContextVar[AsyncioScope | None] = ContextVar("callboard_asyncio_scope", default=None)
-
-
-def _is_enforced() -> bool:
-    """Whether the grace of a scope around this code, in its task, is over."""
-    scope = _innermost.get()
-    while scope is not None and scope._sent < 2:
-        scope = scope._outer
-    return scope is not None
 
 
 class AsyncioNursery:
@@ -262,7 +99,7 @@ class AsyncioNursery:
                 try:
                     await self._wait_until_empty()
                 except asyncio.CancelledError:
-                    if _is_enforced():
+                    if is_enforced():
                         for scope in self._children.values():
                             scope._send()
 
@@ -342,7 +179,7 @@ class AsyncioLoop:
 
     @contextmanager
     def shield(self, deadline: float) -> Generator[None]:
-        scope = _innermost.get()
+        scope = innermost.get()
         with CancelScope(deadline=deadline, shield=True):
             # The scope of a task around ours counts: its cancellation would reach us through that task.
             if scope is None or scope.task is None or scope.task.get_loop() is not asyncio.get_running_loop():
@@ -361,7 +198,7 @@ class AsyncioLoop:
         return await run_in_worker(fn, scope)
 
     def is_cancelled(self) -> bool:
-        scope = _innermost.get()
+        scope = innermost.get()
         return scope is not None and scope.asked()
 
     def heeding(self, grace: float) -> AbstractContextManager[object]:
@@ -370,22 +207,20 @@ class AsyncioLoop:
     async def raise_cancelled(self) -> None:
         raise asyncio.CancelledError
 
+    # Both say that a cancellation is a stranger's; the difference is the caller's. An attempt is in the middle of the
+    # call, where a middleware or a library may have `asyncio.timeout` around it: that has cancelled the task and waits
+    # for its own cancellation to come back, so it counts as asked for. At the end of a call nobody of that kind is left
+    # within the task, so what is still counted was left behind by a library that forgot to take it back; it is taken
+    # back here, or it would end the next thing that this task awaits.
+
     def cancelled_itself(self, exc: BaseException) -> bool:
-        found = _unasked(exc)
+        found = unasked(exc)
         return found is not None and found[1].cancelling() <= found[0]._before
 
     def cancelled_by_stranger(self, exc: BaseException) -> bool:
-        if (found := _unasked(exc)) is None:
+        if (found := unasked(exc)) is None:
             return False
         scope, task = found
         while task.cancelling() > scope._before:
             task.uncancel()
         return True
-
-
-def _unasked(exc: BaseException) -> "tuple[AsyncioScope, asyncio.Task[object]] | None":
-    """The innermost scope and its task, if an error is a cancellation that nobody asked the scope for."""
-    scope, task = _innermost.get(), asyncio.current_task()
-    if not isinstance(exc, asyncio.CancelledError) or task is None or scope is None or scope.task is not task:
-        return None
-    return None if scope.asked() else (scope, task)
