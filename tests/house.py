@@ -16,7 +16,7 @@ LONG = 30
 """Lines of a function, from which on it is counted as long."""
 
 FLOORS = (
-    ("exceptions", "_callers", "_lazy", "_suggestions", "_types", "_near"),
+    ("exceptions", "_callers", "_extras", "_lazy", "_suggestions", "_types", "_near"),
     ("_loops",),
     ("_calls",),
     ("actors",),

@@ -40,6 +40,11 @@ HOMES = [
         ("answers_by_id", "is_by_id"),
     ),
     Home(
+        "Is the package of an extra installed, and what is said if it is not?",
+        "_extras.py",
+        ("is_installed", "require"),
+    ),
+    Home(
         "What may a call end with, and which messages are in it?",
         "tools/_call_output.py",
         ("CallNext", "Item", "Output", "entries_in", "is_output", "items_in", "with_entries"),

@@ -14,6 +14,7 @@ from pydantic import ValidationError
 
 from callboard._calls._call import note
 from callboard._calls._thread_pool import THREADS, Threads
+from callboard._extras import require
 from callboard._langgraph import graph_task
 from callboard._loops._current import current_loop
 from callboard._suggestions import no_such
@@ -74,6 +75,7 @@ class Cache:
     Raises:
         ValueError: for a number out of range.
         TypeError: for tools that are no collection of names, or a key that is no plain function.
+        ImportError: without the extra `middleware`.
     """
 
     def __init__(
@@ -91,6 +93,7 @@ class Cache:
             _check_key(key)
         check_seconds("Cache(ttl=...)", ttl, zero=False)
         check_count("Cache(size=...)", size, least=1)
+        require("Cache(...)", "cachetools", extra="middleware")
         self._key_function = key
         self._shared: SharedResults[_Key, ToolMessage] = SharedResults(ttl, size)
         self._plans = ToolFacts(plan_for)

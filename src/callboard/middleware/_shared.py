@@ -7,13 +7,14 @@ import copy
 import threading
 from collections.abc import Callable, Hashable
 from enum import Enum
-from typing import Generic, TypeVar
-
-from cachetools import TTLCache
+from typing import TYPE_CHECKING, Generic, TypeVar
 
 from callboard._calls._call import waiting
 from callboard._calls._limits import _common_time
 from callboard._loops._protocol import EventLoop, Wakeup
+
+if TYPE_CHECKING:
+    pass
 
 T = TypeVar("T")
 K = TypeVar("K", bound=Hashable)
@@ -77,6 +78,8 @@ class SharedResults(Generic[K, T]):
     """
 
     def __init__(self, ttl: float, size: int) -> None:
+        from cachetools import TTLCache  # an extra
+
         self._now = 0.0
         # Time stands still between two calls, so that one may forget results where no event loop runs.
         self._kept: TTLCache[K, tuple[T, float]] = TTLCache(size, ttl, timer=lambda: self._now)

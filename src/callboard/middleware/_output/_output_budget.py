@@ -9,6 +9,7 @@ from langchain_core.tools import BaseTool, StructuredTool, ToolException
 from langgraph.store.base import BaseStore
 
 from callboard._calls._call import note
+from callboard._extras import require
 from callboard._types import check_count
 from callboard.middleware._output._blocks import shown, texts_of, with_texts
 from callboard.middleware._output._cut import CountTokens, begin_after, end_before, measure_of
@@ -49,6 +50,7 @@ class OutputBudget:
     Raises:
         ValueError: for a number out of range, two budgets in one, or a namespace that no store has.
         TypeError: for an option of the wrong kind.
+        ImportError: without the extra `middleware`.
     """
 
     def __init__(
@@ -79,6 +81,7 @@ class OutputBudget:
         self._keep = keep
         self._only = None if tools is None else tool_names("OutputBudget(tools=...)", tools)
         self._exclude = tool_names("OutputBudget(exclude=...)", exclude)
+        require("OutputBudget(...)", "cachetools", extra="middleware")
         self._outputs = Outputs(store, namespace, memory)
         self._reader = reader
         self.tools: list[BaseTool] = [_reader_tool(reader, self._read)]

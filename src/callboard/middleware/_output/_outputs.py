@@ -4,10 +4,9 @@ import json
 import re
 import secrets
 import threading
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from anyio import fail_after
-from cachetools import LRUCache
 from langchain_core.runnables import RunnableConfig
 from langgraph.store.base import BaseStore
 
@@ -15,6 +14,9 @@ from callboard._calls._call import note
 from callboard._loops._deadline import remaining
 from callboard.middleware._output._stores import StoreDoor
 from callboard.tools._vocabulary import ToolRuntime
+
+if TYPE_CHECKING:
+    pass
 
 Runtime = ToolRuntime[Any, Any]
 
@@ -37,6 +39,8 @@ class Outputs:
     """
 
     def __init__(self, store: BaseStore | None, namespace: tuple[str, ...], memory: int) -> None:
+        from cachetools import LRUCache  # an extra
+
         self._store = store
         self._namespace = namespace
         self._memory: LRUCache[tuple[str, str], str] = LRUCache(memory, getsizeof=len)

@@ -4,14 +4,17 @@ import hashlib
 import threading
 from collections.abc import Collection, Mapping
 from functools import partial
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from anyio import to_thread
-from cachetools import LRUCache
 from langgraph.store.base import BaseStore, GetOp, Item, PutOp
 
+from callboard._extras import require
 from callboard._loops._bridge import run_on_asyncio
 from callboard._loops._door import from_sync
+
+if TYPE_CHECKING:
+    from cachetools import LRUCache
 
 LONGEST = 65_536
 """Characters; a longer secret is hidden, and not kept."""
@@ -38,12 +41,16 @@ class MemoryVault:
 
     Raises:
         ValueError: for a number out of range.
+        ImportError: without the extra `redact` or `middleware`.
     """
 
     def __init__(self, *, threads: int = 1_000, values: int = 10_000) -> None:
         for name, number in (("threads", threads), ("values", values)):
             if number < 1:
                 raise ValueError(f"MemoryVault({name}=...) must be 1 or more, got {number!r}")
+        require("MemoryVault(...)", "cachetools", extra="redact", instead="Redact(vault=StoreVault(store))")
+        from cachetools import LRUCache
+
         self._values = values
         self._kept: LRUCache[str, LRUCache[str, str]] = LRUCache(threads)
         self._lock = threading.Lock()
@@ -60,6 +67,8 @@ class MemoryVault:
             return {token: kept[token] for token in tokens if token in kept}
 
     def _of(self, thread_id: str) -> "LRUCache[str, str]":
+        from cachetools import LRUCache
+
         if thread_id not in self._kept:
             self._kept[thread_id] = LRUCache(self._values)
         return self._kept[thread_id]

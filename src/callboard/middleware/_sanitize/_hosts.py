@@ -14,8 +14,8 @@ from typing import NamedTuple, cast
 from urllib.parse import quote
 
 import anyio
-import idna
 
+from callboard._extras import require
 from callboard._types import check_count
 from callboard.middleware._sanitize._addresses import is_public, is_public_address, literal
 from callboard.middleware._sanitize._text import RefusedError
@@ -64,6 +64,7 @@ class Url:
 
     Raises:
         ValueError: if a host is no host, or a number is out of range.
+        ImportError: without idna, which anyio brings, and the extra `middleware` in a version that we know.
     """
 
     hosts: Collection[str] | None = None
@@ -74,6 +75,7 @@ class Url:
     max_chars: int = 2048
 
     def __post_init__(self) -> None:
+        require("Url(...)", "idna", extra="middleware")
         for name in ("hosts", "schemes"):
             if isinstance(getattr(self, name), str):
                 raise TypeError(f"Url({name}=...) takes several: {name}={{{getattr(self, name)!r}}}")
@@ -209,6 +211,8 @@ def read_host(written: str) -> str:
 def _ascii(written: str) -> str:
     if written.isascii():
         return written.lower()
+    import idna  # an extra; `Url` has seen that it is there
+
     try:
         # Longer ones cost much time, and are none.
         return idna.encode(written[:254], uts46=True).decode().lower()
