@@ -52,7 +52,7 @@ def recorded(path: Path | None, *, capture: bool = False) -> Generator[None]:
         capture: whether arguments and results are recorded, too.
 
     Raises:
-        CommandError: if the file cannot be written.
+        CommandError: if the file cannot be written, or what finds secrets is not installed.
     """
     if path is None:
         yield
@@ -63,6 +63,8 @@ def recorded(path: Path | None, *, capture: bool = False) -> Generator[None]:
             stack.enter_context(Recorder(path, append=True, capture=capture))
         except FileExistsError as error:
             raise CommandError(f"cannot record to {path}: {path.parent} is no directory") from error
+        except ImportError as error:
+            raise CommandError(f"cannot record arguments and results: {error}") from error
         except OSError as error:
             raise CommandError(f"cannot record to {path}: {error.strerror or error}") from error
         yield

@@ -55,7 +55,12 @@ def end(provider: Any) -> None:
 def _tracing(provider: Same) -> Watch:
     from callboard.telemetry._tracing import Tracing
 
-    return Tracing(provider.one).watch
+    try:
+        return Tracing(provider.one).watch
+    except ImportError as error:
+        # An environment variable has asked for it: whoever makes a call has not, and it must not fail.
+        _all.warning("arguments and results are not captured: %s", error)
+        return Tracing(provider.one, capture=False).watch
 
 
 @cache

@@ -3,7 +3,6 @@
 import json
 import os
 from collections.abc import Callable, Sequence
-from functools import cached_property
 from typing import Any
 
 from langchain_core.messages import AIMessage, BaseMessage, ToolMessage, convert_to_messages
@@ -29,6 +28,10 @@ class Capture:
             Its values SPAN_ONLY and SPAN_AND_EVENT mean yes, and so does "true", as older instrumentations have it.
         redact: takes secrets out, of values of plain JSON types; `True` for what `Redact()` finds, `False` for nothing.
         max_length: characters of one value; what is longer is cut, and says so.
+
+    Raises:
+        ValueError: for a `max_length` out of range.
+        ImportError: if `Redact()` is wanted, and what it needs is not installed.
     """
 
     def __init__(
@@ -39,18 +42,8 @@ class Capture:
         if wanted is None:
             wanted = os.environ.get(CAPTURE_VARIABLE, "").strip().lower() in CAPTURING
         self.wanted = wanted
-        self._redact = redact
+        self._redactor = _redactor(redact) if wanted else _withheld
         self._max_length = max_length
-
-    @cached_property
-    def _redactor(self) -> Redactor:
-        if callable(self._redact):
-            return self._redact
-        if not self._redact:
-            return _unchanged
-        from callboard.middleware import Redact
-
-        return Redact().redact_value
 
     def value(self, value: object) -> Any:
         """A value as it may leave: of plain JSON types, redacted; not cut."""
@@ -85,6 +78,19 @@ class Capture:
         return self.text(said)
 
 
+def _redactor(redact: Redactor | bool) -> Redactor:
+    if callable(redact):
+        return redact
+    if not redact:
+        return _unchanged
+    from callboard.middleware import Redact
+
+    try:
+        return Redact().redact_value
+    except ImportError as error:
+        raise ImportError(f"capture=True goes through Redact(): {error}; redact=False hides nothing") from error
+
+
 def sendable(text: str) -> str:
     """A text that UTF-8 has bytes for; one that has not takes all that is exported with it along."""
     return text.encode("utf-8", "replace").decode()
@@ -96,6 +102,10 @@ def _not_captured(error: Exception) -> str:
 
 def _unchanged(value: Any) -> Any:
     return value
+
+
+def _withheld(_: object) -> str:
+    return "<not captured>"
 
 
 def _named(value: object) -> str:

@@ -13,7 +13,7 @@ from opentelemetry import metrics, trace
 
 from callboard._calls._observers import observe_everywhere
 from callboard.telemetry._ambient import end, is_set_up, is_stand_in
-from callboard.telemetry._capture import Redactor
+from callboard.telemetry._capture import Capture, Redactor
 from callboard.telemetry._metrics import Metrics
 from callboard.telemetry._tracing import Tracing
 
@@ -79,9 +79,11 @@ def setup(
         redact: takes secrets out of what is captured; as for `Tracing`.
 
     Raises:
-        ImportError: if the SDK is not installed and would be needed: `pip install callboard[otel]`.
+        ImportError: if the SDK is not installed and would be needed (`pip install 'callboard[otel]'`), or what
+            `Redact()` needs for what is captured (`pip install 'callboard[redact]'`).
         ValueError: for another log format.
     """
+    Capture(capture, redact)  # so that what it lacks is said before anything has begun
     telemetry = Telemetry()
     if logs is not None:
         _add_handler(telemetry, logs, log_level)

@@ -31,6 +31,7 @@ class Tracing:
 
     Raises:
         ValueError: if `max_length` is less than 1.
+        ImportError: if `Redact()` is to be asked, and needs what is not installed.
     """
 
     def __init__(

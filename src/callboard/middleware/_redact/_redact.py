@@ -47,6 +47,7 @@ class Redact:
     Raises:
         ValueError: for an unknown detector, two of one name, a secret or a key that is too short.
         TypeError: for an argument of the wrong kind.
+        ImportError: without the extra `redact`, if `phone` or `iban` is among the detectors, or no vault is given.
     """
 
     def __init__(

@@ -7,11 +7,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from callboard._calls._call import note
+from callboard._extras import is_installed, require
 from callboard._suggestions import did_you_mean
 from callboard.middleware._redact._credentials import CREDENTIALS, CREDENTIALS_ON_DEMAND
 from callboard.middleware._redact._detectors import KIND, Detector, Finding, findings, literals
 from callboard.middleware._redact._exceptions import Clearing, RedactedError
-from callboard.middleware._redact._personal import PERSONAL, PERSONAL_ON_DEMAND
+from callboard.middleware._redact._personal import LIBRARIES, PERSONAL, PERSONAL_ON_DEMAND
 from callboard.middleware._redact._values import Walk
 from callboard.middleware._sanitize._text import strip_invisible
 from callboard.tools._errors import is_control_flow
@@ -142,6 +143,8 @@ def detectors_of(chosen: Sequence[str | Detector], secrets: Sequence[str]) -> tu
     Raises:
         ValueError: for an unknown name, two detectors with one name, or a secret that is too short.
         TypeError: for anything else.
+        ImportError: if the library of a detector is not installed. None is left out in silence: what is asked for by
+            default, too, has to be found or be left out by name.
     """
     if isinstance(chosen, str):
         raise TypeError(f"Redact(detectors=...) takes a list of names or Detectors, got the string {chosen!r}")
@@ -149,7 +152,17 @@ def detectors_of(chosen: Sequence[str | Detector], secrets: Sequence[str]) -> tu
     for name, count in Counter(detector.name for detector in found).items():
         if count > 1:
             raise ValueError(f"Redact(detectors=...) has {count} detectors named {name!r}; rename or join them")
+    _check_libraries(found)
     return tuple(found)
+
+
+def _check_libraries(detectors: Sequence[Detector]) -> None:
+    """Raise ImportError, with the remedies, if a library that one of these asks is not installed."""
+    built_in = [one.name for one in detectors if one is _BUILT_IN.get(one.name)]
+    missing = {name: library for name, library in LIBRARIES.items() if name in built_in and not is_installed(library)}
+    kinds = ", ".join(map(repr, missing))
+    without = f"leave out what it finds: Redact([name for name in DEFAULT_DETECTORS if name not in [{kinds}]])"
+    require(f"Redact(detectors=...) with {kinds}", *missing.values(), extra="redact", instead=without)
 
 
 def _detector(one: object) -> Detector:

@@ -1,0 +1,168 @@
+"""Middleware whose libraries come with an extra: without them it cannot be made, and says what to install."""
+
+import logging
+import re
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from langgraph.store.memory import InMemoryStore
+from opentelemetry.sdk.trace import TracerProvider
+
+from callboard._extras import require
+from callboard.middleware import (
+    DEFAULT_DETECTORS,
+    Cache,
+    Detector,
+    MemoryVault,
+    OutputBudget,
+    Redact,
+    Sanitize,
+    StoreVault,
+    Text,
+    Url,
+)
+from callboard.telemetry import Recorder, Tracing, setup
+from callboard.telemetry._ambient import watching
+
+Make = Callable[[], object]
+Hide = Callable[..., None]
+
+
+@pytest.fixture
+def hide(monkeypatch: pytest.MonkeyPatch) -> Hide:
+    """Packages that are not installed, for the length of a test."""
+
+    def hide(*packages: str) -> None:
+        for package in packages:
+            monkeypatch.setitem(sys.modules, package, None)
+
+    return hide
+
+
+NEEDS: dict[str, tuple[Make, str, str]] = {
+    "Redact, by default": (
+        Redact,
+        "phonenumbers",
+        r"with 'phone' needs phonenumbers: .*\[redact\]'.* not in \['phone'\]",
+    ),
+    "phone": (lambda: Redact(["phone"]), "phonenumbers", r"with 'phone' needs phonenumbers: .*callboard\[redact\]"),
+    "iban": (lambda: Redact(["email", "iban"]), "schwifty", r"with 'iban' needs schwifty: .*callboard\[redact\]"),
+    "a vault": (lambda: Redact(["email"]), "cachetools", r"MemoryVault\(...\) needs cachetools: .*, or .*StoreVault"),
+    "MemoryVault": (MemoryVault, "cachetools", r"MemoryVault\(...\) needs cachetools: .*callboard\[redact\]"),
+    "Cache": (lambda: Cache(["search"]), "cachetools", r"Cache\(...\) needs cachetools: .*callboard\[middleware\]"),
+    "OutputBudget": (OutputBudget, "cachetools", r"OutputBudget\(...\) needs cachetools: .*callboard\[middleware\]"),
+    "Url": (Url, "idna", r"Url\(...\) needs idna: pip install 'callboard\[middleware\]'"),
+    "spans": (lambda: Tracing(capture=True), "phonenumbers", r"Redact\(\): .*callboard\[redact\].*redact=False"),
+    "a recording": (
+        lambda: Recorder("x", capture=True),
+        "schwifty",
+        r"Redact\(\): .*callboard\[redact\].*redact=False",
+    ),
+    "telemetry": (lambda: setup(capture=True), "schwifty", r"Redact\(\): .*callboard\[redact\].*redact=False"),
+}
+
+
+@pytest.mark.parametrize("what", NEEDS)
+def test_what_lacks_its_library_is_not_made_and_says_what_to_install(hide: Hide, what: str) -> None:
+    """Found out when the application starts, not with the first card number."""
+    make, package, says = NEEDS[what]
+    hide(package)
+
+    with pytest.raises(ImportError, match=says):
+        make()
+
+
+def test_one_error_names_all_that_redact_lacks(hide: Hide) -> None:
+    """Who has installed one thing does not want to hear of the next."""
+    hide("phonenumbers", "schwifty")
+
+    with pytest.raises(ImportError, match=r"with 'phone', 'iban' needs phonenumbers and schwifty: pip install"):
+        Redact()
+
+
+def test_the_alternative_that_the_error_names_works(hide: Hide) -> None:
+    """A remedy is code that runs."""
+    hide("phonenumbers", "schwifty", "cachetools")
+    with pytest.raises(ImportError) as caught:
+        Redact()
+    [names] = re.findall(r"Redact\((\[name for .*\])\)", str(caught.value))
+    with pytest.raises(ImportError) as caught:
+        Redact(eval(names))
+    [vault] = re.findall(r"Redact\(vault=(.*)\)$", str(caught.value))
+
+    redact = Redact(eval(names), vault=eval(vault, {"StoreVault": StoreVault, "store": InMemoryStore()}))
+
+    assert redact.redact("ann@example.com, +49 151 23456789").startswith("<email:")
+    assert "phone" in DEFAULT_DETECTORS
+
+
+WITHOUT: dict[str, Make] = {
+    "other detectors": lambda: Redact(["email", "card", "ip"], vault=StoreVault(InMemoryStore())),
+    "a detector of one's own, by that name": lambda: Redact(
+        [Detector("phone", r"\d{5}")], vault=StoreVault(InMemoryStore())
+    ),
+    "no URL": lambda: Sanitize(tools={"search": {"query": Text()}}),
+    "spans without arguments": lambda: Tracing(capture=False),
+    "spans with all there is": lambda: Tracing(capture=True, redact=False),
+    "a recording with another redactor": lambda: Recorder("x", capture=True, redact=str),
+}
+
+
+@pytest.mark.parametrize("what", WITHOUT)
+def test_what_needs_no_library_does_without(hide: Hide, what: str) -> None:
+    """Only who asks for telephone numbers pays for their plans."""
+    hide("phonenumbers", "schwifty", "cachetools", "idna")
+
+    WITHOUT[what]()
+
+
+def test_a_library_that_is_broken_is_not_called_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """To install it again would not help."""
+    (tmp_path / "half_there.py").write_text("import nothing_of_the_kind\n")
+    monkeypatch.syspath_prepend(tmp_path)
+
+    with pytest.raises(ModuleNotFoundError, match="nothing_of_the_kind"):
+        require("this", "half_there", extra="none")
+
+
+def test_spans_that_nobody_asked_for_in_code_capture_nothing_and_say_so_once(
+    hide: Hide, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """No call fails because an environment variable wants more than is installed, and nothing leaves in the clear."""
+    hide("phonenumbers")
+    monkeypatch.setenv("OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT", "true")
+    provider = TracerProvider()
+    monkeypatch.setattr("opentelemetry.trace.get_tracer_provider", lambda: provider)
+
+    with caplog.at_level(logging.WARNING, "callboard"):
+        watching(frozenset({"logs", "metrics"}))
+        watching(frozenset({"logs", "metrics"}))
+
+    [record] = [record for record in caplog.records if "not captured" in record.getMessage()]
+    assert "pip install 'callboard[redact]'" in record.getMessage()
+
+
+PLAIN = """
+import sys
+for name in ("cachetools", "phonenumbers", "schwifty", "httpx2", "rich", "typer", "langchain"):
+    sys.modules[name] = None
+from langchain_core.tools import tool
+from callboard import ToolNode
+@tool
+def add(a: int, b: int) -> int:
+    'Add.'
+    return a + b
+call = {"name": "add", "args": {"a": 1, "b": 2}, "id": "1", "type": "tool_call"}
+print(ToolNode([add]).invoke([call])["messages"][0].content, "idna" in sys.modules)
+"""
+
+
+def test_a_plain_call_needs_none_of_them() -> None:
+    """What a node does not use is not to be installed for it."""
+    done = subprocess.run([sys.executable, "-c", PLAIN], capture_output=True, text=True, timeout=60, check=False)
+
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.startswith("3 ")
