@@ -16,7 +16,7 @@ from langchain_core.tools import StructuredTool
 
 import callboard
 from callboard import Limit
-from callboard._cli._http import HttpClient
+from callboard._cli._demo_tools import http_client
 from callboard._cli._service import answer_for, running_service
 
 from ._contestants import RUNTIME, asking, direct, queries
@@ -83,7 +83,7 @@ def http(*, count: int, limit: int, repetitions: int) -> Table:
     items = list(islice(_items(), count))
     ideal = _makespan([answer_for(SEED, item).latency for item in items], limit)
     contestants: dict[str, Contestant] = {}
-    for client, name in ((KeepAlive, "a client of 20 lines"), (HttpClient, "the demo's client (httpx2)")):
+    for client, name in ((KeepAlive, "a client of 20 lines"), (Httpx, "the demo's client (httpx)")):
         for backend in ("asyncio", "trio"):
             contestants[f"{name}, {backend}"] = _requests(backend, client, items, limit, _alone)
             contestants[f"callboard ToolNode, {name}, {backend}"] = _requests(backend, client, items, limit, _by_node)
@@ -124,6 +124,26 @@ class KeepAlive:
     async def __aexit__(self, *exc_info: object) -> None:
         for stream in self._idle:
             await stream.aclose()
+
+
+class Httpx:
+    """The demo's client, behind a limiter: requests that wait in its own pool cost it much time."""
+
+    def __init__(self, *, connections: int) -> None:
+        self._places = anyio.CapacityLimiter(connections)
+        self._client = http_client(connections=connections)
+
+    async def get(self, url: str) -> tuple[int, bytes]:
+        async with self._places:
+            response = await self._client.get(url)
+        return response.status_code, response.content
+
+    async def __aenter__(self) -> Self:
+        await self._client.__aenter__()
+        return self
+
+    async def __aexit__(self, *exc_info: object) -> None:
+        await self._client.__aexit__(*exc_info)
 
 
 def _items() -> Iterator[int]:

@@ -1,19 +1,20 @@
 """The demo's service, client and database: a real process, real loopback, a real file, on every backend."""
 
-import json
 import sys
 import time
 from pathlib import Path
 from urllib.parse import urlsplit
 
 import anyio
+import httpx
 import pytest
 from anyio import to_thread
 from anyio.abc import Process, SocketAttribute, SocketStream
 
 from callboard._cli._demo_database import CITIES, query, temporary_database
-from callboard._cli._http import HttpClient
+from callboard._cli._demo_tools import http_client, make_node
 from callboard._cli._service import answer_for, running_service
+from callboard.testing import tool_call
 
 pytestmark = pytest.mark.real_clock
 
@@ -34,11 +35,17 @@ anyio.run(main)
 
 
 async def stats(url: str) -> dict[str, int]:
-    async with HttpClient(connections=1) as client:
-        status, body = await client.get(f"{url}/stats")
-    assert status == 200
-    content: dict[str, int] = json.loads(body)
+    async with http_client(connections=1) as client:
+        response = await client.get(f"{url}/stats")
+    assert response.status_code == 200
+    content: dict[str, int] = response.json()
     return content
+
+
+async def fetched(client: httpx.AsyncClient, url: str) -> str:
+    """What the demo's tool answers to a model that asks for an item."""
+    node = make_node(url, client, Path("no database"))
+    return str((await node.ainvoke([tool_call("fetch", url=f"{url}/item/1")]))["messages"][0].content)
 
 
 async def listens(url: str) -> bool:
@@ -73,10 +80,10 @@ def items(count: int, *, slow: bool = False) -> list[int]:
 
 async def test_the_service_starts_answers_and_ends() -> None:
     with anyio.fail_after(PATIENCE):
-        async with running_service(SEED) as url, HttpClient() as client:
-            status, body = await client.get(f"{url}/item/1")
-            assert status == answer_for(SEED, 1).status
-            assert json.loads(body)["item"] == 1
+        async with running_service(SEED) as url, http_client() as client:
+            response = await client.get(f"{url}/item/1")
+            assert response.status_code == answer_for(SEED, 1).status
+            assert response.json()["item"] == 1
             assert await stats(url) == {"served": 1, "abandoned": 0, "in_flight": 0, "peak_in_flight": 1}
         assert not await listens(url)
 
@@ -137,15 +144,15 @@ async def test_the_module_runs_as_a_command(how: str) -> None:
 
 async def test_a_hanging_request_can_be_cancelled_and_the_client_used_on() -> None:
     with anyio.fail_after(PATIENCE):
-        async with running_service(SEED) as url, HttpClient(connections=2) as client:
+        async with running_service(SEED) as url, http_client(connections=2) as client:
             with anyio.move_on_after(0.3) as scope:
                 async with anyio.create_task_group() as group:
                     for _ in range(5):
                         group.start_soon(client.get, f"{url}/hang")
             assert scope.cancelled_caught
             for item in items(4):
-                status, body = await client.get(f"{url}/item/{item}")
-                assert (status, json.loads(body)["item"]) == (answer_for(SEED, item).status, item)
+                response = await client.get(f"{url}/item/{item}")
+                assert (response.status_code, response.json()["item"]) == (answer_for(SEED, item).status, item)
             while (seen := await stats(url))["in_flight"]:
                 await anyio.sleep(0.02)
             assert seen == {"served": 4, "abandoned": 2, "in_flight": 0, "peak_in_flight": 2}
@@ -154,22 +161,22 @@ async def test_a_hanging_request_can_be_cancelled_and_the_client_used_on() -> No
 async def test_every_answer_reaches_its_request_when_many_are_cancelled() -> None:
     answered: list[int] = []
 
-    async def fetch(client: HttpClient, url: str, item: int) -> None:
+    async def fetch(client: httpx.AsyncClient, url: str, item: int) -> None:
         patience = 5.0 if item % 2 else answer_for(SEED, item).latency / 2
         with anyio.move_on_after(patience):
-            _, body = await client.get(f"{url}/item/{item}")
-            assert json.loads(body)["item"] == item
+            response = await client.get(f"{url}/item/{item}")
+            assert response.json()["item"] == item
             answered.append(item)
 
     wanted = items(200)
     with anyio.fail_after(PATIENCE):
-        async with running_service(SEED) as url, HttpClient(connections=16) as client:
+        async with running_service(SEED) as url, http_client(connections=16) as client:
             async with anyio.create_task_group() as group:
                 for item in wanted:
                     group.start_soon(fetch, client, url, item)
             assert set(answered) >= {item for item in wanted if item % 2}
-            status, _ = await client.get(f"{url}/item/{wanted[0]}")
-            assert status == answer_for(SEED, wanted[0]).status
+            response = await client.get(f"{url}/item/{wanted[0]}")
+            assert response.status_code == answer_for(SEED, wanted[0]).status
 
 
 async def test_an_idle_connection_that_the_server_closed_is_replaced() -> None:
@@ -181,16 +188,17 @@ async def test_an_idle_connection_that_the_server_closed_is_replaced() -> None:
     with anyio.fail_after(PATIENCE):
         listener = await anyio.create_tcp_listener(local_host="127.0.0.1")
         port = listener.extra(SocketAttribute.local_port)
-        async with listener, anyio.create_task_group() as group, HttpClient(connections=1) as client:
+        async with listener, anyio.create_task_group() as group, http_client(connections=1) as client:
             group.start_soon(listener.serve, answer_once)
             for _ in range(3):
-                assert await client.get(f"http://127.0.0.1:{port}") == (200, b"hi")
+                response = await client.get(f"http://127.0.0.1:{port}")
+                assert (response.status_code, response.text) == (200, "hi")
                 await anyio.sleep(0.01)
             group.cancel_scope.cancel()
 
 
 @pytest.mark.parametrize("part", [b"", b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\nhalf", b"no HTTP at all\r\n\r\n"])
-async def test_a_broken_answer_is_a_connection_error(part: bytes) -> None:
+async def test_a_broken_answer_is_an_error_that_the_model_reads(part: bytes) -> None:
     async def break_off(stream: SocketStream) -> None:
         async with stream:
             await stream.receive()
@@ -200,34 +208,30 @@ async def test_a_broken_answer_is_a_connection_error(part: bytes) -> None:
     with anyio.fail_after(PATIENCE):
         listener = await anyio.create_tcp_listener(local_host="127.0.0.1")
         port = listener.extra(SocketAttribute.local_port)
-        async with listener, anyio.create_task_group() as group, HttpClient(connections=1) as client:
+        async with listener, anyio.create_task_group() as group, http_client(connections=1) as client:
             group.start_soon(listener.serve, break_off)
             for _ in range(2):
-                with pytest.raises(ConnectionError):
-                    await client.get(f"http://127.0.0.1:{port}/")
+                assert "did not answer: RemoteProtocolError" in await fetched(client, f"http://127.0.0.1:{port}")
             group.cancel_scope.cancel()
 
 
-async def test_the_client_says_what_it_cannot_reach() -> None:
+async def test_the_model_reads_what_cannot_be_reached() -> None:
     with anyio.fail_after(PATIENCE):
         async with running_service(SEED) as url:
             pass
-        async with HttpClient() as client:
-            with pytest.raises(OSError, match="connect"):
-                await client.get(f"{url}/item/1")
-            with pytest.raises(ValueError, match="plain HTTP"):
-                await client.get("https://127.0.0.1/")
+        async with http_client() as client:
+            assert "/item/1 did not answer: ConnectError" in await fetched(client, url)
 
 
 async def test_no_more_requests_than_connections_are_under_way() -> None:
     statuses: dict[int, int] = {}
 
-    async def fetch(client: HttpClient, url: str, item: int) -> None:
-        statuses[item], _ = await client.get(f"{url}/item/{item}")
+    async def fetch(client: httpx.AsyncClient, url: str, item: int) -> None:
+        statuses[item] = (await client.get(f"{url}/item/{item}")).status_code
 
     with anyio.fail_after(PATIENCE):
         async with running_service(SEED) as url:
-            async with HttpClient(connections=16) as client, anyio.create_task_group() as group:
+            async with http_client(connections=16) as client, anyio.create_task_group() as group:
                 for item in items(100):
                     group.start_soon(fetch, client, url, item)
             seen = await stats(url)
@@ -238,7 +242,7 @@ async def test_no_more_requests_than_connections_are_under_way() -> None:
 async def test_latencies_are_those_that_were_announced() -> None:
     [item] = items(1, slow=True)
     with anyio.fail_after(PATIENCE):
-        async with running_service(SEED) as url, HttpClient() as client:
+        async with running_service(SEED) as url, http_client() as client:
             started = time.perf_counter()
             await client.get(f"{url}/item/{item}")
             assert time.perf_counter() - started >= answer_for(SEED, item).latency * 0.99
@@ -246,10 +250,10 @@ async def test_latencies_are_those_that_were_announced() -> None:
 
 async def test_an_unknown_path_is_refused_and_the_client_used_on() -> None:
     with anyio.fail_after(PATIENCE):
-        async with running_service(SEED) as url, HttpClient(connections=1) as client:
+        async with running_service(SEED) as url, http_client(connections=1) as client:
             for path in ("/nowhere", "/item/x", "/item/1/2"):
-                assert (await client.get(f"{url}{path}"))[0] == 404
-            assert (await client.get(f"{url}/stats"))[0] == 200
+                assert (await client.get(f"{url}{path}")).status_code == 404
+            assert (await client.get(f"{url}/stats")).status_code == 200
 
 
 async def test_the_failures_are_a_few_and_seeded() -> None:

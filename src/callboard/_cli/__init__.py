@@ -2,7 +2,7 @@
 
 import sys
 
-_NEEDED = frozenset({"rich", "typer", "h11"})
+_NEEDED = frozenset({"rich", "typer", "httpx"})
 
 
 def main() -> None:

@@ -4,9 +4,10 @@ from collections.abc import Awaitable, Callable
 from http import HTTPStatus
 from pathlib import Path
 
+from httpx import AsyncClient, Limits, TransportError
+
 from callboard import CallPolicy, Limit, ToolNode
 from callboard._cli._demo_database import query as query_database
-from callboard._cli._http import HttpClient
 
 TOOLS = ("fetch", "query", "archive")
 """In the order in which they are shown."""
@@ -21,10 +22,19 @@ _ARCHIVE = 1_000_000
 
 
 class FetchError(Exception):
-    """The service answered, but not with what was asked for."""
+    """The service did not answer, or not with what was asked for."""
 
 
-def make_node(base_url: str, client: HttpClient, database: Path) -> ToolNode:
+def http_client(*, connections: int = 64) -> AsyncClient:
+    """A client for the service, and for nobody else.
+
+    It has no timeout of its own: a request lives exactly as long as the cancel scope around it.
+    """
+    limits = Limits(max_connections=connections, max_keepalive_connections=connections)
+    return AsyncClient(limits=limits, timeout=None, trust_env=False)  # noqa: S113 (the policies of the tools have one)
+
+
+def make_node(base_url: str, client: AsyncClient, database: Path) -> ToolNode:
     """The tools, with a timeout for each call, and a queue in front of each tool."""
     get = _getter(base_url, client)
 
@@ -43,14 +53,17 @@ def make_node(base_url: str, client: HttpClient, database: Path) -> ToolNode:
     return ToolNode([fetch, query, archive], policies=_POLICIES, handle_tool_errors=_text_for_model)
 
 
-def _getter(base_url: str, client: HttpClient) -> Callable[[str], Awaitable[str]]:
+def _getter(base_url: str, client: AsyncClient) -> Callable[[str], Awaitable[str]]:
     async def get(url: str) -> str:
         if not url.startswith(f"{base_url}/"):  # a real model might ask for anything
             raise FetchError(f"only pages of {base_url} can be fetched, not {url!r}")
-        status, body = await client.get(url)
-        if status != HTTPStatus.OK:
-            raise FetchError(f"{url} answered {status} {HTTPStatus(status).phrase}")
-        return body.decode()
+        try:
+            response = await client.get(url)
+        except TransportError as error:
+            raise FetchError(f"{url} did not answer: {type(error).__name__}: {error}") from error
+        if response.status_code != HTTPStatus.OK:
+            raise FetchError(f"{url} answered {response.status_code} {response.reason_phrase}")
+        return response.text
 
     return get
 

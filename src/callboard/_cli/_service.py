@@ -10,28 +10,30 @@ dies.
 """
 
 import argparse
-import asyncio
 import contextlib
 import json
 import os
 import random
 import re
 import signal
+import socket
 import sys
 import threading
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from dataclasses import asdict, dataclass
 from http import HTTPStatus
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from socketserver import TCPServer
 
 import anyio
 from anyio.abc import Process
 
 _HOST = "127.0.0.1"
-_LONGEST_HEAD = 16_384
-_BACKLOG = 1_024
 _START_TIMEOUT = 20.0
 _END_TIMEOUT = 2.0
+_TICK = 0.05
+"""Seconds until the service sees that it is to end."""
 
 
 # What the service answers
@@ -88,140 +90,114 @@ def answer_for(seed: int, item: int) -> Answer:
 # The service, in its own process
 
 
-class _Connection(asyncio.Protocol):
-    """One client connection: one request after the other, answered by a timer, no task."""
+class _Server(ThreadingHTTPServer):
+    """A thread for each connection; none of them outlives the process."""
 
-    def __init__(self, seed: int, stats: Stats, connections: set["_Connection"]) -> None:
-        self._seed = seed
-        self._stats = stats
-        self._connections = connections
-        self._transport: asyncio.Transport | None = None
-        self._received = bytearray()
-        self._busy = False
-        self._timer: asyncio.TimerHandle | None = None
+    request_queue_size = 1_024
 
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
-        self._connections.add(self)
+    def __init__(self, seed: int) -> None:
+        self.seed = seed
+        self.stats = Stats()
+        self.lock = threading.Lock()
+        super().__init__((_HOST, 0), _Connection)
 
-    def connection_lost(self, exc: Exception | None) -> None:
-        self._transport = None
-        self._connections.discard(self)
-        if self._timer is not None:
-            self._timer.cancel()
-        if self._busy:
-            self._busy = False
-            self._stats.end(answered=False)
+    def server_bind(self) -> None:
+        TCPServer.server_bind(self)  # and not `HTTPServer`'s, which asks a name server who it is
 
-    def data_received(self, data: bytes) -> None:
-        self._received += data
-        self._next_request()
+    def handle_error(self, request: object, client_address: object) -> None:
+        if not isinstance(sys.exception(), OSError):  # a client that is gone is counted, and no more
+            super().handle_error(request, client_address)  # type: ignore[arg-type]
 
-    def abort(self) -> None:
-        """Drop the connection without an answer."""
-        if self._transport is not None:
-            self._transport.abort()
 
-    def _next_request(self) -> None:
-        if self._busy:
-            return
-        head, blank_line, rest = self._received.partition(b"\r\n\r\n")
-        if blank_line:
-            self._received = rest
-            self._dispatch(head.decode("latin-1").split("\r\n", 1)[0])
-        elif len(self._received) > _LONGEST_HEAD:
-            self.abort()
+class _Connection(BaseHTTPRequestHandler):
+    """One client connection: one request after the other."""
 
-    def _dispatch(self, request_line: str) -> None:
-        if request_line == "GET /stats HTTP/1.1":
-            self._send(HTTPStatus.OK, asdict(self._stats))
-        elif request_line == "GET /hang HTTP/1.1":
+    protocol_version = "HTTP/1.1"
+    wbufsize = -1  # head and body in one packet: the second would wait until the first is acknowledged
+    server: _Server  # pyright: ignore[reportIncompatibleVariableOverride]  (nobody else makes one)
+
+    def do_GET(self) -> None:
+        if self.path == "/stats":
+            with self.server.lock:
+                stats = asdict(self.server.stats)
+            self._send(HTTPStatus.OK, stats)
+        elif self.path == "/hang":
             self._begin()
-        elif item := re.fullmatch(r"GET /item/(\d{1,9}) HTTP/1\.1", request_line):
+            self._end(answered=not self._abandoned_within(None))
+        elif item := re.fullmatch(r"/item/(\d{1,9})", self.path):
             self._begin()
-            self._answer_later(int(item[1]))
+            self._answer(int(item[1]))
         else:
             # Whatever this was, its body was not read: the connection cannot be used on.
-            self._send(HTTPStatus.NOT_FOUND, {"error": "not found"}, close=True)
+            self.close_connection = True
+            self._send(HTTPStatus.NOT_FOUND, {"error": "not found"})
+
+    def log_message(self, format: str, *args: object) -> None:
+        """Say nothing: standard error is the parent's."""
+
+    def _answer(self, item: int) -> None:
+        answer = answer_for(self.server.seed, item)
+        abandoned = self._abandoned_within(answer.latency)
+        self._end(answered=not abandoned)
+        if not abandoned:
+            failure: dict[str, object] = {} if answer.status is HTTPStatus.OK else {"error": answer.status.phrase}
+            self._send(answer.status, {"item": item, **failure})
+
+    def _abandoned_within(self, seconds: float | None) -> bool:
+        """Wait; whether the client hangs up meanwhile. It sends nothing before it has its answer."""
+        self.connection.settimeout(seconds)
+        try:
+            self.connection.recv(1, socket.MSG_PEEK)
+        except TimeoutError:
+            return False
+        except OSError:
+            pass
+        finally:
+            self.connection.settimeout(None)
+        self.close_connection = True
+        return True
 
     def _begin(self) -> None:
-        self._busy = True
-        self._stats.begin()
+        with self.server.lock:
+            self.server.stats.begin()
 
-    def _answer_later(self, item: int) -> None:
-        answer = answer_for(self._seed, item)
-        self._timer = asyncio.get_running_loop().call_later(answer.latency, self._answer, item, answer.status)
+    def _end(self, *, answered: bool) -> None:
+        with self.server.lock:
+            self.server.stats.end(answered=answered)
 
-    def _answer(self, item: int, status: HTTPStatus) -> None:
-        self._busy = False
-        self._stats.end(answered=True)
-        failure: dict[str, object] = {} if status is HTTPStatus.OK else {"error": status.phrase}
-        self._send(status, {"item": item, **failure})
-
-    def _send(self, status: HTTPStatus, content: dict[str, object], *, close: bool = False) -> None:
-        if self._transport is None:
-            return
-        self._transport.write(_response(status, content, close=close))
-        if close:
-            self._transport.close()
-        else:
-            self._next_request()
-
-
-def _response(status: HTTPStatus, content: dict[str, object], *, close: bool) -> bytes:
-    body = json.dumps(content).encode()
-    lines = [
-        f"HTTP/1.1 {status.value} {status.phrase}",
-        "Content-Type: application/json",
-        f"Content-Length: {len(body)}",
-    ]
-    if status is HTTPStatus.SERVICE_UNAVAILABLE:
-        lines.append("Retry-After: 1")
-    if close:
-        lines.append("Connection: close")
-    return "\r\n".join([*lines, "", ""]).encode() + body
-
-
-async def _serve(seed: int) -> None:
-    loop = asyncio.get_running_loop()
-    stopped = asyncio.Event()
-    _stop_on_signal(loop, stopped)
-    _stop_on_end_of_input(loop, stopped)
-    stats = Stats()
-    connections: set[_Connection] = set()
-    server = await loop.create_server(lambda: _Connection(seed, stats, connections), _HOST, 0, backlog=_BACKLOG)
-    print(f"listening {server.sockets[0].getsockname()[1]}", flush=True)
-    await stopped.wait()
-    server.close()
-    for connection in tuple(connections):
-        connection.abort()
-
-
-def _stop_on_signal(loop: asyncio.AbstractEventLoop, stopped: asyncio.Event) -> None:
-    with contextlib.suppress(NotImplementedError):  # Windows: SIGTERM ends the process there anyway
-        for number in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(number, stopped.set)
-
-
-def _stop_on_end_of_input(loop: asyncio.AbstractEventLoop, stopped: asyncio.Event) -> None:
-    def watch() -> None:
-        # Not `sys.stdin`: a daemon thread that holds its lock at exit brings the interpreter down.
-        with contextlib.suppress(OSError):
-            while os.read(0, 1_024):
-                pass
-        with contextlib.suppress(RuntimeError):  # the loop was closed in the meantime
-            loop.call_soon_threadsafe(stopped.set)
-
-    # A thread, because not every event loop can wait for every kind of standard input.
-    threading.Thread(target=watch, name="end-of-input", daemon=True).start()
+    def _send(self, status: HTTPStatus, content: dict[str, object]) -> None:
+        body = json.dumps(content).encode()
+        self.send_response(status)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(body)))
+        if status is HTTPStatus.SERVICE_UNAVAILABLE:
+            self.send_header("Retry-After", "1")
+        if self.close_connection:
+            self.send_header("Connection", "close")
+        self.end_headers()
+        self.wfile.write(body)
 
 
 def main() -> None:
-    """Run the service until its standard input ends."""
+    """Run the service until its standard input ends, or a signal says so."""
     parser = argparse.ArgumentParser("python -m callboard._cli._service", description="The demo's HTTP service.")
     parser.add_argument("--seed", type=int, default=0, help="decides latencies and failures")
-    asyncio.run(_serve(parser.parse_args().seed))
+    seed = parser.parse_args().seed
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: sys.exit())
+    with _Server(seed) as server:
+        threading.Thread(target=_stop_on_end_of_input, args=[server], name="end-of-input", daemon=True).start()
+        print(f"listening {server.server_address[1]}", flush=True)
+        # Here, and waking up by itself: a signal that comes just before a system call does not interrupt it.
+        server.serve_forever(_TICK)
+
+
+def _stop_on_end_of_input(server: _Server) -> None:
+    # Not `sys.stdin`: a daemon thread that holds its lock at exit brings the interpreter down.
+    with contextlib.suppress(OSError):
+        while os.read(0, 1_024):
+            pass
+    server.shutdown()
 
 
 # The parent's side

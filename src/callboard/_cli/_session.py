@@ -1,6 +1,5 @@
 """The part of the demo that runs in an event loop: the service, the agent, and those who watch."""
 
-import json
 import signal
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, suppress
@@ -9,13 +8,13 @@ from pathlib import Path
 
 import anyio
 from anyio import CancelScope
+from httpx import AsyncClient
 from langchain_core.language_models import BaseChatModel
 from langchain_core.messages import BaseMessage
 
 from callboard import Agent, Statistics, create_react_agent, observe
 from callboard._cli._board import Board
-from callboard._cli._demo_tools import TOOLS, make_node
-from callboard._cli._http import HttpClient
+from callboard._cli._demo_tools import TOOLS, http_client, make_node
 from callboard._cli._service import running_service
 from callboard._cli._shown_text import CommandError
 from callboard._cli._view import View
@@ -91,7 +90,7 @@ class Session:
                 return
 
     async def _play(self) -> None:
-        async with running_service(self.seed) as base_url, HttpClient() as client:
+        async with running_service(self.seed) as base_url, http_client() as client:
             node = make_node(base_url, client, self.database)
             model = self.model or scripted_model(self.work, base_url, seed=self.seed)
             try:
@@ -124,12 +123,11 @@ async def run_agent(run: Run, agent: Agent, question: str) -> None:
         run.wall_clock = anyio.current_time() - since
 
 
-async def _service_stats(client: HttpClient, base_url: str) -> dict[str, int]:
+async def _service_stats(client: AsyncClient, base_url: str) -> dict[str, int]:
     """Ask the service what it has seen, once it knows of every connection that was closed."""
     stats: dict[str, int] = {}
     with anyio.move_on_after(_PATIENCE):
         while not stats or stats["in_flight"]:
-            _, body = await client.get(f"{base_url}/stats")
-            stats = json.loads(body)
+            stats = (await client.get(f"{base_url}/stats")).json()
             await anyio.sleep(0.01)
     return stats
