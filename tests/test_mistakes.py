@@ -50,6 +50,13 @@ def query(query: str) -> str:
     return query
 
 
+class Node(ToolNode):
+    """A node that hands on what it is given."""
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+
+
 def model() -> ScriptedModel:
     return ScriptedModel(["Hello."])
 
@@ -159,6 +166,9 @@ MISTAKES: dict[str, tuple[Make, type[Exception], str]] = {
         NotImplementedError,
         r"GenericFakeChatModel has no bind_tools\(\) of its own.*'search'",
     ),
+    "a slip of a node": (lambda: ToolNode([search], polices={}), TypeError, "'polices'.*did you mean 'policies'"),
+    "a slip of a node's subclass": (lambda: Node([search], midleware=[]), TypeError, "did you mean 'middleware'"),
+    "nothing like an option": (lambda: ToolNode([search], xyzzy=1), TypeError, "keyword argument 'xyzzy'$"),
     # kinds of values
     "no grace": (lambda: ToolNode([search], grace=None), TypeError, r"ToolNode\(grace=...\) is a number of seconds"),
     "an async handler": (lambda: ToolNode([search], handle_tool_errors=aquery), TypeError, "takes a plain function"),

@@ -1,7 +1,13 @@
 """Names that do not exist: what there is instead, and which one may have been meant."""
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from functools import wraps
+from inspect import signature
+from typing import ParamSpec, TypeVar
+
+P = ParamSpec("P")
+R = TypeVar("R")
 
 _LISTED = 40
 """Names in one sentence; of more than that, the first ones."""
@@ -27,3 +33,20 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
     by_folded = {one.casefold(): one for one in known}
     near = difflib.get_close_matches(name.casefold(), by_folded, n=1)
     return f"; did you mean {by_folded[near[0]]!r}?" if near else ""
+
+
+def suggests_keywords(function: Callable[P, R]) -> Callable[P, R]:
+    """Have a function say which keyword may have been meant by one that it does not know, as Python 3.13 does."""
+
+    @wraps(function)
+    def call(*args: P.args, **kwargs: P.kwargs) -> R:
+        try:
+            return function(*args, **kwargs)
+        except TypeError as error:
+            known = signature(function).parameters.keys() - {"self"}
+            unknown = [name for name in kwargs if name not in known]
+            if not unknown or "Did you mean" in str(error):
+                raise
+            raise TypeError(f"{error}{did_you_mean(unknown[0], known)}") from None
+
+    return call

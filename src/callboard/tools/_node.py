@@ -15,6 +15,7 @@ from callboard._langgraph import injected_args_by_name, with_runtime
 from callboard._loops._bridge import run_from_sync
 from callboard._loops._deadline import DEFAULT_GRACE
 from callboard._loops._door import entered
+from callboard._suggestions import suggests_keywords
 from callboard._types import CallPolicy, Limit, OnError, Statistics
 from callboard.tools._chain import middleware_in
 from callboard.tools._errors import ErrorHandling, only_invalid_arguments
@@ -82,6 +83,7 @@ class ToolNode(ManyInputs):
 
     name: str | None = "tools"
 
+    @suggests_keywords
     def __init__(
         self,
         tools: Sequence[BaseTool | Callable[..., Any]],
