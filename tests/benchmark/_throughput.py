@@ -83,7 +83,7 @@ def http(*, count: int, limit: int, repetitions: int) -> Table:
     items = list(islice(_items(), count))
     ideal = _makespan([answer_for(SEED, item).latency for item in items], limit)
     contestants: dict[str, Contestant] = {}
-    for client, name in ((KeepAlive, "a client of 20 lines"), (Httpx, "the demo's client (httpx)")):
+    for client, name in ((KeepAlive, "a client of 20 lines"), (Httpx2, "the demo's client (httpx2)")):
         for backend in ("asyncio", "trio"):
             contestants[f"{name}, {backend}"] = _requests(backend, client, items, limit, _alone)
             contestants[f"callboard ToolNode, {name}, {backend}"] = _requests(backend, client, items, limit, _by_node)
@@ -126,7 +126,7 @@ class KeepAlive:
             await stream.aclose()
 
 
-class Httpx:
+class Httpx2:
     """The demo's client, behind a limiter: requests that wait in its own pool cost it much time."""
 
     def __init__(self, *, connections: int) -> None:

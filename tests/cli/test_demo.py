@@ -336,7 +336,7 @@ def test_a_real_model_decides_itself_what_it_calls(tmp_path: Path, backend: str)
     assert "the service saw 0 requests" in finished.stdout
 
 
-@pytest.mark.parametrize("module", ["typer", "rich", "httpx"])
+@pytest.mark.parametrize("module", ["typer", "rich", "httpx2"])
 @pytest.mark.exhaustive
 def test_without_the_extra_one_line_says_what_to_install(module: str) -> None:
     finished = execute([sys.executable, "-c", WITHOUT.format(module=module, argv=["callboard", "demo"])])

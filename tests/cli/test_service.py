@@ -6,7 +6,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 import anyio
-import httpx
+import httpx2
 import pytest
 from anyio import to_thread
 from anyio.abc import Process, SocketAttribute, SocketStream
@@ -42,7 +42,7 @@ async def stats(url: str) -> dict[str, int]:
     return content
 
 
-async def fetched(client: httpx.AsyncClient, url: str) -> str:
+async def fetched(client: httpx2.AsyncClient, url: str) -> str:
     """What the demo's tool answers to a model that asks for an item."""
     node = make_node(url, client, Path("no database"))
     return str((await node.ainvoke([tool_call("fetch", url=f"{url}/item/1")]))["messages"][0].content)
@@ -161,7 +161,7 @@ async def test_a_hanging_request_can_be_cancelled_and_the_client_used_on() -> No
 async def test_every_answer_reaches_its_request_when_many_are_cancelled() -> None:
     answered: list[int] = []
 
-    async def fetch(client: httpx.AsyncClient, url: str, item: int) -> None:
+    async def fetch(client: httpx2.AsyncClient, url: str, item: int) -> None:
         patience = 5.0 if item % 2 else answer_for(SEED, item).latency / 2
         with anyio.move_on_after(patience):
             response = await client.get(f"{url}/item/{item}")
@@ -226,7 +226,7 @@ async def test_the_model_reads_what_cannot_be_reached() -> None:
 async def test_no_more_requests_than_connections_are_under_way() -> None:
     statuses: dict[int, int] = {}
 
-    async def fetch(client: httpx.AsyncClient, url: str, item: int) -> None:
+    async def fetch(client: httpx2.AsyncClient, url: str, item: int) -> None:
         statuses[item] = (await client.get(f"{url}/item/{item}")).status_code
 
     with anyio.fail_after(PATIENCE):

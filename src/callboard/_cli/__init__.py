@@ -2,7 +2,7 @@
 
 import sys
 
-_NEEDED = frozenset({"rich", "typer", "httpx"})
+_NEEDED = frozenset({"rich", "typer", "httpx2"})
 
 
 def main() -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import anyio
 from anyio import CancelScope
-from httpx import AsyncClient
+from httpx2 import AsyncClient
 from langchain_core.language_models import BaseChatModel
 from langchain_core.messages import BaseMessage
 
