@@ -17,25 +17,14 @@ import anyio.from_thread
 import anyio.to_thread
 import pytest
 from langchain_core.tools import StructuredTool
+from tests.helpers import ask, make, make_sync
 
 from callboard import CallPolicy, Statistics, ToolNode, remaining
 from callboard._loops._bridge import run_from_sync, run_on_asyncio
-from callboard.testing import Recorder, calls
+from callboard.testing import Recorder
 
 IDLE = Statistics(running=0, waiting=0, abandoned_threads=0)
 user: ContextVar[str] = ContextVar("user", default="nobody")
-
-
-def make(fn: Callable[..., object], name: str | None = None) -> StructuredTool:
-    return StructuredTool.from_function(coroutine=fn, name=name or fn.__name__, description="A tool of a test.")
-
-
-def make_sync(fn: Callable[..., object], name: str | None = None) -> StructuredTool:
-    return StructuredTool.from_function(func=fn, name=name or fn.__name__, description="A tool of a test.")
-
-
-def ask(*requests: object) -> list[object]:
-    return [calls(*requests)]
 
 
 def within(seconds: float, fn: Callable[[], object]) -> object:

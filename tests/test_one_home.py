@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-SOURCE = Path(__file__).parents[1] / "src" / "callboard"
+TESTS = Path(__file__).parent
+SOURCE = TESTS.parent / "src" / "callboard"
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,3 +95,26 @@ def test_a_question_is_answered_in_one_module(home: Home) -> None:
         for sign in home.signs:
             found = re.search(sign, text)
             assert not found, f"{place}: {found[0]!r} answers {home.question!r} again; import it from {home.module}"
+
+
+def shape_of(function: ast.FunctionDef) -> str:
+    """What a function does: without its docstring and its annotations."""
+    body = function.body[1:] if ast.get_docstring(function) else function.body
+    arguments = ast.unparse(ast.arguments([], [ast.arg(one.arg) for one in function.args.args], None, [], [], None, []))
+    return "\n".join([function.name, arguments, *map(ast.unparse, body)])
+
+
+def test_what_many_tests_need_is_written_once() -> None:
+    """`tests/helpers.py` has it; a copy would drift, as those of the source did."""
+    home = TESTS / "helpers.py"
+    shapes = {shape_of(one) for one in ast.parse(home.read_text()).body if isinstance(one, ast.FunctionDef)}
+
+    copies = {
+        f"{path.relative_to(TESTS)}: {one.name}"
+        for path in TESTS.rglob("*.py")
+        if path != home
+        for one in ast.parse(path.read_text()).body
+        if isinstance(one, ast.FunctionDef) and shape_of(one) in shapes
+    }
+
+    assert copies == set()

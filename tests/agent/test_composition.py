@@ -42,7 +42,7 @@ async def saver(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator
 async def test_questions_in_a_nested_agent_are_answered_one_by_id_and_one_plainly(
     saver: Any, version: Any, anew: bool
 ) -> None:
-    """Issue 4: all surface together; what had finished, before the agent and in it, does not run again."""
+    """All surface together; what had finished, before the agent and in it, does not run again."""
     desk, model = Desk(), ScriptedModel([busy(), "done"])
 
     def graph() -> Any:

@@ -75,7 +75,7 @@ def ids(result: Any) -> dict[str, str]:
 async def test_three_questions_beside_two_finished_calls_are_answered_one_by_one(
     saver: Any, version: Any, anew: bool
 ) -> None:
-    """Issue 4: all at once, answered in reverse order, an invalid answer in between; no body runs more than it must."""
+    """All at once, answered in reverse order, an invalid answer in between; no body runs more than it must."""
     asking, recorder = Asking(), Recorder()
     tools = [*asking.tools(), recorder.tool("work")]
     asked = [("ask", {"query": name}) for name in ("a", "b", "c")]

@@ -3,7 +3,6 @@
 That the chunks are LangGraph's, one by one, stands in `tests/parity/test_agent_streams.py`.
 """
 
-import asyncio
 import gc
 import threading
 from collections.abc import AsyncGenerator, Awaitable, Callable
@@ -12,7 +11,6 @@ from typing import Any
 
 import anyio
 import pytest
-import sniffio
 from langchain_core.messages import AIMessageChunk, BaseMessage, ToolMessage
 from langchain_core.runnables import RunnableConfig
 from langchain_core.tools import StructuredTool, tool
@@ -21,6 +19,7 @@ from langgraph.config import get_stream_writer
 from langgraph.graph import START, MessagesState, StateGraph
 from langgraph.types import Command, StreamWriter, interrupt
 from pydantic import BaseModel
+from tests.helpers import live_tasks
 
 from callboard import AgentStatePydantic, CallPolicy, ToolNode, ToolRuntime, cleanup, create_react_agent
 from callboard.testing import Recorder, ScriptedModel, calls
@@ -43,21 +42,6 @@ def agent_with(*tools: Any, asked: Any = None, **options: Any) -> Any:
 async def read(agent: Any, mode: Any, given: Any = QUESTION, config: Any = None, **options: Any) -> list[Any]:
     with anyio.fail_after(WAIT):
         return [chunk async for chunk in agent.astream(given, config, stream_mode=mode, **options)]
-
-
-def live_tasks() -> set[object]:
-    """Every task of the event loop that has not ended."""
-    if sniffio.current_async_library() == "asyncio":
-        return set(asyncio.all_tasks())
-    import trio
-
-    root = trio.lowlevel.current_root_task()
-    found, todo = set(), [root]
-    while todo:
-        task = todo.pop()
-        found.add(task)
-        todo.extend(child for nursery in task.child_nurseries for child in nursery.child_tasks)
-    return found
 
 
 # The modes.

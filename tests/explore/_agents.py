@@ -15,12 +15,13 @@ from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 from langgraph.types import Command
 from tests.agent._savers import complaint
+from tests.helpers import live_tasks
 
 from callboard import ToolNode, create_react_agent
 from callboard.testing import ScriptedModel
 
 from ._bodies import ASYNC, SECONDS, TOOLS, Call, Stage, Step, enter, result_of
-from ._watch import Complaint, live_tasks, run_on
+from ._watch import Complaint, run_on
 
 KINDS = ("sleep", "sleep", "sleep", "ask", "ask", "fail", "tidy", "swallow")
 ROUNDS = 60

@@ -15,6 +15,7 @@ import sniffio
 from langchain_core.messages import AIMessage, ToolMessage
 from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 from langgraph.types import Command
+from tests.helpers import live_tasks
 from tests.middleware._functions import middleware_of
 
 from callboard import CallboardWarning, CallPolicy, CallsInterrupted, Limit, Rate, ToolNode
@@ -32,7 +33,7 @@ from callboard.middleware import (
 )
 
 from ._bodies import ASYNC, SYNC, TOOLS, Call, FailureOfTool, Stage, draw_calls, enter
-from ._watch import Complaint, live_tasks, run_on
+from ._watch import Complaint, run_on
 
 PASSING = ("pass_on", "wait_before", "wait_after", "Sanitize", "RepairArguments", "Retry", "OutputBudget", "Redact")
 """Middleware that changes no result of a call that succeeds."""

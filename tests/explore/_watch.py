@@ -1,6 +1,5 @@
 """How one plan is run: on which backend, for how long at most, and what must not be heard of it afterwards."""
 
-import asyncio
 import gc
 import logging
 import signal
@@ -11,10 +10,9 @@ import warnings
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import anyio
-import sniffio
 
 from callboard import CallboardWarning
 from callboard.testing import backend
@@ -115,21 +113,6 @@ class _Ear(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         self._heard.append(record.getMessage())
-
-
-def live_tasks() -> set[Any]:
-    """Every task of the event loop that has not ended."""
-    if sniffio.current_async_library() == "asyncio":
-        return set(asyncio.all_tasks())
-    import trio
-
-    found, todo = set(), [trio.lowlevel.current_root_task()]
-    while todo:
-        task = todo.pop()
-        assert task is not None
-        found.add(task)
-        todo.extend(child for nursery in task.child_nurseries for child in nursery.child_tasks)
-    return found
 
 
 def _where(error: BaseException) -> str:

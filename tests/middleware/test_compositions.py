@@ -16,6 +16,7 @@ from langchain.agents.middleware import wrap_tool_call
 from langchain_core.messages import AIMessage, ToolCall, ToolMessage
 from langgraph.errors import ParentCommand
 from langgraph.types import Command
+from tests.helpers import live_tasks
 
 from callboard import (
     CallboardWarning,
@@ -370,21 +371,6 @@ async def nothing_starts_any_more(world: World) -> None:
                 continue
     await world.sleep(5 if world.is_real else 100)
     assert world.late == []
-
-
-def live_tasks() -> set[object]:
-    """Every task of the event loop that has not ended."""
-    if sniffio.current_async_library() == "asyncio":
-        return set(asyncio.all_tasks())
-    import trio
-
-    found, todo = set(), [trio.lowlevel.current_root_task()]
-    while todo:
-        task = todo.pop()
-        assert task is not None
-        found.add(task)
-        todo.extend(child for nursery in task.child_nurseries for child in nursery.child_tasks)
-    return found
 
 
 def check(scene: Scene, ended: Ended) -> None:

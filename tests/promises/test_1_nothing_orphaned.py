@@ -11,11 +11,11 @@ import anyio
 import anyio.from_thread
 import anyio.lowlevel
 import pytest
-import sniffio
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from langchain_core.messages import ToolMessage
 from langchain_core.tools import StructuredTool
+from tests.helpers import ask, ended, live_tasks, make, make_sync
 
 from callboard import (
     AbandonedThreadWarning,
@@ -28,40 +28,9 @@ from callboard import (
     ToolNode,
     cleanup,
 )
-from callboard.testing import Recorder, calls
+from callboard.testing import Recorder
 
 IDLE = Statistics(running=0, waiting=0, abandoned_threads=0)
-
-
-def live_tasks() -> set[object]:
-    """Every task of the event loop that has not ended."""
-    if sniffio.current_async_library() == "asyncio":
-        return set(asyncio.all_tasks())
-    import trio
-
-    root = trio.lowlevel.current_root_task()
-    found, todo = set(), [root]
-    while todo:
-        task = todo.pop()
-        found.add(task)
-        todo.extend(child for nursery in task.child_nurseries for child in nursery.child_tasks)
-    return found
-
-
-def make(fn: Callable[..., object], name: str | None = None) -> StructuredTool:
-    return StructuredTool.from_function(coroutine=fn, name=name or fn.__name__, description="A tool of a test.")
-
-
-def make_sync(fn: Callable[..., object], name: str | None = None) -> StructuredTool:
-    return StructuredTool.from_function(func=fn, name=name or fn.__name__, description="A tool of a test.")
-
-
-def ask(*requests: object) -> list[object]:
-    return [calls(*requests)]
-
-
-def ended(message: ToolMessage) -> str | None:
-    return message.additional_kwargs.get("callboard", {}).get("ended")
 
 
 # Ways in which a body that sleeps for ever is cancelled: `await how(node, messages)` returns when it is over.

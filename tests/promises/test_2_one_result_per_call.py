@@ -9,8 +9,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
-from langchain_core.tools import InjectedToolCallId, StructuredTool
+from langchain_core.tools import InjectedToolCallId
 from langgraph.types import Command
+from tests.helpers import ended, make
 
 from callboard import (
     CallPolicy,
@@ -26,10 +27,6 @@ from callboard.testing import Recorder, ScriptedModel, calls, tool_call
 
 class Boom(Exception):
     """An error that a test raises."""
-
-
-def make(fn: Any, name: str | None = None) -> StructuredTool:
-    return StructuredTool.from_function(coroutine=fn, name=name or fn.__name__, description="A tool of a test.")
 
 
 async def commands(tool_call_id: Annotated[str, InjectedToolCallId]) -> Command[Any]:
@@ -55,10 +52,6 @@ def answers(outputs: Any) -> list[ToolMessage]:
         update = output.update if isinstance(output, Command) else output
         found += [message for message in update.get("messages", ()) if isinstance(message, ToolMessage)]
     return found
-
-
-def ended(message: ToolMessage) -> Any:
-    return message.additional_kwargs.get("callboard", {}).get("ended")
 
 
 def everything(rec: Recorder, **options: Any) -> ToolNode:

@@ -11,21 +11,14 @@ import pytest
 from langchain_core.messages import ToolMessage
 from langchain_core.tools import StructuredTool
 from langgraph.errors import GraphBubbleUp
+from tests.helpers import ask, make
 
 from callboard import CallPolicy, CallRejectedError, CallTimeoutError, DeadlineExceededError, Limit, ToolNode, cleanup
-from callboard.testing import Recorder, calls
+from callboard.testing import Recorder
 
 
 class Boom(Exception):
     """An error that a test raises."""
-
-
-def make(fn: Callable[..., object], name: str | None = None) -> StructuredTool:
-    return StructuredTool.from_function(coroutine=fn, name=name or fn.__name__, description="A tool of a test.")
-
-
-def ask(*requests: object) -> list[object]:
-    return [calls(*requests)]
 
 
 def frames(error: BaseException) -> list[str]:

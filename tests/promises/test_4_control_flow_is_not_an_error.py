@@ -12,6 +12,7 @@ from langchain_core.tools import StructuredTool
 from langgraph.errors import GraphBubbleUp, GraphDrained, GraphInterrupt, ParentCommand, is_invalid_resume
 from langgraph.types import Command, Interrupt, interrupt
 from pydantic import BaseModel, ValidationError
+from tests.helpers import make
 
 from callboard import CallsInterrupted, ToolNode, cleanup
 from callboard.testing import Recorder, calls
@@ -25,10 +26,6 @@ HANDLING: dict[str, Any] = {
     "types": (ValueError, Exception),
     "function": lambda error: f"handled {error!r}",
 }
-
-
-def make(fn: Callable[..., Any], name: str | None = None) -> StructuredTool:
-    return StructuredTool.from_function(coroutine=fn, name=name or fn.__name__, description="A tool of a test.")
 
 
 def raising(error: Exception, *, sync: bool = False) -> StructuredTool:

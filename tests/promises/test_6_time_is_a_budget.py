@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from langchain_core.messages import ToolMessage
 from langchain_core.tools import StructuredTool
+from tests.helpers import ask, ended, make, make_sync
 
 from callboard import (
     AbandonedThreadWarning,
@@ -24,23 +25,7 @@ from callboard import (
     remaining,
 )
 from callboard.middleware import Retry
-from callboard.testing import Recorder, calls
-
-
-def make(fn: Callable[..., object], name: str | None = None) -> StructuredTool:
-    return StructuredTool.from_function(coroutine=fn, name=name or fn.__name__, description="A tool of a test.")
-
-
-def make_sync(fn: Callable[..., object], name: str | None = None) -> StructuredTool:
-    return StructuredTool.from_function(func=fn, name=name or fn.__name__, description="A tool of a test.")
-
-
-def ask(*requests: object) -> list[object]:
-    return [calls(*requests)]
-
-
-def ended(message: ToolMessage) -> str | None:
-    return message.additional_kwargs.get("callboard", {}).get("ended")
+from callboard.testing import Recorder
 
 
 class Stopwatch:

@@ -13,27 +13,16 @@ from hypothesis import strategies as st
 from langchain_core.messages import AIMessage, ToolMessage
 from langchain_core.tools import StructuredTool
 from langgraph.graph import END, START, MessagesState, StateGraph
+from tests.helpers import ask, ended, make
 
 from callboard import CallPolicy, CallRejectedError, Limit, Rate, Statistics, ToolNode
-from callboard.testing import Recorder, calls
+from callboard.testing import Recorder
 
 IDLE = Statistics(running=0, waiting=0, abandoned_threads=0)
 
 
-def make(fn: Callable[..., object], name: str | None = None) -> StructuredTool:
-    return StructuredTool.from_function(coroutine=fn, name=name or fn.__name__, description="A tool of a test.")
-
-
-def ask(*requests: object) -> list[object]:
-    return [calls(*requests)]
-
-
 def numbered(name: str, count: int) -> list[AIMessage]:
     return ask(*[(name, {"query": str(n)}) for n in range(count)])
-
-
-def ended(message: ToolMessage) -> str | None:
-    return message.additional_kwargs.get("callboard", {}).get("ended")
 
 
 def by_query(call: dict[str, dict[str, str]]) -> str:

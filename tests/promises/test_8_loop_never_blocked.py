@@ -10,28 +10,17 @@ import anyio
 import anyio.lowlevel
 import pytest
 from langchain_core.messages import ToolMessage
-from langchain_core.tools import BaseTool, StructuredTool
+from langchain_core.tools import BaseTool
+from tests.helpers import ask, make, make_sync
 
 from callboard import Limit, Statistics, ToolNode
 from callboard.middleware import Results, Sanitize, Text
-from callboard.testing import Recorder, calls
+from callboard.testing import Recorder
 
 pytestmark = pytest.mark.real_clock
 
 IDLE = Statistics(running=0, waiting=0, abandoned_threads=0)
 user: ContextVar[str] = ContextVar("user", default="nobody")
-
-
-def make(fn: Callable[..., object], name: str | None = None) -> StructuredTool:
-    return StructuredTool.from_function(coroutine=fn, name=name or fn.__name__, description="A tool of a test.")
-
-
-def make_sync(fn: Callable[..., object], name: str | None = None) -> StructuredTool:
-    return StructuredTool.from_function(func=fn, name=name or fn.__name__, description="A tool of a test.")
-
-
-def ask(*requests: object) -> list[object]:
-    return [calls(*requests)]
 
 
 class Ticks:

@@ -9,6 +9,7 @@ import anyio
 import pytest
 from langchain_core.messages import ToolMessage
 from langchain_core.tools import StructuredTool
+from tests.helpers import make
 
 from callboard import CallEvent, CallTimeoutError, LoopBlockedWarning, ToolNode, observe
 from callboard._loops import _watchdog
@@ -23,10 +24,6 @@ def _nothing_told() -> Iterator[None]:
     _watchdog._told.clear()
     yield
     _watchdog._told.clear()
-
-
-def make(fn: Callable[..., object]) -> StructuredTool:
-    return StructuredTool.from_function(coroutine=fn, description="A tool of a test.")
 
 
 async def blocking() -> str:

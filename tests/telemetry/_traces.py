@@ -6,7 +6,6 @@ from typing import Any
 
 from langchain_core.language_models.chat_models import LangSmithParams
 from langchain_core.messages import AIMessage
-from langchain_core.tools import StructuredTool
 from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
@@ -96,14 +95,6 @@ def said(text: str) -> AIMessage:
         },
         response_metadata={"model_name": "gpt-x-2026", "finish_reason": "stop", "id": "chatcmpl-1"},
     )
-
-
-def make(fn: Any, name: str | None = None, description: str = "A tool of a test.") -> StructuredTool:
-    return StructuredTool.from_function(coroutine=fn, name=name or fn.__name__, description=description)
-
-
-def make_sync(fn: Any, name: str | None = None) -> StructuredTool:
-    return StructuredTool.from_function(func=fn, name=name or fn.__name__, description="A tool of a test.")
 
 
 def attributes(span: ReadableSpan) -> dict[str, Any]:

@@ -19,13 +19,14 @@ from mcp import ClientSession, StdioServerParameters
 from mcp.client.stdio import stdio_client
 from opentelemetry import context, trace
 from opentelemetry.sdk.trace import ReadableSpan
+from tests.helpers import make, make_sync
 
 from callboard import CallPolicy, Limit, ToolNode, create_react_agent
 from callboard.middleware import Retry
 from callboard.telemetry import carrier, continued
 from callboard.testing import calls, tool_call
 
-from ._traces import WAIT, PaidModel, Traces, attributes, ids, is_child, make, make_sync, said, span_id
+from ._traces import WAIT, PaidModel, Traces, attributes, ids, is_child, said, span_id
 
 ROOT = Path(__file__).parents[2]
 GO: Any = {"messages": [("user", "go")]}

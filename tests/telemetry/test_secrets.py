@@ -16,6 +16,7 @@ from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.types import Command, interrupt
 from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import InMemoryMetricReader
+from tests.helpers import make, make_sync
 
 import callboard.telemetry._names as names
 from callboard import AbandonedThreadWarning, CallEvent, CallPolicy, Limit, Rate, ToolNode, create_react_agent
@@ -34,7 +35,7 @@ from callboard.telemetry import Logs, Metrics, Recorder, Tracing
 from callboard.telemetry._setup import formatter
 from callboard.testing import calls, tool_call
 
-from ._traces import WAIT, PaidModel, Traces, attributes, events, facts, make, make_sync, said, texts_in, traced
+from ._traces import WAIT, PaidModel, Traces, attributes, events, facts, said, texts_in, traced
 
 CANARY = "canary-4711"
 KEY = "sk-proj-" + "a1B2c3D4" * 6

@@ -19,6 +19,7 @@ from langgraph.types import Command, interrupt
 from opentelemetry.exporter.otlp.proto.common.trace_encoder import encode_spans
 from opentelemetry.trace import SpanKind, StatusCode
 from pytest_genai_semconv import assert_chat_span, assert_execute_tool_span, assert_invoke_agent_span
+from tests.helpers import make
 from typing_extensions import TypedDict
 
 import callboard.telemetry._names as names
@@ -39,7 +40,6 @@ from ._traces import (
     facts,
     is_child,
     linked,
-    make,
     said,
     span_id,
     traced,

@@ -1,0 +1,46 @@
+"""What many tests need and none is about: tools of functions, input for a node, the tasks that are alive."""
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import sniffio
+from langchain_core.messages import ToolMessage
+from langchain_core.tools import StructuredTool
+
+from callboard.testing import calls
+
+
+def make(fn: Callable[..., Any], name: str | None = None, description: str = "A tool of a test.") -> StructuredTool:
+    """A tool of an async function."""
+    return StructuredTool.from_function(coroutine=fn, name=name or fn.__name__, description=description)
+
+
+def make_sync(fn: Callable[..., Any], name: str | None = None) -> StructuredTool:
+    """A tool of a plain function."""
+    return StructuredTool.from_function(func=fn, name=name or fn.__name__, description="A tool of a test.")
+
+
+def ask(*requests: object) -> list[object]:
+    """A conversation whose last message asks for these calls."""
+    return [calls(*requests)]
+
+
+def ended(message: ToolMessage) -> Any:
+    """How a call ended, where that was callboard's doing: "timeout", "rejected" and the like."""
+    return message.additional_kwargs.get("callboard", {}).get("ended")
+
+
+def live_tasks() -> set[Any]:
+    """Every task of the event loop that has not ended."""
+    if sniffio.current_async_library() == "asyncio":
+        return set(asyncio.all_tasks())
+    import trio
+
+    found, todo = set(), [trio.lowlevel.current_root_task()]
+    while todo:
+        task = todo.pop()
+        assert task is not None
+        found.add(task)
+        todo.extend(child for nursery in task.child_nurseries for child in nursery.child_tasks)
+    return found
