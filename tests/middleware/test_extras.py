@@ -6,11 +6,15 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
+from langchain_core.tools import StructuredTool
 from langgraph.store.memory import InMemoryStore
 from opentelemetry.sdk.trace import TracerProvider
+from pydantic import create_model
 
+from callboard import ToolNode
 from callboard._extras import require
 from callboard.middleware import (
     DEFAULT_DETECTORS,
@@ -19,6 +23,7 @@ from callboard.middleware import (
     MemoryVault,
     OutputBudget,
     Redact,
+    RepairArguments,
     Sanitize,
     StoreVault,
     Text,
@@ -97,6 +102,27 @@ def test_the_alternative_that_the_error_names_works(hide: Hide) -> None:
 
     assert redact.redact("ann@example.com, +49 151 23456789").startswith("<email:")
     assert "phone" in DEFAULT_DETECTORS
+
+
+SCHEMA: dict[str, Any] = {"type": "object", "properties": {"path": {"type": "string"}}}
+
+
+def tool_of(schema: Any) -> StructuredTool:
+    async def remote(**args: Any) -> str:
+        return str(args)
+
+    return StructuredTool(name="remote", description="Remote.", coroutine=remote, args_schema=schema)
+
+
+def test_a_repair_by_json_schema_says_what_it_lacks_when_the_node_is_built(hide: Hide) -> None:
+    """A node of pydantic's models needs nothing; who uses MCP has jsonschema."""
+    hide("jsonschema")
+
+    ToolNode([tool_of(create_model("Remote", path=(str, ...)))], middleware=[RepairArguments()])
+    with pytest.raises(
+        ImportError, match=r"'remote', whose schema is JSON, needs jsonschema: .*\[middleware\]'.*pydantic"
+    ):
+        ToolNode([tool_of(SCHEMA)], middleware=[RepairArguments()])
 
 
 WITHOUT: dict[str, Make] = {

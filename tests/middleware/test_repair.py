@@ -993,6 +993,41 @@ def test_names_may_follow_a_pattern() -> None:
     )
 
 
+BOUNDED = {
+    "type": "object",
+    "properties": {
+        "depth": {"type": "integer", "maximum": 100},
+        "names": {"type": "array", "items": {"type": "string"}, "minItems": 2},
+        "size": {"oneOf": [{"type": "string", "maxLength": 2}, {"type": "integer"}]},
+        "pair": {"type": "array", "items": [{"type": "integer"}, {"type": "string"}]},
+        "word": {"type": "string", "pattern": "^(a+)+$"},
+        "far": {"$ref": "http://127.0.0.1:9/schema.json"},
+    },
+}
+
+
+@pytest.mark.parametrize(
+    ("args", "expected"),
+    [
+        ({"depth": "50"}, {"depth": 50}),
+        ({"depth": "500"}, None),
+        ({"names": "ann, bob"}, {"names": ["ann", "bob"]}),
+        ({"size": "500"}, {"size": 500}),
+        ({"pair": ["1", "x"]}, {"pair": [1, "x"]}),
+        ({"word": "a" * 40 + "!", "depth": "5"}, {"word": "a" * 40 + "!", "depth": 5}),
+        ({"far": {"x": 1}, "depth": "5"}, None),
+    ],
+    ids=str,
+)
+def test_a_repair_is_valid_by_all_that_a_json_schema_says(args: dict[str, Any], expected: object) -> None:
+    """Ranges and lengths decide, too. No regular expression of a server's is run, and nothing is fetched for it."""
+    contract = contract_of(tool_of("bounded", BOUNDED))
+
+    assert contract is not None
+    done = repair(contract, args)
+    assert (done and done.args) == expected
+
+
 def test_a_schema_accepts_what_it_says() -> None:
     """Types, choices, names, references and combinations."""
     shape = Shape(REMOTE)

@@ -10,7 +10,9 @@ from pydantic.json_schema import GenerateJsonSchema
 from pydantic.v1 import BaseModel as BaseModelV1
 from pydantic.v1 import ValidationError as ValidationErrorV1
 
-from callboard.middleware._repair._schema import Path, Schema, Shape
+from callboard._extras import require
+from callboard.middleware._repair._schema import Shape
+from callboard.middleware._repair._validator import Path, Schema
 from callboard.tools._errors import is_control_flow
 from callboard.tools._inject import injected_args
 
@@ -69,7 +71,11 @@ class Contract:
 
 
 def contract_of(tool: BaseTool) -> Contract | None:
-    """What validates the arguments of a tool; `None` if nothing does, or the tool has its own way with them."""
+    """What validates the arguments of a tool; `None` if nothing does, or the tool has its own way with them.
+
+    Raises:
+        ImportError: if its schema is JSON, and jsonschema is not installed.
+    """
     schema = tool.args_schema
     if type(tool)._parse_input is not BaseTool._parse_input:
         return None
@@ -80,6 +86,9 @@ def contract_of(tool: BaseTool) -> Contract | None:
         validate = schema.parse_obj if schema.__fields__ else None
     if validate is None and not isinstance(schema, dict):
         return None  # no schema, or a model without fields, which langchain-core does not ask
+    if validate is None:
+        whose = f"RepairArguments() for {tool.name!r}, whose schema is JSON,"
+        require(whose, "jsonschema", extra="middleware", instead="give the tool a pydantic model")
     injected = injected_args(tool)
     return Contract(tool, injected.forbidden | injected.names, validate)
 

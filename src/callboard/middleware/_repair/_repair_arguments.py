@@ -46,6 +46,12 @@ class RepairArguments:
         # By the tool's name, with what they were made of. Two threads may make the same one; that does no harm.
         self._contracts = ToolFacts(contract_of)
 
+    def check_tools(self, tools: Mapping[str, BaseTool]) -> None:
+        """Raise ImportError if one of these tools has a JSON schema, and jsonschema is not installed."""
+        for tool in tools.values():
+            if isinstance(tool.args_schema, dict):
+                self._contracts.of(tool)
+
     async def awrap_tool_call(
         self, request: ToolCallRequest, call_next: Callable[[ToolCallRequest], Awaitable[Output]]
     ) -> Output:

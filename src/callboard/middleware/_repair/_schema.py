@@ -1,15 +1,14 @@
 """JSON Schema, read as far as it says what a value was to be.
 
-Types, choices, properties, items, references and combinations; patterns, ranges and formats are no help in
-finding out what somebody meant.
+Types, choices, properties, items, references and combinations; ranges and lengths are no help in finding out what
+somebody meant. Whether a value is valid, they do say, and jsonschema with them.
 """
 
 from collections.abc import Mapping
-from functools import reduce
+from functools import cached_property, reduce
 from typing import Any, cast
 
-Path = tuple[str | int, ...]
-Schema = Mapping[str, Any]
+from callboard.middleware._repair._validator import Path, Schema, Validator
 
 _MAX_REFS = 8
 
@@ -72,42 +71,12 @@ class Shape:
         return steps
 
     def faults(self, value: object) -> list[Path]:
-        """Where a value breaks the schema: types, choices, what is missing and what is forbidden."""
-        return self._faults(value, self.root, ())
+        """Where a value breaks the schema."""
+        return list(self._validator.faults(value))
 
-    def _faults(self, value: object, schema: object, path: Path) -> list[Path]:
-        alternatives = self.alternatives(schema)
-        found: list[Path] = []
-        # Who wrote an object did not mean the null that it might have been.
-        for one in [one for one in alternatives if has_type(value, one)] or alternatives:
-            broken = self._broken(value, one, path)
-            if not broken:
-                return []
-            found += broken
-        return found or [path]
-
-    def _broken(self, value: Any, schema: Schema, path: Path) -> list[Path]:
-        choices = choices_of(schema)
-        if not has_type(value, schema):
-            return [path]
-        if choices is not None and not any(_equal(value, choice) for choice in choices):
-            return [path]
-        found: list[Path] = []
-        if isinstance(value, dict):
-            if not value.keys() >= set(schema.get("required", ())):
-                found.append(path)
-            for key in value:
-                found += self._broken_inside(value, key, schema, path)
-        elif isinstance(value, list):
-            for index in range(len(value)):
-                found += self._broken_inside(value, index, schema, path)
-        return found
-
-    def _broken_inside(self, value: Any, key: Any, schema: Schema, path: Path) -> list[Path]:
-        inner = _inner(schema, key)
-        if inner is None or inner is False:
-            return [path]
-        return [] if inner is True else self._faults(value[key], inner, (*path, key))
+    @cached_property
+    def _validator(self) -> Validator:
+        return Validator(self.root)
 
 
 def _without(schema: Schema, names: frozenset[str]) -> Schema:
@@ -175,7 +144,3 @@ def is_type(value: object, name: str) -> bool:
     if name == "integer" and isinstance(value, float):
         return value.is_integer()
     return isinstance(value, _TYPES.get(name, (object,)))
-
-
-def _equal(one: object, other: object) -> bool:
-    return isinstance(one, bool) is isinstance(other, bool) and one == other

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from callboard.middleware._repair._contract import Args, Contract, is_small
-from callboard.middleware._repair._schema import Path, Schema
 from callboard.middleware._repair._slips import (
     Kind,
     absent,
@@ -19,6 +18,7 @@ from callboard.middleware._repair._slips import (
     the_one,
     unknown,
 )
+from callboard.middleware._repair._validator import Path, Schema
 from callboard.tools._errors import is_control_flow
 
 MAX_TRIES = 48

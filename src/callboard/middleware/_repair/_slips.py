@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from typing import Any, Literal, NoReturn
 
 from callboard.middleware._repair._contract import is_small
-from callboard.middleware._repair._schema import Schema, choices_of, is_type, types_of
+from callboard.middleware._repair._schema import choices_of, is_type, types_of
+from callboard.middleware._repair._validator import Schema
 
 Kind = Literal[
     "json", "number", "boolean", "null", "text", "list", "split", "item", "choice", "name", "unknown", "wrapper"
