@@ -88,7 +88,7 @@ def without_ids(namespace: str) -> str:
 
 
 class AnswerKeeper(Protocol):
-    """Where accepted answers go."""
+    """Keeps the answers that calls have accepted, so that they get them again when they start anew."""
 
     def accepted(self, key: str, answers: list[Any]) -> None: ...
 
@@ -192,7 +192,7 @@ class CallScratchpad(PregelScratchpad):
         return self._asked >= len(self.resume)
 
     def __call__(self, writes: Writes) -> None:
-        """The call's `send`."""
+        """Take what the call writes: accepted answers for the keeper, all else for the task around it."""
         for channel, value in writes:
             if channel == RESUME:
                 self._keeper.accepted(self._key, list(value))

@@ -198,7 +198,7 @@ class _Check(_Reading):
 
 
 class _Remake(_Reading):
-    """Makes the values again."""
+    """Reads bytes a second time, now that all their types are known to be allowed, and makes the values."""
 
     def _hook(self, code: int, data: bytes) -> Any:
         memory = self.owner.memory

@@ -190,7 +190,7 @@ class TrioWakeup:
         self._loop = loop
         self._is_set = False
         self._task: trio.lowlevel.Task | None = None
-        """While it waits."""
+        """The task that waits; `None` before and after."""
 
     def set(self) -> None:
         if threading.get_ident() == self._loop.thread:

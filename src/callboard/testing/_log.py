@@ -20,7 +20,7 @@ class Event:
     kind: Kind
     tool: str
     query: str
-    """The call's argument."""
+    """The argument with which the tool was called."""
     time: float
     """Seconds since the log's first event, on the clock of the event loop."""
 
@@ -45,7 +45,7 @@ class Log:
         self._lock = threading.Lock()
 
     def enter(self, tool: str, query: str) -> None:
-        """A body begins."""
+        """Note that a body begins."""
         with self._lock:
             self._moves.append(_Move(tool, query, +1))
             self._add("started", tool, query)

@@ -156,7 +156,7 @@ class Recorder:
         return max(self._log.levels(tool, query))
 
     def count(self, kind: Kind, tool: str | None = None, query: str | None = None) -> int:
-        """How often something happened."""
+        """How often a tool was started, has finished, failed or was cancelled, with a query or with any."""
         return len(self.times(kind, tool, query))
 
     def times(self, kind: Kind, tool: str | None = None, query: str | None = None) -> list[float]:

@@ -9,7 +9,7 @@ from langgraph.types import Interrupt
 from callboard._langgraph import is_interrupt_id
 
 Answers = Mapping[str, Any]
-"""By interrupt id."""
+"""Answers to questions, by the id of the interrupt."""
 
 
 class AmbiguousAnswerError(UnknownInterruptError, RuntimeError):

@@ -50,11 +50,11 @@ class _LazyChild:
 
 
 class _AsyncChild(_LazyChild, AsyncCallbackManager):
-    """Where the body is async."""
+    """The handlers below a tool whose body is async."""
 
 
 class _SyncChild(_LazyChild, CallbackManager):
-    """Where it is not."""
+    """The handlers below a tool whose body runs in a thread."""
 
 
 class ToolRun:

@@ -163,7 +163,7 @@ def _common(one: str, other: str) -> int:
 
 
 class _Unreadable:
-    """What no JSON is."""
+    """The type of the value that stands for text which cannot be read as JSON."""
 
 
 UNREADABLE = _Unreadable()

@@ -34,7 +34,7 @@ _SAFE = string.punctuation.translate(str.maketrans("", "", '"<>\\^`{|}'))
 
 
 class Target(NamedTuple):
-    """An URL, read."""
+    """The parts of a URL that decide whether it may be fetched."""
 
     url: str
     """Written anew, in ASCII: the scheme and the host in lower case, the host without a dot at its end."""

@@ -101,7 +101,7 @@ class Walk:
     max_size: int
     skip: frozenset[str] = frozenset()
     due: list[Due] = field(default_factory=list[Due])
-    """Innermost first."""
+    """What is due for the values that were walked, the innermost first."""
     refused: list[Refused] = field(default_factory=list[Refused])
     cleaned: set[str] = field(default_factory=set[str])
     """The arguments in which something was changed."""
