@@ -106,7 +106,9 @@ class ToolBatch:
     async def prepare(self) -> Self:
         """Name the calls, refuse what is too large, and find what is known of the others; before anything else."""
         setup = self.setup
-        calls, reply = left_of(self._requested, self._state, setup.messages_key, is_counted=setup.max_calls is not None)
+        is_counted = setup.max_calls is not None
+        left = left_of(self._requested, self._state, setup.messages_key, is_counted=is_counted)
+        calls, reply = await in_portions(left)
         self._keys = await in_portions(naming(calls))
         self._calls, self._refused = await in_portions(admission(calls, reply, setup.tools, setup.max_calls))
         self.ledger = self._ledger(self._config, setup.name, self._keys)

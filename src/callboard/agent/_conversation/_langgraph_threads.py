@@ -7,7 +7,7 @@ without the state. What a call has done is written under the id that LangGraph w
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any, cast
 
-from langchain_core.messages import ToolCall, ToolMessage
+from langchain_core.messages import ToolCall
 from langgraph.checkpoint.base import CheckpointTuple
 from langgraph.types import Interrupt, Send
 
@@ -18,7 +18,7 @@ from callboard.agent._conversation._untracked import tracked_send
 from callboard.agent._flow import AFTER, AGENT, BEFORE, TOOLS
 from callboard.agent._sends import Sent, numbered
 from callboard.tools._keys import keys_of
-from callboard.tools._unanswered import id_of
+from callboard.tools._unanswered import answers_to, id_of
 
 MODEL = "model"
 """The node of the model in `langchain.agents`."""
@@ -127,7 +127,7 @@ def _read_batch(thread: Thread, found: CheckpointTuple) -> None:
         thread.asked_unheard = any(channel == INTERRUPT for channel, _ in writes)
         return
     ((key, call),) = calls
-    if record := _record_of(writes, call["id"]):
+    if record := _record_of(writes, call):
         thread.records[key] = record
 
 
@@ -174,7 +174,7 @@ def _read_sent(thread: Thread, writes: Sequence[tuple[str, Any]], one: Sent) -> 
         return  # it has no calls
     calls = one.requested(messages, MESSAGES).calls
     for key, call in zip(keys_of(calls), calls, strict=True):
-        record = _record_of(writes, id_of(call))
+        record = _record_of(writes, call)
         if "output" in record or (record and len(calls) == 1):
             thread.records[one.task_of(key)] = record
 
@@ -207,18 +207,16 @@ def _read_calls(thread: Thread, found: CheckpointTuple, sends: Numbered) -> None
         if (call := _call_in(send)) is None or not (of_this_id := names.get(id_of(call))):
             continue
         key = of_this_id.pop(0)  # where an id is used again, sends stand in the order of the calls
-        if record := _record_of(_writes(thread, found, TOOLS, number), id_of(call)):
+        if record := _record_of(_writes(thread, found, TOOLS, number), call):
             thread.records[key] = record
 
 
-def _record_of(writes: Sequence[tuple[str, Any]], call_id: str | None) -> Record:
+def _record_of(writes: Sequence[tuple[str, Any]], call: ToolCall) -> Record:
     """What LangGraph knows of a call."""
     record: Record = {}
     for channel, value in writes:
         if channel == MESSAGES:
-            messages = value if isinstance(value, list) else [value]
-            own = [m for m in messages if isinstance(m, ToolMessage) and m.tool_call_id == call_id]
-            if own:
+            if own := answers_to(call, value if isinstance(value, list) else [value]):
                 return {"output": own[0]}
         elif channel == INTERRUPT:
             pending: Sequence[Interrupt] = value if isinstance(value, (list, tuple)) else [value]
