@@ -67,6 +67,22 @@ HOMES = [
         (r"if not scope\.cancel_called",),
     ),
     Home(
+        "What can happen to a thread, and how is it stored?",
+        "agent/_conversation/_journal_entries.py",
+        ("Amended", "Claimed", "Failed", "Finished", "Held", "Left", "Stepped", "entry_of"),
+        (r'"kind": "(amend|asked|claim|failed|hold|leave|step|task)"', r'\["kind"\] (==|!=|in|not in) '),
+    ),
+    Home(
+        "What is known of a call between two runs?",
+        "tools/_call_record.py",
+        ("CallRecord", "NOTHING_KNOWN", "NOT_YET"),
+        (
+            r'"(answers|claimed|digests|output|pending)" (not )?in ',  # whether a record has something, asked of a dict
+            r'\["(claimed|digests|pending)"\]',
+            r'\{"format": FORMAT, "keys": (?!self\._keys, "calls": self\._stored\})',  # a ledger, forged by hand
+        ),
+    ),
+    Home(
         "Which calls are open?",
         "tools/_unanswered.py",
         (

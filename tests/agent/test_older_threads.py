@@ -2,13 +2,24 @@
 
 from collections.abc import AsyncIterator
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import anyio
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from langchain_core.messages import ToolMessage
+from langchain_core.tools import StructuredTool
 from langgraph.checkpoint.sqlite import SqliteSaver
-from langgraph.types import Command
+from langgraph.types import Command, Interrupt, interrupt
+
+from callboard import ToolNode
+from callboard.agent._conversation._checkpoint import CHANNEL
+from callboard.agent._conversation._journal_entries import entry_of
+from callboard.testing import Recorder, calls, tool_call
+from callboard.tools._call_record import NOT_YET, CallRecord
 
 from ._older_threads import agent_of, config, load
 from ._savers import shape
@@ -16,6 +27,7 @@ from ._savers import shape
 pytestmark = pytest.mark.real_clock
 
 WAIT = 20
+KINDS = {"amend", "task", "asked", "claim", "failed", "hold", "leave", "step"}
 
 
 @pytest.fixture
@@ -89,3 +101,59 @@ async def test_every_place_of_an_older_thread_can_be_shown(saver: SqliteSaver) -
         ("agent",),
         (),
     ]
+
+
+async def test_a_ledger_that_was_handed_out_is_taken_back() -> None:
+    """What a caller of a node has kept: a result, and a call with half of its answers."""
+
+    async def twice() -> str:
+        return f"{interrupt('first?')}, {interrupt('second?')}"
+
+    node = ToolNode([Recorder().tool("work"), StructuredTool.from_function(coroutine=twice, description="Asks.")])
+    second = Interrupt(value="second?", id="b" * 32)
+    kept = {
+        "w": {"output": ToolMessage("done before", name="work", tool_call_id="w")},
+        "t": {"answers": ["one"], "pending": [second], "own": True},
+    }
+    ledger = {"format": "callboard/1", "keys": ["w", "t"], "calls": kept}
+
+    with anyio.fail_after(WAIT):
+        asked = calls(tool_call("work", "w"), tool_call("twice", "t"))
+        result = await node.ainvoke([asked], ledger=ledger, resume={second.id: "two"})
+
+    assert shape(result) == ["tool:done before", "tool:one, two"]
+
+
+def test_each_entry_that_was_written_is_written_again_as_it_was(tmp_path: Path) -> None:
+    """So the earlier version reads what this one writes: there is no kind of entry that the database has not."""
+    with closing(load(tmp_path / "db")) as connection:
+        writes = [write for found in SqliteSaver(connection).list(None) for write in found.pending_writes or ()]
+    entries: list[Any] = [entry for _, channel, value in writes if channel == CHANNEL for entry in value]
+
+    assert {entry["kind"] for entry in entries} == KINDS
+    for entry in entries:
+        assert entry_of(entry).encode() == entry
+
+
+QUESTIONS = st.builds(Interrupt, value=st.text(max_size=3), id=st.text("0123456789abcdef", min_size=32, max_size=32))
+UNFINISHED = st.builds(
+    partial(CallRecord, output=NOT_YET, parent=None),
+    answers=st.lists(st.none() | st.text(max_size=3), max_size=3).map(tuple),
+    digests=st.lists(st.none() | st.text(max_size=3), max_size=3).map(tuple),
+    pending=st.lists(QUESTIONS, min_size=1, max_size=3).map(tuple),
+    own=st.booleans(),
+    mark=st.none() | st.text(max_size=3),
+    claimed=st.booleans(),
+    error=st.none() | st.text(max_size=3),
+)
+RESULTS = st.none() | st.text(max_size=3)
+ENDED = RESULTS.map(lambda result: CallRecord(output=result)) | st.just(CallRecord(parent=Command(goto="a")))
+
+
+@given(UNFINISHED | ENDED)
+def test_a_record_that_is_stored_is_the_same_record(record: CallRecord) -> None:
+    """A result may be nothing, and an empty text may be an answer, a mark or an error."""
+    stored = record.encode()
+
+    assert CallRecord.decode(stored) == record
+    assert ("output" in stored) == (record.output is not NOT_YET)

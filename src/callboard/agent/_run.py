@@ -37,7 +37,7 @@ from callboard.agent._tools_step import answer_open_calls, run_calls
 from callboard.agent._trace import traced_node
 from callboard.tools._errors import is_control_flow
 from callboard.tools._interrupted import CallsInterrupted
-from callboard.tools._ledger import FORMAT, Ledger
+from callboard.tools._ledger import Ledger
 from callboard.tools._node import ToolNode
 
 NEEDS_MORE_STEPS = "Sorry, need more steps to process this request."
@@ -192,7 +192,7 @@ class Run:
     async def _end_step(self, ran: Sequence[Ran]) -> None:
         thread = self.thread
         order = [name for one in ran for name in one.tasks]
-        gotos = [target for task in order for target in goto_of(thread.records[task]["output"])]
+        gotos = [target for task in order for target in goto_of(thread.records[task].output)]
         check_sends(gotos, self._plan.flow.nodes, MESSAGES)
         before = thread.state.with_writes([]) if thread.sends else None
         written = thread.apply_outputs(order)
@@ -205,9 +205,9 @@ class Run:
         node, name = (task.node, task.task) if isinstance(task, Sent) else (task, task)
         if node == TOOLS:
             return await (run_sent_calls(self, task) if isinstance(task, Sent) else run_calls(self))
-        record = self.thread.records.get(name, {})
-        if "output" in record:
-            self.tell.cached(self._place_of(task), [record["output"]])
+        record = self.thread.known_of(name)
+        if record.is_finished:
+            self.tell.cached(self._place_of(task), [record.output])
         else:
             await self._plain(task, node, name)
         return [name]
@@ -223,11 +223,15 @@ class Run:
             await self._repair()
         place = self._place_of(task)
         given = task.payload if isinstance(task, Sent) else self.given(node)
-        record = self.thread.records.get(name)
-        stored = {"format": FORMAT, "keys": [name], "calls": {name: record}} if record else None
         config = self.config_at(place)
-        answers = self.answers_for([name]) or None
-        ledger = Ledger(config, name, [name], stored, answers, namespaces={name: place.namespace})
+        ledger = Ledger(
+            config,
+            name,
+            [name],
+            records={name: record} if (record := self.thread.records.get(name)) is not None else None,
+            answers=self.answers_for([name]) or None,
+            namespaces={name: place.namespace},
+        )
         self.tell.started(place, given)
         if ledger.waits(name):
             self.tell.asked(place, ledger.pending, self.thread.state)
@@ -317,7 +321,7 @@ class Run:
 
     def answers_for(self, tasks: Sequence[str]) -> dict[str, Any]:
         """The answers to the open questions of some tasks."""
-        asked = [question.id for task in tasks for question in self.thread.records.get(task, {}).get("pending", ())]
+        asked = [question.id for task in tasks for question in self.thread.known_of(task).pending]
         return {name: self._answers[name] for name in asked if name in self._answers}
 
     def place(self, node: str, kind: str, *rest: str) -> Place:

@@ -7,10 +7,10 @@ from langchain_core.runnables import RunnableConfig
 
 from callboard._langgraph._node_scope import PUSH, Outer, Place
 from callboard.agent._conversation._channels import Schema, State, Write
-from callboard.agent._conversation._thread import Record
 from callboard.agent._sends import Sent
 from callboard.agent._stream_payloads import Teller
 from callboard.agent._tools_step import CallsRun, CallStep, CallsThread, run_as_one, unknown_settled
+from callboard.tools._call_record import CallRecord
 from callboard.tools._keys import keys_of
 from callboard.tools._node import ToolNode
 
@@ -29,7 +29,7 @@ async def run_sent_calls(run: CallsRun, sent: Sent) -> list[str]:
     tasks = [sent.task_of(name) for name in keys]
     part = _Part(run, sent, keys)
     place = run.place(sent.node, PUSH, str(sent.number))
-    if tasks and all("output" in run.thread.records.get(task, {}) for task in tasks):
+    if tasks and all(run.thread.known_of(task).is_finished for task in tasks):
         run.tell.cached(place, [dict(run.thread.written(tasks))])
         return tasks
     places = _Places(part, keys)
@@ -97,9 +97,12 @@ class _PartOfThread:
         self._keys = keys
 
     @property
-    def records(self) -> Mapping[str, Record]:
+    def records(self) -> Mapping[str, CallRecord]:
         known = self._thread.records
         return {key: known[task] for key in self._keys if (task := self._task(key)) in known}
+
+    def known_of(self, task: str) -> CallRecord:
+        return self._thread.known_of(self._task(task))
 
     @property
     def state(self) -> State:
@@ -120,10 +123,10 @@ class _PartOfThread:
     def written(self, order: Iterable[str]) -> list[Write]:
         return self._thread.written([self._task(key) for key in order])
 
-    async def claimed(self, task: str, known: Mapping[str, Any]) -> None:
+    async def claimed(self, task: str, known: CallRecord) -> None:
         await self._thread.claimed(self._task(task), known)
 
-    async def asked(self, records: Mapping[str, Record]) -> None:
+    async def asked(self, records: Mapping[str, CallRecord]) -> None:
         await self._thread.asked({self._task(key): record for key, record in records.items()})
 
     async def finished(self, task: str, output: object) -> None:

@@ -15,17 +15,18 @@ from callboard._langgraph import question_id
 from callboard._langgraph._node_scope import PULL, PUSH, Outer, Place, to_parent
 from callboard._loops._deadline import cleanup
 from callboard.agent._conversation._channels import Schema, State, Write
-from callboard.agent._conversation._thread import Record, accepted_in, as_update
+from callboard.agent._conversation._thread import as_update
 from callboard.agent._entries import around_all, around_call, sent
 from callboard.agent._flow import TOOLS
 from callboard.agent._sends import Sent
 from callboard.agent._stream_payloads import Teller
+from callboard.tools._call_record import CallRecord
 from callboard.tools._errors import error_message, is_control_flow
 from callboard.tools._inject import injected_args, written_args
 from callboard.tools._input import Requested, messages_in, reading
 from callboard.tools._interrupted import CallsInterrupted
 from callboard.tools._keys import naming
-from callboard.tools._ledger import FORMAT
+from callboard.tools._ledger import Ledger
 from callboard.tools._node import ToolNode
 from callboard.tools._overrides import Entries, Entry
 from callboard.tools._portions import in_portions
@@ -43,7 +44,7 @@ class CallsThread(Protocol):
     """What keeps what the calls do."""
 
     @property
-    def records(self) -> Mapping[str, Record]: ...
+    def records(self) -> Mapping[str, CallRecord]: ...
 
     @property
     def state(self) -> State: ...
@@ -57,11 +58,13 @@ class CallsThread(Protocol):
     @property
     def is_kept(self) -> bool: ...
 
+    def known_of(self, task: str) -> CallRecord: ...
+
     def written(self, order: Iterable[str]) -> list[Write]: ...
 
-    async def claimed(self, task: str, known: Mapping[str, Any]) -> None: ...
+    async def claimed(self, task: str, known: CallRecord) -> None: ...
 
-    async def asked(self, records: Mapping[str, Record]) -> None: ...
+    async def asked(self, records: Mapping[str, CallRecord]) -> None: ...
 
     async def finished(self, task: str, output: object) -> None: ...
 
@@ -136,7 +139,7 @@ def _tell_beginning(run: CallsRun, requested: Requested, keys: Sequence[str], pl
     for key, call in zip(keys, requested.calls, strict=True):
         run.tell.started(places[key], sent(call, requested.state))
     for key in keys:
-        if "output" in run.thread.records.get(key, {}):
+        if run.thread.known_of(key).is_finished:
             run.tell.cached(places[key], [_written_by(run, key)])
 
 
@@ -157,7 +160,7 @@ async def run_as_one(run: CallsRun, step: "CallStep", place: Place, state: Any) 
 
 
 def _written_by(run: CallsRun, key: str) -> Any:
-    return as_update(run.thread.records[key]["output"], run.tools._setup.messages_key)
+    return as_update(run.thread.records[key].output, run.tools._setup.messages_key)
 
 
 class _Places(dict[str, Place]):
@@ -187,8 +190,8 @@ async def answer_open_calls(run: CallsRun, reason: str) -> list[str]:
     keys = await in_portions(naming(calls))
     places = _Places(run, keys)
     for key, call in zip(keys, calls, strict=True):
-        record = run.thread.records.get(key, {})
-        if "output" not in record and not record.get("pending"):
+        record = run.thread.known_of(key)
+        if not record.is_finished and not record.pending:
             message = error_message(f"Error: {reason}", call)
             message.additional_kwargs = {"callboard": {"ended": "deadline"}}
             await _settled(run, key, message, places[key])
@@ -216,20 +219,23 @@ class CallStep:
         run, thread = self._run, self._run.thread
         by_call = run.by_call and run.is_watched
         entries = run.tools._entries() if run.by_call else None
-        records = {key: thread.records[key] for key in self._keys if key in thread.records}
-        batch = ToolBatch(
-            run.tools._setup,
-            self._requested,
-            config,
-            {"format": FORMAT, "keys": list(self._keys), "calls": records} if records else None,
-            self._answers or None,
-            on_finish=self._finished,
-            on_claim=thread.claimed if thread.is_kept else None,
-            on_ask=self._asked,
+        known = partial(
+            Ledger,
+            records={key: thread.records[key] for key in self._keys if key in thread.records},
+            answers=self._answers or None,
             # For a thread that is kept, those that LangGraph would give: it may be the one that goes on.
             namespaces={key: self._places[key].namespace for key in self._keys}
             if thread.is_kept or run.is_watched
             else None,
+        )
+        batch = ToolBatch(
+            run.tools._setup,
+            self._requested,
+            config,
+            known,
+            on_finish=self._finished,
+            on_claim=thread.claimed if thread.is_kept else None,
+            on_ask=self._asked,
             around=self._call if by_call else None,
             entries=None if entries is None else around_call(entries, run.tools._setup.messages_key),
         )
@@ -271,7 +277,7 @@ class CallStep:
         """Tell of the calls that were asked about in an earlier run, and wait on."""
         for key in self._keys:
             if batch.ledger.waits(key):
-                self._run.tell.asked(self._places[key], batch.ledger.records[key]["pending"], self._run.thread.state)
+                self._run.tell.asked(self._places[key], batch.ledger.records[key].pending, self._run.thread.state)
 
     async def _call(self, batch: ToolBatch, index: int, body: CallBody) -> Any:
         """Run one call as a task of its own, and tell what becomes of it."""
@@ -280,7 +286,7 @@ class CallStep:
         try:
             output = await run.traced(body, sent(call, self._requested.state), place, self._shown)
         except GraphInterrupt:
-            run.tell.asked(place, batch.ledger.records[key]["pending"], run.thread.state)
+            run.tell.asked(place, batch.ledger.records[key].pending, run.thread.state)
             raise
         except Exception as error:
             if not is_control_flow(error):
@@ -295,8 +301,8 @@ class CallStep:
         update = as_update(output, self._run.tools._setup.messages_key)
         return [update] if isinstance(update, Command) else update
 
-    async def _asked(self, key: str, record: Mapping[str, Any]) -> None:
-        await self._run.thread.asked({key: dict(record)})
+    async def _asked(self, key: str, record: CallRecord) -> None:
+        await self._run.thread.asked({key: record})
 
     async def _finished(self, key: str, call: ToolCall, output: Any) -> None:
         await self._run.thread.finished(key, output)
@@ -309,24 +315,24 @@ async def unknown_settled(
     answers = run.answers_for(keys)
     thread = run.thread
     for key, call in zip(keys, requested.calls, strict=True):
-        record = thread.records.get(key, {})
-        if not record.get("claimed") or "output" in record:
+        record = thread.known_of(key)
+        if not record.claimed or record.is_finished:
             continue
         policy = run.tools._setup.supervision.terms(call).policy
-        pending: Sequence[Interrupt] = record.get("pending", ())
+        pending = record.pending
         if policy.on_unknown == "fail":
             await _settled(run, key, error_message(UNKNOWN, call), places[key])
         elif pending and pending[0].id in answers:
             message = _said(key, call, answers.pop(pending[0].id))
             if message is None:
-                await thread.asked({key: accepted_in(record)})
+                await thread.asked({key: record.accepted()})
             else:
                 await _settled(run, key, message, places[key])
         elif not pending and policy.on_unknown == "ask":
             question = Interrupt(
                 _question(call, run.tools.tools_by_name.get(call["name"])), id=_unknown_id(places[key])
             )
-            await thread.asked({key: {**record, "pending": [question]}})
+            await thread.asked({key: record._replace(pending=(question,))})
     return answers
 
 

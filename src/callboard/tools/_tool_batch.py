@@ -1,6 +1,6 @@
 """The calls of one AIMessage, from tool calls to messages."""
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any, Self, cast
@@ -41,6 +41,9 @@ from callboard.tools._results import ResultRules
 from callboard.tools._supervision import OnFailure
 from callboard.tools._vocabulary import ToolCallRequest, ToolRuntime
 
+MakesLedger = Callable[..., Ledger]
+"""Takes a config, the name of the node and the keys of the calls, and `graphs`: `Ledger` with what the caller has."""
+
 Around = Callable[["ToolBatch", int, CallBody], Awaitable[Output]]
 """Takes a batch, the place of a call in it, and what runs the call."""
 
@@ -52,12 +55,10 @@ class ToolBatch:
         setup: the node's.
         requested: the calls.
         config: complete.
-        stored: the ledger of an earlier run, if the caller holds one.
-        answers: to the questions in it.
+        ledger: makes the ledger, with what the caller has of an earlier run.
         on_finish: told each result as it is there, before the next step may know of it.
         on_claim: told each call whose policy asks for it, before its body starts.
         on_ask: told what each call asks, as it does.
-        namespaces: of the calls, by key.
         around: runs each call, for whoever wants to know of it from its beginning to its end.
         entries: what the node's own `invoke` or `ainvoke` is around each call, where each is a task.
     """
@@ -67,13 +68,11 @@ class ToolBatch:
         setup: Setup,
         requested: Requested,
         config: RunnableConfig,
-        stored: Mapping[str, Any] | None,
-        answers: object,
+        ledger: MakesLedger,
         *,
         on_finish: OnFinish | None = None,
         on_claim: OnClaim | None = None,
         on_ask: OnAsk | None = None,
-        namespaces: Mapping[str, str] | None = None,
         around: Around | None = None,
         entries: Middleware | None = None,
     ) -> None:
@@ -87,7 +86,7 @@ class ToolBatch:
         config, graphs = config_for_calls(config)
         self._config = config
         self._requested = requested
-        self._ledger = partial(Ledger, stored=stored, answers=answers, namespaces=namespaces, graphs=graphs)
+        self._ledger = partial(ledger, graphs=graphs)
         self._runtime = runtime_of(config)
         no_state = requested.kind == "tool_calls" and requested.state is None
         self._state = read_state(config) if no_state else requested.state
@@ -144,7 +143,7 @@ class ToolBatch:
         for index, (key, call) in enumerate(zip(self._keys, self._calls, strict=True)):
             if index and index % PORTION == 0:
                 await checkpoint()
-            if not (self.ledger.settled(key) or self.ledger.waits(key)):
+            if not (self.ledger.known_of(key).has_ended or self.ledger.waits(key)):
                 self._due.append(key)
                 supervised.append(self._supervised(index, call, around))
 
@@ -162,7 +161,7 @@ class ToolBatch:
         key, refused = self._keys[index], self._refused.get(index)
         run = _Run(self, key, call, index) if refused is None else _Refused(self, key, call, index, refused)
         supervised: SupervisedCall[Output] = SupervisedCall(*self.terms(call), run, around)
-        supervised.resumes = self.ledger.mark(key)
+        supervised.resumes = self.ledger.known_of(key).mark
         return supervised
 
     def terms(self, call: ToolCall) -> Terms:
@@ -184,10 +183,10 @@ class ToolBatch:
         if questions:
             raise CallsInterrupted(questions, self.ledger.dump())
         for key in self._keys:
-            if (command := self.ledger.parent_command(key)) is not None:
+            if (command := self.ledger.known_of(key).parent) is not None:
                 raise ParentCommand(command)
         self._raise_first(signals)
-        return self.rules.combined([cast("Output", self.ledger.output(key)) for key in self._keys])
+        return self.rules.combined([cast("Output", self.ledger.records[key].output) for key in self._keys])
 
     def _raise_first(self, signals: list[BaseException]) -> None:
         try:
@@ -248,8 +247,7 @@ class ToolBatch:
 
     async def keep_question(self, key: str, interrupt: GraphInterrupt) -> None:
         """Store what a call asks where a killed process would lose it."""
-        self.ledger.asked(key, interrupt)
-        self.ledger.marked(key, current_mark())
+        self.ledger.asked(key, interrupt, current_mark())
         if self._on_ask is not None:
             await self._on_ask(key, self.ledger.records[key])
 
@@ -382,7 +380,7 @@ class _Run:
     ) -> object:
         """Run a tool, once it is known that it was begun."""
         assert self._batch.on_claim is not None
-        await self._batch.on_claim(self._key, self._batch.ledger.records.get(self._key, {}))
+        await self._batch.on_claim(self._key, self._batch.ledger.known_of(self._key))
         return await invoke(attempt, plan, call, config, manager)
 
 

@@ -13,7 +13,8 @@ from typing import Any, cast
 from langchain_core.messages import BaseMessage
 from langgraph.checkpoint.base import Checkpoint, CheckpointMetadata, CheckpointTuple
 
-from callboard.agent._conversation._thread import Entry, now
+from callboard.agent._conversation._journal_entries import Amended, Entry, Held, Left, Move, entry_of
+from callboard.agent._conversation._thread import now
 
 FIRST_ID = "1ee00000-0000-6000-8000-000000000000"
 """Of the checkpoint before anything has happened: older than all others, and the same for all who begin at once."""
@@ -98,18 +99,18 @@ def entries_of(found: CheckpointTuple) -> list[Entry]:
         ((task_id, value) for task_id, channel, value in found.pending_writes or () if channel == CHANNEL),
         key=itemgetter(0),
     )
-    return [entry for _, together in commits for entry in together]
+    return [entry_of(stored) for _, together in commits for stored in together]
 
 
-def input_in(entry: Entry) -> bool:
-    """Whether it is by input that an entry changes a thread."""
-    return entry["kind"] == "amend" and bool(entry["source"] == "input")
+def input_in(entry: Entry) -> Amended | None:
+    """The entry, if it is by input that it changes a thread."""
+    return entry if isinstance(entry, Amended) and entry.source == "input" else None
 
 
-def holder_in(entries: Sequence[Entry]) -> dict[str, Any] | None:
+def holder_in(entries: Sequence[Entry]) -> Mapping[str, Any] | None:
     """The run that has the thread, as its entries tell."""
-    holders = [entry.get("holder") for entry in entries if entry["kind"] in ("hold", "leave")]
-    return holders[-1] if holders else None
+    last = next((entry for entry in reversed(entries) if isinstance(entry, (Held, Left))), None)
+    return last.holder if isinstance(last, Held) else None
 
 
 def commits_in(found: CheckpointTuple) -> int:
@@ -119,7 +120,7 @@ def commits_in(found: CheckpointTuple) -> int:
 
 def last_id(found: CheckpointTuple, entries: Sequence[Entry]) -> str:
     """The id of the place where the entries lead."""
-    ids = [str(entry["id"]) for entry in entries if "id" in entry]
+    ids = [entry.id for entry in entries if isinstance(entry, Move)]
     return ids[-1] if ids else found.checkpoint["id"]
 
 
