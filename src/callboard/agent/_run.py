@@ -321,7 +321,8 @@ class Run:
 
     def answers_for(self, tasks: Sequence[str]) -> dict[str, Any]:
         """The answers to the open questions of some tasks."""
-        asked = [question.id for task in tasks for question in self.thread.known_of(task).pending]
+        known = self.thread.records
+        asked = [question.id for task in tasks if task in known for question in known[task].pending]
         return {name: self._answers[name] for name in asked if name in self._answers}
 
     def place(self, node: str, kind: str, *rest: str) -> Place:

@@ -314,10 +314,11 @@ async def unknown_settled(
     """Deal with calls of which only the beginning is known; returns the answers for the others."""
     answers = run.answers_for(keys)
     thread = run.thread
+    claimed = {key for key, record in thread.records.items() if record.claimed and not record.is_finished}
     for key, call in zip(keys, requested.calls, strict=True):
-        record = thread.known_of(key)
-        if not record.claimed or record.is_finished:
+        if key not in claimed:
             continue
+        record = thread.known_of(key)
         policy = run.tools._setup.supervision.terms(call).policy
         pending = record.pending
         if policy.on_unknown == "fail":

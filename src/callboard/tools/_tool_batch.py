@@ -139,13 +139,15 @@ class ToolBatch:
 
     async def _supervise(self, supervised: list[SupervisedCall[Output]]) -> None:
         """Get the calls ready that have no result yet, in portions, because there may be very many."""
-        around = self._named(surroundings())
+        around, records = self._named(surroundings()), self.ledger.records
         for index, (key, call) in enumerate(zip(self._keys, self._calls, strict=True)):
             if index and index % PORTION == 0:
                 await checkpoint()
-            if not (self.ledger.known_of(key).has_ended or self.ledger.waits(key)):
+            known = records.get(key)
+            if known is None or not (known.has_ended or self.ledger.waits(key)):
                 self._due.append(key)
                 supervised.append(self._supervised(index, call, around))
+                supervised[-1].resumes = None if known is None else known.mark
 
     def _named(self, around: Surroundings) -> Surroundings:
         """With what those who watch want to know of the tools, and of a graph that is not ours."""
@@ -160,9 +162,7 @@ class ToolBatch:
     def _supervised(self, index: int, call: ToolCall, around: Surroundings) -> SupervisedCall[Output]:
         key, refused = self._keys[index], self._refused.get(index)
         run = _Run(self, key, call, index) if refused is None else _Refused(self, key, call, index, refused)
-        supervised: SupervisedCall[Output] = SupervisedCall(*self.terms(call), run, around)
-        supervised.resumes = self.ledger.known_of(key).mark
-        return supervised
+        return SupervisedCall(*self.terms(call), run, around)
 
     def terms(self, call: ToolCall) -> Terms:
         """The policy of a call's tool, and the limits that it has to pass."""

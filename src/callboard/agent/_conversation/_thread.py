@@ -206,11 +206,11 @@ class Thread:
 
     def written(self, order: Iterable[str]) -> list[Write]:
         """What tasks of this step wrote, as far as they have ended."""
-        records = map(self.known_of, order)
+        known = self.records
         return [
             write
-            for record in records
-            if record.is_finished
+            for task in order
+            if (record := known.get(task)) is not None and record.is_finished
             for write in self.schema.writes_of(as_update(record.output, self._messages_key))
         ]
 
