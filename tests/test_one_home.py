@@ -83,6 +83,12 @@ HOMES = [
         ),
     ),
     Home(
+        "What does an agent need of a tool node beside its public names?",
+        "tools/_workings.py",
+        ("Workings",),
+        (r"\bToolBatch\((?!self\._setup)",),
+    ),
+    Home(
         "Which calls are open?",
         "tools/_unanswered.py",
         (

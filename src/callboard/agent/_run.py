@@ -39,6 +39,7 @@ from callboard.tools._errors import is_control_flow
 from callboard.tools._interrupted import CallsInterrupted
 from callboard.tools._ledger import Ledger
 from callboard.tools._node import ToolNode
+from callboard.tools._workings import Workings
 
 NEEDS_MORE_STEPS = "Sorry, need more steps to process this request."
 
@@ -92,7 +93,7 @@ class Run:
         checkpointer: Any,
     ) -> None:
         self._plan = plan
-        self.tools = plan.tools
+        self.tools = Workings(plan.tools)
         self.by_call = plan.version == "v2"
         self.thread = thread
         self.config = config

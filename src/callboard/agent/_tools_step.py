@@ -27,12 +27,12 @@ from callboard.tools._input import Requested, messages_in, reading
 from callboard.tools._interrupted import CallsInterrupted
 from callboard.tools._keys import naming
 from callboard.tools._ledger import Ledger
-from callboard.tools._node import ToolNode
 from callboard.tools._overrides import Entries, Entry
 from callboard.tools._portions import in_portions
 from callboard.tools._reports import CallBody
 from callboard.tools._results import ResultRules
 from callboard.tools._tool_batch import ToolBatch
+from callboard.tools._workings import Workings
 
 UNKNOWN = (
     "Error: this call was begun, and then the process ended; whether it had any effect is unknown. Find out before "
@@ -78,7 +78,7 @@ class CallsRun(Protocol):
     def thread(self) -> CallsThread: ...
 
     outer: Outer | None
-    tools: ToolNode
+    tools: Workings
     tell: Teller
     by_call: bool
     """Whether streams see each call as a task of its own."""
@@ -129,7 +129,7 @@ async def run_calls(run: CallsRun) -> list[str]:
 
 async def _requested(run: CallsRun, state: Any) -> Requested:
     """The calls that are to run in a state."""
-    key = run.tools._setup.messages_key
+    key = run.tools.messages_key
     requested = await in_portions(reading(state, key))
     return replace(requested, calls=run.thread.schema.flow.open_calls(messages_in(state, key)))
 
@@ -146,7 +146,7 @@ def _tell_beginning(run: CallsRun, requested: Requested, keys: Sequence[str], pl
 async def run_as_one(run: CallsRun, step: "CallStep", place: Place, state: Any) -> None:
     """Run a batch that is one task to whoever looks."""
     run.tell.started(place, state)
-    body = step.run if (entries := run.tools._entries()) is None else partial(step.run_within, entries, state)
+    body = step.run if (entries := run.tools.entries) is None else partial(step.run_within, entries, state)
     try:
         combined = await run.traced(body, state, place)
     except CallsInterrupted as waiting:
@@ -160,7 +160,7 @@ async def run_as_one(run: CallsRun, step: "CallStep", place: Place, state: Any) 
 
 
 def _written_by(run: CallsRun, key: str) -> Any:
-    return as_update(run.thread.records[key].output, run.tools._setup.messages_key)
+    return as_update(run.thread.records[key].output, run.tools.messages_key)
 
 
 class _Places(dict[str, Place]):
@@ -216,32 +216,10 @@ class CallStep:
         self._answers = answers
 
     async def run(self, config: RunnableConfig) -> Any:
-        run, thread = self._run, self._run.thread
-        by_call = run.by_call and run.is_watched
-        entries = run.tools._entries() if run.by_call else None
-        known = partial(
-            Ledger,
-            records={key: thread.records[key] for key in self._keys if key in thread.records},
-            answers=self._answers or None,
-            # For a thread that is kept, those that LangGraph would give: it may be the one that goes on.
-            namespaces={key: self._places[key].namespace for key in self._keys}
-            if thread.is_kept or run.is_watched
-            else None,
-        )
-        batch = ToolBatch(
-            run.tools._setup,
-            self._requested,
-            config,
-            known,
-            on_finish=self._finished,
-            on_claim=thread.claimed if thread.is_kept else None,
-            on_ask=self._asked,
-            around=self._call if by_call else None,
-            entries=None if entries is None else around_call(entries, run.tools._setup.messages_key),
-        )
-        await batch.prepare()
-        if by_call:
-            self._tell_waiting(batch)
+        """Run the batch; returns its results in the form that a node returns."""
+        batch = await self._batch(config)
+        if self._tells_each:
+            self._tell_waiting(batch.ledger)
         try:
             combined = await batch.run()
         except CallsInterrupted:
@@ -249,14 +227,37 @@ class CallStep:
         except BaseException:
             with cleanup():
                 for key, error in batch.failed.items():
-                    await thread.failed(key, error)
+                    await self._run.thread.failed(key, error)
             raise
         self._leave_with(combined if isinstance(combined, list) else [combined])
         return combined
 
+    @property
+    def _tells_each(self) -> bool:
+        """Whether somebody sees each call as a task of its own."""
+        return self._run.by_call and self._run.is_watched
+
+    async def _batch(self, config: RunnableConfig) -> ToolBatch:
+        run, thread = self._run, self._run.thread
+        entries = run.tools.entries if run.by_call else None
+        # For a thread that is kept, those that LangGraph would give: it may be the one that goes on.
+        is_named = thread.is_kept or run.is_watched
+        return await run.tools.batch(
+            self._requested,
+            config,
+            records={key: thread.records[key] for key in self._keys if key in thread.records},
+            answers=self._answers,
+            namespaces={key: self._places[key].namespace for key in self._keys} if is_named else None,
+            on_finish=self._finished,
+            on_claim=thread.claimed if thread.is_kept else None,
+            on_ask=self._asked,
+            around=self._call if self._tells_each else None,
+            entries=None if entries is None else around_call(entries, run.tools.messages_key),
+        )
+
     async def run_within(self, entries: Entries, given: Any, config: RunnableConfig) -> Any:
         """Run the batch within the node's own entry, which may run some of the calls, or change results."""
-        run, key = self._run, self._run.tools._setup.messages_key
+        run, key = self._run, self._run.tools.messages_key
 
         async def step(requested: Requested, config: RunnableConfig) -> Any:
             keys = await in_portions(naming(requested.calls))
@@ -273,20 +274,20 @@ class CallStep:
             if isinstance(output, Command) and output.graph is not None:
                 raise to_parent(output, self._run.outer)
 
-    def _tell_waiting(self, batch: ToolBatch) -> None:
+    def _tell_waiting(self, ledger: Ledger) -> None:
         """Tell of the calls that were asked about in an earlier run, and wait on."""
         for key in self._keys:
-            if batch.ledger.waits(key):
-                self._run.tell.asked(self._places[key], batch.ledger.records[key].pending, self._run.thread.state)
+            if ledger.waits(key):
+                self._run.tell.asked(self._places[key], ledger.records[key].pending, self._run.thread.state)
 
-    async def _call(self, batch: ToolBatch, index: int, body: CallBody) -> Any:
+    async def _call(self, ledger: Ledger, index: int, body: CallBody) -> Any:
         """Run one call as a task of its own, and tell what becomes of it."""
         run, key, call = self._run, self._keys[index], self._requested.calls[index]
         place = self._places[key]
         try:
             output = await run.traced(body, sent(call, self._requested.state), place, self._shown)
         except GraphInterrupt:
-            run.tell.asked(place, batch.ledger.records[key].pending, run.thread.state)
+            run.tell.asked(place, ledger.records[key].pending, run.thread.state)
             raise
         except Exception as error:
             if not is_control_flow(error):
@@ -298,7 +299,7 @@ class CallStep:
 
     def _shown(self, output: Any) -> Any:
         """What handlers are shown of a call: what a node with this one call would return."""
-        update = as_update(output, self._run.tools._setup.messages_key)
+        update = as_update(output, self._run.tools.messages_key)
         return [update] if isinstance(update, Command) else update
 
     async def _asked(self, key: str, record: CallRecord) -> None:
@@ -319,7 +320,7 @@ async def unknown_settled(
         if key not in claimed:
             continue
         record = thread.known_of(key)
-        policy = run.tools._setup.supervision.terms(call).policy
+        policy = run.tools.policy(call)
         pending = record.pending
         if policy.on_unknown == "fail":
             await _settled(run, key, error_message(UNKNOWN, call), places[key])
@@ -330,9 +331,7 @@ async def unknown_settled(
             else:
                 await _settled(run, key, message, places[key])
         elif not pending and policy.on_unknown == "ask":
-            question = Interrupt(
-                _question(call, run.tools.tools_by_name.get(call["name"])), id=_unknown_id(places[key])
-            )
+            question = Interrupt(_question(call, run.tools.tool(call["name"])), id=_unknown_id(places[key]))
             await thread.asked({key: record._replace(pending=(question,))})
     return answers
 

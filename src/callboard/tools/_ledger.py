@@ -8,7 +8,7 @@ stored has plain dicts and LangGraph types only, for any serializer.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, Protocol
 
 from langchain_core.runnables import RunnableConfig
 from langgraph.errors import GraphInterrupt
@@ -45,6 +45,14 @@ class _Slot(dict[str, Any]):
     """A ledger in the resume list that a batch of this run has taken; to a serializer it is a plain dict."""
 
     attempt: int
+
+
+class MakesLedger(Protocol):
+    """Makes the ledger of a batch, with what its caller has of an earlier run: `partial(Ledger, held=...)`."""
+
+    def __call__(
+        self, config: RunnableConfig, node: str, keys: Sequence[str], *, graphs: GraphNames | None = None
+    ) -> "Ledger": ...
 
 
 class Ledger:

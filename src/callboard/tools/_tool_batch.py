@@ -1,9 +1,9 @@
 """The calls of one AIMessage, from tool calls to messages."""
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any, Self, cast
+from typing import Any, Self, Unpack, cast
 
 from anyio.lowlevel import checkpoint
 from langchain_core.callbacks import AsyncCallbackManager
@@ -25,27 +25,21 @@ from callboard._types import Limit, RunInfo, check_count
 from callboard.tools._bounds import Refusal, admission
 from callboard.tools._call_output import Output
 from callboard.tools._callbacks import manager_for
-from callboard.tools._chain import Chain, Middleware
+from callboard.tools._chain import Chain
 from callboard.tools._errors import error_message, is_control_flow, raise_invalid_arguments, unknown_tool
 from callboard.tools._input import Requested, left_of
 from callboard.tools._interrupted import CallsInterrupted
 from callboard.tools._invoke import filled_in, invoke, own_copy, raise_without_key
 from callboard.tools._keys import naming
-from callboard.tools._ledger import Ledger
+from callboard.tools._ledger import MakesLedger
 from callboard.tools._node_setup import Setup
 from callboard.tools._overrides import untouched
 from callboard.tools._plan import Plan
 from callboard.tools._portions import in_portions
-from callboard.tools._reports import CallBody, OnAsk, OnClaim, OnFinish
+from callboard.tools._reports import Reports
 from callboard.tools._results import ResultRules
 from callboard.tools._supervision import OnFailure
 from callboard.tools._vocabulary import ToolCallRequest, ToolRuntime
-
-MakesLedger = Callable[..., Ledger]
-"""Takes a config, the name of the node and the keys of the calls, and `graphs`: `Ledger` with what the caller has."""
-
-Around = Callable[["ToolBatch", int, CallBody], Awaitable[Output]]
-"""Takes a batch, the place of a call in it, and what runs the call."""
 
 
 class ToolBatch:
@@ -56,11 +50,7 @@ class ToolBatch:
         requested: the calls.
         config: complete.
         ledger: makes the ledger, with what the caller has of an earlier run.
-        on_finish: told each result as it is there, before the next step may know of it.
-        on_claim: told each call whose policy asks for it, before its body starts.
-        on_ask: told what each call asks, as it does.
-        around: runs each call, for whoever wants to know of it from its beginning to its end.
-        entries: what the node's own `invoke` or `ainvoke` is around each call, where each is a task.
+        reports: who is told what, and what is around each call.
     """
 
     def __init__(
@@ -69,20 +59,15 @@ class ToolBatch:
         requested: Requested,
         config: RunnableConfig,
         ledger: MakesLedger,
-        *,
-        on_finish: OnFinish | None = None,
-        on_claim: OnClaim | None = None,
-        on_ask: OnAsk | None = None,
-        around: Around | None = None,
-        entries: Middleware | None = None,
+        **reports: Unpack[Reports],
     ) -> None:
-        self._on_finish, self._on_ask = on_finish, on_ask
-        self.around = around
-        self.on_claim = on_claim
+        self._on_finish, self._on_ask = reports.get("on_finish"), reports.get("on_ask")
+        self.around = reports.get("around")
+        self.on_claim = reports.get("on_claim")
         self.failed: dict[str, str] = {}
         """By key, in words, the errors that nobody handled; an error here would lead back to itself."""
         self.setup = setup
-        self.overrides = setup.overrides(requested.kind, entries)
+        self.overrides = setup.overrides(requested.kind, reports.get("entries"))
         config, graphs = config_for_calls(config)
         self._config = config
         self._requested = requested
@@ -270,7 +255,7 @@ class _Run:
         """From the call to its output; an error that is handled here or below becomes a message."""
         self._supervised = supervised
         around = self._batch.around
-        return self._run(None) if around is None else around(self._batch, self._index, self._run)
+        return self._run(None) if around is None else around(self._batch.ledger, self._index, self._run)
 
     async def _run(self, config: RunnableConfig | None) -> Output:
         batch, setup = self._batch, self._batch.setup
