@@ -1,6 +1,6 @@
 """One run of an agent: from where its thread stands to the next stop."""
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Literal, NoReturn, cast
@@ -13,7 +13,7 @@ from langgraph.errors import ErrorCode, GraphDrained, GraphInterrupt, GraphRecur
 from langgraph.runtime import Runtime
 from langgraph.types import Interrupt
 
-from callboard._langgraph._node_scope import PULL, PUSH, Outer, Place, config_at, task_id_of
+from callboard._langgraph._node_scope import PULL, PUSH, Place, config_at, task_id_of
 from callboard._loops._current import current_loop
 from callboard._loops._deadline import DEFAULT_GRACE
 from callboard.agent._conversation._channels import Clock, Schema, goto_of
@@ -30,11 +30,11 @@ from callboard.agent._run_events import RunWatch
 from callboard.agent._run_input import finished_writes
 from callboard.agent._sends import Sent, check_sends, for_model, value_in
 from callboard.agent._sent_calls import run_sent_calls
-from callboard.agent._stops import Stops
+from callboard.agent._stops import Conditions
 from callboard.agent._stream_payloads import INTERRUPT as INTERRUPT
 from callboard.agent._stream_payloads import Teller
 from callboard.agent._tools_step import answer_open_calls, run_calls
-from callboard.agent._trace import traced_node
+from callboard.agent._trace import Body, traced_node
 from callboard.tools._errors import is_control_flow
 from callboard.tools._interrupted import CallsInterrupted
 from callboard.tools._ledger import Ledger
@@ -59,9 +59,6 @@ class Plan:
     version: Literal["v1", "v2"]
 
 
-Body = Callable[[RunnableConfig], Awaitable[Any]]
-
-
 class Run:
     """One run.
 
@@ -71,11 +68,7 @@ class Run:
         config: complete, with the callbacks of the run.
         runtime: for tools, hooks and prompts.
         tell: tells streams what happens.
-        answers: to open questions, by interrupt id.
-        stops: nodes at which to stop.
-        resumed: whether the run goes on from a stop, which it must not meet again at once.
-        outer: the graph around the agent.
-        checkpointer: for graphs that run inside.
+        conditions: what it goes on with, and where it stops.
     """
 
     def __init__(
@@ -86,11 +79,7 @@ class Run:
         runtime: Runtime[Any],
         tell: Teller,
         *,
-        answers: Mapping[str, Any],
-        stops: Stops,
-        resumed: bool,
-        outer: Outer | None,
-        checkpointer: Any,
+        conditions: Conditions,
     ) -> None:
         self._plan = plan
         self.tools = Workings(plan.tools)
@@ -99,13 +88,11 @@ class Run:
         self.config = config
         self._runtime = runtime
         self.tell = tell
-        self._answers = answers
-        self._stops = stops
-        self._resumed = resumed
-        self.outer = outer
-        self._checkpointer = checkpointer
-        self._goes_on = resumed
-        self._stop = thread.step + config["recursion_limit"] + (2 if resumed else 0)
+        self._conditions = conditions
+        self._stops = conditions.stops
+        self.outer = conditions.outer
+        self._resumed = self._goes_on = conditions.resumed
+        self._stop = thread.step + config["recursion_limit"] + (2 if conditions.resumed else 0)
         self.watch: RunWatch
         """Tells observers of the run; whoever starts it sets it."""
         self.is_traced = True
@@ -225,14 +212,7 @@ class Run:
         place = self._place_of(task)
         given = task.payload if isinstance(task, Sent) else self.given(node)
         config = self.config_at(place)
-        ledger = Ledger(
-            config,
-            name,
-            [name],
-            records={name: record} if (record := self.thread.records.get(name)) is not None else None,
-            answers=self.answers_for([name]) or None,
-            namespaces={name: place.namespace},
-        )
+        ledger = self._ledger(name, config, place)
         self.tell.started(place, given)
         if ledger.waits(name):
             self.tell.asked(place, ledger.pending, self.thread.state)
@@ -253,6 +233,13 @@ class Run:
             raise
         await self.thread.finished(name, output)
         self.tell.ended(place, [output])
+
+    def _ledger(self, name: str, config: RunnableConfig, place: Place) -> Ledger:
+        """What is known of a node, which may ask as a call may."""
+        record, answers = self.thread.records.get(name), self.answers_for([name])
+        records = {} if record is None else {name: record}
+        namespaces = {name: place.namespace}
+        return Ledger(config, name, [name], records=records, answers=answers or None, namespaces=namespaces)
 
     def _body(self, node: str, sent: bool) -> Callable[[Any, RunnableConfig], Any]:
         if node == AGENT:
@@ -324,7 +311,8 @@ class Run:
         """The answers to the open questions of some tasks."""
         known = self.thread.records
         asked = [question.id for task in tasks if task in known for question in known[task].pending]
-        return {name: self._answers[name] for name in asked if name in self._answers}
+        answers = self._conditions.answers
+        return {name: answers[name] for name in asked if name in answers}
 
     def place(self, node: str, kind: str, *rest: str) -> Place:
         thread, step = self.thread, self.thread.step + 1
@@ -346,7 +334,7 @@ class Run:
             self.config,
             runtime=self._runtime,
             channels=self.thread.state.channels,
-            checkpointer=self._checkpointer,
+            checkpointer=self._conditions.checkpointer,
             resuming=self._goes_on,
         )
 

@@ -6,6 +6,7 @@ from functools import partial
 from typing import Any
 
 from anyio.lowlevel import cancel_shielded_checkpoint
+from langchain_core.callbacks import BaseCallbackHandler
 from langchain_core.runnables import RunnableConfig
 from langgraph.errors import GraphInterrupt
 from langgraph.runtime import RunControl, Runtime
@@ -24,7 +25,7 @@ from callboard.agent._conversation._thread import Thread
 from callboard.agent._run import Plan, Run
 from callboard.agent._run_events import watched
 from callboard.agent._run_input import take_in
-from callboard.agent._stops import Stops
+from callboard.agent._stops import Conditions, Stops
 from callboard.agent._stream import Chunk, Emit, Emitter, handlers_for, printing, together
 from callboard.agent._stream_payloads import Keys, Teller
 from callboard.agent._trace import traced
@@ -109,9 +110,7 @@ class Runner:
             try:
                 run = await self._begun(thread, saver, request, put, outer)
                 run.watch = watch
-                handlers = (
-                    [] if put is None else handlers_for(request.modes, put, _path(outer), subgraphs=request.subgraphs)
-                )
+                handlers = _handlers(request, put, outer)
                 async with beside(thread.keep_holding if thread.is_held else None):
                     go, about = partial(_go, run, request.budget), {"ls_integration": "langgraph"}
                     await traced(go, request.input, config, self.name, handlers=handlers, metadata=about)
@@ -127,11 +126,9 @@ class Runner:
             request.config,
             self._runtime(request, put, outer),
             Teller(_emit(request, put, outer, thread), self.plan.schema, request.output_keys, request.config),
-            answers=answers,
-            stops=request.stops,
-            resumed=resumed,
-            outer=outer,
-            checkpointer=saver,
+            conditions=Conditions(
+                answers=answers, stops=request.stops, resumed=resumed, outer=outer, checkpointer=saver
+            ),
         )
 
     async def _taken_in(self, given: Any, thread: Thread, outer: Outer | None) -> tuple[Any, bool]:
@@ -161,6 +158,11 @@ def _emit(request: Request, put: Put | None, outer: Outer | None, thread: Thread
     if outer is not None and outer.stream is not None:
         readers.append((outer.stream.modes, outer.stream))
     return together([Emitter(modes, _path(outer), tell, lambda: thread.step + 1) for modes, tell in readers])
+
+
+def _handlers(request: Request, put: Put | None, outer: Outer | None) -> list[BaseCallbackHandler]:
+    """Those that hand what models and tools say to the reader of the stream."""
+    return [] if put is None else handlers_for(request.modes, put, _path(outer), subgraphs=request.subgraphs)
 
 
 def _path(outer: Outer | None) -> tuple[str, ...]:

@@ -100,12 +100,16 @@ class Ledger:
         self._is_node = is_graph_node(config, node)
         stored = held if self._task is None else self._find_in_slot(self._task.scratchpad.resume)
         self._bare = self._bare_answers() if stored is None else []
+        self._know(stored, records or {})
+        self._answers = self._answers_of_graph() if self._task is not None else self._answers_of_caller(answers)
+
+    def _know(self, stored: Mapping[str, Any] | None, records: Mapping[str, CallRecord]) -> None:
+        """Take over what is stored, or what the caller knows."""
         if stored:
             self._check(stored)
             records = {key: CallRecord.decode(record) for key, record in stored["calls"].items()}
-        for key, record in (records or {}).items():
+        for key, record in records.items():
             self._note(key, record)
-        self._answers = self._answers_of_graph() if self._task is not None else self._answers_of_caller(answers)
 
     def _note(self, key: str, record: CallRecord) -> None:
         self.records[key] = record

@@ -81,11 +81,8 @@ class ToolBatch:
         self._tools = list(setup.tools.values())
         self._managers: dict[int, tuple[Plan, AsyncCallbackManager]] = {}
         self._open = 0
-        self._wide: list[Limiter] = []
-        if (concurrency := config.get("max_concurrency")) is not None:
-            check_count("config['max_concurrency']", concurrency, least=1)
-            self._wide = [Limiter(Limit(concurrency=concurrency), "max_concurrency")]
-        self.threads = setup.supervision.threads.at_least(concurrency)
+        self._wide = _wide_limits(config)
+        self.threads = setup.supervision.threads.at_least(config.get("max_concurrency"))
 
     async def prepare(self) -> Self:
         """Name the calls, refuse what is too large, and find what is known of the others; before anything else."""
@@ -235,6 +232,14 @@ class ToolBatch:
         self.ledger.asked(key, interrupt, current_mark())
         if self._on_ask is not None:
             await self._on_ask(key, self.ledger.records[key])
+
+
+def _wide_limits(config: RunnableConfig) -> list[Limiter]:
+    """What the config of a run bounds all of its calls by."""
+    if (concurrency := config.get("max_concurrency")) is None:
+        return []
+    check_count("config['max_concurrency']", concurrency, least=1)
+    return [Limiter(Limit(concurrency=concurrency), "max_concurrency")]
 
 
 class _Run:
