@@ -79,7 +79,7 @@ def _config(entry: Entry, config: RunnableConfig) -> RunnableConfig:
 
 
 def outputs_of(result: Any, calls: Sequence[ToolCall], messages_key: str, name: str) -> list[Output]:
-    """What an entry returned, call by call; what belongs to none of them goes with the last.
+    """Sort what an entry returned by the calls that it answers; the rest goes with the last call.
 
     Raises:
         TypeError: if it is nothing that a node returns.

@@ -22,11 +22,11 @@ class Flow:
     """The nodes of one agent."""
 
     tools: bool
-    """Whether there are any to call."""
+    """Whether there are tools to call."""
     before: bool
     """Whether a hook runs before the model."""
     after: bool
-    """Whether a hook runs after it."""
+    """Whether a hook runs after the model."""
     response: bool
     """Whether a structured response is the last step."""
     direct: frozenset[str]

@@ -35,7 +35,7 @@ def repaired(messages: Sequence[BaseMessage]) -> list[BaseMessage]:
 
 
 def _made_whole(exchange: Exchange) -> Sequence[BaseMessage]:
-    """A message, and behind it an answer to each of its calls."""
+    """The message of an exchange, and behind it an answer to each of its calls."""
     missing = [_unanswered(call) for call in exchange.open_calls()]
     if exchange.is_in_order and not missing:
         return (exchange.message, *exchange.answers)
@@ -74,7 +74,7 @@ def _without_arguments(block: Any) -> dict[str, Any]:
 
 
 def is_repair(message: BaseMessage) -> bool:
-    """Whether it stands for an answer that there is not."""
+    """Whether a message was put in by us for an answer that was missing."""
     return message.content == UNANSWERED
 
 

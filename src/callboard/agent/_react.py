@@ -235,7 +235,7 @@ def _tool_node(
     if middleware:
         raise ValueError("Middleware belongs to the node that it is around: give middleware=[...] to the ToolNode")
     if max_calls is not None:
-        raise ValueError("create_react_agent(max_calls=...) is the node's affair here: ToolNode(..., max_calls=...)")
+        raise ValueError("create_react_agent(max_calls=...) belongs to the node: ToolNode(..., max_calls=...)")
     return tools, []
 
 

@@ -49,7 +49,7 @@ class Plan:
     """What an agent was built with, ready to run."""
 
     name: str | None
-    """Stands on the model's messages."""
+    """The name that the model's messages get."""
     flow: Flow
     schema: Schema
     model: Asks
@@ -98,7 +98,7 @@ class Run:
         self.is_traced = True
         """Whether callback handlers listen; looking for them costs as much as a call."""
         self.interrupts: list[Interrupt] = []
-        """What the run stopped for."""
+        """The questions that the run stopped for."""
         self.has_stopped = False
         """Whether it waits for somebody, with a question or without one."""
 
@@ -328,7 +328,7 @@ class Run:
         )
 
     def config_at(self, place: Place) -> RunnableConfig:
-        """The config of what runs at a place."""
+        """The config for what runs at a place."""
         return config_at(
             place,
             self.config,
@@ -357,7 +357,7 @@ class Run:
     async def traced_with(
         self, config: RunnableConfig, body: Body, given: Any, name: str, shown: Callable[[Any], Any] | None = None
     ) -> Any:
-        """`traced`, with a config that is ready."""
+        """Run a node as `traced` does, with the config that it is given."""
         return await (traced_node(body, given, config, name, shown) if self.is_traced else body(config))
 
 

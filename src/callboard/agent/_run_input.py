@@ -1,4 +1,4 @@
-"""What an agent is given: new input, answers, a command, or nothing but the wish to go on."""
+"""What an agent is given to run with: new input, answers, a command, or `None` to go on."""
 
 from contextlib import suppress
 from typing import Any

@@ -1,4 +1,4 @@
-"""From what a user asks of an agent to a run: which thread, which answers, who listens, within which time."""
+"""How a run begins and ends: its thread, its answers, who is told of it, and how long it may take."""
 
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
@@ -37,11 +37,11 @@ Put = Callable[[Chunk], None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
-    """What is asked of one run."""
+    """What a user asks of one run."""
 
     input: Any
     config: RunnableConfig
-    """Complete."""
+    """The config of the run, with all defaults."""
     context: Any
     stops: Stops
     durability: Durability | None
@@ -52,7 +52,7 @@ class Request:
     """Seconds for the whole run."""
     modes: frozenset[str] = frozenset()
     door: Door = "async"
-    """By which it came in."""
+    """Whether sync or async code started the run."""
     subgraphs: bool = False
     """Whether chunks of graphs inside are wanted too."""
     prints: frozenset[str] = frozenset()
@@ -161,7 +161,7 @@ def _emit(request: Request, put: Put | None, outer: Outer | None, thread: Thread
 
 
 def _handlers(request: Request, put: Put | None, outer: Outer | None) -> list[BaseCallbackHandler]:
-    """Those that hand what models and tools say to the reader of the stream."""
+    """The callback handlers that hand what models and tools say to the reader of the stream."""
     return [] if put is None else handlers_for(request.modes, put, _path(outer), subgraphs=request.subgraphs)
 
 

@@ -1,4 +1,4 @@
-"""Calls that the tools node is sent: a batch of its own, one task to whoever looks, beside the conversation's calls."""
+"""Calls that the tools node is sent: they run beside the conversation's calls, and streams show them as one task."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any

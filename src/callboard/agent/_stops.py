@@ -17,7 +17,7 @@ class Stops:
     after: Nodes = ()
 
     def or_those_of(self, before: Nodes | None, after: Nodes | None) -> "Stops":
-        """These, unless a run has others of its own."""
+        """These stops, unless a run was given stops of its own."""
         return Stops(before=before or self.before, after=after or self.after)
 
     def stop_before(self, nodes: Sequence[str]) -> bool:
@@ -32,7 +32,7 @@ class Conditions:
     """What a run goes on with, and where it stops."""
 
     answers: Mapping[str, Any]
-    """To open questions, by interrupt id."""
+    """Answers to open questions, by interrupt id."""
     stops: Stops
     """Nodes at which to stop."""
     resumed: bool
@@ -40,7 +40,7 @@ class Conditions:
     outer: Outer | None
     """The graph around the agent."""
     checkpointer: Any
-    """For graphs that run inside."""
+    """The checkpointer that graphs inside get."""
 
 
 def _meets(stops: Nodes, nodes: Sequence[str]) -> bool:

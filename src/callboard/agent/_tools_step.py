@@ -1,4 +1,4 @@
-"""The tools node in one step of a run: a batch, whose calls are tasks of their own to whoever looks."""
+"""The tools node in one step of a run: the calls of a reply run as one batch, and streams show each as a task."""
 
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -41,7 +41,7 @@ UNKNOWN = (
 
 
 class CallsThread(Protocol):
-    """What keeps what the calls do."""
+    """The thread of a run, as far as calls need it: it keeps their records."""
 
     @property
     def records(self) -> Mapping[str, CallRecord]: ...
@@ -72,7 +72,7 @@ class CallsThread(Protocol):
 
 
 class CallsRun(Protocol):
-    """The run whose calls these are."""
+    """A run, as far as its calls need it."""
 
     @property
     def thread(self) -> CallsThread: ...
@@ -128,7 +128,7 @@ async def run_calls(run: CallsRun) -> list[str]:
 
 
 async def _requested(run: CallsRun, state: Any) -> Requested:
-    """The calls that are to run in a state."""
+    """The calls of a state's last reply that are still to run."""
     key = run.tools.messages_key
     requested = await in_portions(reading(state, key))
     return replace(requested, calls=run.thread.schema.flow.open_calls(messages_in(state, key)))
@@ -144,7 +144,7 @@ def _tell_beginning(run: CallsRun, requested: Requested, keys: Sequence[str], pl
 
 
 async def run_as_one(run: CallsRun, step: "CallStep", place: Place, state: Any) -> None:
-    """Run a batch that is one task to whoever looks."""
+    """Run a batch that streams and callback handlers show as one task."""
     run.tell.started(place, state)
     body = step.run if (entries := run.tools.entries) is None else partial(step.run_within, entries, state)
     try:
@@ -164,7 +164,7 @@ def _written_by(run: CallsRun, key: str) -> Any:
 
 
 class _Places(dict[str, Place]):
-    """Where each call runs, by its name; made for those that ask."""
+    """Where each call runs, by its name; made for the calls that are looked up."""
 
     def __init__(self, run: CallsRun, keys: Sequence[str]) -> None:
         super().__init__()
@@ -199,7 +199,7 @@ async def answer_open_calls(run: CallsRun, reason: str) -> list[str]:
 
 
 class CallStep:
-    """One batch, told to the thread as it goes on."""
+    """One batch of a step; the thread is told what its calls do, as they do it."""
 
     def __init__(
         self,

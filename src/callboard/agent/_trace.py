@@ -154,7 +154,7 @@ class _ChainRun:
 
 
 def _as_langgraph_raises(error: BaseException) -> BaseException:
-    """Questions as tracers know them: by the name of the class they tell a question from a failure."""
+    """Questions as LangGraph raises them: tracers tell them from a failure by the name of the class."""
     if isinstance(error, CallsInterrupted):
         return GraphInterrupt(error.interrupts).with_traceback(error.__traceback__)
     return error

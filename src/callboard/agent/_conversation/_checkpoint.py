@@ -54,7 +54,7 @@ _OWN_METADATA = frozenset(("source", "step", "parents", "writes"))
 
 @dataclass(frozen=True, slots=True)
 class Base:
-    """A stored checkpoint."""
+    """A stored checkpoint, on which entries are written."""
 
     checkpoint: Checkpoint
     metadata: Mapping[str, Any]
@@ -88,7 +88,7 @@ class Base:
 
 
 def base_of(found: CheckpointTuple) -> Base:
-    """What was found, as a base."""
+    """A checkpoint that a saver has found, as a base for entries."""
     around: Any = found.parent_config or {}
     return Base(found.checkpoint, cast("Any", found.metadata), around.get("configurable", {}).get("checkpoint_id"))
 
@@ -119,7 +119,7 @@ def commits_in(found: CheckpointTuple) -> int:
 
 
 def last_id(found: CheckpointTuple, entries: Sequence[Entry]) -> str:
-    """The id of the place where the entries lead."""
+    """The id of the place where a thread stands after these entries."""
     ids = [entry.id for entry in entries if isinstance(entry, Move)]
     return ids[-1] if ids else found.checkpoint["id"]
 
@@ -131,13 +131,13 @@ def changed_channels(before: Base | None, values: Mapping[str, Any]) -> set[str]
 
 
 def unknown_values(before: Base | None, known: Collection[str]) -> dict[str, Any]:
-    """What others keep in the state and we know nothing of; it is not ours to lose."""
+    """The values of channels that another agent keeps in the state and this one does not know; they are kept."""
     old = {} if before is None else before.checkpoint["channel_values"]
     return {name: value for name, value in old.items() if name not in known and not name.startswith(("__", BRANCH))}
 
 
 def may_be_thin(older: Base, newer: Base) -> bool:
-    """Whether the messages of a checkpoint can be told from those of the one after it."""
+    """Whether the messages of a checkpoint can be left out, because the next one begins with them."""
     if not older.is_ours or older.is_thin or not older.messages:
         return False
     return list(newer.messages[: len(older.messages)]) == list(older.messages)

@@ -78,9 +78,9 @@ class SavedThread(Thread):
         """Those of the write that is being made, or has to be made again."""
         self._flushing: Event | None = None
         self._mine: dict[str, Any] | None = None
-        """Our own hold on the thread."""
+        """The holder that this run has written; `None` while it holds nothing."""
         self._is_lost = False
-        """Whether another run has taken it."""
+        """Whether another run has taken the thread."""
         self._forks = False
         self.about: Mapping[str, Any] = {}
         """What a user gave as metadata with the run that wrote the last checkpoint."""
@@ -96,7 +96,7 @@ class SavedThread(Thread):
 
     @property
     def is_anywhere(self) -> bool:
-        """Whether it stands at a place, though that may be stored at the end of the run only."""
+        """Whether the thread has a place; with durability "exit", that is stored when the run ends."""
         return self.exists or self.has_begun or bool(self.next)
 
     @property
@@ -110,7 +110,7 @@ class SavedThread(Thread):
 
     @property
     def parent_config(self) -> RunnableConfig | None:
-        """Where it stood before."""
+        """Where the thread stood before."""
         return None if self.parent_id is None else self.saver.config(self.parent_id)
 
     async def open(self, checkpoint_id: str | None, *, looks: bool = False) -> None:
@@ -149,7 +149,7 @@ class SavedThread(Thread):
                 self.take(entry)  # to go on from there is another branch, on which it was not done
 
     def play(self, found: CheckpointTuple, entries: Sequence[Entry]) -> None:
-        """Be at a checkpoint, and then where the entries lead.
+        """Go to a checkpoint, and from there to where its entries lead.
 
         Raises:
             StorageError: if that makes no sense.
@@ -166,7 +166,7 @@ class SavedThread(Thread):
                 check_messages(self.state.get(name) or [])
 
     def load(self, found: CheckpointTuple) -> None:
-        """Be where a checkpoint is, whoever wrote it."""
+        """Go to a checkpoint, whoever wrote it."""
         base = base_of(found)
         values = base.checkpoint["channel_values"]
         self.state = State(self.schema, values)
@@ -195,7 +195,7 @@ class SavedThread(Thread):
         return await self._rebase("update")
 
     async def copy(self) -> None:
-        """Be at a copy of the place: it has the same one before it, and what its tasks did it has not.
+        """Go to a copy of this place, which has the same place before it, and not what the tasks of this one did.
 
         Raises:
             ThreadBusyError: if a run has the thread.
@@ -209,7 +209,7 @@ class SavedThread(Thread):
         await self._rebase("fork")
 
     def _forget_tasks(self) -> None:
-        """What was done at the place is not done on another branch; the input is part of the place itself."""
+        """Forget what the tasks of the place did: it counts on that branch only; the input is part of the place."""
         self.records = {task: record for task, record in self.records.items() if task == START}
 
     def _refuse_if_held(self) -> None:
@@ -261,7 +261,7 @@ class SavedThread(Thread):
         self._sending = []
 
     def _leave_out_what_cannot_be_stored(self) -> None:
-        """What was sent along with it can be, and has not been."""
+        """Leave out the entries that no checkpointer can store; the others of that write are written again."""
         kept: list[Entry] = []
         for entry in self._sending:
             if self.saver.can_store(entry.encode()):
@@ -382,5 +382,5 @@ class SavedThread(Thread):
 
 
 def _stored(entries: Iterable[Entry]) -> list[Write]:
-    """Entries as a checkpointer is given them, which all go together."""
+    """Entries as one write to the checkpointer."""
     return [(CHANNEL, [entry.encode() for entry in entries])]

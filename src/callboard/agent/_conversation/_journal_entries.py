@@ -207,7 +207,7 @@ class Fields(NamedTuple):
     """What a stored entry of some kind has."""
 
     kinds: Mapping[str, Kinds]
-    """By name."""
+    """The types that a field may have, by its name."""
     needed: Sequence[str]
 
 

@@ -121,7 +121,7 @@ def _is_due(found: CheckpointTuple, channel: str) -> bool:
 
 
 def _read_batch(thread: Thread, found: CheckpointTuple) -> None:
-    """What is known of a batch that was one task. It says of no call whose question it is, unless there is one call."""
+    """Read what LangGraph knows of a batch that was one task, which tells whose questions it has only for one call."""
     calls = open_calls(thread)
     task_id = task_id_of(found.checkpoint["id"], thread.namespace, thread.step + 1, TOOLS, PULL, f"{BRANCH}{TOOLS}")
     writes = [(channel, value) for task, channel, value in found.pending_writes or () if task == task_id]
@@ -166,7 +166,7 @@ def _read_sends(thread: Thread, found: CheckpointTuple) -> Numbered:
 
 
 def _read_sent(thread: Thread, writes: Sequence[tuple[str, Any]], one: Sent) -> None:
-    """What LangGraph knows of a node that was sent something."""
+    """Read what LangGraph knows of a node that was sent something."""
     if one.node != TOOLS:
         if output := {channel: value for channel, value in writes if channel in thread.schema.specs}:
             thread.records[one.task] = CallRecord(output=output)

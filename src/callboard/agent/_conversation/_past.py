@@ -24,12 +24,12 @@ from callboard.exceptions import StorageError
 
 
 class Past(NamedTuple):
-    """A place, as its journal has it."""
+    """A place where a thread stood, as its journal has it."""
 
     found: CheckpointTuple
-    """The checkpoint at it or before it."""
+    """The checkpoint at the place, or the last one before it."""
     entries: list[Entry]
-    """From there to the place."""
+    """What happened from the checkpoint to the place."""
     tasks: list[Entry]
     """What the tasks of the place did afterwards."""
     given: Amended | None = None

@@ -83,7 +83,7 @@ def _tasks(thread: Thread, node: str, asked: Asked, *, by_call: bool) -> list[Pr
 
 
 def _sent(thread: Thread) -> Iterator[tuple[Sent, list[str]]]:
-    """What is sent, each with the names of its tasks."""
+    """The sends of the step that comes, each with the names of its tasks."""
     messages = thread.state.get(MESSAGES) or []
     for one in thread.sends:
         yield one, one.tasks(messages, MESSAGES)

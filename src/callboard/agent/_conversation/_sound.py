@@ -37,7 +37,7 @@ _HOLDER: Mapping[str, Kinds] = {"token": str, "host": str, "boot": str, "pid": i
 
 @contextmanager
 def sound(where: str) -> Generator[None]:
-    """What fails while something is read is the fault of what was stored.
+    """A block that reads what was stored: any error in it says that the stored thread cannot be read.
 
     Args:
         where: what is read, for the error.

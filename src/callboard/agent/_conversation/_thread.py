@@ -70,7 +70,7 @@ class Thread:
         self.asked_unheard = False
         """Whether another agent's calls have asked in that step, and nobody knows which did."""
         self.source: Source = "input"
-        """What the thread's last change came from."""
+        """What has made the last change of the thread."""
         self.checkpoint_id = new_id(self.step)
         self.parent_id: str | None = None
         self.ts = now()
@@ -94,7 +94,7 @@ class Thread:
 
     @property
     def has_begun(self) -> bool:
-        """Whether there is anything to go on with; that a run holds it is nothing."""
+        """Whether there is anything to go on with; a thread that a run holds and has not changed has nothing."""
         return self.exists
 
     @property
@@ -221,7 +221,7 @@ class Thread:
         await self.record(entry, live=True)
 
     async def prepare(self, *, repeats: bool = False) -> None:
-        """Be ready for changes."""
+        """Get ready to be changed; a thread that goes on from a place of the past begins its branch here."""
 
     @property
     def is_held(self) -> bool:
@@ -229,7 +229,7 @@ class Thread:
         return False
 
     async def hold(self, *, repeats: bool = False) -> None:
-        """Be the only run of this thread.
+        """Take the thread for this run alone.
 
         Args:
             repeats: whether the run does again what came after a place of the past; its beginning is a step then, as
@@ -240,13 +240,13 @@ class Thread:
         """
 
     async def keep_holding(self) -> None:
-        """Do what it takes to stay the only run; ends when it is cancelled."""
+        """Say now and then that this run goes on; ends when it is cancelled."""
 
     async def stop(self) -> None:
-        """Leave the thread as the run leaves it."""
+        """End the run's work on the thread, however the run has ended."""
 
     async def record(self, entry: Entry, *, live: bool = False) -> None:
-        """Let something happen.
+        """Change the thread as an entry says, and keep the entry where the thread is kept.
 
         Args:
             entry: what.
@@ -255,7 +255,7 @@ class Thread:
         self.take(entry, live=live)
 
     def take(self, entry: Entry, *, live: bool = False) -> None:
-        """Make true what an entry says."""
+        """Change the thread as an entry says."""
         match entry:
             case Finished():
                 self.records[entry.task] = CallRecord(output=entry.output)
@@ -282,7 +282,7 @@ class Thread:
                 assert_never(entry)
 
     def receive(self, entry: Amended) -> None:
-        """Be where input had come, and had not been taken in; that is the step that comes.
+        """Go to the place where input had come and had not been taken in: to take it in is the step that comes.
 
         Args:
             entry: which says so.
@@ -351,7 +351,7 @@ def as_update(output: Any, messages_key: str) -> Any:
 
 
 def _merged(writes: Iterable[Write]) -> dict[str, Any]:
-    """Writes as one update."""
+    """Several writes as one update of a state."""
     merged: dict[str, Any] = {}
     for name, value in writes:
         before = merged.get(name)

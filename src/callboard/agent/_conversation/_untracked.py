@@ -17,7 +17,7 @@ def tracked_writes(writes: Iterable[Write], untracked: Collection[str]) -> list[
 
 
 def tracked_entry(entry: Entry, schema: Schema) -> Entry:
-    """An entry as it may be stored."""
+    """An entry without the keys that are never stored."""
     if not schema.untracked:
         return entry
     if isinstance(entry, Amended):
