@@ -152,6 +152,49 @@ def test_only_one_module_touches_private_langgraph_names() -> None:
     assert {name.rpartition(".")[0] for name in private} <= {"callboard._langgraph"}
 
 
+NAMED_TUPLE = {"_replace", "_asdict"}
+"""Methods of named tuples, which are public whatever their names say."""
+
+
+def private_names(tree: ast.AST) -> Iterator[str]:
+    """The private names that a module gives to something of its own."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            yield node.name
+        elif isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store) and ast.unparse(node.value) == "self":
+            yield node.attr
+        elif isinstance(node, ast.AnnAssign):
+            yield ast.unparse(node.target)
+
+
+def private_reads(tree: ast.AST) -> Iterator[str]:
+    """The private attributes that a module reads or sets of something else than `self`."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Attribute) and node.attr.startswith("_") and not node.attr.startswith("__"):
+            if ast.unparse(node.value) not in ("self", "cls", "super()"):
+                yield node.attr
+
+
+@pytest.mark.parametrize("room", ["callboard.agent"])
+def test_a_room_reads_no_private_attribute_of_another_ones_objects(room: str) -> None:
+    """What it needs and the other does not offer is made a public way, such as `tools/_workings`."""
+    read = {
+        (name, attribute)
+        for name in INNER
+        if name.startswith(room) and (tree := ast.parse(MODULES[name].read_text()))
+        for attribute in set(private_reads(tree)) - set(private_names(tree)) - NAMED_TUPLE
+    }
+
+    assert read == set()
+
+
+def test_nobody_but_the_tools_reads_what_a_node_was_built_with() -> None:
+    """`ToolNode` has its setup for itself; others ask `tools/_workings`, or its public names."""
+    readers = {name for name in INNER if "_setup" in set(private_reads(ast.parse(MODULES[name].read_text())))}
+
+    assert {name.rpartition(".")[0] for name in readers} == {"callboard.tools"}
+
+
 def test_there_are_no_import_cycles() -> None:
     """A module can be understood after those below it, and without those above."""
     graph = {name: own_imports(name) - {SHOP_WINDOW} for name in INNER}

@@ -12,6 +12,7 @@ from langgraph.types import Command, Send
 
 from callboard import AgentState, create_react_agent
 from callboard.agent._conversation._channels import Schema
+from callboard.agent._conversation._journal_entries import Amended, Finished
 from callboard.agent._conversation._untracked import tracked_entry
 from callboard.agent._drawing import drawing
 from callboard.agent._flow import Flow
@@ -113,6 +114,8 @@ def test_commands_and_sends_carry_no_untracked_value_into_the_journal() -> None:
     ]
 
     for output in outputs:
-        assert "canary" not in repr(tracked_entry({"kind": "task", "task": "a", "output": output}, schema))
-    amended = {"kind": "amend", "writes": list(secret.items())}
-    assert tracked_entry(amended, schema)["writes"] == [("messages", [])]
+        assert "canary" not in repr(tracked_entry(Finished("a", output), schema))
+    amended = Amended(writes=list(secret.items()), source="update", next=[], sends=[Send("a", secret)], id="1", ts="")
+    tracked: Any = tracked_entry(amended, schema)
+    assert tracked.writes == [("messages", [])]
+    assert "canary" not in repr(tracked)

@@ -24,6 +24,7 @@ from langgraph.types import Command, interrupt
 from callboard import create_react_agent
 from callboard.agent._conversation import _journal, _lease
 from callboard.agent._conversation._checkpoint import CHANNEL, commits_in, entries_of
+from callboard.agent._conversation._journal_entries import Held, Left
 from callboard.exceptions import CallboardError, RunDeadlineExceededError, ThreadBusyError
 from callboard.testing import Recorder, ScriptedModel, calls
 
@@ -213,8 +214,8 @@ def forge(saver: Any, holder: dict[str, Any]) -> None:
 
 def is_held(saver: Any) -> bool:
     """Whether other processes would think so."""
-    kinds = [entry["kind"] for entry in entries_of(saver.get_tuple(CONFIG)) if entry["kind"] in ("hold", "leave")]
-    return bool(kinds) and kinds[-1] == "hold"
+    last = [entry for entry in entries_of(saver.get_tuple(CONFIG)) if isinstance(entry, (Held, Left))][-1:]
+    return any(isinstance(entry, Held) for entry in last)
 
 
 @asynccontextmanager

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from langchain_core.messages import BaseMessage, HumanMessage, ToolMessage
@@ -13,10 +13,10 @@ from callboard._langgraph._node_scope import INTERRUPT
 from callboard.agent._conversation._channels import Schema
 from callboard.agent._conversation._checkpoint import base_of, entries_of
 from callboard.agent._conversation._journal import SavedThread
+from callboard.agent._conversation._journal_entries import Amended, Entry
 from callboard.agent._conversation._langgraph_threads import open_calls
 from callboard.agent._conversation._saver import Saver
 from callboard.agent._conversation._snapshots import history_of, snapshot_of
-from callboard.agent._conversation._thread import Entry
 from callboard.agent._drawing import drawing
 from callboard.agent._flow import Flow
 from callboard.agent._state import AgentState
@@ -63,9 +63,9 @@ class _AnyThread(SavedThread):
     """A thread of which only the conversation is known, whatever else its state has."""
 
     def take(self, entry: Entry, *, live: bool = False) -> None:
-        if entry["kind"] == "amend":
-            known = [(name, value) for name, value in entry["writes"] if name in self.schema.specs]
-            entry = {**entry, "writes": known}
+        if isinstance(entry, Amended):
+            known = [(name, value) for name, value in entry.writes if name in self.schema.specs]
+            entry = replace(entry, writes=known)
         super().take(entry, live=live)
 
 
@@ -99,8 +99,8 @@ def _thread(saver: "BaseCheckpointSaver[Any]", thread_id: str) -> _AnyThread:
 
 def _conversation(thread: _AnyThread, snapshot: StateSnapshot, found: CheckpointTuple | None) -> Conversation:
     values: Any = snapshot.values
-    records = {call["id"]: thread.records.get(key, {}) for key, call in open_calls(thread)}
-    records |= {name: thread.records.get(name, {}) for name in thread.next}
+    records = {call["id"]: thread.known_of(key) for key, call in open_calls(thread)}
+    records |= {name: thread.known_of(name) for name in thread.next}
     questions = [*snapshot.interrupts, *(_questions_beside(found) if found is not None else ())]
     channels = found.checkpoint["channel_values"] if found is not None else {}
     return Conversation(
@@ -109,8 +109,8 @@ def _conversation(thread: _AnyThread, snapshot: StateSnapshot, found: Checkpoint
         when=snapshot.created_at or "",
         next=list(dict.fromkeys(snapshot.next)),
         questions=list({question.id: question for question in questions}.values()),
-        waiting={name for name, record in records.items() if record.get("pending")},
-        errors={name: str(record["error"]) for name, record in records.items() if "error" in record},
+        waiting={name for name, record in records.items() if record.pending},
+        errors={name: record.error for name, record in records.items() if record.error is not None},
         other_keys=sorted(name for name in channels if name != "messages" and not name.startswith(("branch:", "__"))),
     )
 

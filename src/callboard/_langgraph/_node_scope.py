@@ -251,3 +251,8 @@ def writer_of_run(put: Callable[[tuple[tuple[str, ...], str, Any]], None]) -> St
         put((tuple(namespace.split(NS_SEP)[:-1]), "custom", chunk))
 
     return write
+
+
+def command_writes(command: Command[Any]) -> Sequence[tuple[str, Any]]:
+    """What the update of a command writes, by channel, in whichever form it has been given."""
+    return command._update_as_tuples()

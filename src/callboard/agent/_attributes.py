@@ -1,4 +1,4 @@
-"""What of an agent is read and set as LangGraph's graphs have it."""
+"""The attributes of an agent that can be read and set as those of LangGraph's graphs."""
 
 import copy
 from collections.abc import Mapping, Sequence
@@ -45,7 +45,7 @@ class Attributes(Drawn):
 
     @property
     def name(self) -> str:
-        """Of its runs."""
+        """The name that its runs have."""
         return self._runner.name
 
     @name.setter
@@ -72,7 +72,7 @@ class Attributes(Drawn):
 
     @property
     def context_schema(self) -> type[Any] | None:
-        """Of what runs are given as `context`."""
+        """The schema of what runs are given as `context`."""
         return self._runner.context_schema
 
     @property
@@ -101,7 +101,7 @@ class Attributes(Drawn):
         return self.copy({"config": merged_configs(self.config, config, cast("RunnableConfig", kwargs))})
 
     def validate(self) -> Self:
-        """Itself; an agent that was made is valid."""
+        """Return the agent as it is: what is wrong with one is an error where it is made."""
         return self
 
     def clear_cache(self, nodes: Sequence[str] | None = None) -> None:

@@ -352,10 +352,7 @@ class Doors(ManyInputs):
             input=input,
             config=run_config(self.config, config),
             context=given["context"],
-            stops=Stops(
-                before=given["interrupt_before"] or self._stops.before,
-                after=given["interrupt_after"] or self._stops.after,
-            ),
+            stops=self._stops.or_those_of(given["interrupt_before"], given["interrupt_after"]),
             durability=given["durability"],
             control=given["control"],
             budget=self._budget if given["budget"] is None else given["budget"],

@@ -52,12 +52,12 @@ class Drawn(PregelProtocol[Any, Any, Any, Any]):
 
     @property
     def InputType(self) -> Any:  # noqa: N802 (LangChain's name)
-        """What it takes."""
+        """The type of the input, as LangChain asks for it."""
         return self._drawn().InputType
 
     @property
     def OutputType(self) -> Any:  # noqa: N802 (LangChain's name)
-        """What it returns."""
+        """The type of the output, as LangChain asks for it."""
         return self._drawn().OutputType
 
     def get_input_schema(self, config: RunnableConfig | None = None) -> type[BaseModel]:

@@ -3,8 +3,10 @@
 It is given what LangGraph gives it: in version "v2" a call and the state, in version "v1" the state.
 """
 
+from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
+from operator import itemgetter
 from typing import Any, cast
 
 from langchain_core.messages import ToolCall, ToolMessage
@@ -17,6 +19,7 @@ from callboard.tools._chain import Chain, Middleware, Named, Next
 from callboard.tools._input import Requested, parse_input
 from callboard.tools._overrides import Entries, Entry
 from callboard.tools._results import ResultRules
+from callboard.tools._unanswered import answered_ids, id_of
 from callboard.tools._vocabulary import ToolCallRequest, ToolCallWithContext
 
 Step = Callable[[Requested, RunnableConfig], Awaitable[Any]]
@@ -76,7 +79,7 @@ def _config(entry: Entry, config: RunnableConfig) -> RunnableConfig:
 
 
 def outputs_of(result: Any, calls: Sequence[ToolCall], messages_key: str, name: str) -> list[Output]:
-    """What an entry returned, call by call; what belongs to none of them goes with the last.
+    """Sort what an entry returned by the calls that it answers; the rest goes with the last call.
 
     Raises:
         TypeError: if it is nothing that a node returns.
@@ -84,10 +87,13 @@ def outputs_of(result: Any, calls: Sequence[ToolCall], messages_key: str, name: 
     """
     found: list[list[ToolMessage | Command[Any]]] = [[] for _ in calls]
     rest: list[ToolMessage | Command[Any]] = []
+    due: dict[str, deque[int]] = {}
+    for place, call in enumerate(calls):
+        due.setdefault(id_of(call), deque()).append(place)
     for piece in _pieces(result, messages_key, name):
-        ids = _answered_by(piece, messages_key)
-        place = next((at for at, call in enumerate(calls) if call["id"] in ids and not found[at]), None)
-        (rest if place is None else found[place]).append(piece)
+        open_places = [due[call_id] for call_id in _answered_by(piece, messages_key) if due.get(call_id)]
+        first = min(open_places, key=itemgetter(0), default=None)
+        (rest if first is None else found[first.popleft()]).append(piece)
     left = any(isinstance(piece, Command) and piece.graph is not None for piece in rest)
     for call, pieces in zip(calls, found, strict=True):
         if not pieces and not left:
@@ -129,7 +135,6 @@ def _pieces_of_update(update: dict[str, Any], messages_key: str) -> list[ToolMes
 
 def _answered_by(piece: ToolMessage | Command[Any], messages_key: str) -> set[str]:
     if isinstance(piece, ToolMessage):
-        return {piece.tool_call_id}
+        return answered_ids([piece])
     update: Any = piece.update
-    messages = update.get(messages_key, []) if isinstance(update, dict) else []
-    return {message.tool_call_id for message in messages if isinstance(message, ToolMessage)}
+    return answered_ids(update.get(messages_key, [])) if isinstance(update, dict) else set()

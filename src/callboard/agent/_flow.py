@@ -3,11 +3,11 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from langchain_core.messages import AIMessage, BaseMessage, ToolCall, ToolMessage
+from langchain_core.messages import BaseMessage, ToolCall, ToolMessage
 
 from callboard.agent._history import is_repair
 from callboard.tools._bounds import is_unkept
-from callboard.tools._unanswered import last_reply, unanswered
+from callboard.tools._unanswered import answered_ids, calls_in, last_reply, unanswered
 
 AGENT = "agent"
 TOOLS = "tools"
@@ -22,11 +22,11 @@ class Flow:
     """The nodes of one agent."""
 
     tools: bool
-    """Whether there are any to call."""
+    """Whether there are tools to call."""
     before: bool
     """Whether a hook runs before the model."""
     after: bool
-    """Whether a hook runs after it."""
+    """Whether a hook runs after the model."""
     response: bool
     """Whether a structured response is the last step."""
     direct: frozenset[str]
@@ -64,7 +64,7 @@ class Flow:
         if not self.after or not calls:
             return calls
         earlier = messages[: last_reply(messages)]
-        answered = _answered_before(earlier)
+        answered = answered_ids(message for message in earlier if not is_repair(message))
         return [call for call in calls if not (call["id"] in answered and _asks(earlier, call))]
 
     def _after_reply(self, messages: Sequence[BaseMessage], *, calls: bool = True) -> str:
@@ -80,20 +80,14 @@ class Flow:
             return False
         for message in reversed(messages):
             if not isinstance(message, ToolMessage):
-                calls = message.tool_calls if isinstance(message, AIMessage) else []
-                return any(call["name"] in self.direct for call in calls)
+                return any(call["name"] in self.direct for call in calls_in(message))
             if message.name in self.direct:
                 return True
         return False
 
 
-def _answered_before(messages: Sequence[BaseMessage]) -> set[str]:
-    """The ids that have an answer; what only stands for one is none."""
-    return {message.tool_call_id for message in messages if isinstance(message, ToolMessage) and not is_repair(message)}
-
-
 def _asks(messages: Sequence[BaseMessage], call: ToolCall) -> bool:
-    return any(isinstance(message, AIMessage) and call in message.tool_calls for message in messages)
+    return any(call in calls_in(message) for message in messages)
 
 
 def _goes_on(messages: Sequence[BaseMessage]) -> bool:

@@ -71,7 +71,7 @@ class AgentBuilder(StateGraph[Any, Any, Any, Any]):
 
 
 class AgentGraph(ManyInputs, CompiledStateGraph[Any, Any, Any, Any]):
-    """A compiled graph that is an agent; what it is set up with goes for the agent.
+    """A compiled graph that runs an agent, with the checkpointer, store and stops that the graph was compiled with.
 
     Args:
         agent: what runs.

@@ -6,14 +6,13 @@ hands them over as they stand, and the provider refuses.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from typing import Any, cast
 from uuid import uuid4
 
 from langchain_core.messages import AIMessage, BaseMessage, ToolCall, ToolMessage
 
 from callboard.tools._bounds import unkept
-from callboard.tools._unanswered import id_of, without_answer
+from callboard.tools._unanswered import Exchange, calls_in, exchanges_in, id_of, is_whole
 
 UNANSWERED = (
     "Error: this call has no result. It was interrupted before it finished, and whether it had any effect is "
@@ -30,65 +29,22 @@ def repaired(messages: Sequence[BaseMessage]) -> list[BaseMessage]:
     Args:
         messages: stays as it is.
     """
-    if _is_whole(messages):
+    if is_whole(messages):
         return [*messages]
-    exchanges: list[_Exchange] = []
-    asking: dict[str, list[_Exchange]] = {}  # by call; models reuse ids, and an answer is for the last that asked
-    for message in messages:
-        if isinstance(message, ToolMessage) and asking.get(message.tool_call_id):
-            exchange = asking[message.tool_call_id].pop()
-            exchange.answers.append(message)
-            exchange.is_in_order &= exchange is exchanges[-1]
-        else:
-            exchanges.append(_Exchange(message))
-            for call in _calls(message):
-                asking.setdefault(id_of(call), []).append(exchanges[-1])
-    return [message for exchange in exchanges for message in exchange.whole()]
+    return [message for exchange in exchanges_in(messages) for message in _made_whole(exchange)]
 
 
-def _is_whole(messages: Sequence[BaseMessage]) -> bool:
-    # Each class is asked once: `isinstance` takes long for pydantic's, and this is done for every request.
-    kinds = set(map(type, messages))
-    answers = {kind for kind in kinds if issubclass(kind, ToolMessage)}
-    asks = {kind for kind in kinds if issubclass(kind, AIMessage)}
-    owed: list[str] = []
-    for message in messages:
-        if type(message) not in answers:
-            if owed:
-                return False
-            owed = [id_of(call) for call in _calls(message)] if type(message) in asks else []
-        elif cast("ToolMessage", message).tool_call_id in owed:
-            owed.remove(cast("ToolMessage", message).tool_call_id)
-        elif owed:
-            return False
-    return not owed
-
-
-@dataclass(slots=True)
-class _Exchange:
-    """A message, and the answers to its calls."""
-
-    message: BaseMessage
-    answers: list[ToolMessage] = field(default_factory=list[ToolMessage])
-    is_in_order: bool = True
-
-    def whole(self) -> Sequence[BaseMessage]:
-        calls = _calls(self.message)
-        missing = [_unanswered(call) for call in without_answer(calls, self.answers)]
-        if self.is_in_order and not missing:
-            return (self.message, *self.answers)
-        place = {id_of(call): number for number, call in enumerate(calls)}
-        answers = sorted([*self.answers, *missing], key=lambda answer: place[answer.tool_call_id])
-        return (self.message, *answers)
-
-
-def _calls(message: BaseMessage) -> Sequence[ToolCall]:
-    return message.tool_calls if isinstance(message, AIMessage) else ()
+def _made_whole(exchange: Exchange) -> Sequence[BaseMessage]:
+    """The message of an exchange, and behind it an answer to each of its calls."""
+    missing = [_unanswered(call) for call in exchange.open_calls()]
+    if exchange.is_in_order and not missing:
+        return (exchange.message, *exchange.answers)
+    return (exchange.message, *exchange.in_call_order([*exchange.answers, *missing]))
 
 
 def give_ids(reply: BaseMessage) -> None:
     """Let every call of a reply have an id; some providers give none, and a result needs one to go by."""
-    for call in reply.tool_calls if isinstance(reply, AIMessage) else ():
+    for call in calls_in(reply):
         if call["id"] is None:
             call["id"] = f"call_{uuid4().hex}"
 
@@ -101,7 +57,7 @@ def keepable(reply: BaseMessage) -> list[BaseMessage]:
     refused = unkept(reply.tool_calls) if isinstance(reply, AIMessage) else {}
     if not isinstance(reply, AIMessage) or not refused:
         return [reply]
-    ids = {message.tool_call_id for message in refused.values()}
+    ids = {id_of(reply.tool_calls[place]) for place in refused}
     calls = [{**call, "args": {}} if place in refused else call for place, call in enumerate(reply.tool_calls)]
     content = reply.content
     if isinstance(content, list):  # where some providers repeat the arguments
@@ -117,8 +73,8 @@ def _without_arguments(block: Any) -> dict[str, Any]:
     return {name: {} if name in ("input", "args") else value for name, value in block.items()}
 
 
-def is_repair(message: ToolMessage) -> bool:
-    """Whether it stands for an answer that there is not."""
+def is_repair(message: BaseMessage) -> bool:
+    """Whether a message was put in by us for an answer that was missing."""
     return message.content == UNANSWERED
 
 

@@ -1,4 +1,4 @@
-"""What an agent is given to run: models, hooks, prompts. By the sync door their sync half, else the async one."""
+"""Models, hooks and prompts: a run that sync code started runs their sync half, any other run their async half."""
 
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -70,7 +70,7 @@ def _parts(leaf: Runnable[Any, Any]) -> Sequence[Runnable[Any, Any]]:
 
 
 class _Nobody:
-    """Nobody waits for a place that such a thread would hold."""
+    """Notes nothing of threads that outlive their run: nobody waits for a place that they hold."""
 
     def thread_abandoned(self) -> None:
         pass
@@ -87,7 +87,7 @@ class _StopsAtToken(BaseCallbackHandler):
 
     @property
     def ignore_chat_model(self) -> bool:
-        """Of a chat model's events, the tokens are enough."""
+        """Whether to ignore the other events of chat models: the tokens are enough."""
         return True
 
     def on_llm_new_token(self, *_: Any, **__: Any) -> None:

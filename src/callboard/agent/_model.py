@@ -1,4 +1,4 @@
-"""What an agent calls when it calls its model: the prompt, the model, the tools it is told of."""
+"""How the model of an agent is called: with which prompt, and with which tools."""
 
 import inspect
 from collections.abc import Awaitable, Callable, Sequence
@@ -106,7 +106,7 @@ def _bound_name(tool: Any) -> str | None:
 
 
 class Asks(Protocol):
-    """What answers for a state: a model, or whoever chooses one."""
+    """What replies to a state: one model, or a function that chooses a model for each step."""
 
     @property
     def known(self) -> Model | None:
@@ -160,7 +160,7 @@ class FixedModel:
         return await run_model(*self._prompt.asked(model, state), config)
 
     def _knowing(self, offered: Sequence[BaseTool]) -> Model:
-        """The model, told of some tools only."""
+        """The model, which is told of these tools only."""
         if isinstance(self._all, RunnableBinding) and self._all is self._model:
             names = {tool.name for tool in self._tools} - {tool.name for tool in offered}
             kept = [tool for tool in self._all.kwargs["tools"] if _bound_name(tool) not in names]
@@ -216,7 +216,7 @@ class _Fixed:
         self._messages = messages
 
     def asked(self, model: Model, state: Any) -> tuple[Model, Any]:
-        """What is to be run, and its input."""
+        """The model to run, and what it is given."""
         # No sequence of Runnables for what is a list: it would cost as much as all the rest of a turn.
         return model, [*self._messages, *messages_of(state)]
 
@@ -228,12 +228,12 @@ class _Made:
         self._make = make
 
     def asked(self, model: Model, state: Any) -> tuple[Model, Any]:
-        """What is to be run, and its input."""
+        """The model to run, and what it is given."""
         return self._make | model, state
 
 
 def prompt_of(prompt: Prompt | None) -> _Fixed | _Made:
-    """A prompt, understood once.
+    """Read what a user gave as a prompt, once for all runs.
 
     Raises:
         ValueError: if it is of none of the known kinds.

@@ -61,7 +61,7 @@ def onward(thread: Thread, ran: Sequence[Ran], before: State | None, *, by_call:
 
 
 def distinct(targets: Iterable[Target], known: Sequence[str]) -> tuple[Target, ...]:
-    """Targets that are nodes, each once; and all that is sent."""
+    """Leave out nodes that are named twice, and those that do not exist; keep every send."""
     nodes = dict.fromkeys(
         target for target in targets if not isinstance(target, Send) and target != END and target in known
     )

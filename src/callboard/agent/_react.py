@@ -18,7 +18,7 @@ from callboard.agent._agent import Agent as Agent
 from callboard.agent._conversation._channels import Schema
 from callboard.agent._conversation._connect import saver_of, store_of
 from callboard.agent._conversation._stored_types import checked_types, named_types
-from callboard.agent._drawing import drawing
+from callboard.agent._drawing import Builder, drawing
 from callboard.agent._flow import AFTER, BEFORE, Flow
 from callboard.agent._model import Asks, ChosenModel, FixedModel, ModelChoice, Prompt
 from callboard.agent._run import Plan
@@ -93,35 +93,16 @@ def create_react_agent(
             the prompt, the version or a node is unknown, the state lacks a key, or `middleware` or `max_calls` is given
             beside a `ToolNode`.
     """
-    if (config_schema := deprecated_kwargs.pop("config_schema", None)) is not None:
-        warnings.warn(
-            "`config_schema` is deprecated and will be removed. Please use `context_schema` instead.",
-            LangGraphDeprecatedSinceV10,
-            stacklevel=2,
-        )
-        context_schema = context_schema or config_schema
-    if deprecated_kwargs:
-        raise TypeError(_unexpected(deprecated_kwargs))
-    if version not in ("v1", "v2"):
-        raise ValueError(f"Invalid version {version}. Supported versions are 'v1' and 'v2'.")
+    context_schema = _context_schema(context_schema, deprecated_kwargs)
+    _check_version(version)
     check_seconds("create_react_agent(budget=...)", budget, zero=False)
     given_types = checked_types(stored_types, checkpointer)
     schema = _checked_schema(state_schema, with_response=response_format is not None)
     node, provider_tools = _tool_node(tools, middleware, max_calls)
-    flow = Flow(
-        tools=bool(node.tools_by_name),
-        before=pre_model_hook is not None,
-        after=post_model_hook is not None,
-        response=response_format is not None,
-        direct=frozenset(tool.name for tool in node.tools_by_name.values() if tool.return_direct),
-    )
-    hooks = {BEFORE: pre_model_hook, AFTER: post_model_hook}
-    _check_hook("pre_model_hook", pre_model_hook)
-    _check_hook("post_model_hook", post_model_hook)
-    _check_nodes("interrupt_before", interrupt_before)
-    _check_nodes("interrupt_after", interrupt_after)
-    builder = drawing(flow, schema, context_schema, hooks, node)
-    builder.validate(interrupt=[name for name in (*(interrupt_before or ()), *(interrupt_after or ())) if name != "*"])
+    hooks = _checked_hooks(pre_model_hook, post_model_hook)
+    stops = _checked_stops(interrupt_before, interrupt_after)
+    flow = _flow_of(node, hooks, response_format)
+    builder = _drawn(drawing(flow, schema, context_schema, hooks, node), stops)
     plan = Plan(
         name=name,
         flow=flow,
@@ -132,19 +113,48 @@ def create_react_agent(
         response_format=response_format,
         version=version,
     )
-    types = {*given_types, *named_types(*builder.schemas, context_schema, response_format)}
-    stops = Stops(before=interrupt_before or (), after=interrupt_after or ())
-    runner = Runner(
-        plan=plan, name=name or "LangGraph", store=store_of(store), context_schema=context_schema, debug=debug
+    types = frozenset({*given_types, *named_types(*builder.schemas, context_schema, response_format)})
+    saver, shared = saver_of(checkpointer, types), store_of(store)
+    runner = Runner(plan=plan, name=name or "LangGraph", store=shared, context_schema=context_schema, debug=debug)
+    return Agent(runner, builder, checkpointer=saver, stops=stops, budget=budget, stored_types=types)
+
+
+def _context_schema(given: type[Any] | None, deprecated: dict[str, Any]) -> type[Any] | None:
+    """The schema of the context, which an older name may have brought.
+
+    Raises:
+        TypeError: for any other option that is not known.
+    """
+    if (older := deprecated.pop("config_schema", None)) is not None:
+        warnings.warn(
+            "`config_schema` is deprecated and will be removed. Please use `context_schema` instead.",
+            LangGraphDeprecatedSinceV10,
+            stacklevel=3,
+        )
+    if deprecated:
+        raise TypeError(_unexpected(deprecated))
+    return given or older
+
+
+def _check_version(version: str) -> None:
+    if version not in ("v1", "v2"):
+        raise ValueError(f"Invalid version {version}. Supported versions are 'v1' and 'v2'.")
+
+
+def _flow_of(node: ToolNode, hooks: Mapping[str, object], response_format: object) -> Flow:
+    return Flow(
+        tools=bool(node.tools_by_name),
+        before=hooks[BEFORE] is not None,
+        after=hooks[AFTER] is not None,
+        response=response_format is not None,
+        direct=frozenset(tool.name for tool in node.tools_by_name.values() if tool.return_direct),
     )
-    return Agent(
-        runner,
-        builder,
-        checkpointer=saver_of(checkpointer, types),
-        stops=stops,
-        budget=budget,
-        stored_types=frozenset(types),
-    )
+
+
+def _drawn(builder: Builder, stops: Stops) -> Builder:
+    """A drawing whose edges lead somewhere, and which has the nodes at which runs are to stop."""
+    builder.validate(interrupt=[name for name in (*stops.before, *stops.after) if name != "*"])
+    return builder
 
 
 _ELSEWHERE = {
@@ -177,14 +187,20 @@ def _unexpected(options: Mapping[str, object]) -> str:
     return told
 
 
-def _check_hook(option: str, hook: object) -> None:
-    if hook is not None and not isinstance(hook, (Runnable, dict)) and not callable(hook):
-        raise TypeError(f"{option} is a function or a Runnable, got {hook!r}")
+def _checked_hooks(before: object, after: object) -> dict[str, Any]:
+    """The hooks, by the name of their node."""
+    for option, hook in (("pre_model_hook", before), ("post_model_hook", after)):
+        if hook is not None and not isinstance(hook, (Runnable, dict)) and not callable(hook):
+            raise TypeError(f"{option} is a function or a Runnable, got {hook!r}")
+    return {BEFORE: before, AFTER: after}
 
 
-def _check_nodes(option: str, nodes: object) -> None:
-    if isinstance(nodes, str) and nodes != "*":
-        raise TypeError(f"{option} is a list of nodes, such as [{nodes!r}], or '*'; got {nodes!r}")
+def _checked_stops(before: list[str] | None, after: list[str] | None) -> Stops:
+    for option, nodes in (("interrupt_before", before), ("interrupt_after", after)):
+        given: object = nodes
+        if isinstance(given, str) and given != "*":
+            raise TypeError(f"{option} is a list of nodes, such as [{given!r}], or '*'; got {given!r}")
+    return Stops(before=before or (), after=after or ())
 
 
 def _checked_schema(schema: type[Any] | None, *, with_response: bool) -> type[Any]:
@@ -219,7 +235,7 @@ def _tool_node(
     if middleware:
         raise ValueError("Middleware belongs to the node that it is around: give middleware=[...] to the ToolNode")
     if max_calls is not None:
-        raise ValueError("create_react_agent(max_calls=...) is the node's affair here: ToolNode(..., max_calls=...)")
+        raise ValueError("create_react_agent(max_calls=...) belongs to the node: ToolNode(..., max_calls=...)")
     return tools, []
 
 

@@ -1,6 +1,6 @@
 """One run of an agent: from where its thread stands to the next stop."""
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Literal, NoReturn, cast
@@ -13,7 +13,7 @@ from langgraph.errors import ErrorCode, GraphDrained, GraphInterrupt, GraphRecur
 from langgraph.runtime import Runtime
 from langgraph.types import Interrupt
 
-from callboard._langgraph._node_scope import PULL, PUSH, Outer, Place, config_at, task_id_of
+from callboard._langgraph._node_scope import PULL, PUSH, Place, config_at, task_id_of
 from callboard._loops._current import current_loop
 from callboard._loops._deadline import DEFAULT_GRACE
 from callboard.agent._conversation._channels import Clock, Schema, goto_of
@@ -30,15 +30,16 @@ from callboard.agent._run_events import RunWatch
 from callboard.agent._run_input import finished_writes
 from callboard.agent._sends import Sent, check_sends, for_model, value_in
 from callboard.agent._sent_calls import run_sent_calls
-from callboard.agent._stops import Stops
+from callboard.agent._stops import Conditions
 from callboard.agent._stream_payloads import INTERRUPT as INTERRUPT
 from callboard.agent._stream_payloads import Teller
 from callboard.agent._tools_step import answer_open_calls, run_calls
-from callboard.agent._trace import traced_node
+from callboard.agent._trace import Body, traced_node
 from callboard.tools._errors import is_control_flow
 from callboard.tools._interrupted import CallsInterrupted
-from callboard.tools._ledger import FORMAT, Ledger
+from callboard.tools._ledger import Ledger
 from callboard.tools._node import ToolNode
+from callboard.tools._workings import Workings
 
 NEEDS_MORE_STEPS = "Sorry, need more steps to process this request."
 
@@ -48,7 +49,7 @@ class Plan:
     """What an agent was built with, ready to run."""
 
     name: str | None
-    """Stands on the model's messages."""
+    """The name that the model's messages get."""
     flow: Flow
     schema: Schema
     model: Asks
@@ -56,9 +57,6 @@ class Plan:
     hooks: Mapping[str, Runnable[Any, Any]]
     response_format: Any
     version: Literal["v1", "v2"]
-
-
-Body = Callable[[RunnableConfig], Awaitable[Any]]
 
 
 class Run:
@@ -70,11 +68,7 @@ class Run:
         config: complete, with the callbacks of the run.
         runtime: for tools, hooks and prompts.
         tell: tells streams what happens.
-        answers: to open questions, by interrupt id.
-        stops: nodes at which to stop.
-        resumed: whether the run goes on from a stop, which it must not meet again at once.
-        outer: the graph around the agent.
-        checkpointer: for graphs that run inside.
+        conditions: what it goes on with, and where it stops.
     """
 
     def __init__(
@@ -85,32 +79,26 @@ class Run:
         runtime: Runtime[Any],
         tell: Teller,
         *,
-        answers: Mapping[str, Any],
-        stops: Stops,
-        resumed: bool,
-        outer: Outer | None,
-        checkpointer: Any,
+        conditions: Conditions,
     ) -> None:
         self._plan = plan
-        self.tools = plan.tools
+        self.tools = Workings(plan.tools)
         self.by_call = plan.version == "v2"
         self.thread = thread
         self.config = config
         self._runtime = runtime
         self.tell = tell
-        self._answers = answers
-        self._stops = stops
-        self._resumed = resumed
-        self.outer = outer
-        self._checkpointer = checkpointer
-        self._goes_on = resumed
-        self._stop = thread.step + config["recursion_limit"] + (2 if resumed else 0)
+        self._conditions = conditions
+        self._stops = conditions.stops
+        self.outer = conditions.outer
+        self._resumed = self._goes_on = conditions.resumed
+        self._stop = thread.step + config["recursion_limit"] + (2 if conditions.resumed else 0)
         self.watch: RunWatch
         """Tells observers of the run; whoever starts it sets it."""
         self.is_traced = True
         """Whether callback handlers listen; looking for them costs as much as a call."""
         self.interrupts: list[Interrupt] = []
-        """What the run stopped for."""
+        """The questions that the run stopped for."""
         self.has_stopped = False
         """Whether it waits for somebody, with a question or without one."""
 
@@ -192,7 +180,7 @@ class Run:
     async def _end_step(self, ran: Sequence[Ran]) -> None:
         thread = self.thread
         order = [name for one in ran for name in one.tasks]
-        gotos = [target for task in order for target in goto_of(thread.records[task]["output"])]
+        gotos = [target for task in order for target in goto_of(thread.records[task].output)]
         check_sends(gotos, self._plan.flow.nodes, MESSAGES)
         before = thread.state.with_writes([]) if thread.sends else None
         written = thread.apply_outputs(order)
@@ -205,9 +193,9 @@ class Run:
         node, name = (task.node, task.task) if isinstance(task, Sent) else (task, task)
         if node == TOOLS:
             return await (run_sent_calls(self, task) if isinstance(task, Sent) else run_calls(self))
-        record = self.thread.records.get(name, {})
-        if "output" in record:
-            self.tell.cached(self._place_of(task), [record["output"]])
+        record = self.thread.known_of(name)
+        if record.is_finished:
+            self.tell.cached(self._place_of(task), [record.output])
         else:
             await self._plain(task, node, name)
         return [name]
@@ -223,11 +211,8 @@ class Run:
             await self._repair()
         place = self._place_of(task)
         given = task.payload if isinstance(task, Sent) else self.given(node)
-        record = self.thread.records.get(name)
-        stored = {"format": FORMAT, "keys": [name], "calls": {name: record}} if record else None
         config = self.config_at(place)
-        answers = self.answers_for([name]) or None
-        ledger = Ledger(config, name, [name], stored, answers, namespaces={name: place.namespace})
+        ledger = self._ledger(name, config, place)
         self.tell.started(place, given)
         if ledger.waits(name):
             self.tell.asked(place, ledger.pending, self.thread.state)
@@ -248,6 +233,13 @@ class Run:
             raise
         await self.thread.finished(name, output)
         self.tell.ended(place, [output])
+
+    def _ledger(self, name: str, config: RunnableConfig, place: Place) -> Ledger:
+        """What is known of a node, which may ask as a call may."""
+        record, answers = self.thread.records.get(name), self.answers_for([name])
+        records = {} if record is None else {name: record}
+        namespaces = {name: place.namespace}
+        return Ledger(config, name, [name], records=records, answers=answers or None, namespaces=namespaces)
 
     def _body(self, node: str, sent: bool) -> Callable[[Any, RunnableConfig], Any]:
         if node == AGENT:
@@ -317,8 +309,10 @@ class Run:
 
     def answers_for(self, tasks: Sequence[str]) -> dict[str, Any]:
         """The answers to the open questions of some tasks."""
-        asked = [question.id for task in tasks for question in self.thread.records.get(task, {}).get("pending", ())]
-        return {name: self._answers[name] for name in asked if name in self._answers}
+        known = self.thread.records
+        asked = [question.id for task in tasks if task in known for question in known[task].pending]
+        answers = self._conditions.answers
+        return {name: answers[name] for name in asked if name in answers}
 
     def place(self, node: str, kind: str, *rest: str) -> Place:
         thread, step = self.thread, self.thread.step + 1
@@ -334,13 +328,13 @@ class Run:
         )
 
     def config_at(self, place: Place) -> RunnableConfig:
-        """The config of what runs at a place."""
+        """The config for what runs at a place."""
         return config_at(
             place,
             self.config,
             runtime=self._runtime,
             channels=self.thread.state.channels,
-            checkpointer=self._checkpointer,
+            checkpointer=self._conditions.checkpointer,
             resuming=self._goes_on,
         )
 
@@ -363,7 +357,7 @@ class Run:
     async def traced_with(
         self, config: RunnableConfig, body: Body, given: Any, name: str, shown: Callable[[Any], Any] | None = None
     ) -> Any:
-        """`traced`, with a config that is ready."""
+        """Run a node as `traced` does, with the config that it is given."""
         return await (traced_node(body, given, config, name, shown) if self.is_traced else body(config))
 
 

@@ -16,7 +16,7 @@ R = TypeVar("R")
 
 
 class RunWatch:
-    """Tells observers of one run; to nobody, where nobody watches.
+    """Tells the observers of one run what happens to it; does nothing where there are none.
 
     Args:
         observers: of runs.
@@ -28,7 +28,7 @@ class RunWatch:
         self.questions = 0
         """How many the run waits with, when it ends."""
         self.result: object = None
-        """What it came to."""
+        """The state at the end of the run."""
         self._observers = observers
         self._info = info
         self._loop = loop

@@ -1,4 +1,4 @@
-"""What an agent is given: new input, answers, a command, or nothing but the wish to go on."""
+"""What an agent is given to run with: new input, answers, a command, or `None` to go on."""
 
 from contextlib import suppress
 from typing import Any
@@ -9,8 +9,9 @@ from langgraph.types import Command
 
 from callboard._suggestions import did_you_mean
 from callboard.agent._conversation._checkpoint import MESSAGES
+from callboard.agent._conversation._journal_entries import Source
 from callboard.agent._conversation._langgraph_threads import open_calls
-from callboard.agent._conversation._thread import START, Source, Thread
+from callboard.agent._conversation._thread import START, Thread
 from callboard.agent._flow import END, Flow
 from callboard.agent._sends import check_sends, nodes_in, sends_in
 from callboard.tools._answers import Answers, answers_by_id, is_by_id

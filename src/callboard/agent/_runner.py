@@ -1,4 +1,4 @@
-"""From what a user asks of an agent to a run: which thread, which answers, who listens, within which time."""
+"""How a run begins and ends: its thread, its answers, who is told of it, and how long it may take."""
 
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
@@ -6,6 +6,7 @@ from functools import partial
 from typing import Any
 
 from anyio.lowlevel import cancel_shielded_checkpoint
+from langchain_core.callbacks import BaseCallbackHandler
 from langchain_core.runnables import RunnableConfig
 from langgraph.errors import GraphInterrupt
 from langgraph.runtime import RunControl, Runtime
@@ -24,7 +25,7 @@ from callboard.agent._conversation._thread import Thread
 from callboard.agent._run import Plan, Run
 from callboard.agent._run_events import watched
 from callboard.agent._run_input import take_in
-from callboard.agent._stops import Stops
+from callboard.agent._stops import Conditions, Stops
 from callboard.agent._stream import Chunk, Emit, Emitter, handlers_for, printing, together
 from callboard.agent._stream_payloads import Keys, Teller
 from callboard.agent._trace import traced
@@ -36,11 +37,11 @@ Put = Callable[[Chunk], None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
-    """What is asked of one run."""
+    """What a user asks of one run."""
 
     input: Any
     config: RunnableConfig
-    """Complete."""
+    """The config of the run, with all defaults."""
     context: Any
     stops: Stops
     durability: Durability | None
@@ -51,7 +52,7 @@ class Request:
     """Seconds for the whole run."""
     modes: frozenset[str] = frozenset()
     door: Door = "async"
-    """By which it came in."""
+    """Whether sync or async code started the run."""
     subgraphs: bool = False
     """Whether chunks of graphs inside are wanted too."""
     prints: frozenset[str] = frozenset()
@@ -109,9 +110,7 @@ class Runner:
             try:
                 run = await self._begun(thread, saver, request, put, outer)
                 run.watch = watch
-                handlers = (
-                    [] if put is None else handlers_for(request.modes, put, _path(outer), subgraphs=request.subgraphs)
-                )
+                handlers = _handlers(request, put, outer)
                 async with beside(thread.keep_holding if thread.is_held else None):
                     go, about = partial(_go, run, request.budget), {"ls_integration": "langgraph"}
                     await traced(go, request.input, config, self.name, handlers=handlers, metadata=about)
@@ -127,11 +126,9 @@ class Runner:
             request.config,
             self._runtime(request, put, outer),
             Teller(_emit(request, put, outer, thread), self.plan.schema, request.output_keys, request.config),
-            answers=answers,
-            stops=request.stops,
-            resumed=resumed,
-            outer=outer,
-            checkpointer=saver,
+            conditions=Conditions(
+                answers=answers, stops=request.stops, resumed=resumed, outer=outer, checkpointer=saver
+            ),
         )
 
     async def _taken_in(self, given: Any, thread: Thread, outer: Outer | None) -> tuple[Any, bool]:
@@ -161,6 +158,11 @@ def _emit(request: Request, put: Put | None, outer: Outer | None, thread: Thread
     if outer is not None and outer.stream is not None:
         readers.append((outer.stream.modes, outer.stream))
     return together([Emitter(modes, _path(outer), tell, lambda: thread.step + 1) for modes, tell in readers])
+
+
+def _handlers(request: Request, put: Put | None, outer: Outer | None) -> list[BaseCallbackHandler]:
+    """The callback handlers that hand what models and tools say to the reader of the stream."""
+    return [] if put is None else handlers_for(request.modes, put, _path(outer), subgraphs=request.subgraphs)
 
 
 def _path(outer: Outer | None) -> tuple[str, ...]:

@@ -21,10 +21,10 @@ Target = str | Send
 
 @dataclass(frozen=True, slots=True)
 class Sent:
-    """One send of a step."""
+    """One send, which a node of a step runs with in place of the state."""
 
     number: int
-    """Its place among those of the step."""
+    """Its place among the sends of the step."""
     send: Send
 
     @property
@@ -41,7 +41,7 @@ class Sent:
         return f"%send:{self.number}"
 
     def task_of(self, key: str) -> str:
-        """The name of a call in it."""
+        """The name of one of its calls among the tasks of the step."""
         return f"{self.task}|{key}"
 
     def requested(self, messages: Sequence[BaseMessage], messages_key: str) -> Requested:
@@ -62,7 +62,7 @@ class Sent:
         return replace(requested, calls=each_without_answer(requested.calls, messages))
 
     def tasks(self, messages: Sequence[BaseMessage], messages_key: str) -> list[str]:
-        """The names under which something is known of it: its own, or those of its calls."""
+        """The names of its tasks: its own, or those of its calls."""
         if self.node != TOOLS:
             return [self.task]
         try:
@@ -78,12 +78,12 @@ def numbered(sends: Iterable[Send]) -> tuple[Sent, ...]:
 
 
 def nodes_in(targets: Iterable[Target]) -> list[str]:
-    """The nodes that run with the state."""
+    """Those of the targets that are nodes, which run with the state."""
     return [target for target in targets if not isinstance(target, Send)]
 
 
 def sends_in(targets: Iterable[Target]) -> list[Send]:
-    """What is sent."""
+    """Those of the targets that are sends."""
     return [target for target in targets if isinstance(target, Send)]
 
 

@@ -1,18 +1,16 @@
-"""Calls that the tools node is sent: a batch of its own, one task to whoever looks, beside the conversation's calls."""
+"""Calls that the tools node is sent: they run beside the conversation's calls, and streams show them as one task."""
 
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
-
-from langchain_core.runnables import RunnableConfig
 
 from callboard._langgraph._node_scope import PUSH, Outer, Place
 from callboard.agent._conversation._channels import Schema, State, Write
-from callboard.agent._conversation._thread import Record
 from callboard.agent._sends import Sent
 from callboard.agent._stream_payloads import Teller
 from callboard.agent._tools_step import CallsRun, CallStep, CallsThread, run_as_one, unknown_settled
+from callboard.tools._call_record import CallRecord
 from callboard.tools._keys import keys_of
-from callboard.tools._node import ToolNode
+from callboard.tools._workings import Workings
 
 
 async def run_sent_calls(run: CallsRun, sent: Sent) -> list[str]:
@@ -23,13 +21,13 @@ async def run_sent_calls(run: CallsRun, sent: Sent) -> list[str]:
         ParentCommand: if one has a command for the graph around the agent.
         BaseException: the error of a call that nobody handles.
     """
-    key = run.tools._setup.messages_key
+    key = run.tools.messages_key
     requested = sent.requested(run.thread.state.get(key) or [], key)
     keys = keys_of(requested.calls)
     tasks = [sent.task_of(name) for name in keys]
     part = _Part(run, sent, keys)
     place = run.place(sent.node, PUSH, str(sent.number))
-    if tasks and all("output" in run.thread.records.get(task, {}) for task in tasks):
+    if tasks and all(run.thread.known_of(task).is_finished for task in tasks):
         run.tell.cached(place, [dict(run.thread.written(tasks))])
         return tasks
     places = _Places(part, keys)
@@ -55,12 +53,15 @@ class _Part:
     by_call = False
 
     def __init__(self, run: CallsRun, sent: Sent, keys: Sequence[str]) -> None:
-        self._run = run
         self.sent = sent
         self.thread = _PartOfThread(run.thread, sent, keys)
         self.outer: Outer | None = run.outer
-        self.tools: ToolNode = run.tools
+        self.tools: Workings = run.tools
         self.tell: Teller = run.tell
+        self._run = run
+        self.place = run.place
+        self.config_at = run.config_at
+        self.traced = run.traced
 
     @property
     def is_watched(self) -> bool:
@@ -69,23 +70,8 @@ class _Part:
     def given(self, node: str) -> Any:
         return self.sent.payload
 
-    def place(self, node: str, kind: str, *rest: str) -> Place:
-        return self._run.place(node, kind, *rest)
-
-    def config_at(self, place: Place) -> RunnableConfig:
-        return self._run.config_at(place)
-
     def answers_for(self, tasks: Sequence[str]) -> dict[str, Any]:
         return self._run.answers_for([self.sent.task_of(task) for task in tasks])
-
-    async def traced(
-        self,
-        body: Callable[[RunnableConfig], Awaitable[Any]],
-        given: Any,
-        place: Place,
-        shown: Callable[[Any], Any] | None = None,
-    ) -> Any:
-        return await self._run.traced(body, given, place, shown)
 
 
 class _PartOfThread:
@@ -97,9 +83,12 @@ class _PartOfThread:
         self._keys = keys
 
     @property
-    def records(self) -> Mapping[str, Record]:
+    def records(self) -> Mapping[str, CallRecord]:
         known = self._thread.records
         return {key: known[task] for key in self._keys if (task := self._task(key)) in known}
+
+    def known_of(self, task: str) -> CallRecord:
+        return self._thread.known_of(self._task(task))
 
     @property
     def state(self) -> State:
@@ -120,10 +109,10 @@ class _PartOfThread:
     def written(self, order: Iterable[str]) -> list[Write]:
         return self._thread.written([self._task(key) for key in order])
 
-    async def claimed(self, task: str, known: Mapping[str, Any]) -> None:
+    async def claimed(self, task: str, known: CallRecord) -> None:
         await self._thread.claimed(self._task(task), known)
 
-    async def asked(self, records: Mapping[str, Record]) -> None:
+    async def asked(self, records: Mapping[str, CallRecord]) -> None:
         await self._thread.asked({self._task(key): record for key, record in records.items()})
 
     async def finished(self, task: str, output: object) -> None:

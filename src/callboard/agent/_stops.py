@@ -1,16 +1,24 @@
-"""Where a run stops, so that somebody can look."""
+"""What a run goes on with, and where it stops, so that somebody can look."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
+
+from callboard._langgraph._node_scope import Outer
+
+Nodes = Sequence[str] | Literal["*"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stops:
     """Nodes at which a run stops; `"*"` for all."""
 
-    before: Sequence[str] | Literal["*"] = ()
-    after: Sequence[str] | Literal["*"] = ()
+    before: Nodes = ()
+    after: Nodes = ()
+
+    def or_those_of(self, before: Nodes | None, after: Nodes | None) -> "Stops":
+        """These stops, unless a run was given stops of its own."""
+        return Stops(before=before or self.before, after=after or self.after)
 
     def stop_before(self, nodes: Sequence[str]) -> bool:
         return _meets(self.before, nodes)
@@ -19,5 +27,21 @@ class Stops:
         return _meets(self.after, nodes)
 
 
-def _meets(stops: Sequence[str] | Literal["*"], nodes: Sequence[str]) -> bool:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Conditions:
+    """What a run goes on with, and where it stops."""
+
+    answers: Mapping[str, Any]
+    """Answers to open questions, by interrupt id."""
+    stops: Stops
+    """Nodes at which to stop."""
+    resumed: bool
+    """Whether the run goes on from a stop, which it must not meet again at once."""
+    outer: Outer | None
+    """The graph around the agent."""
+    checkpointer: Any
+    """The checkpointer that graphs inside get."""
+
+
+def _meets(stops: Nodes, nodes: Sequence[str]) -> bool:
     return bool(nodes) if stops == "*" else any(node in stops for node in nodes)

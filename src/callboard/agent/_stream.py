@@ -21,7 +21,7 @@ MODES = frozenset(("values", "updates", "messages", "custom", "tasks", "checkpoi
 
 
 def emit_nothing(mode: str, payload: Callable[[], object]) -> None:
-    """For a run that nobody watches."""
+    """Drop what a run tells, because nobody reads its stream."""
 
 
 class Emitter:
@@ -67,7 +67,7 @@ class Emitter:
 
 
 def printing(put: Callable[[Chunk], None] | None, modes: Collection[str]) -> Callable[[Chunk], None]:
-    """The same, and chunks of some modes printed, as LangGraph prints them.
+    """Take chunks as before, and print those of some modes as LangGraph prints them.
 
     Args:
         put: takes each chunk, if anybody does.
@@ -86,7 +86,7 @@ def printing(put: Callable[[Chunk], None] | None, modes: Collection[str]) -> Cal
 
 
 def together(emits: Sequence[Emit]) -> Emit:
-    """All of them."""
+    """Tell several readers what one of them is told."""
     if len(emits) < 2:
         return emits[0] if emits else emit_nothing
 

@@ -39,7 +39,7 @@ class Teller:
         return self._emit is not emit_nothing
 
     def values(self, state: State, written: Sequence[Write] | None = None) -> None:
-        """The state; nothing if nothing of what is wanted was written to it, or is there."""
+        """Tell the state, unless the reader wants none of the keys that were written, or that have a value."""
         if not self.is_heard:
             return
         wanted = [self._keys] if isinstance(self._keys, str) else self._keys
@@ -48,7 +48,7 @@ class Teller:
             self._emit("values", lambda: self._read(state))
 
     def started(self, place: Place, given: object) -> None:
-        """A task begins."""
+        """Tell that a task begins."""
         self._emit(
             "tasks",
             lambda: {
@@ -61,33 +61,33 @@ class Teller:
         )
 
     def ended(self, place: Place, outputs: Sequence[object]) -> None:
-        """A task has written something."""
+        """Tell what a task that has ended has written."""
         writes = self._writes(outputs)
         self._emit("updates", lambda: {place.node: _update(writes, self._keys)})
         self._emit("tasks", lambda: _result(place, result=_gathered(writes)))
 
     def cached(self, place: Place, outputs: Sequence[object]) -> None:
-        """A task had ended in an earlier run of this step."""
+        """Tell what a task has written that ended in an earlier run of this step."""
         writes = self._writes(outputs)
         self._emit("updates", lambda: {place.node: _update(writes, self._keys), "__metadata__": {"cached": True}})
 
     def failed(self, place: Place, error: BaseException) -> None:
-        """A task has raised."""
+        """Tell that a task has raised."""
         self._emit("tasks", lambda: _result(place, error=error))
 
     def asked(self, place: Place, questions: Sequence[Interrupt], state: State) -> None:
-        """A task waits for a person."""
+        """Tell that a task waits for a person."""
         mark = {INTERRUPT: tuple(questions)}
         self._emit("updates", lambda: mark)
         self._emit("values", lambda: mark if isinstance(self._keys, str) else {**self._read(state), **mark})
         self._emit("tasks", lambda: _result(place, interrupts=[asdict(question) for question in questions]))
 
     def stopped(self) -> None:
-        """The run stops at a node, as it was told to."""
+        """Tell that the run stops at a node, as it was told to."""
         self._emit("updates", lambda: {INTERRUPT: ()})
 
     def checkpoint(self, snapshot: Callable[[], StateSnapshot], state: State, config: RunnableConfig) -> None:
-        """The thread stands at a place to which one can go back."""
+        """Tell of a place in the thread to which one can go back."""
         self._emit("checkpoints", lambda: _checkpoint(snapshot(), state.read(self._schema.specs), config))
 
     def _read(self, state: State) -> Any:

@@ -1,4 +1,4 @@
-"""The tools node in one step of a run: a batch, whose calls are tasks of their own to whoever looks."""
+"""The tools node in one step of a run: the calls of a reply run as one batch, and streams show each as a task."""
 
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -15,23 +15,24 @@ from callboard._langgraph import question_id
 from callboard._langgraph._node_scope import PULL, PUSH, Outer, Place, to_parent
 from callboard._loops._deadline import cleanup
 from callboard.agent._conversation._channels import Schema, State, Write
-from callboard.agent._conversation._thread import Record, accepted_in, as_update
+from callboard.agent._conversation._thread import as_update
 from callboard.agent._entries import around_all, around_call, sent
 from callboard.agent._flow import TOOLS
 from callboard.agent._sends import Sent
 from callboard.agent._stream_payloads import Teller
+from callboard.tools._call_record import CallRecord
 from callboard.tools._errors import error_message, is_control_flow
 from callboard.tools._inject import injected_args, written_args
 from callboard.tools._input import Requested, messages_in, reading
 from callboard.tools._interrupted import CallsInterrupted
 from callboard.tools._keys import naming
-from callboard.tools._ledger import FORMAT
-from callboard.tools._node import ToolNode
+from callboard.tools._ledger import Ledger
 from callboard.tools._overrides import Entries, Entry
 from callboard.tools._portions import in_portions
 from callboard.tools._reports import CallBody
 from callboard.tools._results import ResultRules
 from callboard.tools._tool_batch import ToolBatch
+from callboard.tools._workings import Workings
 
 UNKNOWN = (
     "Error: this call was begun, and then the process ended; whether it had any effect is unknown. Find out before "
@@ -40,10 +41,10 @@ UNKNOWN = (
 
 
 class CallsThread(Protocol):
-    """What keeps what the calls do."""
+    """The thread of a run, as far as calls need it: it keeps their records."""
 
     @property
-    def records(self) -> Mapping[str, Record]: ...
+    def records(self) -> Mapping[str, CallRecord]: ...
 
     @property
     def state(self) -> State: ...
@@ -57,11 +58,13 @@ class CallsThread(Protocol):
     @property
     def is_kept(self) -> bool: ...
 
+    def known_of(self, task: str) -> CallRecord: ...
+
     def written(self, order: Iterable[str]) -> list[Write]: ...
 
-    async def claimed(self, task: str, known: Mapping[str, Any]) -> None: ...
+    async def claimed(self, task: str, known: CallRecord) -> None: ...
 
-    async def asked(self, records: Mapping[str, Record]) -> None: ...
+    async def asked(self, records: Mapping[str, CallRecord]) -> None: ...
 
     async def finished(self, task: str, output: object) -> None: ...
 
@@ -69,13 +72,13 @@ class CallsThread(Protocol):
 
 
 class CallsRun(Protocol):
-    """The run whose calls these are."""
+    """A run, as far as its calls need it."""
 
     @property
     def thread(self) -> CallsThread: ...
 
     outer: Outer | None
-    tools: ToolNode
+    tools: Workings
     tell: Teller
     by_call: bool
     """Whether streams see each call as a task of its own."""
@@ -125,8 +128,8 @@ async def run_calls(run: CallsRun) -> list[str]:
 
 
 async def _requested(run: CallsRun, state: Any) -> Requested:
-    """The calls that are to run in a state."""
-    key = run.tools._setup.messages_key
+    """The calls of a state's last reply that are still to run."""
+    key = run.tools.messages_key
     requested = await in_portions(reading(state, key))
     return replace(requested, calls=run.thread.schema.flow.open_calls(messages_in(state, key)))
 
@@ -136,14 +139,14 @@ def _tell_beginning(run: CallsRun, requested: Requested, keys: Sequence[str], pl
     for key, call in zip(keys, requested.calls, strict=True):
         run.tell.started(places[key], sent(call, requested.state))
     for key in keys:
-        if "output" in run.thread.records.get(key, {}):
+        if run.thread.known_of(key).is_finished:
             run.tell.cached(places[key], [_written_by(run, key)])
 
 
 async def run_as_one(run: CallsRun, step: "CallStep", place: Place, state: Any) -> None:
-    """Run a batch that is one task to whoever looks."""
+    """Run a batch that streams and callback handlers show as one task."""
     run.tell.started(place, state)
-    body = step.run if (entries := run.tools._entries()) is None else partial(step.run_within, entries, state)
+    body = step.run if (entries := run.tools.entries) is None else partial(step.run_within, entries, state)
     try:
         combined = await run.traced(body, state, place)
     except CallsInterrupted as waiting:
@@ -157,11 +160,11 @@ async def run_as_one(run: CallsRun, step: "CallStep", place: Place, state: Any) 
 
 
 def _written_by(run: CallsRun, key: str) -> Any:
-    return as_update(run.thread.records[key]["output"], run.tools._setup.messages_key)
+    return as_update(run.thread.records[key].output, run.tools.messages_key)
 
 
 class _Places(dict[str, Place]):
-    """Where each call runs, by its name; made for those that ask."""
+    """Where each call runs, by its name; made for the calls that are looked up."""
 
     def __init__(self, run: CallsRun, keys: Sequence[str]) -> None:
         super().__init__()
@@ -187,8 +190,8 @@ async def answer_open_calls(run: CallsRun, reason: str) -> list[str]:
     keys = await in_portions(naming(calls))
     places = _Places(run, keys)
     for key, call in zip(keys, calls, strict=True):
-        record = run.thread.records.get(key, {})
-        if "output" not in record and not record.get("pending"):
+        record = run.thread.known_of(key)
+        if not record.is_finished and not record.pending:
             message = error_message(f"Error: {reason}", call)
             message.additional_kwargs = {"callboard": {"ended": "deadline"}}
             await _settled(run, key, message, places[key])
@@ -196,7 +199,7 @@ async def answer_open_calls(run: CallsRun, reason: str) -> list[str]:
 
 
 class CallStep:
-    """One batch, told to the thread as it goes on."""
+    """One batch of a step; the thread is told what its calls do, as they do it."""
 
     def __init__(
         self,
@@ -213,29 +216,10 @@ class CallStep:
         self._answers = answers
 
     async def run(self, config: RunnableConfig) -> Any:
-        run, thread = self._run, self._run.thread
-        by_call = run.by_call and run.is_watched
-        entries = run.tools._entries() if run.by_call else None
-        records = {key: thread.records[key] for key in self._keys if key in thread.records}
-        batch = ToolBatch(
-            run.tools._setup,
-            self._requested,
-            config,
-            {"format": FORMAT, "keys": list(self._keys), "calls": records} if records else None,
-            self._answers or None,
-            on_finish=self._finished,
-            on_claim=thread.claimed if thread.is_kept else None,
-            on_ask=self._asked,
-            # For a thread that is kept, those that LangGraph would give: it may be the one that goes on.
-            namespaces={key: self._places[key].namespace for key in self._keys}
-            if thread.is_kept or run.is_watched
-            else None,
-            around=self._call if by_call else None,
-            entries=None if entries is None else around_call(entries, run.tools._setup.messages_key),
-        )
-        await batch.prepare()
-        if by_call:
-            self._tell_waiting(batch)
+        """Run the batch; returns its results in the form that a node returns."""
+        batch = await self._batch(config)
+        if self._tells_each:
+            self._tell_waiting(batch.ledger)
         try:
             combined = await batch.run()
         except CallsInterrupted:
@@ -243,14 +227,37 @@ class CallStep:
         except BaseException:
             with cleanup():
                 for key, error in batch.failed.items():
-                    await thread.failed(key, error)
+                    await self._run.thread.failed(key, error)
             raise
         self._leave_with(combined if isinstance(combined, list) else [combined])
         return combined
 
+    @property
+    def _tells_each(self) -> bool:
+        """Whether somebody sees each call as a task of its own."""
+        return self._run.by_call and self._run.is_watched
+
+    async def _batch(self, config: RunnableConfig) -> ToolBatch:
+        run, thread = self._run, self._run.thread
+        entries = run.tools.entries if run.by_call else None
+        # For a thread that is kept, those that LangGraph would give: it may be the one that goes on.
+        is_named = thread.is_kept or run.is_watched
+        return await run.tools.batch(
+            self._requested,
+            config,
+            records={key: thread.records[key] for key in self._keys if key in thread.records},
+            answers=self._answers,
+            namespaces={key: self._places[key].namespace for key in self._keys} if is_named else None,
+            on_finish=self._finished,
+            on_claim=thread.claimed if thread.is_kept else None,
+            on_ask=self._asked,
+            around=self._call if self._tells_each else None,
+            entries=None if entries is None else around_call(entries, run.tools.messages_key),
+        )
+
     async def run_within(self, entries: Entries, given: Any, config: RunnableConfig) -> Any:
         """Run the batch within the node's own entry, which may run some of the calls, or change results."""
-        run, key = self._run, self._run.tools._setup.messages_key
+        run, key = self._run, self._run.tools.messages_key
 
         async def step(requested: Requested, config: RunnableConfig) -> Any:
             keys = await in_portions(naming(requested.calls))
@@ -267,20 +274,20 @@ class CallStep:
             if isinstance(output, Command) and output.graph is not None:
                 raise to_parent(output, self._run.outer)
 
-    def _tell_waiting(self, batch: ToolBatch) -> None:
+    def _tell_waiting(self, ledger: Ledger) -> None:
         """Tell of the calls that were asked about in an earlier run, and wait on."""
         for key in self._keys:
-            if batch.ledger.waits(key):
-                self._run.tell.asked(self._places[key], batch.ledger.records[key]["pending"], self._run.thread.state)
+            if ledger.waits(key):
+                self._run.tell.asked(self._places[key], ledger.records[key].pending, self._run.thread.state)
 
-    async def _call(self, batch: ToolBatch, index: int, body: CallBody) -> Any:
+    async def _call(self, ledger: Ledger, index: int, body: CallBody) -> Any:
         """Run one call as a task of its own, and tell what becomes of it."""
         run, key, call = self._run, self._keys[index], self._requested.calls[index]
         place = self._places[key]
         try:
             output = await run.traced(body, sent(call, self._requested.state), place, self._shown)
         except GraphInterrupt:
-            run.tell.asked(place, batch.ledger.records[key]["pending"], run.thread.state)
+            run.tell.asked(place, ledger.records[key].pending, run.thread.state)
             raise
         except Exception as error:
             if not is_control_flow(error):
@@ -292,11 +299,11 @@ class CallStep:
 
     def _shown(self, output: Any) -> Any:
         """What handlers are shown of a call: what a node with this one call would return."""
-        update = as_update(output, self._run.tools._setup.messages_key)
+        update = as_update(output, self._run.tools.messages_key)
         return [update] if isinstance(update, Command) else update
 
-    async def _asked(self, key: str, record: Mapping[str, Any]) -> None:
-        await self._run.thread.asked({key: dict(record)})
+    async def _asked(self, key: str, record: CallRecord) -> None:
+        await self._run.thread.asked({key: record})
 
     async def _finished(self, key: str, call: ToolCall, output: Any) -> None:
         await self._run.thread.finished(key, output)
@@ -308,25 +315,24 @@ async def unknown_settled(
     """Deal with calls of which only the beginning is known; returns the answers for the others."""
     answers = run.answers_for(keys)
     thread = run.thread
+    claimed = {key for key, record in thread.records.items() if record.claimed and not record.is_finished}
     for key, call in zip(keys, requested.calls, strict=True):
-        record = thread.records.get(key, {})
-        if not record.get("claimed") or "output" in record:
+        if key not in claimed:
             continue
-        policy = run.tools._setup.supervision.terms(call).policy
-        pending: Sequence[Interrupt] = record.get("pending", ())
+        record = thread.known_of(key)
+        policy = run.tools.policy(call)
+        pending = record.pending
         if policy.on_unknown == "fail":
             await _settled(run, key, error_message(UNKNOWN, call), places[key])
         elif pending and pending[0].id in answers:
             message = _said(key, call, answers.pop(pending[0].id))
             if message is None:
-                await thread.asked({key: accepted_in(record)})
+                await thread.asked({key: record.accepted()})
             else:
                 await _settled(run, key, message, places[key])
         elif not pending and policy.on_unknown == "ask":
-            question = Interrupt(
-                _question(call, run.tools.tools_by_name.get(call["name"])), id=_unknown_id(places[key])
-            )
-            await thread.asked({key: {**record, "pending": [question]}})
+            question = Interrupt(_question(call, run.tools.tool(call["name"])), id=_unknown_id(places[key]))
+            await thread.asked({key: record._replace(pending=(question,))})
     return answers
 
 

@@ -3,7 +3,6 @@
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
-from uuid import UUID
 
 from langchain_core.callbacks import AsyncCallbackManager, AsyncCallbackManagerForChainRun, BaseCallbackHandler
 from langchain_core.runnables import RunnableConfig
@@ -15,12 +14,15 @@ from langgraph.errors import GraphInterrupt
 from callboard._loops._bridge import run_on_asyncio
 from callboard._loops._current import current_loop
 from callboard._loops._deadline import cleanup
-from callboard.tools._handlers import own_span, tell
+from callboard.tools._handlers import manager_of_run, own_span, tell
 from callboard.tools._interrupted import CallsInterrupted
+
+Body = Callable[[RunnableConfig], Awaitable[Any]]
+"""Takes the config for what it runs in its turn."""
 
 
 async def traced(
-    run: Callable[[RunnableConfig], Awaitable[Any]],
+    run: Body,
     given: Any,
     config: RunnableConfig,
     name: str,
@@ -42,11 +44,11 @@ async def traced(
     if not manager.handlers and not handlers:
         return await run(config)
     manager.add_metadata({key: value for key, value in (metadata or {}).items() if key not in manager.metadata})
-    return await _chain(manager, run, given, config, config.get("run_name") or name, handlers=handlers)
+    return await _ChainRun(manager, config, config.get("run_name") or name, handlers).surround(run, given)
 
 
 async def traced_node(
-    run: Callable[[RunnableConfig], Awaitable[Any]],
+    run: Body,
     given: Any,
     config: RunnableConfig,
     name: str,
@@ -64,7 +66,7 @@ async def traced_node(
     manager = _manager(config, [f"graph:step:{config['metadata']['langgraph_step']}"])
     if not manager.handlers:
         return await run(config)
-    return await _chain(manager, run, given, config, name, shown=shown or _as_it_is, streams=True)
+    return await _ChainRun(manager, config, name).surround(run, given, shown=shown or _as_it_is, streams=True)
 
 
 def _as_it_is(output: Any) -> Any:
@@ -80,55 +82,51 @@ def _manager(config: RunnableConfig, tags: Sequence[str]) -> AsyncCallbackManage
     )
 
 
-async def _chain(
-    manager: AsyncCallbackManager,
-    run: Callable[[RunnableConfig], Awaitable[Any]],
-    given: Any,
-    config: RunnableConfig,
-    name: str,
-    *,
-    handlers: Sequence[BaseCallbackHandler] = (),
-    shown: Callable[[Any], Any] = _as_it_is,
-    streams: bool = False,
-) -> Any:
-    chain = _ChainRun(manager, config.get("run_id"))
-    with own_span():
-        await chain.started(given, name)
-        try:
-            result = await run(patch_config(config, callbacks=chain.child(handlers)))
-        except (Exception, current_loop().cancelled_class) as error:
-            # A run that nobody ends is one that tracers never show.
-            with cleanup():
-                await chain.failed(error)
-            raise
-        output = shown(result)
-        if streams:
-            await run_on_asyncio(partial(chain.streamed, output))
-        await chain.ended(output)
-    return result
-
-
 class _ChainRun:
-    """One chain run, as its handlers see it."""
+    """One chain run, as its handlers see it.
 
-    def __init__(self, manager: AsyncCallbackManager, run_id: UUID | None) -> None:
+    Args:
+        manager: of the handlers.
+        config: of what runs below, but for its callbacks.
+        name: of the run.
+        handlers: more of them, for what runs below.
+    """
+
+    def __init__(
+        self,
+        manager: AsyncCallbackManager,
+        config: RunnableConfig,
+        name: str,
+        handlers: Sequence[BaseCallbackHandler] = (),
+    ) -> None:
         self._around = manager
-        self._id = run_id or uuid7()
+        self._id = config.get("run_id") or uuid7()
+        self._config = config
+        self._name = name
+        self._more = handlers
 
-    def child(self, handlers: Sequence[BaseCallbackHandler]) -> AsyncCallbackManager:
+    async def surround(
+        self, run: Body, given: Any, *, shown: Callable[[Any], Any] = _as_it_is, streams: bool = False
+    ) -> Any:
+        """Do what the run consists of, and tell how it begins and ends."""
+        with own_span():
+            await self.started(given, self._name)
+            try:
+                result = await run(patch_config(self._config, callbacks=self._child()))
+            except (Exception, current_loop().cancelled_class) as error:
+                # A run that nobody ends is one that tracers never show.
+                with cleanup():
+                    await self.failed(error)
+                raise
+            output = shown(result)
+            if streams:
+                await run_on_asyncio(partial(self.streamed, output))
+            await self.ended(output)
+        return result
+
+    def _child(self) -> AsyncCallbackManager:
         """The callbacks for what runs below, with more handlers."""
-        around = self._around
-        chain = AsyncCallbackManagerForChainRun(
-            run_id=self._id,
-            handlers=around.handlers,
-            inheritable_handlers=[*around.inheritable_handlers, *handlers],
-            parent_run_id=around.parent_run_id,
-            tags=around.tags,
-            inheritable_tags=around.inheritable_tags,
-            metadata=around.metadata,
-            inheritable_metadata=around.inheritable_metadata,
-        )
-        return chain.get_child()
+        return manager_of_run(AsyncCallbackManagerForChainRun, self._around, self._id, self._more).get_child()
 
     async def started(self, given: Any, name: str) -> None:
         await self._tell("on_chain_start", None, given, metadata=self._around.metadata, name=name)
@@ -156,7 +154,7 @@ class _ChainRun:
 
 
 def _as_langgraph_raises(error: BaseException) -> BaseException:
-    """Questions as tracers know them: by the name of the class they tell a question from a failure."""
+    """Questions as LangGraph raises them: tracers tell them from a failure by the name of the class."""
     if isinstance(error, CallsInterrupted):
         return GraphInterrupt(error.interrupts).with_traceback(error.__traceback__)
     return error

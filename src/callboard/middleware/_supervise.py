@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, cast
 
-from langchain_core.messages import AIMessage, ToolMessage
+from langchain_core.messages import ToolMessage
 from langchain_core.tools import BaseTool
 from pydantic import ValidationError
 
@@ -28,11 +28,13 @@ from callboard.tools._errors import (
     raise_invalid_arguments,
 )
 from callboard.tools._inject import inject
+from callboard.tools._input import messages_in
 from callboard.tools._invoke import check_arguments
 from callboard.tools._plan import Plan, plan_for
 from callboard.tools._supervision import OnFailure, Supervision
 from callboard.tools._tool_facts import ToolFacts
 from callboard.tools._tool_names import Missing, check_missing
+from callboard.tools._unanswered import answer_of
 from callboard.tools._vocabulary import ToolCallRequest, ToolInvocationError
 
 try:
@@ -243,15 +245,7 @@ def _check_arguments(plan: Plan, request: ToolCallRequest) -> None:
 
 def _answer_in(request: ToolCallRequest) -> ToolMessage | None:
     """The message that a call has already; an older one with its id answers another call."""
-    call_id = request.tool_call["id"]
-    state: Any = request.state
-    messages: Any = state.get("messages") if isinstance(state, dict) else getattr(state, "messages", None)
-    for message in reversed(messages or []):
-        if isinstance(message, ToolMessage) and message.tool_call_id == call_id:
-            return message
-        if isinstance(message, AIMessage) and any(call["id"] == call_id for call in message.tool_calls):
-            return None
-    return None
+    return answer_of(request.tool_call, messages_in(request.state, "messages"))
 
 
 def _in_thread(tool: BaseTool, attempt: Attempt) -> BaseTool:

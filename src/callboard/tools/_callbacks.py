@@ -10,7 +10,7 @@ from langchain_core.tools import BaseTool
 from langchain_core.utils.uuid import uuid7
 
 from callboard._loops._deadline import cleanup
-from callboard.tools._handlers import tell
+from callboard.tools._handlers import manager_of_run, tell
 
 
 def manager_for(tool: BaseTool, config: RunnableConfig) -> AsyncCallbackManager:
@@ -77,17 +77,7 @@ class ToolRun:
     @property
     def manager(self) -> AsyncCallbackManagerForToolRun:
         """What a tool with a `run_manager` parameter is given."""
-        around = self.around
-        return AsyncCallbackManagerForToolRun(
-            run_id=self.id,
-            handlers=around.handlers,
-            inheritable_handlers=around.inheritable_handlers,
-            parent_run_id=around.parent_run_id,
-            tags=around.tags,
-            inheritable_tags=around.inheritable_tags,
-            metadata=around.metadata,
-            inheritable_metadata=around.inheritable_metadata,
-        )
+        return manager_of_run(AsyncCallbackManagerForToolRun, self.around, self.id)
 
     def child(self, *, sync: bool) -> AsyncCallbackManager | CallbackManager:
         """The callbacks for whatever the body runs in its turn."""

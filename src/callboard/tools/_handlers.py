@@ -13,10 +13,11 @@ from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from contextvars import copy_context
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
+from uuid import UUID
 
 import anyio
-from langchain_core.callbacks import BaseCallbackHandler
+from langchain_core.callbacks import AsyncCallbackManager, BaseCallbackHandler, BaseRunManager
 from opentelemetry import context as spans
 
 from callboard._loops._bridge import run_on_asyncio
@@ -24,6 +25,8 @@ from callboard._loops._door import from_sync
 
 _log = logging.getLogger("callboard")
 _UNSET = object()
+
+Manager = TypeVar("Manager", bound=BaseRunManager)
 
 
 @contextmanager
@@ -37,6 +40,29 @@ def own_span() -> Generator[None]:
         yield
     finally:
         spans.detach(token)
+
+
+def manager_of_run(
+    kind: type[Manager], around: AsyncCallbackManager, run_id: UUID, more: Sequence[BaseCallbackHandler] = ()
+) -> Manager:
+    """What LangChain has for one run, for those within it who tell of what they do.
+
+    Args:
+        kind: of a tool's run, or of a chain's.
+        around: the manager by whose handlers the run is seen.
+        run_id: of the run.
+        more: handlers for what runs below.
+    """
+    return kind(
+        run_id=run_id,
+        handlers=around.handlers,
+        inheritable_handlers=[*around.inheritable_handlers, *more] if more else around.inheritable_handlers,
+        parent_run_id=around.parent_run_id,
+        tags=around.tags,
+        inheritable_tags=around.inheritable_tags,
+        metadata=around.metadata,
+        inheritable_metadata=around.inheritable_metadata,
+    )
 
 
 async def tell(

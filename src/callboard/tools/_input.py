@@ -7,7 +7,7 @@ from typing import Any, Literal, cast
 from langchain_core.messages import AIMessage, ToolCall
 
 from callboard.tools._portions import Steps, at_once, each
-from callboard.tools._unanswered import asked_at, each_without_answer, id_of, last_reply, without_answer
+from callboard.tools._unanswered import asked_at, each_without_answer, id_of, last_reply, matching, seeking
 
 InputKind = Literal["list", "dict", "tool_calls"]
 
@@ -96,12 +96,12 @@ def _calls_of_last(messages: Sequence[Any]) -> Steps[tuple[list[ToolCall], list[
     if place is None:
         raise ValueError("No AIMessage found in input")
     reply = yield from each(_checked, messages[place].tool_calls)
-    return without_answer(reply, messages[place + 1 :]), reply
+    return (yield from matching(reply, messages[place + 1 :])), reply
 
 
 def left_of(
     requested: Requested, state: Any, messages_key: str, *, is_counted: bool
-) -> tuple[Sequence[ToolCall], Sequence[ToolCall]]:
+) -> Steps[tuple[Sequence[ToolCall], Sequence[ToolCall]]]:
     """The calls that are to run, and all calls of their reply.
 
     Args:
@@ -113,7 +113,7 @@ def left_of(
     calls, reply = requested.calls, requested.reply
     if requested.kind == "tool_calls":
         if requested.state is None:
-            calls = each_without_answer(calls, messages_in(state, messages_key))
+            calls = yield from seeking(calls, messages_in(state, messages_key))
         if is_counted:
             reply = _whole_reply(calls, state, messages_key)
     return calls, reply

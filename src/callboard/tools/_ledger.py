@@ -2,12 +2,13 @@
 
 Inside a LangGraph task the ledger lives in the task's resume slot, in one position of the list that
 `interrupt()` keeps there; LangGraph stores that slot when a task is interrupted, and we store it after
-each finished call. Outside, the caller holds it. Plain dicts and LangGraph types only, for any serializer.
+each finished call. Outside, the caller holds it, or keeps the records himself, as an agent's thread does. What is
+stored has plain dicts and LangGraph types only, for any serializer.
 """
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, Protocol
 
 from langchain_core.runnables import RunnableConfig
 from langgraph.errors import GraphInterrupt
@@ -26,13 +27,10 @@ from callboard._langgraph import (
 )
 from callboard._loops._deadline import cleanup
 from callboard.tools._answers import answers_by_id
+from callboard.tools._call_record import NOTHING_KNOWN, CallRecord
 from callboard.tools._keys import segment_of
 
 FORMAT = "callboard/1"
-
-Record = dict[str, Any]
-"""Of one call: `answers`, `digests` (what the answers are good for), `pending` (interrupts), `own` (whether the
-call itself asked), `mark` (what an observer left where it stopped), `output`."""
 
 
 def digest_in(question: object) -> str | None:
@@ -49,6 +47,14 @@ class _Slot(dict[str, Any]):
     attempt: int
 
 
+class MakesLedger(Protocol):
+    """Makes the ledger of a batch, with what its caller has of an earlier run: `partial(Ledger, held=...)`."""
+
+    def __call__(
+        self, config: RunnableConfig, node: str, keys: Sequence[str], *, graphs: GraphNames | None = None
+    ) -> "Ledger": ...
+
+
 class Ledger:
     """The records of a batch, and where they are kept.
 
@@ -56,7 +62,8 @@ class Ledger:
         config: complete; says whether a LangGraph task runs us.
         node: the name of the tool node.
         keys: the batch's calls, in order.
-        stored: the ledger of an earlier run, where the caller holds it.
+        held: the ledger of an earlier run, where the caller holds it; kept up to date.
+        records: by key, what the caller knows of the calls, who keeps it without our help.
         answers: by interrupt id, or one plain answer if one question is open; outside a graph only.
         namespaces: of the calls, where whoever runs the batch has given them.
         graphs: told of those that calls run.
@@ -70,9 +77,10 @@ class Ledger:
         config: RunnableConfig,
         node: str,
         keys: Sequence[str],
-        stored: Mapping[str, Any] | None,
-        answers: object,
         *,
+        held: Mapping[str, Any] | None = None,
+        records: Mapping[str, CallRecord] | None = None,
+        answers: object = None,
         namespaces: Mapping[str, str] | None = None,
         graphs: GraphNames | None = None,
     ) -> None:
@@ -85,16 +93,31 @@ class Ledger:
         self._position = 0
         self._number = 0
         self._saving = self._unsaved = False
-        self.records: dict[str, Record] = {}
-        self._held = stored if self._task is None and isinstance(stored, dict) else None
-        if self._task is not None:
-            stored = self._find_in_slot(self._task.scratchpad.resume)
+        self.records: dict[str, CallRecord] = {}
+        self._stored: dict[str, dict[str, Any]] = {}
+        """The same as plain dicts, always up to date: to make them anew for each result would take long."""
+        self._held = held if self._task is None and isinstance(held, dict) else None
         self._is_node = is_graph_node(config, node)
+        stored = held if self._task is None else self._find_in_slot(self._task.scratchpad.resume)
         self._bare = self._bare_answers() if stored is None else []
+        self._know(stored, records or {})
+        self._answers = self._answers_of_graph() if self._task is not None else self._answers_of_caller(answers)
+
+    def _know(self, stored: Mapping[str, Any] | None, records: Mapping[str, CallRecord]) -> None:
+        """Take over what is stored, or what the caller knows."""
         if stored:
             self._check(stored)
-            self.records = {key: dict(record) for key, record in stored["calls"].items()}
-        self._answers = self._answers_of_graph() if self._task is not None else self._answers_of_caller(answers)
+            records = {key: CallRecord.decode(record) for key, record in stored["calls"].items()}
+        for key, record in records.items():
+            self._note(key, record)
+
+    def _note(self, key: str, record: CallRecord) -> None:
+        self.records[key] = record
+        self._stored[key] = record.encode()
+
+    def known_of(self, key: str) -> CallRecord:
+        """What is known of a call."""
+        return self.records.get(key, NOTHING_KNOWN)
 
     def _check(self, stored: Mapping[str, Any]) -> None:
         if stored.get("format") != FORMAT or stored.get("keys") != self._keys:
@@ -165,11 +188,11 @@ class Ledger:
     @property
     def pending(self) -> list[Interrupt]:
         """Every open question, in call order."""
-        return [question for key in self._keys for question in self.records.get(key, {}).get("pending", ())]
+        return [question for key in self._keys for question in self.known_of(key).pending]
 
     def waits(self, key: str) -> bool:
         """Whether a call asked a question that this run does not answer: it need not run at all."""
-        pending = self.records.get(key, {}).get("pending", ())
+        pending = self.known_of(key).pending
         return bool(pending) and not any(question.id in self._answers for question in pending)
 
     def configurable(self, key: str) -> dict[str, Any]:
@@ -178,11 +201,11 @@ class Ledger:
         namespace = self._namespace(key)
         scratchpad = CallScratchpad(
             None if self._task is None else self._task.scratchpad,
-            self._answers_for(record) if record else self._bare or None,
+            self._bare or None if record is None else self._answers_for(record),
             self,
             key,
             None if self._task is None else self._task.send,
-            digests=self._digests_for(record) if record else (),
+            digests=() if record is None else self._digests_for(record),
             namespace=namespace,
             graphs=self._graphs,
         )
@@ -190,58 +213,48 @@ class Ledger:
 
     def accepted(self, key: str, answers: list[Any]) -> None:
         """Note the answers that a call has accepted so far; what it asked for them is settled."""
-        record = self.records.get(key, {})
-        before = record.get("answers", [])
-        noted: Record = {"answers": [dict(a) if isinstance(a, _Slot) else a for a in answers] + before[len(answers) :]}
-        if any(digests := self._digests_for(record)[: len(noted["answers"])]):
-            noted["digests"] = digests
-        if record.get("own") and len(answers) <= len(before):
+        record = self.known_of(key)
+        before = record.answers
+        given = (*(dict(a) if isinstance(a, _Slot) else a for a in answers), *before[len(answers) :])
+        digests = self._digests_for(record)[: len(given)]
+        noted = CallRecord(answers=given, digests=tuple(digests) if any(digests) else ())
+        if record.own and len(answers) <= len(before):
             # A replay of what was accepted before: the question after it is still open.
-            noted |= {"pending": record["pending"], "own": True}
-        self.records[key] = noted
+            noted = noted._replace(pending=record.pending, own=True)
+        self._note(key, noted)
 
     def _namespace(self, key: str) -> str:
         if self._namespaces is not None:
             return self._namespaces[key]
         return call_namespace(self._conf, segment_of(key, self._number))
 
-    def _answers_for(self, record: Record) -> list[Any]:
+    def _answers_for(self, record: CallRecord) -> list[Any]:
         """Accepted answers and the one that is offered now; it counts when `interrupt()` has accepted it."""
-        answers = list(record.get("answers", ()))
-        pending = record.get("pending", ())
-        if record.get("own") and pending[0].id in self._answers:
-            answers.append(self._answers[pending[0].id])
+        answers = list(record.answers)
+        if record.own and record.pending[0].id in self._answers:
+            answers.append(self._answers[record.pending[0].id])
         return answers
 
-    def _digests_for(self, record: Record) -> list[str | None]:
+    def _digests_for(self, record: CallRecord) -> list[str | None]:
         """What each of the answers is good for, where the question said so."""
-        digests = list(record.get("digests", ()))
-        pending = record.get("pending", ())
-        if record.get("own") and (digest := digest_in(pending[0].value)) is not None:
-            digests += [None] * (len(record.get("answers", ())) - len(digests))
+        digests = list(record.digests)
+        if record.own and (digest := digest_in(record.pending[0].value)) is not None:
+            digests += [None] * (len(record.answers) - len(digests))
             digests.append(digest)
         return digests
 
-    def asked(self, key: str, interrupt: GraphInterrupt) -> None:
-        """Note the questions of a call."""
-        record = self.records.setdefault(key, {})
-        name = question_id(self._namespace(key), len(record.get("answers", ())))
+    def asked(self, key: str, interrupt: GraphInterrupt, mark: str | None = None) -> None:
+        """Note the questions of a call, and what an observer leaves on it."""
+        record = self.known_of(key)
+        name = question_id(self._namespace(key), len(record.answers))
         questions: Sequence[Interrupt] = interrupt.args[0] if interrupt.args else ()
-        record["pending"] = [replace(q, id=name) if q.id == PLACEHOLDER_ID else q for q in questions]
-        record["own"] = len(questions) == 1 and record["pending"][0].id == name
-
-    def marked(self, key: str, mark: str | None) -> None:
-        """Note what an observer leaves on a call that has asked."""
-        if mark is not None:
-            self.records[key]["mark"] = mark
-
-    def mark(self, key: str) -> str | None:
-        """What an observer left on a call in an earlier run."""
-        return self.records.get(key, {}).get("mark")
+        pending = tuple(replace(q, id=name) if q.id == PLACEHOLDER_ID else q for q in questions)
+        own = len(pending) == 1 and pending[0].id == name
+        self._note(key, record._replace(pending=pending, own=own, mark=record.mark if mark is None else mark))
 
     def finished(self, key: str, output: object) -> None:
         """Note the result of a call; what it asked on the way is settled."""
-        self.records[key] = {"output": output}
+        self._note(key, CallRecord(output=output))
 
     def left_for_parent(self, key: str, command: Command[Any]) -> None:
         """Note that a call ended with a command for the graph around ours."""
@@ -249,20 +262,11 @@ class Ledger:
             # A graph that the tool ran knows the call as its parent; LangGraph knows the task only.
             around = self._conf.get("checkpoint_ns")
             command = replace(command, graph=around or Command.PARENT)
-        self.records[key] = {"parent": command}
-
-    def settled(self, key: str) -> bool:
-        """Whether a call has ended in an earlier run."""
-        return not {"output", "parent"}.isdisjoint(self.records.get(key, ()))
-
-    def output(self, key: str) -> object:
-        return self.records[key]["output"]
-
-    def parent_command(self, key: str) -> Command[Any] | None:
-        return self.records.get(key, {}).get("parent")
+        self._note(key, CallRecord(parent=command))
 
     def dump(self) -> dict[str, Any]:
-        return {"format": FORMAT, "keys": self._keys, "calls": self.records}
+        """The ledger as it is stored."""
+        return {"format": FORMAT, "keys": self._keys, "calls": self._stored}
 
     def publish(self) -> None:
         """Put the ledger where the next run of the calls finds it."""
@@ -299,7 +303,7 @@ class Ledger:
     def _resume_with_dump(self) -> list[Any]:
         assert self._task is not None
         resume = list(self._task.scratchpad.resume)
-        dump = {**self.dump(), "calls": dict(self.records)}
+        dump = {**self.dump(), "calls": dict(self._stored)}
         if self._in_slot:
             resume[self._position] = dump
         else:

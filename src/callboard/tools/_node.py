@@ -21,6 +21,7 @@ from callboard.tools._chain import middleware_in
 from callboard.tools._errors import ErrorHandling, only_invalid_arguments
 from callboard.tools._inject import inject, injected_args
 from callboard.tools._input import reading
+from callboard.tools._ledger import Ledger
 from callboard.tools._many import ManyInputs
 from callboard.tools._node_setup import Setup
 from callboard.tools._options import Options, setup_of
@@ -259,7 +260,8 @@ class ToolNode(ManyInputs):
             config = with_runtime(config, runtime)
         if self.tags:
             config["tags"] = [*config["tags"], *self.tags]
-        return await ToolBatch(self._setup, requested, config, ledger, resume).prepare()
+        known = partial(Ledger, held=ledger, answers=resume)
+        return await ToolBatch(self._setup, requested, config, known).prepare()
 
     def _run_one(self, call: ToolCall, input_type: str, tool_runtime: ToolRuntime[Any, Any]) -> Any:
         """One call on its way, for `super()._run_one(...)` in a subclass; in the worker thread of the override."""

@@ -46,7 +46,7 @@ class Setup:
     own_injection: Injecting | None
     """What a subclass has in place of our injection."""
     max_calls: int | None
-    """How many calls of one reply run."""
+    """How many calls of one reply run; `None` for all."""
 
     def plan(self, tool: BaseTool) -> Plan:
         """How to run a tool by the door that was entered; middleware may bring one that the node does not know."""

@@ -10,6 +10,7 @@ from langgraph.types import Command, Send
 
 from callboard.tools._call_output import Item, Output
 from callboard.tools._input import InputKind
+from callboard.tools._unanswered import answers_to
 from callboard.tools._vocabulary import msg_content_output
 
 REMOVE_ALL_MESSAGES = "__remove_all__"
@@ -60,9 +61,9 @@ class ResultRules:
 
     def _answers(self, item: Item, call: ToolCall) -> int:
         if isinstance(item, ToolMessage):
-            return int(item.tool_call_id == call["id"])
+            return len(answers_to(call, [item]))
         messages = item.update.get(self.messages_key, []) if isinstance(item.update, dict) else []
-        return sum(isinstance(m, ToolMessage) and m.tool_call_id == call["id"] for m in messages)
+        return len(answers_to(call, messages))
 
     def _command(self, command: Command[Any], call: ToolCall, *, needs_message: bool) -> Command[Any]:
         if isinstance(command.update, dict):
@@ -78,7 +79,7 @@ class ResultRules:
         messages = convert_to_messages(messages)
         if messages == [RemoveMessage(id=REMOVE_ALL_MESSAGES)]:
             return command
-        own = [m for m in messages if isinstance(m, ToolMessage) and m.tool_call_id == call["id"]]
+        own = answers_to(call, messages)
         for message in own:
             message.name = call["name"]
         # A command for another graph leaves this one, and its history, behind.

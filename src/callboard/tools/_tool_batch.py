@@ -1,9 +1,9 @@
 """The calls of one AIMessage, from tool calls to messages."""
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any, Self, cast
+from typing import Any, Self, Unpack, cast
 
 from anyio.lowlevel import checkpoint
 from langchain_core.callbacks import AsyncCallbackManager
@@ -25,24 +25,21 @@ from callboard._types import Limit, RunInfo, check_count
 from callboard.tools._bounds import Refusal, admission
 from callboard.tools._call_output import Output
 from callboard.tools._callbacks import manager_for
-from callboard.tools._chain import Chain, Middleware
+from callboard.tools._chain import Chain
 from callboard.tools._errors import error_message, is_control_flow, raise_invalid_arguments, unknown_tool
 from callboard.tools._input import Requested, left_of
 from callboard.tools._interrupted import CallsInterrupted
 from callboard.tools._invoke import filled_in, invoke, own_copy, raise_without_key
 from callboard.tools._keys import naming
-from callboard.tools._ledger import Ledger
+from callboard.tools._ledger import MakesLedger
 from callboard.tools._node_setup import Setup
 from callboard.tools._overrides import untouched
 from callboard.tools._plan import Plan
 from callboard.tools._portions import in_portions
-from callboard.tools._reports import CallBody, OnAsk, OnClaim, OnFinish
+from callboard.tools._reports import Reports
 from callboard.tools._results import ResultRules
 from callboard.tools._supervision import OnFailure
 from callboard.tools._vocabulary import ToolCallRequest, ToolRuntime
-
-Around = Callable[["ToolBatch", int, CallBody], Awaitable[Output]]
-"""Takes a batch, the place of a call in it, and what runs the call."""
 
 
 class ToolBatch:
@@ -52,14 +49,8 @@ class ToolBatch:
         setup: the node's.
         requested: the calls.
         config: complete.
-        stored: the ledger of an earlier run, if the caller holds one.
-        answers: to the questions in it.
-        on_finish: told each result as it is there, before the next step may know of it.
-        on_claim: told each call whose policy asks for it, before its body starts.
-        on_ask: told what each call asks, as it does.
-        namespaces: of the calls, by key.
-        around: runs each call, for whoever wants to know of it from its beginning to its end.
-        entries: what the node's own `invoke` or `ainvoke` is around each call, where each is a task.
+        ledger: makes the ledger, with what the caller has of an earlier run.
+        reports: who is told what, and what is around each call.
     """
 
     def __init__(
@@ -67,27 +58,20 @@ class ToolBatch:
         setup: Setup,
         requested: Requested,
         config: RunnableConfig,
-        stored: Mapping[str, Any] | None,
-        answers: object,
-        *,
-        on_finish: OnFinish | None = None,
-        on_claim: OnClaim | None = None,
-        on_ask: OnAsk | None = None,
-        namespaces: Mapping[str, str] | None = None,
-        around: Around | None = None,
-        entries: Middleware | None = None,
+        ledger: MakesLedger,
+        **reports: Unpack[Reports],
     ) -> None:
-        self._on_finish, self._on_ask = on_finish, on_ask
-        self.around = around
-        self.on_claim = on_claim
+        self._on_finish, self._on_ask = reports.get("on_finish"), reports.get("on_ask")
+        self.around = reports.get("around")
+        self.on_claim = reports.get("on_claim")
         self.failed: dict[str, str] = {}
         """By key, in words, the errors that nobody handled; an error here would lead back to itself."""
         self.setup = setup
-        self.overrides = setup.overrides(requested.kind, entries)
+        self.overrides = setup.overrides(requested.kind, reports.get("entries"))
         config, graphs = config_for_calls(config)
         self._config = config
         self._requested = requested
-        self._ledger = partial(Ledger, stored=stored, answers=answers, namespaces=namespaces, graphs=graphs)
+        self._ledger = partial(ledger, graphs=graphs)
         self._runtime = runtime_of(config)
         no_state = requested.kind == "tool_calls" and requested.state is None
         self._state = read_state(config) if no_state else requested.state
@@ -97,16 +81,15 @@ class ToolBatch:
         self._tools = list(setup.tools.values())
         self._managers: dict[int, tuple[Plan, AsyncCallbackManager]] = {}
         self._open = 0
-        self._wide: list[Limiter] = []
-        if (concurrency := config.get("max_concurrency")) is not None:
-            check_count("config['max_concurrency']", concurrency, least=1)
-            self._wide = [Limiter(Limit(concurrency=concurrency), "max_concurrency")]
-        self.threads = setup.supervision.threads.at_least(concurrency)
+        self._wide = _wide_limits(config)
+        self.threads = setup.supervision.threads.at_least(config.get("max_concurrency"))
 
     async def prepare(self) -> Self:
         """Name the calls, refuse what is too large, and find what is known of the others; before anything else."""
         setup = self.setup
-        calls, reply = left_of(self._requested, self._state, setup.messages_key, is_counted=setup.max_calls is not None)
+        is_counted = setup.max_calls is not None
+        left = left_of(self._requested, self._state, setup.messages_key, is_counted=is_counted)
+        calls, reply = await in_portions(left)
         self._keys = await in_portions(naming(calls))
         self._calls, self._refused = await in_portions(admission(calls, reply, setup.tools, setup.max_calls))
         self.ledger = self._ledger(self._config, setup.name, self._keys)
@@ -138,13 +121,15 @@ class ToolBatch:
 
     async def _supervise(self, supervised: list[SupervisedCall[Output]]) -> None:
         """Get the calls ready that have no result yet, in portions, because there may be very many."""
-        around = self._named(surroundings())
+        around, records = self._named(surroundings()), self.ledger.records
         for index, (key, call) in enumerate(zip(self._keys, self._calls, strict=True)):
             if index and index % PORTION == 0:
                 await checkpoint()
-            if not (self.ledger.settled(key) or self.ledger.waits(key)):
+            known = records.get(key)
+            if known is None or not (known.has_ended or self.ledger.waits(key)):
                 self._due.append(key)
                 supervised.append(self._supervised(index, call, around))
+                supervised[-1].resumes = None if known is None else known.mark
 
     def _named(self, around: Surroundings) -> Surroundings:
         """With what those who watch want to know of the tools, and of a graph that is not ours."""
@@ -159,9 +144,7 @@ class ToolBatch:
     def _supervised(self, index: int, call: ToolCall, around: Surroundings) -> SupervisedCall[Output]:
         key, refused = self._keys[index], self._refused.get(index)
         run = _Run(self, key, call, index) if refused is None else _Refused(self, key, call, index, refused)
-        supervised: SupervisedCall[Output] = SupervisedCall(*self.terms(call), run, around)
-        supervised.resumes = self.ledger.mark(key)
-        return supervised
+        return SupervisedCall(*self.terms(call), run, around)
 
     def terms(self, call: ToolCall) -> Terms:
         """The policy of a call's tool, and the limits that it has to pass."""
@@ -182,10 +165,10 @@ class ToolBatch:
         if questions:
             raise CallsInterrupted(questions, self.ledger.dump())
         for key in self._keys:
-            if (command := self.ledger.parent_command(key)) is not None:
+            if (command := self.ledger.known_of(key).parent) is not None:
                 raise ParentCommand(command)
         self._raise_first(signals)
-        return self.rules.combined([cast("Output", self.ledger.output(key)) for key in self._keys])
+        return self.rules.combined([cast("Output", self.ledger.records[key].output) for key in self._keys])
 
     def _raise_first(self, signals: list[BaseException]) -> None:
         try:
@@ -246,10 +229,17 @@ class ToolBatch:
 
     async def keep_question(self, key: str, interrupt: GraphInterrupt) -> None:
         """Store what a call asks where a killed process would lose it."""
-        self.ledger.asked(key, interrupt)
-        self.ledger.marked(key, current_mark())
+        self.ledger.asked(key, interrupt, current_mark())
         if self._on_ask is not None:
             await self._on_ask(key, self.ledger.records[key])
+
+
+def _wide_limits(config: RunnableConfig) -> list[Limiter]:
+    """What the config of a run bounds all of its calls by."""
+    if (concurrency := config.get("max_concurrency")) is None:
+        return []
+    check_count("config['max_concurrency']", concurrency, least=1)
+    return [Limiter(Limit(concurrency=concurrency), "max_concurrency")]
 
 
 class _Run:
@@ -270,7 +260,7 @@ class _Run:
         """From the call to its output; an error that is handled here or below becomes a message."""
         self._supervised = supervised
         around = self._batch.around
-        return self._run(None) if around is None else around(self._batch, self._index, self._run)
+        return self._run(None) if around is None else around(self._batch.ledger, self._index, self._run)
 
     async def _run(self, config: RunnableConfig | None) -> Output:
         batch, setup = self._batch, self._batch.setup
@@ -380,7 +370,7 @@ class _Run:
     ) -> object:
         """Run a tool, once it is known that it was begun."""
         assert self._batch.on_claim is not None
-        await self._batch.on_claim(self._key, self._batch.ledger.records.get(self._key, {}))
+        await self._batch.on_claim(self._key, self._batch.ledger.known_of(self._key))
         return await invoke(attempt, plan, call, config, manager)
 
 

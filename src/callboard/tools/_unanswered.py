@@ -1,19 +1,14 @@
-"""Which calls of a conversation have no answer."""
+"""Which calls of a conversation have no answer, and which answer belongs to which call."""
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
-from typing import Any, TypeVar
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass, field
+from itertools import compress
+from typing import Any, cast
 
 from langchain_core.messages import AIMessage, BaseMessage, ToolCall, ToolMessage
 
-Kind = TypeVar("Kind", bound=BaseMessage)
-
-
-def of_kind(messages: Iterable[Any], kind: type[Kind]) -> list[Kind]:
-    """Those of a kind; to ask each message of a long conversation takes long, so each class is asked once."""
-    messages = [*messages]
-    kinds = {one for one in {*map(type, messages)} if issubclass(one, kind)}
-    return [message for message in messages if type(message) in kinds]
+from callboard.tools._portions import PORTION, Steps, at_once, each
 
 
 def last_reply(messages: Sequence[Any]) -> int | None:
@@ -29,32 +24,62 @@ def unanswered(messages: Sequence[Any]) -> list[ToolCall]:
 
 
 def without_answer(calls: Sequence[ToolCall], answers: Sequence[Any]) -> list[ToolCall]:
+    """Leave out calls that have their message, all at once; see `matching`."""
+    return at_once(matching(calls, answers))
+
+
+def matching(calls: Sequence[ToolCall], answers: Sequence[Any]) -> Steps[list[ToolCall]]:
     """Leave out calls that have their message: an answered call never runs again, nor does a rejected one.
 
     Args:
         calls: of one reply; one message answers one of those that share an id.
         answers: the messages after that reply.
     """
-    given: Counter[str] = Counter(message.tool_call_id for message in answers if isinstance(message, ToolMessage))
-    if not given:
-        return [*calls]
-    left = []
-    for call in calls:
-        if given[id_of(call)]:
-            given[id_of(call)] -= 1
-        else:
-            left.append(call)
-    return left
+    given = Counter(message.tool_call_id for message in answers if isinstance(message, ToolMessage))
+    return _left(calls, given)
 
 
 def each_without_answer(calls: Sequence[ToolCall], messages: Sequence[Any]) -> list[ToolCall]:
-    """Leave out calls that a conversation answers after the last reply that has them: models reuse ids."""
-    return [call for call in calls if without_answer([call], _since(call, messages))]
+    """Leave out calls that a conversation answers, all at once; see `seeking`."""
+    return at_once(seeking(calls, messages))
 
 
-def _since(call: ToolCall, messages: Sequence[Any]) -> Sequence[Any]:
-    place = asked_at(call, messages)
-    return () if place is None else messages[place + 1 :]
+def seeking(calls: Sequence[ToolCall], messages: Sequence[Any]) -> Steps[list[ToolCall]]:
+    """Leave out calls that a conversation answers after the last reply that has them: models reuse ids.
+
+    Args:
+        calls: of any replies; one message answers one of those that share an id.
+        messages: the conversation, which is read once, from its end.
+    """
+    if not messages:
+        return [*calls]
+    sought = {*(yield from each(id_of, calls))}
+    given: Counter[str] = Counter()
+    later: Counter[str] = Counter()
+    for number, message in enumerate(reversed(messages), 1):
+        if not sought:
+            break
+        if number % PORTION == 0:
+            yield
+        if isinstance(message, ToolMessage):
+            later[message.tool_call_id] += 1
+        elif isinstance(message, AIMessage):
+            asked = sought.intersection((yield from each(id_of, message.tool_calls)))
+            given.update({call_id: later[call_id] for call_id in asked})
+            sought -= asked
+    return (yield from _left(calls, given))
+
+
+def _left(calls: Sequence[ToolCall], given: Counter[str]) -> Steps[list[ToolCall]]:
+    """The calls that are left when each answer has taken one that has its id."""
+    if not given:
+        return [*calls]
+
+    def is_left(call: ToolCall) -> bool:
+        given[id_of(call)] -= 1
+        return given[id_of(call)] < 0
+
+    return [*compress(calls, (yield from each(is_left, calls)))]
 
 
 def asked_at(call: ToolCall, messages: Sequence[Any]) -> int | None:
@@ -64,6 +89,98 @@ def asked_at(call: ToolCall, messages: Sequence[Any]) -> int | None:
         if isinstance(message, AIMessage) and any(id_of(one) == id_of(call) for one in message.tool_calls):
             return place
     return None
+
+
+def answer_of(call: ToolCall, messages: Sequence[Any]) -> ToolMessage | None:
+    """The last answer to a call after the last reply that has it; without such a reply, the last with its id."""
+    for message in reversed(messages):
+        if isinstance(message, ToolMessage) and message.tool_call_id == id_of(call):
+            return message
+        if isinstance(message, AIMessage) and any(id_of(one) == id_of(call) for one in message.tool_calls):
+            return None
+    return None
+
+
+def answers_to(call: ToolCall, messages: Iterable[Any]) -> list[ToolMessage]:
+    """The messages that have the id of a call, of those that it has written itself."""
+    return [one for one in messages if isinstance(one, ToolMessage) and one.tool_call_id == id_of(call)]
+
+
+def answered_ids(messages: Iterable[Any]) -> set[str]:
+    """The ids that messages answer, whichever call they belong to."""
+    return {message.tool_call_id for message in messages if isinstance(message, ToolMessage)}
+
+
+def is_whole(messages: Sequence[BaseMessage]) -> bool:
+    """Whether the answers of every reply stand directly behind it, and nothing between them."""
+    # Each class is asked once: `isinstance` takes long for pydantic's, and this is done for every request.
+    kinds = set(map(type, messages))
+    answers = {kind for kind in kinds if issubclass(kind, ToolMessage)}
+    asks = {kind for kind in kinds if issubclass(kind, AIMessage)}
+    owed: list[str] = []  # the ids that are still to be answered, the next one last
+    for message in messages:
+        if type(message) in answers:
+            if owed and owed.pop() != cast("ToolMessage", message).tool_call_id:
+                return _is_whole_in_any_order(messages, answers)
+        elif owed:
+            return False
+        elif type(message) in asks and (calls := cast("AIMessage", message).tool_calls):
+            owed = [call["id"] or "" for call in reversed(calls)]
+    return not owed
+
+
+def _is_whole_in_any_order(messages: Sequence[BaseMessage], answers: Collection[type[BaseMessage]]) -> bool:
+    """`is_whole`, where the answers of a reply are not in the order of its calls."""
+    for place, message in enumerate(messages):
+        if not (calls := calls_in(message)):
+            continue
+        behind: list[Any] = [one for one in messages[place + 1 : place + 1 + len(calls)] if type(one) in answers]
+        if Counter(map(id_of, calls)) != Counter(one.tool_call_id for one in behind):
+            return False
+    return True
+
+
+@dataclass(slots=True)
+class Exchange:
+    """A message, and the answers to its calls."""
+
+    message: BaseMessage
+    answers: list[ToolMessage] = field(default_factory=list[ToolMessage])
+    is_in_order: bool = True
+    """Whether they stand directly behind it."""
+
+    def open_calls(self) -> list[ToolCall]:
+        """Its calls that have no answer."""
+        return without_answer(calls_in(self.message), self.answers)
+
+    def in_call_order(self, answers: Sequence[ToolMessage]) -> list[ToolMessage]:
+        """Answers in the order in which its calls were asked for."""
+        place = {id_of(call): number for number, call in enumerate(calls_in(self.message))}
+        return sorted(answers, key=lambda answer: place[answer.tool_call_id])
+
+
+def exchanges_in(messages: Sequence[BaseMessage]) -> list[Exchange]:
+    """A conversation with every answer at the message that asks for it, wherever it stands.
+
+    Models reuse ids, and an answer is for the last that asked. One that answers nothing stays a message like others.
+    """
+    exchanges: list[Exchange] = []
+    asking: dict[str, list[Exchange]] = {}
+    for message in messages:
+        if isinstance(message, ToolMessage) and asking.get(message.tool_call_id):
+            exchange = asking[message.tool_call_id].pop()
+            exchange.answers.append(message)
+            exchange.is_in_order &= exchange is exchanges[-1]
+        else:
+            exchanges.append(Exchange(message))
+            for call in calls_in(message):
+                asking.setdefault(id_of(call), []).append(exchanges[-1])
+    return exchanges
+
+
+def calls_in(message: object) -> Sequence[ToolCall]:
+    """What a message asks for."""
+    return message.tool_calls if isinstance(message, AIMessage) else ()
 
 
 def id_of(call: ToolCall) -> str:

@@ -13,7 +13,7 @@ from langgraph.graph.message import add_messages
 from langgraph.types import Command, Overwrite
 from pydantic import BaseModel
 
-from callboard._langgraph._node_scope import MISSING
+from callboard._langgraph._node_scope import MISSING, command_writes
 from callboard.agent._flow import Flow
 
 Write = tuple[str, Any]
@@ -44,7 +44,7 @@ class Schema:
         self.specs = cast("Mapping[str, BaseChannel[Any, Any, Any]]", builder.channels)
         self.conversations = frozenset(name for name in self.specs if self.adds_messages(name))
         self.untracked = frozenset(name for name, spec in self.specs.items() if isinstance(spec, UntrackedValue))
-        """Those that are never stored."""
+        """The keys that are never stored."""
         self.output: tuple[str, ...] = tuple(key for key in self._keys[builder.state_schema] if key in self.specs)
 
     @property
@@ -91,11 +91,11 @@ class Schema:
         if isinstance(output, (list, tuple)) and any(isinstance(item, Command) for item in output):
             return [write for item in output for write in self.writes_of(item)]
         if isinstance(output, Command):
-            return [] if output.graph == Command.PARENT else self._known(output._update_as_tuples())
+            return [] if output.graph == Command.PARENT else self._known(command_writes(output))
         if isinstance(output, dict):
             return self._known(output.items())
         if isinstance(output, BaseModel) or is_dataclass(output):
-            return self._known(Command(update=output)._update_as_tuples())
+            return self._known(command_writes(Command(update=output)))
         raise InvalidUpdateError(
             create_error_message(
                 message=f"Expected dict, got {output}", error_code=ErrorCode.INVALID_GRAPH_NODE_RETURN_VALUE

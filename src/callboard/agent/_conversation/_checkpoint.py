@@ -13,7 +13,8 @@ from typing import Any, cast
 from langchain_core.messages import BaseMessage
 from langgraph.checkpoint.base import Checkpoint, CheckpointMetadata, CheckpointTuple
 
-from callboard.agent._conversation._thread import Entry, now
+from callboard.agent._conversation._journal_entries import Amended, Entry, Held, Left, Move, entry_of
+from callboard.agent._conversation._thread import now
 
 FIRST_ID = "1ee00000-0000-6000-8000-000000000000"
 """Of the checkpoint before anything has happened: older than all others, and the same for all who begin at once."""
@@ -53,7 +54,7 @@ _OWN_METADATA = frozenset(("source", "step", "parents", "writes"))
 
 @dataclass(frozen=True, slots=True)
 class Base:
-    """A stored checkpoint."""
+    """A stored checkpoint, on which entries are written."""
 
     checkpoint: Checkpoint
     metadata: Mapping[str, Any]
@@ -87,7 +88,7 @@ class Base:
 
 
 def base_of(found: CheckpointTuple) -> Base:
-    """What was found, as a base."""
+    """A checkpoint that a saver has found, as a base for entries."""
     around: Any = found.parent_config or {}
     return Base(found.checkpoint, cast("Any", found.metadata), around.get("configurable", {}).get("checkpoint_id"))
 
@@ -98,18 +99,18 @@ def entries_of(found: CheckpointTuple) -> list[Entry]:
         ((task_id, value) for task_id, channel, value in found.pending_writes or () if channel == CHANNEL),
         key=itemgetter(0),
     )
-    return [entry for _, together in commits for entry in together]
+    return [entry_of(stored) for _, together in commits for stored in together]
 
 
-def input_in(entry: Entry) -> bool:
-    """Whether it is by input that an entry changes a thread."""
-    return entry["kind"] == "amend" and bool(entry["source"] == "input")
+def input_in(entry: Entry) -> Amended | None:
+    """The entry, if it is by input that it changes a thread."""
+    return entry if isinstance(entry, Amended) and entry.source == "input" else None
 
 
-def holder_in(entries: Sequence[Entry]) -> dict[str, Any] | None:
+def holder_in(entries: Sequence[Entry]) -> Mapping[str, Any] | None:
     """The run that has the thread, as its entries tell."""
-    holders = [entry.get("holder") for entry in entries if entry["kind"] in ("hold", "leave")]
-    return holders[-1] if holders else None
+    last = next((entry for entry in reversed(entries) if isinstance(entry, (Held, Left))), None)
+    return last.holder if isinstance(last, Held) else None
 
 
 def commits_in(found: CheckpointTuple) -> int:
@@ -118,8 +119,8 @@ def commits_in(found: CheckpointTuple) -> int:
 
 
 def last_id(found: CheckpointTuple, entries: Sequence[Entry]) -> str:
-    """The id of the place where the entries lead."""
-    ids = [str(entry["id"]) for entry in entries if "id" in entry]
+    """The id of the place where a thread stands after these entries."""
+    ids = [entry.id for entry in entries if isinstance(entry, Move)]
     return ids[-1] if ids else found.checkpoint["id"]
 
 
@@ -130,13 +131,13 @@ def changed_channels(before: Base | None, values: Mapping[str, Any]) -> set[str]
 
 
 def unknown_values(before: Base | None, known: Collection[str]) -> dict[str, Any]:
-    """What others keep in the state and we know nothing of; it is not ours to lose."""
+    """The values of channels that another agent keeps in the state and this one does not know; they are kept."""
     old = {} if before is None else before.checkpoint["channel_values"]
     return {name: value for name, value in old.items() if name not in known and not name.startswith(("__", BRANCH))}
 
 
 def may_be_thin(older: Base, newer: Base) -> bool:
-    """Whether the messages of a checkpoint can be told from those of the one after it."""
+    """Whether the messages of a checkpoint can be left out, because the next one begins with them."""
     if not older.is_ours or older.is_thin or not older.messages:
         return False
     return list(newer.messages[: len(older.messages)]) == list(older.messages)

@@ -66,7 +66,7 @@ def store_of(store: object) -> BaseStore | None:
 
 
 def _check_made(option: str, given: object, kind: type) -> None:
-    """Raise TypeError for what is close to a saver or a store, and none yet."""
+    """Raise a TypeError for a class, a context manager or the like in place of the saver or store that it makes."""
     if isinstance(given, type) and issubclass(given, kind):
         told = f"takes an object, and {given.__name__} is a class: write {given.__name__}(...)"
     elif isinstance(given, Path):

@@ -48,7 +48,7 @@ class Place(Protocol[T]):
 
 
 class _Lazily(Generic[T]):
-    """What is opened when it is first needed, and closed at the latest when nobody can use it any more."""
+    """A saver or store that is opened when it is first needed, and closed at the latest when it is collected."""
 
     def __init__(self, place: Place[T]) -> None:
         self._place = place
@@ -57,7 +57,7 @@ class _Lazily(Generic[T]):
         self._closing: Callable[[], object] = _nothing_to_close
 
     def call(self, work: Callable[[T], R]) -> R:
-        """Do something with it; blocks.
+        """Do something with the saver or store; blocks.
 
         Args:
             work: is done again if the connection was lost, so it has to come to the same when it is done twice.
@@ -80,7 +80,7 @@ class _Lazily(Generic[T]):
             return self._opened
 
     def close(self) -> None:
-        """Close it; used again, it is opened again."""
+        """Close the connection; used again, it is opened again."""
         self._close(self._opened)
 
     def _close(self, opened: T | None) -> None:
@@ -96,7 +96,7 @@ def _nothing_to_close() -> None:
 
 
 class LazySaver(BaseCheckpointSaver[str]):
-    """A saver of LangGraph's, for sync code, by whatever number of threads.
+    """A saver of LangGraph's that any number of threads may use at once; it has sync methods only.
 
     All that it does comes to the same when it is done twice, as LangGraph asks of savers.
 
@@ -233,7 +233,7 @@ class LazyStore(BaseStore):
 
 
 def _only_reads(op: Op) -> bool:
-    """Whether an operation has nothing in it that could be wrong."""
+    """Whether an operation only reads, with nothing of the user's in it that could be wrong."""
     return isinstance(op, (GetOp, ListNamespacesOp)) or (isinstance(op, SearchOp) and not op.filter and not op.query)
 
 

@@ -35,6 +35,7 @@ from callboard.agent._conversation._checkpoint import (
     thinned,
     unknown_values,
 )
+from callboard.agent._conversation._journal_entries import Claimed, Entry, Finished, Held, Left, Source
 from callboard.agent._conversation._langgraph_threads import (
     coming,
     furthest,
@@ -46,7 +47,7 @@ from callboard.agent._conversation._lease import LEASE, described, is_alive, new
 from callboard.agent._conversation._past import Past, no_checkpoint, place_of, whole
 from callboard.agent._conversation._saver import Saver
 from callboard.agent._conversation._sound import check_messages, sound
-from callboard.agent._conversation._thread import START, Entry, Following, Source, Thread, new_id, now
+from callboard.agent._conversation._thread import START, Following, Thread, new_id, now
 from callboard.agent._conversation._untracked import tracked_entry, tracked_writes
 from callboard.exceptions import ThreadBusyError
 
@@ -77,9 +78,9 @@ class SavedThread(Thread):
         """Those of the write that is being made, or has to be made again."""
         self._flushing: Event | None = None
         self._mine: dict[str, Any] | None = None
-        """Our own hold on the thread."""
+        """The holder that this run has written; `None` while it holds nothing."""
         self._is_lost = False
-        """Whether another run has taken it."""
+        """Whether another run has taken the thread."""
         self._forks = False
         self.about: Mapping[str, Any] = {}
         """What a user gave as metadata with the run that wrote the last checkpoint."""
@@ -95,7 +96,7 @@ class SavedThread(Thread):
 
     @property
     def is_anywhere(self) -> bool:
-        """Whether it stands at a place, though that may be stored at the end of the run only."""
+        """Whether the thread has a place; with durability "exit", that is stored when the run ends."""
         return self.exists or self.has_begun or bool(self.next)
 
     @property
@@ -109,7 +110,7 @@ class SavedThread(Thread):
 
     @property
     def parent_config(self) -> RunnableConfig | None:
-        """Where it stood before."""
+        """Where the thread stood before."""
         return None if self.parent_id is None else self.saver.config(self.parent_id)
 
     async def open(self, checkpoint_id: str | None, *, looks: bool = False) -> None:
@@ -148,7 +149,7 @@ class SavedThread(Thread):
                 self.take(entry)  # to go on from there is another branch, on which it was not done
 
     def play(self, found: CheckpointTuple, entries: Sequence[Entry]) -> None:
-        """Be at a checkpoint, and then where the entries lead.
+        """Go to a checkpoint, and from there to where its entries lead.
 
         Raises:
             StorageError: if that makes no sense.
@@ -165,7 +166,7 @@ class SavedThread(Thread):
                 check_messages(self.state.get(name) or [])
 
     def load(self, found: CheckpointTuple) -> None:
-        """Be where a checkpoint is, whoever wrote it."""
+        """Go to a checkpoint, whoever wrote it."""
         base = base_of(found)
         values = base.checkpoint["channel_values"]
         self.state = State(self.schema, values)
@@ -194,7 +195,7 @@ class SavedThread(Thread):
         return await self._rebase("update")
 
     async def copy(self) -> None:
-        """Be at a copy of the place: it has the same one before it, and what its tasks did it has not.
+        """Go to a copy of this place, which has the same place before it, and not what the tasks of this one did.
 
         Raises:
             ThreadBusyError: if a run has the thread.
@@ -208,7 +209,7 @@ class SavedThread(Thread):
         await self._rebase("fork")
 
     def _forget_tasks(self) -> None:
-        """What was done at the place is not done on another branch; the input is part of the place itself."""
+        """Forget what the tasks of the place did: it counts on that branch only; the input is part of the place."""
         self.records = {task: record for task, record in self.records.items() if task == START}
 
     def _refuse_if_held(self) -> None:
@@ -218,7 +219,7 @@ class SavedThread(Thread):
     async def record(self, entry: Entry, *, live: bool = False) -> None:
         await super().record(entry, live=live)
         self._entries.append(tracked_entry(entry, self.schema))
-        if entry["kind"] == "claim":
+        if isinstance(entry, Claimed):
             await self._flush(wait=True)  # before the body starts, or it says nothing
         elif self._durability != "exit":
             await self._flush(wait=self._durability == "sync")
@@ -252,7 +253,7 @@ class SavedThread(Thread):
             self._sending, self._entries = self._entries, []
         task_id = f"callboard-{self._commits + 1:08}"
         try:
-            await self.saver.write(self._base.id, [(CHANNEL, self._sending)], task_id, "~callboard")
+            await self.saver.write(self._base.id, _stored(self._sending), task_id, "~callboard")
         except Exception:
             self._leave_out_what_cannot_be_stored()
             raise
@@ -260,11 +261,13 @@ class SavedThread(Thread):
         self._sending = []
 
     def _leave_out_what_cannot_be_stored(self) -> None:
-        """What was sent along with it can be, and has not been."""
-        kept = [entry for entry in self._sending if self.saver.can_store(entry)]
+        """Leave out the entries that no checkpointer can store; the others of that write are written again."""
+        kept: list[Entry] = []
         for entry in self._sending:
-            if entry["kind"] == "task" and entry not in kept:
-                self.records.pop(entry["task"], None)
+            if self.saver.can_store(entry.encode()):
+                kept.append(entry)
+            elif isinstance(entry, Finished):
+                self.records.pop(entry.task, None)
         self._sending = kept
 
     async def _see_to_lease(self) -> None:
@@ -293,22 +296,23 @@ class SavedThread(Thread):
         await self.prepare(repeats=repeats)
         mine = self._mine = new_holder()
         try:
-            await self.record({"kind": "hold", "holder": mine})
+            await self.record(Held(mine))
             found = await self.saver.outline()
         except BaseException:
             self._lose()  # nobody would end a run that has not begun, and the thread would be busy for good
             raise
-        holders = [entry["holder"] for entry in entries_of(found) if entry["kind"] == "hold"] if found else []
+        holders = [entry.holder for entry in entries_of(found) if isinstance(entry, Held)] if found else []
         if mine not in holders:
             self._lose()
-            raise ThreadBusyError(self.saver.thread_id, described(holders[-1]) if holders else "another run")
+            last = holders[-1] if holders else None
+            raise ThreadBusyError(self.saver.thread_id, "another run" if last is None else described(last))
 
     async def keep_holding(self) -> None:
         while self._mine is not None:
             await sleep(LEASE / 3)
             self._mine = prolonged(self._mine)
             try:
-                await self.record({"kind": "hold", "holder": self._mine})
+                await self.record(Held(self._mine))
             except ThreadBusyError:
                 return  # the run notices when it writes
             except Exception:
@@ -330,7 +334,7 @@ class SavedThread(Thread):
         if self._forks or self._is_lost:
             return  # nothing has happened, or nothing that counts
         if self._mine is not None and self._base is not None and self._base.id == self.checkpoint_id:
-            await self.record({"kind": "leave"})
+            await self.record(Left())
         if self._base is None or self._base.id != self.checkpoint_id:
             await self._flush(wait=True)
             await self._rebase(self.source)
@@ -367,12 +371,16 @@ class SavedThread(Thread):
             # Before the checkpoint: once that is there, what is written on the one before does not count any more.
             # A killed process may have left a write without its checkpoint, so each has a name of its own.
             task_id = f"callboard-{1:08}-{new_id(self.step)}"
-            await self.saver.write(
-                base.id, [(CHANNEL, [tracked_entry(entry, self.schema) for entry in kept])], task_id, "~callboard"
-            )
+            tracked = [tracked_entry(entry, self.schema) for entry in kept]
+            await self.saver.write(base.id, _stored(tracked), task_id, "~callboard")
         await self.saver.put(base.checkpoint, cast("Any", base.metadata), base.parent_id, changed)
         self._base, self._commits, self._entries, self._sending, self.holder = base, int(bool(kept)), [], [], None
         if before is not None and may_be_thin(before, base):
             thin = thinned(before, base)
             written = {MESSAGES: thin.checkpoint["channel_versions"][MESSAGES]}
             await self.saver.put(thin.checkpoint, cast("Any", thin.metadata), thin.parent_id, written)
+
+
+def _stored(entries: Iterable[Entry]) -> list[Write]:
+    """Entries as one write to the checkpointer."""
+    return [(CHANNEL, [entry.encode() for entry in entries])]

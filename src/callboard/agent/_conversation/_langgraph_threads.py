@@ -7,18 +7,20 @@ without the state. What a call has done is written under the id that LangGraph w
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any, cast
 
-from langchain_core.messages import ToolCall, ToolMessage
+from langchain_core.messages import ToolCall
 from langgraph.checkpoint.base import CheckpointTuple
 from langgraph.types import Interrupt, Send
 
 from callboard._langgraph._node_scope import INTERRUPT, PULL, PUSH, RESUME, TASKS, task_id_of
 from callboard.agent._conversation._checkpoint import BRANCH, MESSAGES, SENDS, Base, notes_of
-from callboard.agent._conversation._thread import START, Entry, Record, Thread
+from callboard.agent._conversation._journal_entries import Asked, Entry, Finished
+from callboard.agent._conversation._thread import START, Thread
 from callboard.agent._conversation._untracked import tracked_send
 from callboard.agent._flow import AFTER, AGENT, BEFORE, TOOLS
 from callboard.agent._sends import Sent, numbered
+from callboard.tools._call_record import NOTHING_KNOWN, CallRecord
 from callboard.tools._keys import keys_of
-from callboard.tools._unanswered import id_of
+from callboard.tools._unanswered import answers_to, id_of
 
 MODEL = "model"
 """The node of the model in `langchain.agents`."""
@@ -33,7 +35,7 @@ def open_calls(thread: Thread) -> list[tuple[str, ToolCall]]:
 def coming(thread: Thread) -> dict[str, Any]:
     """What comes next, as channels of LangGraph's."""
     if START in thread.next:
-        return {START: thread.records[START]["output"]}
+        return {START: thread.records[START].output}
     channels: dict[str, Any] = {BRANCH + node: None for node in thread.next if node != TOOLS}
     sends: list[Send] = [tracked_send(one.send, thread.schema) for one in thread.sends]
     if thread.schema.entry in thread.next:
@@ -45,30 +47,30 @@ def coming(thread: Thread) -> dict[str, Any]:
     return channels
 
 
-def kept_records(records: Mapping[str, Record]) -> list[Entry]:
+def kept_records(records: Mapping[str, CallRecord]) -> list[Entry]:
     """Entries that say what is known of the tasks that come next."""
     finished: list[Entry] = [
-        {"kind": "task", "task": task, "output": record["output"]}
+        Finished(task, record.output)
         for task, record in records.items()
-        if "output" in record and task != START  # which is in the checkpoint
+        if record.is_finished and task != START  # which is in the checkpoint
     ]
-    others = {task: record for task, record in records.items() if "output" not in record}
-    return [*finished, {"kind": "asked", "records": others}] if others else finished
+    others = {task: record for task, record in records.items() if not record.is_finished}
+    return [*finished, Asked(others)] if others else finished
 
 
 def writes_for_langgraph(thread: Thread, base: Base) -> Iterator[tuple[str, list[tuple[str, Any]]]]:
     """What calls have done, by the task that LangGraph would have run them in."""
     tasks = _call_tasks(thread)
     # A call that LangGraph still has to run leads on by itself, and it knows where to.
-    nothing_left = all("output" in thread.records.get(key, {}) for _, keys in tasks for key in keys)
+    nothing_left = all(thread.known_of(key).is_finished for _, keys in tasks for key in keys)
     onward: list[tuple[str, Any]] = [(BRANCH + AGENT, None), (BRANCH + MODEL, None)] if nothing_left else []
     for number, keys in tasks:
-        records = [thread.records.get(key, {}) for key in keys]
+        records = [thread.known_of(key) for key in keys]
         task_id = task_id_of(base.id, thread.namespace, thread.step + 1, TOOLS, PUSH, str(number))
-        if records and all("output" in record for record in records):
+        if records and all(record.is_finished for record in records):
             yield task_id, [*thread.written(keys), *onward]
-        elif pending := [question for record in records for question in record.get("pending", ())]:
-            answers = [answer for record in records for answer in record.get("answers", ())] if len(keys) == 1 else []
+        elif pending := [question for record in records for question in record.pending]:
+            answers = [*records[0].answers] if len(keys) == 1 else []
             yield task_id, [(INTERRUPT, pending), *([(RESUME, answers)] if answers else [])]
 
 
@@ -85,7 +87,7 @@ def read_coming(thread: Thread, found: CheckpointTuple) -> None:
     due = [name.removeprefix(BRANCH) for name in values if name.startswith(BRANCH) and _is_due(found, name)]
     branches = [node for name in due if (node := _node_here(thread, name))]
     if START in values:
-        thread.next, thread.records = (START,), {START: {"output": values[START]}}  # input that is to be taken in
+        thread.next, thread.records = (START,), {START: CallRecord(output=values[START])}  # to be taken in
         return
     calls = _read_sends(thread, found)
     thread.next = tuple(dict.fromkeys([*branches, TOOLS] if calls else branches))
@@ -119,7 +121,7 @@ def _is_due(found: CheckpointTuple, channel: str) -> bool:
 
 
 def _read_batch(thread: Thread, found: CheckpointTuple) -> None:
-    """What is known of a batch that was one task. It says of no call whose question it is, unless there is one call."""
+    """Read what LangGraph knows of a batch that was one task, which tells whose questions it has only for one call."""
     calls = open_calls(thread)
     task_id = task_id_of(found.checkpoint["id"], thread.namespace, thread.step + 1, TOOLS, PULL, f"{BRANCH}{TOOLS}")
     writes = [(channel, value) for task, channel, value in found.pending_writes or () if task == task_id]
@@ -127,18 +129,18 @@ def _read_batch(thread: Thread, found: CheckpointTuple) -> None:
         thread.asked_unheard = any(channel == INTERRUPT for channel, _ in writes)
         return
     ((key, call),) = calls
-    if record := _record_of(writes, call["id"]):
+    if (record := _record_of(writes, call)) is not None:
         thread.records[key] = record
 
 
-def furthest(ours: Mapping[str, Record], theirs: Mapping[str, Record]) -> dict[str, Record]:
+def furthest(ours: Mapping[str, CallRecord], theirs: Mapping[str, CallRecord]) -> dict[str, CallRecord]:
     """What is known of calls, where LangGraph may have gone on from the checkpoint that we had stopped at."""
-    both = {key: max(ours.get(key, {}), record, key=_progress) for key, record in theirs.items()}
+    both = {key: max(ours.get(key, NOTHING_KNOWN), record, key=_progress) for key, record in theirs.items()}
     return {**ours, **both}
 
 
-def _progress(record: Record) -> tuple[bool, int]:
-    return "output" in record, len(record.get("answers", ()))
+def _progress(record: CallRecord) -> tuple[bool, int]:
+    return record.is_finished, len(record.answers)
 
 
 Numbered = list[tuple[int, Send]]
@@ -164,18 +166,18 @@ def _read_sends(thread: Thread, found: CheckpointTuple) -> Numbered:
 
 
 def _read_sent(thread: Thread, writes: Sequence[tuple[str, Any]], one: Sent) -> None:
-    """What LangGraph knows of a node that was sent something."""
+    """Read what LangGraph knows of a node that was sent something."""
     if one.node != TOOLS:
         if output := {channel: value for channel, value in writes if channel in thread.schema.specs}:
-            thread.records[one.task] = {"output": output}
+            thread.records[one.task] = CallRecord(output=output)
         return
     messages = thread.state.get(MESSAGES) or []
     if one.task in one.tasks(messages, MESSAGES):
         return  # it has no calls
     calls = one.requested(messages, MESSAGES).calls
     for key, call in zip(keys_of(calls), calls, strict=True):
-        record = _record_of(writes, id_of(call))
-        if "output" in record or (record and len(calls) == 1):
+        record = _record_of(writes, call)
+        if record is not None and (record.is_finished or len(calls) == 1):
             thread.records[one.task_of(key)] = record
 
 
@@ -207,22 +209,20 @@ def _read_calls(thread: Thread, found: CheckpointTuple, sends: Numbered) -> None
         if (call := _call_in(send)) is None or not (of_this_id := names.get(id_of(call))):
             continue
         key = of_this_id.pop(0)  # where an id is used again, sends stand in the order of the calls
-        if record := _record_of(_writes(thread, found, TOOLS, number), id_of(call)):
+        if (record := _record_of(_writes(thread, found, TOOLS, number), call)) is not None:
             thread.records[key] = record
 
 
-def _record_of(writes: Sequence[tuple[str, Any]], call_id: str | None) -> Record:
-    """What LangGraph knows of a call."""
-    record: Record = {}
+def _record_of(writes: Sequence[tuple[str, Any]], call: ToolCall) -> CallRecord | None:
+    """What LangGraph knows of a call; `None` if that is nothing."""
+    record = NOTHING_KNOWN
     for channel, value in writes:
         if channel == MESSAGES:
-            messages = value if isinstance(value, list) else [value]
-            own = [m for m in messages if isinstance(m, ToolMessage) and m.tool_call_id == call_id]
-            if own:
-                return {"output": own[0]}
+            if own := answers_to(call, value if isinstance(value, list) else [value]):
+                return CallRecord(output=own[0])
         elif channel == INTERRUPT:
             pending: Sequence[Interrupt] = value if isinstance(value, (list, tuple)) else [value]
-            record |= {"pending": list(pending), "own": True}
+            record = record._replace(pending=tuple(pending), own=True)
         elif channel == RESUME:
-            record["answers"] = list(value) if isinstance(value, list) else [value]
-    return record
+            record = record._replace(answers=tuple(value) if isinstance(value, list) else (value,))
+    return None if record == NOTHING_KNOWN else record

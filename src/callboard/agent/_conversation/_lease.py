@@ -23,7 +23,7 @@ _here: set[str] = set()
 
 
 def new_holder() -> dict[str, Any]:
-    """A holder for a run of this process."""
+    """The entry by which a run of this process holds its thread."""
     token = uuid4().hex
     _here.add(token)
     pid = os.getpid()
@@ -53,7 +53,7 @@ def is_alive(holder: Mapping[str, Any]) -> bool:
 
 
 def described(holder: Mapping[str, Any]) -> str:
-    """A holder in words."""
+    """The process of a holder, in words."""
     return f"process {holder['pid']} on {holder['host']}"
 
 
@@ -83,7 +83,7 @@ def _stat(pid: int) -> tuple[str, str]:
 
 
 def _boot() -> str:
-    """What tells this start of the machine from others; process ids mean nothing beyond it."""
+    """An id of this start of the machine: process ids mean something until the next start only."""
     try:
         return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     except OSError:

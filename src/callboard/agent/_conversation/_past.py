@@ -18,21 +18,21 @@ from callboard.agent._conversation._checkpoint import (
     made_whole,
     notes_of,
 )
+from callboard.agent._conversation._journal_entries import Amended, Entry, Move
 from callboard.agent._conversation._saver import Saver
-from callboard.agent._conversation._thread import Entry
 from callboard.exceptions import StorageError
 
 
 class Past(NamedTuple):
-    """A place, as its journal has it."""
+    """A place where a thread stood, as its journal has it."""
 
     found: CheckpointTuple
-    """The checkpoint at it or before it."""
+    """The checkpoint at the place, or the last one before it."""
     entries: list[Entry]
-    """From there to the place."""
+    """What happened from the checkpoint to the place."""
     tasks: list[Entry]
     """What the tasks of the place did afterwards."""
-    given: Entry | None = None
+    given: Amended | None = None
     """The input that had been received there, and not been taken in."""
 
 
@@ -45,15 +45,15 @@ async def place_of(saver: Saver, checkpoint_id: str) -> Past:
     found = await saver.get(checkpoint_id)
     if found is not None:
         entries = entries_of(found)
-        move = next((entry for entry in entries if "id" in entry), None)
-        is_first = checkpoint_id == FIRST_ID and move is not None and input_in(move)
-        return Past(found, [], _until_moved(entries), move if is_first else None)
+        move = next((entry for entry in entries if isinstance(entry, Move)), None)
+        first = input_in(move) if move is not None and checkpoint_id == FIRST_ID else None
+        return Past(found, [], _until_moved(entries), first)
     for around in await saver.before(checkpoint_id, 1):
         entries = entries_of(around)
         for number, entry in enumerate(entries, 1):
-            if checkpoint_id == entry.get("id"):
+            if isinstance(entry, Move) and entry.id == checkpoint_id:
                 return Past(around, entries[:number], _until_moved(entries[number:]))
-            if checkpoint_id == entry.get("received", {}).get("id"):
+            if isinstance(entry, Amended) and entry.received is not None and entry.received.id == checkpoint_id:
                 return Past(around, entries[: number - 1], [], entry)
     raise no_checkpoint(checkpoint_id)
 
@@ -90,4 +90,4 @@ def no_checkpoint(checkpoint_id: str) -> ValueError:
 
 
 def _until_moved(entries: Iterable[Entry]) -> list[Entry]:
-    return list(takewhile(lambda entry: "id" not in entry, entries))
+    return list(takewhile(lambda entry: not isinstance(entry, Move), entries))

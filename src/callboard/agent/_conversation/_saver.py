@@ -164,7 +164,7 @@ def _outlined(saver: Any) -> Any:
 
 
 def _is_known(saver: Any) -> bool:
-    """Whether a saver is one of those that bear to be copied; one of a user's own may count on being one object."""
+    """Whether a saver may be copied, as those of LangGraph and ours may; a user's own may count on being one object."""
     return type(saver).__module__.partition(".")[0] in ("langgraph", "callboard")
 
 

@@ -13,6 +13,7 @@ from callboard._langgraph._node_scope import PULL, PUSH, task_id_of
 from callboard.agent._conversation._channels import Write
 from callboard.agent._conversation._checkpoint import FIRST_ID, MESSAGES, entries_of, input_in
 from callboard.agent._conversation._journal import SavedThread
+from callboard.agent._conversation._journal_entries import Move
 from callboard.agent._conversation._langgraph_threads import open_calls
 from callboard.agent._conversation._past import whole
 from callboard.agent._conversation._sound import sound
@@ -61,7 +62,7 @@ def snapshot_of(thread: SavedThread, *, by_call: bool, past: bool = False) -> St
 
 
 def _open_questions(thread: Thread) -> Asked:
-    return {task: record["pending"] for task, record in thread.records.items() if record.get("pending")}
+    return {task: record.pending for task, record in thread.records.items() if record.pending}
 
 
 def _asked_here(thread: Thread) -> Asked:
@@ -82,7 +83,7 @@ def _tasks(thread: Thread, node: str, asked: Asked, *, by_call: bool) -> list[Pr
 
 
 def _sent(thread: Thread) -> Iterator[tuple[Sent, list[str]]]:
-    """What is sent, each with the names of its tasks."""
+    """The sends of the step that comes, each with the names of its tasks."""
     messages = thread.state.get(MESSAGES) or []
     for one in thread.sends:
         yield one, one.tasks(messages, MESSAGES)
@@ -91,13 +92,13 @@ def _sent(thread: Thread) -> Iterator[tuple[Sent, list[str]]]:
 def _task(thread: Thread, node: str, keys: Sequence[str], asked: Asked, path: tuple[Any, ...]) -> PregelTask:
     trigger = START if node == START else f"branch:to:{node}"
     rest = str(path[1]) if path[0] == PUSH else trigger
-    records = [thread.records.get(key, {}) for key in keys]
-    finished = bool(records) and all("output" in record for record in records)
+    records = [thread.known_of(key) for key in keys]
+    finished = bool(records) and all(record.is_finished for record in records)
     return PregelTask(
         task_id_of(thread.checkpoint_id, thread.namespace, thread.step + 1, node, path[0], rest),
         node,
         path,
-        next((record["error"] for record in records if "error" in record), None),
+        cast("Any", next((record.error for record in records if record.error is not None), None)),
         tuple(question for key in keys for question in asked.get(key, ())),
         None,
         dict(thread.written(keys)) if finished else None,
@@ -142,13 +143,14 @@ def _places(thread: SavedThread, found: CheckpointTuple, *, by_call: bool) -> li
     thread.play(found, [])
     places = [snapshot_of(thread, by_call=by_call, past=True)]
     for entry in entries_of(found):
-        if input_in(entry) and ("received" in entry or thread.checkpoint_id == FIRST_ID):
-            thread.receive(entry)
+        given = input_in(entry)
+        if given is not None and (given.received is not None or thread.checkpoint_id == FIRST_ID):
+            thread.receive(given)
             places[-1 if thread.checkpoint_id == FIRST_ID else len(places) :] = [
                 snapshot_of(thread, by_call=by_call, past=True)
             ]
         thread.take(entry)
-        if "id" in entry:
+        if isinstance(entry, Move):
             places.append(snapshot_of(thread, by_call=by_call, past=True))
         else:
             places[-1] = snapshot_of(thread, by_call=by_call, past=True)

@@ -13,10 +13,8 @@ from langgraph.types import Interrupt, Send
 
 from callboard._langgraph._serializers import MEND, described
 from callboard.agent._conversation._checkpoint import CHANNEL, COUNT, NEXT, OF, PARENT, SENDS, notes_of
-from callboard.agent._conversation._thread import NEEDS
+from callboard.agent._conversation._journal_entries import Kinds, fields_of
 from callboard.exceptions import StorageError
-
-Kinds = type | tuple[type, ...]
 
 _CHECKPOINT: Mapping[str, Kinds] = {
     "id": str,
@@ -30,22 +28,7 @@ _METADATA: Mapping[str, Kinds] = {"source": str, "step": int, "parents": Mapping
 
 _NOTES: Mapping[str, Kinds] = {OF: str, PARENT: (str, NoneType), NEXT: str, COUNT: int, SENDS: int}
 
-_ENTRY: Mapping[str, Kinds] = {
-    "kind": str,
-    "writes": (list, tuple),
-    "next": (list, tuple, NoneType),
-    "sends": (list, tuple),
-    "source": str,
-    "id": str,
-    "ts": str,
-    "task": str,
-    "records": Mapping,
-    "known": Mapping,
-    "error": str,
-    "order": (list, tuple),
-    "holder": (Mapping, NoneType),
-    "received": Mapping,
-}
+_STAMP: Mapping[str, Kinds] = {"id": str, "ts": str}
 
 _RECORD: Mapping[str, Kinds] = {"answers": (list, tuple), "pending": (list, tuple), "error": str}
 
@@ -54,7 +37,7 @@ _HOLDER: Mapping[str, Kinds] = {"token": str, "host": str, "boot": str, "pid": i
 
 @contextmanager
 def sound(where: str) -> Generator[None]:
-    """What fails while something is read is the fault of what was stored.
+    """A block that reads what was stored: any error in it says that the stored thread cannot be read.
 
     Args:
         where: what is read, for the error.
@@ -112,10 +95,8 @@ def check_messages(messages: object) -> None:
 
 
 def _check_entry(entry: Any, *, outlined: bool) -> None:
-    kind = entry.get("kind") if isinstance(entry, dict) else None
-    if not isinstance(kind, str) or kind not in NEEDS:
-        raise ValueError(f"it has an entry that a newer version of callboard wrote, or that is damaged: {entry!r}")
-    _has(f"the entry {kind!r}", entry, _ENTRY, (*NEEDS[kind], *(("known",) if kind == "claim" else ())))
+    known = fields_of(entry)
+    _has(f"the entry {entry['kind']!r}", entry, known.kinds, known.needed)
     for write in entry.get("writes", ()):
         _is("a write", write, (list, tuple))
         if len(write) != 2 or not isinstance(write[0], str):
@@ -128,7 +109,7 @@ def _check_entry(entry: Any, *, outlined: bool) -> None:
     if entry.get("holder") is not None:
         _has("the holder", entry["holder"], _HOLDER, _HOLDER)
     if "received" in entry:
-        _has("the input", entry["received"], _ENTRY, ("id", "ts"))
+        _has("the input", entry["received"], _STAMP, _STAMP)
 
 
 def _check_record(record: Any, question: Kinds) -> None:

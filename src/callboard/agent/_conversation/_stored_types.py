@@ -36,7 +36,7 @@ def _is_stored_by_name(kind: type) -> bool:
 
 
 def _within(annotation: Any) -> Iterable[Any]:
-    """The annotations that one consists of."""
+    """The annotations that an annotation consists of."""
     origin = get_origin(annotation)
     if origin is Annotated:
         return get_args(annotation)[:1]

@@ -1,59 +1,42 @@
 """Where a conversation stands: its state, the steps that come next, and what is known of their tasks.
 
-All that happens to a thread is an entry: a plain dict, so that a journal can keep it and play it again.
+All that happens to a thread is an entry, so that a journal can keep it and play it again.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from copy import copy
 from datetime import UTC, datetime
-from typing import Any, Literal, Self
+from typing import Any, NamedTuple, Self, assert_never
 from uuid import uuid4
 
 from langchain_core.messages import BaseMessage, ToolMessage, convert_to_messages
 from langgraph.checkpoint.base.id import uuid6
-from langgraph.types import Command, Interrupt, Overwrite
+from langgraph.types import Command, Interrupt, Overwrite, Send
 
 from callboard._calls._observers import current_mark
 from callboard.agent._conversation._channels import Schema, State, Write
+from callboard.agent._conversation._journal_entries import (
+    Amended,
+    Asked,
+    Claimed,
+    Entry,
+    Failed,
+    Finished,
+    Held,
+    Left,
+    Move,
+    Source,
+    Stamp,
+    Stepped,
+)
 from callboard.agent._sends import Sent, Target, nodes_in, numbered, sends_in
-
-Record = dict[str, Any]
-"""Of one task of a step: `output`, or `answers`, `pending` and `mark` (as in `tools/_ledger`), or `error`."""
-
-Entry = dict[str, Any]
-"""`kind` and what belongs to it:
-
-`amend`  the state changed outside of any step: `writes`, `next` (if that changes), `source`, `id`, `ts`; by input
-         to what there was before: `received`, the `id` and `ts` of the place where it had come and not been taken in;
-         `sends`, if nodes of that step are sent something
-`task`   a task of the step ended: `task`, `output`
-`asked`  tasks of the step wait: `records`
-`claim`  the body of a call is about to start: `task`
-`failed` a task raised: `task`, `error`
-`hold`   a run has begun, or goes on: `holder`
-`leave`  the run has ended
-`step`   the step ended: `order` (its tasks), `next`, `id`, `ts`, and `sends` as above
-"""
-
-NEEDS: Mapping[str, frozenset[str]] = {
-    "amend": frozenset(("writes", "next", "source", "id", "ts")),
-    "task": frozenset(("task", "output")),
-    "asked": frozenset(("records",)),
-    "claim": frozenset(("task",)),
-    "failed": frozenset(("task", "error")),
-    "step": frozenset(("order", "next", "id", "ts")),
-    "hold": frozenset(("holder",)),
-    "leave": frozenset(),
-}
-"""By kind of entry: what belongs to it."""
+from callboard.tools._call_record import NOTHING_KNOWN, CallRecord
 
 Following = Callable[[], Sequence[Target]]
 """Says, of a changed state, what comes next."""
 
 START = "__start__"
 """The node that takes input in."""
-
-Source = Literal["input", "loop", "update", "command", "fork", "repair"]
 
 _STEPS: Mapping[Source, int] = {"input": 1, "loop": 1, "update": 1, "command": 0, "fork": 0, "repair": 0}
 """How many steps a change counts for; what a command brings belongs to the step that it leads to."""
@@ -80,18 +63,18 @@ class Thread:
         """The nodes of the step that comes, but for those that are sent something."""
         self.sends: tuple[Sent, ...] = ()
         """What nodes of that step are sent."""
-        self.records: dict[str, Record] = {}
+        self.records: dict[str, CallRecord] = {}
         """By task of that step: a node's name, or the key of a call."""
         self.asked_here: dict[str, Sequence[Interrupt]] = {}
         """By task, what was asked in that step, though it may have been answered since."""
         self.asked_unheard = False
         """Whether another agent's calls have asked in that step, and nobody knows which did."""
         self.source: Source = "input"
-        """What the thread's last change came from."""
+        """What has made the last change of the thread."""
         self.checkpoint_id = new_id(self.step)
         self.parent_id: str | None = None
         self.ts = now()
-        self.holder: dict[str, Any] | None = None
+        self.holder: Mapping[str, Any] | None = None
         """The run that has the thread, as far as is known."""
         self.namespace = namespace
         self._messages_key = messages_key
@@ -111,7 +94,7 @@ class Thread:
 
     @property
     def has_begun(self) -> bool:
-        """Whether there is anything to go on with; that a run holds it is nothing."""
+        """Whether there is anything to go on with; a thread that a run holds and has not changed has nothing."""
         return self.exists
 
     @property
@@ -127,13 +110,17 @@ class Thread:
     @property
     def questions(self) -> list[Interrupt]:
         """Every open question."""
-        return [question for record in self.records.values() for question in record.get("pending", ())]
+        return [question for record in self.records.values() for question in record.pending]
+
+    def known_of(self, task: str) -> CallRecord:
+        """What is known of a task of the step that comes."""
+        return self.records.get(task, NOTHING_KNOWN)
 
     @property
     def mark(self) -> str | None:
         """What an observer left on the run that has stopped here, or on one of its calls."""
-        left = [*self.records.values(), self.holder or {}]
-        return next((found["mark"] for found in left if "mark" in found), None)
+        left = (record.mark for record in self.records.values() if record.mark is not None)
+        return next(left, (self.holder or {}).get("mark"))
 
     async def amend(self, writes: Iterable[Write], following: Following | None, source: Source) -> None:
         """Change the state outside of any step.
@@ -172,37 +159,44 @@ class Thread:
         finally:
             await self.stop()
 
-    def _amended(self, writes: Iterable[Write], following: Following | None, source: Source) -> Entry:
+    def _amended(self, writes: Iterable[Write], following: Following | None, source: Source) -> Amended:
         """Change the state; returns the entry that says so."""
         has_ids, key = self._has_ids, self._messages_key
         named = [(name, _with_ids(value) if has_ids and name == key else value) for name, value in writes]
         self.state.apply(named)
-        entry: Entry = {"kind": "amend", "writes": named, "next": None, "source": source}
-        if following is not None:
-            entry |= _coming(following())
-        steps = _STEPS[source]
+        coming = _SAME if following is None else _coming(following())
+        steps, received = _STEPS[source], None
         if source == "input" and (self.step >= 0 or START in self.next):
-            entry["received"] = self._stamped({}, steps)
+            received = self._stamp(steps)
             steps += 1
-        return self._stamped(entry, steps)
+        stamp = self._stamp(steps)
+        return Amended(
+            writes=named,
+            source=source,
+            received=received,
+            next=coming.nodes,
+            sends=coming.sends,
+            id=stamp.id,
+            ts=stamp.ts,
+        )
 
     async def finished(self, task: str, output: object) -> None:
         """Note that a task of this step has ended."""
-        await self.record({"kind": "task", "task": task, "output": self.identified(output)})
+        await self.record(Finished(task, self.identified(output)))
 
-    async def asked(self, records: Mapping[str, Record]) -> None:
+    async def asked(self, records: Mapping[str, CallRecord]) -> None:
         """Note what tasks of this step wait for."""
-        await self.record({"kind": "asked", "records": dict(records)})
+        await self.record(Asked(dict(records)))
 
-    async def claimed(self, task: str, known: Mapping[str, Any]) -> None:
+    async def claimed(self, task: str, known: CallRecord) -> None:
         """Note that the body of a call is about to start; stored before it does, and with the answers it has."""
         mark = current_mark()
-        accepted = accepted_in(known) if mark is None else {**accepted_in(known), "mark": mark}
-        await self.record({"kind": "claim", "task": task, "known": accepted})
+        accepted = known.accepted()
+        await self.record(Claimed(task, accepted if mark is None else accepted._replace(mark=mark)))
 
     async def failed(self, task: str, error: str) -> None:
         """Note that a task of this step raised; it is run again when the thread goes on."""
-        await self.record({"kind": "failed", "task": task, "error": error})
+        await self.record(Failed(task, error))
 
     def apply_outputs(self, order: Sequence[str]) -> list[Write]:
         """Take in what the tasks of this step wrote, in their order."""
@@ -212,21 +206,22 @@ class Thread:
 
     def written(self, order: Iterable[str]) -> list[Write]:
         """What tasks of this step wrote, as far as they have ended."""
-        records = [self.records.get(task, {}) for task in order]
+        known = self.records
         return [
             write
-            for record in records
-            if "output" in record
-            for write in self.schema.writes_of(as_update(record["output"], self._messages_key))
+            for task in order
+            if (record := known.get(task)) is not None and record.is_finished
+            for write in self.schema.writes_of(as_update(record.output, self._messages_key))
         ]
 
     async def stepped(self, order: Sequence[str], following: Sequence[Target]) -> None:
         """End the step, whose writes the state has by now."""
-        entry = {"kind": "step", "order": list(order), **_coming(following)}
-        await self.record(self._stamped(entry, _STEPS["loop"]), live=True)
+        coming, stamp = _coming(following), self._stamp(_STEPS["loop"])
+        entry = Stepped(order=list(order), next=coming.nodes, sends=coming.sends, id=stamp.id, ts=stamp.ts)
+        await self.record(entry, live=True)
 
     async def prepare(self, *, repeats: bool = False) -> None:
-        """Be ready for changes."""
+        """Get ready to be changed; a thread that goes on from a place of the past begins its branch here."""
 
     @property
     def is_held(self) -> bool:
@@ -234,7 +229,7 @@ class Thread:
         return False
 
     async def hold(self, *, repeats: bool = False) -> None:
-        """Be the only run of this thread.
+        """Take the thread for this run alone.
 
         Args:
             repeats: whether the run does again what came after a place of the past; its beginning is a step then, as
@@ -245,13 +240,13 @@ class Thread:
         """
 
     async def keep_holding(self) -> None:
-        """Do what it takes to stay the only run; ends when it is cancelled."""
+        """Say now and then that this run goes on; ends when it is cancelled."""
 
     async def stop(self) -> None:
-        """Leave the thread as the run leaves it."""
+        """End the run's work on the thread, however the run has ended."""
 
     async def record(self, entry: Entry, *, live: bool = False) -> None:
-        """Let something happen.
+        """Change the thread as an entry says, and keep the entry where the thread is kept.
 
         Args:
             entry: what.
@@ -260,60 +255,60 @@ class Thread:
         self.take(entry, live=live)
 
     def take(self, entry: Entry, *, live: bool = False) -> None:
-        """Make true what an entry says."""
-        kind = entry["kind"]
-        if kind == "hold":
-            self.holder = entry["holder"]
-        elif kind == "leave":
-            self.holder = None
-        elif kind == "task":
-            self.records[entry["task"]] = {"output": entry["output"]}
-        elif kind == "asked":
-            self.records.update(entry["records"])
-            self.asked_here |= {
-                task: record["pending"] for task, record in entry["records"].items() if record.get("pending")
-            }
-        elif kind == "claim":
-            self.records[entry["task"]] = {**entry["known"], "claimed": True}
-        elif kind == "failed":
-            known = {**self.records.get(entry["task"], {}), "error": entry["error"]}
-            self.records[entry["task"]] = {name: value for name, value in known.items() if name != "claimed"}
-        elif kind == "step":
-            if not live:
-                self.apply_outputs(entry["order"])
-            self._move(entry, "loop")
-        elif kind == "amend":
-            if not live:
-                self.state.apply(entry["writes"])
-            self._move(entry, entry["source"])
+        """Change the thread as an entry says."""
+        match entry:
+            case Finished():
+                self.records[entry.task] = CallRecord(output=entry.output)
+            case Asked():
+                self.records.update(entry.records)
+                self.asked_here |= {task: record.pending for task, record in entry.records.items() if record.pending}
+            case Claimed():
+                self.records[entry.task] = entry.known._replace(claimed=True)
+            case Failed():
+                self.records[entry.task] = self.known_of(entry.task)._replace(error=entry.error, claimed=False)
+            case Held():
+                self.holder = entry.holder
+            case Left():
+                self.holder = None
+            case Stepped():
+                if not live:
+                    self.apply_outputs(entry.order)
+                self._move(entry, "loop")
+            case Amended():
+                if not live:
+                    self.state.apply(entry.writes)
+                self._move(entry, entry.source, entry.received)
+            case _:
+                assert_never(entry)
 
-    def receive(self, entry: Entry) -> None:
-        """Be where input had come, and had not been taken in; that is the step that comes.
+    def receive(self, entry: Amended) -> None:
+        """Go to the place where input had come and had not been taken in: to take it in is the step that comes.
 
         Args:
             entry: which says so.
         """
-        if (received := entry.get("received")) is not None:
+        if entry.received is not None:
             self.step += 1
-            self.parent_id, self.checkpoint_id, self.ts = self.checkpoint_id, received["id"], received["ts"]
+            self.parent_id, (self.checkpoint_id, self.ts) = self.checkpoint_id, entry.received
         self.source = "input"
-        self.next, self.sends, self.records = (START,), (), {START: {"output": _merged(entry["writes"])}}
+        self.next, self.sends, self.records = (START,), (), {START: CallRecord(output=_merged(entry.writes))}
 
-    def _move(self, entry: Entry, source: Source) -> None:
+    def _move(self, entry: Move, source: Source, received: Stamp | None = None) -> None:
         self.step += _STEPS[source]
         self.source = _SHOWN.get(source, source)
         self.parent_id = self.checkpoint_id
-        if (received := entry.get("received")) is not None:
-            self.step += self.parent_id != received["id"]  # unless it stood there
-            self.parent_id = received["id"]
-        self.checkpoint_id, self.ts = entry["id"], entry["ts"]
-        if entry["next"] is not None:
-            self.next, self.records, self.asked_here = tuple(entry["next"]), {}, {}
-            self.sends = numbered(entry.get("sends", ()))
+        if received is not None:
+            self.step += self.parent_id != received.id  # unless it stood there
+            self.parent_id = received.id
+        self.checkpoint_id, self.ts = entry.id, entry.ts
+        if entry.next is not None:
+            self.next, self.records, self.asked_here = tuple(entry.next), {}, {}
+            self.sends = numbered(entry.sends)
             self.asked_unheard = False
 
-    def _stamped(self, entry: Entry, steps: int) -> Entry:
-        return {**entry, "id": new_id(self.step + steps), "ts": now()}
+    def _stamp(self, steps: int) -> Stamp:
+        """A new place, so many steps on."""
+        return Stamp(new_id(self.step + steps), now())
 
     def identified(self, output: Any) -> Any:
         """An output whose messages have ids, so that it is the same whenever it is played again."""
@@ -333,16 +328,19 @@ class Thread:
 _OF_AN_ARRIVAL = ("state", "step", "checkpoint_id", "parent_id", "ts", "source", "next", "sends")
 
 
-def _coming(targets: Sequence[Target]) -> Entry:
+class _Coming(NamedTuple):
     """What comes next, as an entry has it."""
-    sends = sends_in(targets)
-    nodes: Entry = {"next": nodes_in(targets)}
-    return {**nodes, "sends": sends} if sends else nodes
+
+    nodes: Sequence[str] | None
+    sends: Sequence[Send]
 
 
-def accepted_in(record: Mapping[str, Any]) -> Record:
-    """The answers that a call has accepted; it gets them again when it starts anew."""
-    return {name: record[name] for name in ("answers", "digests", "mark") if name in record}
+_SAME = _Coming(None, ())
+"""The same as before."""
+
+
+def _coming(targets: Sequence[Target]) -> _Coming:
+    return _Coming(nodes_in(targets), sends_in(targets))
 
 
 def as_update(output: Any, messages_key: str) -> Any:
@@ -353,7 +351,7 @@ def as_update(output: Any, messages_key: str) -> Any:
 
 
 def _merged(writes: Iterable[Write]) -> dict[str, Any]:
-    """Writes as one update."""
+    """Several writes as one update of a state."""
     merged: dict[str, Any] = {}
     for name, value in writes:
         before = merged.get(name)

@@ -8,7 +8,7 @@ from langgraph.types import Command, Send
 from pydantic import BaseModel
 
 from callboard.agent._conversation._channels import Schema, Write
-from callboard.agent._conversation._thread import Entry
+from callboard.agent._conversation._journal_entries import Amended, Entry, Finished, Move
 
 
 def tracked_writes(writes: Iterable[Write], untracked: Collection[str]) -> list[Write]:
@@ -17,15 +17,15 @@ def tracked_writes(writes: Iterable[Write], untracked: Collection[str]) -> list[
 
 
 def tracked_entry(entry: Entry, schema: Schema) -> Entry:
-    """An entry as it may be stored."""
+    """An entry without the keys that are never stored."""
     if not schema.untracked:
         return entry
-    if entry["kind"] == "amend":
-        entry = {**entry, "writes": tracked_writes(entry["writes"], schema.untracked)}
-    if "sends" in entry:
-        return {**entry, "sends": [tracked_send(one, schema) for one in entry["sends"]]}
-    if entry["kind"] == "task":
-        return {**entry, "output": _tracked(entry["output"], schema)}
+    if isinstance(entry, Amended):
+        entry = replace(entry, writes=tracked_writes(entry.writes, schema.untracked))
+    if isinstance(entry, Move):
+        return replace(entry, sends=[tracked_send(one, schema) for one in entry.sends])
+    if isinstance(entry, Finished):
+        return replace(entry, output=_tracked(entry.output, schema))
     return entry
 
 

@@ -1,0 +1,134 @@
+"""Threads that an earlier version of callboard has written, and an agent that can go on with them.
+
+python -c "from tests.agent._older_threads import write; write()"
+
+writes `older_threads.sql` anew, with whatever version is installed: only if a version that is older than the change
+of what is stored is at hand.
+"""
+
+import os
+import sqlite3
+import tempfile
+import warnings
+from collections.abc import Sequence
+from contextlib import closing, suppress
+from pathlib import Path
+from typing import Annotated, Any
+
+import anyio
+from langchain_core.messages import AIMessage, BaseMessage, ToolMessage
+from langchain_core.tools import InjectedToolCallId, StructuredTool
+from langgraph.checkpoint.sqlite import SqliteSaver
+from langgraph.types import Command, Send, interrupt
+
+from callboard import CallPolicy, ToolNode, create_react_agent
+from callboard.middleware import RequireApproval
+from callboard.testing import ScriptedModel, calls, tool_call
+
+DUMP = Path(__file__).with_name("older_threads.sql")
+
+ASKED = {
+    "done": calls(tool_call("quick", "d1", name="d1")),
+    "waits": calls(tool_call("quick", "w1", name="w1"), tool_call("twice", "w2", name="w2")),
+    "failed": calls(tool_call("quick", "f1", name="f1"), tool_call("fragile", "f2", name="f2")),
+    "killed": calls(tool_call("quick", "k1", name="k1"), tool_call("pay", "k2", name="k2")),
+    "sent": calls(tool_call("send", "s1", name="s1")),
+}
+"""By thread, what its model asks for."""
+
+
+def given(thread: str) -> Any:
+    """What a thread begins with."""
+    return {"messages": [("user", thread)]}
+
+
+def config(thread: str) -> Any:
+    """Where a thread is."""
+    return {"configurable": {"thread_id": thread}}
+
+
+def agent_of(saver: Any, *, doomed: bool = False) -> Any:
+    """The agent of all these threads.
+
+    Args:
+        saver: has them.
+        doomed: whether bodies that may fail do, and the process ends in the one that pays.
+    """
+
+    async def quick(name: str) -> str:
+        """Be quick."""
+        return f"{name} is done"
+
+    async def twice(name: str) -> str:
+        """Ask two questions."""
+        return f"{name}: {interrupt('first?')}, {interrupt('second?')}"
+
+    async def fragile(name: str) -> str:
+        """Fail."""
+        if doomed:
+            await anyio.sleep(0.2)
+            raise OSError("broken")
+        return f"{name} is whole"
+
+    async def pay(name: str) -> str:
+        """Pay; once is enough."""
+        if doomed:
+            await anyio.sleep(0.2)
+            os._exit(7)
+        return f"{name} is paid"
+
+    async def send(name: str, tool_call_id: Annotated[str, InjectedToolCallId]) -> Any:
+        """Send the tools node a call."""
+        sent = Send("tools", [tool_call("twice", "s2", name="s2")])
+        return Command(update={"messages": [ToolMessage("sent", tool_call_id=tool_call_id)]}, goto=[sent])
+
+    def reply(messages: Sequence[BaseMessage]) -> AIMessage:
+        return AIMessage("done") if isinstance(messages[-1], ToolMessage) else ASKED[str(messages[-1].content)]
+
+    tools = [StructuredTool.from_function(coroutine=one) for one in (quick, twice, fragile, pay, send)]
+    node = ToolNode(
+        tools,
+        policies={"pay": CallPolicy(on_unknown="ask")},
+        on_error="finish",
+        middleware=[RequireApproval(["pay"])],
+    )
+    return create_react_agent(ScriptedModel([reply], loop=True), node, checkpointer=saver)
+
+
+async def _live(agent: Any) -> None:
+    """Write all threads; ends the process in the last one."""
+    await agent.ainvoke(given("done"), config("done"), durability="sync")
+    await agent.ainvoke(given("done"), config("done"), durability="async")
+    waiting = await agent.ainvoke(given("waits"), config("waits"), durability="sync")
+    (question,) = waiting["__interrupt__"]
+    await agent.ainvoke(Command(resume={question.id: "one"}), config("waits"), durability="sync")
+    with suppress(OSError):
+        await agent.ainvoke(given("failed"), config("failed"), durability="sync")
+    await agent.ainvoke(given("sent"), config("sent"), durability="sync")
+    (question,) = (await agent.aget_state(config("sent"))).interrupts
+    await agent.ainvoke(Command(resume={question.id: "one"}), config("sent"), durability="sync")
+    waiting = await agent.ainvoke(given("killed"), config("killed"), durability="sync")
+    (question,) = waiting["__interrupt__"]
+    await agent.ainvoke(Command(resume={question.id: {"type": "accept"}}), config("killed"), durability="sync")
+
+
+def load(path: Path) -> sqlite3.Connection:
+    """A database with the threads, at a path."""
+    connection = sqlite3.connect(path, check_same_thread=False)
+    connection.executescript(DUMP.read_text())
+    return connection
+
+
+def write() -> None:
+    """Write the threads and dump them."""
+    with tempfile.TemporaryDirectory() as directory:
+        path = Path(directory) / "db"
+        if child := os.fork():
+            assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+        else:
+            warnings.simplefilter("ignore")
+            with closing(sqlite3.connect(path, check_same_thread=False)) as connection:
+                anyio.run(_live, agent_of(SqliteSaver(connection), doomed=True))
+            os._exit(1)
+        with closing(sqlite3.connect(path)) as connection:
+            DUMP.write_text("\n".join(connection.iterdump()) + "\n")

@@ -1,0 +1,159 @@
+"""Promise 10: a database that an earlier version has written is read by this one, and one of this by an earlier one."""
+
+from collections.abc import AsyncIterator
+from contextlib import closing
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from langchain_core.messages import ToolMessage
+from langchain_core.tools import StructuredTool
+from langgraph.checkpoint.sqlite import SqliteSaver
+from langgraph.types import Command, Interrupt, interrupt
+
+from callboard import ToolNode
+from callboard.agent._conversation._checkpoint import CHANNEL
+from callboard.agent._conversation._journal_entries import entry_of
+from callboard.testing import Recorder, calls, tool_call
+from callboard.tools._call_record import NOT_YET, CallRecord
+
+from ._older_threads import agent_of, config, load
+from ._savers import shape
+
+pytestmark = pytest.mark.real_clock
+
+WAIT = 20
+KINDS = {"amend", "task", "asked", "claim", "failed", "hold", "leave", "step"}
+
+
+@pytest.fixture
+async def saver(tmp_path: Path) -> AsyncIterator[SqliteSaver]:
+    """A database of threads that were written before calls had typed records."""
+    with closing(load(tmp_path / "db")) as connection:
+        yield SqliteSaver(connection)
+
+
+async def answered(agent: Any, thread: str, answer: object) -> Any:
+    """What becomes of a thread when its only question is answered."""
+    (question,) = (await agent.aget_state(config(thread))).interrupts
+    return await agent.ainvoke(Command(resume={question.id: answer}), config(thread))
+
+
+async def test_what_had_finished_stays_finished_and_what_was_asked_is_answered(saver: SqliteSaver) -> None:
+    """Half of its answers were given to the earlier version, half are given to this one."""
+    with anyio.fail_after(WAIT):
+        result = await answered(agent_of(saver), "waits", "two")
+
+    assert shape(result["messages"]) == ["human:waits", "ai:", "tool:w1 is done", "tool:w2: one, two", "ai:done"]
+
+
+async def test_a_call_that_raised_runs_again_and_its_neighbour_does_not(saver: SqliteSaver) -> None:
+    """The error is shown until then."""
+    agent = agent_of(saver)
+
+    with anyio.fail_after(WAIT):
+        state = await agent.aget_state(config("failed"))
+        result = await agent.ainvoke(None, config("failed"))
+
+    assert [task.error for task in state.tasks] == [None, "OSError('broken')"]
+    assert shape(result["messages"])[2:] == ["tool:f1 is done", "tool:f2 is whole", "ai:done"]
+
+
+async def test_a_call_that_was_begun_is_asked_about_and_keeps_its_approval(saver: SqliteSaver) -> None:
+    """The earlier version was killed in its body; what a person had agreed to is not asked again."""
+    agent = agent_of(saver)
+
+    with anyio.fail_after(WAIT):
+        waiting = await agent.ainvoke(None, config("killed"))
+        result = await answered(agent, "killed", {"type": "accept"})
+
+    (question,) = waiting["__interrupt__"]
+    assert "whether it had any effect is unknown" in question.value[0]["description"]
+    assert shape(result["messages"])[2:] == ["tool:k1 is done", "tool:k2 is paid", "ai:done"]
+
+
+async def test_calls_that_were_sent_go_on(saver: SqliteSaver) -> None:
+    """They have records beside those of the conversation's calls."""
+    with anyio.fail_after(WAIT):
+        result = await answered(agent_of(saver), "sent", "two")
+
+    assert shape(result["messages"])[2:] == ["tool:sent", "ai:done", "tool:s2: one, two", "ai:done"]
+
+
+async def test_every_place_of_an_older_thread_can_be_shown(saver: SqliteSaver) -> None:
+    """The history is made of the entries that the earlier version wrote."""
+    with anyio.fail_after(WAIT):
+        places = [place async for place in agent_of(saver).aget_state_history(config("done"))]
+
+    assert [place.next for place in reversed(places)] == [
+        ("__start__",),
+        ("agent",),
+        ("tools",),
+        ("agent",),
+        (),
+        ("__start__",),
+        ("agent",),
+        ("tools",),
+        ("agent",),
+        (),
+    ]
+
+
+async def test_a_ledger_that_was_handed_out_is_taken_back() -> None:
+    """What a caller of a node has kept: a result, and a call with half of its answers."""
+
+    async def twice() -> str:
+        return f"{interrupt('first?')}, {interrupt('second?')}"
+
+    node = ToolNode([Recorder().tool("work"), StructuredTool.from_function(coroutine=twice, description="Asks.")])
+    second = Interrupt(value="second?", id="b" * 32)
+    kept = {
+        "w": {"output": ToolMessage("done before", name="work", tool_call_id="w")},
+        "t": {"answers": ["one"], "pending": [second], "own": True},
+    }
+    ledger = {"format": "callboard/1", "keys": ["w", "t"], "calls": kept}
+
+    with anyio.fail_after(WAIT):
+        asked = calls(tool_call("work", "w"), tool_call("twice", "t"))
+        result = await node.ainvoke([asked], ledger=ledger, resume={second.id: "two"})
+
+    assert shape(result) == ["tool:done before", "tool:one, two"]
+
+
+def test_each_entry_that_was_written_is_written_again_as_it_was(tmp_path: Path) -> None:
+    """So the earlier version reads what this one writes: there is no kind of entry that the database has not."""
+    with closing(load(tmp_path / "db")) as connection:
+        writes = [write for found in SqliteSaver(connection).list(None) for write in found.pending_writes or ()]
+    entries: list[Any] = [entry for _, channel, value in writes if channel == CHANNEL for entry in value]
+
+    assert {entry["kind"] for entry in entries} == KINDS
+    for entry in entries:
+        assert entry_of(entry).encode() == entry
+
+
+QUESTIONS = st.builds(Interrupt, value=st.text(max_size=3), id=st.text("0123456789abcdef", min_size=32, max_size=32))
+UNFINISHED = st.builds(
+    partial(CallRecord, output=NOT_YET, parent=None),
+    answers=st.lists(st.none() | st.text(max_size=3), max_size=3).map(tuple),
+    digests=st.lists(st.none() | st.text(max_size=3), max_size=3).map(tuple),
+    pending=st.lists(QUESTIONS, min_size=1, max_size=3).map(tuple),
+    own=st.booleans(),
+    mark=st.none() | st.text(max_size=3),
+    claimed=st.booleans(),
+    error=st.none() | st.text(max_size=3),
+)
+RESULTS = st.none() | st.text(max_size=3)
+ENDED = RESULTS.map(lambda result: CallRecord(output=result)) | st.just(CallRecord(parent=Command(goto="a")))
+
+
+@given(UNFINISHED | ENDED)
+def test_a_record_that_is_stored_is_the_same_record(record: CallRecord) -> None:
+    """A result may be nothing, and an empty text may be an answer, a mark or an error."""
+    stored = record.encode()
+
+    assert CallRecord.decode(stored) == record
+    assert ("output" in stored) == (record.output is not NOT_YET)

@@ -1,0 +1,137 @@
+"""Promise 2: which calls of a conversation are open is one answer, however many calls there are."""
+
+import sys
+from collections.abc import Callable
+from itertools import pairwise
+from typing import Annotated, Any, TypedDict
+
+import anyio
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, ToolMessage
+from langgraph.graph import START, StateGraph, add_messages
+
+from callboard import ToolNode
+from callboard.agent._entries import outputs_of
+from callboard.agent._history import repaired
+from callboard.testing import Recorder, tool_call
+from callboard.tools._portions import PORTION
+from callboard.tools._unanswered import answer_of, each_without_answer, id_of, matching, seeking, without_answer
+
+IDS = st.sampled_from(["a", "b", "c"])
+REPLIES = st.lists(IDS, max_size=3).map(lambda ids: AIMessage("", tool_calls=[tool_call("work", one) for one in ids]))
+MESSAGES = st.lists(st.one_of(REPLIES, IDS.map(lambda one: ToolMessage("", tool_call_id=one))), max_size=8)
+
+
+@given(MESSAGES, st.lists(IDS, max_size=4))
+def test_an_answer_after_the_last_reply_with_its_id_answers_one_call(messages: list[Any], ids: list[str]) -> None:
+    """What is an answer is said once, in the slow way."""
+    calls = [tool_call("work", one) for one in ids]
+    asked = {
+        one: place for place, message in enumerate(messages) for one in map(id_of, getattr(message, "tool_calls", ()))
+    }
+    answers = [m for place, m in enumerate(messages) if m.type == "tool" and place > asked.get(m.tool_call_id, place)]
+
+    left = each_without_answer(calls, messages)
+
+    assert left == without_answer(calls, answers)
+    for call in {id_of(call): call for call in calls}.values():
+        if id_of(call) in asked:
+            assert answer_of(call, messages) is next(
+                (m for m in reversed(answers) if m.tool_call_id == call["id"]), None
+            )
+
+
+class Talk(TypedDict):
+    """The state of a graph."""
+
+    messages: Annotated[list[BaseMessage], add_messages]
+
+
+@pytest.mark.backends("asyncio")
+async def test_of_calls_that_share_an_id_one_answer_in_the_graph_answers_one() -> None:
+    """Calls that a node hands over directly, where the state of the graph has the answer of one of them."""
+    rec = Recorder()
+    node = ToolNode([rec.tool("work")])
+    asked = [tool_call("work", "same", query="first"), tool_call("work", "same", query="second")]
+    history = [HumanMessage("go"), AIMessage("", tool_calls=asked), ToolMessage("done", tool_call_id="same")]
+
+    async def run(state: Talk) -> Any:
+        return {"messages": (await node.ainvoke(asked))["messages"]}
+
+    graph = StateGraph(Talk)
+    graph.add_node("run", run)
+    graph.add_edge(START, "run")
+    with anyio.fail_after(5):
+        await graph.compile().ainvoke({"messages": history})
+
+    assert [event.query for event in rec.events if event.kind == "started"] == ["second"]
+
+
+def work_of(run: Callable[[], object]) -> int:
+    """How many functions are called, those of Python and those of C; the same each time."""
+    count = 0
+
+    def note(frame: object, event: str, arg: object) -> None:
+        nonlocal count
+        count += event in ("call", "c_call")
+
+    sys.setprofile(note)
+    try:
+        run()
+    finally:
+        sys.setprofile(None)
+    return count
+
+
+def reads(number: int) -> Callable[[], object]:
+    """Ask of every call of a long reply, half of whose calls are answered."""
+    calls = [tool_call("work", f"id-{place}") for place in range(number)]
+    answers = [ToolMessage("", tool_call_id=f"id-{place}") for place in range(0, number, 2)]
+    return lambda: each_without_answer(calls, [AIMessage("", tool_calls=calls), *answers])
+
+
+def repairs(number: int) -> Callable[[], object]:
+    """Make a conversation whole whose answers came in the wrong order."""
+    calls = [tool_call("work", f"id-{place}") for place in range(number)]
+    answers = [ToolMessage("", tool_call_id=f"id-{place}") for place in reversed(range(number))]
+    return lambda: repaired([AIMessage("", tool_calls=calls), HumanMessage("oh"), *answers])
+
+
+def returns(number: int) -> Callable[[], object]:
+    """Tell the results of a node's own entry apart, which come in any order."""
+    calls = [tool_call("work", f"id-{place}") for place in range(number)]
+    answers = [ToolMessage("", tool_call_id=f"id-{place}") for place in reversed(range(number))]
+    return lambda: outputs_of(answers, calls, "messages", "entry")
+
+
+@pytest.mark.parametrize("asks", [reads, repairs, returns])
+def test_ten_times_as_many_calls_are_ten_times_the_work(asks: Callable[[int], Callable[[], object]]) -> None:
+    """A model may ask for thousands of calls at once, and the event loop waits for each look at them."""
+    few, many = work_of(asks(100)), work_of(asks(1000))
+
+    assert many < 12 * few
+
+
+class Counted(dict[str, Any]):
+    """A tool call that says how often calls have been looked at."""
+
+    looks = 0
+
+    def __getitem__(self, key: str) -> Any:
+        Counted.looks += 1
+        return super().__getitem__(key)
+
+
+@pytest.mark.parametrize("steps", [seeking, matching])
+def test_very_many_calls_are_matched_with_their_answers_in_portions(steps: Any) -> None:
+    """Promise 8: between two of them, the other tasks of the event loop have their turn."""
+    asked: Any = [Counted(tool_call("work", f"id-{place}")) for place in range(20 * PORTION)]
+    answers = [ToolMessage("", tool_call_id=f"id-{place}") for place in range(0, 20 * PORTION, 2)]
+    reply = AIMessage("")
+    reply.tool_calls = asked  # past its validation, which would make plain dicts of them
+
+    looks = [Counted.looks, *(Counted.looks for _ in steps(asked, [reply, *answers]))]
+
+    assert max(after - before for before, after in pairwise(looks)) <= 5 * PORTION < (looks[-1] - looks[0]) / 3
