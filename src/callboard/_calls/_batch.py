@@ -24,6 +24,7 @@ class Batch(Generic[T]):
         calls: in the order in which they are to start.
         on_error: "cancel" the others when a call fails, or let them "finish" first.
         is_signal: says of an exception that it is no failure, so that the others go on.
+        live: where the batch stands while it runs.
     """
 
     def __init__(
@@ -32,12 +33,14 @@ class Batch(Generic[T]):
         *,
         on_error: OnError,
         is_signal: Callable[[BaseException], bool] = lambda _: False,
+        live: "set[Batch[Any]] | None" = None,
     ) -> None:
         self.calls = calls
         self._has_ended = False
         self._nursery: Nursery | None = None
         self._on_error = on_error
         self._is_signal = is_signal
+        self._live: set[Batch[Any]] = set() if live is None else live
         self._failed: list[SupervisedCall[T]] = []
         self._next = iter(calls)
 
@@ -57,6 +60,7 @@ class Batch(Generic[T]):
         loop, count = current_loop(), len(self.calls)
         self._pulse = loop.pulse
         self._pulse.begin()
+        self._live.add(self)
         try:
             async with loop.nursery() as nursery:
                 self._nursery = nursery
@@ -71,6 +75,7 @@ class Batch(Generic[T]):
                 raise  # otherwise, as in any `finally`, the error takes the cancellation's place
         finally:
             self._has_ended = True
+            self._live.discard(self)
             self._pulse.end()
             self.calls, self._next = (), iter(())  # they lead back here
         if self._failed:

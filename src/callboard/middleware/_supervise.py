@@ -129,7 +129,7 @@ class Supervise(AgentMiddleware[Any, Any, Any]):
         call: SupervisedCall[Item] = SupervisedCall(
             *self._setup.supervision.terms(request.tool_call), run, self._around(request)
         )
-        await self._setup.supervision.run_batch(Batch([call], on_error="cancel"))
+        await Batch([call], on_error="cancel", live=self._setup.supervision.batches).run()
         return cast("Item", call.result)
 
     def _around(self, request: ToolCallRequest) -> Surroundings:

@@ -69,7 +69,7 @@ class Supervision:
         self.shared = [] if limit is None else [Limiter(limit, f"the queue of {queue}")]
         self.limiters = {name: [*_limiter(name, policy), *self.shared] for name, policy in self.policies.items()}
         self.threads = ThreadPlaces(_thread_count(limit, self.policies.values()))
-        self._batches: set[Batch[Any]] = set()
+        self.batches: set[Batch[Any]] = set()
         """Those that run now; a set of their calls would weigh 0.1 KB a call."""
 
     def terms(self, call: ToolCallLike, wider: Sequence[Limiter] = ()) -> Terms:
@@ -77,14 +77,6 @@ class Supervision:
         name = call["name"]
         limiters = self.limiters.get(name, self.shared)
         return Terms(call, self.policies.get(name, self.default), [*limiters, *wider] if wider else limiters)
-
-    async def run_batch(self, batch: Batch[Any]) -> None:
-        """Run calls to their end, as `Batch.run`; until then they are in the statistics."""
-        self._batches.add(batch)
-        try:
-            await batch.run()
-        finally:
-            self._batches.discard(batch)
 
     async def run(
         self, supervised: SupervisedCall[Any], inner: Callable[[], Awaitable[R]], judge: Judge, rework: Rework
@@ -120,7 +112,7 @@ class Supervision:
 
     def statistics(self) -> Statistics:
         """How many calls run and wait now, and how many threads outlived theirs."""
-        live = [call for batch in list(self._batches) for call in batch.calls]
+        live = [call for batch in list(self.batches) for call in batch.calls]
         return Statistics(
             running=sum(call.running > 0 for call in live),
             waiting=sum(call.waiting > 0 for call in live),

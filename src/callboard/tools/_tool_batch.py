@@ -106,8 +106,8 @@ class ToolBatch:
         try:
             await self._supervise(supervised)
             self._open = len(supervised)
-            batch = Batch(supervised, on_error=self.setup.on_error, is_signal=is_control_flow)
-            await self.setup.supervision.run_batch(batch)
+            live = self.setup.supervision.batches
+            await Batch(supervised, on_error=self.setup.on_error, is_signal=is_control_flow, live=live).run()
         except BaseException as error:
             self.failed = {
                 key: repr(call.error or error)
