@@ -10,7 +10,7 @@ from langchain_core.messages import ToolMessage
 from langgraph.errors import GraphInterrupt
 
 from callboard import CallEvent
-from callboard._cli._board import Board
+from callboard._cli._call_counts import Board
 from callboard.exceptions import CallRejectedError, CallTimeoutError
 
 ENDS: dict[str, dict[str, Any]] = {

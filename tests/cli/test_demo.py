@@ -14,7 +14,7 @@ import anyio
 import pytest
 
 from callboard import ToolNode, create_react_agent
-from callboard._cli._board import Board
+from callboard._cli._call_counts import Board
 from callboard._cli._session import Run, run_agent
 from callboard.testing import ScriptedModel, calls
 

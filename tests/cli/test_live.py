@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.live import Live
 
 from callboard import ToolNode, observe
-from callboard._cli._board import Board
+from callboard._cli._call_counts import Board
 from callboard._cli._call_list import Calls
 from callboard._cli._live import draws, line, picture
 from callboard._cli._screen import Screen

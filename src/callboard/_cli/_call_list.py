@@ -7,7 +7,7 @@ from rich.console import RenderableType
 from rich.table import Table
 
 from callboard import CallEvent
-from callboard._cli._board import Board, OpenCall
+from callboard._cli._call_counts import Board, OpenCall
 from callboard._cli._shown_text import call_text, one_line, seconds
 from callboard._cli._view import progress_table
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from rich.console import Console, Group, RenderableType
 from rich.text import Text
 
-from callboard._cli._board import FAILURES, Board, OpenCall, Row
+from callboard._cli._call_counts import FAILURES, Board, OpenCall, Row
 from callboard._cli._grid import Column, grid
 from callboard._cli._shown_text import named, one_line, seconds
 

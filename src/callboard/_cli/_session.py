@@ -13,7 +13,7 @@ from langchain_core.language_models import BaseChatModel
 from langchain_core.messages import BaseMessage
 
 from callboard import Agent, Statistics, create_react_agent, observe
-from callboard._cli._board import Board
+from callboard._cli._call_counts import Board
 from callboard._cli._demo_tools import TOOLS, http_client, make_node
 from callboard._cli._service import running_service
 from callboard._cli._shown_text import CommandError

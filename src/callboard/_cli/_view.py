@@ -13,7 +13,7 @@ from rich.live import Live
 from rich.progress_bar import ProgressBar
 from rich.table import Table
 
-from callboard._cli._board import Board, Ending, Row
+from callboard._cli._call_counts import Board, Ending, Row
 from callboard._cli._live import draws, quantile
 from callboard._cli._live import line as live_line
 from callboard._cli._live import picture as live_picture

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from callboard._cli._board import Board
+from callboard._cli._call_counts import Board
 
 from ._events import ENDS, REFUSED, Script, board_of, event, played, scripts
 
