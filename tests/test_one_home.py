@@ -67,6 +67,17 @@ HOMES = [
         "tools/_unanswered.py",
         ("each_without_answer", "last_reply", "unanswered", "without_answer"),
     ),
+    Home(
+        "How did a call or a run end?",
+        "telemetry/_outcome.py",
+        ("has_failed", "outcome_of", "outcome_of_run"),
+    ),
+    Home(
+        "Where is a call now?",
+        "telemetry/_tracker.py",
+        ("FAILURES", "CallTracker", "Outcome", "Place", "TrackedCall"),
+        (r"event\.phase == \"(queued|started|attempt_ended)\"",),
+    ),
 ]
 
 

@@ -14,7 +14,7 @@ import anyio
 import pytest
 
 from callboard import ToolNode, create_react_agent
-from callboard._cli._call_counts import Board
+from callboard._cli._call_counts import CallCounts
 from callboard._cli._session import Run, run_agent
 from callboard.testing import ScriptedModel, calls
 
@@ -362,10 +362,10 @@ async def test_a_task_that_is_left_over_is_found_and_named() -> None:
             outside.start_soon(anyio.sleep_forever, name="left behind")
             return "done"
 
-        measured = Run(Board(["leave"]))
+        measured = Run(CallCounts(["leave"]))
         agent = create_react_agent(ScriptedModel([calls("leave"), "Done."]), ToolNode([leave]))
         await run_agent(measured, agent, "go")
         outside.cancel_scope.cancel()
 
     assert measured.left_over == ["left behind"]
-    assert measured.board.total().ok == 1
+    assert measured.counts.total().ok == 1

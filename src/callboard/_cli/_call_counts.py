@@ -3,26 +3,20 @@
 import threading
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields
-from typing import Literal
 
 from langchain_core.messages import ToolMessage
-from langgraph.errors import GraphInterrupt
 
 from callboard import CallEvent
 from callboard._cli._measures import Durations, Lately
 from callboard._cli._shown_text import call_text
-from callboard.exceptions import CallRejectedError, CallTimeoutError, DeadlineExceededError
-
-Place = Literal["between", "waiting", "running"]
-Ending = Literal["ok", "timeout", "rejected", "error", "interrupted", "cancelled"]
-FAILURES: tuple[Ending, ...] = ("timeout", "rejected", "error", "cancelled")
+from callboard.telemetry import CallTracker, Outcome, Place, TrackedCall, outcome_of
 
 _LENGTH = 200
 """Characters of a call: more than a terminal shows of it."""
 
 
 @dataclass(slots=True)
-class Row:
+class ToolCounts:
     """The calls of one tool: where they are, and how they ended."""
 
     between: int = 0
@@ -31,6 +25,7 @@ class Row:
     running: int = 0
     ok: int = 0
     timeout: int = 0
+    deadline: int = 0
     rejected: int = 0
     error: int = 0
     interrupted: int = 0
@@ -51,20 +46,19 @@ class Row:
     @property
     def failed(self) -> int:
         """How many ended without a result."""
-        return self.timeout + self.rejected + self.error + self.cancelled
+        return self.timeout + self.deadline + self.rejected + self.error + self.cancelled
 
     @property
     def asked(self) -> int:
         """How many there are so far."""
         return self.between + self.waiting + self.running + self.ended
 
-    def move(self, before: Place | None, after: Place | Ending) -> None:
+    def move(self, before: Place | Outcome, after: Place | Outcome) -> None:
         """Count a call where it is now, and no more where it was."""
-        if before is not None:
-            setattr(self, before, getattr(self, before) - 1)
+        setattr(self, before, getattr(self, before) - 1)
         setattr(self, after, getattr(self, after) + 1)
 
-    def add(self, other: "Row") -> None:
+    def add(self, other: "ToolCounts") -> None:
         """Add another tool's numbers to these."""
         for one in fields(self):
             if one.name not in ("longest_wait", "durations"):
@@ -73,57 +67,32 @@ class Row:
         self.durations.merge(other.durations)
 
 
-@dataclass(slots=True)
-class OpenCall:
-    """A call that has not ended."""
+class OpenCall(TrackedCall):
+    """A call, as the live view shows it.
 
-    tool: str
-    args: object
-    began: float
-    """In seconds on the loop's clock, as all times."""
-    since: float
-    """When it came to the place where it is."""
-    attempt: int = 0
-    """The latest."""
-    note: str = ""
-    """What was decided last."""
-    started: dict[int, float] = field(default_factory=dict[int, float])
-    """When the attempts began that have not ended; there may be several."""
-    queued: list[str] = field(default_factory=list[str])
-    """The tools for which attempts wait; that of a fallback is another one."""
-    _text: str = ""
+    Args:
+        begun: its first event.
+    """
+
+    __slots__ = ("_args", "_text", "counted_as", "note")
+
+    def __init__(self, begun: CallEvent) -> None:
+        super().__init__(begun)
+        self.note = ""
+        """What was decided last."""
+        self.counted_as: Place | Outcome = "between"
+        self._args: object = None if begun.call is None else begun.call.get("args")
+        self._text = ""
 
     @property
     def text(self) -> str:
         """The call as it was written; worked out once, when somebody looks."""
-        self._text = self._text or call_text(self.tool, self.args, _LENGTH)
+        self._text = self._text or call_text(self.tool, self._args, _LENGTH)
         return self._text
 
-    @property
-    def place(self) -> Place:
-        """Where it is."""
-        if self.started:
-            return "running"
-        return "waiting" if self.queued else "between"
 
-    def take(self, event: CallEvent) -> None:
-        """Take in what became of an attempt."""
-        before = self.place
-        if event.phase == "queued":
-            self.queued.append(event.tool)
-        elif event.phase == "attempt_ended":
-            self.started.pop(event.attempt, None)
-        elif event.tool in self.queued:  # not every tool has a queue
-            self.queued.remove(event.tool)
-        if event.phase == "started":
-            self.started[event.attempt] = event.time
-            self.attempt = event.attempt
-        if self.place != before:
-            self.since = event.time
-
-
-class Board:
-    """All calls of a run, a row a tool; `note` is the observer.
+class CallCounts(CallTracker[OpenCall, CallEvent]):
+    """Counts all calls of a run, by their tools; an observer.
 
     A call counts for the tool that was asked for, also while another one stands in for it.
 
@@ -132,9 +101,8 @@ class Board:
     """
 
     def __init__(self, tools: Iterable[str]) -> None:
-        self.rows = {tool: Row() for tool in tools}
-        self.open: dict[int, OpenCall] = {}
-        """By their numbers; the first has been there for the longest time."""
+        super().__init__()
+        self.rows = {tool: ToolCounts() for tool in tools}
         self.most_open = 0
         self.queue = 0
         """How many calls wait now."""
@@ -143,9 +111,14 @@ class Board:
         self._lately = Lately()
         self._lock = threading.Lock()  # an agent within a sync tool has a loop and a thread of its own
 
-    def total(self) -> Row:
+    def __call__(self, event: CallEvent) -> None:
+        """Count one event in."""
+        with self._lock:
+            super().__call__(event)
+
+    def total(self) -> ToolCounts:
         """The sum of all rows."""
-        total = Row()
+        total = ToolCounts()
         for row in tuple(self.rows.values()):
             total.add(row)
         return total
@@ -170,62 +143,59 @@ class Board:
                 waits[call.tool] = max(waits[call.tool], now - call.since)
         return waits
 
-    def note(self, event: CallEvent) -> None:
-        """Count one event in."""
-        with self._lock:
-            call = self.open.get(event.number)
-            if event.phase == "begun":
-                self._begin(event)
-            elif call is None:
-                return  # an attempt that its call has left behind
-            elif event.phase == "ended":
-                self._end(call, event)
-            elif event.phase == "noted":
-                call.note = event.what
-            else:
-                self._follow(call, event)
-
-    def _begin(self, event: CallEvent) -> None:
+    def begun(self, event: CallEvent) -> OpenCall:
+        """Count a call that begins."""
         if self._began is None:
             self._began = event.time
-        args = None if event.call is None else event.call.get("args")
-        self.open[event.number] = OpenCall(event.tool, args, began=event.time, since=event.time)
-        self.most_open = max(self.most_open, len(self.open))
-        self._move(event.tool, None, "between")
+        self.most_open = max(self.most_open, len(self.open) + 1)
+        self.rows.setdefault(event.tool, ToolCounts()).between += 1
+        return OpenCall(event)
 
-    def _follow(self, call: OpenCall, event: CallEvent) -> None:
-        row = self.rows[call.tool]
-        row.longest_wait = max(row.longest_wait, event.queue_wait)
-        if event.phase == "attempt_ended":
-            row.work += event.time - call.started.get(event.attempt, event.time)
-        before = call.place
-        call.take(event)
-        self._move(call.tool, before, call.place)
+    def queued(self, call: OpenCall, event: CallEvent) -> None:
+        """Count a call that waits."""
+        self._count(call, call.place)
 
-    def _end(self, call: OpenCall, event: CallEvent) -> None:
-        del self.open[event.number]
+    def left_queue(self, call: OpenCall, event: CallEvent, since: float) -> None:
+        """Count a call that has waited."""
+        self._waited(call, event)
+        self._count(call, call.place)
+
+    def started(self, call: OpenCall, event: CallEvent) -> None:
+        """Count a call that runs."""
+        self._count(call, call.place)
+
+    def attempt_ended(self, call: OpenCall, event: CallEvent, since: float) -> None:
+        """Count the work of an attempt, unless its call, which has ended, left it behind."""
+        if not call.ended:
+            self.rows[call.tool].work += event.time - since
+            self._count(call, call.place)
+
+    def noted(self, call: OpenCall, event: CallEvent) -> None:
+        """Keep what was decided last."""
+        call.note = event.what
+
+    def ended(self, call: OpenCall, event: CallEvent) -> None:
+        """Count a call that has ended."""
         row = self.rows[call.tool]
-        row.longest_wait = max(row.longest_wait, event.queue_wait)
-        row.work += sum(event.time - since for since in call.started.values())
+        row.work += sum(event.time - since for since in call.running.values())
         row.durations.add(event.time - call.began)
+        self._waited(call, event)
         self._lately.add(event.time)
-        self._move(call.tool, call.place, _ending(event))
+        self._count(call, _outcome(event))
 
-    def _move(self, tool: str, before: Place | None, after: Place | Ending) -> None:
-        self.rows.setdefault(tool, Row()).move(before, after)
-        self.queue += (after == "waiting") - (before == "waiting")
+    def _waited(self, call: OpenCall, event: CallEvent) -> None:
+        row = self.rows[call.tool]
+        row.longest_wait = max(row.longest_wait, event.queue_wait)
+
+    def _count(self, call: OpenCall, now: Place | Outcome) -> None:
+        """Count a call where it is now, and no more where it was."""
+        before, call.counted_as = call.counted_as, now
+        self.rows[call.tool].move(before, now)
+        self.queue += (now == "waiting") - (before == "waiting")
         self.longest_queue = max(self.longest_queue, self.queue)
 
 
-def _ending(event: CallEvent) -> Ending:
-    if event.error is None:
-        # A call of a tool that a model has made up ends at once, with a message that says so.
-        refused = isinstance(event.result, ToolMessage) and event.result.status == "error"
-        return "error" if refused else "ok"
-    if not isinstance(event.error, Exception):
-        return "cancelled"
-    if isinstance(event.error, GraphInterrupt):
-        return "interrupted"
-    if isinstance(event.error, (CallTimeoutError, DeadlineExceededError)):
-        return "timeout"
-    return "rejected" if isinstance(event.error, CallRejectedError) else "error"
+def _outcome(event: CallEvent) -> Outcome:
+    """How a call ended; one of a tool that a model has made up ends with a message that says so, and no error."""
+    refused = isinstance(event.result, ToolMessage) and event.result.status == "error"
+    return "error" if event.error is None and refused else outcome_of(event.error)

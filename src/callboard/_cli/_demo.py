@@ -49,7 +49,7 @@ def run_demo(
     for line in _introduction(work, backend, model_name):
         console.print(line)
     run = Run()
-    with temporary_database(seed=seed) as database, open_view(run.board, console, live=live) as view:
+    with temporary_database(seed=seed) as database, open_view(run.counts, console, live=live) as view:
         session = Session(
             run=run,
             view=view,
@@ -63,7 +63,7 @@ def run_demo(
             # A query that a signal catches half-way; it is counted under "threads left over".
             warnings.simplefilter("ignore", AbandonedThreadWarning)
             anyio.run(session.play, backend=backend)
-    console.print(result_table(run.board))
+    console.print(result_table(run.counts))
     for line in _conclusion(run):
         console.print(line)
     return _exit_code(run)
@@ -115,7 +115,7 @@ def _seen_by_service(stats: dict[str, int]) -> str:
 
 
 def _speed(run: Run) -> str:
-    work = run.board.total().work
+    work = run.counts.total().work
     factor = work / run.wall_clock
     return f"wall clock: {run.wall_clock:.2f} s; one after the other: {work:.2f} s; {factor:.1f} times as fast"
 

@@ -85,7 +85,6 @@ REJECTIONS = "callboard.calls.rejected"
 TIMEOUTS = "callboard.calls.timed_out"
 RETRIES = "callboard.calls.retried"
 ABANDONED = "callboard.threads.abandoned"
-RESTARTS = "callboard.actor.restarts"
 
 # Buckets that the conventions advise
 TOOL_BUCKETS = tuple(0.01 * 2**n for n in range(14))

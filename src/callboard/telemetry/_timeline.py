@@ -9,8 +9,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-FAILURES = frozenset({"error", "timeout", "deadline", "rejected", "cancelled"})
-"""The outcomes without a result; `interrupted` is none of them, for it goes on."""
+from callboard.telemetry._tracker import FAILURES
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
