@@ -122,11 +122,13 @@ class Following(CallTracker[TrackedCall, CallEvent]):
         self.waiting[call.number] += 1
         assert (call.place == "waiting") is (not call.running)
 
-    def left_queue(self, call: TrackedCall, event: CallEvent, since: float) -> None:
+    def gave_up(self, call: TrackedCall, event: CallEvent, since: float) -> None:
         self.waiting[call.number] -= 1
         assert call.began <= since <= event.time
 
-    def started(self, call: TrackedCall, event: CallEvent) -> None:
+    def started(self, call: TrackedCall, event: CallEvent, waited_since: float | None) -> None:
+        if waited_since is not None:
+            self.gave_up(call, event, waited_since)
         self.running.add((call.number, event.attempt))
         assert (call.place, call.attempt) == ("running", event.attempt)
 

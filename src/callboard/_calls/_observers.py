@@ -160,10 +160,10 @@ class CarefulObserver(Generic[E]):
                 self._dismiss()
 
     def _hears(self, event: E) -> bool:
-        number = _number(event)
-        if event.phase == "begun" and not self._dismissed:
-            self._known.add(number)
-        elif event.phase == "ended" and number in self._known:
+        phase = event.phase
+        if phase == "begun" and not self._dismissed:
+            self._known.add(_number(event))
+        elif phase == "ended" and (number := _number(event)) in self._known:
             self._known.remove(number)
             return True
         return not self._dismissed

@@ -155,13 +155,14 @@ class CallCounts(CallTracker[OpenCall, CallEvent]):
         """Count a call that waits."""
         self._count(call, call.place)
 
-    def left_queue(self, call: OpenCall, event: CallEvent, since: float) -> None:
-        """Count a call that has waited."""
+    def gave_up(self, call: OpenCall, event: CallEvent, since: float) -> None:
+        """Count a call that has waited in vain."""
         self._waited(call, event)
         self._count(call, call.place)
 
-    def started(self, call: OpenCall, event: CallEvent) -> None:
+    def started(self, call: OpenCall, event: CallEvent, waited_since: float | None) -> None:
         """Count a call that runs."""
+        self._waited(call, event)
         self._count(call, call.place)
 
     def attempt_ended(self, call: OpenCall, event: CallEvent, since: float) -> None:

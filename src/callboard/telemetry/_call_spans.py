@@ -74,15 +74,13 @@ class CallSpans(CallTracker[_Call, CallEvent]):
         token = context.attach(context.set_value(CALL, span, trace.set_span_in_context(span)))
         return _Call(event, span, token)
 
-    def left_queue(self, call: _Call, event: CallEvent, since: float) -> None:
-        if event.phase != "gave_up":
-            return
+    def gave_up(self, call: _Call, event: CallEvent, since: float) -> None:
         facts: Attributes = {names.QUEUE_WAIT: event.queue_wait}
         if event.error is not None:
             facts[names.ERROR_TYPE] = error_type(event.error)
         call.span.add_event(names.GAVE_UP, facts)
 
-    def started(self, call: _Call, event: CallEvent) -> None:
+    def started(self, call: _Call, event: CallEvent, waited_since: float | None) -> None:
         attributes: Attributes = {names.ATTEMPT_NUMBER: event.attempt}
         if event.queue_wait:
             attributes[names.QUEUE_WAIT] = event.queue_wait

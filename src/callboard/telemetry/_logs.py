@@ -103,7 +103,7 @@ class _Calls(CallTracker[_Call, CallEvent]):
         log.debug("call started" if event.resumes is None else "call resumed", batch=event.batch)
         return _Call(event, log)
 
-    def started(self, call: _Call, event: CallEvent) -> None:
+    def started(self, call: _Call, event: CallEvent, waited_since: float | None) -> None:
         call.log.debug("attempt started", attempt=event.attempt, queue_wait=_rounded(event.queue_wait))
 
     def noted(self, call: _Call, event: CallEvent) -> None:

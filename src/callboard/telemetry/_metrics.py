@@ -25,12 +25,13 @@ _UNKNOWN = "_OTHER"
 class _Call(TrackedCall):
     """A call, and what its tool is called in attributes."""
 
-    __slots__ = ("about",)
+    __slots__ = ("about", "name")
 
     def __init__(self, begun: CallEvent) -> None:
         super().__init__(begun)
         # A model may make up any number of names.
-        self.about = {names.TOOL_NAME: _UNKNOWN if begun.description is None else sendable(begun.tool)}
+        self.name = _UNKNOWN if begun.description is None else sendable(begun.tool)
+        self.about = {names.TOOL_NAME: self.name}
 
 
 @dataclass(slots=True)
@@ -102,34 +103,41 @@ class _Calls(CallTracker[_Call, CallEvent]):
         return _Call(event)
 
     def queued(self, call: _Call, event: CallEvent) -> None:
-        self._waiting[call.about[names.TOOL_NAME]] += 1
+        self._waiting[call.name] += 1
 
-    def left_queue(self, call: _Call, event: CallEvent, since: float) -> None:
-        self._waiting[call.about[names.TOOL_NAME]] -= 1
+    def gave_up(self, call: _Call, event: CallEvent, since: float) -> None:
+        self._left_queue(call, event)
+
+    def started(self, call: _Call, event: CallEvent, waited_since: float | None) -> None:
+        if waited_since is not None:
+            self._left_queue(call, event)
+        self._running[call.name] += 1
+
+    def _left_queue(self, call: _Call, event: CallEvent) -> None:
+        self._waiting[call.name] -= 1
         self._wait.record(event.queue_wait, call.about)
 
-    def started(self, call: _Call, event: CallEvent) -> None:
-        self._running[call.about[names.TOOL_NAME]] += 1
-
     def attempt_ended(self, call: _Call, event: CallEvent, since: float) -> None:
-        self._running[call.about[names.TOOL_NAME]] -= 1
+        self._running[call.name] -= 1
 
     def noted(self, call: _Call, event: CallEvent) -> None:
         if event.what in self._notes:
             self._notes[event.what].add(1, call.about)
 
     def ended(self, call: _Call, event: CallEvent) -> None:
-        self._waiting[call.about[names.TOOL_NAME]] -= len(call.waiting)
-        outcome = outcome_of(event.error)
+        if call.waiting:
+            self._waiting[call.name] -= len(call.waiting)
         attributes = {**call.about, names.TOOL_TYPE: "function"}
         if event.run is not None and event.run.agent:
             attributes[names.AGENT_NAME] = event.run.agent
-        if outcome in self._ends:
-            self._ends[outcome].add(1, call.about)
-        # As on the span: an error of the tool's that became a message was handled.
-        handled = outcome == "error" and event.result is not None
-        if event.error is not None and has_failed(outcome) and not handled:
-            attributes[names.ERROR_TYPE] = error_type(event.error)
+        if event.error is not None:
+            outcome = outcome_of(event.error)
+            if outcome in self._ends:
+                self._ends[outcome].add(1, call.about)
+            # As on the span: an error of the tool's that became a message was handled.
+            handled = outcome == "error" and event.result is not None
+            if has_failed(outcome) and not handled:
+                attributes[names.ERROR_TYPE] = error_type(event.error)
         self._duration.record(max(event.time - call.began, 0.0), attributes)
 
 

@@ -84,8 +84,12 @@ class _Calls(CallTracker[_Call, _Line]):
         call = self.all[event.number] = _Call(event, known)
         return call
 
-    def left_queue(self, call: _Call, event: _Line, since: float) -> None:
+    def gave_up(self, call: _Call, event: _Line, since: float) -> None:
         call.waits.append(Wait(start=since, end=event.time, error=text(event.fields, "error")))
+
+    def started(self, call: _Call, event: _Line, waited_since: float | None) -> None:
+        if waited_since is not None:
+            self.gave_up(call, event, waited_since)
 
     def attempt_ended(self, call: _Call, event: _Line, since: float) -> None:
         error = text(event.fields, "error")

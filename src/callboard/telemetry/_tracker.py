@@ -4,7 +4,7 @@ Spans, metrics, logs, recordings and the live view read calls here, so that they
 """
 
 from collections.abc import Callable, Mapping
-from typing import Any, Generic, Literal, Protocol, TypeVar
+from typing import Generic, Literal, Protocol, TypeVar
 
 from callboard._types import CallPhase
 
@@ -65,7 +65,7 @@ class TrackedCall:
         """When it began, and when it came to the place where it is."""
         self.attempt = 0
         """The number of the latest attempt."""
-        self.waiting: list[tuple[str, float]] = []
+        self.waiting: tuple[tuple[str, float], ...] = ()
         """The attempts that wait for a place: for which tool, and since when."""
         self.running: dict[int, float] = {}
         """The attempts that run, by number, and since when; middleware may start several at once."""
@@ -95,13 +95,21 @@ class CallTracker(Generic[C, E]):
         self.open: dict[int, C] = {}
         """The calls that have not ended, by number; the first has been there for the longest time."""
         self._left_behind: dict[int, C] = {}
+        self._steps: Mapping[CallPhase, Callable[[C, E], None]] = {
+            "queued": self._queued,
+            "gave_up": self._gave_up,
+            "started": self._started,
+            "attempt_ended": self._attempt_ended,
+            "noted": self.noted,
+            "ended": self._ended,
+        }
 
     def __call__(self, event: E) -> None:
         """Take in what happened to a call."""
         if event.phase == "begun":
             self.open[event.number] = self.begun(event)
         elif (call := self.open.get(event.number)) is not None:
-            _STEPS[event.phase](self, call, event)
+            self._steps[event.phase](call, event)
         elif event.phase == "attempt_ended" and (call := self._left_behind.get(event.number)) is not None:
             self._attempt_ended(call, event)
 
@@ -112,11 +120,11 @@ class CallTracker(Generic[C, E]):
     def queued(self, call: C, event: E) -> None:
         """Hear that an attempt waits for a place."""
 
-    def left_queue(self, call: C, event: E, since: float) -> None:
-        """Hear that an attempt waits no more: it gave up, or it starts, which is told next."""
+    def gave_up(self, call: C, event: E, since: float) -> None:
+        """Hear that an attempt waits no more, and did so since then in vain."""
 
-    def started(self, call: C, event: E) -> None:
-        """Hear that an attempt runs."""
+    def started(self, call: C, event: E, waited_since: float | None) -> None:
+        """Hear that an attempt runs; it has waited for its place since then, `None` if there was no queue."""
 
     def attempt_ended(self, call: C, event: E, since: float) -> None:
         """Hear that an attempt has ended which began then; its call may have ended before it."""
@@ -130,26 +138,24 @@ class CallTracker(Generic[C, E]):
     def _queued(self, call: C, event: E) -> None:
         if not (call.waiting or call.running):
             call.since = event.time
-        call.waiting.append((event.tool, event.time))
+        call.waiting = (*call.waiting, (event.tool, event.time))
         self.queued(call, event)
 
     def _gave_up(self, call: C, event: E) -> None:
-        since = _left(call.waiting, event.tool)
+        since = _leave(call, event.tool)
         if since is None:
             return
         if not (call.waiting or call.running):
             call.since = event.time
-        self.left_queue(call, event, since)
+        self.gave_up(call, event, since)
 
     def _started(self, call: C, event: E) -> None:
-        waited_since = _left(call.waiting, event.tool) if call.waiting else None  # not every tool has a queue
+        waited_since = _leave(call, event.tool) if call.waiting else None  # not every tool has a queue
         if not call.running:
             call.since = event.time
-        call.running[event.attempt] = event.time
         call.attempt = event.attempt
-        if waited_since is not None:
-            self.left_queue(call, event, waited_since)
-        self.started(call, event)
+        call.running[event.attempt] = event.time
+        self.started(call, event, waited_since)
 
     def _attempt_ended(self, call: C, event: E) -> None:
         since = call.running.pop(event.attempt, None)
@@ -157,11 +163,9 @@ class CallTracker(Generic[C, E]):
             return
         if not call.running:
             call.since = event.time
-            self._left_behind.pop(event.number, None)
+            if call.ended:
+                del self._left_behind[call.number]
         self.attempt_ended(call, event, since)
-
-    def _noted(self, call: C, event: E) -> None:
-        self.noted(call, event)
 
     def _ended(self, call: C, event: E) -> None:
         del self.open[event.number]
@@ -171,20 +175,11 @@ class CallTracker(Generic[C, E]):
         self.ended(call, event)
 
 
-_STEPS: Mapping[CallPhase, Callable[[CallTracker[Any, Any], Any, Any], None]] = {
-    "queued": CallTracker._queued,
-    "gave_up": CallTracker._gave_up,
-    "started": CallTracker._started,
-    "attempt_ended": CallTracker._attempt_ended,
-    "noted": CallTracker._noted,
-    "ended": CallTracker._ended,
-}
-
-
-def _left(waiting: list[tuple[str, float]], tool: str) -> float | None:
-    """Since when the first that waited for this tool did so, which waits no more; `None` if none did."""
+def _leave(call: TrackedCall, tool: str) -> float | None:
+    """Let the first attempt that waits for this tool wait no more; since when it did, `None` if there is none."""
+    waiting = call.waiting
     for place, (name, since) in enumerate(waiting):
         if name == tool:
-            del waiting[place]
+            call.waiting = waiting[:place] + waiting[place + 1 :] if len(waiting) > 1 else ()
             return since
     return None
