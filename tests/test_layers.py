@@ -18,7 +18,7 @@ LAYERS = {
     5: ["tools"],
     6: ["middleware"],
     7: ["agent"],
-    8: ["telemetry", "testing"],
+    8: ["telemetry", "testing", "threads"],
     9: ["_cli"],
 }
 LAYER_OF = {f"callboard.{name}": layer for layer, names in LAYERS.items() for name in names}

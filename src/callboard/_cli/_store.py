@@ -10,12 +10,12 @@ from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import ChannelVersions, Checkpoint, CheckpointMetadata, CheckpointTuple
 
 from callboard._cli._shown_text import CommandError, printable
-from callboard._cli._unknown_types import foreign
 from callboard._langgraph._serializers import StrictSerializer
 from callboard.agent._conversation._connect import masked, saver_of
 from callboard.agent._conversation._database import LazySaver
 from callboard.agent._conversation._stored_types import named_types
 from callboard.exceptions import StorageError
+from callboard.threads._unknown_types import foreign
 
 _THREADS = "SELECT DISTINCT thread_id FROM checkpoints WHERE checkpoint_ns = ''"
 """The table of LangGraph's savers, the same in SQLite and PostgreSQL."""

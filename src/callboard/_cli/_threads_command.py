@@ -15,7 +15,7 @@ from callboard._cli._questions import in_short
 from callboard._cli._run_command import open_console
 from callboard._cli._shown_text import CommandError, as_json, call_text, count, named, one_line, printable
 from callboard._cli._store import open_database
-from callboard._cli._stored_threads import Conversation, read_history, read_thread
+from callboard.threads._stored_thread import Conversation, read_history, read_thread
 
 _WIDTH = 160
 """In characters, where output goes to a file or a pipe."""
