@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from callboard._cli._shown_text import as_json, count, named, one_line, printable
-from callboard.telemetry._timeline import Part, RecordedCall, RecordedRun, Recording
+from callboard.telemetry import Part, RecordedCall, RecordedRun, Recording
 
 
 @dataclass(frozen=True, slots=True)

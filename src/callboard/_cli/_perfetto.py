@@ -10,7 +10,7 @@ from typing import Any
 from callboard._cli._groups import RunOfCalls, about_run, end_of, facts_in_short, runs_of
 from callboard._cli._lanes import lanes
 from callboard._cli._shown_text import as_json, named, printable
-from callboard.telemetry._timeline import ModelRequest, Part, RecordedCall, Recording
+from callboard.telemetry import ModelRequest, Part, RecordedCall, Recording
 
 Event = dict[str, Any]
 

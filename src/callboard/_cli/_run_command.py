@@ -33,10 +33,10 @@ from callboard._cli._shown_text import (
     printable,
 )
 from callboard._cli._signals import Stopped, stoppable, wait_for
-from callboard._cli._store import open_database, stored_types_of
+from callboard._cli._store import open_database
 from callboard._cli._turn import Conversation, Outcome, Standing, open_calls
 from callboard._cli._view import QuietlyClosedConsole
-from callboard.agent._conversation._connect import masked
+from callboard.threads import masked
 
 DONE, FAILED, WAITING = 0, 1, 3
 
@@ -75,13 +75,12 @@ def run(wanted: Wanted) -> int:
     console = open_console(stderr=wanted.as_json)
     try:
         with stoppable(), ExitStack() as stack:
-            saver = stack.enter_context(open_database(wanted.db, must_exist=wanted.resume)) if wanted.db else None
+            threads = stack.enter_context(open_database(wanted.db, must_exist=wanted.resume)) if wanted.db else None
             portal = stack.enter_context(start_blocking_portal(wanted.backend))
             agent = load_agent(wanted.agent, wanted.app_dir, portal.call)
             if wanted.backend == "trio" and not isinstance(agent, Agent):
                 raise CommandError(f"{wanted.agent} is a graph of LangGraph's, which runs on asyncio only")
-            if saver is not None:
-                saver.allow(stored_types_of(agent))
+            saver = None if threads is None else threads.saver_for(agent)
             conversation = Conversation(agent, saver, thread_id, console, live=wanted.live, recording=recording)
             if path is not None and not conversation.is_kept:  # else the name of the thread tells
                 console.print(f"recording to {printable(str(path))}", style="dim", soft_wrap=True)

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from math import ceil
 
-from callboard.telemetry._timeline import RecordedCall
+from callboard.telemetry import RecordedCall
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

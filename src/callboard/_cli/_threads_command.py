@@ -15,7 +15,7 @@ from callboard._cli._questions import in_short
 from callboard._cli._run_command import open_console
 from callboard._cli._shown_text import CommandError, as_json, call_text, count, named, one_line, printable
 from callboard._cli._store import open_database
-from callboard.threads._stored_thread import Conversation, read_history, read_thread
+from callboard.threads import StoredThread
 
 _WIDTH = 160
 """In characters, where output goes to a file or a pipe."""
@@ -29,10 +29,10 @@ def list_threads(db: str) -> None:
     Raises:
         CommandError: if there is no such database, or it cannot be read.
     """
-    with open_database(db, must_exist=True) as saver:
+    with open_database(db, must_exist=True) as threads:
 
-        async def read() -> list[Conversation]:
-            found = [await read_thread(saver, thread_id) for thread_id in saver.thread_ids()]
+        async def read() -> list[StoredThread]:
+            found = [await threads.read(name) for name in await threads.names()]
             return sorted((one for one in found if one is not None), key=lambda one: one.when, reverse=True)
 
         conversations = _read(read)
@@ -54,8 +54,8 @@ def show_thread(db: str, thread_id: str, *, at: str | None, last: int | None, fu
     Raises:
         CommandError: if there is no such database, thread or checkpoint.
     """
-    with open_database(db, must_exist=True) as saver:
-        found = _read(partial(read_thread, saver, thread_id, at))
+    with open_database(db, must_exist=True) as threads:
+        found = _read(partial(threads.read, thread_id, at))
     if found is None:
         raise _no_thread(thread_id)
     _Printer(open_console(), found, full=full).print(last)
@@ -67,8 +67,8 @@ def show_history(db: str, thread_id: str, *, last: int | None) -> None:
     Raises:
         CommandError: if there is no such database or thread.
     """
-    with open_database(db, must_exist=True) as saver:
-        places = _read(partial(read_history, saver, thread_id))
+    with open_database(db, must_exist=True) as threads:
+        places = _read(partial(threads.history, thread_id))
     if not places:
         raise _no_thread(thread_id)
     console = open_console()
@@ -105,7 +105,7 @@ class _Printer:
         full: whether calls and results are printed in full.
     """
 
-    def __init__(self, console: Console, conversation: Conversation, *, full: bool) -> None:
+    def __init__(self, console: Console, conversation: StoredThread, *, full: bool) -> None:
         self._console = console
         self._shown = conversation
         self._results = conversation.results()
@@ -191,7 +191,7 @@ def _speaker(message: BaseMessage) -> str:
     return "result" if isinstance(message, ToolMessage) else named(message.type)
 
 
-def _left_open(one: Conversation) -> str:
+def _left_open(one: StoredThread) -> str:
     if one.questions:
         return count(len(one.questions), "question")
     return f"before {_listed(one.next)}" if one.next else ""

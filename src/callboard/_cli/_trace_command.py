@@ -11,8 +11,7 @@ from callboard._cli._recording_files import find_recording
 from callboard._cli._run_command import open_console
 from callboard._cli._shown_text import CommandError, count, named, one_line, printable
 from callboard._cli._waterfall import Waterfall
-from callboard.telemetry._recordings import read_recording
-from callboard.telemetry._timeline import Recording
+from callboard.telemetry import Recording, read_recording
 
 LIMIT = 40
 """How many calls are shown one by one, unless more are asked for."""

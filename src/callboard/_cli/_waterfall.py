@@ -14,7 +14,7 @@ from callboard._cli._groups import BatchOfCalls, RunOfCalls, about_part, about_r
 from callboard._cli._groups import statement as said_of_itself
 from callboard._cli._shown_text import count, named, one_line
 from callboard._cli._tally import Tally, tallies
-from callboard.telemetry._timeline import Part, RecordedCall, Recording
+from callboard.telemetry import Part, RecordedCall, Recording
 
 _PLAIN_WIDTH = 120
 _LONGEST_NAME = 24

@@ -1,1 +1,31 @@
-"""The conversations of a database, looked at from outside: whoever wrote them, and without running anything."""
+"""The conversations of a database, looked at from outside, whoever wrote them.
+
+Threads         a database: which conversations it keeps, what is in each; a checkpointer for agents
+StoredThread    a conversation at one moment: its messages, its calls, its questions
+CallState       what has become of a call
+masked          a URL that may be shown: without its password
+"""
+
+from typing import TYPE_CHECKING
+
+from callboard._lazy import lazy
+
+if TYPE_CHECKING:
+    from callboard.agent._conversation._connect import masked as masked
+    from callboard.threads._database import Threads as Threads
+    from callboard.threads._stored_thread import CallState as CallState
+    from callboard.threads._stored_thread import StoredThread as StoredThread
+
+_HOMES = {
+    "_database": ("Threads",),
+    "_stored_thread": ("CallState", "StoredThread"),
+    ".agent._conversation._connect": ("masked",),
+}
+
+__all__ = sorted(name for names in _HOMES.values() for name in names)  # noqa: PLE0605 # pyright: ignore[reportUnsupportedDunderAll]
+
+__getattr__ = lazy(__name__, _HOMES)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

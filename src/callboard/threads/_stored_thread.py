@@ -25,8 +25,8 @@ CallState = Literal["done", "failed", "waits", "open"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Conversation:
-    """A thread at one moment."""
+class StoredThread:
+    """A conversation at one moment."""
 
     thread_id: str
     messages: Sequence[BaseMessage]
@@ -71,7 +71,7 @@ class _AnyThread(SavedThread):
 
 async def read_thread(
     saver: "BaseCheckpointSaver[Any]", thread_id: str, checkpoint_id: str | None = None
-) -> Conversation | None:
+) -> StoredThread | None:
     """A thread as it stands, or stood at a checkpoint; `None` if there is none.
 
     Raises:
@@ -97,13 +97,13 @@ def _thread(saver: "BaseCheckpointSaver[Any]", thread_id: str) -> _AnyThread:
     return _AnyThread(Schema(drawing(flow, AgentState, None, {}), flow), Saver(saver, thread_id, ""), "exit")
 
 
-def _conversation(thread: _AnyThread, snapshot: StateSnapshot, found: CheckpointTuple | None) -> Conversation:
+def _conversation(thread: _AnyThread, snapshot: StateSnapshot, found: CheckpointTuple | None) -> StoredThread:
     values: Any = snapshot.values
     records = {call["id"]: thread.records.get(key, {}) for key, call in open_calls(thread)}
     records |= {name: thread.records.get(name, {}) for name in thread.next}
     questions = [*snapshot.interrupts, *(_questions_beside(found) if found is not None else ())]
     channels = found.checkpoint["channel_values"] if found is not None else {}
-    return Conversation(
+    return StoredThread(
         thread_id=thread.saver.thread_id,
         messages=values.get("messages") or [],
         when=snapshot.created_at or "",
