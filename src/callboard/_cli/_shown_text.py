@@ -14,6 +14,8 @@ _JOINERS = "\u200c\u200d"
 class CommandError(Exception):
     """A command cannot do what it was told; says why, in one line."""
 
+    exit_code = 2
+
 
 def printable(text: str) -> str:
     """The text with control and direction characters escaped, but for newlines and tabs.
