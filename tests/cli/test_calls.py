@@ -43,7 +43,7 @@ def test_a_call_is_shown_from_its_queue_to_its_end() -> None:
 
 
 def test_a_note_is_no_end_and_a_question_no_failure() -> None:
-    """The numbers of the board, which stand for many calls."""
+    """The counts, which stand for many calls."""
     calls = Calls(["fetch"])
     calls.note(event("begun"))
     calls.note(event("noted", what="approval_asked"))

@@ -149,7 +149,7 @@ class _Session:
         return self._go_on(outcome.standing)
 
     def _go_on(self, standing: Standing) -> int:
-        """Take up what a run has stopped for."""
+        """Answer what a run has stopped for and run on; at the end of a turn, or without answers, finish."""
         if not standing.questions and not standing.next:
             return self._finished(standing, DONE)
         try:
@@ -229,6 +229,6 @@ class _Session:
 
 @dataclass(frozen=True, slots=True)
 class _Given:
-    """What a run goes on with, which may be `None`."""
+    """The input that a run goes on with, which may be `None`."""
 
     value: Any

@@ -42,7 +42,7 @@ class Screen:
         self._live: Live | None = None
 
     def take(self, mode: str, payload: Any) -> None:
-        """Show a chunk."""
+        """Show one chunk of the stream."""
         if mode == "messages":
             self._take_token(*payload)
             return
@@ -158,7 +158,7 @@ class Screen:
 
 
 def messages_in(update: Any) -> Iterator[BaseMessage]:
-    """The messages that a node has written."""
+    """The messages in a node's update, however deep its lists are."""
     if isinstance(update, list | tuple):
         for one in update:
             yield from messages_in(one)

@@ -1,4 +1,4 @@
-"""The part of the demo that runs in an event loop: the service, the agent, and those who watch."""
+"""The part of the demo that runs in an event loop: the service, the agent, the view, and what a signal stops."""
 
 import signal
 from collections.abc import Callable, Sequence
@@ -25,7 +25,7 @@ _PATIENCE = 1.0
 
 @dataclass(slots=True)
 class Run:
-    """What was measured."""
+    """The measurements of one run of the demo."""
 
     counts: CallCounts = field(default_factory=lambda: CallCounts(TOOLS))
     wall_clock: float = 0.0
@@ -35,7 +35,7 @@ class Run:
     statistics: Statistics | None = None
     messages: Sequence[BaseMessage] = ()
     service: dict[str, int] = field(default_factory=dict[str, int])
-    """What the service says it has seen."""
+    """How many requests the service has counted, by what became of them."""
     stopped_by: signal.Signals | None = None
 
 

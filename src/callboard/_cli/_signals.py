@@ -18,7 +18,7 @@ _LOOK_UP = 0.1
 
 
 class Stopped(KeyboardInterrupt):
-    """Somebody wants the process to end."""
+    """SIGINT or SIGTERM has come: somebody wants the process to end."""
 
     def __init__(self, number: int) -> None:
         self.number = signal.Signals(number)

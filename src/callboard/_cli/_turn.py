@@ -26,7 +26,7 @@ _MODES = ["messages", "updates"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Standing:
-    """Where a thread stands."""
+    """The state of a thread between two runs: its values, open questions and next nodes."""
 
     exists: bool
     values: Any
@@ -37,7 +37,7 @@ class Standing:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """What became of a run."""
+    """How a run came to a stop: the state of its thread then, and an error if one ended it."""
 
     standing: Standing
     failure: Exception | None
@@ -77,7 +77,7 @@ class Conversation:
         self._cancelled = False
 
     async def standing(self) -> Standing:
-        """Where the thread stands now."""
+        """Read the state of the thread."""
         found: StateSnapshot = await self._agent.aget_state(self._config)
         return Standing(
             exists=found.created_at is not None,

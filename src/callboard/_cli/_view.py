@@ -39,7 +39,7 @@ class QuietlyClosedConsole(Console):
 
 
 class View(Protocol):
-    """Shows a board while its calls run."""
+    """Shows the counts while their calls run."""
 
     async def keep_up(self) -> None:
         """Show the latest numbers again and again, until cancelled."""
@@ -110,7 +110,7 @@ def open_view(counts: CallCounts, console: Console, *, live: bool = False) -> Ge
 
 
 def progress_line(counts: CallCounts, now: float) -> str:
-    """How far all calls are."""
+    """One line with how many calls have ended, run and wait."""
     total = counts.total()
     return (
         f"{counts.elapsed(now):4.1f} s: {total.ended} of {total.asked} ended, "
@@ -119,7 +119,7 @@ def progress_line(counts: CallCounts, now: float) -> str:
 
 
 def progress_table(counts: CallCounts) -> Table:
-    """How far the calls of each tool are."""
+    """A table with how many calls of each tool have ended, failed, run and wait."""
     table = Table(box=None, padding=(0, 2, 0, 0))
     table.add_column("tool")
     table.add_column("", width=20)
@@ -139,7 +139,7 @@ def progress_table(counts: CallCounts) -> Table:
 
 
 def result_table(counts: CallCounts) -> Table:
-    """How the calls of each tool ended."""
+    """A table with how many calls of each tool ended in which way, and how long they took."""
     total = counts.total()
     endings = [name for name in get_args(Outcome) if name in _ALWAYS_SHOWN or getattr(total, name)]
     table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))

@@ -28,7 +28,7 @@ _FAILED = "red"
 
 @dataclass(frozen=True, slots=True)
 class Glyphs:
-    """What bars are made of."""
+    """The characters that bars are made of."""
 
     waiting: str = "░"
     running: str = "█"
@@ -40,7 +40,7 @@ ASCII = Glyphs(waiting=".", running="#", between="-")
 
 @dataclass(frozen=True, slots=True)
 class Scale:
-    """Times on a line of characters."""
+    """The scale of a waterfall: which character of a line stands for which time."""
 
     start: float
     length: float

@@ -23,7 +23,7 @@ class ModelError(CommandError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Work:
-    """The calls to ask for."""
+    """The calls that the model of the demo is to ask for."""
 
     paths: Sequence[str]
     cities: Sequence[str]

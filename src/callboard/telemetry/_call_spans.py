@@ -134,7 +134,7 @@ class CallSpans(CallTracker[_Call, CallEvent]):
 
 
 def of_run(agent: str, thread_id: str | None, run_id: str) -> Attributes:
-    """Whose call it is."""
+    """Attributes that name the run which made a call: its agent, its conversation, its id."""
     found: Attributes = {}
     if agent:
         found[names.AGENT_NAME] = agent
@@ -163,7 +163,7 @@ def failed(span: Span, error: BaseException, capture: Capture) -> None:
 
 
 def _fact(value: object) -> Any:
-    """A fact as a span may have it."""
+    """A fact of a note as a value that attributes of spans may have."""
     if isinstance(value, (bool, int, float)):
         return value
     if isinstance(value, (list, tuple)) and all(isinstance(one, str) for one in value):

@@ -67,7 +67,7 @@ class Metrics:
 
 
 class _Calls(CallTracker[_Call, CallEvent]):
-    """Of calls and their places in queues."""
+    """Measures calls and their waits in queues."""
 
     def __init__(self, meter: Meter) -> None:
         super().__init__()
@@ -142,7 +142,7 @@ class _Calls(CallTracker[_Call, CallEvent]):
 
 
 class _Runs:
-    """Of runs of agents, and of what they ask their models."""
+    """Measures runs of agents, and what they ask their models."""
 
     def __init__(self, meter: Meter) -> None:
         self._open: dict[int, _Run] = {}

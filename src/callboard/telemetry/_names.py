@@ -6,7 +6,7 @@ conventions have no name for is `callboard.*`; `docs/reference/telemetry.md` say
 """
 
 SCOPE = "callboard"
-"""Of the tracer and the meter."""
+"""The name of the tracer and of the meter."""
 
 CAPTURE_VARIABLE = "OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT"
 CAPTURING = frozenset(("span_only", "span_and_event", "true"))

@@ -14,7 +14,7 @@ from callboard.telemetry._tracker import FAILURES, Outcome
 
 
 def outcome_of(error: BaseException | None) -> Outcome:
-    """How what ended with this error ended."""
+    """How a call, an attempt or a run ended which ended with this error, or with `None`."""
     if error is None or isinstance(error, ParentCommand):
         return "ok"
     if isinstance(error, GraphBubbleUp):

@@ -150,7 +150,7 @@ class PartBuilder:
             on_run(run, event, self._now(event))
 
     def built(self) -> Part:
-        """What is known by now."""
+        """The part as far as its lines have been taken in."""
         header, closing = self._header, self._closing
         return Part(
             started=_moment(text(header, "started")),
@@ -253,7 +253,7 @@ _OF_RUNS: Mapping[str, Callable[[_Run, Event, float], None]] = {
 
 
 def text(event: Event, name: str) -> str | None:
-    """A field that is text, or nothing."""
+    """A field as text; `None` if it is missing."""
     value = event.get(name)
     return None if value is None else str(value)
 

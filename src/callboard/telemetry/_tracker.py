@@ -24,12 +24,12 @@ class Told(Protocol):
 
     @property
     def phase(self) -> CallPhase:
-        """What happened."""
+        """What has happened to the call."""
         ...
 
     @property
     def number(self) -> int:
-        """Tells calls apart."""
+        """The number of the call, by which calls are told apart."""
         ...
 
     @property
@@ -39,12 +39,12 @@ class Told(Protocol):
 
     @property
     def time(self) -> float:
-        """In seconds, on whatever clock."""
+        """When it happened, in seconds on whatever clock."""
         ...
 
     @property
     def attempt(self) -> int:
-        """Which attempt it is about."""
+        """The number of the attempt that it is about."""
         ...
 
 

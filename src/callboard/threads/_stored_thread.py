@@ -31,7 +31,7 @@ class StoredThread:
     thread_id: str
     messages: Sequence[BaseMessage]
     when: str
-    """In ISO format, with a time zone."""
+    """When it came to stand there, in ISO format with a time zone."""
     next: Sequence[str]
     questions: Sequence[Interrupt]
     waiting: AbstractSet[str | None]
@@ -43,11 +43,11 @@ class StoredThread:
 
     @property
     def turns(self) -> int:
-        """How often the user has spoken."""
+        """How many messages the user has written."""
         return sum(isinstance(message, HumanMessage) for message in self.messages)
 
     def results(self) -> dict[str, ToolMessage]:
-        """By call id."""
+        """The messages with results, by the ids of their calls."""
         return {message.tool_call_id: message for message in self.messages if isinstance(message, ToolMessage)}
 
     def state_of(self, call_id: str | None, result: ToolMessage | None) -> CallState:
