@@ -75,7 +75,7 @@ HOMES = [
     Home(
         "Where is a call now?",
         "telemetry/_tracker.py",
-        ("FAILURES", "CallTracker", "Outcome", "Place", "TrackedCall"),
+        ("FAILURES", "CallPlace", "CallTracker", "Outcome", "TrackedCall"),
         (r"event\.phase == \"(queued|started|attempt_ended)\"",),
     ),
 ]

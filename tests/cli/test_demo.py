@@ -1,4 +1,4 @@
-"""`callboard demo` as a user runs it: a real service, a real SQLite file, a process where signals and terminals matter."""
+"""`callboard demo` as a user runs it: a real service, a real file; a process where signals and terminals matter."""
 
 import os
 import re

@@ -13,7 +13,7 @@ import callboard.threads
 from callboard import AgentState, create_react_agent
 from callboard.middleware import RequireApproval
 from callboard.testing import Recorder, ScriptedModel, calls
-from callboard.threads import Threads, masked
+from callboard.threads import Threads, masked, unanswered
 
 pytestmark = pytest.mark.real_clock
 prebuilt: Any = pytest.importorskip("langgraph.prebuilt")
@@ -56,6 +56,7 @@ async def test_a_conversation_is_read_without_its_agent(url: str) -> None:
     assert stored is not None
     assert (stored.thread_id, stored.turns, len(stored.questions)) == ("oslo", 1, 1)
     look_up, pay = (call["id"] for call in stored.messages[1].tool_calls)  # type: ignore[attr-defined]
+    assert [call["id"] for call in unanswered(stored.messages)] == [pay]
     results = stored.results()
     assert [stored.state_of(one, results.get(str(one))) for one in (look_up, pay)] == ["done", "waits"]
     assert [len(place.values["messages"]) for place in history] == [2, 1, 0]

@@ -9,7 +9,7 @@ from langchain_core.messages import ToolMessage
 from callboard import CallEvent
 from callboard._cli._measures import Durations, Lately
 from callboard._cli._shown_text import call_text
-from callboard.telemetry import CallTracker, Outcome, Place, TrackedCall, outcome_of
+from callboard.telemetry import CallPlace, CallTracker, Outcome, TrackedCall, outcome_of
 
 _LENGTH = 200
 """Characters of a call: more than a terminal shows of it."""
@@ -53,7 +53,7 @@ class ToolCounts:
         """How many there are so far."""
         return self.between + self.waiting + self.running + self.ended
 
-    def move(self, before: Place | Outcome, after: Place | Outcome) -> None:
+    def move(self, before: CallPlace | Outcome, after: CallPlace | Outcome) -> None:
         """Count a call where it is now, and no more where it was."""
         setattr(self, before, getattr(self, before) - 1)
         setattr(self, after, getattr(self, after) + 1)
@@ -80,7 +80,7 @@ class OpenCall(TrackedCall):
         super().__init__(begun)
         self.note = ""
         """What was decided last."""
-        self.counted_as: Place | Outcome = "between"
+        self.counted_as: CallPlace | Outcome = "between"
         self._args: object = None if begun.call is None else begun.call.get("args")
         self._text = ""
 
@@ -188,7 +188,7 @@ class CallCounts(CallTracker[OpenCall, CallEvent]):
         row = self.rows[call.tool]
         row.longest_wait = max(row.longest_wait, event.queue_wait)
 
-    def _count(self, call: OpenCall, now: Place | Outcome) -> None:
+    def _count(self, call: OpenCall, now: CallPlace | Outcome) -> None:
         """Count a call where it is now, and no more where it was."""
         before, call.counted_as = call.counted_as, now
         self.rows[call.tool].move(before, now)

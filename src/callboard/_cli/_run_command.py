@@ -18,6 +18,7 @@ from rich.console import Console
 
 from callboard import Agent
 from callboard._cli._ask import Asker, line_reader
+from callboard._cli._database_option import open_database
 from callboard._cli._load import AnyAgent, load_agent, print_traceback
 from callboard._cli._options import RunOptions
 from callboard._cli._questions import accepted, in_short
@@ -34,8 +35,7 @@ from callboard._cli._shown_text import (
     printable,
 )
 from callboard._cli._signals import Stopped, stoppable, wait_for
-from callboard._cli._store import open_database
-from callboard._cli._turn import Conversation, Outcome, Standing, open_calls
+from callboard._cli._turn import Conversation, RunResult, Standing, open_calls
 from callboard._cli._view import QuietlyClosedConsole
 from callboard.threads import masked
 
@@ -183,7 +183,7 @@ class _Session:
             return _Given(None)
         return None
 
-    def _failed(self, outcome: Outcome, error: Exception) -> int:
+    def _failed(self, outcome: RunResult, error: Exception) -> int:
         if self._has_person and isinstance(error, ValidationError) and is_invalid_resume(error):
             self._console.print(f"That answer was refused: {printable(str(error))}", style="red")
             return self._go_on(outcome.standing)

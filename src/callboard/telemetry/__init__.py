@@ -32,9 +32,9 @@ if TYPE_CHECKING:
     from callboard.telemetry._timeline import Wait as Wait
     from callboard.telemetry._tracing import Tracing as Tracing
     from callboard.telemetry._tracker import FAILURES as FAILURES
+    from callboard.telemetry._tracker import CallPlace as CallPlace
     from callboard.telemetry._tracker import CallTracker as CallTracker
     from callboard.telemetry._tracker import Outcome as Outcome
-    from callboard.telemetry._tracker import Place as Place
     from callboard.telemetry._tracker import TrackedCall as TrackedCall
 
 _HOMES = {
@@ -57,7 +57,7 @@ _HOMES = {
         "Wait",
     ),
     "_tracing": ("Tracing",),
-    "_tracker": ("FAILURES", "CallTracker", "Outcome", "Place", "TrackedCall"),
+    "_tracker": ("FAILURES", "CallTracker", "Outcome", "CallPlace", "TrackedCall"),
 }
 
 __all__ = sorted(name for names in _HOMES.values() for name in names)  # noqa: PLE0605 # pyright: ignore[reportUnsupportedDunderAll]

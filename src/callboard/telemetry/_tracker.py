@@ -15,7 +15,7 @@ Outcome = Literal["ok", "timeout", "deadline", "rejected", "error", "interrupted
 FAILURES: tuple[Outcome, ...] = ("timeout", "deadline", "rejected", "error", "cancelled")
 """The outcomes without a result; `interrupted` is none of them, for it goes on."""
 
-Place = Literal["between", "waiting", "running"]
+CallPlace = Literal["between", "waiting", "running"]
 """Where a call is. `between`: on its way to a queue, or in the pause before another attempt."""
 
 
@@ -72,7 +72,7 @@ class TrackedCall:
         self.ended = False
 
     @property
-    def place(self) -> Place:
+    def place(self) -> CallPlace:
         """Where it is; one that waits and runs at once is running."""
         if self.running:
             return "running"
