@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from callboard._cli._options import DemoOptions, RunOptions, ShowOptions, ThreadsOptions, TraceOptions, takes
+from callboard._cli._command_options import DemoOptions, RunOptions, ShowOptions, ThreadsOptions, TraceOptions, takes
 
 app = typer.Typer(
     name="callboard",

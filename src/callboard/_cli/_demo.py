@@ -10,8 +10,8 @@ from langchain_core.messages import AIMessage, BaseMessage, ToolMessage
 from rich.console import Console
 
 from callboard import AbandonedThreadWarning
+from callboard._cli._command_options import DemoOptions
 from callboard._cli._demo_database import temporary_database
-from callboard._cli._options import DemoOptions
 from callboard._cli._recording import recorded
 from callboard._cli._session import Run, Session
 from callboard._cli._view import QuietlyClosedConsole, open_view, result_table

@@ -18,9 +18,9 @@ from rich.console import Console
 
 from callboard import Agent
 from callboard._cli._ask import Asker, line_reader
+from callboard._cli._command_options import RunOptions
 from callboard._cli._database_option import open_database
 from callboard._cli._load import AnyAgent, load_agent, print_traceback
-from callboard._cli._options import RunOptions
 from callboard._cli._questions import accepted, in_short
 from callboard._cli._recording import Recording, recorded
 from callboard._cli._shown_text import (

@@ -3,8 +3,8 @@
 from collections.abc import Callable
 from pathlib import Path
 
+from callboard._cli._command_options import TraceOptions
 from callboard._cli._groups import only
-from callboard._cli._options import TraceOptions
 from callboard._cli._page import page
 from callboard._cli._perfetto import perfetto
 from callboard._cli._recording_files import find_recording

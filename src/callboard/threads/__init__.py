@@ -13,13 +13,13 @@ from callboard._lazy import lazy
 
 if TYPE_CHECKING:
     from callboard.agent._conversation._connect import masked as masked
-    from callboard.threads._database import Threads as Threads
     from callboard.threads._stored_thread import CallState as CallState
     from callboard.threads._stored_thread import StoredThread as StoredThread
+    from callboard.threads._thread_database import Threads as Threads
     from callboard.tools._unanswered import unanswered as unanswered
 
 _HOMES = {
-    "_database": ("Threads",),
+    "_thread_database": ("Threads",),
     "_stored_thread": ("CallState", "StoredThread"),
     ".agent._conversation._connect": ("masked",),
     ".tools._unanswered": ("unanswered",),
