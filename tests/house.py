@@ -24,7 +24,7 @@ FLOORS = (
     ("tools",),
     ("middleware",),
     ("agent",),
-    ("telemetry", "testing"),
+    ("telemetry", "testing", "threads"),
     ("_cli",),
 )
 """The rooms from the ground up; what stands in no floor is below all of them but the ground."""

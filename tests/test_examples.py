@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 EXAMPLES = sorted((Path(__file__).parents[1] / "examples").glob("*.py"))
-PUBLIC = {"callboard", "callboard.middleware", "callboard.telemetry", "callboard.testing"}
+PUBLIC = {"callboard", "callboard.middleware", "callboard.telemetry", "callboard.testing", "callboard.threads"}
 
 
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)

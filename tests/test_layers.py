@@ -18,7 +18,7 @@ LAYERS = {
     5: ["tools"],
     6: ["middleware"],
     7: ["agent"],
-    8: ["telemetry", "testing"],
+    8: ["telemetry", "testing", "threads"],
     9: ["_cli"],
 }
 LAYER_OF = {f"callboard.{name}": layer for layer, names in LAYERS.items() for name in names}
@@ -204,14 +204,16 @@ def test_there_are_no_import_cycles() -> None:
     assert len(graph) == len(INNER)
 
 
-def test_the_actors_use_public_names_only() -> None:
+@pytest.mark.parametrize("customer", [ACTORS, SOURCE / "callboard" / "_cli"], ids=["actors", "command line"])
+def test_customers_use_public_names_only(customer: Path) -> None:
     """What they need and the shop window lacks, others would lack too."""
-    files = list(ACTORS.rglob("*.py"))
+    files = list(customer.rglob("*.py"))
     private = [
-        found
+        f"{path.name}: {found}"
         for path in files
         for found in imported(path)
         if found.startswith("callboard.") and any(part.startswith("_") for part in found.split("."))
+        if not found.startswith(f"callboard.{customer.name}")  # their own
     ]
 
     assert files

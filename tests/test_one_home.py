@@ -116,6 +116,17 @@ HOMES = [
             r"for message in reversed\((?s:.{1,120})\.tool_call_id ==",  # a conversation read from its end
         ),
     ),
+    Home(
+        "How did a call or a run end?",
+        "telemetry/_outcome.py",
+        ("has_failed", "outcome_of", "outcome_of_run"),
+    ),
+    Home(
+        "Where is a call now?",
+        "telemetry/_tracker.py",
+        ("FAILURES", "CallPlace", "CallTracker", "Outcome", "TrackedCall"),
+        (r"event\.phase == \"(queued|started|attempt_ended)\"",),
+    ),
 ]
 
 

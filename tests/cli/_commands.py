@@ -46,12 +46,12 @@ class Project:
         (self.directory / f"{name}.py").write_text(textwrap.dedent(source))
         return name
 
-    def call(self, *arguments: str, **env: str) -> Any:
+    def call(self, *arguments: str, charset: str = "utf-8", **env: str) -> Any:
         """Run a command in this process, without a terminal."""
         path, directory = list(sys.path), Path.cwd()
         os.chdir(self.directory)
         try:
-            return CliRunner().invoke(app, arguments, env=env, catch_exceptions=False)
+            return CliRunner(charset=charset).invoke(app, arguments, env=env, catch_exceptions=False)
         finally:
             os.chdir(directory)
             sys.path[:] = path

@@ -43,11 +43,11 @@ def test_a_call_is_shown_from_its_queue_to_its_end() -> None:
 
 
 def test_a_note_is_no_end_and_a_question_no_failure() -> None:
-    """The numbers of the board, which stand for many calls."""
+    """The counts, which stand for many calls."""
     calls = Calls(["fetch"])
     calls.note(event("begun"))
     calls.note(event("noted", what="approval_asked"))
-    row = calls.board.rows["fetch"]
+    row = calls.counts.rows["fetch"]
     assert (row.ended, row.failed) == (0, 0)
 
     calls.note(event("ended", error=GraphInterrupt()))
@@ -57,7 +57,7 @@ def test_a_note_is_no_end_and_a_question_no_failure() -> None:
 def test_attempts_side_by_side_do_no_harm() -> None:
     """A middleware may start a second one while the first still runs."""
     calls = Calls(["fetch"])
-    row = calls.board.rows["fetch"]
+    row = calls.counts.rows["fetch"]
     running = []
     for time, (phase, attempt) in enumerate(
         [("begun", 0), ("started", 1), ("started", 2), ("attempt_ended", 1), ("attempt_ended", 2), ("ended", 2)]
@@ -66,7 +66,7 @@ def test_attempts_side_by_side_do_no_harm() -> None:
         running.append(row.running)
 
     assert running == [0, 1, 1, 1, 0, 0]
-    assert (row.ok, row.work, calls.board.open) == (1, 4.0, {})
+    assert (row.ok, row.work, calls.counts.open) == (1, 4.0, {})
 
 
 def test_of_many_calls_there_are_numbers() -> None:

@@ -1,4 +1,4 @@
-"""`callboard demo` as a user runs it: a command of its own, a real service, a real SQLite file."""
+"""`callboard demo` as a user runs it: a real service, a real file; a process where signals and terminals matter."""
 
 import os
 import re
@@ -6,15 +6,20 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
+from types import ModuleType
 
 import anyio
 import pytest
+from click.testing import Result
+from langchain.chat_models import base
+from typer.testing import CliRunner
 
 from callboard import ToolNode, create_react_agent
-from callboard._cli._board import Board
+from callboard._cli._app import app
+from callboard._cli._call_counts import CallCounts
 from callboard._cli._session import Run, run_agent
 from callboard.testing import ScriptedModel, calls
 
@@ -51,18 +56,17 @@ def environment(**extra: str) -> dict[str, str]:
     return {**kept, "COLUMNS": "100", "NO_COLOR": "1", "TERM": "dumb", **extra}
 
 
-def run(*arguments: str, **extra: str) -> subprocess.CompletedProcess[str]:
-    return execute([*COMMAND, *arguments], **extra)
+def run(*arguments: str) -> Result:
+    """Run the command in this process, without a terminal."""
+    return CliRunner().invoke(app, arguments, env=environment(), catch_exceptions=False)
 
 
-def execute(command: Sequence[str], **extra: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        command, env=environment(**extra), capture_output=True, text=True, timeout=PATIENCE, check=False
-    )
+def execute(command: Sequence[str]) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(command, env=environment(), capture_output=True, text=True, timeout=PATIENCE, check=False)
 
 
 @cache
-def demo(backend: str, seed: int = 0) -> subprocess.CompletedProcess[str]:
+def demo(backend: str, seed: int = 0) -> Result:
     """One run for all tests that look at the same one."""
     return run("demo", "--backend", backend, "--calls", "60", "--seed", str(seed))
 
@@ -91,7 +95,7 @@ def check_sums(rows: Mapping[str, Mapping[str, int]]) -> None:
 def test_the_demo_shows_how_every_call_ended(backend: str) -> None:
     finished = demo(backend)
 
-    assert (finished.returncode, finished.stderr) == (0, "")
+    assert (finished.exit_code, finished.stderr) == (0, "")
     output = finished.stdout
     assert SCRIPTED in output
     assert f"fetch 60, query 12, archive 12; on {backend}." in output
@@ -175,7 +179,7 @@ def test_the_live_view_is_never_taller_than_the_terminal(backend: str) -> None:
 def test_the_live_view_without_a_terminal_is_plain_lines() -> None:
     finished = run("demo", "--live", "--calls", "60")
 
-    assert finished.returncode == 0
+    assert finished.exit_code == 0
     lines = [line for line in finished.stdout.splitlines() if " of 84 calls ended, " in line]
     assert lines
     assert all("; fetch: running " in line and " waiting (at most " in line for line in lines)
@@ -250,7 +254,7 @@ def test_a_reader_that_goes_away_does_no_harm() -> None:
 def test_the_help_texts_say_what_there_is() -> None:
     top, demo_help, version = run("--help"), run("demo", "--help"), run("--version")
 
-    assert (top.returncode, demo_help.returncode, version.returncode) == (0, 0, 0)
+    assert (top.exit_code, demo_help.exit_code, version.exit_code) == (0, 0, 0)
     assert "demo" in top.stdout
     for word in (
         "--backend",
@@ -281,24 +285,28 @@ def test_the_help_texts_say_what_there_is() -> None:
 def test_a_bad_option_is_named(arguments: list[str], expected: str) -> None:
     finished = run("demo", *arguments)
 
-    assert finished.returncode == 2
+    assert finished.exit_code == 2
     assert expected in finished.stderr
     assert "Traceback" not in finished.stderr
     assert finished.stdout == ""
 
 
-def provider(directory: Path, source: str) -> str:
-    """Write a stand-in for a provider's package, which `init_chat_model` finds first."""
-    (directory / "langchain_openai").mkdir()
-    (directory / "langchain_openai" / "__init__.py").write_text(source)
-    return str(directory)
+@pytest.fixture
+def provider(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], None]]:
+    """Make a stand-in for a provider's package, which `init_chat_model` finds first, and remembers."""
+    package = ModuleType("langchain_openai")
+    monkeypatch.setitem(sys.modules, package.__name__, package)
+    base._get_chat_model_creator.cache_clear()
+    yield lambda source: exec(source, vars(package))
+    base._get_chat_model_creator.cache_clear()
 
 
 @pytest.mark.exhaustive
-def test_a_real_model_without_a_key_is_one_line(tmp_path: Path) -> None:
-    finished = run("demo", "--model", "openai:gpt", PYTHONPATH=provider(tmp_path, MISSING_KEY))
+def test_a_real_model_without_a_key_is_one_line(provider: Callable[[str], None]) -> None:
+    provider(MISSING_KEY)
+    finished = run("demo", "--model", "openai:gpt")
 
-    assert (finished.returncode, finished.stdout) == (1, "")
+    assert (finished.exit_code, finished.stdout) == (1, "")
     assert finished.stderr == "Error: --model openai:gpt: no key: set OPENAI_API_KEY\n"
 
 
@@ -306,17 +314,18 @@ def test_a_real_model_without_a_key_is_one_line(tmp_path: Path) -> None:
 def test_an_unknown_provider_is_told() -> None:
     finished = run("demo", "--model", "nobody:gpt")
 
-    assert (finished.returncode, finished.stdout) == (1, "")
+    assert (finished.exit_code, finished.stdout) == (1, "")
     assert finished.stderr.startswith("Error: --model nobody:gpt: ")
     assert "Traceback" not in finished.stderr
 
 
 @pytest.mark.parametrize("backend", ["asyncio", "trio"])
 @pytest.mark.exhaustive
-def test_a_real_model_that_fails_is_one_line(tmp_path: Path, backend: str) -> None:
-    finished = run("demo", "--backend", backend, "--model", "openai:gpt", PYTHONPATH=provider(tmp_path, FAILING))
+def test_a_real_model_that_fails_is_one_line(provider: Callable[[str], None], backend: str) -> None:
+    provider(FAILING)
+    finished = run("demo", "--backend", backend, "--model", "openai:gpt")
 
-    assert finished.returncode == 1
+    assert finished.exit_code == 1
     assert finished.stderr == "Error: the run with the model failed: ConnectionError: nobody answers\n"
     assert "The model is openai:gpt" in finished.stdout
     assert "scripted" not in finished.stdout
@@ -324,10 +333,11 @@ def test_a_real_model_that_fails_is_one_line(tmp_path: Path, backend: str) -> No
 
 @pytest.mark.parametrize("backend", ["asyncio", "trio"])
 @pytest.mark.exhaustive
-def test_a_real_model_decides_itself_what_it_calls(tmp_path: Path, backend: str) -> None:
-    finished = run("demo", "--backend", backend, "--model", "openai:gpt", PYTHONPATH=provider(tmp_path, INVENTIVE))
+def test_a_real_model_decides_itself_what_it_calls(provider: Callable[[str], None], backend: str) -> None:
+    provider(INVENTIVE)
+    finished = run("demo", "--backend", backend, "--model", "openai:gpt")
 
-    assert (finished.returncode, finished.stderr) == (0, "")
+    assert (finished.exit_code, finished.stderr) == (0, "")
     rows = table(finished.stdout)
     check_sums(rows)
     assert (rows["query"]["ok"], rows["nothing"]["error"], rows["fetch"]["error"]) == (1, 1, 1)
@@ -346,11 +356,12 @@ def test_without_the_extra_one_line_says_what_to_install(module: str) -> None:
 
 
 @pytest.mark.exhaustive
-def test_without_langchain_a_real_model_says_what_to_install() -> None:
-    argv = ["callboard", "demo", "--model", "openai:gpt"]
-    finished = execute([sys.executable, "-c", WITHOUT.format(module="langchain", argv=argv)])
+def test_without_langchain_a_real_model_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("langchain", "langchain.chat_models"):
+        monkeypatch.setitem(sys.modules, name, None)
+    finished = run("demo", "--model", "openai:gpt")
 
-    assert (finished.returncode, finished.stdout) == (1, "")
+    assert (finished.exit_code, finished.stdout) == (1, "")
     assert finished.stderr == "Error: --model openai:gpt needs langchain: pip install 'callboard[langchain]'\n"
 
 
@@ -362,10 +373,10 @@ async def test_a_task_that_is_left_over_is_found_and_named() -> None:
             outside.start_soon(anyio.sleep_forever, name="left behind")
             return "done"
 
-        measured = Run(Board(["leave"]))
+        measured = Run(CallCounts(["leave"]))
         agent = create_react_agent(ScriptedModel([calls("leave"), "Done."]), ToolNode([leave]))
         await run_agent(measured, agent, "go")
         outside.cancel_scope.cancel()
 
     assert measured.left_over == ["left behind"]
-    assert measured.board.total().ok == 1
+    assert measured.counts.total().ok == 1

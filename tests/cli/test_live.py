@@ -11,39 +11,38 @@ from hypothesis import strategies as st
 from langchain_core.messages import AIMessage
 from rich.console import Console
 from rich.live import Live
+from tests.telemetry._events import ENDS, counts_of, event
 
 from callboard import ToolNode, observe
-from callboard._cli._board import Board
+from callboard._cli._call_counts import CallCounts
 from callboard._cli._call_list import Calls
 from callboard._cli._live import draws, line, picture
 from callboard._cli._screen import Screen
 from callboard._cli._view import LiveView, open_view
 from callboard.testing import tool_call
 
-from ._events import ENDS, board_of, event
-
 _ESCAPES = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 
 
-def busy(tools: int = 3, calls: int = 1_200) -> Board:
-    """A board in the middle of much work: of every four calls one waits, one runs, one is done, one has failed."""
-    board = Board([])
+def busy(tools: int = 3, calls: int = 1_200) -> CallCounts:
+    """A counts in the middle of much work: of every four calls one waits, one runs, one is done, one has failed."""
+    counts = CallCounts([])
     for number in range(calls):
         one: dict[str, Any] = {"number": number, "tool": f"tool_{number % tools}_{'x' * 30}"}
         args = {"url": "http://example.org/" + "y" * 100}
-        board.note(event("begun", call={"name": one["tool"], "args": args, "id": "1"}, **one))
-        board.note(event("queued", **one))
+        counts(event("begun", call={"name": one["tool"], "args": args, "id": "1"}, **one))
+        counts(event("queued", **one))
         if number // tools % 4:
-            board.note(event("started", attempt=1, time=1.0, queue_wait=1.0, **one))
+            counts(event("started", attempt=1, time=1.0, queue_wait=1.0, **one))
         if number // tools % 4 > 1:
-            board.note(event("attempt_ended", attempt=1, time=2.0, **one))
-            board.note(event("ended", time=2.0, **one, **ENDS["ok" if number // tools % 4 == 2 else "timeout"]))
-    return board
+            counts(event("attempt_ended", attempt=1, time=2.0, **one))
+            counts(event("ended", time=2.0, **one, **ENDS["ok" if number // tools % 4 == 2 else "timeout"]))
+    return counts
 
 
-def drawn(board: Board, now: float = 5.0, width: int = 80, height: int = 24) -> list[str]:
+def drawn(counts: CallCounts, now: float = 5.0, width: int = 80, height: int = 24) -> list[str]:
     console = Console(file=StringIO(), record=True, force_terminal=True, width=width, height=height, color_system=None)
-    console.print(picture(board, now, width, height))
+    console.print(picture(counts, now, width, height))
     return console.export_text().splitlines()
 
 
@@ -69,14 +68,14 @@ def test_everything_there_is_to_know_is_in_80_by_24() -> None:
 
 def test_the_slowest_call_comes_with_what_is_known_of_it() -> None:
     """Where it is and for how long, its attempt, and what was decided last."""
-    board = board_of(
+    counts = counts_of(
         event("begun", call=tool_call("fetch", "1", url="x")),
         event("started", attempt=1),
         event("attempt_ended", attempt=1),
         event("noted", what="retry"),
         event("started", attempt=2, time=3.0),
     )
-    told = cells(drawn(board), "fetch(url='x')")
+    told = cells(drawn(counts), "fetch(url='x')")
 
     assert told == ["5.00", "s", "running", "2.00", "s", "2", "retry"]
 
@@ -114,22 +113,22 @@ def test_tools_for_which_there_is_no_room_are_added_up() -> None:
 
 def test_lines_stay_where_they_are_when_calls_end() -> None:
     """The picture keeps the height that it had."""
-    board = busy(calls=40)
-    before = len(drawn(board))
-    for number in tuple(board.open):
-        board.note(event("ended", number, 5.0))
+    counts = busy(calls=40)
+    before = len(drawn(counts))
+    for number in tuple(counts.open):
+        counts(event("ended", number, 5.0))
 
-    assert len(drawn(board)) == before
-    assert not any("(url=" in text for text in drawn(board))
+    assert len(drawn(counts)) == before
+    assert not any("(url=" in text for text in drawn(counts))
 
 
 def test_names_and_notes_cannot_act_on_the_terminal() -> None:
     """Models make up names, and arguments."""
-    board = board_of(
+    counts = counts_of(
         event("begun", tool="\x1b[2Kevil\u202e\nname", call=tool_call("evil", "1", x="\x1b[2K")),
         event("noted", tool="evil", what="\x1b[H"),
     )
-    text = "\n".join(drawn(board, width=160)) + line(board, 1.0)
+    text = "\n".join(drawn(counts, width=160)) + line(counts, 1.0)
 
     assert "\x1b" not in text
     assert "\u202e" not in text
@@ -178,13 +177,13 @@ async def test_it_is_drawn_eight_times_a_second() -> None:
 
 async def test_without_a_terminal_there_is_a_line_a_second() -> None:
     """Once there are calls."""
-    board, console = Board([]), Console(file=StringIO(), width=1_000)
+    counts, console = CallCounts([]), Console(file=StringIO(), width=1_000)
 
     async def calls() -> None:
         await anyio.sleep(10.0)
-        board.note(event("begun", time=anyio.current_time()))
+        counts(event("begun", time=anyio.current_time()))
 
-    with open_view(board, console, live=True) as view, anyio.move_on_after(13.5):
+    with open_view(counts, console, live=True) as view, anyio.move_on_after(13.5):
         async with anyio.create_task_group() as group:
             group.start_soon(calls)
             await view.keep_up()

@@ -214,6 +214,25 @@ def test_ctrl_c_at_a_question_leaves_it_open(project: Project, agents: str) -> N
     assert log(project) == ["pay 3 "]
 
 
+def test_ctrl_c_is_not_lost_while_a_prompt_is_printed(project: Project, agents: str) -> None:
+    """Python's readline waits without end for the next key, and knows nothing of a signal just before that wait."""
+    module = project.module(
+        f"""
+        import ctypes, functools, readline, signal
+        from {agents} import one
+
+        strike = functools.partial(ctypes.CDLL(None)["raise"], signal.SIGINT)  # Python has no turn after it
+        readline.set_pre_input_hook(strike)  # called when the prompt is there, before the wait
+        """
+    )
+    with project.terminal("run", f"{module}:one", "Pay!", "--db", project.db, "--thread", "1") as terminal:
+        terminal.until("ignore? ")
+        terminal.until("Stopped. To go on: callboard run")
+        assert terminal.end() == 130
+
+    assert log(project) == []
+
+
 @pytest.mark.exhaustive
 def test_yes_leaves_only_what_it_cannot_answer_to_the_person(project: Project, agents: str) -> None:
     """Approvals are accepted unseen, the free question is asked."""

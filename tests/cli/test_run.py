@@ -9,7 +9,7 @@ import pytest
 from langchain_core.messages import AIMessage, ToolMessage, convert_to_messages
 
 from ._agents import AGENT, log
-from ._commands import COMMAND, PATIENCE, Project, environment
+from ._commands import PATIENCE, Project
 
 
 @pytest.fixture
@@ -361,17 +361,10 @@ def test_models_inside_of_tools_and_hooks_do_not_talk_to_the_user(project: Proje
 def test_a_stream_that_cannot_have_every_character_gets_what_it_can(project: Project) -> None:
     """An old terminal, or a pipe on another system."""
     module = project.module(AGENT + "    agent = agent_of('caf\\u00e9 \\u2603')\n")
-    finished = subprocess.run(
-        [*COMMAND, "run", f"{module}:agent", "hi"],
-        cwd=project.directory,
-        env={**environment(), "PYTHONIOENCODING": "ascii"},
-        capture_output=True,
-        timeout=PATIENCE,
-        check=False,
-    )
+    finished = project.call("run", f"{module}:agent", "hi", charset="ascii")
 
-    assert (finished.returncode, finished.stderr) == (0, b"")
-    assert finished.stdout == rb"caf\xe9 \u2603" + b"\n"
+    assert (finished.exit_code, finished.stderr_bytes) == (0, b"")
+    assert finished.stdout_bytes == rb"caf\xe9 \u2603" + b"\n"
 
 
 def test_the_help_says_all_there_is(project: Project) -> None:

@@ -31,7 +31,6 @@ METRICS = {
     names.TIMEOUTS,
     names.RETRIES,
     names.ABANDONED,
-    names.RESTARTS,
 }
 
 
@@ -130,28 +129,26 @@ async def test_a_cancelled_wait_leaves_no_count_behind(seen: Seen) -> None:
     assert errors == {"cancelled": 3}
 
 
-async def test_retries_restarts_and_abandoned_threads_are_counted(seen: Seen) -> None:
+async def test_retries_and_abandoned_threads_are_counted(seen: Seen) -> None:
     """By what is noted about a call."""
     recorder = Recorder()
 
-    async def restarts() -> str:
-        """Note what an actor's supervisor notes, and what a lost thread leads to."""
-        note("restarted")
+    async def stuck() -> str:
+        """Note what a lost thread leads to."""
         note("abandoned")
         return ""
 
     node = ToolNode(
-        [recorder.tool("flaky", raises=OSError("no"), times=2), restarts],
+        [recorder.tool("flaky", raises=OSError("no"), times=2), stuck],
         middleware=[Retry(attempts=3, any_tool=True)],
         handle_tool_errors=True,
     )
 
     with seen.metrics.on():
-        await asked(node, tool_call("flaky", "call_1"), tool_call("restarts", "two"))
+        await asked(node, tool_call("flaky", "call_1"), tool_call("stuck", "two"))
 
     assert seen.points(names.RETRIES) == [({names.TOOL_NAME: "flaky"}, 2)]
-    assert seen.points(names.RESTARTS) == [({names.TOOL_NAME: "restarts"}, 1)]
-    assert seen.points(names.ABANDONED) == [({names.TOOL_NAME: "restarts"}, 1)]
+    assert seen.points(names.ABANDONED) == [({names.TOOL_NAME: "stuck"}, 1)]
     assert all(names.ERROR_TYPE not in attributes for attributes, _ in seen.points(names.TOOL_DURATION))
 
 

@@ -235,6 +235,6 @@ def test_without_the_sdk_the_error_names_the_remedy() -> None:
 
 def test_without_a_provider_no_observer_is_made() -> None:
     """What nobody wants costs nothing, though other libraries may have loaded OpenTelemetry's API."""
-    done = run("run()\nprint([name for name in sys.modules if name.startswith('callboard.telemetry._spans')])")
+    done = run("run()\nprint([name for name in sys.modules if name.startswith('callboard.telemetry._call_spans')])")
 
     assert done.stdout.strip() == "[]"

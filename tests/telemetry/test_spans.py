@@ -717,7 +717,7 @@ ELSEWHERE = {
     names.SCOPE, names.CAPTURE_VARIABLE, names.PREFIX, names.TOKEN_TYPE,
     names.TOOL_DURATION, names.AGENT_DURATION, names.AGENT_TOOL_CALLS, names.AGENT_INFERENCE_CALLS,
     names.CLIENT_DURATION, names.TOKEN_USAGE, names.QUEUE_WAIT_METRIC, names.QUEUE_LENGTH, names.IN_FLIGHT,
-    names.REJECTIONS, names.TIMEOUTS, names.RETRIES, names.ABANDONED, names.RESTARTS,
+    names.REJECTIONS, names.TIMEOUTS, names.RETRIES, names.ABANDONED,
 }  # fmt: skip
 """Names that are on no span: of metrics, of the environment."""
 

@@ -35,6 +35,8 @@ class Watch(NamedTuple):
 
 
 _NOBODY = Watch()
+_BOUNDS = ("begun", "ended")
+"""The phases between which an observer knows of a call or a run."""
 _here: ContextVar[tuple[Watch, ...]] = ContextVar("callboard_watch", default=())
 _everywhere: list[Watch] = []
 current_run: ContextVar[RunInfo | None] = ContextVar("callboard_run", default=None)
@@ -153,17 +155,18 @@ class CarefulObserver(Generic[E]):
         return _name(self._observer)
 
     def __call__(self, event: E) -> None:
-        if self._hears(event):
-            since = perf_counter()
-            self.tell(event)
-            if perf_counter() - since > PATIENCE and not self._dismissed:
-                self._dismiss()
+        if (self._dismissed or event.phase in _BOUNDS) and not self._hears(event):
+            return
+        since = perf_counter()
+        self.tell(event)
+        if perf_counter() - since > PATIENCE and not self._dismissed:
+            self._dismiss()
 
     def _hears(self, event: E) -> bool:
-        number = _number(event)
-        if event.phase == "begun" and not self._dismissed:
-            self._known.add(number)
-        elif event.phase == "ended" and number in self._known:
+        phase = event.phase
+        if phase == "begun" and not self._dismissed:
+            self._known.add(_number(event))
+        elif phase == "ended" and (number := _number(event)) in self._known:
             self._known.remove(number)
             return True
         return not self._dismissed

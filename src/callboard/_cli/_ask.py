@@ -4,6 +4,7 @@ import json
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
 from langgraph.types import Interrupt
@@ -11,6 +12,7 @@ from rich.console import Console
 
 from callboard._cli._questions import Answer, Request, Word, approval_in, free_answer
 from callboard._cli._shown_text import as_json, as_text, named, printable
+from callboard._cli._signals import attentive
 
 ReadLine = Callable[[str, str], str]
 """Takes a prompt and the text to start with, and returns the line; raises EOFError if there is none."""
@@ -29,19 +31,23 @@ def line_reader(console: Console) -> ReadLine:
     def read(prompt: str, start: str) -> str:
         if not (sys.stdout.isatty() and console.file is sys.stdout):
             console.print(prompt, end="")
-            line = sys.stdin.readline()
+            with attentive():
+                line = sys.stdin.readline()
             if not line:
                 raise EOFError
             return line.rstrip("\n")
         with suppress(ImportError):
             import readline
 
-            readline.set_startup_hook(lambda: readline.insert_text(start))
+            # No Python of ours in the hook: readline would forget what a signal's handler raises there.
+            readline.set_startup_hook(partial(readline.insert_text, start))
             try:
-                return input(prompt)
+                with attentive():
+                    return input(prompt)
             finally:
                 readline.set_startup_hook()
-        return input(prompt)
+        with attentive():
+            return input(prompt)
 
     return read
 

@@ -7,7 +7,7 @@ from rich.console import RenderableType
 from rich.table import Table
 
 from callboard import CallEvent
-from callboard._cli._board import Board, OpenCall
+from callboard._cli._call_counts import CallCounts, OpenCall
 from callboard._cli._shown_text import call_text, one_line, seconds
 from callboard._cli._view import progress_table
 
@@ -23,7 +23,7 @@ class Calls:
     """
 
     def __init__(self, tools: Iterable[str]) -> None:
-        self.board = Board(tools)
+        self.counts = CallCounts(tools)
         self._arguments: dict[str | None, object] = {}
         self._took: dict[str | None, float] = {}
 
@@ -33,10 +33,10 @@ class Calls:
 
     def note(self, event: CallEvent) -> None:
         """Take in what happened to a call."""
-        call = self.board.open.get(event.number)
+        call = self.counts.open.get(event.number)
         if call is not None:
             self._took[event.call_id] = event.time - call.began
-        self.board.note(event)
+        self.counts(event)
 
     def took(self, call_id: str | None) -> str:
         """How long a call has taken so far, its waits included; nothing if no event has told."""
@@ -53,9 +53,9 @@ class Calls:
             now: the time on the loop's clock.
             width: of the terminal.
         """
-        calls = self.board.slowest(_ROWS + 1)
+        calls = self.counts.slowest(_ROWS + 1)
         if len(calls) > _ROWS:
-            return progress_table(self.board)
+            return progress_table(self.counts)
         table = Table(box=None, padding=(0, 2, 0, 0), show_header=False)
         for call in calls:
             table.add_row(*_cells(call, now, width))

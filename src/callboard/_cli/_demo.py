@@ -3,12 +3,14 @@
 import warnings
 from collections.abc import Iterable
 from functools import partial
-from pathlib import Path
 
 import anyio
+from langchain_core.language_models import BaseChatModel
 from langchain_core.messages import AIMessage, BaseMessage, ToolMessage
+from rich.console import Console
 
 from callboard import AbandonedThreadWarning
+from callboard._cli._command_options import DemoOptions
 from callboard._cli._demo_database import temporary_database
 from callboard._cli._recording import recorded
 from callboard._cli._session import Run, Session
@@ -19,65 +21,48 @@ _FETCHES = 300
 _FETCHES_OF_A_REAL_MODEL = 20
 
 
-def run_demo(
-    *,
-    backend: str,
-    fetches: int | None,
-    model_name: str | None,
-    seed: int,
-    live: bool = False,
-    record: Path | None = None,
-) -> int:
+def run_demo(options: DemoOptions) -> int:
     """Run the demo and return the exit code.
 
-    Args:
-        backend: "asyncio" or "trio".
-        fetches: how many to ask for; `None` for 300, or 20 with a real model.
-        model_name: `provider:name` of a real model; `None` for the script.
-        seed: decides the work, and what goes wrong.
-        live: whether all that goes on is shown meanwhile.
-        record: a file for a recording of the calls.
-
     Raises:
-        CommandError: if that file cannot be written.
+        CommandError: if a recording is wanted and its file cannot be written.
         ModelError: if a real model cannot be had, or fails.
     """
     console = QuietlyClosedConsole(highlight=False, markup=False)
     console.soft_wrap = not console.is_terminal  # whoever reads a file finds whole lines
-    model = None if model_name is None else real_model(model_name)
-    work = make_work(fetches or (_FETCHES if model is None else _FETCHES_OF_A_REAL_MODEL), seed=seed)
-    for line in _introduction(work, backend, model_name):
+    model = None if options.model is None else real_model(options.model)
+    work = make_work(options.calls or (_FETCHES if model is None else _FETCHES_OF_A_REAL_MODEL), seed=options.seed)
+    for line in _introduction(work, options):
         console.print(line)
-    run = Run()
-    with temporary_database(seed=seed) as database, open_view(run.board, console, live=live) as view:
-        session = Session(
-            run=run,
-            view=view,
-            work=work,
-            model=model,
-            seed=seed,
-            database=database,
-            recording=partial(recorded, record),
-        )
-        with warnings.catch_warnings():
-            # A query that a signal catches half-way; it is counted under "threads left over".
-            warnings.simplefilter("ignore", AbandonedThreadWarning)
-            anyio.run(session.play, backend=backend)
-    console.print(result_table(run.board))
+    run = _played(options, work, model, console)
+    console.print(result_table(run.counts))
     for line in _conclusion(run):
         console.print(line)
     return _exit_code(run)
 
 
-def _introduction(work: Work, backend: str, model_name: str | None) -> Iterable[str]:
-    if model_name is None:
+def _played(options: DemoOptions, work: Work, model: BaseChatModel | None, console: Console) -> Run:
+    """Run the agent while its calls are shown; returns what was measured."""
+    run, seed = Run(), options.seed
+    recording = partial(recorded, options.record)
+    with temporary_database(seed=seed) as database, open_view(run.counts, console, live=options.live) as view:
+        session = Session(run=run, view=view, work=work, model=model, seed=seed, database=database, recording=recording)
+        with warnings.catch_warnings():
+            # A query that a signal catches half-way; it is counted under "threads left over".
+            warnings.simplefilter("ignore", AbandonedThreadWarning)
+            anyio.run(session.play, backend=options.backend.value)
+    return run
+
+
+def _introduction(work: Work, options: DemoOptions) -> Iterable[str]:
+    if options.model is None:
         yield (
             f"The model is scripted: it asks for {work.count} calls at once and then reads the answers. "
             "Use --model provider:name for a real one."
         )
     else:
-        yield f"The model is {model_name}: it is told to make {work.count} calls; what it does is its own affair."
-    yield f"The work: {work}; on {backend}."
+        yield f"The model is {options.model}: it is told to make {work.count} calls, and may make others."
+    yield f"The work: {work}; on {options.backend.value}."
     yield "The tools are real: an HTTP service in a process of its own, and a SQLite file asked from worker threads."
 
 
@@ -115,7 +100,7 @@ def _seen_by_service(stats: dict[str, int]) -> str:
 
 
 def _speed(run: Run) -> str:
-    work = run.board.total().work
+    work = run.counts.total().work
     factor = work / run.wall_clock
     return f"wall clock: {run.wall_clock:.2f} s; one after the other: {work:.2f} s; {factor:.1f} times as fast"
 

@@ -10,7 +10,7 @@ from callboard import CallPolicy, Limit, ToolNode
 from callboard._cli._demo_database import query as query_database
 
 TOOLS = ("fetch", "query", "archive")
-"""In the order in which they are shown."""
+"""The tools of the demo and what each call is held to, in the order in which they are shown."""
 
 _POLICIES = {
     "fetch": CallPolicy(timeout=1.0, limit=Limit(concurrency=32)),

@@ -12,7 +12,7 @@ T = TypeVar("T")
 
 _GAP = 2
 _NAME = 8
-"""The least that is left of a name."""
+"""The characters that a name keeps on the narrowest terminal."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from callboard._cli._shown_text import as_json, count, named, one_line, printable
-from callboard.telemetry._timeline import Part, RecordedCall, RecordedRun, Recording
+from callboard.telemetry import Part, RecordedCall, RecordedRun, Recording
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +28,7 @@ class RunOfCalls:
 
     @property
     def title(self) -> str:
-        """Which run it is."""
+        """A heading: the number of the run, and its agent."""
         if self.number is None:
             return "calls without an agent"
         agent = self.run.agent if self.run else ""
@@ -101,7 +101,7 @@ def statement(part: Part) -> str:
 
 
 def about_part(part: Part) -> str:
-    """When, by what, and where it was recorded."""
+    """When, by which versions and in which process a part was recorded, as text."""
     told: Iterable[str] = (
         f"{part.started.astimezone():%Y-%m-%d %H:%M:%S}" if part.started else "",
         f"callboard {part.callboard}" if part.callboard else "",
@@ -112,7 +112,7 @@ def about_part(part: Part) -> str:
 
 
 def about_run(one: RunOfCalls) -> list[str]:
-    """How it went, in a few words each."""
+    """How the run went, in short texts: its thread, its outcome, its questions, its model requests and their tokens."""
     run = one.run
     if run is None:
         return []

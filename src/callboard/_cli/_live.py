@@ -6,9 +6,10 @@ from dataclasses import dataclass
 from rich.console import Console, Group, RenderableType
 from rich.text import Text
 
-from callboard._cli._board import FAILURES, Board, OpenCall, Row
+from callboard._cli._call_counts import CallCounts, OpenCall, ToolCounts
 from callboard._cli._grid import Column, grid
 from callboard._cli._shown_text import named, one_line, seconds
+from callboard.telemetry import FAILURES
 
 _HEAD = 3
 _HEADING = 1
@@ -27,7 +28,7 @@ def draws(console: Console) -> bool:
 @dataclass(frozen=True, slots=True)
 class _Tool:
     name: str
-    row: Row
+    row: ToolCounts
     wait: float
 
 
@@ -56,33 +57,33 @@ _CALLS: tuple[Column[_Open], ...] = (
 )
 
 
-def quantile(row: Row, share: float) -> str:
+def quantile(row: ToolCounts, share: float) -> str:
     """A quantile of the durations, to be read by people; nothing if there is none."""
     value = row.durations.quantile(share)
     return "" if value is None else seconds(value)
 
 
-def picture(board: Board, now: float, width: int, height: int) -> RenderableType:
+def picture(counts: CallCounts, now: float, width: int, height: int) -> RenderableType:
     """The numbers of the whole, of each tool, and the slowest calls.
 
     Args:
-        board: the calls.
+        counts: the calls.
         now: the time on the loop's clock.
         width: of the terminal.
         height: of the terminal; one line of it stays free.
     """
-    return Group(*_sections(board, now, width, height - 1))
+    return Group(*_sections(counts, now, width, height - 1))
 
 
-def _sections(board: Board, now: float, width: int, height: int) -> Iterator[RenderableType]:
-    waits = board.longest_waits(now)
-    for text in _head(board.total(), board, now, max(waits.values(), default=0.0))[:height]:
+def _sections(counts: CallCounts, now: float, width: int, height: int) -> Iterator[RenderableType]:
+    waits = counts.longest_waits(now)
+    for text in _head(counts.total(), counts, now, max(waits.values(), default=0.0))[:height]:
         yield Text(text, no_wrap=True, overflow="ellipsis")
-    tools, calls = _shares(height - _HEAD - _HEADING, len(waits), min(board.most_open, _SLOWEST))
+    tools, calls = _shares(height - _HEAD - _HEADING, len(waits), min(counts.most_open, _SLOWEST))
     if tools > 0:
-        yield grid("tool", lambda tool: tool.name, _TOOLS, _tools(board, waits, tools), width=width)
+        yield grid("tool", lambda tool: tool.name, _TOOLS, _tools(counts, waits, tools), width=width)
     if calls > 0:
-        open_now = [_Open(call, now) for call in board.slowest(calls)]
+        open_now = [_Open(call, now) for call in counts.slowest(calls)]
         yield Text()
         yield grid("slowest now", lambda one: one.call.text, _CALLS, open_now, width=width)
         # Lines of calls that have ended stay, empty: what stands above would jump.
@@ -97,41 +98,41 @@ def _shares(room: int, tools: int, calls: int) -> tuple[int, int]:
     return (of_tools, of_calls) if of_calls > 0 else (min(tools, room), 0)
 
 
-def _tools(board: Board, waits: Mapping[str, float], number: int) -> list[_Tool]:
+def _tools(counts: CallCounts, waits: Mapping[str, float], number: int) -> list[_Tool]:
     """So many lines; those for which there is none are added up in the last."""
-    known = [_Tool(name, board.rows[name], wait) for name, wait in waits.items()]
+    known = [_Tool(name, counts.rows[name], wait) for name, wait in waits.items()]
     if len(known) <= number:
         return known
     shown, left = known[: number - 1], known[number - 1 :]
-    rest = _Tool(f"{len(left)} more", Row(), max(tool.wait for tool in left))
+    rest = _Tool(f"{len(left)} more", ToolCounts(), max(tool.wait for tool in left))
     for tool in left:
         rest.row.add(tool.row)
     return [*shown, rest]
 
 
-def _head(total: Row, board: Board, now: float, longest_wait: float) -> list[str]:
-    queue = f"at most {board.longest_queue}, longest {seconds(longest_wait)}"
+def _head(total: ToolCounts, counts: CallCounts, now: float, longest_wait: float) -> list[str]:
+    queue = f"at most {counts.longest_queue}, longest {seconds(longest_wait)}"
     return [
-        f"{seconds(board.elapsed(now))}: {total.ended} of {total.asked} calls ended, {board.rate(now):.1f} a second",
+        f"{seconds(counts.elapsed(now))}: {total.ended} of {total.asked} calls ended, {counts.rate(now):.1f} a second",
         f"{total.running} running, {total.waiting} waiting ({queue})",
         _endings(total),
     ]
 
 
-def _endings(row: Row) -> str:
+def _endings(row: ToolCounts) -> str:
     kinds = ", ".join(f"{getattr(row, kind)} {kind}" for kind in FAILURES if getattr(row, kind))
     failed = f"{row.failed} failed ({kinds})" if kinds else "0 failed"
     asked = f", {row.interrupted} asked a person" if row.interrupted else ""
     return f"{row.ok} done, {failed}{asked}"
 
 
-def line(board: Board, now: float) -> str:
+def line(counts: CallCounts, now: float) -> str:
     """The numbers of the table on one line."""
-    waits = board.longest_waits(now)
-    parts = _head(board.total(), board, now, max(waits.values(), default=0.0))
-    parts += [_tool_line(tool) for tool in _tools(board, waits, _ON_A_LINE)]
+    waits = counts.longest_waits(now)
+    parts = _head(counts.total(), counts, now, max(waits.values(), default=0.0))
+    parts += [_tool_line(tool) for tool in _tools(counts, waits, _ON_A_LINE)]
     parts += [
-        f"slowest: {one_line(call.text, 60)} {call.place} for {seconds(now - call.since)}" for call in board.slowest(1)
+        f"slowest: {one_line(call.text, 60)} {call.place} for {seconds(now - call.since)}" for call in counts.slowest(1)
     ]
     return "; ".join(parts)
 

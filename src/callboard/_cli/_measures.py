@@ -25,11 +25,11 @@ class Durations:
         return sum(self._counts.values())
 
     def add(self, seconds: float) -> None:
-        """Count one."""
+        """Count a call that took so long."""
         self._counts[_bucket(seconds)] += 1
 
     def merge(self, other: "Durations") -> None:
-        """Count in those of another tool."""
+        """Add the durations of another tool to these."""
         self._counts.update(other._counts)
 
     def quantile(self, share: float) -> float | None:
@@ -60,14 +60,14 @@ class Lately:
         self._steps: deque[tuple[int, int]] = deque(maxlen=ceil(_WINDOW / _STEP) + 1)
 
     def add(self, time: float) -> None:
-        """Count one that ends now."""
+        """Count a call that ends now."""
         step, number = floor(time / _STEP), 0
         if self._steps and self._steps[-1][0] >= step:  # another thread's event may come a little late
             step, number = self._steps.pop()
         self._steps.append((step, number + 1))
 
     def rate(self, now: float, since: float) -> float:
-        """How many a second.
+        """The number of calls that ended in a second, on average.
 
         Args:
             now: the time.

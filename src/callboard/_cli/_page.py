@@ -12,7 +12,7 @@ from typing import Any
 from callboard._cli._groups import RunOfCalls, about_part, about_run, end_of, facts_in_short, runs_of, statement
 from callboard._cli._shown_text import as_json, named, printable
 from callboard._cli._tally import tallies
-from callboard.telemetry._timeline import ModelRequest, Part, RecordedCall, Recording
+from callboard.telemetry import ModelRequest, Part, RecordedCall, Recording
 
 _SLOT = re.compile(r"\{\{(\w+)\}\}")
 _ACTIVE = {ord(char): f"\\u{ord(char):04x}" for char in "<>&\u2028\u2029"}

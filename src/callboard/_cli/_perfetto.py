@@ -10,7 +10,7 @@ from typing import Any
 from callboard._cli._groups import RunOfCalls, about_run, end_of, facts_in_short, runs_of
 from callboard._cli._lanes import lanes
 from callboard._cli._shown_text import as_json, named, printable
-from callboard.telemetry._timeline import ModelRequest, Part, RecordedCall, Recording
+from callboard.telemetry import ModelRequest, Part, RecordedCall, Recording
 
 Event = dict[str, Any]
 
@@ -19,7 +19,7 @@ _FIRST_LANE = 2
 
 
 def perfetto(recording: Recording) -> str:
-    """The JSON of a trace."""
+    """A recording as the JSON of a trace, which Perfetto and Chrome read."""
     events: list[Event] = []
     process = 0
     for part, offset in _with_offsets(recording):
@@ -53,7 +53,7 @@ class _Process:
         self._several = several
 
     def events(self, run: RunOfCalls) -> Iterator[Event]:
-        """Names first, then what happened."""
+        """The events of a trace: the names of its tracks first, then what happened on them."""
         pid = f" (pid {self._part.pid})" if self._several else ""
         yield self._name("process_name", f"{run.title}{pid}", 0)
         yield self._meta("process_labels", {"labels": ", ".join(about_run(run))}, 0)

@@ -18,7 +18,7 @@ Answer = tuple[Word, Any]
 
 
 _LONG = 500
-"""In characters, for one action in a list."""
+"""The characters that one action may have in a list of them."""
 
 _NO_REASON = "Tool execution requires approval"
 """What stands in a request that nobody has described, ours or LangChain's."""
@@ -139,7 +139,7 @@ def accepted(question: Interrupt) -> Any:
 
 
 def in_short(value: object) -> str:
-    """What a question is about, to be listed."""
+    """What a question is about, on one line of a list."""
     approval = approval_in(value)
     if approval is None:
         return as_text(value)

@@ -12,7 +12,7 @@ from callboard.telemetry import Recorder
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recording:
-    """What the command line says about it."""
+    """What the command line says about recording a run."""
 
     wanted: bool | None = None
     """`None` if it does not say; then there is one where a place for it is known."""

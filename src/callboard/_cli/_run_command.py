@@ -18,7 +18,9 @@ from rich.console import Console
 
 from callboard import Agent
 from callboard._cli._ask import Asker, line_reader
-from callboard._cli._load import load_agent, print_traceback
+from callboard._cli._command_options import RunOptions
+from callboard._cli._database_option import open_database
+from callboard._cli._load import AnyAgent, load_agent, print_traceback
 from callboard._cli._questions import accepted, in_short
 from callboard._cli._recording import Recording, recorded
 from callboard._cli._shown_text import (
@@ -33,10 +35,9 @@ from callboard._cli._shown_text import (
     printable,
 )
 from callboard._cli._signals import Stopped, stoppable, wait_for
-from callboard._cli._store import open_database, stored_types_of
-from callboard._cli._turn import Conversation, Outcome, Standing, open_calls
+from callboard._cli._turn import Conversation, RunResult, Standing, open_calls
 from callboard._cli._view import QuietlyClosedConsole
-from callboard.agent._conversation._connect import masked
+from callboard.threads import masked
 
 DONE, FAILED, WAITING = 0, 1, 3
 
@@ -44,60 +45,47 @@ _LONG = 1000
 """Characters of a question or a call that waits: what is to be decided is not cut off without need."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Wanted:
-    """The command line."""
-
-    agent: str
-    message: str | None
-    thread: str | None
-    db: str | None
-    resume: bool
-    yes: bool
-    app_dir: Path
-    backend: str
-    as_json: bool
-    traceback: bool
-    live: bool
-    recording: Recording
-
-
-def run(wanted: Wanted) -> int:
+def run_agent(options: RunOptions) -> int:
     """Run an agent and return the exit code.
 
     Raises:
         CommandError: if the command line asks for what cannot be.
     """
-    _check(wanted)
-    thread_id = wanted.thread or uuid4().hex[:12]
-    path = wanted.recording.path(wanted.db, thread_id)
-    recording = partial(recorded, path, capture=wanted.recording.capture)
-    console = open_console(stderr=wanted.as_json)
+    _check(options)
+    thread_id = options.thread or uuid4().hex[:12]
+    wanted = Recording(wanted=options.record, folder=options.record_to, capture=options.capture)
+    path = wanted.path(options.db, thread_id)
+    console = open_console(stderr=options.as_json)
     try:
         with stoppable(), ExitStack() as stack:
-            saver = stack.enter_context(open_database(wanted.db, must_exist=wanted.resume)) if wanted.db else None
-            portal = stack.enter_context(start_blocking_portal(wanted.backend))
-            agent = load_agent(wanted.agent, wanted.app_dir, portal.call)
-            if wanted.backend == "trio" and not isinstance(agent, Agent):
-                raise CommandError(f"{wanted.agent} is a graph of LangGraph's, which runs on asyncio only")
-            if saver is not None:
-                saver.allow(stored_types_of(agent))
-            conversation = Conversation(agent, saver, thread_id, console, live=wanted.live, recording=recording)
+            threads = stack.enter_context(open_database(options.db, must_exist=options.resume)) if options.db else None
+            portal = stack.enter_context(start_blocking_portal(options.backend.value))
+            agent = _agent(options, portal)
+            saver = None if threads is None else threads.saver_for(agent)
+            recording = partial(recorded, path, capture=options.capture)
+            conversation = Conversation(agent, saver, thread_id, console, live=options.live, recording=recording)
             if path is not None and not conversation.is_kept:  # else the name of the thread tells
                 console.print(f"recording to {printable(str(path))}", style="dim", soft_wrap=True)
-            return _Session(wanted, portal, conversation, thread_id, console).play()
+            return _Session(options, portal, conversation, thread_id, console).play()
     except Stopped as stopped:
         return stopped.exit_code
 
 
-def _check(wanted: Wanted) -> None:
-    if wanted.message is None and not wanted.resume:
+def _agent(options: RunOptions, portal: BlockingPortal) -> AnyAgent:
+    agent = load_agent(options.agent, options.app_dir, portal.call)
+    if options.backend == "trio" and not isinstance(agent, Agent):
+        raise CommandError(f"{options.agent} is a graph of LangGraph's, which runs on asyncio only")
+    return agent
+
+
+def _check(options: RunOptions) -> None:
+    if options.message is None and not options.resume:
         raise CommandError("say something to the agent, or --resume a thread: callboard run module:agent 'message'")
-    if wanted.message is not None and wanted.resume:
+    if options.message is not None and options.resume:
         raise CommandError(
             "a message or --resume, not both; a message starts a new turn, also where questions are open"
         )
-    if wanted.resume and wanted.thread is None:
+    if options.resume and options.thread is None:
         raise CommandError("--resume needs --thread; callboard threads lists those of a database")
 
 
@@ -117,9 +105,9 @@ class _Session:
     """From the message to an answer, by way of any number of questions."""
 
     def __init__(
-        self, wanted: Wanted, portal: BlockingPortal, conversation: Conversation, thread_id: str, console: Console
+        self, options: RunOptions, portal: BlockingPortal, conversation: Conversation, thread_id: str, console: Console
     ) -> None:
-        self._wanted = wanted
+        self._options = options
         self._portal = portal
         self._conversation = conversation
         self._thread_id = thread_id
@@ -133,11 +121,11 @@ class _Session:
         if self._conversation.is_kept:
             self._say(f"thread {named(self._thread_id)}")
         try:
-            if self._wanted.resume:
+            if self._options.resume:
                 return self._resume(before)
             if before.questions:
                 self._say(f"{count(len(before.questions), 'question')} left unanswered: the message takes their place")
-            return self._run({"messages": [("user", self._wanted.message)]})
+            return self._run({"messages": [("user", self._options.message)]})
         except Stopped:
             self._say_how_to_go_on("Stopped")
             raise
@@ -161,7 +149,7 @@ class _Session:
         return self._go_on(outcome.standing)
 
     def _go_on(self, standing: Standing) -> int:
-        """Take up what a run has stopped for."""
+        """Answer what a run has stopped for and run on; at the end of a turn, or without answers, finish."""
         if not standing.questions and not standing.next:
             return self._finished(standing, DONE)
         try:
@@ -178,7 +166,7 @@ class _Session:
     def _answered(self, standing: Standing) -> "_Given | None":
         """Answers to the open questions; `None` if there are none."""
         answers: dict[str, Any] = {}
-        if self._wanted.yes:
+        if self._options.yes:
             found = {question.id: accepted(question) for question in standing.questions}
             answers = {name: answer for name, answer in found.items() if answer is not None}
         left = [question for question in standing.questions if question.id not in answers]
@@ -191,15 +179,15 @@ class _Session:
         what = f"Stopped before {', '.join(standing.next)}. Go on?"
         for call in open_calls(standing.values):
             self._say(f"call    {call_text(call['name'], call['args'], _LONG)}")
-        if self._wanted.yes or (self._has_person and self._asker.confirm(what)):
+        if self._options.yes or (self._has_person and self._asker.confirm(what)):
             return _Given(None)
         return None
 
-    def _failed(self, outcome: Outcome, error: Exception) -> int:
+    def _failed(self, outcome: RunResult, error: Exception) -> int:
         if self._has_person and isinstance(error, ValidationError) and is_invalid_resume(error):
             self._console.print(f"That answer was refused: {printable(str(error))}", style="red")
             return self._go_on(outcome.standing)
-        if self._wanted.traceback:
+        if self._options.traceback:
             print_traceback(error)
         print(f"Error: the run failed: {error_text(error)}", file=sys.stderr)
         self._say_how_to_go_on("Failed")
@@ -207,7 +195,7 @@ class _Session:
 
     def _finished(self, standing: Standing, code: int) -> int:
         values = standing.values
-        if self._wanted.as_json:
+        if self._options.as_json:
             print(as_json(self._as_json(standing), indent=2))
         elif isinstance(values, Mapping) and code == DONE and values.get("structured_response") is not None:
             self._console.print(as_text(values["structured_response"]))
@@ -226,10 +214,10 @@ class _Session:
         if not self._conversation.is_kept:
             self._say(f"{why}. Nothing is kept without a database: give --db next time.")
             return
-        wanted = self._wanted
-        words = ["callboard", "run", wanted.agent, "--thread", self._thread_id, "--resume"]
-        words += ["--db", masked(wanted.db)] if wanted.db else []
-        words += ["--app-dir", str(wanted.app_dir)] if wanted.app_dir != Path() else []
+        options = self._options
+        words = ["callboard", "run", options.agent, "--thread", self._thread_id, "--resume"]
+        words += ["--db", masked(options.db)] if options.db else []
+        words += ["--app-dir", str(options.app_dir)] if options.app_dir != Path() else []
         self._say(f"{why}. To go on: {shlex.join(words)}")
 
     def _say(self, text: str) -> None:
@@ -241,6 +229,6 @@ class _Session:
 
 @dataclass(frozen=True, slots=True)
 class _Given:
-    """What a run goes on with, which may be `None`."""
+    """The input that a run goes on with, which may be `None`."""
 
     value: Any

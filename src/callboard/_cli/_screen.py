@@ -42,7 +42,7 @@ class Screen:
         self._live: Live | None = None
 
     def take(self, mode: str, payload: Any) -> None:
-        """Show a chunk."""
+        """Show one chunk of the stream."""
         if mode == "messages":
             self._take_token(*payload)
             return
@@ -67,12 +67,12 @@ class Screen:
     def _show_calls(self, now: float) -> None:
         if draws(self._console):
             self._draw(now)
-        elif self._all and self._calls.board.open and now >= self._next_line:
+        elif self._all and self._calls.counts.open and now >= self._next_line:
             self._next_line = now + LINE_EVERY
-            self._line("calls", line(self._calls.board, now))
+            self._line("calls", line(self._calls.counts, now))
 
     def _draw(self, now: float) -> None:
-        if not self._calls.board.open or self._mid_line:
+        if not self._calls.counts.open or self._mid_line:
             self._hide_calls()
             return
         if self._live is None:
@@ -83,7 +83,7 @@ class Screen:
 
     def _picture(self, now: float) -> RenderableType:
         width, height = self._console.size
-        return picture(self._calls.board, now, width, height) if self._all else self._calls.table(now, width)
+        return picture(self._calls.counts, now, width, height) if self._all else self._calls.table(now, width)
 
     def _hide_calls(self) -> None:
         if self._live is not None:
@@ -158,7 +158,7 @@ class Screen:
 
 
 def messages_in(update: Any) -> Iterator[BaseMessage]:
-    """The messages that a node has written."""
+    """The messages in a node's update, however deep its lists are."""
     if isinstance(update, list | tuple):
         for one in update:
             yield from messages_in(one)

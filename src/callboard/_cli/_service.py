@@ -57,7 +57,7 @@ class Stats:
     peak_in_flight: int = 0
 
     def begin(self) -> None:
-        """Count a request in."""
+        """Count a request that has come in, until it is counted out."""
         self.in_flight += 1
         self.peak_in_flight = max(self.peak_in_flight, self.in_flight)
 

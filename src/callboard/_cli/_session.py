@@ -1,4 +1,4 @@
-"""The part of the demo that runs in an event loop: the service, the agent, and those who watch."""
+"""The part of the demo that runs in an event loop: the service, the agent, the view, and what a signal stops."""
 
 import signal
 from collections.abc import Callable, Sequence
@@ -13,7 +13,7 @@ from langchain_core.language_models import BaseChatModel
 from langchain_core.messages import BaseMessage
 
 from callboard import Agent, Statistics, create_react_agent, observe
-from callboard._cli._board import Board
+from callboard._cli._call_counts import CallCounts
 from callboard._cli._demo_tools import TOOLS, http_client, make_node
 from callboard._cli._service import running_service
 from callboard._cli._shown_text import CommandError
@@ -25,9 +25,9 @@ _PATIENCE = 1.0
 
 @dataclass(slots=True)
 class Run:
-    """What was measured."""
+    """The measurements of one run of the demo."""
 
-    board: Board = field(default_factory=lambda: Board(TOOLS))
+    counts: CallCounts = field(default_factory=lambda: CallCounts(TOOLS))
     wall_clock: float = 0.0
     """Seconds of the agent's run, the model's replies included."""
     left_over: Sequence[str] = ()
@@ -35,7 +35,7 @@ class Run:
     statistics: Statistics | None = None
     messages: Sequence[BaseMessage] = ()
     service: dict[str, int] = field(default_factory=dict[str, int])
-    """What the service says it has seen."""
+    """How many requests the service has counted, by what became of them."""
     stopped_by: signal.Signals | None = None
 
 
@@ -113,7 +113,7 @@ async def run_agent(run: Run, agent: Agent, question: str) -> None:
     before = set(anyio.get_running_tasks())
     since = anyio.current_time()
     try:
-        with observe(run.board.note):
+        with observe(run.counts):
             state = await agent.ainvoke({"messages": [("user", question)]})
         run.messages = state["messages"]
     finally:

@@ -14,6 +14,8 @@ _JOINERS = "\u200c\u200d"
 class CommandError(Exception):
     """A command cannot do what it was told; says why, in one line."""
 
+    exit_code = 2
+
 
 def printable(text: str) -> str:
     """The text with control and direction characters escaped, but for newlines and tabs.
@@ -63,20 +65,20 @@ def as_json(value: Any, *, indent: int | None = None) -> str:
 
 
 def as_text(value: object) -> str:
-    """Text as it is, all else as JSON; to be shown."""
+    """A text as it is and anything else as JSON, safe to be shown."""
     return printable(value if isinstance(value, str) else as_json(value, indent=2))
 
 
 def error_text(error: BaseException) -> str:
-    """An error as Python names it."""
+    """The type and the text of an error, as at the end of a traceback."""
     return printable(f"{type(error).__name__}: {error}")
 
 
 def count(number: int, name: str) -> str:
-    """How many there are of what."""
+    """A number and a noun, which is plural where the number says so."""
     return f"{number} {name}{'' if number == 1 else 's'}"
 
 
 def seconds(value: float) -> str:
-    """A duration, to be read by people."""
+    """A duration with its unit, with two decimals if it is short."""
     return f"{value:.2f} s" if value < 10 else f"{value:.0f} s"

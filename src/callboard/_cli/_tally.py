@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from math import ceil
 
-from callboard.telemetry._timeline import RecordedCall
+from callboard.telemetry import RecordedCall
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -20,7 +20,7 @@ class Tally:
     p95: float | None
     longest: float | None
     waited: float
-    """In queues, all calls together."""
+    """The seconds in queues of all calls together."""
     longest_wait: float
 
 
@@ -33,7 +33,7 @@ def tallies(calls: Iterable[RecordedCall]) -> list[Tally]:
 
 
 def tally(name: str, calls: Sequence[RecordedCall]) -> Tally:
-    """The numbers of some calls."""
+    """The tally of these calls, under the name of their tool."""
     durations = sorted(call.end - call.start for call in calls if call.end is not None)
     return Tally(
         tool=name,

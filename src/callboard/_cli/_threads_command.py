@@ -11,11 +11,12 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from callboard._cli._command_options import ShowOptions, ThreadsOptions
+from callboard._cli._database_option import open_database
 from callboard._cli._questions import in_short
 from callboard._cli._run_command import open_console
 from callboard._cli._shown_text import CommandError, as_json, call_text, count, named, one_line, printable
-from callboard._cli._store import open_database
-from callboard._cli._stored_threads import Conversation, read_history, read_thread
+from callboard.threads import StoredThread
 
 _WIDTH = 160
 """In characters, where output goes to a file or a pipe."""
@@ -23,63 +24,66 @@ _WIDTH = 160
 _STYLES = {"done": "green", "failed": "red", "waits": "yellow", "open": "dim"}
 
 
-def list_threads(db: str) -> None:
-    """Print a table of the threads, the latest first.
+def list_threads(options: ThreadsOptions) -> int:
+    """Print a table of the threads, the latest first; returns the exit code.
 
     Raises:
         CommandError: if there is no such database, or it cannot be read.
     """
-    with open_database(db, must_exist=True) as saver:
+    with open_database(options.db, must_exist=True) as threads:
 
-        async def read() -> list[Conversation]:
-            found = [await read_thread(saver, thread_id) for thread_id in saver.thread_ids()]
+        async def read() -> list[StoredThread]:
+            found = [await threads.read(name) for name in await threads.names()]
             return sorted((one for one in found if one is not None), key=lambda one: one.when, reverse=True)
 
         conversations = _read(read)
     console = open_console()
     if not conversations:
         console.print("no threads")
-        return
+        return 0
     table = _table("thread", "turns", "when", "open", "last message")
     length = max(20, _width(console) - 60)
     for one in conversations:
         last = one_line(_last_text(one.messages), length)
         table.add_row(*map(Text, (named(one.thread_id), str(one.turns), _time(one.when), _left_open(one), last)))
     console.print(table)
+    return 0
 
 
-def show_thread(db: str, thread_id: str, *, at: str | None, last: int | None, full: bool) -> None:
-    """Print a conversation with its calls.
+def show_thread(options: ShowOptions) -> int:
+    """Print a conversation with its calls; returns the exit code.
 
     Raises:
         CommandError: if there is no such database, thread or checkpoint.
     """
-    with open_database(db, must_exist=True) as saver:
-        found = _read(partial(read_thread, saver, thread_id, at))
+    with open_database(options.db, must_exist=True) as threads:
+        found = _read(partial(threads.read, options.thread, options.at))
     if found is None:
-        raise _no_thread(thread_id)
-    _Printer(open_console(), found, full=full).print(last)
+        raise _no_thread(options.thread)
+    _Printer(open_console(), found, full=options.full).print(options.last)
+    return 0
 
 
-def show_history(db: str, thread_id: str, *, last: int | None) -> None:
-    """Print a table of the places where a thread has been, the latest first.
+def show_history(options: ShowOptions) -> int:
+    """Print a table of the places where a thread has been, the latest first; returns the exit code.
 
     Raises:
         CommandError: if there is no such database or thread.
     """
-    with open_database(db, must_exist=True) as saver:
-        places = _read(partial(read_history, saver, thread_id))
+    with open_database(options.db, must_exist=True) as threads:
+        places = _read(partial(threads.history, options.thread))
     if not places:
-        raise _no_thread(thread_id)
+        raise _no_thread(options.thread)
     console = open_console()
     table = _table("checkpoint", "when", "messages", "next", "last message")
     length = max(20, _width(console) - 90)
-    for place in places[:last]:
+    for place in places[: options.last]:
         messages: Sequence[BaseMessage] = place.values.get("messages") or []
         where = str((place.config.get("configurable") or {}).get("checkpoint_id"))
         told = (named(where), _time(place.created_at or ""), str(len(messages)), _listed(dict.fromkeys(place.next)))
         table.add_row(*map(Text, (*told, one_line(_last_text(messages), length))))
     console.print(table)
+    return 0
 
 
 def _read(work: Callable[[], Awaitable[Any]]) -> Any:
@@ -105,7 +109,7 @@ class _Printer:
         full: whether calls and results are printed in full.
     """
 
-    def __init__(self, console: Console, conversation: Conversation, *, full: bool) -> None:
+    def __init__(self, console: Console, conversation: StoredThread, *, full: bool) -> None:
         self._console = console
         self._shown = conversation
         self._results = conversation.results()
@@ -191,7 +195,7 @@ def _speaker(message: BaseMessage) -> str:
     return "result" if isinstance(message, ToolMessage) else named(message.type)
 
 
-def _left_open(one: Conversation) -> str:
+def _left_open(one: StoredThread) -> str:
     if one.questions:
         return count(len(one.questions), "question")
     return f"before {_listed(one.next)}" if one.next else ""

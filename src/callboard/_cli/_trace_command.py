@@ -1,9 +1,9 @@
 """`callboard trace`: a recording, looked at."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 
+from callboard._cli._command_options import TraceOptions
 from callboard._cli._groups import only
 from callboard._cli._page import page
 from callboard._cli._perfetto import perfetto
@@ -11,42 +11,27 @@ from callboard._cli._recording_files import find_recording
 from callboard._cli._run_command import open_console
 from callboard._cli._shown_text import CommandError, count, named, one_line, printable
 from callboard._cli._waterfall import Waterfall
-from callboard.telemetry._recordings import read_recording
-from callboard.telemetry._timeline import Recording
+from callboard.telemetry import Recording, read_recording
 
 LIMIT = 40
 """How many calls are shown one by one, unless more are asked for."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Wanted:
-    """What `callboard trace` was told."""
-
-    recording: str
-    db: str | None = None
-    records: Path | None = None
-    html: Path | None = None
-    perfetto: Path | None = None
-    tool: str | None = None
-    failed: bool = False
-    everything: bool = False
-    slowest: int | None = None
-
-
-def trace(wanted: Wanted) -> None:
-    """Show a recording, or write it as a page or for Perfetto.
+def show_recording(options: TraceOptions) -> int:
+    """Show a recording, or write it as a page or for Perfetto; returns the exit code.
 
     Raises:
         CommandError: if there is no such recording, or nothing in it that was asked for.
     """
-    path = find_recording(wanted.recording, db=wanted.db, records=wanted.records)
-    recording = _narrowed(_read(path), wanted)
-    if wanted.html:
-        _write(wanted.html, page, recording)
-    if wanted.perfetto:
-        _write(wanted.perfetto, perfetto, recording)
-    if not wanted.html and not wanted.perfetto:
-        _print(recording, wanted)
+    path = find_recording(options.recording, db=options.db, records=options.records)
+    recording = _narrowed(_read(path), options)
+    if options.html:
+        _write(options.html, page, recording)
+    if options.perfetto:
+        _write(options.perfetto, perfetto, recording)
+    if not options.html and not options.perfetto:
+        _print(recording, options)
+    return 0
 
 
 def _read(path: Path) -> Recording:
@@ -56,14 +41,14 @@ def _read(path: Path) -> Recording:
         raise CommandError(printable(str(error))) from error
 
 
-def _narrowed(recording: Recording, wanted: Wanted) -> Recording:
+def _narrowed(recording: Recording, options: TraceOptions) -> Recording:
     tools = sorted({call.tool for call in recording.calls()})
-    if wanted.tool is not None and wanted.tool not in tools:
+    if options.tool is not None and options.tool not in tools:
         there = one_line(", ".join(map(named, tools)), 400) or "none at all"
-        raise CommandError(f"no call of a tool '{named(wanted.tool)}' is in the recording; it has {there}")
-    if wanted.tool is None and not wanted.failed:
+        raise CommandError(f"no call of a tool '{named(options.tool)}' is in the recording; it has {there}")
+    if options.tool is None and not options.failed:
         return recording
-    return only(recording, lambda call: wanted.tool in (None, call.tool) and (call.failed or not wanted.failed))
+    return only(recording, lambda call: options.tool in (None, call.tool) and (call.failed or not options.failed))
 
 
 def _write(target: Path, view: Callable[[Recording], str], recording: Recording) -> None:
@@ -76,13 +61,13 @@ def _write(target: Path, view: Callable[[Recording], str], recording: Recording)
     print(f"{printable(str(target))}: {count(sum(1 for _ in recording.calls()), 'call')}")
 
 
-def _print(recording: Recording, wanted: Wanted) -> None:
+def _print(recording: Recording, options: TraceOptions) -> None:
     console = open_console()
     if not any(part.calls or part.runs for part in recording.parts):
-        console.print("no failed calls" if wanted.failed else "nothing is recorded here yet")
+        console.print("no failed calls" if options.failed else "nothing is recorded here yet")
     waterfall = Waterfall(console, recording)
-    if wanted.slowest:
-        waterfall.print_slowest(wanted.slowest)
+    if options.slowest:
+        waterfall.print_slowest(options.slowest)
     else:
-        waterfall.print(None if wanted.everything else LIMIT)
+        waterfall.print(None if options.everything else LIMIT)
     waterfall.print_summary()

@@ -8,7 +8,7 @@ from typing import Any
 
 import anyio
 from anyio import CancelScope
-from langchain_core.messages import AIMessage, BaseMessage, ToolCall, ToolMessage
+from langchain_core.messages import BaseMessage, ToolCall
 from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import BaseCheckpointSaver
 from langgraph.checkpoint.memory import InMemorySaver
@@ -20,13 +20,14 @@ from callboard import Agent, observe
 from callboard._cli._call_list import Calls
 from callboard._cli._load import AnyAgent
 from callboard._cli._screen import Screen
+from callboard.threads import unanswered
 
 _MODES = ["messages", "updates"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Standing:
-    """Where a thread stands."""
+    """The state of a thread between two runs: its values, open questions and next nodes."""
 
     exists: bool
     values: Any
@@ -36,8 +37,8 @@ class Standing:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Outcome:
-    """What became of a run."""
+class RunResult:
+    """How a run came to a stop: the state of its thread then, and an error if one ended it."""
 
     standing: Standing
     failure: Exception | None
@@ -77,7 +78,7 @@ class Conversation:
         self._cancelled = False
 
     async def standing(self) -> Standing:
-        """Where the thread stands now."""
+        """Read the state of the thread."""
         found: StateSnapshot = await self._agent.aget_state(self._config)
         return Standing(
             exists=found.created_at is not None,
@@ -86,7 +87,7 @@ class Conversation:
             next=found.next,
         )
 
-    async def run(self, given: Any) -> Outcome:
+    async def run(self, given: Any) -> RunResult:
         """Run the agent until it stops, and show what happens.
 
         Raises:
@@ -109,7 +110,7 @@ class Conversation:
                     except Exception as error:
                         failure = error  # told later, because the task group would wrap it
                 watchers.cancel_scope.cancel()
-        return Outcome(standing=await self.standing(), failure=failure)
+        return RunResult(standing=await self.standing(), failure=failure)
 
     def cancel(self) -> None:
         """Cancel the run, and those to come; its calls have their grace."""
@@ -137,14 +138,8 @@ def _distinct(questions: Sequence[Interrupt]) -> list[Interrupt]:
 
 
 def open_calls(values: Any) -> list[ToolCall]:
-    """The calls of the last reply that have no result."""
-    answered: set[str] = set()
-    for message in reversed(_messages(values)):
-        if isinstance(message, ToolMessage):
-            answered.add(message.tool_call_id)
-        elif isinstance(message, AIMessage):
-            return [call for call in message.tool_calls if call["id"] not in answered]
-    return []
+    """The calls of the last reply in a state that have no result."""
+    return unanswered(_messages(values))
 
 
 def _messages(values: Any) -> Sequence[BaseMessage]:

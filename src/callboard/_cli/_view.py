@@ -13,14 +13,18 @@ from rich.live import Live
 from rich.progress_bar import ProgressBar
 from rich.table import Table
 
-from callboard._cli._board import Board, Ending, Row
+from callboard._cli._call_counts import CallCounts, ToolCounts
 from callboard._cli._live import draws, quantile
 from callboard._cli._live import line as live_line
 from callboard._cli._live import picture as live_picture
 from callboard._cli._shown_text import named
+from callboard.telemetry import Outcome
 
 REFRESH = 1 / 8
 LINE_EVERY = 1.0
+
+_ALWAYS_SHOWN: tuple[Outcome, ...] = ("ok", "timeout", "rejected", "error")
+"""The outcomes that have a column also if no call has ended so."""
 
 
 class QuietlyClosedConsole(Console):
@@ -35,7 +39,7 @@ class QuietlyClosedConsole(Console):
 
 
 class View(Protocol):
-    """Shows a board while its calls run."""
+    """Shows the counts while their calls run."""
 
     async def keep_up(self) -> None:
         """Show the latest numbers again and again, until cancelled."""
@@ -64,64 +68,64 @@ class PlainView:
     """A line a second, where output goes to a file or a pipe.
 
     Args:
-        board: the calls.
+        counts: the calls.
         console: where it is written.
         line: makes it, at that time.
     """
 
-    def __init__(self, board: Board, console: Console, line: Callable[[Board, float], str]) -> None:
-        self._board = board
+    def __init__(self, counts: CallCounts, console: Console, line: Callable[[CallCounts, float], str]) -> None:
+        self._counts = counts
         self._console = console
         self._line = line
 
     async def keep_up(self) -> None:
         """Print a line a second, once there are calls."""
         while True:
-            if self._board.most_open:
-                self._console.print(self._line(self._board, anyio.current_time()))
+            if self._counts.most_open:
+                self._console.print(self._line(self._counts, anyio.current_time()))
                 await anyio.sleep(LINE_EVERY)
             else:
                 await anyio.sleep(REFRESH)
 
 
 @contextmanager
-def open_view(board: Board, console: Console, *, live: bool = False) -> Generator[View]:
+def open_view(counts: CallCounts, console: Console, *, live: bool = False) -> Generator[View]:
     """The view that fits where the console writes to.
 
     Args:
-        board: the calls.
+        counts: the calls.
         console: where they are shown.
         live: whether with all there is to know of what goes on now.
     """
     if not draws(console):
-        yield PlainView(board, console, live_line if live else progress_line)
+        yield PlainView(counts, console, live_line if live else progress_line)
         return
 
     def picture(now: float) -> RenderableType:
-        return live_picture(board, now, *console.size) if live else progress_table(board)
+        return live_picture(counts, now, *console.size) if live else progress_table(counts)
 
     # No refreshing thread of rich's: the event loop draws, so that nobody reads a row that is half written.
     with Live(console=console, auto_refresh=False, transient=True) as drawing:
         yield LiveView(drawing, picture)
 
 
-def progress_line(board: Board, now: float) -> str:
-    """How far all calls are."""
-    total = board.total()
+def progress_line(counts: CallCounts, now: float) -> str:
+    """One line with how many calls have ended, run and wait."""
+    total = counts.total()
     return (
-        f"{board.elapsed(now):4.1f} s: {total.ended} of {total.asked} ended, "
+        f"{counts.elapsed(now):4.1f} s: {total.ended} of {total.asked} ended, "
         f"{total.running} running, {total.waiting} waiting"
     )
 
 
-def progress_table(board: Board) -> Table:
-    """How far the calls of each tool are."""
+def progress_table(counts: CallCounts) -> Table:
+    """A table with how many calls of each tool have ended, failed, run and wait."""
     table = Table(box=None, padding=(0, 2, 0, 0))
     table.add_column("tool")
     table.add_column("", width=20)
     for name in ("ended", "failed", "running", "waiting", "longest wait"):
         table.add_column(name, justify="right")
-    for tool, row in board.rows.items():
+    for tool, row in counts.rows.items():
         table.add_row(
             named(tool),
             ProgressBar(total=max(row.asked, 1), completed=row.ended, width=20),
@@ -134,24 +138,24 @@ def progress_table(board: Board) -> Table:
     return table
 
 
-def result_table(board: Board) -> Table:
-    """How the calls of each tool ended."""
-    total = board.total()
-    endings = [name for name in get_args(Ending) if name not in ("interrupted", "cancelled") or getattr(total, name)]
+def result_table(counts: CallCounts) -> Table:
+    """A table with how many calls of each tool ended in which way, and how long they took."""
+    total = counts.total()
+    endings = [name for name in get_args(Outcome) if name in _ALWAYS_SHOWN or getattr(total, name)]
     table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
     table.add_column("tool")
     for heading in ("calls", *endings, "p50", "p95", "longest wait"):
         table.add_column(heading, justify="right")
-    for tool, row in board.rows.items():
+    for tool, row in counts.rows.items():
         table.add_row(named(tool), *_cells(row, endings))
     table.add_section()
     table.add_row("all", *_cells(total, endings), style="bold")
     return table
 
 
-def _cells(row: Row, endings: Sequence[str]) -> list[str]:
-    counts = (row.asked, *(getattr(row, ending) for ending in endings))
-    return [*map(str, counts), quantile(row, 0.5), quantile(row, 0.95), _seconds(row.longest_wait)]
+def _cells(row: ToolCounts, endings: Sequence[str]) -> list[str]:
+    numbers = (row.asked, *(getattr(row, ending) for ending in endings))
+    return [*map(str, numbers), quantile(row, 0.5), quantile(row, 0.95), _seconds(row.longest_wait)]
 
 
 def _seconds(value: float) -> str:

@@ -14,7 +14,7 @@ from callboard._cli._groups import BatchOfCalls, RunOfCalls, about_part, about_r
 from callboard._cli._groups import statement as said_of_itself
 from callboard._cli._shown_text import count, named, one_line
 from callboard._cli._tally import Tally, tallies
-from callboard.telemetry._timeline import Part, RecordedCall, Recording
+from callboard.telemetry import Part, RecordedCall, Recording
 
 _PLAIN_WIDTH = 120
 _LONGEST_NAME = 24
@@ -28,7 +28,7 @@ _FAILED = "red"
 
 @dataclass(frozen=True, slots=True)
 class Glyphs:
-    """What bars are made of."""
+    """The characters that bars are made of."""
 
     waiting: str = "░"
     running: str = "█"
@@ -40,7 +40,7 @@ ASCII = Glyphs(waiting=".", running="#", between="-")
 
 @dataclass(frozen=True, slots=True)
 class Scale:
-    """Times on a line of characters."""
+    """The scale of a waterfall: which character of a line stands for which time."""
 
     start: float
     length: float

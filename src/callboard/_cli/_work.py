@@ -8,19 +8,22 @@ from langchain_core.language_models import BaseChatModel
 from langchain_core.messages import BaseMessage, ToolMessage
 
 from callboard._cli._demo_database import CITIES
+from callboard._cli._shown_text import CommandError
 from callboard.testing import ScriptedModel, calls
 
 _ONE_HANGS_IN = 25
 _ARCHIVE_PAGES = 12
 
 
-class ModelError(Exception):
+class ModelError(CommandError):
     """A real model cannot be had, or failed; says why."""
+
+    exit_code = 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Work:
-    """The calls to ask for."""
+    """The calls that the model of the demo is to ask for."""
 
     paths: Sequence[str]
     cities: Sequence[str]

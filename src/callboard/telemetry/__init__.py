@@ -3,6 +3,7 @@
 Tracing, Metrics, Logs    observers; they watch by themselves where the application has an SDK, or a log level
 setup                     one call where it has none
 Recorder, read_recording  a file with all that happened, and back
+CallTracker               where each call is, and how it ends, for observers of your own
 carrier, continued        a trace that goes on in another process
 """
 
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
     from callboard.telemetry._links import continued as continued
     from callboard.telemetry._logs import Logs as Logs
     from callboard.telemetry._metrics import Metrics as Metrics
+    from callboard.telemetry._outcome import outcome_of as outcome_of
     from callboard.telemetry._recorder import Recorder as Recorder
     from callboard.telemetry._recordings import read_recording as read_recording
     from callboard.telemetry._setup import Telemetry as Telemetry
@@ -29,11 +31,17 @@ if TYPE_CHECKING:
     from callboard.telemetry._timeline import Recording as Recording
     from callboard.telemetry._timeline import Wait as Wait
     from callboard.telemetry._tracing import Tracing as Tracing
+    from callboard.telemetry._tracker import FAILURES as FAILURES
+    from callboard.telemetry._tracker import CallPlace as CallPlace
+    from callboard.telemetry._tracker import CallTracker as CallTracker
+    from callboard.telemetry._tracker import Outcome as Outcome
+    from callboard.telemetry._tracker import TrackedCall as TrackedCall
 
 _HOMES = {
     "_links": ("carrier", "continued"),
     "_logs": ("Logs",),
     "_metrics": ("Metrics",),
+    "_outcome": ("outcome_of",),
     "_recordings": ("read_recording",),
     "_recorder": ("Recorder",),
     "_setup": ("Telemetry", "setup"),
@@ -49,6 +57,7 @@ _HOMES = {
         "Wait",
     ),
     "_tracing": ("Tracing",),
+    "_tracker": ("FAILURES", "CallTracker", "Outcome", "CallPlace", "TrackedCall"),
 }
 
 __all__ = sorted(name for names in _HOMES.values() for name in names)  # noqa: PLE0605 # pyright: ignore[reportUnsupportedDunderAll]

@@ -93,7 +93,7 @@ def _redactor(redact: Redactor | bool) -> Redactor:
 
 def sendable(text: str) -> str:
     """A text that UTF-8 has bytes for; one that has not takes all that is exported with it along."""
-    return text.encode("utf-8", "replace").decode()
+    return text if text.isascii() else text.encode("utf-8", "replace").decode()
 
 
 def _not_captured(error: Exception) -> str:

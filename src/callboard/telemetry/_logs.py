@@ -12,7 +12,8 @@ import structlog
 from callboard._calls._observers import LOGGER, Watch, observed_by, watch
 from callboard._types import CallEvent, RunEvent, RunInfo
 from callboard.telemetry._capture import sendable
-from callboard.telemetry._outcome import Outcome, error_type, outcome_of
+from callboard.telemetry._outcome import error_type, outcome_of, outcome_of_run
+from callboard.telemetry._tracker import CallTracker, Outcome, TrackedCall
 
 _ENDS: Mapping[Outcome, tuple[int, str]] = {
     "ok": (logging.INFO, "call finished"),
@@ -35,7 +36,6 @@ _RUN_ENDS: Mapping[Outcome, tuple[int, str]] = {
 _NOTES = {
     "retry": (logging.INFO, "call retried"),
     "abandoned": (logging.WARNING, "thread abandoned"),
-    "restarted": (logging.WARNING, "actor restarted"),
     "breaker_opened": (logging.WARNING, "circuit opened"),
     "breaker_closed": (logging.INFO, "circuit closed"),
     "refused": (logging.WARNING, "call refused"),
@@ -44,11 +44,21 @@ _NOTES = {
 
 
 @dataclass(frozen=True, slots=True)
-class _Open:
-    """A call that has not ended, and what every line about it has."""
+class _Run:
+    """A run that has not ended, and what every line about it has."""
 
     since: float
     log: Any
+
+
+class _Call(TrackedCall):
+    """A call, and what every line about it has."""
+
+    __slots__ = ("log",)
+
+    def __init__(self, begun: CallEvent, log: Any) -> None:
+        super().__init__(begun)
+        self.log = log
 
 
 class Logs:
@@ -67,9 +77,7 @@ class Logs:
         self._log: Any = structlog.wrap_logger(
             logger or logging.getLogger(LOGGER), processors=processors, wrapper_class=structlog.stdlib.BoundLogger
         )
-        self._open: dict[int, _Open] = {}
-        self._runs: dict[int, _Open] = {}
-        self.watch: Watch = watch(self._call, self._run, kind="logs")
+        self.watch: Watch = watch(_Calls(self._log), _Runs(self._log), kind="logs")
 
     @contextmanager
     def on(self) -> Generator[None]:
@@ -77,48 +85,63 @@ class Logs:
         with observed_by(self.watch):
             yield
 
-    def _call(self, event: CallEvent) -> None:
-        if event.phase == "begun":
-            log = self._log.bind(
-                tool=sendable(event.tool),
-                call_id=event.call_id and sendable(event.call_id),
-                **_of_run(event.run),
-                **_ids(),
-            )
-            self._open[event.number] = _Open(event.time, log)
-            log.debug("call started" if event.resumes is None else "call resumed", batch=event.batch)
-        elif (call := self._open.get(event.number)) is None:
-            return
-        elif event.phase == "started":
-            call.log.debug("attempt started", attempt=event.attempt, queue_wait=_rounded(event.queue_wait))
-        elif event.phase == "noted":
-            level, text = _NOTES.get(event.what, (logging.DEBUG, event.what.replace("_", " ")))
-            call.log.log(level, text, attempt=event.attempt, facts=dict(event.facts))
-        elif event.phase == "ended":
-            del self._open[event.number]
-            level, text = _ENDS[outcome_of(event.error)]
-            call.log.log(
-                level,
-                text,
-                attempts=event.attempt,
-                duration=_rounded(event.time - call.since),
-                queue_wait=_rounded(event.queue_wait),
-                **_error(event.error),
-            )
 
-    def _run(self, event: RunEvent) -> None:
+class _Calls(CallTracker[_Call, CallEvent]):
+    """Writes the lines about calls."""
+
+    def __init__(self, log: Any) -> None:
+        super().__init__()
+        self._log = log
+
+    def begun(self, event: CallEvent) -> _Call:
+        log = self._log.bind(
+            tool=sendable(event.tool),
+            call_id=event.call_id and sendable(event.call_id),
+            **_of_run(event.run),
+            **_ids(),
+        )
+        log.debug("call started" if event.resumes is None else "call resumed", batch=event.batch)
+        return _Call(event, log)
+
+    def started(self, call: _Call, event: CallEvent, waited_since: float | None) -> None:
+        call.log.debug("attempt started", attempt=event.attempt, queue_wait=_rounded(event.queue_wait))
+
+    def noted(self, call: _Call, event: CallEvent) -> None:
+        level, text = _NOTES.get(event.what, (logging.DEBUG, event.what.replace("_", " ")))
+        call.log.log(level, text, attempt=event.attempt, facts=dict(event.facts))
+
+    def ended(self, call: _Call, event: CallEvent) -> None:
+        level, text = _ENDS[outcome_of(event.error)]
+        call.log.log(
+            level,
+            text,
+            attempts=event.attempt,
+            duration=_rounded(event.time - call.began),
+            queue_wait=_rounded(event.queue_wait),
+            **_error(event.error),
+        )
+
+
+class _Runs:
+    """Writes the lines about runs."""
+
+    def __init__(self, log: Any) -> None:
+        self._log = log
+        self._open: dict[int, _Run] = {}
+
+    def __call__(self, event: RunEvent) -> None:
         number = event.run.number
         if event.phase == "begun":
             log = self._log.bind(**_of_run(event.run), **_ids())
-            self._runs[number] = _Open(event.time, log)
+            self._open[number] = _Run(event.time, log)
             log.info("run started" if event.run.resumes is None else "run resumed")
-        elif (run := self._runs.get(number)) is None:
+        elif (run := self._open.get(number)) is None:
             return
         elif event.phase == "answered":
             run.log.debug("model answered", **_error(event.error))
         elif event.phase == "ended":
-            del self._runs[number]
-            level, text = _RUN_ENDS["interrupted" if event.questions else outcome_of(event.error)]
+            del self._open[number]
+            level, text = _RUN_ENDS[outcome_of_run(event)]
             duration = _rounded(event.time - run.since)
             run.log.log(level, text, duration=duration, questions=event.questions, **_error(event.error))
 

@@ -16,19 +16,22 @@ from callboard._types import CallEvent, RunEvent
 from callboard.telemetry._capture import sendable
 from callboard.telemetry._model_facts import about_model, about_reply
 from callboard.telemetry._outcome import error_type, has_failed, outcome_of
+from callboard.telemetry._tracker import CallTracker, TrackedCall
 
 _UNKNOWN = "_OTHER"
 """The conventions' word for what would make too many time series."""
 
 
-@dataclass(slots=True)
-class _Call:
-    """A call that has not ended."""
+class _Call(TrackedCall):
+    """A call, and what its tool is called in attributes."""
 
-    since: float
-    tool: str
-    waiting: int = 0
-    running: int = 0
+    __slots__ = ("about", "name")
+
+    def __init__(self, begun: CallEvent) -> None:
+        super().__init__(begun)
+        # A model may make up any number of names.
+        self.name = _UNKNOWN if begun.description is None else sendable(begun.tool)
+        self.about = {names.TOOL_NAME: self.name}
 
 
 @dataclass(slots=True)
@@ -63,11 +66,11 @@ class Metrics:
             yield
 
 
-class _Calls:
-    """Of calls and their places in queues."""
+class _Calls(CallTracker[_Call, CallEvent]):
+    """Measures calls and their waits in queues."""
 
     def __init__(self, meter: Meter) -> None:
-        self._open: dict[int, _Call] = {}
+        super().__init__()
         self._waiting = Counter[str]()
         self._running = Counter[str]()
         self._duration = histogram(meter, names.TOOL_DURATION, "s", names.TOOL_BUCKETS, "Duration of a call.")
@@ -81,7 +84,6 @@ class _Calls:
                 (names.TIMEOUTS, "{call}", "Calls that were out of time."),
                 (names.RETRIES, "{attempt}", "Attempts that were made again."),
                 (names.ABANDONED, "{thread}", "Worker threads that outlived their calls."),
-                (names.RESTARTS, "{restart}", "Actors that were started again."),
             )
         }
         self._ends = {"rejected": counters[names.REJECTIONS]} | dict.fromkeys(
@@ -90,7 +92,6 @@ class _Calls:
         self._notes = {
             "retry": counters[names.RETRIES],
             "abandoned": counters[names.ABANDONED],
-            "restarted": counters[names.RESTARTS],
         }
         for name, counts, text in (
             (names.IN_FLIGHT, self._running, "Attempts that run now."),
@@ -98,55 +99,50 @@ class _Calls:
         ):
             meter.create_observable_up_down_counter(name, [_observing(counts)], "{call}", text)
 
-    def __call__(self, event: CallEvent) -> None:
-        """Take in what happened to a call."""
-        if event.phase == "begun":
-            # A model may make up any number of names.
-            tool = _UNKNOWN if event.description is None else sendable(event.tool)
-            self._open[event.number] = _Call(event.time, tool)
-            return
-        call = self._open.get(event.number)
-        if call is None:
-            return
-        if event.phase == "noted":
-            if event.what in self._notes:
-                self._notes[event.what].add(1, {names.TOOL_NAME: call.tool})
-        elif event.phase == "queued":
-            self._wait_for(call, 1)
-        elif event.phase == "gave_up":
-            self._wait_for(call, -1)
-            self._wait.record(event.queue_wait, {names.TOOL_NAME: call.tool})
-        elif event.phase == "started":
-            if call.waiting:
-                self._wait_for(call, -1)
-                self._wait.record(event.queue_wait, {names.TOOL_NAME: call.tool})
-            self._running[call.tool] += 1
-        elif event.phase == "attempt_ended":
-            self._running[call.tool] -= 1
-        elif event.phase == "ended":
-            self._ended(call, event)
+    def begun(self, event: CallEvent) -> _Call:
+        return _Call(event)
 
-    def _wait_for(self, call: _Call, change: int) -> None:
-        call.waiting += change
-        self._waiting[call.tool] += change
+    def queued(self, call: _Call, event: CallEvent) -> None:
+        self._waiting[call.name] += 1
 
-    def _ended(self, call: _Call, event: CallEvent) -> None:
-        del self._open[event.number]
-        outcome = outcome_of(event.error)
-        attributes = {names.TOOL_NAME: call.tool, names.TOOL_TYPE: "function"}
+    def gave_up(self, call: _Call, event: CallEvent, since: float) -> None:
+        self._left_queue(call, event)
+
+    def started(self, call: _Call, event: CallEvent, waited_since: float | None) -> None:
+        if waited_since is not None:
+            self._left_queue(call, event)
+        self._running[call.name] += 1
+
+    def _left_queue(self, call: _Call, event: CallEvent) -> None:
+        self._waiting[call.name] -= 1
+        self._wait.record(event.queue_wait, call.about)
+
+    def attempt_ended(self, call: _Call, event: CallEvent, since: float) -> None:
+        self._running[call.name] -= 1
+
+    def noted(self, call: _Call, event: CallEvent) -> None:
+        if event.what in self._notes:
+            self._notes[event.what].add(1, call.about)
+
+    def ended(self, call: _Call, event: CallEvent) -> None:
+        if call.waiting:
+            self._waiting[call.name] -= len(call.waiting)
+        attributes = {**call.about, names.TOOL_TYPE: "function"}
         if event.run is not None and event.run.agent:
             attributes[names.AGENT_NAME] = event.run.agent
-        if outcome in self._ends:
-            self._ends[outcome].add(1, {names.TOOL_NAME: call.tool})
-        # As on the span: an error of the tool's that became a message was handled.
-        handled = outcome == "error" and event.result is not None
-        if event.error is not None and has_failed(outcome) and not handled:
-            attributes[names.ERROR_TYPE] = error_type(event.error)
-        self._duration.record(max(event.time - call.since, 0.0), attributes)
+        if event.error is not None:
+            outcome = outcome_of(event.error)
+            if outcome in self._ends:
+                self._ends[outcome].add(1, call.about)
+            # As on the span: an error of the tool's that became a message was handled.
+            handled = outcome == "error" and event.result is not None
+            if has_failed(outcome) and not handled:
+                attributes[names.ERROR_TYPE] = error_type(event.error)
+        self._duration.record(max(event.time - call.began, 0.0), attributes)
 
 
 class _Runs:
-    """Of runs of agents, and of what they ask their models."""
+    """Measures runs of agents, and what they ask their models."""
 
     def __init__(self, meter: Meter) -> None:
         self._open: dict[int, _Run] = {}

@@ -6,7 +6,7 @@ conventions have no name for is `callboard.*`; `docs/reference/telemetry.md` say
 """
 
 SCOPE = "callboard"
-"""Of the tracer and the meter."""
+"""The name of the tracer and of the meter."""
 
 CAPTURE_VARIABLE = "OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT"
 CAPTURING = frozenset(("span_only", "span_and_event", "true"))
@@ -85,7 +85,6 @@ REJECTIONS = "callboard.calls.rejected"
 TIMEOUTS = "callboard.calls.timed_out"
 RETRIES = "callboard.calls.retried"
 ABANDONED = "callboard.threads.abandoned"
-RESTARTS = "callboard.actor.restarts"
 
 # Buckets that the conventions advise
 TOOL_BUCKETS = tuple(0.01 * 2**n for n in range(14))

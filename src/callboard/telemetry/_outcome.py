@@ -1,9 +1,8 @@
 """How a call or a run ended, in one word; and what to call its error where nothing of its text may leave."""
 
-from typing import Literal
-
 from langgraph.errors import GraphBubbleUp, ParentCommand
 
+from callboard._types import RunEvent
 from callboard.exceptions import (
     CallCancelledError,
     CallRejectedError,
@@ -11,12 +10,11 @@ from callboard.exceptions import (
     DeadlineExceededError,
     RunDeadlineExceededError,
 )
-
-Outcome = Literal["ok", "error", "timeout", "deadline", "rejected", "cancelled", "interrupted"]
+from callboard.telemetry._tracker import FAILURES, Outcome
 
 
 def outcome_of(error: BaseException | None) -> Outcome:
-    """How what ended with this error ended."""
+    """How a call, an attempt or a run ended which ended with this error, or with `None`."""
     if error is None or isinstance(error, ParentCommand):
         return "ok"
     if isinstance(error, GraphBubbleUp):
@@ -32,9 +30,14 @@ def outcome_of(error: BaseException | None) -> Outcome:
     return "error"
 
 
+def outcome_of_run(event: RunEvent) -> Outcome:
+    """How a run ended; one that waits with questions has raised nothing."""
+    return "interrupted" if event.questions else outcome_of(event.error)
+
+
 def has_failed(outcome: Outcome) -> bool:
     """Whether that is a failure: a question is none."""
-    return outcome not in ("ok", "interrupted")
+    return outcome in FAILURES
 
 
 def is_cancellation(error: BaseException) -> bool:

@@ -67,7 +67,7 @@ class Recorder:
             raise ValueError(f"Recorder(bound=...) must be 1024 bytes or more, got {bound!r}")
         self.path = Path(path)
         self.events = 0
-        """How many have been told."""
+        """How many events the recorder has been told."""
         self.lost = 0
         """How many of them could not be kept."""
         self.overhead = 0.0
@@ -219,7 +219,7 @@ class _Writer:
             self._give_up(error)
 
     def _next(self) -> bytes | None:
-        """All that waits; `None` at the end."""
+        """Wait for lines, and take all that there are; `None` at the end."""
         with self._changed:
             self._changed.wait_for(lambda: self._lines or self._closing is not None)
             data = b"".join(self._lines)

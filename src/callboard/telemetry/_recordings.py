@@ -4,7 +4,7 @@ import json
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from callboard.telemetry._parts import Event, PartBuilder, text
+from callboard.telemetry._part_builder import Event, PartBuilder, text
 from callboard.telemetry._timeline import Part, Recording
 
 FORMAT = "callboard/recording/1"

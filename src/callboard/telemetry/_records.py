@@ -9,7 +9,7 @@ import callboard.telemetry._names as names
 from callboard._types import CallEvent, RunEvent
 from callboard.telemetry._capture import Capture, result_of
 from callboard.telemetry._model_facts import about_model, about_reply
-from callboard.telemetry._outcome import error_type, outcome_of
+from callboard.telemetry._outcome import error_type, outcome_of, outcome_of_run
 
 FORMAT = "callboard/recording/1"
 
@@ -65,7 +65,7 @@ class Records:
         if event.phase == "begun":
             return line | _run_begun(event)
         if event.phase == "ended":
-            line["outcome"] = "interrupted" if event.questions else outcome_of(event.error)
+            line["outcome"] = outcome_of_run(event)
             if event.questions:
                 line["questions"] = event.questions
             return _with_error(line, event.error)

@@ -9,13 +9,12 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-FAILURES = frozenset({"error", "timeout", "deadline", "rejected", "cancelled"})
-"""The outcomes without a result; `interrupted` is none of them, for it goes on."""
+from callboard.telemetry._tracker import FAILURES
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wait:
-    """A stay in a queue."""
+    """The wait of an attempt in a queue."""
 
     start: float
     end: float | None = None
@@ -73,14 +72,14 @@ class RecordedCall:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelRequest:
-    """A model was asked."""
+    """A request to a model, and what came back."""
 
     start: float
     end: float | None = None
     model: str | None = None
     error: str | None = None
     calls: int = 0
-    """How many it asked for."""
+    """How many calls the model asked for."""
     input_tokens: int | None = None
     output_tokens: int | None = None
 
@@ -144,6 +143,6 @@ class Recording:
     parts: tuple[Part, ...]
 
     def calls(self) -> Iterator[RecordedCall]:
-        """Those of all parts."""
+        """The calls of all parts, one part after the other."""
         for part in self.parts:
             yield from part.calls

@@ -8,11 +8,11 @@ from opentelemetry.trace import TracerProvider
 
 import callboard.telemetry._names as names
 from callboard._calls._observers import Watch, observed_by, watch
+from callboard.telemetry._call_spans import CallSpans
 from callboard.telemetry._capture import MAX_LENGTH, Capture, Redactor
 from callboard.telemetry._foreign_spans import Spotter, spotter_of
 from callboard.telemetry._links import mark
-from callboard.telemetry._runs import RunSpans
-from callboard.telemetry._spans import CallSpans
+from callboard.telemetry._run_spans import RunSpans
 
 
 class Tracing:

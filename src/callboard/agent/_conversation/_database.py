@@ -110,17 +110,17 @@ class LazySaver(BaseCheckpointSaver[str]):
         self, place: Place[Any], next_version: Callable[[str | None, None], str], types: Iterable[type] = ()
     ) -> None:
         super().__init__(serde=StrictSerializer(str(place), types))
-        self._place = place
+        self.place = place
         self._next_version = next_version
         self._lazily = _Lazily(place)
 
     def __repr__(self) -> str:
-        return f"LazySaver({self._place})"
+        return f"LazySaver({self.place})"
 
     @property
     def where(self) -> str:
         """The database in words."""
-        return str(self._place)
+        return str(self.place)
 
     def close(self) -> None:
         """Close the connection; used again, it is opened again. Blocks."""
@@ -137,7 +137,7 @@ class LazySaver(BaseCheckpointSaver[str]):
             raise
         except Exception as error:
             reason = f"holds what is no conversation: {described(error)}. {MEND}"
-            raise StorageError(str(self._place), reason) from error
+            raise StorageError(str(self.place), reason) from error
 
     def _like_this(self, saver: BaseCheckpointSaver[str]) -> BaseCheckpointSaver[str]:
         """The saver with our serializer: `with_allowlist` makes copies that have another one."""

@@ -5,51 +5,50 @@ from random import Random
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.telemetry._events import ENDS, REFUSED, Script, counts_of, event, played, scripts
 
-from callboard._cli._board import Board
-
-from ._events import ENDS, REFUSED, Script, board_of, event, played, scripts
+from callboard._cli._call_counts import CallCounts
 
 
 @given(scripts(), st.randoms(use_true_random=False))
 def test_in_whatever_order_things_happen_the_counts_add_up(calls: list[Script], random: Random) -> None:
     """At the end nothing runs and nothing waits, and every call has ended as it did; all along, none is lost."""
-    board = Board(["fetch"])
+    counts = CallCounts(["fetch"])
     begun = 0
     for one in played(calls, random):
-        board.note(one)
+        counts(one)
         begun += one.phase == "begun"
-        total = board.total()
-        assert (total.asked, len(board.open)) == (begun, total.between + total.waiting + total.running)
-        assert board.queue == total.waiting <= board.longest_queue
+        total = counts.total()
+        assert (total.asked, len(counts.open)) == (begun, total.between + total.waiting + total.running)
+        assert counts.queue == total.waiting <= counts.longest_queue
         assert min(total.between, total.waiting, total.running) >= 0
 
-    total = board.total()
-    assert (total.running, total.waiting, total.between, board.queue, board.open) == (0, 0, 0, 0, {})
+    total = counts.total()
+    assert (total.running, total.waiting, total.between, counts.queue, counts.open) == (0, 0, 0, 0, {})
     for ending in ENDS:
         assert getattr(total, ending) == sum(call.end == ending for call in calls)
     assert total.asked == total.ended == len(total.durations) == len(calls)
-    for tool, row in board.rows.items():
+    for tool, row in counts.rows.items():
         assert row.ended == sum(call.tool == tool for call in calls)
 
 
 def test_waits_and_work_are_measured() -> None:
     """The longest wait is that of a call that ended, or of one that waits still."""
-    board = board_of(
+    counts = counts_of(
         event("begun", 1, 1.0),
         event("begun", 2, 1.0),
         event("queued", 1, 1.0),
         event("queued", 2, 1.0),
         event("started", 1, 3.0, attempt=1, queue_wait=2.0),
     )
-    row = board.rows["fetch"]
+    row = counts.rows["fetch"]
     assert (row.asked, row.waiting, row.running, row.ended) == (2, 1, 1, 0)
-    assert (board.queue, board.longest_queue) == (1, 2)
-    assert board.longest_waits(9.0) == {"fetch": 8.0}
+    assert (counts.queue, counts.longest_queue) == (1, 2)
+    assert counts.longest_waits(9.0) == {"fetch": 8.0}
 
-    board.note(event("attempt_ended", 1, 4.5, attempt=1))
-    board.note(event("ended", 1, 4.5, attempt=1, queue_wait=2.0))
-    board.note(event("gave_up", 2, 5.0, queue_wait=4.0))
+    counts(event("attempt_ended", 1, 4.5, attempt=1))
+    counts(event("ended", 1, 4.5, attempt=1, queue_wait=2.0))
+    counts(event("gave_up", 2, 5.0, queue_wait=4.0))
     assert (row.asked, row.waiting, row.running, row.ok) == (2, 0, 0, 1)
     assert (row.longest_wait, row.work) == (4.0, 1.5)
     assert row.durations.quantile(0.5) == pytest.approx(3.5, rel=0.02)
@@ -57,44 +56,44 @@ def test_waits_and_work_are_measured() -> None:
 
 def test_calls_are_told_apart_by_their_number() -> None:
     """Models use their ids again, and leave them out."""
-    board = board_of(event("begun", 1), event("begun", 2), event("started", 2, attempt=1), event("ended", 1))
+    counts = counts_of(event("begun", 1), event("begun", 2), event("started", 2, attempt=1), event("ended", 1))
 
-    assert (board.total().running, board.total().ok, list(board.open)) == (1, 1, [2])
+    assert (counts.total().running, counts.total().ok, list(counts.open)) == (1, 1, [2])
 
 
 def test_a_call_that_a_model_made_up_is_an_error() -> None:
     """It ends at once, with a message that says so."""
-    board = board_of(event("begun", tool="invented"), event("ended", tool="invented", **REFUSED))
+    counts = counts_of(event("begun", tool="invented"), event("ended", tool="invented", **REFUSED))
 
-    assert board.rows["invented"].error == 1
-    assert list(board.rows) == ["fetch", "invented"]
+    assert counts.rows["invented"].error == 1
+    assert list(counts.rows) == ["fetch", "invented"]
 
 
 def test_a_fallback_counts_for_the_tool_that_was_asked_for() -> None:
     """Its attempts bear the name of the tool that stands in."""
-    board = board_of(
+    counts = counts_of(
         event("begun"),
         event("started", attempt=1),
         event("attempt_ended", attempt=1),
         event("queued", tool="mirror"),
     )
-    assert (board.rows["fetch"].waiting, list(board.rows)) == (1, ["fetch"])
-    board.note(event("started", tool="mirror", attempt=2, queue_wait=0.5))
-    assert (board.rows["fetch"].running, board.rows["fetch"].waiting) == (1, 0)
+    assert (counts.rows["fetch"].waiting, list(counts.rows)) == (1, ["fetch"])
+    counts(event("started", tool="mirror", attempt=2, queue_wait=0.5))
+    assert (counts.rows["fetch"].running, counts.rows["fetch"].waiting) == (1, 0)
 
 
 def test_what_a_call_left_behind_is_no_call() -> None:
     """A body may end after its call, and nobody misses it."""
-    board = board_of(event("begun"), event("started", attempt=1), event("ended", time=2.0))
-    board.note(event("attempt_ended", time=3.0, attempt=1))
-    board.note(event("noted", time=3.0, what="abandoned"))
+    counts = counts_of(event("begun"), event("started", attempt=1), event("ended", time=2.0))
+    counts(event("attempt_ended", time=3.0, attempt=1))
+    counts(event("noted", time=3.0, what="abandoned"))
 
-    assert (board.total().running, board.total().ok, board.total().work) == (0, 1, 2.0)
+    assert (counts.total().running, counts.total().ok, counts.total().work) == (0, 1, 2.0)
 
 
 def test_the_slowest_calls_are_those_that_began_first() -> None:
     """Each with its place, since when, its attempt and what was noted last."""
-    board = board_of(
+    counts = counts_of(
         event("begun", 1, 0.0, call={"name": "fetch", "args": {"url": "a"}, "id": "same"}),
         event("begun", 2, 1.0),
         event("begun", 3, 2.0),
@@ -106,19 +105,19 @@ def test_the_slowest_calls_are_those_that_began_first() -> None:
         event("ended", 3, 6.0),
     )
 
-    first, second = board.slowest(5)
+    first, second = counts.slowest(5)
     assert (first.text, first.place, first.began, first.since) == ("fetch(url='a')", "running", 0.0, 4.0)
     assert (first.attempt, first.note) == (2, "retry")
     assert (second.text, second.place, second.since, second.attempt) == ("fetch", "waiting", 5.0, 0)
-    assert board.slowest(1) == (first,)
+    assert counts.slowest(1) == (first,)
 
 
 def test_the_clock_starts_with_the_first_call() -> None:
     """Before it there is nothing to measure."""
-    board = Board([])
-    assert (board.elapsed(7.0), board.rate(7.0)) == (0.0, 0.0)
+    counts = CallCounts([])
+    assert (counts.elapsed(7.0), counts.rate(7.0)) == (0.0, 0.0)
 
     for one in (event("begun", 1, 10.0), event("begun", 2, 10.0), event("ended", 1, 11.0), event("ended", 2, 11.5)):
-        board.note(one)
-    assert (board.elapsed(12.0), board.rate(12.0)) == (2.0, 1.0)
-    assert board.rate(20.0) == 0.0
+        counts(one)
+    assert (counts.elapsed(12.0), counts.rate(12.0)) == (2.0, 1.0)
+    assert counts.rate(20.0) == 0.0

@@ -13,12 +13,12 @@ from opentelemetry.trace import Span, SpanKind, Tracer
 
 import callboard.telemetry._names as names
 from callboard._types import RunEvent
+from callboard.telemetry._call_spans import Attributes, failed, of_run
 from callboard.telemetry._capture import Capture, conversation
 from callboard.telemetry._foreign_spans import Foreign, Spotter
 from callboard.telemetry._links import RUN, link_to_run
 from callboard.telemetry._model_facts import about_model, about_reply
-from callboard.telemetry._outcome import has_failed, outcome_of
-from callboard.telemetry._spans import Attributes, failed, of_run
+from callboard.telemetry._outcome import has_failed, outcome_of, outcome_of_run
 
 _TOKENS = (names.INPUT_TOKENS, names.OUTPUT_TOKENS)
 
@@ -135,7 +135,7 @@ class RunSpans:
     def _ended(self, run: _Open, event: RunEvent) -> None:
         del self._open[event.run.number]
         context.detach(run.token)
-        outcome = "interrupted" if event.questions else outcome_of(event.error)
+        outcome = outcome_of_run(event)
         attributes: Attributes = {names.OUTCOME: outcome, **run.about}
         attributes |= {key: number for key, number in run.tokens.items() if number}
         if event.questions:

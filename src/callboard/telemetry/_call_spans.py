@@ -1,7 +1,6 @@
 """Spans over calls: one over each call, and below it one over each attempt."""
 
 from contextvars import Token
-from dataclasses import dataclass, field
 from typing import Any
 
 from langgraph.errors import GraphInterrupt
@@ -14,7 +13,8 @@ from callboard._types import CallEvent
 from callboard.exceptions import CallCancelledError, CallTimeoutError, CircuitOpenError, DeadlineExceededError
 from callboard.telemetry._capture import Capture, result_of, sendable
 from callboard.telemetry._links import CALL, link_to_call
-from callboard.telemetry._outcome import Outcome, error_type, has_failed, outcome_of
+from callboard.telemetry._outcome import error_type, has_failed, outcome_of
+from callboard.telemetry._tracker import CallTracker, Outcome, TrackedCall
 
 Attributes = dict[str, Any]
 
@@ -22,16 +22,19 @@ _WITHOUT_ARGUMENTS = (CallCancelledError, CallTimeoutError, CircuitOpenError, De
 """Errors whose text is ours and has no word of the model's: that of a rejection has the key of a limit in it."""
 
 
-@dataclass(slots=True)
-class _Open:
-    """A call that has not ended."""
+class _Call(TrackedCall):
+    """A call, and the spans over it and over those of its attempts that run."""
 
-    span: Span
-    token: Token[Context]
-    attempts: dict[int, tuple[Span, Token[Context]]] = field(default_factory=dict[int, tuple[Span, Token[Context]]])
+    __slots__ = ("attempt_spans", "span", "token")
+
+    def __init__(self, begun: CallEvent, span: Span, token: Token[Context]) -> None:
+        super().__init__(begun)
+        self.span = span
+        self.token = token
+        self.attempt_spans: dict[int, tuple[Span, Token[Context]]] = {}
 
 
-class CallSpans:
+class CallSpans(CallTracker[_Call, CallEvent]):
     """Makes them from events, in the tasks that the events are told in: so the spans are current there.
 
     Args:
@@ -40,26 +43,11 @@ class CallSpans:
     """
 
     def __init__(self, tracer: Tracer, capture: Capture) -> None:
+        super().__init__()
         self._tracer = tracer
         self._capture = capture
-        self._open: dict[int, _Open] = {}
-        self._tell = {
-            "queued": _nothing,
-            "gave_up": self._gave_up,
-            "started": self._started,
-            "attempt_ended": self._attempt_ended,
-            "noted": self._noted,
-            "ended": self._ended,
-        }
 
-    def __call__(self, event: CallEvent) -> None:
-        """Take in what happened to a call."""
-        if event.phase == "begun":
-            self._begun(event)
-        elif (call := self._open.get(event.number)) is not None:
-            self._tell[event.phase](call, event)
-
-    def _begun(self, event: CallEvent) -> None:
+    def begun(self, event: CallEvent) -> _Call:
         tool = sendable(event.tool)  # a model may call what there is not, in characters that there are not
         attributes: Attributes = {
             names.OPERATION: names.EXECUTE_TOOL,
@@ -84,26 +72,23 @@ class CallSpans:
             links=link_to_call(event.resumes),
         )
         token = context.attach(context.set_value(CALL, span, trace.set_span_in_context(span)))
-        self._open[event.number] = _Open(span, token)
+        return _Call(event, span, token)
 
-    def _gave_up(self, call: _Open, event: CallEvent) -> None:
+    def gave_up(self, call: _Call, event: CallEvent, since: float) -> None:
         facts: Attributes = {names.QUEUE_WAIT: event.queue_wait}
         if event.error is not None:
             facts[names.ERROR_TYPE] = error_type(event.error)
         call.span.add_event(names.GAVE_UP, facts)
 
-    def _started(self, call: _Open, event: CallEvent) -> None:
+    def started(self, call: _Call, event: CallEvent, waited_since: float | None) -> None:
         attributes: Attributes = {names.ATTEMPT_NUMBER: event.attempt}
         if event.queue_wait:
             attributes[names.QUEUE_WAIT] = event.queue_wait
         span = self._tracer.start_span(f"{names.ATTEMPT} {event.tool}", attributes=attributes)
-        call.attempts[event.attempt] = span, context.attach(trace.set_span_in_context(span))
+        call.attempt_spans[event.attempt] = span, context.attach(trace.set_span_in_context(span))
 
-    def _attempt_ended(self, call: _Open, event: CallEvent) -> None:
-        found = call.attempts.pop(event.attempt, None)
-        if found is None:
-            return
-        span, token = found
+    def attempt_ended(self, call: _Call, event: CallEvent, since: float) -> None:
+        span, token = call.attempt_spans.pop(event.attempt)
         context.detach(token)
         if event.error is not None:
             outcome = outcome_of(event.error)
@@ -113,13 +98,12 @@ class CallSpans:
                 failed(span, event.error, self._capture)
         span.end()
 
-    def _noted(self, call: _Open, event: CallEvent) -> None:
+    def noted(self, call: _Call, event: CallEvent) -> None:
         call.span.add_event(
             names.PREFIX + event.what, {names.PREFIX + key: _fact(value) for key, value in event.facts.items()}
         )
 
-    def _ended(self, call: _Open, event: CallEvent) -> None:
-        del self._open[event.number]
+    def ended(self, call: _Call, event: CallEvent) -> None:
         span = call.span
         context.detach(call.token)
         outcome = outcome_of(event.error)
@@ -149,12 +133,8 @@ class CallSpans:
             failed(span, error, self._capture)
 
 
-def _nothing(call: _Open, event: CallEvent) -> None:
-    """A wait is told when it is over."""
-
-
 def of_run(agent: str, thread_id: str | None, run_id: str) -> Attributes:
-    """Whose call it is."""
+    """Attributes that name the run which made a call: its agent, its conversation, its id."""
     found: Attributes = {}
     if agent:
         found[names.AGENT_NAME] = agent
@@ -183,7 +163,7 @@ def failed(span: Span, error: BaseException, capture: Capture) -> None:
 
 
 def _fact(value: object) -> Any:
-    """A fact as a span may have it."""
+    """A fact of a note as a value that attributes of spans may have."""
     if isinstance(value, (bool, int, float)):
         return value
     if isinstance(value, (list, tuple)) and all(isinstance(one, str) for one in value):

@@ -3,8 +3,9 @@
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, get_args
 
+from callboard._types import CallPhase
 from callboard.telemetry._timeline import (
     Closing,
     ModelRequest,
@@ -15,6 +16,7 @@ from callboard.telemetry._timeline import (
     RecordedRun,
     Wait,
 )
+from callboard.telemetry._tracker import CallTracker, TrackedCall
 
 Event = Mapping[str, Any]
 
@@ -22,28 +24,91 @@ _FOREVER = 1e12
 """Seconds; a time beyond is damage, as is one that is not a number."""
 
 
-@dataclass(slots=True)
-class _Call:
-    known: RecordedCall
-    waits: list[Wait] = field(default_factory=list[Wait])
-    attempts: list[RecordedAttempt] = field(default_factory=list[RecordedAttempt])
-    notes: list[Note] = field(default_factory=list[Note])
+@dataclass(frozen=True, slots=True)
+class _Line:
+    """A line about a call, as trackers read events."""
+
+    phase: CallPhase
+    number: int
+    tool: str
+    time: float
+    attempt: int
+    fields: Event
+
+
+class _Call(TrackedCall):
+    """A call, and all that has come to an end of it."""
+
+    __slots__ = ("known", "notes", "over", "waits")
+
+    def __init__(self, begun: _Line, known: RecordedCall) -> None:
+        super().__init__(begun)
+        self.known = known
+        self.waits: list[Wait] = []
+        self.over: list[RecordedAttempt] = []
+        """Its attempts that have ended."""
+        self.notes: list[Note] = []
 
     def built(self) -> RecordedCall:
+        waits = [*self.waits, *(Wait(start=since) for _, since in self.waiting)]
+        attempts = self.over + [RecordedAttempt(number=number, start=since) for number, since in self.running.items()]
         return replace(
             self.known,
-            waited=self.known.waited or sum(wait.end - wait.start for wait in self.waits if wait.end is not None),
-            waits=tuple(self.waits),
-            attempts=tuple(self.attempts),
+            waited=self.known.waited or sum(wait.end - wait.start for wait in waits if wait.end is not None),
+            waits=tuple(sorted(waits, key=lambda wait: wait.start)),
+            attempts=tuple(sorted(attempts, key=lambda attempt: (attempt.start, attempt.number))),
             notes=tuple(self.notes),
         )
 
-    def leave_queue(self, event: Event, now: float) -> None:
-        waited = real(event, "waited")
-        if self.waits and self.waits[-1].end is None:
-            self.waits[-1] = replace(self.waits[-1], end=now, error=text(event, "error"))
-        elif waited:
-            self.waits.append(Wait(start=max(self.known.start, now - waited), end=now, error=text(event, "error")))
+
+class _Calls(CallTracker[_Call, _Line]):
+    """The calls of a part, also those that have ended."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.all: dict[int, _Call] = {}
+        """By number, in the order in which they began."""
+
+    def begun(self, event: _Line) -> _Call:
+        fields = event.fields
+        known = RecordedCall(
+            number=event.number,
+            batch=whole(fields, "batch", 0),
+            tool=event.tool,
+            id=text(fields, "id"),
+            start=event.time,
+            run=None if fields.get("run") is None else whole(fields, "run"),
+            resumes=text(fields, "resumes"),
+            args=fields.get("args"),
+        )
+        call = self.all[event.number] = _Call(event, known)
+        return call
+
+    def gave_up(self, call: _Call, event: _Line, since: float) -> None:
+        call.waits.append(Wait(start=since, end=event.time, error=text(event.fields, "error")))
+
+    def started(self, call: _Call, event: _Line, waited_since: float | None) -> None:
+        if waited_since is not None:
+            self.gave_up(call, event, waited_since)
+
+    def attempt_ended(self, call: _Call, event: _Line, since: float) -> None:
+        error = text(event.fields, "error")
+        call.over.append(RecordedAttempt(number=event.attempt, start=since, end=event.time, error=error))
+
+    def noted(self, call: _Call, event: _Line) -> None:
+        facts = event.fields.get("facts")
+        what = text(event.fields, "what") or ""
+        call.notes.append(Note(time=event.time, what=what, facts=facts if isinstance(facts, dict) else {}))
+
+    def ended(self, call: _Call, event: _Line) -> None:
+        call.known = replace(
+            call.known,
+            end=event.time,
+            outcome=text(event.fields, "outcome"),
+            error=text(event.fields, "error"),
+            waited=real(event.fields, "waited"),
+            result=event.fields.get("result"),
+        )
 
 
 @dataclass(slots=True)
@@ -64,7 +129,7 @@ class PartBuilder:
 
     def __init__(self, header: Event) -> None:
         self._header = header
-        self._calls: dict[int, _Call] = {}
+        self._calls = _Calls()
         self._runs: dict[int, _Run] = {}
         self._end = 0.0
         self._lost = 0
@@ -79,19 +144,19 @@ class PartBuilder:
         name = event.get("event")
         if on_part := _OF_PARTS.get(str(name)):
             on_part(self, event)
-        elif (on_call := _OF_CALLS.get(str(name))) and (call := self._calls.get(whole(event, "call"))):
-            on_call(call, event, self._now(event))
+        elif (phase := _PHASES.get(str(name))) and (call := self._calls.all.get(whole(event, "call"))):
+            self._on_call(phase, call, event)
         elif (on_run := _OF_RUNS.get(str(name))) and (run := self._runs.get(whole(event, "run"))):
             on_run(run, event, self._now(event))
 
     def built(self) -> Part:
-        """What is known by now."""
+        """The part as far as its lines have been taken in."""
         header, closing = self._header, self._closing
         return Part(
             started=_moment(text(header, "started")),
             end=self._end,
             runs=tuple(run.built() for run in self._runs.values()),
-            calls=tuple(call.built() for call in self._calls.values()),
+            calls=tuple(call.built() for call in self._calls.all.values()),
             callboard=text(header, "callboard") or "",
             python=text(header, "python") or "",
             pid=whole(header, "pid", 0),
@@ -106,18 +171,20 @@ class PartBuilder:
         return now
 
     def _call_begun(self, event: Event) -> None:
-        number = whole(event, "call")
-        begun = RecordedCall(
-            number=number,
-            batch=whole(event, "batch", 0),
-            tool=text(event, "tool") or "",
-            id=text(event, "id"),
-            start=self._now(event),
-            run=None if event.get("run") is None else whole(event, "run"),
-            resumes=text(event, "resumes"),
-            args=event.get("args"),
-        )
-        self._calls[number] = _Call(begun)
+        number, tool = whole(event, "call"), text(event, "tool") or ""
+        self._calls(_Line("begun", number, tool, self._now(event), 0, event))
+
+    def _on_call(self, phase: CallPhase, call: _Call, event: Event) -> None:
+        now = self._now(event)
+        if phase in ("started", "gave_up") and not call.waiting and (waited := real(event, "waited")):
+            since = max(call.began, now - waited)  # the line that told of its beginning was lost
+            self._calls(_Line("queued", call.number, call.tool, since, 0, event))
+        attempt = 0
+        if phase == "started":
+            attempt = whole(event, "attempt", call.attempt + 1)
+        elif phase == "attempt_ended":
+            attempt = whole(event, "attempt", 0) or next(iter(call.running), 0)
+        self._calls(_Line(phase, call.number, call.tool, now, attempt, event))
 
     def _run_begun(self, event: Event) -> None:
         number = whole(event, "run")
@@ -143,43 +210,6 @@ class PartBuilder:
             overhead=real(event, "overhead"),
             per_event=real(event, "per_event"),
         )
-
-
-def _queued(call: _Call, _: Event, now: float) -> None:
-    call.waits.append(Wait(start=now))
-
-
-def _gave_up(call: _Call, event: Event, now: float) -> None:
-    call.leave_queue(event, now)
-
-
-def _started(call: _Call, event: Event, now: float) -> None:
-    call.leave_queue(event, now)
-    call.attempts.append(RecordedAttempt(number=whole(event, "attempt", len(call.attempts) + 1), start=now))
-
-
-def _attempt_ended(call: _Call, event: Event, now: float) -> None:
-    number = whole(event, "attempt", 0)
-    for place, attempt in enumerate(call.attempts):
-        if attempt.end is None and number in (attempt.number, 0):
-            call.attempts[place] = replace(attempt, end=now, error=text(event, "error"))
-            return
-
-
-def _noted(call: _Call, event: Event, now: float) -> None:
-    facts = event.get("facts")
-    call.notes.append(Note(time=now, what=text(event, "what") or "", facts=facts if isinstance(facts, dict) else {}))
-
-
-def _ended(call: _Call, event: Event, now: float) -> None:
-    call.known = replace(
-        call.known,
-        end=now,
-        outcome=text(event, "outcome"),
-        error=text(event, "error"),
-        waited=real(event, "waited"),
-        result=event.get("result"),
-    )
 
 
 def _model_asked(run: _Run, event: Event, now: float) -> None:
@@ -214,14 +244,7 @@ _OF_PARTS: Mapping[str, Callable[[PartBuilder, Event], None]] = {
     "lost": PartBuilder._events_lost,
     "closed": PartBuilder._closed,
 }
-_OF_CALLS: Mapping[str, Callable[[_Call, Event, float], None]] = {
-    "queued": _queued,
-    "gave_up": _gave_up,
-    "started": _started,
-    "attempt_ended": _attempt_ended,
-    "noted": _noted,
-    "ended": _ended,
-}
+_PHASES: Mapping[str, CallPhase] = {phase: phase for phase in get_args(CallPhase)}
 _OF_RUNS: Mapping[str, Callable[[_Run, Event, float], None]] = {
     "model_asked": _model_asked,
     "model_answered": _model_answered,
@@ -230,7 +253,7 @@ _OF_RUNS: Mapping[str, Callable[[_Run, Event, float], None]] = {
 
 
 def text(event: Event, name: str) -> str | None:
-    """A field that is text, or nothing."""
+    """A field as text; `None` if it is missing."""
     value = event.get(name)
     return None if value is None else str(value)
 

@@ -1,5 +1,6 @@
 """Events of calls, as they come: each call is begun and ended, its attempts in any order in between."""
 
+from asyncio import CancelledError
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from random import Random
@@ -10,16 +11,17 @@ from langchain_core.messages import ToolMessage
 from langgraph.errors import GraphInterrupt
 
 from callboard import CallEvent
-from callboard._cli._board import Board
-from callboard.exceptions import CallRejectedError, CallTimeoutError
+from callboard._cli._call_counts import CallCounts
+from callboard.exceptions import CallRejectedError, CallTimeoutError, DeadlineExceededError
 
 ENDS: dict[str, dict[str, Any]] = {
     "ok": {},
     "timeout": {"error": CallTimeoutError("fetch", "1", 1.0)},
+    "deadline": {"error": DeadlineExceededError("fetch", "1", 1.0, started=True)},
     "rejected": {"error": CallRejectedError("fetch", "1", "full")},
     "error": {"error": ValueError()},
     "interrupted": {"error": GraphInterrupt()},
-    "cancelled": {"error": KeyboardInterrupt()},
+    "cancelled": {"error": CancelledError()},
 }
 REFUSED = {"result": ToolMessage("there is no such tool", tool_call_id="1", status="error")}
 
@@ -28,11 +30,11 @@ def event(phase: Any, number: int = 1, time: float = 0.0, *, tool: str = "fetch"
     return CallEvent(phase=phase, tool=tool, call_id="same", number=number, time=time, **more)
 
 
-def board_of(*events: CallEvent, tools: tuple[str, ...] = ("fetch",)) -> Board:
-    board = Board(tools)
+def counts_of(*events: CallEvent, tools: tuple[str, ...] = ("fetch",)) -> CallCounts:
+    counts = CallCounts(tools)
     for one in events:
-        board.note(one)
-    return board
+        counts(one)
+    return counts
 
 
 @dataclass

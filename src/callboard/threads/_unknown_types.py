@@ -20,7 +20,7 @@ class Foreign:
 
     type: str
     content: Any
-    """What it consists of."""
+    """The plain values that it consists of."""
 
 
 def foreign(name: tuple[str, ...], content: Any) -> Any:

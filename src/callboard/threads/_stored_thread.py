@@ -25,13 +25,13 @@ CallState = Literal["done", "failed", "waits", "open"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Conversation:
-    """A thread at one moment."""
+class StoredThread:
+    """A conversation at one moment."""
 
     thread_id: str
     messages: Sequence[BaseMessage]
     when: str
-    """In ISO format, with a time zone."""
+    """When it came to stand there, in ISO format with a time zone."""
     next: Sequence[str]
     questions: Sequence[Interrupt]
     waiting: AbstractSet[str | None]
@@ -43,11 +43,11 @@ class Conversation:
 
     @property
     def turns(self) -> int:
-        """How often the user has spoken."""
+        """How many messages the user has written."""
         return sum(isinstance(message, HumanMessage) for message in self.messages)
 
     def results(self) -> dict[str, ToolMessage]:
-        """By call id."""
+        """The messages with results, by the ids of their calls."""
         return {message.tool_call_id: message for message in self.messages if isinstance(message, ToolMessage)}
 
     def state_of(self, call_id: str | None, result: ToolMessage | None) -> CallState:
@@ -71,7 +71,7 @@ class _AnyThread(SavedThread):
 
 async def read_thread(
     saver: "BaseCheckpointSaver[Any]", thread_id: str, checkpoint_id: str | None = None
-) -> Conversation | None:
+) -> StoredThread | None:
     """A thread as it stands, or stood at a checkpoint; `None` if there is none.
 
     Raises:
@@ -97,13 +97,13 @@ def _thread(saver: "BaseCheckpointSaver[Any]", thread_id: str) -> _AnyThread:
     return _AnyThread(Schema(drawing(flow, AgentState, None, {}), flow), Saver(saver, thread_id, ""), "exit")
 
 
-def _conversation(thread: _AnyThread, snapshot: StateSnapshot, found: CheckpointTuple | None) -> Conversation:
+def _conversation(thread: _AnyThread, snapshot: StateSnapshot, found: CheckpointTuple | None) -> StoredThread:
     values: Any = snapshot.values
     records = {call["id"]: thread.known_of(key) for key, call in open_calls(thread)}
     records |= {name: thread.known_of(name) for name in thread.next}
     questions = [*snapshot.interrupts, *(_questions_beside(found) if found is not None else ())]
     channels = found.checkpoint["channel_values"] if found is not None else {}
-    return Conversation(
+    return StoredThread(
         thread_id=thread.saver.thread_id,
         messages=values.get("messages") or [],
         when=snapshot.created_at or "",

@@ -1,0 +1,34 @@
+"""The conversations of a database, looked at from outside, whoever wrote them.
+
+Threads         a database: which conversations it keeps, what is in each; a checkpointer for agents
+StoredThread    a conversation at one moment: its messages, its calls, its questions
+CallState       what has become of a call
+unanswered      the calls of a conversation that have no result
+masked          a URL that may be shown: without its password
+"""
+
+from typing import TYPE_CHECKING
+
+from callboard._lazy import lazy
+
+if TYPE_CHECKING:
+    from callboard.agent._conversation._connect import masked as masked
+    from callboard.threads._stored_thread import CallState as CallState
+    from callboard.threads._stored_thread import StoredThread as StoredThread
+    from callboard.threads._thread_database import Threads as Threads
+    from callboard.tools._unanswered import unanswered as unanswered
+
+_HOMES = {
+    "_thread_database": ("Threads",),
+    "_stored_thread": ("CallState", "StoredThread"),
+    ".agent._conversation._connect": ("masked",),
+    ".tools._unanswered": ("unanswered",),
+}
+
+__all__ = sorted(name for names in _HOMES.values() for name in names)  # noqa: PLE0605 # pyright: ignore[reportUnsupportedDunderAll]
+
+__getattr__ = lazy(__name__, _HOMES)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

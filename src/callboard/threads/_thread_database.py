@@ -1,0 +1,134 @@
+"""A database, and the conversations that it keeps."""
+
+from collections.abc import AsyncIterator, Mapping, Sequence
+from functools import partial
+from types import TracebackType
+from typing import Any, Self
+
+from anyio import to_thread
+from langchain_core.runnables import RunnableConfig
+from langgraph.checkpoint.base import BaseCheckpointSaver, CheckpointTuple
+from langgraph.types import StateSnapshot
+
+from callboard._langgraph._serializers import StrictSerializer
+from callboard.agent._conversation._connect import masked, saver_of
+from callboard.agent._conversation._database import LazySaver
+from callboard.agent._conversation._stored_types import named_types
+from callboard.threads._stored_thread import StoredThread, read_history, read_thread
+from callboard.threads._unknown_types import foreign
+
+_NAMES = "SELECT DISTINCT thread_id FROM checkpoints WHERE checkpoint_ns = ''"
+"""The table of LangGraph's savers, the same in SQLite and PostgreSQL."""
+
+
+class Threads:
+    """The conversations that a database keeps, whichever agents have written them: callboard's or LangGraph's.
+
+    To look at them changes nothing and runs nothing: a value of a type that is not LangGraph's or LangChain's is
+    shown as what it consists of. The database is opened when it is first needed, and closed at the end of a `with`
+    block.
+
+    Args:
+        url: of the database, as `create_react_agent(checkpointer=...)` takes it.
+
+    Raises:
+        ImportError: if what the URL needs is not installed.
+        ValueError: for a URL of an unknown form, or one that keeps nothing.
+    """
+
+    def __init__(self, url: str) -> None:
+        found = saver_of(url)
+        if not isinstance(found, LazySaver):
+            raise ValueError(f"{masked(url)!r} keeps nothing; name a file, such as 'sqlite:///agent.db'")
+        self._database = found
+        self._reader = _Saver(found, StrictSerializer(found.where, unknown=foreign))
+        self._opened = [self._reader]
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the database; used again, it is opened again. Blocks."""
+        for saver in self._opened:
+            saver.close()
+
+    async def names(self) -> list[str]:
+        """The names of all conversations, in no order.
+
+        Raises:
+            StorageError: if the database cannot be used.
+        """
+        return [*await to_thread.run_sync(self._reader.thread_ids)]
+
+    async def read(self, name: str, checkpoint_id: str | None = None) -> StoredThread | None:
+        """A conversation as it stands, or stood at a checkpoint; `None` if there is none of that name.
+
+        Raises:
+            StorageError: if the database cannot be used, or what it holds is damaged.
+            ValueError: if the conversation has no such checkpoint.
+        """
+        return await read_thread(self._reader, name, checkpoint_id)
+
+    async def history(self, name: str) -> list[StateSnapshot]:
+        """Every place where a conversation has been, the latest first; none if there is no conversation of that name.
+
+        Raises:
+            StorageError: if the database cannot be used, or what it holds is damaged.
+        """
+        return await read_history(self._reader, name)
+
+    def saver_for(self, agent: Any) -> "BaseCheckpointSaver[str]":
+        """A checkpointer on this database for an agent, which may also be a graph of LangGraph's, on any event loop.
+
+        It reads and writes values of the types that the agent's schemas name, too.
+        """
+        saver = _Saver(self._database, StrictSerializer(self._database.where, _stored_types_of(agent)))
+        self._opened.append(saver)
+        return saver
+
+
+class _Saver(LazySaver):
+    """A saver for LangGraph's graphs too, which await it on their loop."""
+
+    def __init__(self, like: LazySaver, serializer: StrictSerializer) -> None:
+        super().__init__(like.place, like.get_next_version)
+        self.serde = serializer
+
+    async def aget_tuple(self, config: RunnableConfig) -> CheckpointTuple | None:
+        return await to_thread.run_sync(self.get_tuple, config)
+
+    async def alist(self, config: RunnableConfig | None, **options: Any) -> AsyncIterator[CheckpointTuple]:
+        for found in await to_thread.run_sync(lambda: [*self.list(config, **options)]):
+            yield found
+
+    async def aput(self, *args: Any, **options: Any) -> RunnableConfig:
+        return await to_thread.run_sync(partial(self.put, *args, **options))
+
+    async def aput_writes(self, *args: Any, **options: Any) -> None:
+        await to_thread.run_sync(partial(self.put_writes, *args, **options))
+
+    def thread_ids(self) -> "Sequence[str]":
+        """The names of all conversations. Blocks."""
+        return self._call(_thread_ids)
+
+
+def _thread_ids(saver: Any) -> list[str]:
+    # Not `saver.list(None)`, which would read every checkpoint of every conversation.
+    cursor = saver.cursor(transaction=False) if hasattr(saver, "cursor") else saver._cursor()
+    with cursor as rows:
+        rows.execute(_NAMES)
+        found: list[Any] = rows.fetchall()
+    return [str(row["thread_id"] if isinstance(row, Mapping) else row[0]) for row in found]
+
+
+def _stored_types_of(agent: Any) -> set[type]:
+    """The types that the conversations of an agent may contain, or of a graph of LangGraph's and those in it."""
+    graphs = [agent, *(graph for _, graph in agent.get_subgraphs(recurse=True))]
+    builders = [graph.builder for graph in graphs if hasattr(graph, "builder")]
+    schemas = [schema for builder in builders for schema in (*builder.schemas, builder.context_schema)]
+    return {*getattr(agent, "stored_types", ()), *named_types(*schemas)}

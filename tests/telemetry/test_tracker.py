@@ -1,0 +1,186 @@
+"""Spans, metrics, logs, recordings and the live view follow calls in one way, and have one word for each end."""
+
+import logging
+from collections import Counter
+from collections.abc import Sequence
+from contextlib import ExitStack
+from contextvars import copy_context
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from opentelemetry.sdk.metrics import MeterProvider
+from opentelemetry.sdk.metrics.export import InMemoryMetricReader
+
+import callboard.telemetry._names as names
+from callboard import CallEvent, observe
+from callboard._calls._observers import current_watch
+from callboard._cli._call_counts import CallCounts
+from callboard.telemetry import CallTracker, Logs, Metrics, Recorder, TrackedCall, read_recording
+
+from ._events import ENDS, Script, event, played, scripts
+from ._traces import Traces
+
+SAID = {
+    "ok": "call finished",
+    "error": "call failed",
+    "timeout": "call timed out",
+    "deadline": "call ran out of budget",
+    "rejected": "call rejected",
+    "cancelled": "call cancelled",
+    "interrupted": "call interrupted",
+}
+
+
+class Seen:
+    """What all five readers make of some events."""
+
+    def __init__(self, events: Sequence[CallEvent], file: Path) -> None:
+        self.traces, self.counts = Traces(), CallCounts([])
+        self._reader = InMemoryMetricReader()
+        self.lines: list[str] = []
+        handler = logging.Handler()
+        handler.emit = lambda record: self.lines.append(record.getMessage())  # type: ignore[method-assign]
+        logger = logging.getLogger("told to all readers")
+        logger.handlers, logger.propagate = [handler], False
+        logger.setLevel(logging.INFO)
+        with ExitStack() as stack:
+            for one in (self.traces, Metrics(MeterProvider([self._reader])), Logs(logger)):
+                stack.enter_context(one.on())
+            stack.enter_context(Recorder(file))
+            stack.enter_context(observe(self.counts))
+            copy_context().run(tell, events)  # spans that end in another order leave theirs behind
+        self.recorded = list(read_recording(file).calls())
+
+    def points(self, name: str) -> list[Any]:
+        data = self._reader.get_metrics_data()
+        resources = () if data is None else data.resource_metrics
+        found = [one for resource in resources for scope in resource.scope_metrics for one in scope.metrics]
+        return [point for one in found if one.name == name for point in one.data.data_points]
+
+
+def tell(events: Sequence[CallEvent]) -> None:
+    for told in events:
+        for observer in current_watch().calls:
+            observer(told)
+
+
+@pytest.mark.parametrize("end", ENDS)
+def test_an_end_has_one_name_whoever_tells_it(tmp_path: Path, end: str) -> None:
+    """The live view had a word of its own for a spent budget, and called a call cancelled by a stranger an error."""
+    seen = Seen([event("begun"), event("ended", time=1.0, **ENDS[end])], tmp_path / "calls.jsonl")
+
+    (span,) = seen.traces.spans
+    (call,) = seen.recorded
+    assert (span.attributes or {})[names.OUTCOME] == end
+    assert call.outcome == end
+    assert getattr(seen.counts.rows["fetch"], end) == 1
+    assert seen.lines == [SAID[end]]
+    assert sum(point.value for point in seen.points(names.TIMEOUTS)) == (end in ("timeout", "deadline"))
+    assert sum(point.value for point in seen.points(names.REJECTIONS)) == (end == "rejected")
+
+
+@given(scripts(), st.randoms(use_true_random=False))
+def test_in_whatever_order_things_happen_all_readers_tell_the_same(
+    tmp_path_factory: pytest.TempPathFactory, calls: list[Script], random: Random
+) -> None:
+    """Attempts side by side, left behind, given up: nothing is counted by one and missed by another."""
+    events = list(played(calls, random))
+    seen = Seen(events, tmp_path_factory.mktemp("told") / "calls.jsonl")
+
+    ends = Counter(call.end for call in calls)
+    spans = [span.attributes or {} for span in seen.traces.all("execute_tool")]
+    attempts = sum(one.phase == "started" for one in events)
+    assert Counter(span[names.OUTCOME] for span in spans) == ends
+    assert Counter(call.outcome for call in seen.recorded) == ends
+    assert {end: getattr(seen.counts.total(), end) for end in ENDS} == {end: ends[end] for end in ENDS}
+    assert Counter(line for line in seen.lines if line in SAID.values()) == Counter(
+        {SAID[e]: n for e, n in ends.items()}
+    )
+    assert len(seen.traces.all("attempt")) == attempts
+    assert sum(len(call.attempts) for call in seen.recorded) == attempts
+    assert all(attempt.end is not None for call in seen.recorded for attempt in call.attempts)
+    for name in (names.IN_FLIGHT, names.QUEUE_LENGTH):
+        assert sum(point.value for point in seen.points(name)) == 0
+
+
+class Following(CallTracker[TrackedCall, CallEvent]):
+    """Checks that what begins is told before what ends it, and each once."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.waiting, self.running = Counter[int](), set[tuple[int, int]]()
+        self.over: list[int] = []
+
+    def begun(self, event: CallEvent) -> TrackedCall:
+        return TrackedCall(event)
+
+    def queued(self, call: TrackedCall, event: CallEvent) -> None:
+        self.waiting[call.number] += 1
+        assert (call.place == "waiting") is (not call.running)
+
+    def gave_up(self, call: TrackedCall, event: CallEvent, since: float) -> None:
+        self.waiting[call.number] -= 1
+        assert call.began <= since <= event.time
+
+    def started(self, call: TrackedCall, event: CallEvent, waited_since: float | None) -> None:
+        if waited_since is not None:
+            self.gave_up(call, event, waited_since)
+        self.running.add((call.number, event.attempt))
+        assert (call.place, call.attempt) == ("running", event.attempt)
+
+    def attempt_ended(self, call: TrackedCall, event: CallEvent, since: float) -> None:
+        self.running.remove((call.number, event.attempt))
+        assert call.began <= since <= event.time
+
+    def ended(self, call: TrackedCall, event: CallEvent) -> None:
+        self.over.append(call.number)
+        self.waiting[call.number] -= len(call.waiting)
+        assert call.ended
+        assert call.number not in self.open
+
+
+@given(scripts(), st.randoms(use_true_random=False))
+def test_what_has_begun_is_told_to_end_once(calls: list[Script], random: Random) -> None:
+    """Also an attempt that its call has left behind: who has opened something for it can close it."""
+    following = Following()
+    for one in played(calls, random):
+        following(one)
+
+    assert (following.open, following.running, +following.waiting, -following.waiting) == ({}, set(), {}, {})
+    assert sorted(following.over) == [call.number for call in calls]
+
+
+def test_a_call_is_where_it_is_since_it_came_there() -> None:
+    """A second attempt beside the first changes nothing about that, nor does one that waits meanwhile."""
+    following = Following()
+    places = []
+    for one in (
+        event("begun", time=0.0),
+        event("queued", time=1.0),
+        event("queued", time=2.0, tool="mirror"),
+        event("gave_up", time=3.0, tool="mirror"),
+        event("started", time=4.0, attempt=1),
+        event("queued", time=5.0),
+        event("started", time=6.0, attempt=2),
+        event("attempt_ended", time=7.0, attempt=1),
+        event("attempt_ended", time=8.0, attempt=2),
+    ):
+        following(one)
+        (call,) = following.open.values()
+        places.append((call.place, call.since))
+
+    waiting, running = ("waiting", 1.0), ("running", 4.0)
+    assert places == [("between", 0.0), *[waiting] * 3, *[running] * 4, ("between", 8.0)]
+
+
+def test_events_of_calls_that_nobody_saw_begin_are_passed_over() -> None:
+    """Whoever starts to watch in the middle knows nothing of them."""
+    following = Following()
+    for phase in ("queued", "started", "attempt_ended", "gave_up", "noted", "ended"):
+        following(event(phase, attempt=1))
+
+    assert (following.open, following.over) == ({}, [])
