@@ -146,17 +146,17 @@ __getattr__ = lazy(__name__, {**_HOMES, "exceptions": (*_HOMES["exceptions"], "L
 _loggers = (logging.getLogger("callboard"), logging.getLogger(_observers.LOGGER))
 
 
-def _unasked(kinds: frozenset[str]) -> _observers.Watch:
+def _unasked(kinds: frozenset[str]) -> _observers.Observers:
     """The one wire that leads upward: telemetry, where the application has an SDK or has set a log level."""
     if "opentelemetry.trace" not in sys.modules and not any(logger.level for logger in _loggers):
-        return _observers.Watch()
-    from callboard.telemetry._ambient import watching
+        return _observers.Observers()
+    from callboard.telemetry._ambient import ambient_observers
 
-    _observers.watch_unasked(watching)
-    return watching(kinds)
+    _observers.observe_unasked(ambient_observers)
+    return ambient_observers(kinds)
 
 
-_observers.watch_unasked(_unasked)
+_observers.observe_unasked(_unasked)
 
 
 def __dir__() -> list[str]:

@@ -128,7 +128,7 @@ All are told in the task of the call, or of the attempt, that they are about."""
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunInfo:
-    """One run of an agent, as those who watch it know it."""
+    """One run of an agent, as observers know it."""
 
     number: int
     """Tells runs apart, in this process."""
@@ -138,7 +138,7 @@ class RunInfo:
     namespace: str = ""
     """Of the agent within the graphs around it."""
     resumes: str | None = None
-    """What an observer left on the run that this one goes on with; see `Watch.mark`."""
+    """What an observer left on the run that this one goes on with; see `Observers.mark`."""
 
 
 class CallEvent(NamedTuple):

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from opentelemetry import trace
 
 from callboard import CallEvent, CallPolicy, RunEvent, ToolNode, create_react_agent
-from callboard._calls._observers import observe, watch
+from callboard._calls._observers import careful_observers, observe
 from callboard.telemetry import Tracing
 from callboard.testing import Recorder, calls
 
@@ -98,7 +98,7 @@ async def test_a_run_is_the_same_with_an_observer_that_raises(
 
 def test_ctrl_c_in_an_observer_is_somebodys() -> None:
     """It comes from outside, wherever it strikes, and must not be lost."""
-    [careful] = watch(failing("begun", KeyboardInterrupt)).calls
+    [careful] = careful_observers(failing("begun", KeyboardInterrupt)).calls
     with pytest.raises(KeyboardInterrupt):
         careful(CallEvent(phase="begun", tool="search", call_id=None, time=0.0))
 

@@ -17,7 +17,7 @@ from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 
 import callboard.telemetry._names as names
 from callboard import CallEvent, observe
-from callboard._calls._observers import current_watch
+from callboard._calls._observers import current_observers
 from callboard._cli._call_counts import CallCounts
 from callboard.telemetry import CallTracker, Logs, Metrics, Recorder, TrackedCall, read_recording
 
@@ -64,7 +64,7 @@ class Seen:
 
 def tell(events: Sequence[CallEvent]) -> None:
     for told in events:
-        for observer in current_watch().calls:
+        for observer in current_observers().calls:
             observer(told)
 
 

@@ -57,9 +57,32 @@ async def test_a_conversation_is_read_without_its_agent(url: str) -> None:
     assert (stored.thread_id, stored.turns, len(stored.questions)) == ("oslo", 1, 1)
     look_up, pay = (call["id"] for call in stored.messages[1].tool_calls)  # type: ignore[attr-defined]
     assert [call["id"] for call in unanswered(stored.messages)] == [pay]
-    results = stored.results()
-    assert [stored.state_of(one, results.get(str(one))) for one in (look_up, pay)] == ["done", "waits"]
+    results = [(call["id"], result) for one in stored.exchanges() for call, result in one.answers_by_call()]
+    assert [(call_id, stored.state_of(call_id, result)) for call_id, result in results] == [
+        (look_up, "done"),
+        (pay, "waits"),
+    ]
     assert [len(place.values["messages"]) for place in history] == [2, 1, 0]
+
+
+async def test_a_result_belongs_to_the_turn_that_asked_for_it(url: str) -> None:
+    """Models begin their ids anew in each turn, and one id may be in a reply twice."""
+    turns = [calls(("look_up", {"query": query})) for query in ("one", "two")]
+    for turn in turns:
+        turn.tool_calls[0]["id"] = "1"
+    model = ScriptedModel([turns[0], "Done.", turns[1], "Done."])
+    look_up = Recorder().tool("look_up")
+    async with create_react_agent(model, [look_up], checkpointer=url) as agent:
+        for _ in turns:
+            with anyio.fail_after(20):
+                await agent.ainvoke({"messages": [("user", "Go!")]}, thread("oslo"))
+
+    with Threads(url) as threads, anyio.fail_after(20):
+        stored = await threads.read("oslo")
+
+    assert stored is not None
+    found = [result for one in stored.exchanges() for _, result in one.answers_by_call()]
+    assert [one and one.text for one in found] == ["one", "two"]
 
 
 async def test_values_of_types_that_nobody_allows_are_shown_as_data(url: str) -> None:

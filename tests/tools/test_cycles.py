@@ -49,8 +49,8 @@ POLICIES = {"slow": CallPolicy(timeout=2)}
 @pytest.fixture
 def no_collector(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Leave the garbage where it is, for the test to look at; nobody else looks at frames meanwhile."""
-    monkeypatch.setattr(_watchdog._watchman, "look_after", lambda pulse: None)
-    monkeypatch.setattr(_watchdog._watchman, "leave_alone", lambda pulse: None)
+    monkeypatch.setattr(_watchdog._watchdog, "look_after", lambda pulse: None)
+    monkeypatch.setattr(_watchdog._watchdog, "leave_alone", lambda pulse: None)
     gc.collect()
     gc.freeze()  # what was there before is not looked at again and again
     gc.disable()

@@ -108,7 +108,7 @@ class SupervisedCall(Timed, Generic[T]):
         self._limiters = limiters
         self._batch: Batch | None = None
         self._around = around
-        self._observers = around.watch.calls
+        self._observers = around.observers.calls
         self._queued_at = around.now
         self._queue_wait = 0.0
         self._middleware_scope: Scope | None = None
@@ -262,7 +262,7 @@ class SupervisedCall(Timed, Generic[T]):
                     running = body(attempt, *args)
                     del args  # they would weigh more while the body waits
                     return await running
-                return await self._watched(partial(body, attempt, *args), call["name"], policy.timeout, waited)
+                return await self._observed(partial(body, attempt, *args), call["name"], policy.timeout, waited)
             finally:
                 self.running -= 1
         except asyncio.CancelledError as exc:
@@ -298,7 +298,7 @@ class SupervisedCall(Timed, Generic[T]):
             self._queue_wait += waited
         return waited
 
-    async def _watched(
+    async def _observed(
         self, body: Callable[[], Coroutine[Any, Any, R]], tool: str, timeout: float | None, waited: float
     ) -> R:
         error: BaseException | None = None

@@ -1,11 +1,11 @@
-"""What is around a batch when it starts: the loop, the deadline, the run, and those who watch."""
+"""What is around a batch when it starts: the loop, the deadline, the run, and the observers."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
 
 from anyio import current_effective_deadline
 
-from callboard._calls._observers import Watch, current_run, current_watch, numbers
+from callboard._calls._observers import Observers, current_observers, current_run, numbers
 from callboard._loops._current import current_loop
 from callboard._loops._deadline import current_timed
 from callboard._loops._protocol import EventLoop
@@ -20,13 +20,13 @@ class Surroundings:
     now: float
     until: float
     """The end of what runs around the batch, on the batch's own clock; it ends the calls by itself."""
-    watch: Watch
+    observers: Observers
     run: RunInfo | None
     batch: int
     describe: Callable[[str], str | None] = lambda _: None
-    """What a tool says of itself, by its name; for those who watch."""
+    """What a tool says of itself, by its name; for observers."""
     shown: Callable[[ToolCallLike], ToolCallLike] = lambda call: call
-    """A call as those who watch may see it."""
+    """A call as observers may see it."""
 
 
 def surroundings() -> Surroundings:
@@ -38,4 +38,4 @@ def surroundings() -> Surroundings:
     until = current_effective_deadline()
     if outer is not None:
         until = min(until, now + outer.until - outer.loop.now())
-    return Surroundings(loop, now, until, current_watch(), current_run.get(), next(numbers))
+    return Surroundings(loop, now, until, current_observers(), current_run.get(), next(numbers))

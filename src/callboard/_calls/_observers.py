@@ -23,8 +23,8 @@ PATIENCE = 0.5
 """Seconds after which an observer that did not return has held up the event loop once too often."""
 
 
-class Watch(NamedTuple):
-    """Those who watch from one place."""
+class Observers(NamedTuple):
+    """The observers that somebody has set up together."""
 
     calls: tuple[Observer, ...] = ()
     runs: tuple[RunObserver, ...] = ()
@@ -34,11 +34,11 @@ class Watch(NamedTuple):
     """What they make, where there should be one of it only: "spans", "metrics", "logs"."""
 
 
-_NOBODY = Watch()
+_NOBODY = Observers()
 _BOUNDS = ("begun", "ended")
 """The phases between which an observer knows of a call or a run."""
-_here: ContextVar[tuple[Watch, ...]] = ContextVar("callboard_watch", default=())
-_everywhere: list[Watch] = []
+_here: ContextVar[tuple[Observers, ...]] = ContextVar("callboard_observers", default=())
+_everywhere: list[Observers] = []
 current_run: ContextVar[RunInfo | None] = ContextVar("callboard_run", default=None)
 
 numbers = count(1)
@@ -55,24 +55,24 @@ def observe(observer: Observer, *, runs: RunObserver | None = None) -> Generator
             holds up the loop for longer than half a second is logged, and told only the ends of what it knows.
         runs: the same for each `RunEvent` of the agents that run inside the block.
     """
-    with observed_by(watch(observer, runs)):
+    with observed_by(careful_observers(observer, runs)):
         yield
 
 
-def watch(
+def careful_observers(
     calls: Observer,
     runs: RunObserver | None = None,
     mark: Callable[[], str | None] | None = None,
     kind: str | None = None,
-) -> Watch:
+) -> Observers:
     """Observers that can do no harm."""
     kinds = frozenset[str]() if kind is None else frozenset((kind,))
-    return Watch((CarefulObserver(calls),), () if runs is None else (CarefulObserver(runs),), mark, kinds)
+    return Observers((CarefulObserver(calls),), () if runs is None else (CarefulObserver(runs),), mark, kinds)
 
 
 @contextmanager
-def observed_by(one: Watch) -> Generator[None]:
-    """Let those watch what is started inside the block."""
+def observed_by(one: Observers) -> Generator[None]:
+    """Tell these observers of what is started inside the block."""
     token = _here.set((*_here.get(), one))
     try:
         yield
@@ -80,8 +80,8 @@ def observed_by(one: Watch) -> Generator[None]:
         _here.reset(token)
 
 
-def observe_everywhere(one: Watch) -> Callable[[], None]:
-    """Let those watch the whole process; returns what ends it."""
+def observe_everywhere(one: Observers) -> Callable[[], None]:
+    """Tell these observers of the whole process; returns what ends that."""
     _everywhere.append(one)
 
     def end() -> None:
@@ -91,29 +91,29 @@ def observe_everywhere(one: Watch) -> Callable[[], None]:
     return end
 
 
-def _nobody(_: frozenset[str]) -> Watch:
+def _nobody(_: frozenset[str]) -> Observers:
     return _NOBODY
 
 
-_unasked: Callable[[frozenset[str]], Watch] = _nobody
+_unasked: Callable[[frozenset[str]], Observers] = _nobody
 
 
-def watch_unasked(watching: Callable[[frozenset[str]], Watch] = _nobody) -> Callable[[frozenset[str]], Watch]:
-    """Register who watches though nobody called `observe`; telemetry does, where an application has set it up.
+def observe_unasked(find: Callable[[frozenset[str]], Observers] = _nobody) -> Callable[[frozenset[str]], Observers]:
+    """Register who finds observers where nobody called `observe`; telemetry does, where an application has set it up.
 
     Args:
-        watching: from the kinds that others make already to those who watch beside them; by default nobody.
+        find: from the kinds that others make already to the observers beside them; by default nobody.
 
     Returns:
         What was registered before.
     """
     global _unasked
-    before, _unasked = _unasked, watching
+    before, _unasked = _unasked, find
     return before
 
 
-def current_watch() -> Watch:
-    """Those who watch what is started here; of several of one kind, the innermost."""
+def current_observers() -> Observers:
+    """The observers of what is started here; of several of one kind, the innermost."""
     here = _here.get()
     if not here and not _everywhere:
         return _unasked(_NOBODY.kinds)
@@ -126,11 +126,11 @@ def current_watch() -> Watch:
 
 def current_mark() -> str | None:
     """What to leave where the call or the run that is going on here may stop."""
-    mark = current_watch().mark
+    mark = current_observers().mark
     return None if mark is None else mark()
 
 
-def joined(first: Watch, second: Watch) -> Watch:
+def joined(first: Observers, second: Observers) -> Observers:
     if not first.calls and not first.runs:
         return second
     if not second.calls and not second.runs:
@@ -138,7 +138,7 @@ def joined(first: Watch, second: Watch) -> Watch:
     if "spans" in second.kinds:
         first, second = second, first  # what others say of a call has its span's ids
     calls, runs, kinds = first.calls + second.calls, first.runs + second.runs, first.kinds | second.kinds
-    return Watch(calls, runs, first.mark or second.mark, kinds)
+    return Observers(calls, runs, first.mark or second.mark, kinds)
 
 
 class CarefulObserver(Generic[E]):

@@ -16,7 +16,7 @@ from callboard._cli._database_option import open_database
 from callboard._cli._questions import in_short
 from callboard._cli._run_command import open_console
 from callboard._cli._shown_text import CommandError, as_json, call_text, count, named, one_line, printable
-from callboard.threads import StoredThread
+from callboard.threads import Exchange, StoredThread
 
 _WIDTH = 160
 """In characters, where output goes to a file or a pipe."""
@@ -112,7 +112,6 @@ class _Printer:
     def __init__(self, console: Console, conversation: StoredThread, *, full: bool) -> None:
         self._console = console
         self._shown = conversation
-        self._results = conversation.results()
         self._full = full
         self._length = max(30, (_width(console) - 16) // 2)
 
@@ -129,25 +128,37 @@ class _Printer:
         self._line("  ".join(told), "bold")
         if left_out:
             self._line(f"({count(left_out, 'message')} before)", "dim")
-        asked = {call["id"] for message in messages[left_out:] for call in _calls(message)}
-        for message in messages[left_out:]:
-            if not isinstance(message, ToolMessage) or message.tool_call_id not in asked:
-                self._message(message)
+        shown = {id(message) for message in messages[left_out:]}
+        for exchange in one.exchanges():
+            if id(exchange.message) in shown:
+                self._exchange(exchange)
+                continue
+            for answer in exchange.answers:
+                if id(answer) in shown:  # of a call that is not
+                    self._result(answer)
         if not messages:
             others = f": {_listed(one.other_keys)}" if one.other_keys else ""
             self._line(f"no messages; the state has {count(len(one.other_keys), 'other key')}{others}", "dim")
         self._end()
 
-    def _message(self, message: BaseMessage) -> None:
-        self._console.print()
-        self._line(_speaker(message), "bold")
-        if isinstance(message, ToolMessage):  # of a call that is not shown
-            self._call(message.name or "call", None, message.tool_call_id, message)
+    def _exchange(self, exchange: Exchange) -> None:
+        message = exchange.message
+        if isinstance(message, ToolMessage):
+            self._result(message)
             return
+        self._speaker(message)
         if text := message.text.strip():
             self._line(text)
-        for call in _calls(message):
-            self._call(call["name"], call["args"], call["id"], self._results.get(str(call["id"])))
+        for call, result in exchange.answers_by_call():
+            self._call(call["name"], call["args"], call["id"], result)
+
+    def _result(self, message: ToolMessage) -> None:
+        self._speaker(message)
+        self._call(message.name or "call", None, message.tool_call_id, message)
+
+    def _speaker(self, message: BaseMessage) -> None:
+        self._console.print()
+        self._line(_speaker(message), "bold")
 
     def _call(self, name: str, args: object, call_id: str | None, result: ToolMessage | None) -> None:
         state = self._shown.state_of(call_id, result)
@@ -181,10 +192,6 @@ class _Printer:
         self._console.print(printable(text), style=style, soft_wrap=not self._console.is_terminal)
 
 
-def _calls(message: BaseMessage) -> Sequence[Any]:
-    return message.tool_calls if isinstance(message, AIMessage) else ()
-
-
 def _speaker(message: BaseMessage) -> str:
     if isinstance(message, HumanMessage):
         return named(message.name or "you")
@@ -213,7 +220,7 @@ def _texts(messages: Sequence[BaseMessage]) -> Iterator[str]:
     for message in reversed(messages):
         if text := message.text.strip():
             yield text
-        elif calls := _calls(message):
+        elif isinstance(message, AIMessage) and (calls := message.tool_calls):
             yield ", ".join(call_text(call["name"], call["args"], _WIDTH) for call in calls)
 
 

@@ -27,7 +27,7 @@ _TICK = 0.05
 _HELD = 0.2
 """Seconds without a sign of life after which a loop is held."""
 _LOOKS = 4
-"""Looks at the least: where a collector of garbage or a busy machine keeps the watchman too, nobody is blamed."""
+"""Looks at the least: where a collector of garbage or a busy machine keeps the watchdog too, nobody is blamed."""
 _STILL = 10.0
 """Seconds after which it is said at once, because what is held for ever says nothing at its end."""
 _IDLE = 20
@@ -88,12 +88,12 @@ class Pulse:
         """Look after the loop while a batch runs in it."""
         self._batches += 1
         if self._batches == 1:
-            _watchman.look_after(self)
+            _watchdog.look_after(self)
 
     def end(self) -> None:
         self._batches -= 1
         if not self._batches:
-            _watchman.leave_alone(self)
+            _watchdog.leave_alone(self)
 
     def held_since(self, since: float) -> str | None:
         """The longest hold, in words, that was not over at a moment of `time.monotonic()`."""
@@ -111,7 +111,7 @@ class Pulse:
                 warnings.warn(text, LoopBlockedWarning, stacklevel=2)
 
     def look(self, frame: FrameType | None, now: float) -> None:
-        """Ask the loop for a sign of life, or note who kept it from giving one; in the watchman's thread."""
+        """Ask the loop for a sign of life, or note who kept it from giving one; in the watchdog's thread."""
         asked, hold = self._asked, self._hold
         if asked is None:
             if _mark(frame) is not None:
@@ -170,7 +170,7 @@ def _place(frame: FrameType) -> str:
     return f"{frame.f_code.co_filename}:{frame.f_lineno}, {frame.f_code.co_name}()"
 
 
-class _Watchman:
+class _Watchdog:
     """One daemon thread for all event loops of the process; started by the first call."""
 
     def __init__(self) -> None:
@@ -190,7 +190,7 @@ class _Watchman:
         self._wanted.set()
         if not self._started:
             self._started = True
-            threading.Thread(target=self._work, name="callboard watchman", daemon=True).start()
+            threading.Thread(target=self._work, name="callboard watchdog", daemon=True).start()
 
     def _work(self) -> None:
         idle = 0
@@ -214,12 +214,12 @@ class _Watchman:
         return True
 
 
-_watchman = _Watchman()
+_watchdog = _Watchdog()
 
 
 def _begin_anew() -> None:
-    global _watchman
-    _watchman = _Watchman()  # a child has the object, but not the thread
+    global _watchdog
+    _watchdog = _Watchdog()  # a child has the object, but not the thread
 
 
 os.register_at_fork(after_in_child=_begin_anew)

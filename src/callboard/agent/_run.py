@@ -26,7 +26,7 @@ from callboard.agent._history import give_ids, keepable, repaired
 from callboard.agent._leaves import run_leaf
 from callboard.agent._model import Asks
 from callboard.agent._onward import Ran, distinct, in_order, onward
-from callboard.agent._run_events import RunWatch
+from callboard.agent._run_events import RunReporter
 from callboard.agent._run_input import finished_writes
 from callboard.agent._sends import Sent, check_sends, for_model, value_in
 from callboard.agent._sent_calls import run_sent_calls
@@ -93,7 +93,7 @@ class Run:
         self.outer = conditions.outer
         self._resumed = self._goes_on = conditions.resumed
         self._stop = thread.step + config["recursion_limit"] + (2 if conditions.resumed else 0)
-        self.watch: RunWatch
+        self.reporter: RunReporter
         """Tells observers of the run; whoever starts it sets it."""
         self.is_traced = True
         """Whether callback handlers listen; looking for them costs as much as a call."""
@@ -252,7 +252,7 @@ class Run:
         plan = self._plan
         seen = for_model(state, before=plan.flow.before) if sent else self._for_model(state)
         ask = partial(plan.model.reply, seen, config, plan.tools.offered_tools())
-        reply = await self.watch.ask(plan.model.known, seen, ask)
+        reply = await self.reporter.ask(plan.model.known, seen, ask)
         reply.name = plan.name
         give_ids(reply)
         remaining = value_in(state, "remaining_steps") if sent else self._stop - (self.thread.step + 1)
@@ -278,7 +278,7 @@ class Run:
     async def _response(self, state: Any, config: RunnableConfig) -> dict[str, Any]:
         model = self._plan.model
         ask = partial(model.respond, state, config, self._plan.response_format)
-        return {"structured_response": await self.watch.ask(model.known, state, ask)}
+        return {"structured_response": await self.reporter.ask(model.known, state, ask)}
 
     def _lacks_steps(self, reply: AIMessage, remaining: int) -> bool:
         all_direct = all(call["name"] in self._plan.flow.direct for call in reply.tool_calls)

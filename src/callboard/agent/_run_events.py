@@ -7,7 +7,7 @@ from uuid import uuid4
 
 from langchain_core.runnables import RunnableConfig
 
-from callboard._calls._observers import current_run, current_watch, numbers
+from callboard._calls._observers import current_observers, current_run, numbers
 from callboard._loops._current import current_loop
 from callboard._loops._protocol import EventLoop
 from callboard._types import RunEvent, RunInfo, RunObserver, RunPhase
@@ -15,7 +15,7 @@ from callboard._types import RunEvent, RunInfo, RunObserver, RunPhase
 R = TypeVar("R")
 
 
-class RunWatch:
+class RunReporter:
     """Tells the observers of one run what happens to it; does nothing where there are none.
 
     Args:
@@ -54,7 +54,9 @@ class RunWatch:
 
 
 @contextmanager
-def watched(agent: str, config: RunnableConfig, namespace: str, mark: str | None, given: object) -> Generator[RunWatch]:
+def reported(
+    agent: str, config: RunnableConfig, namespace: str, mark: str | None, given: object
+) -> Generator[RunReporter]:
     """Tell of a run from its beginning to its end.
 
     Args:
@@ -64,26 +66,26 @@ def watched(agent: str, config: RunnableConfig, namespace: str, mark: str | None
         mark: what was left where the run goes on.
         given: the run's input.
     """
-    observers = current_watch().runs
+    observers = current_observers().runs
     conf = config["configurable"]
     thread_id = None if "thread_id" not in conf else str(conf["thread_id"])
     run_id = str(config.get("run_id") or uuid4()) if observers else ""
     info = RunInfo(
         number=next(numbers), agent=agent, run_id=run_id, thread_id=thread_id, namespace=namespace, resumes=mark
     )
-    watch = RunWatch(observers, info, current_loop())
+    reporter = RunReporter(observers, info, current_loop())
     if not observers:
-        yield watch
+        yield reporter
         return
     token = current_run.set(info)
     failure: BaseException | None = None
-    watch.tell("begun", given=given)
+    reporter.tell("begun", given=given)
     try:
-        yield watch
+        yield reporter
     except BaseException as error:
         failure = error
         raise
     finally:
         current_run.reset(token)
-        watch.tell("ended", error=failure, questions=watch.questions, result=watch.result)
+        reporter.tell("ended", error=failure, questions=reporter.questions, result=reporter.result)
         failure = None  # whose traceback leads here

@@ -23,7 +23,7 @@ from callboard.agent._conversation._journal import Durability, SavedThread
 from callboard.agent._conversation._saver import Saver
 from callboard.agent._conversation._thread import Thread
 from callboard.agent._run import Plan, Run
-from callboard.agent._run_events import watched
+from callboard.agent._run_events import reported
 from callboard.agent._run_input import take_in
 from callboard.agent._stops import Conditions, Stops
 from callboard.agent._stream import Chunk, Emit, Emitter, handlers_for, printing, together
@@ -104,12 +104,12 @@ class Runner:
         saver = saver_for(checkpointer, config, outer)
         durability = request.durability or (outer and outer.durability) or "async"
         thread = await opened(self.plan, saver, config, outer, durability)
-        with watched(self.name, config, thread.namespace, thread.mark, request.input) as watch:
+        with reported(self.name, config, thread.namespace, thread.mark, request.input) as reporter:
             if outer is None:
                 await thread.hold(repeats=request.input is None or isinstance(request.input, Command))
             try:
                 run = await self._begun(thread, saver, request, put, outer)
-                run.watch = watch
+                run.reporter = reporter
                 handlers = _handlers(request, put, outer)
                 async with beside(thread.keep_holding if thread.is_held else None):
                     go, about = partial(_go, run, request.budget), {"ls_integration": "langgraph"}
@@ -175,11 +175,11 @@ async def _go(run: Run, budget: float | None, config: RunnableConfig) -> dict[st
     await (run.go() if budget is None else _within(budget, run))
     if run.tell.is_heard:
         await cancel_shielded_checkpoint()  # whoever reads has the last chunk before the run says that it has ended
-    watch = run.watch
-    watch.questions = len(run.interrupts)
+    reporter = run.reporter
+    reporter.questions = len(run.interrupts)
     if run.outer is not None and run.has_stopped:
         raise GraphInterrupt(tuple(run.interrupts))
-    watch.result = values = run.values()
+    reporter.result = values = run.values()
     return values
 
 

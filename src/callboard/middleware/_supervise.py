@@ -133,9 +133,9 @@ class Supervise(AgentMiddleware[Any, Any, Any]):
         return cast("Item", call.result)
 
     def _around(self, request: ToolCallRequest) -> Surroundings:
-        """With what those who watch want to know of the tool."""
+        """The surroundings, with what observers want to know of the tool."""
         around, tool = surroundings(), request.tool
-        if not around.watch.calls:
+        if not around.observers.calls:
             return around
         shown = shown_by(self._middleware)
         description = None if tool is None else tool.description

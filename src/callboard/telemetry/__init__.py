@@ -1,6 +1,6 @@
 """What happened to every call: OpenTelemetry spans and metrics, log lines, recordings.
 
-Tracing, Metrics, Logs    observers; they watch by themselves where the application has an SDK, or a log level
+Tracing, Metrics, Logs    observers; they observe by themselves where the application has an SDK, or a log level
 setup                     one call where it has none
 Recorder, read_recording  a file with all that happened, and back
 CallTracker               where each call is, and how it ends, for observers of your own

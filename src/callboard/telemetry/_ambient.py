@@ -1,4 +1,4 @@
-"""What watches without being asked to: spans and metrics where the application has an SDK, logs where it wants them."""
+"""Observers that nobody has asked for: spans and metrics where the application has an SDK, logs where it wants them."""
 
 import logging
 from functools import cache
@@ -6,16 +6,16 @@ from typing import Any
 
 from opentelemetry import metrics, trace
 
-from callboard._calls._observers import LOGGER, Watch, joined
+from callboard._calls._observers import LOGGER, Observers, joined
 from callboard.telemetry._identity import Same
 
-_NOBODY = Watch()
+_NOBODY = Observers()
 _over: set[Same] = set()
 _calls, _all = logging.getLogger(LOGGER), logging.getLogger("callboard")
 
 
-def watching(kinds: frozenset[str]) -> Watch:
-    """Those who watch what is started now, without those whose kind is there already.
+def ambient_observers(kinds: frozenset[str]) -> Observers:
+    """The observers of what is started now, without those whose kind is there already.
 
     Asked for each batch, and mostly for nothing: hence without a word too many.
     """
@@ -52,26 +52,26 @@ def end(provider: Any) -> None:
 
 # There is one provider a process; two, where tests replace theirs.
 @cache
-def _tracing(provider: Same) -> Watch:
+def _tracing(provider: Same) -> Observers:
     from callboard.telemetry._tracing import Tracing
 
     try:
-        return Tracing(provider.one).watch
+        return Tracing(provider.one).observers
     except ImportError as error:
         # An environment variable has asked for it: whoever makes a call has not, and it must not fail.
         _all.warning("arguments and results are not captured: %s", error)
-        return Tracing(provider.one, capture=False).watch
+        return Tracing(provider.one, capture=False).observers
 
 
 @cache
-def _metrics(provider: Same) -> Watch:
+def _metrics(provider: Same) -> Observers:
     from callboard.telemetry._metrics import Metrics
 
-    return Metrics(provider.one).watch
+    return Metrics(provider.one).observers
 
 
 @cache
-def _logs() -> Watch:
+def _logs() -> Observers:
     from callboard.telemetry._logs import Logs  # with structlog, which takes a tenth of a second
 
-    return Logs().watch
+    return Logs().observers

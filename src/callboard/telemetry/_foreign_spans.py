@@ -14,7 +14,7 @@ _KINDS = (("openinference.span.kind", "LLM"), ("llm.request.type", "chat"), ("tr
 
 
 class Foreign:
-    """One model request, under watch."""
+    """One model request, whose spans are looked for."""
 
     __slots__ = ("was_seen",)
 
@@ -28,7 +28,7 @@ class Spotter:
     def __init__(self) -> None:
         self._key = context.create_key("callboard-model-request")
 
-    def watched(self, request: Foreign) -> Context:
+    def following(self, request: Foreign) -> Context:
         """The current context, in which spans of others are noticed."""
         return context.set_value(self._key, request)
 

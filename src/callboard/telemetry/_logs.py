@@ -9,7 +9,7 @@ from typing import Any
 
 import structlog
 
-from callboard._calls._observers import LOGGER, Watch, observed_by, watch
+from callboard._calls._observers import LOGGER, Observers, careful_observers, observed_by
 from callboard._types import CallEvent, RunEvent, RunInfo
 from callboard.telemetry._capture import sendable
 from callboard.telemetry._outcome import error_type, outcome_of, outcome_of_run
@@ -77,12 +77,12 @@ class Logs:
         self._log: Any = structlog.wrap_logger(
             logger or logging.getLogger(LOGGER), processors=processors, wrapper_class=structlog.stdlib.BoundLogger
         )
-        self.watch: Watch = watch(_Calls(self._log), _Runs(self._log), kind="logs")
+        self.observers: Observers = careful_observers(_Calls(self._log), _Runs(self._log), kind="logs")
 
     @contextmanager
     def on(self) -> Generator[None]:
         """Log what is started inside the block, and nothing else."""
-        with observed_by(self.watch):
+        with observed_by(self.observers):
             yield
 
 

@@ -11,7 +11,7 @@ from opentelemetry import metrics
 from opentelemetry.metrics import CallbackOptions, Meter, MeterProvider, Observation
 
 import callboard.telemetry._names as names
-from callboard._calls._observers import Watch, observed_by, watch
+from callboard._calls._observers import Observers, careful_observers, observed_by
 from callboard._types import CallEvent, RunEvent
 from callboard.telemetry._capture import sendable
 from callboard.telemetry._model_facts import about_model, about_reply
@@ -57,12 +57,12 @@ class Metrics:
     def __init__(self, provider: MeterProvider | None = None) -> None:
         provider = provider or metrics.get_meter_provider()
         meter = provider.get_meter(names.SCOPE)
-        self.watch: Watch = watch(_Calls(meter), _Runs(meter), kind="metrics")
+        self.observers: Observers = careful_observers(_Calls(meter), _Runs(meter), kind="metrics")
 
     @contextmanager
     def on(self) -> Generator[None]:
         """Measure what is started inside the block, and nothing else."""
-        with observed_by(self.watch):
+        with observed_by(self.observers):
             yield
 
 

@@ -18,7 +18,7 @@ from typing import BinaryIO, Self
 
 from pydantic_core import to_json
 
-from callboard._calls._observers import observed_by, watch
+from callboard._calls._observers import careful_observers, observed_by
 from callboard._types import CallEvent, RunEvent
 from callboard.telemetry._capture import MAX_LENGTH, Capture, Redactor
 from callboard.telemetry._records import FORMAT, Line, Records
@@ -92,7 +92,7 @@ class Recorder:
             self._writer.offer(b"\n")
         self._since = self._clock()
         self._writer.offer(_as_line(self._header()))
-        self._around.enter_context(observed_by(watch(self._call, self._run)))
+        self._around.enter_context(observed_by(careful_observers(self._call, self._run)))
         return self
 
     def __exit__(

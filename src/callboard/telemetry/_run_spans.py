@@ -103,7 +103,7 @@ class RunSpans:
             given = self._capture.text(conversation(event.given))
         run.about = about_model(event.model)
         foreign = Foreign()
-        run.request = _Request(time.time_ns(), context.attach(self._spotter().watched(foreign)), foreign, given)
+        run.request = _Request(time.time_ns(), context.attach(self._spotter().following(foreign)), foreign, given)
 
     def _answered(self, run: _Open, event: RunEvent) -> None:
         request, run.request = run.request, None

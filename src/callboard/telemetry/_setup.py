@@ -58,7 +58,7 @@ def setup(
     capture: bool | None = None,
     redact: Redactor | bool = True,
 ) -> Telemetry:
-    """Watch every call of the process, and send spans and metrics over OTLP (HTTP).
+    """Observers every call of the process, and send spans and metrics over OTLP (HTTP).
 
     Where the application has its own SDK set up, its providers are used as they are, and nothing is sent anywhere
     else: only `capture`, `redact` and `logs` count then. The environment variables of OpenTelemetry apply
@@ -91,10 +91,10 @@ def setup(
         return telemetry
     if traces:
         provider = _tracer_provider(telemetry, service_name, endpoint, headers)
-        telemetry.ended_by(observe_everywhere(Tracing(provider, capture=capture, redact=redact).watch))
+        telemetry.ended_by(observe_everywhere(Tracing(provider, capture=capture, redact=redact).observers))
     if metrics:
         meters = _meter_provider(telemetry, service_name, endpoint, headers)
-        telemetry.ended_by(observe_everywhere(Metrics(meters).watch))
+        telemetry.ended_by(observe_everywhere(Metrics(meters).observers))
     return telemetry
 
 

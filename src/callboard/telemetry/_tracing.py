@@ -7,7 +7,7 @@ from opentelemetry import trace
 from opentelemetry.trace import TracerProvider
 
 import callboard.telemetry._names as names
-from callboard._calls._observers import Watch, observed_by, watch
+from callboard._calls._observers import Observers, careful_observers, observed_by
 from callboard.telemetry._call_spans import CallSpans
 from callboard.telemetry._capture import MAX_LENGTH, Capture, Redactor
 from callboard.telemetry._foreign_spans import Spotter, spotter_of
@@ -49,10 +49,12 @@ class Tracing:
         def spotter() -> Spotter:
             return spotter_of(provider or trace.get_tracer_provider())
 
-        self.watch: Watch = watch(CallSpans(tracer, kept), RunSpans(tracer, kept, spotter), mark, "spans")
+        self.observers: Observers = careful_observers(
+            CallSpans(tracer, kept), RunSpans(tracer, kept, spotter), mark, "spans"
+        )
 
     @contextmanager
     def on(self) -> Generator[None]:
         """Trace what is started inside the block, and nothing else."""
-        with observed_by(self.watch):
+        with observed_by(self.observers):
             yield

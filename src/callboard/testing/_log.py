@@ -41,7 +41,7 @@ class Log:
     def __init__(self) -> None:
         self.events: list[Event] = []
         self._moves: list[_Move] = []
-        self._watch = _Watch()
+        self._clock = _Stopwatch()
         self._lock = threading.Lock()
 
     def enter(self, tool: str, query: str) -> None:
@@ -73,10 +73,10 @@ class Log:
         return (event for event in events if kind in (None, event.kind) and _fits(event, tool, query))
 
     def _add(self, kind: Kind, tool: str, query: str) -> None:
-        self.events.append(Event(kind=kind, tool=tool, query=query, time=self._watch.read()))
+        self.events.append(Event(kind=kind, tool=tool, query=query, time=self._clock.read()))
 
 
-class _Watch:
+class _Stopwatch:
     """Seconds since the first reading, on the event loop's clock where there is one.
 
     A thread cannot read the loop's clock, so it reads the machine's. The two run alike only on a real clock.

@@ -2,6 +2,7 @@
 
 Threads         a database: which conversations it keeps, what is in each; a checkpointer for agents
 StoredThread    a conversation at one moment: its messages, its calls, its questions
+Exchange        a message of it, and the results of the calls that it asks for
 CallState       what has become of a call
 unanswered      the calls of a conversation that have no result
 masked          a URL that may be shown: without its password
@@ -16,13 +17,14 @@ if TYPE_CHECKING:
     from callboard.threads._stored_thread import CallState as CallState
     from callboard.threads._stored_thread import StoredThread as StoredThread
     from callboard.threads._thread_database import Threads as Threads
+    from callboard.tools._unanswered import Exchange as Exchange
     from callboard.tools._unanswered import unanswered as unanswered
 
 _HOMES = {
     "_thread_database": ("Threads",),
     "_stored_thread": ("CallState", "StoredThread"),
     ".agent._conversation._connect": ("masked",),
-    ".tools._unanswered": ("unanswered",),
+    ".tools._unanswered": ("Exchange", "unanswered"),
 }
 
 __all__ = sorted(name for names in _HOMES.values() for name in names)  # noqa: PLE0605 # pyright: ignore[reportUnsupportedDunderAll]

@@ -20,6 +20,7 @@ from callboard.agent._conversation._snapshots import history_of, snapshot_of
 from callboard.agent._drawing import drawing
 from callboard.agent._flow import Flow
 from callboard.agent._state import AgentState
+from callboard.tools._unanswered import Exchange, exchanges_in
 
 CallState = Literal["done", "failed", "waits", "open"]
 
@@ -46,9 +47,9 @@ class StoredThread:
         """How many messages the user has written."""
         return sum(isinstance(message, HumanMessage) for message in self.messages)
 
-    def results(self) -> dict[str, ToolMessage]:
-        """The messages with results, by the ids of their calls."""
-        return {message.tool_call_id: message for message in self.messages if isinstance(message, ToolMessage)}
+    def exchanges(self) -> list[Exchange]:
+        """The messages, each with the results of its calls; a result that belongs to none is a message by itself."""
+        return exchanges_in(self.messages)
 
     def state_of(self, call_id: str | None, result: ToolMessage | None) -> CallState:
         """What has become of a call."""

@@ -30,7 +30,7 @@ class Refusal(NamedTuple):
 
     message: ToolMessage
     error: CallRejectedError
-    """For those who watch."""
+    """For observers."""
 
 
 def admission(

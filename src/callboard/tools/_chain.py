@@ -144,7 +144,7 @@ def offers_of(middleware: Sequence[object]) -> Callable[[Any], bool]:
 
 
 def shown_by(middleware: Sequence[object]) -> Callable[[ToolCallLike, RunInfo | None], ToolCallLike]:
-    """What makes of a call what those who watch may see: its arguments, as the middleware redacts them.
+    """What makes of a call what observers may see: its arguments, as the middleware redacts them.
 
     Middleware redacts by a method `redact_value(value, *, thread_id)`, as `Redact` does; if one fails, nothing of
     the arguments is shown.

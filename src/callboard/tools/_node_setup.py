@@ -33,7 +33,7 @@ class Setup:
     offers: Callable[[BaseTool], bool]
     """Which tools the middleware lets a model know of now."""
     shown: Callable[[ToolCallLike, RunInfo | None], ToolCallLike]
-    """A call as the middleware lets those who watch see it."""
+    """A call as the middleware lets observers see it."""
     at_tool: Judge
     """What becomes of an error where the tool raised it: a text for the model, or `None` to raise it."""
     at_end: Judge

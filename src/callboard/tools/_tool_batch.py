@@ -132,8 +132,8 @@ class ToolBatch:
                 supervised[-1].resumes = None if known is None else known.mark
 
     def _named(self, around: Surroundings) -> Surroundings:
-        """With what those who watch want to know of the tools, and of a graph that is not ours."""
-        if not around.watch.calls:
+        """The surroundings, with what observers want to know of the tools, and of a graph that is not ours."""
+        if not around.observers.calls:
             return around
         run, conf = around.run, self._config["configurable"]
         if run is None and "thread_id" in conf:

@@ -1,6 +1,6 @@
 """Which calls of a conversation have no answer, and which answer belongs to which call."""
 
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import compress
@@ -148,6 +148,14 @@ class Exchange:
     answers: list[ToolMessage] = field(default_factory=list[ToolMessage])
     is_in_order: bool = True
     """Whether they stand directly behind it."""
+
+    def answers_by_call(self) -> list[tuple[ToolCall, ToolMessage | None]]:
+        """Its calls, in order, each with its answer; of calls that share an id, each has one of the answers."""
+        left: dict[str, deque[ToolMessage]] = {}
+        for answer in self.answers:
+            left.setdefault(answer.tool_call_id, deque()).append(answer)
+        of = ((call, left.get(id_of(call))) for call in calls_in(self.message))
+        return [(call, answers.popleft() if answers else None) for call, answers in of]
 
     def open_calls(self) -> list[ToolCall]:
         """Its calls that have no answer."""
