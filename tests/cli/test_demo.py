@@ -20,7 +20,7 @@ from typer.testing import CliRunner
 from callboard import ToolNode, create_react_agent
 from callboard._cli._app import app
 from callboard._cli._call_counts import CallCounts
-from callboard._cli._session import Run, run_agent
+from callboard._cli._session import Measurements, run_agent
 from callboard.testing import ScriptedModel, calls
 
 PATIENCE = 60.0
@@ -373,7 +373,7 @@ async def test_a_task_that_is_left_over_is_found_and_named() -> None:
             outside.start_soon(anyio.sleep_forever, name="left behind")
             return "done"
 
-        measured = Run(CallCounts(["leave"]))
+        measured = Measurements(CallCounts(["leave"]))
         agent = create_react_agent(ScriptedModel([calls("leave"), "Done."]), ToolNode([leave]))
         await run_agent(measured, agent, "go")
         outside.cancel_scope.cancel()

@@ -15,7 +15,7 @@ THREADS = 40
 """How many a middleware takes that computes, or asks the disk."""
 
 
-class Place:
+class _ThreadPlace:
     """A thread's place at a gate; kept until the thread has really ended."""
 
     def __init__(self, gate: Gate) -> None:
@@ -47,7 +47,7 @@ class Threads:
         """Run `fn` in a thread, with the caller's context variables, and return its result."""
         loop, gate = current_loop(), self._gates.here()
         await gate.enter(loop)
-        place = Place(gate)
+        place = _ThreadPlace(gate)
         try:
             with self._gates.below():
                 return await run_in_thread(loop, fn, self._name, place)

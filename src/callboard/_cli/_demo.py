@@ -13,7 +13,7 @@ from callboard import AbandonedThreadWarning
 from callboard._cli._command_options import DemoOptions
 from callboard._cli._demo_database import temporary_database
 from callboard._cli._recording import recorded
-from callboard._cli._session import Run, Session
+from callboard._cli._session import Measurements, Session
 from callboard._cli._view import QuietlyClosedConsole, open_view, result_table
 from callboard._cli._work import Work, make_work, real_model
 
@@ -41,9 +41,9 @@ def run_demo(options: DemoOptions) -> int:
     return _exit_code(run)
 
 
-def _played(options: DemoOptions, work: Work, model: BaseChatModel | None, console: Console) -> Run:
+def _played(options: DemoOptions, work: Work, model: BaseChatModel | None, console: Console) -> Measurements:
     """Run the agent while its calls are shown; returns what was measured."""
-    run, seed = Run(), options.seed
+    run, seed = Measurements(), options.seed
     recording = partial(recorded, options.record)
     with temporary_database(seed=seed) as database, open_view(run.counts, console, live=options.live) as view:
         session = Session(run=run, view=view, work=work, model=model, seed=seed, database=database, recording=recording)
@@ -66,7 +66,7 @@ def _introduction(work: Work, options: DemoOptions) -> Iterable[str]:
     yield "The tools are real: an HTTP service in a process of its own, and a SQLite file asked from worker threads."
 
 
-def _conclusion(run: Run) -> Iterable[str]:
+def _conclusion(run: Measurements) -> Iterable[str]:
     if run.stopped_by is not None:
         yield f"Stopped by {run.stopped_by.name}: every call that was under way has been cancelled."
     else:
@@ -99,13 +99,13 @@ def _seen_by_service(stats: dict[str, int]) -> str:
     )
 
 
-def _speed(run: Run) -> str:
+def _speed(run: Measurements) -> str:
     work = run.counts.total().work
     factor = work / run.wall_clock
     return f"wall clock: {run.wall_clock:.2f} s; one after the other: {work:.2f} s; {factor:.1f} times as fast"
 
 
-def _left_over(run: Run) -> Iterable[str]:
+def _left_over(run: Measurements) -> Iterable[str]:
     names = f" ({', '.join(run.left_over)})" if run.left_over else ""
     yield f"tasks left over: {len(run.left_over)}{names}"
     if run.statistics is not None:
@@ -116,7 +116,7 @@ def _left_over(run: Run) -> Iterable[str]:
         )
 
 
-def _exit_code(run: Run) -> int:
+def _exit_code(run: Measurements) -> int:
     if run.stopped_by is not None:
         return 128 + run.stopped_by
     numbers = run.statistics

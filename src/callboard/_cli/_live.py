@@ -33,7 +33,7 @@ class _Tool:
 
 
 @dataclass(frozen=True, slots=True)
-class _Open:
+class _ShownCall:
     call: OpenCall
     now: float
 
@@ -48,7 +48,7 @@ _TOOLS: tuple[Column[_Tool], ...] = (
     Column("longest wait", 12, 1, lambda tool: seconds(tool.wait)),
 )
 
-_CALLS: tuple[Column[_Open], ...] = (
+_CALLS: tuple[Column[_ShownCall], ...] = (
     Column("age", 7, 5, lambda one: seconds(one.now - one.call.began)),
     Column("is", 7, 4, lambda one: one.call.place, justify="left"),
     Column("since", 7, 3, lambda one: seconds(one.now - one.call.since)),
@@ -83,7 +83,7 @@ def _sections(counts: CallCounts, now: float, width: int, height: int) -> Iterat
     if tools > 0:
         yield grid("tool", lambda tool: tool.name, _TOOLS, _tools(counts, waits, tools), width=width)
     if calls > 0:
-        open_now = [_Open(call, now) for call in counts.slowest(calls)]
+        open_now = [_ShownCall(call, now) for call in counts.slowest(calls)]
         yield Text()
         yield grid("slowest now", lambda one: one.call.text, _CALLS, open_now, width=width)
         # Lines of calls that have ended stay, empty: what stands above would jump.

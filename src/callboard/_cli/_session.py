@@ -24,7 +24,7 @@ _PATIENCE = 1.0
 
 
 @dataclass(slots=True)
-class Run:
+class Measurements:
     """The measurements of one run of the demo."""
 
     counts: CallCounts = field(default_factory=lambda: CallCounts(TOOLS))
@@ -53,7 +53,7 @@ class Session:
         recording: entered around the agent's run.
     """
 
-    run: Run
+    run: Measurements
     view: View
     work: Work
     model: BaseChatModel | None
@@ -108,7 +108,7 @@ class Session:
             self.run.service = await _service_stats(client, base_url)
 
 
-async def run_agent(run: Run, agent: Agent, question: str) -> None:
+async def run_agent(run: Measurements, agent: Agent, question: str) -> None:
     """Run an agent, and measure: the time, and the tasks that are alive after it and were not before."""
     before = set(anyio.get_running_tasks())
     since = anyio.current_time()

@@ -55,7 +55,7 @@ def graph_runnable(fn: Any, name: str, *, traced: bool = False) -> Runnable[Any,
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
+class NodePlace:
     """One node in one step of a run of ours, as LangGraph would describe it to what runs inside."""
 
     node: str
@@ -160,7 +160,7 @@ def outer_of(config: RunnableConfig) -> Outer | None:
 
 
 def config_at(
-    place: Place, config: RunnableConfig, *, runtime: Runtime[Any], channels: Any, checkpointer: Any, resuming: bool
+    place: NodePlace, config: RunnableConfig, *, runtime: Runtime[Any], channels: Any, checkpointer: Any, resuming: bool
 ) -> RunnableConfig:
     """The config of what a node of ours runs: what LangGraph would hand to it, but for its scratchpad.
 

@@ -21,7 +21,7 @@ from callboard.agent._conversation._stored_types import checked_types, named_typ
 from callboard.agent._drawing import Builder, drawing
 from callboard.agent._flow import AFTER, BEFORE, Flow
 from callboard.agent._model import Asks, ChosenModel, FixedModel, ModelChoice, Prompt
-from callboard.agent._run import Plan
+from callboard.agent._run import AgentPlan
 from callboard.agent._runner import Runner
 from callboard.agent._state import AgentState, AgentStateWithStructuredResponse
 from callboard.agent._stops import Stops
@@ -103,7 +103,7 @@ def create_react_agent(
     stops = _checked_stops(interrupt_before, interrupt_after)
     flow = _flow_of(node, hooks, response_format)
     builder = _drawn(drawing(flow, schema, context_schema, hooks, node), stops)
-    plan = Plan(
+    plan = AgentPlan(
         name=name,
         flow=flow,
         schema=Schema(builder, flow),

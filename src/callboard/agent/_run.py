@@ -13,7 +13,7 @@ from langgraph.errors import ErrorCode, GraphDrained, GraphInterrupt, GraphRecur
 from langgraph.runtime import Runtime
 from langgraph.types import Interrupt
 
-from callboard._langgraph._node_scope import PULL, PUSH, Place, config_at, task_id_of
+from callboard._langgraph._node_scope import PULL, PUSH, NodePlace, config_at, task_id_of
 from callboard._loops._current import current_loop
 from callboard._loops._deadline import DEFAULT_GRACE
 from callboard.agent._conversation._channels import Clock, Schema, goto_of
@@ -45,7 +45,7 @@ NEEDS_MORE_STEPS = "Sorry, need more steps to process this request."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
+class AgentPlan:
     """What an agent was built with, ready to run."""
 
     name: str | None
@@ -73,7 +73,7 @@ class Run:
 
     def __init__(
         self,
-        plan: Plan,
+        plan: AgentPlan,
         thread: Thread,
         config: RunnableConfig,
         runtime: Runtime[Any],
@@ -200,7 +200,7 @@ class Run:
             await self._plain(task, node, name)
         return [name]
 
-    def _place_of(self, task: str | Sent) -> Place:
+    def _place_of(self, task: str | Sent) -> NodePlace:
         if isinstance(task, Sent):
             return self.place(task.node, PUSH, str(task.number))
         return self.place(task, PULL, f"branch:to:{task}")
@@ -234,7 +234,7 @@ class Run:
         await self.thread.finished(name, output)
         self.tell.ended(place, [output])
 
-    def _ledger(self, name: str, config: RunnableConfig, place: Place) -> Ledger:
+    def _ledger(self, name: str, config: RunnableConfig, place: NodePlace) -> Ledger:
         """What is known of a node, which may ask as a call may."""
         record, answers = self.thread.records.get(name), self.answers_for([name])
         records = {} if record is None else {name: record}
@@ -314,10 +314,10 @@ class Run:
         answers = self._conditions.answers
         return {name: answers[name] for name in asked if name in answers}
 
-    def place(self, node: str, kind: str, *rest: str) -> Place:
+    def place(self, node: str, kind: str, *rest: str) -> NodePlace:
         thread, step = self.thread, self.thread.step + 1
         path: tuple[object, ...] = (PULL, node) if kind == PULL else (PUSH, int(rest[0]), False)
-        return Place(
+        return NodePlace(
             node=node,
             step=step,
             task_id=task_id_of(thread.checkpoint_id, self.thread.namespace, step, node, kind, *rest),
@@ -327,7 +327,7 @@ class Run:
             triggers=rest if kind == PULL else (PUSH,),
         )
 
-    def config_at(self, place: Place) -> RunnableConfig:
+    def config_at(self, place: NodePlace) -> RunnableConfig:
         """The config for what runs at a place."""
         return config_at(
             place,
@@ -350,7 +350,7 @@ class Run:
         if not thread.questions:
             await self._end_step([Ran(TOOLS, order)])
 
-    async def traced(self, body: Body, given: Any, place: Place, shown: Callable[[Any], Any] | None = None) -> Any:
+    async def traced(self, body: Body, given: Any, place: NodePlace, shown: Callable[[Any], Any] | None = None) -> Any:
         """Run a node as a chain run of its own, if anybody listens; see `traced_node`."""
         return await self.traced_with(self.config_at(place), body, given, place.node, shown)
 

@@ -22,7 +22,7 @@ from callboard._loops._door import Door, entered
 from callboard.agent._conversation._journal import Durability, SavedThread
 from callboard.agent._conversation._saver import Saver
 from callboard.agent._conversation._thread import Thread
-from callboard.agent._run import Plan, Run
+from callboard.agent._run import AgentPlan, Run
 from callboard.agent._run_events import reported
 from callboard.agent._run_input import take_in
 from callboard.agent._stops import Conditions, Stops
@@ -65,7 +65,7 @@ class Request:
 class Runner:
     """What every run of an agent has in common."""
 
-    plan: Plan
+    plan: AgentPlan
     name: str
     store: BaseStore | None
     context_schema: type[Any] | None
@@ -223,7 +223,13 @@ def saver_for(checkpointer: Any, config: RunnableConfig, outer: Outer | None) ->
 
 
 async def opened(
-    plan: Plan, saver: Any, config: RunnableConfig, outer: Outer | None, durability: Durability, *, looks: bool = False
+    plan: AgentPlan,
+    saver: Any,
+    config: RunnableConfig,
+    outer: Outer | None,
+    durability: Durability,
+    *,
+    looks: bool = False,
 ) -> Thread:
     """The thread that a config names, or one in memory; `looks` as in `SavedThread.open`."""
     namespace = "" if outer is None else outer.namespace

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from callboard._langgraph._node_scope import PUSH, Outer, Place
+from callboard._langgraph._node_scope import PUSH, NodePlace, Outer
 from callboard.agent._conversation._channels import Schema, State, Write
 from callboard.agent._sends import Sent
 from callboard.agent._stream_payloads import Teller
@@ -30,13 +30,13 @@ async def run_sent_calls(run: CallsRun, sent: Sent) -> list[str]:
     if tasks and all(run.thread.known_of(task).is_finished for task in tasks):
         run.tell.cached(place, [dict(run.thread.written(tasks))])
         return tasks
-    places = _Places(part, keys)
+    places = _PlacesOfSend(part, keys)
     answers = await unknown_settled(part, requested, keys, places)
     await run_as_one(part, CallStep(part, requested, keys, places, answers), place, sent.payload)
     return tasks
 
 
-class _Places(dict[str, Place]):
+class _PlacesOfSend(dict[str, NodePlace]):
     """Where each call of a send runs: where the send does, if it is the only one, and beside the others if not."""
 
     def __init__(self, run: "_Part", keys: Sequence[str]) -> None:

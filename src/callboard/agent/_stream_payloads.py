@@ -9,7 +9,7 @@ from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import EXCLUDED_METADATA_KEYS
 from langgraph.types import Interrupt, PregelTask, StateSnapshot
 
-from callboard._langgraph._node_scope import Place
+from callboard._langgraph._node_scope import NodePlace
 from callboard.agent._conversation._channels import Schema, State, Write
 from callboard.agent._stream import Emit, emit_nothing
 
@@ -47,7 +47,7 @@ class Teller:
         if any(name in wanted for name in names):
             self._emit("values", lambda: self._read(state))
 
-    def started(self, place: Place, given: object) -> None:
+    def started(self, place: NodePlace, given: object) -> None:
         """Tell that a task begins."""
         self._emit(
             "tasks",
@@ -60,22 +60,22 @@ class Teller:
             },
         )
 
-    def ended(self, place: Place, outputs: Sequence[object]) -> None:
+    def ended(self, place: NodePlace, outputs: Sequence[object]) -> None:
         """Tell what a task that has ended has written."""
         writes = self._writes(outputs)
         self._emit("updates", lambda: {place.node: _update(writes, self._keys)})
         self._emit("tasks", lambda: _result(place, result=_gathered(writes)))
 
-    def cached(self, place: Place, outputs: Sequence[object]) -> None:
+    def cached(self, place: NodePlace, outputs: Sequence[object]) -> None:
         """Tell what a task has written that ended in an earlier run of this step."""
         writes = self._writes(outputs)
         self._emit("updates", lambda: {place.node: _update(writes, self._keys), "__metadata__": {"cached": True}})
 
-    def failed(self, place: Place, error: BaseException) -> None:
+    def failed(self, place: NodePlace, error: BaseException) -> None:
         """Tell that a task has raised."""
         self._emit("tasks", lambda: _result(place, error=error))
 
-    def asked(self, place: Place, questions: Sequence[Interrupt], state: State) -> None:
+    def asked(self, place: NodePlace, questions: Sequence[Interrupt], state: State) -> None:
         """Tell that a task waits for a person."""
         mark = {INTERRUPT: tuple(questions)}
         self._emit("updates", lambda: mark)
@@ -118,7 +118,7 @@ def _gathered(writes: Sequence[Write]) -> dict[str, Any]:
 
 
 def _result(
-    place: Place,
+    place: NodePlace,
     *,
     error: BaseException | None = None,
     result: Mapping[str, Any] | None = None,

@@ -12,7 +12,7 @@ from langgraph.errors import GraphInterrupt
 from langgraph.types import Command, Interrupt
 
 from callboard._langgraph import question_id
-from callboard._langgraph._node_scope import PULL, PUSH, Outer, Place, to_parent
+from callboard._langgraph._node_scope import PULL, PUSH, NodePlace, Outer, to_parent
 from callboard._loops._deadline import cleanup
 from callboard.agent._conversation._channels import Schema, State, Write
 from callboard.agent._conversation._thread import as_update
@@ -88,9 +88,9 @@ class CallsRun(Protocol):
 
     def given(self, node: str) -> Any: ...
 
-    def place(self, node: str, kind: str, *rest: str) -> Place: ...
+    def place(self, node: str, kind: str, *rest: str) -> NodePlace: ...
 
-    def config_at(self, place: Place) -> RunnableConfig: ...
+    def config_at(self, place: NodePlace) -> RunnableConfig: ...
 
     def answers_for(self, tasks: Sequence[str]) -> dict[str, Any]: ...
 
@@ -98,7 +98,7 @@ class CallsRun(Protocol):
         self,
         body: Callable[[RunnableConfig], Awaitable[Any]],
         given: Any,
-        place: Place,
+        place: NodePlace,
         shown: Callable[[Any], Any] | None = None,
     ) -> Any: ...
 
@@ -114,7 +114,7 @@ async def run_calls(run: CallsRun) -> list[str]:
     state = run.given(TOOLS)
     requested = await _requested(run, state)
     keys = await in_portions(naming(requested.calls))
-    places = _Places(run, keys)
+    places = _PlacesOfReply(run, keys)
     place = run.place(TOOLS, PULL, f"branch:to:{TOOLS}")
     if run.by_call and run.is_watched:
         _tell_beginning(run, requested, keys, places)
@@ -134,7 +134,7 @@ async def _requested(run: CallsRun, state: Any) -> Requested:
     return replace(requested, calls=run.thread.schema.flow.open_calls(messages_in(state, key)))
 
 
-def _tell_beginning(run: CallsRun, requested: Requested, keys: Sequence[str], places: Mapping[str, Place]) -> None:
+def _tell_beginning(run: CallsRun, requested: Requested, keys: Sequence[str], places: Mapping[str, NodePlace]) -> None:
     """Tell of every call as a task of its own, and of those that have ended in an earlier run of this step."""
     for key, call in zip(keys, requested.calls, strict=True):
         run.tell.started(places[key], sent(call, requested.state))
@@ -143,7 +143,7 @@ def _tell_beginning(run: CallsRun, requested: Requested, keys: Sequence[str], pl
             run.tell.cached(places[key], [_written_by(run, key)])
 
 
-async def run_as_one(run: CallsRun, step: "CallStep", place: Place, state: Any) -> None:
+async def run_as_one(run: CallsRun, step: "CallStep", place: NodePlace, state: Any) -> None:
     """Run a batch that streams and callback handlers show as one task."""
     run.tell.started(place, state)
     body = step.run if (entries := run.tools.entries) is None else partial(step.run_within, entries, state)
@@ -163,7 +163,7 @@ def _written_by(run: CallsRun, key: str) -> Any:
     return as_update(run.thread.records[key].output, run.tools.messages_key)
 
 
-class _Places(dict[str, Place]):
+class _PlacesOfReply(dict[str, NodePlace]):
     """Where each call runs, by its name; made for the calls that are looked up."""
 
     def __init__(self, run: CallsRun, keys: Sequence[str]) -> None:
@@ -172,7 +172,7 @@ class _Places(dict[str, Place]):
         self._keys = keys
         self._numbers = {key: number for number, key in enumerate(keys)}
 
-    def __missing__(self, key: str) -> Place:
+    def __missing__(self, key: str) -> NodePlace:
         if key not in self._numbers:
             raise ValueError(f"The tools node was given call {key!r}, which is not one of the reply's: {self._keys}")
         number = len(self._run.thread.sends) + self._numbers[key]
@@ -188,7 +188,7 @@ async def answer_open_calls(run: CallsRun, reason: str) -> list[str]:
     """
     calls = (await _requested(run, run.given(TOOLS))).calls
     keys = await in_portions(naming(calls))
-    places = _Places(run, keys)
+    places = _PlacesOfReply(run, keys)
     for key, call in zip(keys, calls, strict=True):
         record = run.thread.known_of(key)
         if not record.is_finished and not record.pending:
@@ -206,7 +206,7 @@ class CallStep:
         run: CallsRun,
         requested: Requested,
         keys: Sequence[str],
-        places: Mapping[str, Place],
+        places: Mapping[str, NodePlace],
         answers: Mapping[str, Any],
     ) -> None:
         self._run = run
@@ -310,7 +310,7 @@ class CallStep:
 
 
 async def unknown_settled(
-    run: CallsRun, requested: Requested, keys: Sequence[str], places: Mapping[str, Place]
+    run: CallsRun, requested: Requested, keys: Sequence[str], places: Mapping[str, NodePlace]
 ) -> dict[str, Any]:
     """Deal with calls of which only the beginning is known; returns the answers for the others."""
     answers = run.answers_for(keys)
@@ -336,14 +336,14 @@ async def unknown_settled(
     return answers
 
 
-async def _settled(run: CallsRun, key: str, message: ToolMessage, place: Place) -> None:
+async def _settled(run: CallsRun, key: str, message: ToolMessage, place: NodePlace) -> None:
     """Let a call end with a message that it did not make itself."""
     await run.thread.finished(key, message)
     if run.by_call:
         run.tell.ended(place, [_written_by(run, key)])
 
 
-def _unknown_id(place: Place) -> str:
+def _unknown_id(place: NodePlace) -> str:
     """The id of our question; not that of the call's own first one, whose answer may come in once more."""
     return question_id(f"{place.namespace}|unknown", 0)
 

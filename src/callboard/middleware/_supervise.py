@@ -125,7 +125,7 @@ class Supervise(AgentMiddleware[Any, Any, Any]):
 
     async def _supervise(self, request: ToolCallRequest, way: "_Way") -> Item:
         self._check_names(request)
-        run = _Run(self._setup, request, way)
+        run = _Execution(self._setup, request, way)
         call: SupervisedCall[Item] = SupervisedCall(
             *self._setup.supervision.terms(request.tool_call), run, self._around(request)
         )
@@ -178,7 +178,7 @@ class _Way:
     takes_thread: Callable[[ToolCallRequest], bool]
 
 
-class _Run:
+class _Execution:
     """One call on its way through the middleware to what the agent does with it."""
 
     __slots__ = ("_request", "_setup", "_supervised", "_way")

@@ -44,7 +44,7 @@ _NOTES = {
 
 
 @dataclass(frozen=True, slots=True)
-class _Run:
+class _OpenRun:
     """A run that has not ended, and what every line about it has."""
 
     since: float
@@ -127,13 +127,13 @@ class _Runs:
 
     def __init__(self, log: Any) -> None:
         self._log = log
-        self._open: dict[int, _Run] = {}
+        self._open: dict[int, _OpenRun] = {}
 
     def __call__(self, event: RunEvent) -> None:
         number = event.run.number
         if event.phase == "begun":
             log = self._log.bind(**_of_run(event.run), **_ids())
-            self._open[number] = _Run(event.time, log)
+            self._open[number] = _OpenRun(event.time, log)
             log.info("run started" if event.run.resumes is None else "run resumed")
         elif (run := self._open.get(number)) is None:
             return

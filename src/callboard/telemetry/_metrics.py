@@ -35,7 +35,7 @@ class _Call(TrackedCall):
 
 
 @dataclass(slots=True)
-class _Run:
+class _OpenRun:
     """A run that has not ended."""
 
     since: float
@@ -145,7 +145,7 @@ class _Runs:
     """Measures runs of agents, and what they ask their models."""
 
     def __init__(self, meter: Meter) -> None:
-        self._open: dict[int, _Run] = {}
+        self._open: dict[int, _OpenRun] = {}
         self._duration = histogram(meter, names.AGENT_DURATION, "s", names.AGENT_BUCKETS, "Duration of an agent's run.")
         self._calls = histogram(meter, names.AGENT_TOOL_CALLS, "1", names.COUNT_BUCKETS, "Tool calls of a run.")
         self._requests = histogram(
@@ -157,7 +157,7 @@ class _Runs:
     def __call__(self, event: RunEvent) -> None:
         """Take in what happened to a run."""
         if event.phase == "begun":
-            self._open[event.run.number] = _Run(event.time)
+            self._open[event.run.number] = _OpenRun(event.time)
             return
         run = self._open.get(event.run.number)
         if run is None:
@@ -170,7 +170,7 @@ class _Runs:
         else:
             self._ended(run, event)
 
-    def _answered(self, run: _Run, event: RunEvent) -> None:
+    def _answered(self, run: _OpenRun, event: RunEvent) -> None:
         reply = event.result if isinstance(event.result, AIMessage) else None
         said = about_reply(reply, about_model(event.model))
         run.tool_calls += 0 if reply is None else len(reply.tool_calls)
@@ -182,7 +182,7 @@ class _Runs:
                 self._tokens.record(said[key], {**attributes, names.TOKEN_TYPE: kind})
         self._request.record(max(event.time - run.asked, 0.0), with_error(attributes, event.error))
 
-    def _ended(self, run: _Run, event: RunEvent) -> None:
+    def _ended(self, run: _OpenRun, event: RunEvent) -> None:
         del self._open[event.run.number]
         name = {names.AGENT_NAME: event.run.agent}
         self._calls.record(run.tool_calls, name)

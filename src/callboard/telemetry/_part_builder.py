@@ -112,7 +112,7 @@ class _Calls(CallTracker[_Call, _Line]):
 
 
 @dataclass(slots=True)
-class _Run:
+class _OpenRun:
     known: RecordedRun
     requests: list[ModelRequest] = field(default_factory=list[ModelRequest])
 
@@ -130,7 +130,7 @@ class PartBuilder:
     def __init__(self, header: Event) -> None:
         self._header = header
         self._calls = _Calls()
-        self._runs: dict[int, _Run] = {}
+        self._runs: dict[int, _OpenRun] = {}
         self._end = 0.0
         self._lost = 0
         self._closing: Closing | None = None
@@ -197,7 +197,7 @@ class PartBuilder:
             namespace=text(event, "namespace") or "",
             resumes=text(event, "resumes"),
         )
-        self._runs[number] = _Run(begun)
+        self._runs[number] = _OpenRun(begun)
 
     def _events_lost(self, event: Event) -> None:
         self._lost += whole(event, "events", 0)
@@ -212,11 +212,11 @@ class PartBuilder:
         )
 
 
-def _model_asked(run: _Run, event: Event, now: float) -> None:
+def _model_asked(run: _OpenRun, event: Event, now: float) -> None:
     run.requests.append(ModelRequest(start=now, model=text(event, "model")))
 
 
-def _model_answered(run: _Run, event: Event, now: float) -> None:
+def _model_answered(run: _OpenRun, event: Event, now: float) -> None:
     if run.requests and run.requests[-1].end is None:
         run.requests[-1] = replace(
             run.requests[-1],
@@ -228,7 +228,7 @@ def _model_answered(run: _Run, event: Event, now: float) -> None:
         )
 
 
-def _run_ended(run: _Run, event: Event, now: float) -> None:
+def _run_ended(run: _OpenRun, event: Event, now: float) -> None:
     run.known = replace(
         run.known,
         end=now,
@@ -245,7 +245,7 @@ _OF_PARTS: Mapping[str, Callable[[PartBuilder, Event], None]] = {
     "closed": PartBuilder._closed,
 }
 _PHASES: Mapping[str, CallPhase] = {phase: phase for phase in get_args(CallPhase)}
-_OF_RUNS: Mapping[str, Callable[[_Run, Event, float], None]] = {
+_OF_RUNS: Mapping[str, Callable[[_OpenRun, Event, float], None]] = {
     "model_asked": _model_asked,
     "model_answered": _model_answered,
     "run_ended": _run_ended,

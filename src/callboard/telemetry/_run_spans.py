@@ -35,7 +35,7 @@ class _Request:
 
 
 @dataclass(slots=True)
-class _Open:
+class _OpenRun:
     """A run that has not ended."""
 
     span: Span
@@ -61,7 +61,7 @@ class RunSpans:
         self._tracer = tracer
         self._capture = capture
         self._spotter = spotter
-        self._open: dict[int, _Open] = {}
+        self._open: dict[int, _OpenRun] = {}
 
     def __call__(self, event: RunEvent) -> None:
         """Take in what happened to a run."""
@@ -95,9 +95,9 @@ class RunSpans:
             links=link_to_run(info.resumes),
         )
         token = context.attach(context.set_value(RUN, span, trace.set_span_in_context(span)))
-        self._open[info.number] = _Open(span, token, {}, about_model(event.model))
+        self._open[info.number] = _OpenRun(span, token, {}, about_model(event.model))
 
-    def _asked(self, run: _Open, event: RunEvent) -> None:
+    def _asked(self, run: _OpenRun, event: RunEvent) -> None:
         given = None
         if self._capture.wanted:
             given = self._capture.text(conversation(event.given))
@@ -105,7 +105,7 @@ class RunSpans:
         foreign = Foreign()
         run.request = _Request(time.time_ns(), context.attach(self._spotter().following(foreign)), foreign, given)
 
-    def _answered(self, run: _Open, event: RunEvent) -> None:
+    def _answered(self, run: _OpenRun, event: RunEvent) -> None:
         request, run.request = run.request, None
         if request is None:
             return
@@ -132,7 +132,7 @@ class RunSpans:
             failed(span, event.error, self._capture)
         span.end()
 
-    def _ended(self, run: _Open, event: RunEvent) -> None:
+    def _ended(self, run: _OpenRun, event: RunEvent) -> None:
         del self._open[event.run.number]
         context.detach(run.token)
         outcome = outcome_of_run(event)

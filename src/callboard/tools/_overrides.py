@@ -169,7 +169,7 @@ class Entry:
 
 
 @dataclass(frozen=True, slots=True)
-class _Place:
+class _BaseMethod:
     """Whom a base method belongs to that an override calls, and what it leads to."""
 
     node: object
@@ -177,13 +177,13 @@ class _Place:
 
 
 # What the base class runs if its caller is not who starts a batch: an agent, or a thread with an override.
-_place: ContextVar[_Place | None] = ContextVar("callboard_node_place", default=None)
-_back: ContextVar[_Place | None] = ContextVar("callboard_node_thread", default=None)
-_one: ContextVar[_Place | None] = ContextVar("callboard_node_call", default=None)
-_sync_one: ContextVar[_Place | None] = ContextVar("callboard_node_call_thread", default=None)
+_place: ContextVar[_BaseMethod | None] = ContextVar("callboard_node_place", default=None)
+_back: ContextVar[_BaseMethod | None] = ContextVar("callboard_node_thread", default=None)
+_one: ContextVar[_BaseMethod | None] = ContextVar("callboard_node_call", default=None)
+_sync_one: ContextVar[_BaseMethod | None] = ContextVar("callboard_node_call_thread", default=None)
 
 
-def _rest(place: ContextVar[_Place | None], node: object) -> Callable[..., Any] | None:
+def _rest(place: ContextVar[_BaseMethod | None], node: object) -> Callable[..., Any] | None:
     found = place.get()
     return found.rest if found is not None and found.node is node else None
 
@@ -202,7 +202,7 @@ async def hear_sync_entry(node: Any, entry: Entry, inner: Callable[[Entry], Awai
     """Run a node's own `invoke` in a worker thread; what its base class does runs here."""
 
     def in_thread(entry: Entry, back: Callable[[Entry], Any]) -> Any:
-        token = _back.set(_Place(node, back))
+        token = _back.set(_BaseMethod(node, back))
         try:
             return node.invoke(entry.input, entry.config, **entry.options)
         finally:
@@ -228,7 +228,7 @@ class Entries:
         """
         if self._sync and from_sync():
             return await hear_sync_entry(self.node, entry, inner)
-        token = _place.set(_Place(self.node, inner))
+        token = _place.set(_BaseMethod(self.node, inner))
         try:
             return await self.node.ainvoke(entry.input, entry.config, **entry.options)
         finally:
@@ -249,7 +249,7 @@ def one_call_middleware(node: Any, base: type) -> Callable[[str], Middleware] | 
     in_thread: SyncMiddleware[Any, Output] = SyncMiddleware(_named(f"{owner}._run_one", partial(_in_thread, node)))
 
     async def here(kind: str, request: ToolCallRequest, call_next: Next) -> Output:
-        token = _one.set(_Place(node, lambda call, runtime: call_next(_changed(request, call, runtime))))
+        token = _one.set(_BaseMethod(node, lambda call, runtime: call_next(_changed(request, call, runtime))))
         try:
             return cast("Output", await node._arun_one(request.tool_call, kind, request.runtime))
         finally:
@@ -268,7 +268,7 @@ def one_call_middleware(node: Any, base: type) -> Callable[[str], Middleware] | 
 
 def _in_thread(node: Any, given: tuple[str, ToolCallRequest], call_next: Callable[[Any], Output]) -> Output:
     kind, request = given
-    token = _sync_one.set(_Place(node, lambda call, runtime: call_next(_changed(request, call, runtime))))
+    token = _sync_one.set(_BaseMethod(node, lambda call, runtime: call_next(_changed(request, call, runtime))))
     try:
         return cast("Output", node._run_one(request.tool_call, kind, request.runtime))
     finally:

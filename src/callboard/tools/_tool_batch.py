@@ -143,7 +143,7 @@ class ToolBatch:
 
     def _supervised(self, index: int, call: ToolCall, around: Surroundings) -> SupervisedCall[Output]:
         key, refused = self._keys[index], self._refused.get(index)
-        run = _Run(self, key, call, index) if refused is None else _Refused(self, key, call, index, refused)
+        run = _Execution(self, key, call, index) if refused is None else _Refused(self, key, call, index, refused)
         return SupervisedCall(*self.terms(call), run, around)
 
     def terms(self, call: ToolCall) -> Terms:
@@ -242,7 +242,7 @@ def _wide_limits(config: RunnableConfig) -> list[Limiter]:
     return [Limiter(Limit(concurrency=concurrency), "max_concurrency")]
 
 
-class _Run:
+class _Execution:
     """One call on its way through the middleware and into the tool."""
 
     __slots__ = ("_batch", "_call", "_config", "_index", "_key", "_supervised")
@@ -374,7 +374,7 @@ class _Run:
         return await invoke(attempt, plan, call, config, manager)
 
 
-class _Refused(_Run):
+class _Refused(_Execution):
     """A call that nobody is asked about, and that nothing runs for."""
 
     __slots__ = ("_error", "_message")

@@ -27,8 +27,8 @@ T = TypeVar("T")
 R = TypeVar("R")
 
 
-class Place(Protocol[T]):
-    """A database, and what LangGraph has for it."""
+class Connections(Protocol[T]):
+    """A database, and how what LangGraph has for it is opened and closed."""
 
     def open(self) -> T:
         """A saver or a store on a new connection, with its tables made."""
@@ -50,7 +50,7 @@ class Place(Protocol[T]):
 class _Lazily(Generic[T]):
     """A saver or store that is opened when it is first needed, and closed at the latest when it is collected."""
 
-    def __init__(self, place: Place[T]) -> None:
+    def __init__(self, place: Connections[T]) -> None:
         self._place = place
         self._lock = threading.Lock()
         self._opened: T | None = None
@@ -107,7 +107,7 @@ class LazySaver(BaseCheckpointSaver[str]):
     """
 
     def __init__(
-        self, place: Place[Any], next_version: Callable[[str | None, None], str], types: Iterable[type] = ()
+        self, place: Connections[Any], next_version: Callable[[str | None, None], str], types: Iterable[type] = ()
     ) -> None:
         super().__init__(serde=StrictSerializer(str(place), types))
         self.place = place
@@ -205,7 +205,7 @@ class LazyStore(BaseStore):
 
     supports_ttl = True
 
-    def __init__(self, place: Place[Any]) -> None:
+    def __init__(self, place: Connections[Any]) -> None:
         self._place = place
         self._lazily = _Lazily(place)
 
