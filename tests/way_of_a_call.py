@@ -6,8 +6,9 @@ It knows no private name, so that it can be run on any version of callboard.
 import asyncio
 import sys
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
-from types import FrameType
+from types import CodeType, FrameType
 from typing import Any
 
 from langchain_core.tools import tool
@@ -18,18 +19,32 @@ SOURCE = Path(callboard.__file__).parent
 CALL: Any = {"name": "work", "args": {"query": "a"}, "id": "1", "type": "tool_call"}
 
 
-def ours(frame: FrameType | None) -> Iterator[str]:
+@dataclass(frozen=True, slots=True)
+class Hop:
+    """A function on the way."""
+
+    file: str
+    function: str
+    lines: int
+
+    @classmethod
+    def of(cls, code: CodeType) -> "Hop":
+        """What a code object is called, and how long it is, without what is inside it."""
+        lines = {line for _, _, line in code.co_lines() if line is not None}
+        return cls(str(Path(code.co_filename).relative_to(SOURCE)), code.co_qualname, len(lines))
+
+
+def ours(frame: FrameType | None) -> Iterator[Hop]:
     """The functions of callboard that wait for a frame, the innermost first."""
     while frame is not None:
-        path = Path(frame.f_code.co_filename)
-        if path.is_relative_to(SOURCE):
-            yield f"{path.relative_to(SOURCE)} {frame.f_code.co_qualname if sys.version_info >= (3, 11) else ''}"
+        if Path(frame.f_code.co_filename).is_relative_to(SOURCE):
+            yield Hop.of(frame.f_code)
         frame = frame.f_back
 
 
-def way(options: dict[str, Any]) -> list[str]:
+def way(options: dict[str, Any]) -> list[Hop]:
     """The functions from `ToolNode.ainvoke` to the body of a tool, through the task that is started."""
-    found: list[str] = []
+    found: list[Hop] = []
 
     @tool
     async def work(query: str) -> str:
@@ -81,12 +96,12 @@ def calls(options: dict[str, Any]) -> int:
 
 
 def main() -> None:
-    """Print the way of a plain call, and of one with a timeout, a limit and a budget."""
+    """Print the way of a plain call, and of one with a timeout."""
     for title, options in (("a plain call", {}), ("a call with a timeout", {"timeout": 60.0})):
         steps = way(options)
-        files = {step.split()[0] for step in steps}
-        print(f"{title}: {len(steps)} hops over {len(files)} files, {calls(options)} functions run")
-        print(*(f"    {step}" for step in steps), sep="\n")
+        files, lines = {step.file for step in steps}, sum(step.lines for step in steps)
+        print(f"{title}: {len(steps)} hops over {len(files)} files and {lines} lines, {calls(options)} functions run")
+        print(*(f"    {step.file} {step.function} ({step.lines})" for step in steps), sep="\n")
 
 
 if __name__ == "__main__":
