@@ -30,7 +30,7 @@ from callboard.middleware import (
     Url,
 )
 from callboard.telemetry import Recorder, Tracing, setup
-from callboard.telemetry._ambient import watching
+from callboard.telemetry._ambient import ambient_observers
 
 Make = Callable[[], object]
 Hide = Callable[..., None]
@@ -164,8 +164,8 @@ def test_spans_that_nobody_asked_for_in_code_capture_nothing_and_say_so_once(
     monkeypatch.setattr("opentelemetry.trace.get_tracer_provider", lambda: provider)
 
     with caplog.at_level(logging.WARNING, "callboard"):
-        watching(frozenset({"logs", "metrics"}))
-        watching(frozenset({"logs", "metrics"}))
+        ambient_observers(frozenset({"logs", "metrics"}))
+        ambient_observers(frozenset({"logs", "metrics"}))
 
     [record] = [record for record in caplog.records if "not captured" in record.getMessage()]
     assert "pip install 'callboard[redact]'" in record.getMessage()
