@@ -166,8 +166,8 @@ MISTAKES: dict[str, tuple[Make, type[Exception], str]] = {
         NotImplementedError,
         r"GenericFakeChatModel has no bind_tools\(\) of its own.*'search'",
     ),
-    "a slip of a node": (lambda: ToolNode([search], polices={}), TypeError, "'polices'.*did you mean 'policies'"),
-    "a slip of a node's subclass": (lambda: Node([search], midleware=[]), TypeError, "did you mean 'middleware'"),
+    "a slip of a node": (lambda: ToolNode([search], polices={}), TypeError, "'polices'.*[Dd]id you mean 'policies'"),
+    "a slip of a node's subclass": (lambda: Node([search], midleware=[]), TypeError, "[Dd]id you mean 'middleware'"),
     "nothing like an option": (lambda: ToolNode([search], xyzzy=1), TypeError, "keyword argument 'xyzzy'$"),
     # kinds of values
     "no grace": (lambda: ToolNode([search], grace=None), TypeError, r"ToolNode\(grace=...\) is a number of seconds"),

@@ -23,7 +23,8 @@ from callboard.middleware._repair._contract import Contract, contract_of
 from callboard.middleware._repair._schema import Shape
 from callboard.middleware._repair._search import Repair, Repaired, repair
 from callboard.middleware._repair._slips import UNREADABLE, read, the_one
-from callboard.testing import tool_call
+from callboard.middleware._repair._validator import TooManyChoicesError, Validator
+from callboard.testing import Recorder, tool_call
 
 WAIT = 30
 CORPUS = Path(__file__).parent / "corpus_repair"
@@ -1039,3 +1040,40 @@ def test_a_schema_accepts_what_it_says() -> None:
         ("range",),
         ("range",),
     ]
+
+
+def filters(*kinds: str) -> dict[str, Any]:
+    """A schema of conditions that contain conditions; with kinds, each says which it is."""
+    inner = {"left": {"$ref": "#/$defs/filter"}, "right": {"$ref": "#/$defs/filter"}}
+    nodes = [
+        {"type": "object", "properties": {"op": {"const": kind} if kind else {}, **inner}, "required": ["op", "left"]}
+        for kind in kinds
+    ]
+    leaf = {"type": "object", "properties": {"value": {"type": "integer"}}, "required": ["value"]}
+    return {"type": "object", "$defs": {"filter": {"anyOf": [*nodes, leaf]}}, "properties": {**inner}}
+
+
+def nested(depth: int) -> dict[str, Any]:
+    return {"op": "and", "left": nested(depth - 1)} if depth else {"value": "many"}
+
+
+def test_alternatives_that_name_themselves_are_told_apart_at_once() -> None:
+    """Else the time doubles with each level: 12 levels took minutes, in the event loop."""
+    faults = Validator(filters("and", "or")).faults({"left": nested(40)})
+
+    assert ("left",) * 41 + ("value",) in faults
+    assert len(faults) < 100
+
+
+def test_too_many_alternatives_are_given_up() -> None:
+    """The call goes on as it is, and the tool says what is wrong."""
+    schema = filters("", "")
+
+    with pytest.raises(TooManyChoicesError):
+        Validator(schema).faults({"left": nested(40)})
+    tool = StructuredTool(
+        name="find", description="Find.", args_schema=schema, coroutine=Recorder().tool("a").coroutine
+    )
+    contract = contract_of(tool)
+    assert contract is not None
+    assert repair(contract, {"left": nested(40)}) is None

@@ -1,11 +1,14 @@
 """What is found out about tools is found out once, for each tool as it is."""
 
 import gc
+from typing import Any
+from weakref import ref
 
 import pytest
 from langchain_core.tools import BaseTool, StructuredTool
 
-from callboard.testing import Recorder
+from callboard import ToolNode
+from callboard.testing import Recorder, tool_call
 from callboard.tools import _tool_facts
 from callboard.tools._tool_facts import ToolFacts
 
@@ -79,4 +82,43 @@ def test_facts_that_lead_to_their_tools_have_a_bound(monkeypatch: pytest.MonkeyP
     facts = ToolFacts(lambda tool: tool)
     for _ in range(10):
         facts.of(search())
-    assert len(facts) == 3
+    assert len(facts) == 4
+    for number in range(10):
+        facts.of(Recorder().tool(f"tool {number}"))
+    assert len(facts) <= 6
+
+
+def test_a_function_that_equals_the_one_before_is_another_one() -> None:
+    """A client may be an object with an `__eq__` that says nothing of its connection."""
+
+    class Client:
+        def __call__(self, query: str) -> str:
+            return query
+
+        def __eq__(self, other: object) -> bool:
+            return isinstance(other, Client)
+
+        def __hash__(self) -> int:
+            return 0
+
+    tool, facts = search(), ToolFacts(Looks())
+    tool.func = Client()
+    assert facts.of(tool) == "fact 1"
+    tool.func = Client()
+    assert facts.of(tool) == "fact 2"
+
+
+async def test_a_tool_that_middleware_makes_for_one_call_is_not_kept() -> None:
+    """A tool may hold a connection, and there may be one for each call."""
+    made: list[ref[BaseTool]] = []
+
+    async def with_own_tool(request: Any, call_next: Any) -> Any:
+        tool = search()
+        made.append(ref(tool))
+        return await call_next(request.override(tool=tool))
+
+    node = ToolNode([search()], middleware=[with_own_tool])
+    for _ in range(5):
+        await node.ainvoke([tool_call("search", "1", query="a")])
+    gc.collect()
+    assert [one() for one in made] == [None] * 5

@@ -65,12 +65,15 @@ def attentive() -> Generator[None]:
     if not hasattr(signal, "setitimer") or threading.current_thread() is not threading.main_thread():
         yield
         return
+    if signal.getitimer(signal.ITIMER_REAL)[0]:
+        yield  # somebody's alarm runs, and there is one timer only
+        return
     handler = signal.signal(signal.SIGALRM, _do_nothing)
-    timer = signal.setitimer(signal.ITIMER_REAL, _LOOK_UP, _LOOK_UP)
+    signal.setitimer(signal.ITIMER_REAL, _LOOK_UP, _LOOK_UP)
     try:
         yield
     finally:
-        signal.setitimer(signal.ITIMER_REAL, *timer)
+        signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, handler)
 
 

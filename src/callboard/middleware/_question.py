@@ -112,7 +112,7 @@ class Question:
         try:
             while True:
                 # Building a JSON schema takes milliseconds, and a type is turned into one each time.
-                schema: Any = form.json_schema if next_is_asked(get_config()) else form.type
+                schema: Any = deepcopy(form.json_schema) if next_is_asked(get_config()) else form.type
                 step: Step | None = interrupt([value], response_schema=schema)
                 if step is not None:  # else it was left of a question about other arguments
                     return step

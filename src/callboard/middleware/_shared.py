@@ -7,14 +7,11 @@ import copy
 import threading
 from collections.abc import Callable, Hashable
 from enum import Enum
-from typing import TYPE_CHECKING, Generic, TypeVar
+from typing import Generic, TypeVar
 
 from callboard._calls._call import waiting
 from callboard._calls._limits import _common_time
 from callboard._loops._protocol import EventLoop, Wakeup
-
-if TYPE_CHECKING:
-    pass
 
 T = TypeVar("T")
 K = TypeVar("K", bound=Hashable)

@@ -69,6 +69,12 @@ class _Calls(CallTracker[_Call, _Line]):
         self.all: dict[int, _Call] = {}
         """By number, in the order in which they began."""
 
+    def __call__(self, event: _Line) -> None:
+        if event.phase == "noted" and event.number not in self.open and (call := self.all.get(event.number)):
+            self.noted(call, event)  # of a thread that its call has left, say
+        else:
+            super().__call__(event)
+
     def begun(self, event: _Line) -> _Call:
         fields = event.fields
         known = RecordedCall(

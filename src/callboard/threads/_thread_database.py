@@ -4,6 +4,7 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from functools import partial
 from types import TracebackType
 from typing import Any, Self
+from weakref import WeakSet
 
 from anyio import to_thread
 from langchain_core.runnables import RunnableConfig
@@ -42,7 +43,7 @@ class Threads:
             raise ValueError(f"{masked(url)!r} keeps nothing; name a file, such as 'sqlite:///agent.db'")
         self._database = found
         self._reader = _Saver(found, StrictSerializer(found.where, unknown=foreign))
-        self._opened = [self._reader]
+        self._opened: WeakSet[LazySaver] = WeakSet((self._reader,))
 
     def __enter__(self) -> Self:
         return self
@@ -54,7 +55,7 @@ class Threads:
 
     def close(self) -> None:
         """Close the database; used again, it is opened again. Blocks."""
-        for saver in self._opened:
+        for saver in list(self._opened):
             saver.close()
 
     async def names(self) -> list[str]:
@@ -88,7 +89,7 @@ class Threads:
         It reads and writes values of the types that the agent's schemas name, too.
         """
         saver = _Saver(self._database, StrictSerializer(self._database.where, _stored_types_of(agent)))
-        self._opened.append(saver)
+        self._opened.add(saver)
         return saver
 
 

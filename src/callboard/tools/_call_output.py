@@ -75,4 +75,9 @@ def _values(value: object) -> list[object]:
 
 
 def _changed(value: object, change: Callable[[Any], Any]) -> Any:
-    return [change(one) for one in cast("list[object]", value)] if isinstance(value, list) else change(value)
+    if not isinstance(value, list):
+        return change(value)
+    before = cast("list[object]", value)
+    after = [change(one) for one in before]
+    # A list of a kind of its own stays what it is, where nothing in it is a message.
+    return value if all(new is old for new, old in zip(after, before, strict=True)) else after

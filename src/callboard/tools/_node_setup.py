@@ -13,7 +13,7 @@ from callboard.tools._chain import Chain, Middleware
 from callboard.tools._errors import Judge
 from callboard.tools._inject import InjectedArgs, inject
 from callboard.tools._overrides import Injecting
-from callboard.tools._plan import Plan
+from callboard.tools._plan import Plan, plan_for
 from callboard.tools._supervision import Supervision
 from callboard.tools._tool_facts import ToolFacts
 from callboard.tools._vocabulary import ToolCallRequest, ToolRuntime
@@ -50,7 +50,8 @@ class Setup:
 
     def plan(self, tool: BaseTool) -> Plan:
         """How to run a tool by the door that was entered; middleware may bring one that the node does not know."""
-        plan = self.plans.of(tool)
+        # A tool that a middleware makes for one call is not kept: its plan would keep it alive.
+        plan = self.plans.of(tool) if self.tools.get(tool.name) is tool else plan_for(tool)
         return plan.from_sync if plan.from_sync is not None and from_sync() else plan
 
     def description(self, name: str) -> str | None:

@@ -9,19 +9,22 @@ from langchain_core.tools import BaseTool
 T = TypeVar("T")
 
 _MOST = 4096
-"""Tools that are known at a time; the first one goes when another comes."""
+"""Names of tools that are known at a time; the first one goes when another comes."""
+_ALIKE = 4
+"""Tools of one name that are known at a time: nodes share a middleware, and a new node may be made for each request."""
 
 
 class _Known(NamedTuple, Generic[T]):
     tool: "ref[BaseTool]"
-    made_of: tuple[object, ...]
+    made_of: tuple[object, object, object]
     facts: T
 
 
 class ToolFacts(Generic[T]):
     """Facts about tools, by the tool itself: several may have one name, and their fields may be assigned.
 
-    Tools are not kept alive, unless the facts lead to them. May be used from any thread.
+    Facts may lead to their tool, and keep it alive until as many others of its name are known. May be used from any
+    thread.
 
     Args:
         find_out: looks at a tool.
@@ -31,10 +34,10 @@ class ToolFacts(Generic[T]):
 
     def __init__(self, find_out: Callable[[BaseTool], T]) -> None:
         self._find_out = find_out
-        self._known: dict[int, _Known[T]] = {}
+        self._known: dict[str, tuple[_Known[T], ...]] = {}
 
     def __len__(self) -> int:
-        return len(self._known)
+        return sum(one.tool() is not None for known in list(self._known.values()) for one in known)
 
     def of(self, tool: BaseTool) -> T:
         """The facts about a tool, as it is now.
@@ -42,22 +45,23 @@ class ToolFacts(Generic[T]):
         Raises:
             Exception: what `find_out` raises; it is asked again the next time.
         """
-        known = self._known.get(id(tool))
-        if known is not None and known.tool() is tool and known.made_of == _made_of(tool):
-            return known.facts
+        known = self._known.get(tool.name, ())
+        for one in known:
+            if one.tool() is tool and _is_made_of(tool, one.made_of):
+                return one.facts
         made_of, facts = _made_of(tool), self._find_out(tool)
-        if len(self._known) >= _MOST:
+        if not known and len(self._known) >= _MOST:
             self._known.pop(next(iter(list(self._known))), None)
-        key = id(tool)
-        self._known[key] = _Known(ref(tool, lambda gone: self._forget(key, gone)), made_of, facts)
+        others = tuple(one for one in known if (held := one.tool()) is not None and held is not tool)
+        self._known[tool.name] = (_Known(ref(tool), made_of, facts), *others[: _ALIKE - 1])
         return facts
 
-    def _forget(self, key: int, gone: object) -> None:
-        # By now another tool may have the identity.
-        known = self._known.get(key)
-        if known is not None and known.tool is gone:
-            self._known.pop(key, None)
 
-
-def _made_of(tool: BaseTool) -> tuple[object, ...]:
+def _made_of(tool: BaseTool) -> tuple[object, object, object]:
     return getattr(tool, "coroutine", None), getattr(tool, "func", None), tool.args_schema
+
+
+def _is_made_of(tool: BaseTool, parts: tuple[object, object, object]) -> bool:
+    # By identity: functions may be objects that are equal and do something else.
+    now = _made_of(tool)
+    return now[0] is parts[0] and now[1] is parts[1] and now[2] is parts[2]

@@ -4,7 +4,7 @@ import json
 import re
 import secrets
 import threading
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from anyio import fail_after
 from langchain_core.runnables import RunnableConfig
@@ -14,9 +14,6 @@ from callboard._calls._call import note
 from callboard._loops._deadline import remaining
 from callboard.middleware._output._stores import StoreDoor
 from callboard.tools._vocabulary import ToolRuntime
-
-if TYPE_CHECKING:
-    pass
 
 Runtime = ToolRuntime[Any, Any]
 

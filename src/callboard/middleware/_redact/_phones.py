@@ -11,6 +11,9 @@ from callboard.middleware._redact._detectors import Detector, Span
 
 _FORM = re.compile(r"\+(?<![\w+]\+)\d(?:[ \u00a0.()/\u2010-\u2015-]{0,3}\d){7,15}(?!\w)")
 _GROUP = re.compile(r"\d+")
+_NORTH_AMERICA = "1"
+_WITHIN = ("044", "045", "0", "1")
+"""Of Mexico's mobile telephones, of most other countries, and of Mexico's again, abroad: gateways still write it."""
 _LONGEST_CODE = 12
 """Characters, with all that may stand between three digits."""
 
@@ -33,7 +36,21 @@ def _has_country(found: str) -> bool:
 def _end(found: str) -> int:
     """Where a number ends, which other digits may follow; 0 if it is none."""
     ends = [group.end() for group in _GROUP.finditer(found)]
-    return next((end for end in reversed(ends) if _FORM.fullmatch(found, 0, end) and _is_possible(found[:end])), 0)
+    return next((end for end in reversed(ends) if _FORM.fullmatch(found, 0, end) and _is_number(found[:end])), 0)
+
+
+def _is_number(written: str) -> bool:
+    """Whether it is one, also with a prefix behind the country's code that is dialled within the country only."""
+    return _is_possible(written) or any(map(_is_possible, _without_prefix("".join(_GROUP.findall(written)))))
+
+
+def _without_prefix(digits: str) -> Iterator[str]:
+    from phonenumbers import COUNTRY_CODE_TO_REGION_CODE
+
+    length = next(length for length in (1, 2, 3) if int(digits[:length]) in COUNTRY_CODE_TO_REGION_CODE)
+    code, rest = digits[:length], digits[length:]
+    if code != _NORTH_AMERICA:
+        yield from (f"+{code}{rest[len(one) :]}" for one in _WITHIN if rest.startswith(one))
 
 
 def _is_possible(written: str) -> bool:

@@ -12,7 +12,7 @@ from pydantic.v1 import ValidationError as ValidationErrorV1
 
 from callboard._extras import require
 from callboard.middleware._repair._schema import Shape
-from callboard.middleware._repair._validator import Path, Schema
+from callboard.middleware._repair._validator import Path, Schema, TooManyChoicesError
 from callboard.tools._errors import is_control_flow
 from callboard.tools._inject import injected_args
 
@@ -53,7 +53,7 @@ class Contract:
             # A copy, because validators of mode "before" like to take things out of what they get.
             self._validate(_copied(args))
         except Exception as error:
-            if is_control_flow(error):
+            if is_control_flow(error) or isinstance(error, TooManyChoicesError):
                 raise
             return _distinct([_located(location, args) for location in self._locations(error)])
         return ()

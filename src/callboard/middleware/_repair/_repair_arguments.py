@@ -43,7 +43,6 @@ class RepairArguments:
     def __init__(self, *, tell_model: bool = True) -> None:
         self._tell_model = tell_model
         self._threads = Threads("RepairArguments", THREADS)
-        # By the tool's name, with what they were made of. Two threads may make the same one; that does no harm.
         self._contracts = ToolFacts(contract_of)
 
     def check_tools(self, tools: Mapping[str, BaseTool]) -> None:

@@ -72,7 +72,7 @@ class Shape:
 
     def faults(self, value: object) -> list[Path]:
         """Where a value breaks the schema."""
-        return list(self._validator.faults(value))
+        return self._validator.faults(value)
 
     @cached_property
     def _validator(self) -> Validator:

@@ -74,15 +74,15 @@ def repair(contract: Contract, args: Args) -> Repaired | None:
     Returns:
         `None` if they are valid, beyond repair, or might have meant two things.
     """
-    faults = contract.faults(args)
-    if not faults or not is_small(args):
-        return None
     try:
+        faults = contract.faults(args)
+        if not faults or not is_small(args):
+            return None
         return _Search(contract).run(_State(args, (), faults))
     except Exception as error:
         if is_control_flow(error):
             raise
-        return None  # a schema that is none
+        return None  # a schema that is none, or has too many alternatives
 
 
 class _Search:

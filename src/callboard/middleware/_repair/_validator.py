@@ -6,13 +6,23 @@ there are some that take for ever.
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
+from contextvars import ContextVar
 from typing import Any
 
 Path = tuple[str | int, ...]
 Schema = Mapping[str, Any]
 
+MAX_CHOICES = 2000
+"""Lists of alternatives that one validation goes through; nested ones double with each level."""
 _IGNORED = ("pattern", "patternProperties", "unevaluatedProperties")
 _OF_KIND = frozenset(("type", "enum", "const"))
+
+
+class TooManyChoicesError(Exception):
+    """It would take too long to find out where a value is wrong."""
+
+
+_choices: ContextVar["Iterator[int]"] = ContextVar("callboard_schema_choices")
 
 
 class Validator:
@@ -28,15 +38,24 @@ class Validator:
             **dict.fromkeys(_IGNORED, _anything),
             "additionalProperties": _unless_patterns(draft.VALIDATORS["additionalProperties"]),
             "items": _or_tuple(draft.VALIDATORS["items"]),
+            "anyOf": _among_fitting(draft.VALIDATORS["anyOf"], schema),
+            "oneOf": _among_fitting(draft.VALIDATORS["oneOf"], schema),
         }
         extend: Any = validators.extend
         kind = extend(draft, keywords)
         self._validator = kind(_of_one_draft(schema), registry=Registry())
 
-    def faults(self, value: object) -> Iterator[Path]:
-        """The places where a value is wrong."""
-        for error in self._validator.iter_errors(value):
-            yield from _places(error)
+    def faults(self, value: object) -> list[Path]:
+        """The places where a value is wrong.
+
+        Raises:
+            TooManyChoicesError: if it takes too long to tell.
+        """
+        token = _choices.set(iter(range(MAX_CHOICES)))
+        try:
+            return [place for error in self._validator.iter_errors(value) for place in _places(error)]
+        finally:
+            _choices.reset(token)
 
 
 def _places(error: Any) -> Iterator[Path]:
@@ -84,6 +103,45 @@ def _or_tuple(keyword: Any) -> Any:
                 yield from validator.descend(item, one, path=index, schema_path=index)
 
     return judge
+
+
+def _among_fitting(keyword: Any, root: Schema) -> Any:
+    """`anyOf` and `oneOf`, of which those alternatives are left out whose constants say that something else was meant.
+
+    To go into each of two alternatives at every level of a value takes time that doubles with each level.
+    """
+
+    def judge(validator: Any, alternatives: Any, instance: Any, schema: Any) -> Iterator[Any]:
+        if next(_choices.get(), None) is None:
+            raise TooManyChoicesError
+        fitting = [one for one in alternatives if _may_fit(_target(one, root), instance)]
+        yield from keyword(validator, fitting or alternatives, instance, schema) or ()
+
+    return judge
+
+
+def _may_fit(schema: Any, instance: Any) -> bool:
+    """Whether nothing that a value has is another than the constant that is meant for it."""
+    if not isinstance(instance, Mapping) or not isinstance(schema, Mapping):
+        return True
+    properties = schema.get("properties")
+    if not isinstance(properties, Mapping):
+        return True
+    constants = (
+        (instance[name], one["const"]) for name, one in properties.items() if name in instance and "const" in one
+    )
+    return all(given == meant for given, meant in constants)
+
+
+def _target(schema: Any, root: Schema) -> Any:
+    """What a reference within the schema stands for; references to references are not followed."""
+    reference = schema.get("$ref") if isinstance(schema, Mapping) else None
+    if not isinstance(reference, str) or not reference.startswith("#/"):
+        return schema
+    here: Any = root
+    for key in reference.split("/")[1:]:
+        here = here.get(key.replace("~1", "/").replace("~0", "~")) if isinstance(here, Mapping) else None
+    return here
 
 
 def _of_one_draft(schema: Any) -> Any:
