@@ -221,7 +221,7 @@ class _Execution:
         return output
 
     def _without_key(self, error: NoKeyError, request: ToolCallRequest) -> ToolMessage:
-        """A key function failed; over arguments that are wrong, perhaps, and they are the model's affair."""
+        """What becomes of a key function that failed: if the arguments are wrong, the model is told that instead."""
         call, tool = request.tool_call, request.tool
         try:
             if tool is not None:

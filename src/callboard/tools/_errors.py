@@ -23,7 +23,7 @@ Judge = Callable[[Exception], str | None]
 
 
 def only_invalid_arguments(error: Exception) -> str:
-    """The default: invalid arguments are the model's affair, everything else is raised."""
+    """The default: the model is told of invalid arguments, and everything else is raised."""
     if isinstance(error, ToolInvocationError):
         return str(error.message)
     raise error

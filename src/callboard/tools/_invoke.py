@@ -125,7 +125,7 @@ def filled_in(plan: Plan, ready: ToolCall, call: ToolCall) -> frozenset[str]:
 
 
 def raise_without_key(error: NoKeyError, plan: Plan, ready: ToolCall, call: ToolCall) -> NoReturn:
-    """A key function failed; over arguments that are wrong, perhaps, and they are the model's affair."""
+    """Raise for a key function that failed; if the arguments are wrong, that is what the model has to know."""
     try:
         _arguments(plan, ready)
     except ValidationError as invalid:
