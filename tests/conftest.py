@@ -11,7 +11,6 @@ import pytest
 from hypothesis import settings
 from hypothesis.errors import StopTest
 
-from callboard._loops import _watchdog
 from callboard.testing import Backend, backend, backend_names
 
 MAIN_BACKENDS = ("asyncio", "trio")
@@ -20,10 +19,7 @@ VARIANTS = 2
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Declare the markers, and be patient with a busy machine."""
-    # The suite runs in several processes: a loop may wait for a processor for longer than the 0.2 s of the warning,
-    # which is an error here. `test_8_who_holds_the_loop` has the real bound.
-    _watchdog._HELD = 1.0
+    """Declare the markers."""
     logging.getLogger("asyncio").addFilter(_is_no_stop_of_hypothesis)
     config.addinivalue_line(
         "markers", "real_clock: run on a real clock, because threads, processes or sockets are involved"

@@ -19,9 +19,8 @@ pytestmark = pytest.mark.real_clock
 
 
 @pytest.fixture(autouse=True)
-def _nothing_told(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Each test is told anew, and as early as users are: what is said once for each tool is said once in a process."""
-    monkeypatch.setattr(_watchdog, "_HELD", 0.2)
+def _nothing_told() -> Iterator[None]:
+    """Each test is told anew: what is said once for each tool is said once in a process."""
     _watchdog._told.clear()
     yield
     _watchdog._told.clear()
