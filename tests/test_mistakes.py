@@ -19,6 +19,7 @@ from langgraph.store.memory import InMemoryStore
 from callboard import CallPolicy, IdleMiddlewareWarning, Limit, ToolNode, create_react_agent
 from callboard.exceptions import CallRejectedError
 from callboard.middleware import (
+    Cache,
     CircuitBreaker,
     Fallback,
     Redact,
@@ -48,6 +49,11 @@ async def aquery(query: str) -> str:
 def query(query: str) -> str:
     """Search."""
     return query
+
+
+class AsyncKey:
+    async def __call__(self, call: object) -> str:
+        return "a"
 
 
 class Node(ToolNode):
@@ -173,6 +179,32 @@ MISTAKES: dict[str, tuple[Make, type[Exception], str]] = {
     "no grace": (lambda: ToolNode([search], grace=None), TypeError, r"ToolNode\(grace=...\) is a number of seconds"),
     "an async handler": (lambda: ToolNode([search], handle_tool_errors=aquery), TypeError, "takes a plain function"),
     "an async key": (lambda: Limit(3, key=aquery), TypeError, r"Limit\(key=...\) takes a plain function"),
+    "an async key that is an object": (lambda: Limit(3, key=AsyncKey()), TypeError, r"Limit\(key=...\) takes a plain"),
+    "a key without arguments": (
+        lambda: Limit(3, key=lambda: "a"),
+        TypeError,
+        r"Limit\(key=...\) takes a function of the tool call, `lambda call: ...`, or of .*; got .*lambda.* \(\)$",
+    ),
+    "a key of three arguments": (
+        lambda: Limit(3, key=lambda call, config, state: "a"),
+        TypeError,
+        r"`lambda call, context: ...`; got .* with the parameters \(call, config, state\)$",
+    ),
+    "a key that wants a keyword": (
+        lambda: Limit(3, key=lambda call, *, context: "a"),
+        TypeError,
+        r"with the parameters \(call, \*, context\)$",
+    ),
+    "a breaker's key of three arguments": (
+        lambda: CircuitBreaker(key=lambda call, config, state: "a"),
+        TypeError,
+        r"CircuitBreaker\(key=...\) takes a function of the tool call",
+    ),
+    "a cache's key without arguments": (
+        lambda: Cache({"a"}, key=lambda: "a"),
+        TypeError,
+        r"Cache\(key=...\) takes a function of the request, `lambda call: ...`, or",
+    ),
     "an async key of a breaker": (lambda: CircuitBreaker(key=aquery), TypeError, "takes a plain function"),
     "an async condition": (lambda: Retry(on=aquery), TypeError, r"Retry\(on=...\)"),
     "an async condition of messages": (lambda: Retry(on_message=aquery), TypeError, r"Retry\(on_message=...\)"),

@@ -115,6 +115,18 @@ HOMES = [
         ),
     ),
     Home(
+        "What is a key function called with, and what is no key function?",
+        "_types.py",
+        ("KeyFunction", "key_function"),
+        (r"\b_?key(_function)?\((self\._)?call\b", r"\bkey\(request\b", r"\bsignature\(key\)"),
+    ),
+    Home(
+        "What may a key look at besides the call?",
+        "tools/_call_context.py",
+        ("call_context", "context_of"),
+        (r"\bCallContext\((?!config: )",),
+    ),
+    Home(
         "How did a call or a run end?",
         "telemetry/_outcome.py",
         ("has_failed", "outcome_of", "outcome_of_run"),

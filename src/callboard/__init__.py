@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from callboard._calls._observers import observe as observe
     from callboard._loops._deadline import cleanup as cleanup
     from callboard._loops._deadline import remaining as remaining
+    from callboard._types import CallContext as CallContext
     from callboard._types import CallEvent as CallEvent
     from callboard._types import CallPolicy as CallPolicy
     from callboard._types import Limit as Limit
@@ -86,7 +87,7 @@ if TYPE_CHECKING:
     from callboard.tools._vocabulary import msg_content_output as msg_content_output
 
 _HOMES = {
-    "_types": ("CallEvent", "CallPolicy", "Limit", "Rate", "RunEvent", "RunInfo", "Statistics"),
+    "_types": ("CallContext", "CallEvent", "CallPolicy", "Limit", "Rate", "RunEvent", "RunInfo", "Statistics"),
     "exceptions": (
         "AbandonedThreadWarning",
         "CallCancelledError",

@@ -14,8 +14,25 @@ from typing import Any, Literal, NamedTuple, get_args
 ToolCallLike = Mapping[str, Any]
 """A tool call as a model writes it: `{"name": ..., "args": {...}, "id": ...}`."""
 
-LimitKey = Callable[[ToolCallLike], Hashable]
-"""Says which calls share one limit: `lambda call: call["args"]["host"]`."""
+
+@dataclass(frozen=True, slots=True)
+class CallContext:
+    """What a key function may look at besides the call; to be read only.
+
+    Args:
+        config: the LangChain config of the run, with its `configurable`.
+        state: of the graph or the agent that makes the call; `None` where there is none.
+        context: what the run was given as `context`; `None` if that is nothing.
+    """
+
+    config: Mapping[str, Any] = field(default_factory=dict)
+    state: Any = None
+    context: Any = None
+
+
+LimitKey = Callable[[ToolCallLike], Hashable] | Callable[[ToolCallLike, CallContext], Hashable]
+"""Says which calls share one limit: `lambda call: call["args"]["host"]`, or, where that depends on more than the
+call, `lambda call, context: context.config["configurable"]["user_id"]`."""
 
 OnError = Literal["cancel", "finish"]
 """What an error that nobody handles does to the other calls of its batch."""
@@ -58,11 +75,13 @@ class Limit:
         concurrency: how many attempts may run at once; `None` for any number.
         queue: how many more may wait for a place; the next one is rejected. `None` for any number.
         rate: how many attempts may start in a span of time.
-        key: takes the tool call (a mapping with `name`, `args`, `id`) and returns what is limited, such
-            as a host name: every key has these numbers for itself. `None` for one place for all.
+        key: takes the tool call (a mapping with `name`, `args`, `id`), or that and a `CallContext`, and returns
+            what is limited, such as a host or a user: every key has these numbers for itself. `None` for one
+            place for all.
 
     Raises:
         ValueError: for a number out of range.
+        TypeError: for a key that takes neither one argument nor two.
     """
 
     concurrency: int | None = None
@@ -76,7 +95,8 @@ class Limit:
         if self.queue is not None:
             check_count("Limit(queue=...)", self.queue, least=0)
         _check_type("Limit(rate=...)", self.rate, Rate, "Rate(20, per=1.0)")
-        _check_key("Limit(key=...)", self.key)
+        if self.key is not None:
+            key_function("Limit(key=...)", self.key)
         if self.concurrency is None and self.rate is None:
             raise ValueError(f"{self!r} limits nothing: give it a concurrency or a rate")
 
@@ -249,9 +269,57 @@ def check_count(name: str, value: object, *, least: int) -> None:
         raise ValueError(f"{name} must be {least} or more, got {value!r}")
 
 
-def _check_key(name: str, key: object) -> None:
-    if key is not None and (not callable(key) or inspect.iscoroutinefunction(key)):
-        raise TypeError(f"{name} takes a plain function of the tool call, got {key!r}")
+@dataclass(frozen=True, slots=True)
+class KeyFunction:
+    """A function that says what is alike, in whichever of its two forms it was given."""
+
+    function: Callable[..., Hashable]
+    takes_context: bool
+    """Whether it looks at more than the call."""
+
+    def of(self, call: object, context: Callable[[], CallContext]) -> Hashable:
+        """The key of a call; `context` is asked for by a function that takes it, and by no other.
+
+        Raises:
+            Exception: what the function raises; TypeError for what is no key, because it cannot be hashed.
+        """
+        key = self.function(call, context()) if self.takes_context else self.function(call)
+        hash(key)
+        return key
+
+
+def key_function(name: str, key: object, call: str = "the tool call") -> KeyFunction:
+    """Find out which form a key function has.
+
+    Args:
+        name: of the option, for errors.
+        key: what was given.
+        call: what the function is called with, in words.
+
+    Raises:
+        TypeError: if it is no plain function of one or two arguments.
+    """
+    if not callable(key) or any(inspect.iscoroutinefunction(one) for one in (key, type(key).__call__)):
+        raise TypeError(f"{name} takes a plain function of {call}, or of {call} and a CallContext, got {key!r}")
+    try:
+        signature = inspect.signature(key)
+    except ValueError:
+        return KeyFunction(key, takes_context=False)  # a builtin that does not say
+    needed = [parameter for parameter in signature.parameters.values() if _is_needed(parameter)]
+    takes_context = len(needed) == 2  # a default says that it may stay away
+    try:
+        signature.bind(*[None] * (1 + takes_context))
+    except TypeError as error:
+        raise TypeError(
+            f"{name} takes a function of {call}, `lambda call: ...`, or of {call} and a CallContext, "
+            f"`lambda call, context: ...`; got {key!r} with the parameters {signature}"
+        ) from error
+    return KeyFunction(key, takes_context)
+
+
+def _is_needed(parameter: inspect.Parameter) -> bool:
+    by_place = parameter.kind in (parameter.POSITIONAL_ONLY, parameter.POSITIONAL_OR_KEYWORD)
+    return by_place and parameter.default is parameter.empty
 
 
 def _check_type(name: str, value: object, kind: type, example: str) -> None:

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule, run_state_machine_as_test
 from langchain_core.messages import AIMessage, ToolMessage
+from langchain_core.runnables import RunnableConfig
 from langchain_core.tools import StructuredTool
 from langgraph.types import Command, interrupt
 
@@ -288,6 +289,41 @@ async def test_keys_have_circuits_of_their_own() -> None:
 
     assert "unavailable for calls like this one" in str(refused.content)
     assert asked.service.asked == ["a.org", "a.org", "b.org"]
+
+
+async def test_each_user_may_have_a_circuit() -> None:
+    """One user's credentials have expired, and the others' calls are none the worse for it."""
+    service = Service()
+    breaker = CircuitBreaker(minimum=1, key=lambda call, context: context.config["configurable"]["user"])
+    node = ToolNode([service.tool()], middleware=[breaker], handle_tool_errors=True)
+
+    async def ask_for(user: str) -> ToolMessage:
+        config: RunnableConfig = {"configurable": {"user": user}}
+        (message,) = (await node.ainvoke([tool_call("fetch", "1")], config))["messages"]
+        return message
+
+    with anyio.fail_after(WAIT):
+        await ask_for("Ann")
+        service.down = False
+        refused, page = await ask_for("Ann"), await ask_for("Bob")
+        assert (breaker.state("Ann"), breaker.state("Bob")) == ("open", "closed")
+
+    assert was_refused(refused)
+    assert "Ann" not in str(refused.content)
+    assert page.content == "page"
+
+
+async def test_a_breaker_whose_key_misses_its_user_goes_by_the_tools_name() -> None:
+    """As where the key is of the arguments; observers are told."""
+    events: list[CallEvent] = []
+    breaker = CircuitBreaker(minimum=1, key=lambda call, context: context.state["user"])
+    node = ToolNode([Service().tool()], middleware=[breaker], handle_tool_errors=True)
+
+    with anyio.fail_after(WAIT), observe(events.append):
+        await node.ainvoke([tool_call("fetch", "1")])
+        assert breaker.state("fetch") == "open"
+
+    assert "breaker_no_key" in [event.what for event in events]
 
 
 async def test_tools_have_circuits_of_their_own() -> None:

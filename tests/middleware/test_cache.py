@@ -16,6 +16,7 @@ from langgraph.types import Command, interrupt
 
 from callboard import (
     CallboardWarning,
+    CallContext,
     CallEvent,
     CallPolicy,
     CallsInterrupted,
@@ -27,7 +28,7 @@ from callboard import (
     observe,
 )
 from callboard.middleware import Cache
-from callboard.testing import Recorder, backend, backend_names, tool_call
+from callboard.testing import Recorder, backend, backend_names, calls, tool_call
 
 WAIT = 1000
 
@@ -642,6 +643,21 @@ async def test_a_key_function_says_what_a_result_depends_on() -> None:
             await node.ainvoke(identical(1, query))
 
     assert recorder.order == ["work(ab)", "work(ab!)", "work(ab!)"]
+
+
+async def test_a_key_function_may_tell_users_apart() -> None:
+    """What one user may see, another may not; who asks stands in the config, the state or the context."""
+    recorder = Recorder()
+
+    def by_user(request: Any, context: CallContext) -> Any:
+        return context.config["configurable"]["user"], context.state["team"], request.tool_call["args"]["query"]
+
+    node = node_of(recorder, Cache({"work"}, key=by_user))
+    with anyio.fail_after(WAIT):
+        for user, team in [("Ann", "red"), ("Bob", "red"), ("Ann", "red"), ("Ann", "blue")]:
+            await node.ainvoke({"messages": [calls(*identical(1))], "team": team}, {"configurable": {"user": user}})
+
+    assert recorder.count("started") == 3
 
 
 @pytest.mark.parametrize(("key", "kind"), [(lambda _: [], TypeError), (lambda _: {}["x"], KeyError)], ids=["list", "x"])

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 import time
+from functools import partial
 from typing import Annotated, Any
 
 import anyio
@@ -16,6 +17,7 @@ import pytest
 from langchain.agents import create_agent
 from langchain.agents.middleware import (
     AgentMiddleware,
+    AgentState,
     HumanInTheLoopMiddleware,
     ToolErrorMiddleware,
     ToolRetryMiddleware,
@@ -30,6 +32,7 @@ from langgraph.types import Command, interrupt
 
 from callboard import (
     AbandonedThreadWarning,
+    CallContext,
     CallEvent,
     CallPolicy,
     CallTimeoutError,
@@ -255,6 +258,50 @@ async def test_a_key_function_that_fails_on_its_own_account_is_raised(name: str)
 
     with pytest.raises(LookupError, match="no key"):
         await run("ainvoke", agent)
+
+
+@both_doors
+@pytest.mark.parametrize("source", ["config", "state", "context"])
+async def test_each_user_of_an_agent_has_places_of_their_own(door: str, source: str) -> None:
+    """One agent serves many: who the user is stands in config, state or context, and in no argument."""
+    inside, met = threading.Barrier(2), []
+
+    def by_user(call: Any, context: CallContext) -> Any:
+        found = {"config": context.config["configurable"], "state": context.state, "context": context.context}
+        return found[source]["user"]
+
+    @tool
+    def work(user: Annotated[str, InjectedState("user")]) -> str:
+        """Work."""
+        inside.wait(WAIT)
+        met.append(user)
+        inside.wait(WAIT)
+        return user
+
+    class State(AgentState[Any]):
+        user: str
+
+    def ask_twice(messages: Any) -> Any:
+        return calls("work", "work") if messages[-1].type == "human" else "done"
+
+    supervise = Supervise(limit=Limit(concurrency=1, key=by_user))
+    agent: Any = create_agent(
+        ScriptedModel([ask_twice], loop=True), [work], middleware=[supervise], state_schema=State, context_schema=dict
+    )
+
+    async def run_for(user: str) -> None:
+        given, config = {**GO, "user": user}, {"configurable": {"user": user}}
+        if door == "ainvoke":
+            await agent.ainvoke(given, config, context={"user": user})
+        else:
+            await anyio.to_thread.run_sync(partial(agent.invoke, given, config, context={"user": user}))
+
+    with anyio.fail_after(WAIT):
+        async with anyio.create_task_group() as group:
+            group.start_soon(run_for, "Ann")
+            group.start_soon(run_for, "Bob")
+
+    assert [set(met[:2]), set(met[2:])] == [{"Ann", "Bob"}] * 2
 
 
 # Threads

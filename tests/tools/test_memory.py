@@ -2,11 +2,12 @@
 
 import gc
 import tracemalloc
+from typing import Any
 
 import anyio
 import pytest
 
-from callboard import Limit, ToolNode
+from callboard import CallContext, Limit, ToolNode
 from callboard.testing import calls, tool_call
 
 WAIT = 120
@@ -51,7 +52,14 @@ async def weight(hall: Hall, count: int) -> float:
             hall.open.set()
 
 
-@pytest.mark.parametrize("limit", [None, Limit(concurrency=1)], ids=["in their bodies", "in a queue"])
+def by_user(call: Any, context: CallContext) -> Any:
+    return context.config["configurable"].get("user")
+
+
+LIMITS = {"in their bodies": None, "in a queue": Limit(concurrency=1), "in a user's queue": Limit(1, key=by_user)}
+
+
+@pytest.mark.parametrize("limit", LIMITS.values(), ids=LIMITS.keys())
 async def test_a_waiting_call_weighs_at_most_6_kilobytes(limit: Limit | None) -> None:
     """100,000 calls that wait are 600 MB, on either loop, whether for what their bodies do or for a place."""
     with anyio.fail_after(WAIT):

@@ -9,18 +9,21 @@ from langgraph.types import GraphOutput
 
 from callboard import (
     Agent,
+    CallContext,
     CallEvent,
     CallPolicy,
     CallsInterrupted,
     Limit,
     Rate,
     Statistics,
+    ToolCallRequest,
     ToolNode,
     cleanup,
     create_react_agent,
     observe,
     remaining,
 )
+from callboard.middleware import Cache, CircuitBreaker
 
 
 @tool
@@ -32,6 +35,27 @@ async def fetch(url: str) -> str:
 
 def by_host(call: Mapping[str, Any]) -> str:
     return str(call["args"]["url"])
+
+
+def by_user(call: Mapping[str, Any], context: CallContext) -> str:
+    return str(context.config["configurable"]["user_id"])
+
+
+def by_request(request: ToolCallRequest, context: CallContext) -> tuple[str, str]:
+    return request.tool_call["name"], str(context.context)
+
+
+def keys() -> None:
+    Limit(1, key=by_user)
+    Limit(1, key=lambda call: call["args"]["host"])
+    Limit(1, key=lambda call, context: context.config["configurable"]["user_id"])
+    CircuitBreaker(key=by_host)
+    CircuitBreaker(key=by_user)
+    CircuitBreaker(key=lambda call, context: context.state["user_id"])
+    Cache({"fetch"}, key=by_request)
+    Cache({"fetch"}, key=lambda request: request.tool_call["name"])
+    Cache({"fetch"}, key=lambda request, context: (request.tool_call["name"], context.context))
+    assert_type(CallContext({}, None, None).config, Mapping[str, Any])
 
 
 async def node() -> None:
@@ -79,7 +103,13 @@ async def misspelt() -> None:
     tools.invoke([], cofig={})  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
 
 
+def no_user(call: Mapping[str, Any], context: CallContext, user: str) -> str:
+    return user
+
+
 def wrong() -> None:
+    Limit(1, key=no_user)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+    Limit(1, key="host")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
     ToolNode([fetch], on_error="ignore")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
     CallPolicy(2.0)  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
     Limit(concurrency="8")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]

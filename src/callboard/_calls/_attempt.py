@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable, Mapping
 from typing import Protocol, TypeVar
 
-from callboard._calls._limits import Gate, Limiter, NoPlaceError
+from callboard._calls._limits import Gate, Gates, Limiter, NoPlaceError
 from callboard._loops._levels import Levels
 from callboard._loops._protocol import EventLoop
 from callboard._loops._threads import run_in_thread
@@ -73,7 +73,7 @@ class Attempt:
         with self._threads.limiters.below():
             return await run_in_thread(self._owner.loop, fn, name, self)
 
-    async def enter(self, limiters: Iterable[Limiter]) -> None:
+    async def enter(self, limiters: Iterable[Gates]) -> None:
         """Take a place at every limiter, in turn.
 
         Raises:

@@ -14,7 +14,7 @@ from typing import Any, Generic, NamedTuple, Protocol, TypeVar, TypeVarTuple
 
 from callboard._calls._attempt import Attempt, ThreadPlaces
 from callboard._calls._context import Surroundings
-from callboard._calls._limits import Limiter, NoPlaceError
+from callboard._calls._limits import Gates, NoPlaceError
 from callboard._calls._observers import numbers
 from callboard._loops._deadline import DEFAULT_GRACE, INSTANT, Timed, TimeLimit, current_timed, is_cleaning_up
 from callboard._loops._protocol import Scope
@@ -41,7 +41,7 @@ class Terms(NamedTuple):
 
     call: ToolCallLike
     policy: CallPolicy
-    limiters: Sequence[Limiter]
+    limiters: Sequence[Gates]
 
 
 class SupervisedCall(Timed, Generic[T]):
@@ -84,7 +84,7 @@ class SupervisedCall(Timed, Generic[T]):
         self,
         call: ToolCallLike,
         policy: CallPolicy,
-        limiters: Sequence[Limiter],
+        limiters: Sequence[Gates],
         run: "Callable[[SupervisedCall[T]], Awaitable[T]]",
         around: Surroundings,
     ) -> None:
@@ -280,7 +280,7 @@ class SupervisedCall(Timed, Generic[T]):
         if closed or is_cleaning_up():
             raise CallCancelledError(self.name, self.id)  # behind a shield
 
-    async def _enter(self, attempt: Attempt, tool: str, limiters: Sequence[Limiter]) -> float:
+    async def _enter(self, attempt: Attempt, tool: str, limiters: Sequence[Gates]) -> float:
         """Wait for a place; returns for how many seconds."""
         since = self.loop.now()
         self.waiting += 1

@@ -8,12 +8,13 @@ where the event loop runs ready tasks in an order of its own, as trio does.
 import math
 import threading
 from collections import OrderedDict, deque
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
+from typing import Protocol
 
 from anyio import sleep_until
 
 from callboard._loops._protocol import EventLoop, Wakeup
-from callboard._types import Limit, Rate, ToolCallLike
+from callboard._types import CallContext, Limit, Rate, ToolCallLike, key_function
 
 
 class NoPlaceError(Exception):
@@ -180,42 +181,80 @@ def _common_time(loop: EventLoop) -> float:
     return loop.now() + loop.offset
 
 
+class Gates(Protocol):
+    """Knows which gate a call has to pass."""
+
+    def gate(self, call: ToolCallLike, loop: EventLoop) -> Gate:
+        """The gate of this call.
+
+        Raises:
+            NoKeyError: if the key function fails, or returns what cannot be a key.
+        """
+        ...
+
+
 class Limiter:
     """A limit and its gates: one, or one for each key that is in use."""
 
-    __slots__ = ("_by_key", "_gate", "_limit", "_lock", "_name", "_prune_at")
+    __slots__ = ("_by_key", "_gate", "_key", "_limit", "_lock", "_name", "_prune_at")
 
     def __init__(self, limit: Limit, name: str) -> None:
         self._limit = limit
         self._name = name
+        self._key = None if limit.key is None else key_function("Limit(key=...)", limit.key)
         self._gate = Gate(limit, name) if limit.key is None else None
         self._by_key: dict[Hashable, Gate] = {}
         self._lock = threading.Lock()
         self._prune_at = 64
 
-    def gate(self, call: ToolCallLike, loop: EventLoop) -> Gate:
-        """The gate that this call has to pass.
+    @property
+    def takes_context(self) -> bool:
+        """Whether its key looks at more than the call."""
+        return self._key is not None and self._key.takes_context
+
+    def seeing(self, context: Callable[[], CallContext]) -> Gates:
+        """The gates for calls of which the key sees a context besides, if it looks at one."""
+        return _Seeing(self, context) if self.takes_context else self
+
+    def gate(self, call: ToolCallLike, loop: EventLoop, context: Callable[[], CallContext] = CallContext) -> Gate:
+        """The gate that this call has to pass; `context` makes what the key may look at besides the call.
 
         Raises:
             NoKeyError: if the key function fails, or returns what cannot be a key.
         """
         if self._gate is not None:
             return self._gate
-        assert self._limit.key is not None
+        assert self._key is not None
         try:
-            key = self._limit.key(call)
-            hash(key)
+            key = self._key.of(call, context)
         except Exception as error:
             raise NoKeyError from error
         with self._lock:
             gate = self._by_key.get(key)
             if gate is None:
                 self._prune(loop)
-                gate = self._by_key[key] = Gate(self._limit, f"{self._name} for {key!r}")
+                gate = self._by_key[key] = Gate(self._limit, self._name_for(key))
             return gate
+
+    def _name_for(self, key: Hashable) -> str:
+        # The model reads it: a key of the call is made of what the model wrote, any other is none of its business.
+        return f"{self._name} for calls like this one" if self.takes_context else f"{self._name} for {key!r}"
 
     def _prune(self, loop: EventLoop) -> None:
         # Keys come from the model and have no end; doubling the mark keeps the cost of looking constant.
         if len(self._by_key) >= self._prune_at:
             self._by_key = {key: gate for key, gate in self._by_key.items() if not gate.idle(loop)}
             self._prune_at = max(64, 2 * len(self._by_key))
+
+
+class _Seeing:
+    """A limiter whose key sees what is around a call; it stays out of the way of all other calls."""
+
+    __slots__ = ("_context", "_limiter")
+
+    def __init__(self, limiter: Limiter, context: Callable[[], CallContext]) -> None:
+        self._limiter = limiter
+        self._context = context
+
+    def gate(self, call: ToolCallLike, loop: EventLoop) -> Gate:
+        return self._limiter.gate(call, loop, self._context)

@@ -2,6 +2,7 @@
 
 import threading
 from collections.abc import Awaitable, Callable, Hashable
+from functools import partial
 from typing import Any, NamedTuple
 
 from langchain_core.messages import ToolMessage
@@ -10,10 +11,11 @@ from langchain_core.tools import BaseTool
 from callboard._calls._call import SupervisedCall, current_call, note
 from callboard._calls._limits import _common_time
 from callboard._loops._current import current_loop
-from callboard._types import LimitKey, ToolCallLike, _check_key
+from callboard._types import LimitKey, key_function
 from callboard.exceptions import CallCancelledError, CallRejectedError, CircuitOpenError
 from callboard.middleware._circuit import Circuit, Rules, State
 from callboard.middleware._retry import When, check_on_message, check_when, matches
+from callboard.tools._call_context import context_of
 from callboard.tools._call_output import Output
 from callboard.tools._errors import is_control_flow
 from callboard.tools._vocabulary import ToolCallRequest, ToolInvocationError
@@ -49,8 +51,8 @@ class CircuitBreaker:
         on: which errors are failures: exception types, or a function that says so.
         on_message: says of a message that it stands for a failure; by default none does.
         key: a function of the tool call (a mapping with `name`, `args`, `id`), such as `lambda call:
-            call["args"]["host"]`; calls with equal keys share a circuit. Without it, and where it fails, the
-            key is the tool's name.
+            call["args"]["host"]`, or of that and a `CallContext`; calls with equal keys share a circuit. Without
+            it, and where it fails, the key is the tool's name.
 
     Raises:
         ValueError: for a number out of range.
@@ -71,11 +73,10 @@ class CircuitBreaker:
     ) -> None:
         check_when("CircuitBreaker(on=...)", on)
         check_on_message("CircuitBreaker(on_message=...)", on_message)
-        _check_key("CircuitBreaker(key=...)", key)
         self._rules = Rules(ratio=ratio, minimum=minimum, window=window, open_for=open_for, probes=probes)
         self._on = on
         self._on_message = on_message
-        self._key = key
+        self._key = None if key is None else key_function("CircuitBreaker(key=...)", key)
         self._circuits: dict[Hashable, Circuit] = {}
         self._lock = threading.Lock()
         self._prune_at = 64
@@ -111,7 +112,7 @@ class CircuitBreaker:
             CircuitOpenError: if the circuit is open, or half-open and others are trying the tool.
         """
         loop = current_loop()
-        entry = self._enter(request.tool_call, _common_time(loop))
+        entry = self._enter(request, _common_time(loop))
         body = _BodyRun(current_call.get())
         failed: bool | None = None
         try:
@@ -127,8 +128,8 @@ class CircuitBreaker:
         finally:
             self._leave(entry, _common_time(loop), failed)
 
-    def _enter(self, call: ToolCallLike, now: float) -> "_Entry":
-        key = self._key_of(call)
+    def _enter(self, request: ToolCallRequest, now: float) -> "_Entry":
+        call, key = request.tool_call, self._key_of(request)
         with self._lock:
             circuit = self._circuit(key, now)
             wait, state = circuit.wait(now), circuit.state(now)
@@ -148,17 +149,16 @@ class CircuitBreaker:
         elif state == "closed":
             note("breaker_closed", tool=entry.tool)
 
-    def _key_of(self, call: ToolCallLike) -> Hashable:
+    def _key_of(self, request: ToolCallRequest) -> Hashable:
+        call = request.tool_call
         if self._key is None:
             return str(call["name"])
         try:
-            key = self._key(call)
-            hash(key)
+            return self._key.of(call, partial(context_of, request))
         except Exception as error:
             # The arguments may be anything: nothing has validated them. If they are wrong, the call will say so.
             note("breaker_no_key", tool=call["name"], error=type(error).__name__)
             return str(call["name"])
-        return key
 
     def _circuit(self, key: Hashable, now: float) -> Circuit:
         circuit = self._circuits.get(key)

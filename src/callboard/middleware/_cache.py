@@ -18,9 +18,10 @@ from callboard._extras import require
 from callboard._langgraph import graph_task
 from callboard._loops._current import current_loop
 from callboard._suggestions import no_such
-from callboard._types import check_count, check_seconds
+from callboard._types import CallContext, KeyFunction, check_count, check_seconds, key_function
 from callboard.exceptions import CallboardWarning, CallError
 from callboard.middleware._shared import Flight, Follower, Hit, SharedResults, Turn, raised_again
+from callboard.tools._call_context import context_of
 from callboard.tools._call_output import CallNext, Output
 from callboard.tools._errors import is_control_flow
 from callboard.tools._invoke import check_arguments
@@ -30,7 +31,7 @@ from callboard.tools._tool_facts import ToolFacts
 from callboard.tools._tool_names import Missing, check_missing, check_tool_names, tool_names
 from callboard.tools._vocabulary import ToolCallRequest
 
-CacheKey = Callable[[ToolCallRequest], Hashable]
+CacheKey = Callable[[ToolCallRequest], Hashable] | Callable[[ToolCallRequest, CallContext], Hashable]
 """Says which calls of a tool have the same result: equal keys do; `None` keeps a call away from the cache."""
 
 
@@ -68,8 +69,9 @@ class Cache:
             promise: to delete a file twice does no harm, to skip it the second time may.
         ttl: seconds for which a result is good; `math.inf` for no end.
         size: how many results are kept, at least 1; the least recently used goes first.
-        key: takes the request and returns what the result depends on, or `None` for a call that is not to
-            be cached; by default the arguments as canonical JSON. Tools never share results.
+        key: takes the request, or that and a `CallContext`, and returns what the result depends on, or `None`
+            for a call that is not to be cached; by default the arguments as canonical JSON. Tools never share
+            results.
         missing: what a name in `tools` is that no tool of the node has: an "error", or one to "ignore".
 
     Raises:
@@ -89,12 +91,10 @@ class Cache:
     ) -> None:
         check_missing("Cache", missing)
         self._tools = tool_names("Cache(tools)", tools)
-        if key is not None:
-            _check_key(key)
         check_seconds("Cache(ttl=...)", ttl, zero=False)
         check_count("Cache(size=...)", size, least=1)
         require("Cache(...)", "cachetools", extra="middleware")
-        self._key_function = key
+        self._key_function = None if key is None else key_function("Cache(key=...)", key, "the request")
         self._shared: SharedResults[_Key, ToolMessage] = SharedResults(ttl, size)
         self._plans = ToolFacts(plan_for)
         self._warned: set[str] = set()
@@ -204,16 +204,14 @@ class Cache:
             return await self._threads.run(partial(_canonical, args, _in_steps))
         return _canonical(args)
 
-    def _checked_key(self, key: CacheKey, request: ToolCallRequest, tool: BaseTool) -> Hashable:
+    def _checked_key(self, key: KeyFunction, request: ToolCallRequest, tool: BaseTool) -> Hashable:
         try:
-            value = key(request)
-            hash(value)
+            return key.of(request, partial(context_of, request))
         except Exception as error:
             if not _fit(self._plans.of(tool), request):
                 return None  # the model's mistake, and the tool will tell it
             error.add_note(f"Raised by Cache(key=...) for a call of {tool.name!r}.")
             raise
-        return value
 
     def _depends_on_more(self, name: str, tool: BaseTool) -> bool:
         """Whether the tool is given more than arguments, which a key of arguments knows nothing of."""
@@ -230,11 +228,6 @@ class Cache:
                 stacklevel=2,
             )
         return True
-
-
-def _check_key(key: object) -> None:
-    if not callable(key) or inspect.iscoroutinefunction(key):
-        raise TypeError(f"Cache(key=...) takes a plain function of the request, got {key!r}")
 
 
 class _Identity:

@@ -11,13 +11,14 @@ from pydantic import ValidationError
 
 from callboard._calls._attempt import Attempt
 from callboard._calls._batch import Batch
-from callboard._calls._call import SupervisedCall, note
+from callboard._calls._call import SupervisedCall, Terms, note
 from callboard._calls._context import Surroundings, surroundings
 from callboard._calls._limits import NoKeyError
 from callboard._loops._bridge import run_from_sync
 from callboard._loops._deadline import DEFAULT_GRACE
 from callboard._loops._door import entered
 from callboard._types import CallPolicy, Limit, Statistics
+from callboard.tools._call_context import context_of
 from callboard.tools._call_output import Item
 from callboard.tools._chain import Chain, chain_of, check_policies, check_tools, middleware_in, shown_by, tools_of
 from callboard.tools._errors import (
@@ -126,9 +127,7 @@ class Supervise(AgentMiddleware[Any, Any, Any]):
     async def _supervise(self, request: ToolCallRequest, way: "_Way") -> Item:
         self._check_names(request)
         run = _Execution(self._setup, request, way)
-        call: SupervisedCall[Item] = SupervisedCall(
-            *self._setup.supervision.terms(request.tool_call), run, self._around(request)
-        )
+        call: SupervisedCall[Item] = SupervisedCall(*self._setup.terms(request), run, self._around(request))
         await Batch([call], on_error="cancel", live=self._setup.supervision.batches).run()
         return cast("Item", call.result)
 
@@ -163,6 +162,10 @@ class _Setup:
     chain: Chain | None
     errors: ErrorPolicy
     plans: ToolFacts[Plan]
+
+    def terms(self, request: ToolCallRequest) -> Terms:
+        """The policy of a request's tool, and the limits that it has to pass."""
+        return self.supervision.terms(request.tool_call, context=partial(context_of, request))
 
     def sync_tool(self, request: ToolCallRequest) -> BaseTool | None:
         """The tool of a request, if it needs a thread."""
@@ -212,7 +215,7 @@ class _Execution:
     async def _attempt(self, request: ToolCallRequest) -> Item:
         supervision, way = self._setup.supervision, self._way
         threads = supervision.threads if way.takes_thread(request) else None
-        terms = None if request is self._request else supervision.terms(request.tool_call)
+        terms = None if request is self._request else self._setup.terms(request)
         try:
             output = await self._supervised.attempt(threads, way.body, request, terms=terms)
         except NoKeyError as error:

@@ -6,14 +6,15 @@ from functools import partial
 from typing import Any, TypeVar, cast
 
 from langchain_core.messages import ToolCall, ToolMessage
+from langchain_core.runnables import RunnableConfig
 
 from callboard._calls._attempt import ThreadPlaces
 from callboard._calls._batch import Batch
 from callboard._calls._call import SupervisedCall, Terms
-from callboard._calls._limits import Limiter
+from callboard._calls._limits import Gates, Limiter
 from callboard._loops._deadline import DEFAULT_GRACE
 from callboard._suggestions import no_such
-from callboard._types import CallPolicy, Limit, Statistics, ToolCallLike, check_seconds
+from callboard._types import CallContext, CallPolicy, Limit, Statistics, ToolCallLike, check_count, check_seconds
 from callboard.exceptions import CallTimeoutError, DeadlineExceededError
 from callboard.tools._errors import Judge, error_message
 
@@ -68,14 +69,28 @@ class Supervision:
         self.policies = _completed(f"{owner}(policies=...)", policies, self.default)
         self.shared = [] if limit is None else [Limiter(limit, f"the queue of {queue}")]
         self.limiters = {name: [*_limiter(name, policy), *self.shared] for name, policy in self.policies.items()}
+        self.takes_context = any(one.takes_context for some in (self.shared, *self.limiters.values()) for one in some)
+        """Whether the key of a limit looks at more than the call."""
         self.threads = ThreadPlaces(_thread_count(limit, self.policies.values()))
         self.batches: set[Batch[Any]] = set()
         """Those that run now; a set of their calls would weigh 0.1 KB a call."""
 
-    def terms(self, call: ToolCallLike, wider: Sequence[Limiter] = ()) -> Terms:
-        """The policy of a call's tool, and the limits that it has to pass, `wider` ones last."""
+    def terms(
+        self,
+        call: ToolCallLike,
+        wider: Sequence[Gates] = (),
+        context: Callable[[], CallContext] = CallContext,
+    ) -> Terms:
+        """The policy of a call's tool, and the limits that it has to pass.
+
+        Args:
+            call: as it will run.
+            wider: more limits, to be passed last.
+            context: makes what keys may look at besides the call.
+        """
         name = call["name"]
-        limiters = self.limiters.get(name, self.shared)
+        known = self.limiters.get(name, self.shared)
+        limiters: Sequence[Gates] = [one.seeing(context) for one in known] if self.takes_context else known
         return Terms(call, self.policies.get(name, self.default), [*limiters, *wider] if wider else limiters)
 
     async def run(
@@ -174,6 +189,14 @@ def _completed(option: str, policies: object, default: CallPolicy) -> dict[str, 
 
 def _limiter(name: str, policy: CallPolicy) -> list[Limiter]:
     return [] if policy.limit is None else [Limiter(policy.limit, f"the queue of tool {name!r}")]
+
+
+def limiters_of_run(config: RunnableConfig) -> list[Limiter]:
+    """What the config of a run bounds all of its calls by."""
+    if (concurrency := config.get("max_concurrency")) is None:
+        return []
+    check_count("config['max_concurrency']", concurrency, least=1)
+    return [Limiter(Limit(concurrency=concurrency), "max_concurrency")]
 
 
 def _thread_count(limit: Limit | None, policies: Iterable[CallPolicy]) -> int:

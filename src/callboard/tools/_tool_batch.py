@@ -18,11 +18,12 @@ from callboard._calls._attempt import Attempt
 from callboard._calls._batch import PORTION, Batch
 from callboard._calls._call import SupervisedCall, Terms
 from callboard._calls._context import Surroundings, surroundings
-from callboard._calls._limits import Limiter, NoKeyError
+from callboard._calls._limits import NoKeyError
 from callboard._calls._observers import current_mark
 from callboard._langgraph import config_for_calls, read_state, runtime_of
-from callboard._types import Limit, RunInfo, check_count
+from callboard._types import RunInfo
 from callboard.tools._bounds import Refusal, admission
+from callboard.tools._call_context import call_context, context_of
 from callboard.tools._call_output import Output
 from callboard.tools._callbacks import manager_for
 from callboard.tools._chain import Chain
@@ -38,7 +39,7 @@ from callboard.tools._plan import Plan
 from callboard.tools._portions import in_portions
 from callboard.tools._reports import Reports
 from callboard.tools._results import ResultRules
-from callboard.tools._supervision import OnFailure
+from callboard.tools._supervision import OnFailure, limiters_of_run
 from callboard.tools._vocabulary import ToolCallRequest, ToolRuntime
 
 
@@ -75,13 +76,14 @@ class ToolBatch:
         self._runtime = runtime_of(config)
         no_state = requested.kind == "tool_calls" and requested.state is None
         self._state = read_state(config) if no_state else requested.state
+        self._context = partial(call_context, config, self._state, self._runtime.context)
         self.rules = ResultRules(requested.kind, setup.messages_key)
         self._due: list[str] = []
         """The keys of the calls that have no result yet, in call order."""
         self._tools = list(setup.tools.values())
         self._managers: dict[int, tuple[Plan, AsyncCallbackManager]] = {}
         self._open = 0
-        self._wide = _wide_limits(config)
+        self._wide = limiters_of_run(config)
         self.threads = setup.supervision.threads.at_least(config.get("max_concurrency"))
 
     async def prepare(self) -> Self:
@@ -146,9 +148,14 @@ class ToolBatch:
         run = _Execution(self, key, call, index) if refused is None else _Refused(self, key, call, index, refused)
         return SupervisedCall(*self.terms(call), run, around)
 
-    def terms(self, call: ToolCall) -> Terms:
-        """The policy of a call's tool, and the limits that it has to pass."""
-        return self.setup.supervision.terms(call, self._wide)
+    def terms(self, call: ToolCall, request: ToolCallRequest | None = None) -> Terms:
+        """The policy of a call's tool, and the limits that it has to pass; their keys see what the tool would get."""
+        context = self._context if request is None else partial(context_of, request)
+        return self.setup.supervision.terms(call, self._wide, context)
+
+    def shows_keys(self, request: ToolCallRequest | None) -> bool:
+        """Whether the key of a limit looks at a request besides the call."""
+        return request is not None and self.setup.supervision.takes_context
 
     def _outcome(self, supervised: Sequence[SupervisedCall[Output]]) -> Any:
         signals = [call.error for call in supervised if call.error is not None]
@@ -232,14 +239,6 @@ class ToolBatch:
         self.ledger.asked(key, interrupt, current_mark())
         if self._on_ask is not None:
             await self._on_ask(key, self.ledger.records[key])
-
-
-def _wide_limits(config: RunnableConfig) -> list[Limiter]:
-    """What the config of a run bounds all of its calls by."""
-    if (concurrency := config.get("max_concurrency")) is None:
-        return []
-    check_count("config['max_concurrency']", concurrency, least=1)
-    return [Limiter(Limit(concurrency=concurrency), "max_concurrency")]
 
 
 class _Execution:
@@ -340,8 +339,8 @@ class _Execution:
         if request is not None:
             config = own_copy(config)  # a run uses its config up, and there may be more than one
         threads = batch.threads if plan.takes_thread else None
-        # A middleware may have changed the arguments, or the tool.
-        terms = None if call is self._call else batch.terms(call)
+        # A middleware may have changed the arguments, the tool, or what keys look at.
+        terms = batch.terms(call, request) if call is not self._call or batch.shows_keys(request) else None
         manager = batch.manager(plan, self._config)
         try:
             try:

@@ -1,0 +1,372 @@
+"""Keys that look at more than the call: config, state and context say whose call it is."""
+
+import threading
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Annotated, Any, NamedTuple
+
+import anyio
+import pytest
+from langchain_core.messages import BaseMessage, HumanMessage
+from langchain_core.runnables import RunnableConfig
+from langchain_core.tools import BaseTool, StructuredTool, tool
+from langgraph.graph import END, START, MessagesState, StateGraph
+from langgraph.runtime import Runtime
+from langgraph.types import Send
+from tests.helpers import ended
+
+from callboard import (
+    AgentState,
+    CallContext,
+    CallPolicy,
+    InjectedState,
+    Limit,
+    Rate,
+    ToolCallWithContext,
+    ToolNode,
+    create_react_agent,
+)
+from callboard.testing import Recorder, ScriptedModel, calls, tool_call
+
+WAIT = 30
+USERS = ("Ann", "Bob")
+
+
+def by_config(call: Any, context: CallContext) -> str:
+    return str(context.config["configurable"]["user"])
+
+
+def by_state(call: Any, context: CallContext) -> str:
+    state = context.state
+    return str(state["user"] if isinstance(state, dict) else state.user)
+
+
+def by_context(call: Any, context: CallContext) -> str:
+    return str(context.context["user"])
+
+
+class Asked(NamedTuple):
+    """What somebody runs on behalf of a user."""
+
+    runnable: Any
+    input: Any
+    options: dict[str, Any]
+
+    async def aloud(self, config: RunnableConfig) -> Any:
+        return await self.runnable.ainvoke(self.input, config, **self.options)
+
+    def softly(self, config: RunnableConfig) -> Any:
+        return self.runnable.invoke(self.input, config, **self.options)
+
+
+def two_calls(user: str) -> list[Any]:
+    return [tool_call("work", f"{user}{number}", query=user) for number in range(2)]
+
+
+def runtime_of(user: str) -> Any:
+    return {"runtime": Runtime(context={"user": user})}
+
+
+def tool_calls(node: ToolNode, user: str) -> Asked:
+    return Asked(node, two_calls(user), runtime_of(user))
+
+
+def a_state(node: ToolNode, user: str) -> Asked:
+    return Asked(node, {"messages": [calls(*two_calls(user))], "user": user}, runtime_of(user))
+
+
+class State(MessagesState):
+    user: str
+
+
+def a_graph(node: ToolNode, user: str) -> Asked:
+    builder = StateGraph(State, context_schema=dict)
+    builder.add_node("tools", node)
+    builder.add_edge(START, "tools")
+    builder.add_edge("tools", END)
+    state = {"messages": [calls(*two_calls(user))], "user": user}
+    return Asked(builder.compile(), state, {"context": {"user": user}})
+
+
+def a_graph_that_sends(node: ToolNode, user: str) -> Asked:
+    """Each call has a state of its own; that of the graph names nobody."""
+    builder = StateGraph(State, context_schema=dict)
+    builder.add_node("tools", node)
+    builder.add_edge("tools", END)
+    sends = [
+        Send("tools", ToolCallWithContext(tool_call=one, __type="tool_call_with_context", state={"user": user}))
+        for one in two_calls(user)
+    ]
+    builder.add_conditional_edges(START, lambda _: sends, ["tools"])
+    return Asked(builder.compile(), {"messages": [], "user": "nobody"}, {"context": {"user": user}})
+
+
+class Conversation(AgentState):
+    user: str
+
+
+def speak(messages: Sequence[BaseMessage]) -> Any:
+    """Ask for two calls of whoever speaks, and be done."""
+    last = messages[-1]
+    return calls(*two_calls(str(last.content))) if isinstance(last, HumanMessage) else "done"
+
+
+def an_agent(node: ToolNode, user: str, version: Any = "v2") -> Asked:
+    agent = create_react_agent(
+        ScriptedModel([speak], loop=True), node, state_schema=Conversation, context_schema=dict, version=version
+    )
+    return Asked(agent, {"messages": [("user", user)], "user": user}, {"context": {"user": user}})
+
+
+class Streamed(NamedTuple):
+    """An agent whose run somebody watches: each call has a config of its own then."""
+
+    agent: Any
+
+    async def ainvoke(self, *args: Any, **options: Any) -> None:
+        async for _ in self.agent.astream(*args, **options):
+            pass
+
+    def invoke(self, *args: Any, **options: Any) -> None:
+        for _ in self.agent.stream(*args, **options):
+            pass
+
+
+def a_watched_agent(node: ToolNode, user: str) -> Asked:
+    asked = an_agent(node, user)
+    return asked._replace(runnable=Streamed(asked.runnable))
+
+
+Way = Callable[[ToolNode, str], Asked]
+KEYS = [by_config, by_state, by_context]
+ANYWHERE: list[Way] = [a_state, an_agent, partial(an_agent, version="v1"), a_watched_agent]
+IN_LANGGRAPH: list[Way] = [a_graph, a_graph_that_sends]
+KINDS = [(way, key) for way in ANYWHERE for key in KEYS] + [(tool_calls, by_config), (tool_calls, by_context)]
+KINDS_IN_LANGGRAPH = [(way, key) for way in IN_LANGGRAPH for key in KEYS]
+
+
+def name_of(one: Any) -> str:
+    return getattr(one, "__name__", "an_agent_v1")
+
+
+def config_of(user: str) -> RunnableConfig:
+    return {"configurable": {"user": user}}
+
+
+class Meeting:
+    """A tool in which two calls have to be at once, by either door, and the users who met in it."""
+
+    def __init__(self) -> None:
+        self.met: list[tuple[str, ...]] = []
+        self._barrier = threading.Barrier(2, self._note)
+        self._inside: list[str] = []
+        self._all_are_inside = anyio.Event()
+
+    def tool(self) -> BaseTool:
+        return StructuredTool.from_function(self._meet, self._ameet, name="work", description="Work.")
+
+    def _note(self) -> None:
+        self.met.append(tuple(sorted(self._inside)))
+        self._inside.clear()
+
+    def _meet(self, query: str) -> str:
+        self._inside.append(query)
+        self._barrier.wait(WAIT)
+        return query
+
+    async def _ameet(self, query: str) -> str:
+        self._inside.append(query)
+        here = self._all_are_inside
+        if len(self._inside) == 2:
+            self._note()
+            self._all_are_inside = anyio.Event()
+            here.set()
+        await here.wait()
+        return query
+
+
+async def check_meeting(way: Way, key: Any) -> None:
+    """Of each user one call is inside at once, and both users are; with one place for all nobody would meet."""
+    meeting = Meeting()
+    node = ToolNode([meeting.tool()], limit=Limit(concurrency=1, key=key))
+    with anyio.fail_after(WAIT):
+        async with anyio.create_task_group() as tasks:
+            for user in USERS:
+                tasks.start_soon(way(node, user).aloud, config_of(user))
+    assert meeting.met == [USERS, USERS]
+
+
+@pytest.mark.real_clock
+@pytest.mark.parametrize(("way", "key"), KINDS, ids=name_of)
+async def test_two_users_of_one_node_have_places_of_their_own(way: Way, key: Any) -> None:
+    """Promise 7: who the user is stands in no argument; the model could write anybody there."""
+    await check_meeting(way, key)
+
+
+@pytest.mark.real_clock
+@pytest.mark.backends("asyncio")
+@pytest.mark.parametrize(("way", "key"), KINDS_IN_LANGGRAPH, ids=name_of)
+async def test_two_users_of_one_graph_have_places_of_their_own(way: Way, key: Any) -> None:
+    """Promise 7: also what is sent with its own state, as LangGraph's agent does."""
+    await check_meeting(way, key)
+
+
+@pytest.mark.parametrize(("way", "key"), [*KINDS, *KINDS_IN_LANGGRAPH], ids=name_of)
+def test_by_the_sync_door_too_users_have_places_of_their_own(way: Way, key: Any) -> None:
+    """Promise 7: nothing of a run is lost on its way to the event loop that it is lent."""
+    meeting = Meeting()
+    node = ToolNode([meeting.tool()], limit=Limit(concurrency=1, key=key))
+    runs = [threading.Thread(target=way(node, user).softly, args=[config_of(user)], daemon=True) for user in USERS]
+    for run in runs:
+        run.start()
+    for run in runs:
+        run.join(WAIT)
+
+    assert meeting.met == [USERS, USERS]
+
+
+async def looked_at(node_of: Callable[[Limit], ToolNode], *given: Any, **options: Any) -> CallContext:
+    """What a key sees of a run."""
+    seen: list[CallContext] = []
+
+    def key(call: Any, context: CallContext) -> None:
+        seen.append(context)
+
+    with anyio.fail_after(WAIT):
+        await node_of(Limit(concurrency=1, key=key)).ainvoke(*given, **options)
+    (context,) = seen
+    return context
+
+
+async def test_without_a_graph_a_key_sees_the_config_and_no_state() -> None:
+    """A node that runs tool calls on its own has neither state nor context; the config is complete even so."""
+    work = Recorder().tool("work")
+
+    context = await looked_at(lambda limit: ToolNode([work], limit=limit), [tool_call("work", "1")])
+
+    assert (context.config["configurable"].get("user"), context.state, context.context) == (None, None, None)
+    assert {"configurable", "metadata", "tags"} <= context.config.keys()
+
+
+async def test_a_key_sees_messages_where_they_are_the_state() -> None:
+    """A list of messages is a state, too."""
+    work = Recorder().tool("work")
+    messages = [calls(("work", {}))]
+
+    context = await looked_at(lambda limit: ToolNode([work], limit=limit), messages)
+
+    assert context.state == messages
+
+
+async def test_a_key_sees_what_a_middleware_has_made_of_the_runtime() -> None:
+    """Promise 7: as it sees the arguments that the tool gets, and not those that the model had written."""
+    work = Recorder().tool("work")
+
+    async def on_behalf(request: Any, call_next: Any) -> Any:
+        runtime = request.runtime
+        request.runtime.config["configurable"]["user"] = "Bob"
+        runtime.state, runtime.context = {"user": "Bob"}, "of Bob"
+        return await call_next(request)
+
+    context = await looked_at(
+        lambda limit: ToolNode([work], policies={"work": CallPolicy(limit=limit)}, middleware=[on_behalf]),
+        {"messages": [calls("work")], "user": "Ann"},
+        config_of("Ann"),
+    )
+
+    assert (context.config["configurable"]["user"], context.state, context.context) == (
+        "Bob",
+        {"user": "Bob"},
+        "of Bob",
+    )
+
+
+class Tenants(ToolNode):
+    """Runs each call on behalf of a tenant."""
+
+    async def _arun_one(self, call: Any, input_type: str, tool_runtime: Any) -> Any:
+        config = {**tool_runtime.config, "configurable": {**tool_runtime.config["configurable"], "user": "Bob"}}
+        tool_runtime.config = config
+        return await super()._arun_one(call, input_type, tool_runtime)
+
+
+async def test_a_key_sees_what_a_subclass_of_the_node_has_made_of_the_config() -> None:
+    """What a subclass has around a call decides what the call is given; a limit is no exception."""
+    work = Recorder().tool("work")
+
+    context = await looked_at(
+        lambda limit: Tenants([work], limit=limit), {"messages": [calls("work")]}, config_of("Ann")
+    )
+
+    assert context.config["configurable"]["user"] == "Bob"
+
+
+async def test_a_rejection_does_not_tell_the_model_whose_queue_is_full() -> None:
+    """Promise 9: the key may be a user's name or worse, and nothing of it is in the call."""
+    rec = Recorder()
+    node = ToolNode([rec.tool("work", seconds=1)], limit=Limit(concurrency=1, queue=0, key=by_config))
+
+    with anyio.fail_after(WAIT):
+        result = await node.ainvoke([tool_call("work", "1"), tool_call("work", "2")], config_of("Ann"))
+
+    first, second = result["messages"]
+    assert [ended(first), ended(second)] == [None, "rejected"]
+    assert "the queue of node 'tools' for calls like this one is full: 1 of 1 run" in second.content
+    assert "Ann" not in second.content
+
+
+async def test_a_key_that_misses_its_user_is_raised() -> None:
+    """A bug of the program is no message for the model, however many arguments the key takes."""
+    node = ToolNode([Recorder().tool("work")], limit=Limit(concurrency=1, key=by_config))
+
+    with anyio.fail_after(WAIT), pytest.raises(KeyError, match="user"):
+        await node.ainvoke([tool_call("work", "1")])
+
+
+async def test_a_key_that_stumbles_over_wrong_arguments_is_the_models_affair() -> None:
+    """Promise 9: the model is told what is wrong with them, and nothing of state and config."""
+
+    @tool
+    async def fetch(host: str, state: Annotated[dict[str, Any], InjectedState]) -> str:
+        """Fetch."""
+        return host
+
+    def by_host(call: Any, context: CallContext) -> Any:
+        return context.config["configurable"]["user"], call["args"]["host"]
+
+    node = ToolNode([fetch], policies={"fetch": CallPolicy(limit=Limit(concurrency=1, key=by_host))})
+
+    with anyio.fail_after(WAIT):
+        result = await node.ainvoke({"messages": [calls("fetch")], "secret": "canary"}, config_of("Ann"))
+
+    (message,) = result["messages"]
+    assert (message.status, "host" in message.content) == ("error", True)
+    assert "canary" not in message.content
+    assert "Ann" not in message.content
+
+
+async def test_a_rate_is_kept_for_each_user() -> None:
+    """Promise 7: one who asks much leaves the others theirs."""
+    rec = Recorder()
+    node = ToolNode([rec.tool("work")], limit=Limit(rate=Rate(1, per=10.0), key=by_config))
+
+    with anyio.fail_after(WAIT):
+        async with anyio.create_task_group() as tasks:
+            for user in USERS:
+                tasks.start_soon(node.ainvoke, two_calls(user), config_of(user))
+
+    for user in USERS:
+        assert rec.times("started", query=user) == pytest.approx([0, 10])
+
+
+async def test_users_share_what_a_key_of_the_call_does_not_tell_apart() -> None:
+    """Promise 7: a key of one argument means what it has always meant."""
+    rec = Recorder()
+    node = ToolNode([rec.tool("work", seconds=1)], limit=Limit(concurrency=1, key=lambda call: call["name"]))
+
+    with anyio.fail_after(WAIT):
+        async with anyio.create_task_group() as tasks:
+            for user in USERS:
+                tasks.start_soon(node.ainvoke, two_calls(user), config_of(user))
+
+    assert rec.peak == 1
