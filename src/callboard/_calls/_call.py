@@ -1,10 +1,9 @@
-"""One supervised call: budget, attempts, places, timeout, grace, outcome.
+"""One supervised call: its attempts, their places and timeouts, its outcome.
 
 Knows no LangChain: a call is a mapping, its body an async function, its result any object.
 """
 
 import asyncio
-import math
 from collections.abc import Awaitable, Callable, Coroutine, Generator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from contextvars import ContextVar
@@ -13,14 +12,14 @@ from time import monotonic
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar, TypeVarTuple
 
 from callboard._calls._attempt import Attempt, ThreadPlaces
+from callboard._calls._call_time import CallTime
 from callboard._calls._context import Surroundings
 from callboard._calls._limits import Gates, NoPlaceError
 from callboard._calls._observers import numbers
-from callboard._loops._deadline import DEFAULT_GRACE, INSTANT, Timed, TimeLimit, current_timed, is_cleaning_up
-from callboard._loops._protocol import Scope
+from callboard._loops._deadline import Timed, TimeLimit, current_timed, is_cleaning_up
 from callboard._loops._watchdog import Holder, marks
 from callboard._types import CallEvent, CallPhase, CallPolicy, ToolCallLike
-from callboard.exceptions import CallCancelledError, CallRejectedError, CallTimeoutError, DeadlineExceededError
+from callboard.exceptions import CallCancelledError, CallRejectedError, CallTimeoutError
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -44,7 +43,7 @@ class Terms(NamedTuple):
     limiters: Sequence[Gates]
 
 
-class SupervisedCall(Timed, Generic[T]):
+class SupervisedCall(CallTime, Generic[T]):
     """A call in the hands of its batch, from the queue to its outcome.
 
     Args:
@@ -58,21 +57,14 @@ class SupervisedCall(Timed, Generic[T]):
 
     __slots__ = (
         "_around",
-        "_away",
         "_batch",
         "_limiters",
-        "_middleware_scope",
         "_observers",
         "_queue_wait",
-        "_queued_at",
-        "_until",
-        "attempts",
-        "call",
         "ended",
         "error",
         "handled",
         "number",
-        "policy",
         "result",
         "resumes",
         "run",
@@ -88,18 +80,13 @@ class SupervisedCall(Timed, Generic[T]):
         run: "Callable[[SupervisedCall[T]], Awaitable[T]]",
         around: Surroundings,
     ) -> None:
-        until = around.until if policy.budget is None else min(around.until, around.now + policy.budget)
-        super().__init__(around.loop, until, DEFAULT_GRACE if policy.grace is None else policy.grace)
-        self.call = call
-        self.policy = policy
+        super().__init__(call, policy, around)
         self.run = run
         self.result: T | None = None
         self.error: BaseException | None = None
         self.handled: BaseException | None = None
         """The error that the result stands for, where one became a result."""
         self.ended = False
-        self.attempts = 0
-        """How many were begun."""
         self.running = self.waiting = 0
         """How many of its attempts do; a middleware may start several at once."""
         self.resumes: str | None = None
@@ -109,19 +96,7 @@ class SupervisedCall(Timed, Generic[T]):
         self._batch: Batch | None = None
         self._around = around
         self._observers = around.observers.calls
-        self._queued_at = around.now
         self._queue_wait = 0.0
-        self._middleware_scope: Scope | None = None
-        self._until = until
-        self._away = 0
-
-    @property
-    def name(self) -> str:
-        return str(self.call["name"])
-
-    @property
-    def id(self) -> str | None:
-        return self.call.get("id")
 
     def begin(self, batch: Batch) -> "Callable[[SupervisedCall[T]], Awaitable[T]]":
         """Note that the call is in its task now; returns what to do with it, which is not kept: it leads back here."""
@@ -159,73 +134,6 @@ class SupervisedCall(Timed, Generic[T]):
         self.ended = True
         self._tell("ended", self.name, error=error, queue_wait=self._queue_wait)
         return True
-
-    async def within_budget(self, run: Callable[[], Awaitable[R]], *, at_least: float = 0.0) -> R:
-        """Run what belongs to the call, queue wait and backoff included, until its budget is spent.
-
-        Args:
-            run: what belongs to it.
-            at_least: seconds that it has even so.
-
-        Raises:
-            DeadlineExceededError: if it was.
-        """
-        budget = self.policy.budget
-        if budget is None:
-            return await run()
-        deadline = max(self._queued_at + budget, self.loop.now() + at_least)
-        with (limit := TimeLimit(self.loop.scope(deadline, self.grace))):
-            return await run()
-        raise DeadlineExceededError(self.name, self.id, budget, started=self.attempts > 0) from limit.cause
-
-    def budget_is_spent(self) -> bool:
-        """Whether all of the call's own time is over; for who sees that as a cancellation."""
-        budget = self.policy.budget
-        return budget is not None and self.loop.now() >= self._queued_at + budget - INSTANT
-
-    async def within_timeout(self, middleware: Callable[[], Awaitable[R]], *, at_least: float = 0.0) -> R:
-        """Run the middleware around a call; at no time may it go on by itself for longer than the timeout.
-
-        Attempts and what is waited for on purpose do not count. Where there is a budget, that bounds the middleware.
-
-        Args:
-            middleware: what is around the attempts.
-            at_least: seconds that they have even so.
-
-        Raises:
-            CallTimeoutError: if they did.
-        """
-        timeout = self.policy.timeout
-        if timeout is None or self.policy.budget is not None:
-            return await middleware()
-        began, timeout = monotonic(), max(timeout, at_least)
-        scope = self._middleware_scope = self.loop.scope(math.inf, self.grace)
-        try:
-            with (limit := TimeLimit(scope)):
-                self._move_deadline(self.loop.now() + timeout)
-                return await middleware()
-        finally:
-            self._move_deadline(math.inf)
-            self._middleware_scope = None
-        held = self.loop.pulse.held_since(began)
-        raise CallTimeoutError(self.name, self.id, timeout, held=held, by_middleware=True) from limit.cause
-
-    @contextmanager
-    def outside_timeout(self) -> Generator[None]:
-        """Let the middleware wait for as long as it takes, while the block runs."""
-        self._away += 1
-        self._move_deadline(math.inf)
-        try:
-            yield
-        finally:
-            self._away -= 1
-            if not self._away and self.policy.timeout is not None:
-                self._move_deadline(self.loop.now() + self.policy.timeout)
-
-    def _move_deadline(self, deadline: float) -> None:
-        if self._middleware_scope is not None:
-            self._middleware_scope.move(deadline)
-            self.until = min(self._until, deadline)
 
     async def attempt(
         self,
