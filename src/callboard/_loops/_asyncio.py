@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Generator
 from contextlib import AbstractContextManager, contextmanager
 from contextvars import copy_context
+from functools import partial
 from types import TracebackType
 from typing import Self, TypeVar
 
@@ -109,6 +110,13 @@ class AsyncioNursery:
             await self._empty
 
 
+def _post(loop: asyncio.AbstractEventLoop, fn: Callable[[], object]) -> None:
+    try:
+        loop.call_soon_threadsafe(fn)
+    except RuntimeError:
+        return  # the loop is closed, and nobody waits any more
+
+
 class AsyncioWakeup:
     """A future that any thread may resolve."""
 
@@ -122,11 +130,8 @@ class AsyncioWakeup:
     def set(self) -> None:
         if threading.get_ident() == self._thread:
             self._resolve()
-            return
-        try:
-            self._loop.call_soon_threadsafe(self._resolve)
-        except RuntimeError:
-            return  # the loop is closed, and nobody waits any more
+        else:
+            _post(self._loop, self._resolve)
 
     def _resolve(self) -> None:
         if not self._future.done():
@@ -167,9 +172,15 @@ class AsyncioLoop:
     cancelled_class: type[BaseException] = asyncio.CancelledError
 
     def __init__(self) -> None:
-        self.now = asyncio.get_running_loop().time
+        loop = asyncio.get_running_loop()
+        self.now = loop.time
         self.offset = time.monotonic() - self.now()
-        self.pulse = Pulse(asyncio.get_running_loop().call_soon_threadsafe)
+        self.pulse = Pulse(loop.call_soon_threadsafe)
+        self.post = partial(_post, loop)
+        self._thread = threading.get_ident()
+
+    def is_here(self) -> bool:
+        return threading.get_ident() == self._thread
 
     def nursery(self) -> AsyncioNursery:
         return AsyncioNursery()

@@ -193,13 +193,10 @@ class TrioWakeup:
         """The task that waits; `None` before and after."""
 
     def set(self) -> None:
-        if threading.get_ident() == self._loop.thread:
+        if self._loop.is_here():
             self._wake()
-            return
-        try:
-            self._loop.token.run_sync_soon(self._wake)
-        except trio.RunFinishedError:
-            return  # the run is over, and nobody waits any more
+        else:
+            self._loop.post(self._wake)
 
     @trio.lowlevel.enable_ki_protection
     def _wake(self) -> None:
@@ -253,9 +250,18 @@ class TrioLoop:
     def __init__(self) -> None:
         self.now = trio.lowlevel.current_clock().current_time
         self.offset = time.monotonic() - self.now()
-        self.thread = threading.get_ident()
-        self.token = trio.lowlevel.current_trio_token()
-        self.pulse = Pulse(self.token.run_sync_soon)
+        self._thread = threading.get_ident()
+        self._token = trio.lowlevel.current_trio_token()
+        self.pulse = Pulse(self._token.run_sync_soon)
+
+    def is_here(self) -> bool:
+        return threading.get_ident() == self._thread
+
+    def post(self, fn: Callable[[], object]) -> None:
+        try:
+            self._token.run_sync_soon(fn)
+        except trio.RunFinishedError:
+            return  # nobody waits any more
 
     def nursery(self) -> TrioNursery:
         return TrioNursery()
