@@ -65,6 +65,28 @@ HOMES = [
         (r"if not scope\.cancel_called",),
     ),
     Home(
+        "Is what runs here alive, and until when does it have to say so?",
+        "_loops/_idle.py",
+        ("IdleScope", "alive", "is_put_off", "until_idle"),
+        (r"callboard_idle",),
+    ),
+    Home(
+        "What does the code that runs here work for, and how far is it?",
+        "_calls/_progress.py",
+        ("OnProgress", "Progress", "progress", "reporter"),
+        (r"callboard_supervised",),
+    ),
+    Home(
+        "How often is somebody told of what comes all the time?",
+        "_calls/_throttle.py",
+        ("PAUSE", "Throttle"),
+    ),
+    Home(
+        "How much time has a call?",
+        "_calls/_call_time.py",
+        ("CallTime",),
+    ),
+    Home(
         "What can happen to a thread, and how is it stored?",
         "agent/_conversation/_journal_entries.py",
         ("Amended", "Claimed", "Failed", "Finished", "Held", "Left", "Stepped", "entry_of"),

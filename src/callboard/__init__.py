@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     # 0: vocabulary
     # 1: supervised calls
     from callboard._calls._observers import observe as observe
+    from callboard._calls._progress import progress as progress
     from callboard._loops._deadline import cleanup as cleanup
     from callboard._loops._deadline import remaining as remaining
     from callboard._types import CallContext as CallContext
@@ -108,6 +109,7 @@ _HOMES = {
         "ThreadBusyError",
     ),
     "_calls._observers": ("observe",),
+    "_calls._progress": ("progress",),
     "_loops._deadline": ("cleanup", "remaining"),
     "tools._human": ("ActionRequest", "HumanInterrupt", "HumanInterruptConfig", "HumanResponse"),
     "tools._input": ("tools_condition",),

@@ -107,6 +107,8 @@ class CallPolicy:
 
     Args:
         timeout: seconds for one attempt, from the moment its body starts; `None` for no end.
+        idle_timeout: seconds that an attempt may go without a sign of life, beside its timeout: without
+            `callboard.progress()`, and without a call within it that begins or ends. `None` for any time.
         budget: seconds for the whole call: queue wait, attempts and backoff together.
         limit: how many of its calls may run, start and wait.
         grace: seconds of clean-up after a cancel; `None` for the node's.
@@ -120,6 +122,7 @@ class CallPolicy:
     """
 
     timeout: float | None = None
+    idle_timeout: float | None = None
     budget: float | None = None
     limit: Limit | None = None
     grace: float | None = None
@@ -129,7 +132,7 @@ class CallPolicy:
     def __post_init__(self) -> None:
         if self.on_unknown not in _ON_UNKNOWN:
             raise ValueError(f"CallPolicy(on_unknown=...) is one of {_ON_UNKNOWN}, got {self.on_unknown!r}")
-        for name in ("timeout", "budget"):
+        for name in ("timeout", "idle_timeout", "budget"):
             check_seconds(f"CallPolicy({name}=...)", getattr(self, name), zero=False)
         check_seconds("CallPolicy(grace=...)", self.grace)
         _check_type("CallPolicy(limit=...)", self.limit, Limit, "Limit(concurrency=8)")
@@ -143,7 +146,8 @@ CallPhase = Literal["begun", "queued", "gave_up", "started", "attempt_ended", "n
 """`begun`: the call is in its task. `queued`: it waits for a place. `gave_up`: it waits no more, and has none.
 `started`: a body starts. `attempt_ended`: it ended. `noted`: something was decided about it. `ended`: the call ended.
 
-All are told in the task of the call, or of the attempt, that they are about."""
+All are told in the task of the call, or of the attempt, that they are about; progress that had to wait, or came from
+another thread, in a task beside the calls of its batch."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -187,6 +191,9 @@ class CallEvent(NamedTuple):
     """What was noted, in one word, such as "retry"."""
     facts: Mapping[str, object] = _NOTHING
     """More about what was noted; never an argument or a result."""
+    message: str | None = None
+    """What a tool said of its progress, where that was noted. It may have arguments in it, and is not for what leaves
+    the process."""
     call: ToolCallLike | None = None
     """What the model asked for, in `begun`. Its arguments are not for what leaves the process."""
     description: str | None = None
@@ -199,8 +206,8 @@ class CallEvent(NamedTuple):
     """The agent's run that made the call."""
 
     def __repr__(self) -> str:
-        """Without what the call was asked and what it came to: somebody may log it."""
-        told = {name: value for name, value in self._asdict().items() if name not in ("call", "result")}
+        """Without what the call was asked, what it said and what it came to: somebody may log it."""
+        told = {name: value for name, value in self._asdict().items() if name not in ("call", "message", "result")}
         return f"CallEvent({', '.join(f'{name}={value!r}' for name, value in told.items())})"
 
 

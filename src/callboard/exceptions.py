@@ -125,21 +125,40 @@ def _remade(cls: type[CallError], args: tuple[object, ...], attributes: dict[str
 
 
 class CallTimeoutError(CallError, TimeoutError):
-    """One attempt took longer than its timeout (seconds), or the middleware around it did."""
+    """One attempt took longer than its timeout (seconds), or the middleware around it did.
+
+    Or it was `idle`: it gave no sign of life for as long as its idle timeout; then that is the `timeout`.
+    """
 
     ended: Ended = "timeout"
 
     def __init__(
-        self, tool: str, call_id: str | None, timeout: float, *, held: str | None = None, by_middleware: bool = False
+        self,
+        tool: str,
+        call_id: str | None,
+        timeout: float,
+        *,
+        held: str | None = None,
+        by_middleware: bool = False,
+        idle: bool = False,
     ) -> None:
         self.timeout = timeout
         self.held = held
         """Who kept the event loop from turning meanwhile, in words; `None` if nobody did."""
-        why = ": the middleware around it took longer" if by_middleware else ""
+        self.idle = idle
+        """Whether it was the idle timeout."""
+        what = f"did not finish within its timeout of {timeout:g} s"
+        if idle:
+            what = f"was given up: it gave no sign of life for {timeout:g} s"
+        elif by_middleware:
+            what += ": the middleware around it took longer"
         meanwhile = "" if held is None else f" Meanwhile {held}."
-        super().__init__(
-            tool, call_id, f"Tool {tool!r} did not finish within its timeout of {timeout:g} s{why}.{meanwhile}"
-        )
+        super().__init__(tool, call_id, f"Tool {tool!r} {what}.{meanwhile}")
+
+    @property
+    def facts(self) -> dict[str, object]:
+        """`idle`, if it was."""
+        return {"idle": True} if self.idle else {}
 
 
 class DeadlineExceededError(CallError, TimeoutError):

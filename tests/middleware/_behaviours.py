@@ -67,7 +67,7 @@ class World:
 
     @contextmanager
     def body(self) -> Iterator[str]:
-        call = current_call.get()
+        call = current_call()
         assert call is not None
         assert call.id is not None
         with self._lock:

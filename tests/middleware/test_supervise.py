@@ -41,6 +41,7 @@ from callboard import (
     ToolRuntime,
     cleanup,
     observe,
+    progress,
     remaining,
 )
 from callboard.middleware import Retry, Supervise, note
@@ -422,6 +423,27 @@ async def test_a_sync_tool_can_write_to_the_stream() -> None:
 
     with anyio.fail_after(WAIT):
         assert await anyio.to_thread.run_sync(stream) == ["half way"]
+
+
+async def test_readers_of_the_agents_stream_hear_of_progress() -> None:
+    """Also from a thread of LangChain's agent, and then in the event loop of the call."""
+
+    @tool
+    def work() -> str:
+        """Work."""
+        progress("half way", done=1, total=2)
+        return "done"
+
+    def agent() -> Any:
+        return agent_of([work], Supervise(), asks=["work"])
+
+    def stream() -> list[Any]:
+        return list(agent().stream(GO, stream_mode="custom"))
+
+    with anyio.fail_after(WAIT):
+        [chunk] = await anyio.to_thread.run_sync(stream)
+        assert [one async for one in agent().astream(GO, stream_mode="custom")] == [chunk]
+    assert (chunk["tool"], chunk["message"], chunk["done"], chunk["total"]) == ("work", "half way", 1, 2)
 
 
 # Control flow

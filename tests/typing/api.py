@@ -21,6 +21,7 @@ from callboard import (
     cleanup,
     create_react_agent,
     observe,
+    progress,
     remaining,
 )
 from callboard.middleware import Cache, CircuitBreaker
@@ -63,6 +64,8 @@ async def node() -> None:
     tools = ToolNode([fetch], timeout=1.0, policies={"fetch": CallPolicy(timeout=2.0, limit=limit)}, on_error="finish")
     assert_type(tools.statistics(), Statistics)
     assert_type(remaining(), float)
+    assert_type(progress("page 3 of 7", done=3, total=7.5), None)
+    assert_type(CallPolicy(idle_timeout=30).idle_timeout, float | None)
     try:
         await tools.ainvoke([{"name": "fetch", "args": {}, "id": "1", "type": "tool_call"}])
     except CallsInterrupted as waiting:
@@ -86,6 +89,7 @@ async def agent() -> None:
 
 def watch(event: CallEvent) -> None:
     assert_type(event.queue_wait, float)
+    assert_type(event.message, str | None)
 
 
 def observed() -> None:
@@ -111,5 +115,7 @@ def wrong() -> None:
     Limit(1, key=no_user)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
     Limit(1, key="host")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
     ToolNode([fetch], on_error="ignore")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+    progress("half way", 3)  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
+    progress(done="3")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
     CallPolicy(2.0)  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
     Limit(concurrency="8")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]

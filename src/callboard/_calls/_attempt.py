@@ -1,13 +1,20 @@
 """One execution of a call's body: its places and its thread."""
 
-from collections.abc import Callable, Iterable, Mapping
-from typing import Protocol, TypeVar
+import math
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from time import monotonic
+from typing import Any, Protocol, TypeVar
 
 from callboard._calls._limits import Gate, Gates, Limiter, NoPlaceError
+from callboard._calls._progress import Progress, reporter
+from callboard._calls._throttle import Throttle
+from callboard._loops._deadline import Timed, TimeLimit, current_timed
+from callboard._loops._idle import IdleScope, alive
 from callboard._loops._levels import Levels
 from callboard._loops._protocol import EventLoop
 from callboard._loops._threads import run_in_thread
-from callboard._types import Limit, ToolCallLike
+from callboard._types import CallPolicy, Limit, ToolCallLike
+from callboard.exceptions import CallTimeoutError
 
 T = TypeVar("T")
 
@@ -16,6 +23,19 @@ class Owner(Protocol):
     """The call whose attempt it is."""
 
     loop: EventLoop
+    until: float
+    grace: float
+    throttle: Throttle[Any] | None
+    """What holds back reports of progress, once there have been some."""
+
+    @property
+    def id(self) -> str | None:
+        """The call's."""
+        ...
+
+    def report(self, progress: Progress, attempt: int | None = None) -> None:
+        """Take in what an attempt says of its progress; from any thread."""
+        ...
 
     def note(self, what: str, facts: Mapping[str, object]) -> None:
         """Tell observers of the call."""
@@ -47,7 +67,7 @@ class ThreadPlaces:
 
 
 class Attempt:
-    """One execution of a call's body: the places it holds, and the thread it may take.
+    """One execution of a call's body: the places it holds, the thread it may take, the time it has.
 
     Args:
         owner: the supervised call.
@@ -55,23 +75,68 @@ class Attempt:
         threads: where it finds a thread.
     """
 
-    __slots__ = ("_call", "_handed_over", "_owner", "_places", "_thread_limiter", "_threads")
+    __slots__ = ("_call", "_handed_over", "_places", "_thread_limiter", "_threads", "number", "owner")
 
     def __init__(self, owner: Owner, call: ToolCallLike, threads: ThreadPlaces | None) -> None:
-        self._owner = owner
+        self.owner = owner
+        self.number = 0
+        """Which one of its call it is, while its body runs; 0 before and after."""
         self._call = call
         self._threads = threads
         self._thread_limiter = None if threads is None else threads.limiters.here()
         self._places: tuple[Gate, ...] = ()
         self._handed_over = False
 
+    def begin(self, number: int) -> None:
+        """Note that the body starts; its beginning and its end are signs of life of what is around the call."""
+        alive()
+        self.number = number
+        reporter.set(self)
+
+    def end(self) -> None:
+        """Note that the body has ended; what it left behind, such as a thread, reports no more."""
+        self.number = 0
+        reporter.set(self.owner)
+        if self.owner.throttle is not None:
+            self.owner.throttle.flush()
+        alive()
+
+    def report(self, progress: Progress) -> None:
+        """Take in what the body says of its progress; from any thread."""
+        if number := self.number:
+            self.owner.report(progress, number)
+
+    async def in_time(self, body: Callable[[], Awaitable[T]], policy: CallPolicy) -> T:
+        """Run the body until a timeout of its policy is over.
+
+        Raises:
+            CallTimeoutError: if it was: the timeout, or the idle one since the last sign of life.
+        """
+        owner, loop = self.owner, self.owner.loop
+        timeout, idle_timeout = policy.timeout, policy.idle_timeout
+        began = monotonic()
+        deadline = math.inf if timeout is None else loop.now() + timeout
+        idle = None if idle_timeout is None else IdleScope(loop, idle_timeout, deadline, owner.grace)
+        token = current_timed.set(Timed(loop, min(owner.until, deadline), owner.grace))
+        try:
+            with (limit := TimeLimit(loop.scope(deadline, owner.grace) if idle is None else idle)):
+                return await body()
+        finally:
+            current_timed.reset(token)
+        was_idle = False
+        if idle is not None and idle.was_idle:
+            was_idle, timeout, began = True, idle_timeout, idle.since
+        assert timeout is not None
+        held = loop.pulse.held_since(began)
+        raise CallTimeoutError(self._call["name"], owner.id, timeout, held=held, idle=was_idle) from limit.cause
+
     async def run_in_thread(self, fn: Callable[[], T]) -> T:
         """Run a sync body in a worker thread, which keeps the attempt's places until it ends."""
         name = f"tool {self._call['name']!r} (call {self._call.get('id')!r})"
         if self._threads is None:
-            return await run_in_thread(self._owner.loop, fn, name, self)
+            return await run_in_thread(self.owner.loop, fn, name, self)
         with self._threads.limiters.below():
-            return await run_in_thread(self._owner.loop, fn, name, self)
+            return await run_in_thread(self.owner.loop, fn, name, self)
 
     async def enter(self, limiters: Iterable[Gates]) -> None:
         """Take a place at every limiter, in turn.
@@ -79,7 +144,7 @@ class Attempt:
         Raises:
             NoPlaceError: if one of them has none, and no room to wait either.
         """
-        loop = self._owner.loop
+        loop = self.owner.loop
         if self._thread_limiter is not None:
             limiters = (*limiters, self._thread_limiter)
         for limiter in limiters:
@@ -109,12 +174,12 @@ class Attempt:
     def thread_abandoned(self) -> None:
         """Let the thread keep the places, and refuse those who wait for a thread if it was the last."""
         self._handed_over = True
-        self._owner.note("abandoned", {})
+        self.owner.note("abandoned", {})
         threads, limiter = self._threads, self._thread_limiter
         if threads is not None and limiter is not None:
             threads.abandoned.add(self)
             if threads.lost is not None:
-                limiter.gate(self._call, self._owner.loop).refuse_waiting(threads.lost)
+                limiter.gate(self._call, self.owner.loop).refuse_waiting(threads.lost)
 
     def thread_ended(self) -> None:
         if self._threads is not None:

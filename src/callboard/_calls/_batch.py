@@ -7,7 +7,7 @@ from anyio.lowlevel import checkpoint, checkpoint_if_cancelled
 
 from callboard._calls._call import SupervisedCall
 from callboard._loops._current import current_loop
-from callboard._loops._protocol import Nursery, Scope
+from callboard._loops._protocol import ChildFn, Nursery, Scope
 from callboard._loops._watchdog import Holder, marks
 from callboard._types import OnError
 
@@ -80,6 +80,11 @@ class Batch(Generic[T]):
             self.calls, self._next = (), iter(())  # they lead back here
         if self._failed:
             self._raise_failures(count)
+
+    def start_beside(self, child: ChildFn, grace: float) -> None:
+        """Start something beside the calls, unless the batch is closed; the batch ends after it."""
+        if self._nursery is not None and not self.closed:
+            self._nursery.start(child, grace)
 
     async def _run_next(self, scope: Scope) -> None:
         failed: SupervisedCall[T] | None = None

@@ -4,22 +4,25 @@ Knows no LangChain: a call is a mapping, its body an async function, its result 
 """
 
 import asyncio
+import threading
 from collections.abc import Awaitable, Callable, Coroutine, Generator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
-from contextvars import ContextVar
 from functools import partial
-from time import monotonic
-from typing import Any, Generic, NamedTuple, Protocol, TypeVar, TypeVarTuple
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar, TypeVarTuple, cast
 
 from callboard._calls._attempt import Attempt, ThreadPlaces
 from callboard._calls._call_time import CallTime
 from callboard._calls._context import Surroundings
 from callboard._calls._limits import Gates, NoPlaceError
 from callboard._calls._observers import numbers
-from callboard._loops._deadline import Timed, TimeLimit, current_timed, is_cleaning_up
+from callboard._calls._progress import Progress, reporter
+from callboard._calls._throttle import Throttle
+from callboard._loops._deadline import current_timed, is_cleaning_up
+from callboard._loops._idle import alive
+from callboard._loops._protocol import ChildFn
 from callboard._loops._watchdog import Holder, marks
 from callboard._types import CallEvent, CallPhase, CallPolicy, ToolCallLike
-from callboard.exceptions import CallCancelledError, CallRejectedError, CallTimeoutError
+from callboard.exceptions import CallCancelledError, CallRejectedError
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -32,6 +35,10 @@ class Batch(Protocol):
     @property
     def closed(self) -> bool:
         """Whether nothing may start any more."""
+        ...
+
+    def start_beside(self, child: ChildFn, grace: float) -> None:
+        """Start something beside the calls, unless the batch is closed."""
         ...
 
 
@@ -56,7 +63,6 @@ class SupervisedCall(CallTime, Generic[T]):
     """
 
     __slots__ = (
-        "_around",
         "_batch",
         "_limiters",
         "_observers",
@@ -69,6 +75,7 @@ class SupervisedCall(CallTime, Generic[T]):
         "resumes",
         "run",
         "running",
+        "throttle",
         "waiting",
     )
 
@@ -94,9 +101,9 @@ class SupervisedCall(CallTime, Generic[T]):
         self.number = next(numbers)
         self._limiters = limiters
         self._batch: Batch | None = None
-        self._around = around
         self._observers = around.observers.calls
         self._queue_wait = 0.0
+        self.throttle: Throttle[_Told] | None = None
 
     def begin(self, batch: Batch) -> "Callable[[SupervisedCall[T]], Awaitable[T]]":
         """Note that the call is in its task now; returns what to do with it, which is not kept: it leads back here."""
@@ -104,7 +111,7 @@ class SupervisedCall(CallTime, Generic[T]):
         del self.run
         self._batch = batch
         current_timed.set(self)
-        current_call.set(self)
+        reporter.set(self)
         if self._observers:
             around = self._around
             call, description = around.shown(self.call), around.describe(self.name)
@@ -114,7 +121,7 @@ class SupervisedCall(CallTime, Generic[T]):
     def end(self, result: T) -> None:
         self.result = result
         self.ended = True
-        self._tell("ended", self.name, error=self.handled, queue_wait=self._queue_wait, result=result)
+        self._tell_end(error=self.handled, result=result)
         self.handled = None  # whose traceback leads here
 
     def as_error(self, exc: BaseException) -> Exception | None:
@@ -127,12 +134,12 @@ class SupervisedCall(CallTime, Generic[T]):
         """Note what the call ended with; False for a cancellation that somebody asked for."""
         by_itself = self.as_error(error)
         if by_itself is None and isinstance(error, self.loop.cancelled_class):
-            self._tell("ended", self.name, error=error, queue_wait=self._queue_wait)
+            self._tell_end(error=error)
             return False
         error = by_itself or error
         self.error = error
         self.ended = True
-        self._tell("ended", self.name, error=error, queue_wait=self._queue_wait)
+        self._tell_end(error=error)
         return True
 
     async def attempt(
@@ -166,12 +173,15 @@ class SupervisedCall(CallTime, Generic[T]):
             self.attempts += 1
             self.running += 1
             try:
-                if policy.timeout is None and not self._observers:
+                attempt.begin(self.attempts)
+                if policy.timeout is None and policy.idle_timeout is None and not self._observers:
                     running = body(attempt, *args)
                     del args  # they would weigh more while the body waits
                     return await running
-                return await self._observed(partial(body, attempt, *args), call["name"], policy.timeout, waited)
+                return await self._observed(attempt, partial(body, attempt, *args), call["name"], policy, waited)
             finally:
+                if attempt.number:
+                    attempt.end()
                 self.running -= 1
         except asyncio.CancelledError as exc:
             if not self.loop.cancelled_itself(exc):
@@ -207,33 +217,52 @@ class SupervisedCall(CallTime, Generic[T]):
         return waited
 
     async def _observed(
-        self, body: Callable[[], Coroutine[Any, Any, R]], tool: str, timeout: float | None, waited: float
+        self,
+        attempt: Attempt,
+        body: Callable[[], Coroutine[Any, Any, R]],
+        tool: str,
+        policy: CallPolicy,
+        waited: float,
     ) -> R:
         error: BaseException | None = None
-        number = self.attempts  # a middleware may start the next one before this one has ended
+        number = attempt.number
         self._tell("started", tool, queue_wait=waited)
         try:
-            return await (body() if timeout is None else self._timed(body, tool, timeout))
+            is_timed = policy.timeout is not None or policy.idle_timeout is not None
+            return await (attempt.in_time(body, policy) if is_timed else body())
         except BaseException as exc:
             error = exc
             raise
         finally:
+            attempt.end()
             self._tell("attempt_ended", tool, error=error, attempt=number)
             error = None  # whose traceback leads here
 
-    async def _timed(self, body: Callable[[], Coroutine[Any, Any, R]], tool: str, timeout: float) -> R:
-        deadline, began = self.loop.now() + timeout, monotonic()
-        token = current_timed.set(Timed(self.loop, min(self.until, deadline), self.grace))
-        try:
-            with (limit := TimeLimit(self.loop.scope(deadline, self.grace))):
-                return await body()
-        finally:
-            current_timed.reset(token)
-        raise CallTimeoutError(tool, self.id, timeout, held=self.loop.pulse.held_since(began)) from limit.cause
+    def _tell_end(self, **how: Any) -> None:
+        if self.throttle is not None:
+            self.throttle.close()
+        self._tell("ended", self.name, queue_wait=self._queue_wait, **how)
 
     def note(self, what: str, facts: Mapping[str, object]) -> None:
         """Tell observers what was decided about the call."""
         self._tell("noted", self.name, what=what, facts=facts)
+
+    def report(self, progress: Progress, attempt: int | None = None) -> None:
+        """Take in what is said of the progress of an attempt, by default of the latest; from any thread."""
+        if self.ended:
+            return
+        alive()
+        if self._observers or self._around.on_progress is not None:
+            self._throttled().put((self, progress, attempt or self.attempts))
+
+    def _throttled(self) -> "Throttle[_Told]":
+        if (found := self.throttle) is not None:
+            return found
+        with _one_for_each:
+            if self.throttle is None:
+                assert self._batch is not None
+                self.throttle = Throttle(self.loop, self._batch, _tell_of)
+            return self.throttle
 
     def _tell(self, phase: CallPhase, tool: str, *, attempt: int | None = None, **more: Any) -> None:
         if not self._observers:
@@ -253,15 +282,30 @@ class SupervisedCall(CallTime, Generic[T]):
             observer(event)
 
 
+_Told = tuple[SupervisedCall[Any], Progress, int]
+_one_for_each = threading.Lock()
+
+
+def _tell_of(told: _Told) -> None:
+    call, progress, attempt = told
+    message, facts = progress.message, progress.facts
+    call._tell("noted", call.name, attempt=attempt, what="progress", facts=facts, message=message)
+    if call._around.on_progress is not None:
+        call._around.on_progress(call.call, progress)
+
+
 @contextmanager
 def waiting() -> Generator[None]:
     """Say in a middleware that it waits on purpose, for as long as it takes; its call's timeout is not for that."""
-    call = current_call.get()
+    call = current_call()
     with nullcontext() if call is None else call.outside_timeout():
         yield
 
 
-current_call: ContextVar[SupervisedCall[Any] | None] = ContextVar("callboard_supervised", default=None)
+def current_call() -> SupervisedCall[Any] | None:
+    """The call that the code which runs here belongs to."""
+    here = reporter.get()
+    return cast("SupervisedCall[Any] | None", here.owner if isinstance(here, Attempt) else here)
 
 
 def note(what: str, **facts: object) -> None:
@@ -272,7 +316,7 @@ def note(what: str, **facts: object) -> None:
         facts: more about it, such as `pause=0.5` (seconds). Never an argument or a result: what is noted
             leaves the process.
     """
-    call = current_call.get()
+    call = current_call()
     if call is not None:
         call.note(what, facts)
 

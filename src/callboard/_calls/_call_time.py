@@ -24,18 +24,16 @@ class CallTime(Timed):
         around: where it runs.
     """
 
-    __slots__ = ("_away", "_middleware_scope", "_queued_at", "_until", "attempts", "call", "policy")
+    __slots__ = ("_around", "_away", "_middleware_scope", "attempts", "call", "policy")
 
     def __init__(self, call: ToolCallLike, policy: CallPolicy, around: Surroundings) -> None:
-        until = around.until if policy.budget is None else min(around.until, around.now + policy.budget)
-        super().__init__(around.loop, until, DEFAULT_GRACE if policy.grace is None else policy.grace)
+        super().__init__(around.loop, _end(policy, around), DEFAULT_GRACE if policy.grace is None else policy.grace)
         self.call = call
         self.policy = policy
         self.attempts = 0
         """How many were begun."""
-        self._queued_at = around.now
+        self._around = around
         self._middleware_scope: Scope | None = None
-        self._until = until
         self._away = 0
 
     @property
@@ -59,7 +57,7 @@ class CallTime(Timed):
         budget = self.policy.budget
         if budget is None:
             return await run()
-        deadline = max(self._queued_at + budget, self.loop.now() + at_least)
+        deadline = max(self._around.now + budget, self.loop.now() + at_least)
         with (limit := TimeLimit(self.loop.scope(deadline, self.grace))):
             return await run()
         raise DeadlineExceededError(self.name, self.id, budget, started=self.attempts > 0) from limit.cause
@@ -67,7 +65,7 @@ class CallTime(Timed):
     def budget_is_spent(self) -> bool:
         """Whether all of the call's own time is over; for who sees that as a cancellation."""
         budget = self.policy.budget
-        return budget is not None and self.loop.now() >= self._queued_at + budget - INSTANT
+        return budget is not None and self.loop.now() >= self._around.now + budget - INSTANT
 
     async def within_timeout(self, middleware: Callable[[], Awaitable[R]], *, at_least: float = 0.0) -> R:
         """Run the middleware around a call; at no time may it go on by itself for longer than the timeout.
@@ -111,4 +109,9 @@ class CallTime(Timed):
     def _move_deadline(self, deadline: float) -> None:
         if self._middleware_scope is not None:
             self._middleware_scope.move(deadline)
-            self.until = min(self._until, deadline)
+            self.until = min(_end(self.policy, self._around), deadline)
+
+
+def _end(policy: CallPolicy, around: Surroundings) -> float:
+    """When a call ends in any case; its budget runs from its place in the queue on."""
+    return around.until if policy.budget is None else min(around.until, around.now + policy.budget)

@@ -115,7 +115,7 @@ async def _settle(future: "Future[A]", awaitable: Awaitable[A]) -> None:
     try:
         future.set_result(await awaitable)
     except BaseException as exc:
-        call = current_call.get()
+        call = current_call()
         error = exc if call is None else call.as_error(exc) or exc  # nobody may have asked for a cancellation
         if isinstance(error, current_loop().cancelled_class):
             raise

@@ -31,7 +31,8 @@ from callboard._langgraph._savers import AwaitedSaver
 Writes = Sequence[tuple[str, Any]]
 Send = Callable[[Writes], None]
 
-_no_runtime: Runtime[Any] = Runtime()
+NO_RUNTIME: Runtime[Any] = Runtime()
+"""What `runtime_of` finds where no graph runs us."""
 _READ = ("context", "store", "stream_writer", "execution_info", "server_info")
 """What LangGraph's own node reads of a runtime."""
 
@@ -48,7 +49,7 @@ def merged_configs(*configs: RunnableConfig | None) -> RunnableConfig:
 
 def runtime_of(config: RunnableConfig) -> Runtime[Any]:
     """The runtime of the graph that runs us, or one with nothing in it."""
-    return runtime_in(config.get(CONF, {})) or _no_runtime
+    return runtime_in(config.get(CONF, {})) or NO_RUNTIME
 
 
 def runtime_in(conf: Mapping[str, Any]) -> Runtime[Any] | None:

@@ -9,6 +9,7 @@ from types import TracebackType
 from anyio import current_effective_deadline
 
 from callboard._loops._current import current_loop
+from callboard._loops._idle import until_idle
 from callboard._loops._protocol import EventLoop, Scope
 
 DEFAULT_GRACE = 5.0
@@ -113,11 +114,11 @@ def is_cleaning_up() -> bool:
 def remaining() -> float:
     """Seconds that the running call has left; `math.inf` without an end, never below 0.
 
-    The nearest of the attempt's timeout, the call's budget, those of the calls around it and, in async
-    code, the deadlines of the event loop's own scopes. May be asked from a sync tool's thread too.
+    The nearest of the attempt's timeout and idle timeout, the call's budget, those of the calls around it and,
+    in async code, the deadlines of the event loop's own scopes. May be asked from a sync tool's thread too.
     """
     timed = current_timed.get()
-    left = math.inf if timed is None else timed.until - timed.loop.now()
+    left = until_idle() if timed is None else min(until_idle(), timed.until - timed.loop.now())
     try:
         loop = current_loop()
     except (RuntimeError, LookupError):  # a worker thread

@@ -113,7 +113,7 @@ class CircuitBreaker:
         """
         loop = current_loop()
         entry = self._enter(request, _common_time(loop))
-        body = _BodyRun(current_call.get())
+        body = _BodyRun(current_call())
         failed: bool | None = None
         try:
             output = await call_next(request)

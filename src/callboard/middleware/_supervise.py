@@ -14,6 +14,7 @@ from callboard._calls._batch import Batch
 from callboard._calls._call import SupervisedCall, Terms, note
 from callboard._calls._context import Surroundings, surroundings
 from callboard._calls._limits import NoKeyError
+from callboard._langgraph import runtime_of
 from callboard._loops._bridge import run_from_sync
 from callboard._loops._deadline import DEFAULT_GRACE
 from callboard._loops._door import entered
@@ -32,6 +33,7 @@ from callboard.tools._inject import inject
 from callboard.tools._input import messages_in
 from callboard.tools._invoke import check_arguments
 from callboard.tools._plan import Plan, plan_for
+from callboard.tools._progress_chunks import chunks_for
 from callboard.tools._supervision import OnFailure, Supervision
 from callboard.tools._tool_facts import ToolFacts
 from callboard.tools._tool_names import Missing, check_missing
@@ -133,7 +135,7 @@ class Supervise(AgentMiddleware[Any, Any, Any]):
 
     def _around(self, request: ToolCallRequest) -> Surroundings:
         """The surroundings, with what observers want to know of the tool."""
-        around, tool = surroundings(), request.tool
+        around, tool = surroundings(chunks_for(runtime_of(request.runtime.config))), request.tool
         if not around.observers.calls:
             return around
         shown = shown_by(self._middleware)

@@ -37,6 +37,7 @@ from callboard.tools._node_setup import Setup
 from callboard.tools._overrides import untouched
 from callboard.tools._plan import Plan
 from callboard.tools._portions import in_portions
+from callboard.tools._progress_chunks import chunks_for
 from callboard.tools._reports import Reports
 from callboard.tools._results import ResultRules
 from callboard.tools._supervision import OnFailure, limiters_of_run
@@ -123,7 +124,7 @@ class ToolBatch:
 
     async def _supervise(self, supervised: list[SupervisedCall[Output]]) -> None:
         """Get the calls ready that have no result yet, in portions, because there may be very many."""
-        around, records = self._named(surroundings()), self.ledger.records
+        around, records = self._named(surroundings(chunks_for(self._runtime))), self.ledger.records
         for index, (key, call) in enumerate(zip(self._keys, self._calls, strict=True)):
             if index and index % PORTION == 0:
                 await checkpoint()

@@ -184,7 +184,7 @@ class Redact:
 
 def _clear_handled(redaction: Redaction) -> None:
     """Clear the error that a message stands for, of which observers will be told."""
-    call = current_call.get()
+    call = current_call()
     if call is not None and isinstance(call.handled, Exception):
         call.handled = redaction.cleared(call.handled)
 

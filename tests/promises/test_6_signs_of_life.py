@@ -1,0 +1,421 @@
+"""Promise 6: an attempt may have an idle timeout besides its timeout, which each sign of life starts anew."""
+
+import asyncio
+import math
+import threading
+import time
+from collections.abc import Awaitable, Callable, Iterator
+from contextvars import Context, copy_context
+
+import anyio
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from langchain_core.messages import ToolMessage
+from tests.helpers import ask, ended, make, make_sync
+
+from callboard import (
+    AbandonedThreadWarning,
+    CallPolicy,
+    CallTimeoutError,
+    Limit,
+    LoopBlockedWarning,
+    ToolNode,
+    create_react_agent,
+    progress,
+    remaining,
+)
+from callboard._loops import _watchdog
+from callboard._loops._bridge import run_on_asyncio
+from callboard.middleware import Retry
+from callboard.testing import Recorder, ScriptedModel, calls
+
+WAIT = 1000
+
+
+def silent(idle_timeout: float, **more: object) -> dict[str, CallPolicy]:
+    return {"work": CallPolicy(idle_timeout=idle_timeout, **more)}  # type: ignore[arg-type]
+
+
+def working(*pauses: float, then: str = "done") -> Callable[[], Awaitable[str]]:
+    """A tool that reports progress after each of these pauses but the last."""
+
+    async def work() -> str:
+        for pause in pauses[:-1]:
+            await anyio.sleep(pause)
+            progress()
+        await anyio.sleep(pauses[-1])
+        return then
+
+    return work
+
+
+async def test_an_attempt_without_a_sign_of_life_is_given_up() -> None:
+    """Promise 6: the model reads why, a program reads that it was a timeout, and which."""
+    node = ToolNode([make(working(100), "work")], policies=silent(2.5))
+    with anyio.fail_after(WAIT):
+        since = anyio.current_time()
+        [message] = await node.ainvoke(ask("work"))
+        assert anyio.current_time() - since == pytest.approx(2.5)
+    assert message.content == "Error: Tool 'work' was given up: it gave no sign of life for 2.5 s."
+    assert message.status == "error"
+    assert message.additional_kwargs == {"callboard": {"ended": "timeout", "idle": True}}
+
+
+async def test_without_handling_the_error_says_that_it_was_idle() -> None:
+    """Promise 6: whoever catches timeouts catches it, and can tell it from the others."""
+    node = ToolNode([make(working(100), "work")], policies=silent(2), handle_tool_errors=False)
+    with anyio.fail_after(WAIT), pytest.raises(CallTimeoutError, match="no sign of life for 2 s") as caught:
+        await node.ainvoke(ask("work"))
+    error = caught.value
+    assert (error.tool, error.call_id, error.timeout, error.idle, error.held) == ("work", "call_1", 2, True, None)
+
+
+async def test_progress_keeps_an_attempt_alive() -> None:
+    """Promise 6: a crawl of an hour is no hang, as long as it says so now and then."""
+    node = ToolNode([make(working(*[0.9] * 4000), "work")], policies=silent(1))
+    with anyio.fail_after(4 * WAIT):
+        [message] = await node.ainvoke(ask("work"))
+    assert message.content == "done"
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    pauses=st.lists(st.floats(0.1, 20), min_size=1, max_size=6),
+    timeout=st.none() | st.floats(0.1, 60),
+    idle_timeout=st.floats(0.1, 20),
+)
+async def test_it_ends_by_itself_or_at_the_earlier_end(
+    pauses: list[float], timeout: float | None, idle_timeout: float
+) -> None:
+    """Promise 6: each progress starts the idle timeout anew and leaves the timeout as it is, to the instant."""
+    end, idle_at, now = sum(pauses), math.inf, 0.0
+    for pause in pauses:
+        if pause > idle_timeout:
+            idle_at = now + idle_timeout
+            break
+        now += pause
+    expected = min((end, 0, None), (timeout or math.inf, 1, "timeout"), (idle_at, 2, "idle"))
+    distinct = sorted([end, timeout or math.inf, idle_at])
+    if distinct[1] - distinct[0] < 1e-6 or any(abs(pause - idle_timeout) < 1e-6 for pause in pauses):
+        return
+    node = ToolNode([make(working(*pauses), "work")], policies=silent(idle_timeout, timeout=timeout))
+    with anyio.fail_after(WAIT):
+        since = anyio.current_time()
+        [message] = await node.ainvoke(ask("work"))
+        assert anyio.current_time() - since == pytest.approx(expected[0])
+    facts = message.additional_kwargs.get("callboard", {})
+    assert (facts.get("ended"), facts.get("idle", False)) == (expected[2] and "timeout", expected[2] == "idle")
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    pauses=st.lists(st.sampled_from([0.0, 0.001, 0.03, 0.049, 0.051, 0.3]), max_size=40),
+    timeout=st.none() | st.floats(0.4, 3),
+)
+async def test_where_signs_come_often_it_ends_a_moment_late_and_never_early(
+    pauses: list[float], timeout: float | None
+) -> None:
+    """Promise 6: to report all the time must cost next to nothing, and no attempt its life."""
+    node = ToolNode([make(working(*pauses, 100), "work")], policies=silent(0.4, timeout=timeout))
+    with anyio.fail_after(WAIT):
+        since = anyio.current_time()
+        [message] = await node.ainvoke(ask("work"))
+        took = anyio.current_time() - since
+    earliest = sum(pauses) + 0.4
+    if timeout is not None and timeout < earliest:
+        assert took == pytest.approx(timeout)
+        assert "idle" not in message.additional_kwargs["callboard"]
+    else:
+        assert earliest - 1e-6 <= took <= min(earliest + 0.05, timeout or math.inf) + 1e-6
+        assert ended(message) == "timeout"
+
+
+async def test_the_idle_timeout_begins_with_the_body_and_anew_with_each_attempt() -> None:
+    """Promise 6: neither a queue nor a retry takes anything from it; to a retry it is a timeout."""
+    rec = Recorder()
+    policy = CallPolicy(idle_timeout=3, limit=Limit(concurrency=1), idempotent=True)
+    retry = Retry(attempts=2, initial=0.0)
+    node = ToolNode([rec.tool("work", seconds=4)], policies={"work": policy}, middleware=[retry])
+    with anyio.fail_after(WAIT):
+        messages = await node.ainvoke(ask("work", "work"))
+    assert [ended(message) for message in messages] == ["timeout", "timeout"]
+    assert sorted(rec.times("cancelled")) == pytest.approx([3, 6, 9, 12])
+
+
+async def test_remaining_counts_the_idle_timeout() -> None:
+    """Promise 6: it is time that a tool has, and more of it after each sign of life."""
+    seen: list[float] = []
+
+    async def work() -> str:
+        seen.append(remaining())
+        await anyio.sleep(3)
+        seen.append(remaining())
+        progress()
+        seen.append(remaining())
+        await anyio.sleep(4)
+        progress()
+        seen.append(remaining())
+        return "done"
+
+    with anyio.fail_after(WAIT):
+        await ToolNode([make(work)], policies=silent(5, timeout=10)).ainvoke(ask("work"))
+    assert seen == pytest.approx([5, 2, 5, 3])
+
+
+async def test_progress_in_a_clean_up_puts_nothing_off() -> None:
+    """Promise 6: what has been given up stays so, and says why it was."""
+
+    async def work() -> str:
+        try:
+            await anyio.sleep(100)
+        finally:
+            progress("closing")
+        return "late"
+
+    with anyio.fail_after(WAIT):
+        [message] = await ToolNode([make(work)], policies=silent(2, timeout=10)).ainvoke(ask("work"))
+    assert "no sign of life for 2 s" in message.content
+
+
+async def test_the_work_of_calls_within_counts_for_those_around() -> None:
+    """Promise 6: a tool that has others do it is alive while they are: by their progress, their beginnings and ends."""
+    rec = Recorder()
+    slow = ToolNode([make(working(*[3] * 5), "steady"), rec.tool("short", seconds=3)])
+
+    async def middle() -> str:
+        await slow.ainvoke(ask("steady"))  # says something every 3 seconds
+        for _ in range(4):
+            await slow.ainvoke(ask("short"))  # begin and end every 3 seconds
+        await anyio.sleep(100)
+        return "never"
+
+    inner = ToolNode([make(middle)])
+
+    async def work() -> str:
+        await inner.ainvoke(ask("middle"))
+        return "never"
+
+    with anyio.fail_after(WAIT):
+        since = anyio.current_time()
+        [message] = await ToolNode([make(work)], policies=silent(4)).ainvoke(ask("work"))
+        assert anyio.current_time() - since == pytest.approx(15 + 12 + 4)
+    assert "Tool 'work' was given up: it gave no sign of life for 4 s" in message.content
+    assert rec.running == 0
+
+
+async def test_an_idle_call_within_ends_alone() -> None:
+    """Promise 6: the innermost silence is the one that is told, and its end is a sign of life of what is around."""
+    inner = ToolNode([make(working(100), "work")], policies=silent(3))
+
+    async def outer() -> str:
+        [message] = await inner.ainvoke(ask("work"))
+        await anyio.sleep(3.5)
+        return str(message.content)
+
+    with anyio.fail_after(WAIT):
+        [message] = await ToolNode([make(outer)], policies={"outer": CallPolicy(idle_timeout=4)}).ainvoke(ask("outer"))
+    assert message.content == "Error: Tool 'work' was given up: it gave no sign of life for 3 s."
+
+
+@pytest.mark.real_clock
+async def test_an_agent_that_works_is_alive() -> None:
+    """Promise 6: an agent as a tool may take as long as it wants, as long as its tools do something."""
+    steady = make(working(*[0.2] * 5), "steady")
+    inner = create_react_agent(ScriptedModel([calls("steady"), "found"]), [steady])
+
+    async def work() -> str:
+        found = await inner.ainvoke({"messages": [("user", "go")]})
+        return str(found["messages"][-1].content)
+
+    node = ToolNode([make(work)], policies=silent(0.8))
+    outer = create_react_agent(ScriptedModel([calls("work"), "done"]), node)
+    with anyio.fail_after(30):
+        result = await outer.ainvoke({"messages": [("user", "go")]})
+    assert [message.content for message in result["messages"][2:]] == ["found", "done"]
+
+
+async def test_calls_within_read_what_is_left_of_the_silence_around_them() -> None:
+    """Promise 6: what is put off is put off for them, too, however long ago their batch began."""
+    seen: list[float] = []
+
+    async def steady() -> str:
+        for _ in range(4):
+            seen.append(remaining())
+            await anyio.sleep(3)
+            progress()
+            seen.append(remaining())
+        return "done"
+
+    inner = ToolNode([make(steady)])
+
+    async def work() -> str:
+        await anyio.sleep(1)
+        await inner.ainvoke(ask("steady"))
+        return "done"
+
+    with anyio.fail_after(WAIT):
+        await ToolNode([make(work)], policies=silent(4, timeout=12)).ainvoke(ask("work"))
+    assert seen[:7] == pytest.approx([4, 4, 4, 4, 4, 2, 2])
+
+
+async def test_a_task_that_works_on_behalf_of_a_call_keeps_it_alive() -> None:
+    """Promise 6: such as one that was there before, and serves whoever asks, with the context variables of each."""
+    send, receive = anyio.create_memory_object_stream[tuple[Context, anyio.Event]](1)
+
+    async def serve() -> None:
+        async for context, served in receive:
+            for _ in range(5):
+                await anyio.sleep(3)
+                context.run(progress)
+            served.set()
+
+    async def work() -> str:
+        served = anyio.Event()
+        await send.send((copy_context(), served))
+        await served.wait()
+        return "served"
+
+    with anyio.fail_after(WAIT):
+        async with anyio.create_task_group() as group, send, receive:
+            group.start_soon(serve)
+            [message] = await ToolNode([make(work)], policies=silent(4)).ainvoke(ask("work"))
+            group.cancel_scope.cancel()
+    assert message.content == "served"
+
+
+@pytest.mark.real_clock
+@pytest.mark.backends("trio")
+async def test_code_that_needs_asyncio_keeps_a_call_on_trio_alive() -> None:
+    """Promise 6: across the bridge, on a loop in another thread."""
+
+    async def on_asyncio() -> str:
+        for _ in range(8):
+            await asyncio.sleep(0.1)
+            progress()
+        return "done"
+
+    async def work() -> str:
+        return await run_on_asyncio(on_asyncio)
+
+    with anyio.fail_after(30):
+        [message] = await ToolNode([make(work)], policies=silent(0.4)).ainvoke(ask("work"))
+    assert message.content == "done"
+
+
+@pytest.mark.real_clock
+async def test_a_sync_tool_is_kept_alive_from_its_thread() -> None:
+    """Promise 6: and from any thread or event loop that has its context variables."""
+
+    def work() -> str:
+        for step in range(8):
+            time.sleep(0.1)
+            progress(done=step)
+        assert 0 < remaining() <= 0.5
+        inner.invoke(ask("steady"))  # on another event loop
+        return "done"
+
+    inner = ToolNode([make(working(*[0.1] * 8), "steady")])
+    with anyio.fail_after(30):
+        [message] = await ToolNode([make_sync(work)], policies=silent(0.4)).ainvoke(ask("work"))
+    assert message.content == "done"
+
+
+@pytest.mark.real_clock
+async def test_a_silent_sync_tool_is_given_up_and_its_thread_reports_no_more() -> None:
+    """Promise 6: a thread cannot be stopped; what it says after its end is no sign of life of anybody."""
+    release, told = threading.Event(), threading.Event()
+
+    def work() -> str:
+        release.wait(20)
+        progress("far too late")
+        told.set()
+        return "late"
+
+    inner = ToolNode([make_sync(work)], policies=silent(0.2))
+
+    async def outer() -> str:
+        [message] = await inner.ainvoke(ask("work"))
+        left = remaining()
+        release.set()
+        await anyio.to_thread.run_sync(told.wait, 20)
+        await anyio.sleep(0)
+        assert remaining() < left
+        return str(message.content)
+
+    policies = {"outer": CallPolicy(idle_timeout=30)}
+    try:
+        with anyio.fail_after(30), pytest.warns(AbandonedThreadWarning):
+            [message] = await ToolNode([make(outer)], policies=policies).ainvoke(ask("outer"))
+    finally:
+        release.set()
+    assert message.content == "Error: Tool 'work' was given up: it gave no sign of life for 0.2 s."
+
+
+@pytest.fixture
+def _nothing_told() -> Iterator[None]:
+    _watchdog._told.clear()
+    yield
+    _watchdog._told.clear()
+
+
+@pytest.mark.real_clock
+@pytest.mark.usefixtures("_nothing_told")
+async def test_an_idle_timeout_says_who_held_the_loop() -> None:
+    """Promise 6: a tool that could not go on could not say so either."""
+
+    async def blocking() -> str:
+        await anyio.sleep(0.05)
+        time.sleep(0.8)
+        return "blocked"
+
+    node = ToolNode([make(blocking), make(working(0.01, 100), "work")], policies=silent(0.3))
+    with anyio.fail_after(30), pytest.warns(LoopBlockedWarning):
+        messages = await node.ainvoke([calls("blocking", "work")])
+    assert "no sign of life for 0.3 s. Meanwhile tool 'blocking' (call 'call_1') held" in messages[1].content
+
+
+@pytest.mark.real_clock
+@pytest.mark.usefixtures("_nothing_told")
+async def test_a_hold_of_the_loop_before_the_last_sign_of_life_is_not_blamed() -> None:
+    """Promise 6: the tool could go on after it, and did."""
+
+    async def blocking() -> str:
+        await anyio.sleep(0.05)
+        time.sleep(0.8)
+        return "blocked"
+
+    node = ToolNode([make(blocking), make(working(1.0, 100), "work")], policies=silent(2))
+    with anyio.fail_after(30), pytest.warns(LoopBlockedWarning):
+        messages = await node.ainvoke([calls("blocking", "work")])
+    assert messages[1].content == "Error: Tool 'work' was given up: it gave no sign of life for 2 s."
+
+
+async def test_the_middleware_around_has_no_idle_timeout() -> None:
+    """Promise 6: it is of attempts; the timeout of the middleware is the call's timeout."""
+
+    async def slow(request: object, execute: Callable[[object], Awaitable[ToolMessage]]) -> ToolMessage:
+        await anyio.sleep(50)
+        message = await execute(request)
+        await anyio.sleep(50)
+        return message
+
+    node = ToolNode([make(working(1), "work")], policies=silent(2), middleware=[slow])
+    with anyio.fail_after(WAIT):
+        [message] = await node.ainvoke(ask("work"))
+    assert message.content == "done"
+
+
+async def test_the_timeout_of_a_node_goes_with_the_idle_timeout_of_a_policy() -> None:
+    """Promise 6: one says nothing of the other."""
+    node = ToolNode([make(working(*[1] * 100), "work")], timeout=5.5, policies=silent(2))
+    with anyio.fail_after(WAIT):
+        [message] = await node.ainvoke(ask("work"))
+    assert message.content == "Error: Tool 'work' did not finish within its timeout of 5.5 s."
+
+
+@pytest.mark.parametrize("value", [0, -1, math.nan, True, "3"])
+def test_an_idle_timeout_that_is_no_duration_is_refused(value: object) -> None:
+    """Promise 13: early, by name."""
+    with pytest.raises((TypeError, ValueError), match=r"CallPolicy\(idle_timeout=\.\.\.\)"):
+        CallPolicy(idle_timeout=value)  # type: ignore[arg-type]
