@@ -112,6 +112,22 @@ def test_the_slowest_calls_are_those_that_began_first() -> None:
     assert counts.slowest(1) == (first,)
 
 
+@pytest.mark.parametrize(
+    ("told", "shown"),
+    [
+        ({"message": "page 3", "facts": {"done": 3, "total": 7}}, "3/7 page 3"),
+        ({"facts": {"done": 0.5}}, "0.5"),
+        ({"message": "nearly", "facts": {"total": 7}}, "nearly"),
+        ({"message": ""}, "progress"),
+    ],
+)
+def test_the_last_progress_of_a_call_is_shown(told: dict[str, object], shown: str) -> None:
+    """The numbers first: there is not much room."""
+    counts = counts_of(event("begun"), event("started", attempt=1), event("noted", what="progress", **told))
+    [call] = counts.slowest(1)
+    assert call.note == shown
+
+
 def test_the_clock_starts_with_the_first_call() -> None:
     """Before it there is nothing to measure."""
     counts = CallCounts([])

@@ -23,7 +23,15 @@ from tests.helpers import make
 from typing_extensions import TypedDict
 
 import callboard.telemetry._names as names
-from callboard import AbandonedThreadWarning, CallPolicy, CallsInterrupted, Limit, ToolNode, create_react_agent
+from callboard import (
+    AbandonedThreadWarning,
+    CallPolicy,
+    CallsInterrupted,
+    Limit,
+    ToolNode,
+    create_react_agent,
+    progress,
+)
 from callboard.middleware import Cache, CircuitBreaker, Fallback, RepairArguments, Retry
 from callboard.telemetry import Tracing
 from callboard.testing import Recorder, calls, tool_call
@@ -141,6 +149,28 @@ async def test_a_timeout_is_an_error_of_the_call_and_of_its_attempt() -> None:
     attempt = traces.one("attempt")
     assert (attempt.status.status_code, attributes(attempt)[names.ERROR_TYPE]) == (StatusCode.ERROR, "timeout")
     assert facts(traces.tool(), names.EXCEPTION) == {names.EXCEPTION_TYPE: "timeout"}
+
+
+async def fell_silent() -> Traces:
+    async def crawl() -> str:
+        """Crawl."""
+        progress("page 1", done=1)
+        await anyio.sleep(100)
+        return "never"
+
+    return await run(ToolNode([crawl], policies={"crawl": CallPolicy(idle_timeout=2)}), "crawl", capture=True)
+
+
+async def test_an_idle_timeout_is_told_apart_from_a_timeout() -> None:
+    """By its attribute and its words; its outcome is the same, and its last progress is on the attempt."""
+    traces = await fell_silent()
+    assert outcome(traces) == (StatusCode.ERROR, "timeout", "timeout")
+    assert traces.tool().status.description == "Tool 'crawl' was given up: it gave no sign of life for 2 s."
+    attempt = traces.one("attempt")
+    for span in (traces.tool(), attempt):
+        found = attributes(span)
+        assert (found[names.IDLE_TIMEOUT], names.TIMEOUT in found) == (2, False)
+    assert facts(attempt, names.PROGRESS) == {"callboard.done": 1, names.MESSAGE: "page 1"}
 
 
 async def out_of_budget() -> Traces:
@@ -697,6 +727,7 @@ SCENARIOS: list[Callable[[], Awaitable[Traces]]] = [
     a_call,
     captured,
     timed_out,
+    fell_silent,
     out_of_budget,
     given_up_in_the_queue,
     refused_a_place,

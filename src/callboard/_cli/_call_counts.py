@@ -79,7 +79,7 @@ class OpenCall(TrackedCall):
     def __init__(self, begun: CallEvent) -> None:
         super().__init__(begun)
         self.note = ""
-        """What was decided last."""
+        """What was decided last, or said of its progress."""
         self.counted_as: CallPlace | Outcome = "between"
         self._args: object = None if begun.call is None else begun.call.get("args")
         self._text = ""
@@ -172,8 +172,8 @@ class CallCounts(CallTracker[OpenCall, CallEvent]):
             self._count(call, call.place)
 
     def noted(self, call: OpenCall, event: CallEvent) -> None:
-        """Keep what was decided last."""
-        call.note = event.what
+        """Keep what was decided last, or said of its progress."""
+        call.note = _progress(event) if event.what == "progress" else event.what
 
     def ended(self, call: OpenCall, event: CallEvent) -> None:
         """Count a call that has ended."""
@@ -194,6 +194,13 @@ class CallCounts(CallTracker[OpenCall, CallEvent]):
         self.rows[call.tool].move(before, now)
         self.queue += (now == "waiting") - (before == "waiting")
         self.longest_queue = max(self.longest_queue, self.queue)
+
+
+def _progress(event: CallEvent) -> str:
+    """How far a tool is, in few words."""
+    done, total = event.facts.get("done"), event.facts.get("total")
+    amounts = "" if done is None else f"{done:g}" if total is None else f"{done:g}/{total:g}"
+    return " ".join(filter(None, (amounts, event.message))) or event.what
 
 
 def _outcome(event: CallEvent) -> Outcome:

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from callboard._cli._shown_text import as_json, count, named, one_line, printable
-from callboard.telemetry import Part, RecordedCall, RecordedRun, Recording
+from callboard.telemetry import Note, Part, RecordedCall, RecordedRun, Recording
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,8 +77,9 @@ def notes_in_short(call: RecordedCall) -> str:
     return ", ".join(named(what) + (f" x{times}" if times > 1 else "") for what, times in counts.items())
 
 
-def facts_in_short(facts: Mapping[str, object]) -> dict[str, str]:
-    """Facts of a note as text that is safe to show."""
+def facts_in_short(note: Note) -> dict[str, str]:
+    """What is known of a note as text that is safe to show."""
+    facts = {**note.facts, **({} if note.message is None else {"message": note.message})}
     return {named(name): printable(_fact(value)) for name, value in facts.items()}
 
 

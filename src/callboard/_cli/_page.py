@@ -98,8 +98,7 @@ def _call(call: RecordedCall, part: Part) -> dict[str, Any]:
         "waits": [_stretch(one.start, one.end, end, one.error) for one in call.waits],
         "attempts": [{"number": one.number, **_stretch(one.start, one.end, end, one.error)} for one in call.attempts],
         "notes": [
-            {"time": _time(note.time), "what": named(note.what), "facts": facts_in_short(note.facts)}
-            for note in call.notes
+            {"time": _time(note.time), "what": named(note.what), "facts": facts_in_short(note)} for note in call.notes
         ],
     }
     if part.captures:

@@ -83,7 +83,7 @@ class _Process:
             facts = {"error": printable(error)} if error else {}
             yield self._slice(name, category, (min(end, max(call.start, start)), stop_at), lane, facts)
         for note in call.notes:
-            facts = facts_in_short(note.facts)
+            facts = facts_in_short(note)
             yield self._event("i", named(note.what), note.time, lane, cat="note", s="t", args=facts)
 
     def _about(self, call: RecordedCall) -> dict[str, object]:

@@ -99,9 +99,13 @@ class CallSpans(CallTracker[_Call, CallEvent]):
         span.end()
 
     def noted(self, call: _Call, event: CallEvent) -> None:
-        call.span.add_event(
-            names.PREFIX + event.what, {names.PREFIX + key: _fact(value) for key, value in event.facts.items()}
-        )
+        facts: Attributes = {names.PREFIX + key: _fact(value) for key, value in event.facts.items()}
+        if event.message and self._capture.wanted:
+            facts[names.MESSAGE] = self._capture.text(event.message)
+        # A span keeps so many events and no more: much progress must not drive what was decided out of the call's.
+        is_progress = event.what == "progress" and event.attempt in call.attempt_spans
+        span = call.attempt_spans[event.attempt][0] if is_progress else call.span
+        span.add_event(names.PREFIX + event.what, facts)
 
     def ended(self, call: _Call, event: CallEvent) -> None:
         span = call.span
@@ -154,7 +158,7 @@ def failed(span: Span, error: BaseException, capture: Capture) -> None:
     if capture.wanted:
         description = facts[names.EXCEPTION_MESSAGE] = capture.words_of(error)
     if isinstance(error, CallTimeoutError):
-        attributes[names.TIMEOUT] = error.timeout
+        attributes[names.IDLE_TIMEOUT if error.idle else names.TIMEOUT] = error.timeout
     elif isinstance(error, DeadlineExceededError):
         attributes[names.BUDGET] = error.budget
     span.set_attributes(attributes)

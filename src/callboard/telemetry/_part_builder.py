@@ -104,7 +104,8 @@ class _Calls(CallTracker[_Call, _Line]):
     def noted(self, call: _Call, event: _Line) -> None:
         facts = event.fields.get("facts")
         what = text(event.fields, "what") or ""
-        call.notes.append(Note(time=event.time, what=what, facts=facts if isinstance(facts, dict) else {}))
+        found = facts if isinstance(facts, dict) else {}
+        call.notes.append(Note(time=event.time, what=what, facts=found, message=text(event.fields, "message")))
 
     def ended(self, call: _Call, event: _Line) -> None:
         call.known = replace(

@@ -31,7 +31,7 @@ class Records:
             "gave_up": _gave_up,
             "started": _started,
             "attempt_ended": _attempt_ended,
-            "noted": _noted,
+            "noted": self._noted,
             "ended": self._ended,
         }
 
@@ -49,6 +49,14 @@ class Records:
             line["resumes"] = event.resumes.split(" ")[0]
         if self._capture.wanted and event.call is not None:
             line["args"] = self._capture.short(event.call.get("args"))
+        return line
+
+    def _noted(self, event: CallEvent) -> Line:
+        line: Line = {"what": event.what}
+        if event.facts:
+            line["facts"] = dict(event.facts)
+        if self._capture.wanted and event.message:
+            line["message"] = self._capture.short(event.message)
         return line
 
     def _ended(self, event: CallEvent) -> Line:
@@ -83,10 +91,6 @@ def _started(event: CallEvent) -> Line:
 
 def _attempt_ended(event: CallEvent) -> Line:
     return _with_error({"attempt": event.attempt}, event.error)
-
-
-def _noted(event: CallEvent) -> Line:
-    return {"what": event.what, **({"facts": dict(event.facts)} if event.facts else {})}
 
 
 def _run_begun(event: RunEvent) -> Line:

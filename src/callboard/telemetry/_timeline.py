@@ -34,11 +34,13 @@ class RecordedAttempt:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Note:
-    """What a middleware, or the supervision, decided."""
+    """What a middleware, or the supervision, decided; or what a tool said of its progress."""
 
     time: float
     what: str
     facts: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    message: str | None = None
+    """Of progress, where it was captured."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,0 +1,417 @@
+"""`callboard.progress()`: who hears of it, where, how often, and what may leave the process."""
+
+import json
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from langchain_core.messages import ToolMessage
+from langchain_core.runnables import RunnableConfig
+from langgraph.graph import END, START, MessagesState, StateGraph
+from langgraph.types import TimeoutPolicy
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+from tests.helpers import ask, live_tasks, make, make_sync
+
+from callboard import CallEvent, CallPolicy, ToolNode, create_react_agent, observe, progress
+from callboard._calls._throttle import PAUSE
+from callboard.telemetry import Logs, Recorder, Tracing, read_recording
+from callboard.testing import ScriptedModel, calls
+
+WAIT = 60
+GO = {"messages": [("user", "go")]}
+
+Told = list[tuple[float, CallEvent]]
+
+
+@contextmanager
+def reports() -> Iterator[Told]:
+    """What an observer is told of progress, and when."""
+    told: Told = []
+
+    def take(event: CallEvent) -> None:
+        if event.what == "progress":
+            told.append((event.time, event))
+
+    with observe(take):
+        yield told
+
+
+async def test_an_observer_hears_of_progress() -> None:
+    """With the numbers as facts, and the text where it is not taken for one of them."""
+
+    async def work() -> str:
+        progress("page 3 of 7", done=3, total=7)
+        await anyio.sleep(1)
+        progress()
+        return "done"
+
+    with anyio.fail_after(WAIT), reports() as told:
+        await ToolNode([make(work)]).ainvoke(ask("work"))
+    (first, event), (second, heartbeat) = told
+    assert (event.phase, event.tool, event.call_id, event.attempt) == ("noted", "work", "call_1", 1)
+    assert (event.message, event.facts) == ("page 3 of 7", {"done": 3, "total": 7})
+    assert (heartbeat.message, heartbeat.facts) == ("", {})
+    assert second - first == pytest.approx(1)
+    assert "page 3" not in repr(event)
+
+
+async def test_a_middleware_reports_for_its_call() -> None:
+    """It belongs to the call, before the attempt and after it."""
+
+    async def around(request: Any, execute: Callable[[Any], Any]) -> Any:
+        progress("before")
+        message = await execute(request)
+        await anyio.sleep(1)
+        progress("after")
+        return message
+
+    async def work() -> str:
+        await anyio.sleep(1)
+        return "done"
+
+    with anyio.fail_after(WAIT), reports() as told:
+        await ToolNode([make(work)], middleware=[around]).ainvoke(ask("work"))
+    assert [(event.message, event.attempt) for _, event in told] == [("before", 0), ("after", 1)]
+
+
+def test_outside_a_call_it_does_nothing_but_check_its_arguments() -> None:
+    """A function that is a tool here may be called by anybody elsewhere."""
+    progress("alone", done=1, total=2)
+    with pytest.raises(TypeError, match=r"progress\(done=\.\.\.\) is a number, such as 3 or 0.5, got '3'"):
+        progress(done="3")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("name", ["done", "total"])
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), -1, True, "3", 2j])
+def test_an_amount_that_is_none_is_refused(name: str, value: object) -> None:
+    """Promise 13: the error names the argument and its value."""
+    with pytest.raises((TypeError, ValueError), match=rf"progress\({name}=\.\.\.\) .* got {value!r}; "):
+        progress(**{name: value})  # type: ignore[arg-type]
+
+
+def test_a_message_that_is_no_text_is_refused() -> None:
+    """`progress(3)` is easily written, and means something else."""
+    with pytest.raises(TypeError, match=r"progress\(message\) is a text, got 3; an amount is progress\(done=\.\.\.\)"):
+        progress(3)  # type: ignore[arg-type]
+
+
+async def test_more_may_be_done_than_was_thought() -> None:
+    """A total is an estimate; to be wrong about it is no reason to fail."""
+
+    async def work() -> str:
+        progress(done=9, total=7)
+        return "done"
+
+    with anyio.fail_after(WAIT), reports() as told:
+        [message] = await ToolNode([make(work)]).ainvoke(ask("work"))
+    assert message.content == "done"
+    assert told[0][1].facts == {"done": 9, "total": 7}
+
+
+@settings(max_examples=60, deadline=None)
+@given(pauses=st.lists(st.sampled_from([0.0, 0.001, 0.02, 0.05, 0.2]), max_size=30), at_end=st.booleans())
+async def test_of_many_reports_the_newest_are_told(pauses: list[float], at_end: bool) -> None:
+    """At most every 50 ms, in their order, each at most that late, and the last of a call before its end."""
+    given: list[float] = []
+
+    async def work() -> str:
+        for number, pause in enumerate(pauses):
+            progress(done=number)
+            given.append(anyio.current_time())
+            await anyio.sleep(pause)
+        await anyio.sleep(0 if at_end else 1)
+        return "done"
+
+    seen: list[CallEvent] = []
+    with anyio.fail_after(WAIT), observe(seen.append):
+        before = live_tasks()
+        await ToolNode([make(work)]).ainvoke(ask("work"))
+        assert live_tasks() == before
+    told = [event for event in seen if event.what == "progress"]
+    numbers = [int(str(event.facts["done"])) for event in told]
+    assert numbers == sorted(set(numbers))
+    assert numbers[-1:] == ([len(pauses) - 1] if pauses else [])
+    # What is told at the end of the attempt does not wait.
+    assert all(later.time - earlier.time >= PAUSE - 1e-6 for earlier, later in pairwise(told[:-1]))
+    for number, event in zip(numbers, told, strict=True):
+        assert event.time <= given[number] + PAUSE + 1e-6
+        newer = [other for other in given[number + 1 :] if other < event.time - 1e-6]
+        assert not newer
+    phases = [event.what or event.phase for event in seen]
+    if pauses:
+        assert phases.index("attempt_ended") > max(at for at, phase in enumerate(phases) if phase == "progress")
+
+
+async def test_a_hundred_thousand_reports_are_few_events() -> None:
+    """A loop over rows reports each of them, and nobody is flooded."""
+
+    async def work() -> str:
+        for row in range(100_000):
+            progress(done=row, total=100_000)
+            if row % 1000 == 0:
+                await anyio.sleep(0)
+        return "done"
+
+    policies = {"work": CallPolicy(idle_timeout=10)}
+    with anyio.fail_after(WAIT), reports() as told:
+        await ToolNode([make(work)], policies=policies).ainvoke(ask("work"))
+    assert [event.facts["done"] for _, event in told] == [0, 99_999]
+
+
+async def test_reports_of_calls_side_by_side_are_kept_apart() -> None:
+    """Each call has its own pauses, and its own last report."""
+
+    async def work(query: str) -> str:
+        for step in range(3):
+            progress(query, done=step)
+            await anyio.sleep(0.01)
+        return query
+
+    node = ToolNode([make(work)])
+    with anyio.fail_after(WAIT), reports() as told:
+        await node.ainvoke(ask(("work", {"query": "a"}), ("work", {"query": "b"})))
+    seen = sorted((str(event.call_id), event.message, event.facts["done"]) for _, event in told)
+    assert seen == [("call_1", "a", 0), ("call_1", "a", 2), ("call_2", "b", 0), ("call_2", "b", 2)]
+
+
+async def test_a_cancelled_call_has_its_last_report() -> None:
+    """What it did last is what somebody wants to know."""
+
+    async def work() -> str:
+        progress("first")
+        progress("last")
+        await anyio.sleep(100)
+        return "never"
+
+    with anyio.fail_after(WAIT), reports() as told:
+        with anyio.move_on_after(0.01):
+            await ToolNode([make(work)]).ainvoke(ask("work"))
+    assert [event.message for _, event in told] == ["first", "last"]
+
+
+async def test_an_observer_that_fails_changes_nothing(caplog: pytest.LogCaptureFixture) -> None:
+    """To watch progress must not change it, at once or a pause later."""
+
+    def failing(event: CallEvent) -> None:
+        raise RuntimeError("no")
+
+    async def work() -> str:
+        for _ in range(3):
+            progress()
+        await anyio.sleep(1)
+        return "done"
+
+    with anyio.fail_after(WAIT), observe(failing):
+        [message] = await ToolNode([make(work)]).ainvoke(ask("work"))
+    assert message.content == "done"
+    assert len(caplog.records) == 1
+
+
+# Streams
+
+
+@pytest.fixture(params=["async", "sync"])
+def tool(request: pytest.FixtureRequest) -> Any:
+    """A tool that reports twice, in the event loop or in a thread."""
+
+    async def work() -> str:
+        progress("first", done=1, total=2)
+        await anyio.sleep(2 * PAUSE)
+        progress("second", done=2, total=2)
+        return "done"
+
+    def in_thread() -> str:
+        progress("first", done=1, total=2)
+        time.sleep(2 * PAUSE)
+        progress("second", done=2, total=2)
+        return "done"
+
+    return make(work) if request.param == "async" else make_sync(in_thread, "work")
+
+
+def chunk(message: str, done: int) -> dict[str, object]:
+    about = {"type": "progress", "tool": "work", "tool_call_id": "call_1"}
+    return {**about, "message": message, "done": done, "total": 2}
+
+
+CHUNKS = [chunk("first", 1), chunk("second", 2)]
+
+
+@pytest.mark.real_clock
+async def test_readers_of_an_agents_stream_are_told(tool: Any) -> None:
+    """In the mode "custom", as of anything that a tool writes."""
+    agent = create_react_agent(ScriptedModel([calls("work"), "done"]), [tool])
+    with anyio.fail_after(WAIT):
+        assert [one async for one in agent.astream(GO, stream_mode="custom")] == CHUNKS
+    agent = create_react_agent(ScriptedModel([calls("work"), "done"]), [tool])
+    assert list(agent.stream(GO, stream_mode="custom")) == CHUNKS
+
+
+@pytest.mark.real_clock
+@pytest.mark.backends("asyncio")
+async def test_readers_of_a_graphs_stream_are_told(tool: Any) -> None:
+    """The node is LangGraph's, and so is the stream."""
+    graph: Any = StateGraph(MessagesState).add_node("tools", ToolNode([tool]))
+    graph = graph.add_edge(START, "tools").add_edge("tools", END).compile()
+    given = {"messages": ask("work")}
+    with anyio.fail_after(WAIT):
+        assert [one async for one in graph.astream(given, stream_mode="custom")] == CHUNKS
+    assert list(graph.stream(given, stream_mode="custom")) == CHUNKS
+
+
+@pytest.mark.real_clock
+@pytest.mark.backends("asyncio")
+@pytest.mark.parametrize("refresh_on", ["auto", "heartbeat"])
+async def test_a_node_with_an_idle_timeout_of_langgraphs_is_kept_alive(refresh_on: Any) -> None:
+    """It is LangGraph that would cancel the whole batch."""
+
+    async def work() -> str:
+        for _ in range(8):
+            await anyio.sleep(0.1)
+            progress()
+        return "done"
+
+    node = ToolNode([make(work)])
+
+    async def tools(state: MessagesState, config: RunnableConfig) -> Any:
+        return await node.ainvoke(state, config)
+
+    timeout = TimeoutPolicy(idle_timeout=0.4, refresh_on=refresh_on)
+    graph: Any = StateGraph(MessagesState).add_node("tools", tools, timeout=timeout)
+    graph = graph.add_edge(START, "tools").add_edge("tools", END).compile()
+    with anyio.fail_after(WAIT):
+        result = await graph.ainvoke({"messages": ask("work")})
+    assert result["messages"][-1].content == "done"
+
+
+@pytest.mark.real_clock
+async def test_the_stream_is_written_in_the_loop_of_the_call() -> None:
+    """Whatever thread or event loop a report comes from: writers need not be safe to be called from any."""
+    threads: list[int] = []
+
+    def work() -> str:
+        progress("from a thread")
+        time.sleep(2 * PAUSE)
+        anyio.run(from_another_loop)
+        return "done"
+
+    async def from_another_loop() -> None:
+        progress("from another loop")
+
+    agent = create_react_agent(ScriptedModel([calls("work"), "done"]), [make_sync(work)])
+
+    def heard(event: CallEvent) -> None:
+        if event.what == "progress":
+            threads.append(threading.get_ident())
+
+    with anyio.fail_after(WAIT), observe(heard):
+        told = [one["message"] async for one in agent.astream(GO, stream_mode="custom")]
+    assert told == ["from a thread", "from another loop"]
+    assert threads == [threading.get_ident()] * 2
+
+
+async def test_a_writer_that_fails_changes_nothing(caplog: pytest.LogCaptureFixture) -> None:
+    """Whoever reads the stream may have gone."""
+    from langgraph.runtime import Runtime
+
+    def failing(_: object) -> None:
+        raise RuntimeError("nobody reads")
+
+    async def work() -> str:
+        for _ in range(3):
+            progress()
+            await anyio.sleep(1)
+        return "done"
+
+    with anyio.fail_after(WAIT):
+        result = await ToolNode([make(work)]).ainvoke(ask("work"), runtime=Runtime(stream_writer=failing))
+    assert [message.content for message in result] == ["done"]
+    assert len(caplog.records) == 1
+
+
+@pytest.mark.real_clock
+async def test_a_thread_that_was_given_up_reports_no_more() -> None:
+    """Its call has its message already, and perhaps another attempt."""
+    release, ended = threading.Event(), threading.Event()
+
+    def work() -> str:
+        progress("in time")
+        release.wait(20)
+        progress("far too late")
+        ended.set()
+        return "late"
+
+    node = ToolNode([make_sync(work)], timeout=0.2)
+    try:
+        with anyio.fail_after(WAIT), reports() as told, pytest.warns(UserWarning, match="goes on after its call"):
+            await node.ainvoke(ask("work"))
+            release.set()
+            await anyio.to_thread.run_sync(ended.wait, 20)
+            await anyio.sleep(2 * PAUSE)
+    finally:
+        release.set()
+    assert [event.message for _, event in told] == ["in time"]
+
+
+# What leaves the process
+
+
+async def secretly() -> str:
+    progress("reading ann@example.com", done=1, total=2)
+    return "done"
+
+
+async def run_secretly() -> ToolMessage:
+    with anyio.fail_after(WAIT):
+        [message] = await ToolNode([make(secretly, "work")]).ainvoke(ask("work"))
+    return message
+
+
+@pytest.mark.parametrize("capture", [False, True])
+async def test_spans_have_the_numbers_and_the_text_if_it_is_captured(capture: bool) -> None:
+    """On the attempt, whose events are its own; redacted, as arguments are."""
+    exporter, provider = InMemorySpanExporter(), TracerProvider()
+    provider.add_span_processor(SimpleSpanProcessor(exporter))
+    with Tracing(provider, capture=capture).on():
+        await run_secretly()
+    spans = {span.name: span for span in exporter.get_finished_spans()}
+    assert not spans["execute_tool work"].events
+    [event] = spans["attempt work"].events
+    found = dict(event.attributes or {})
+    text = found.pop("callboard.message", None)
+    assert (event.name, found) == ("callboard.progress", {"callboard.done": 1, "callboard.total": 2})
+    assert (text is None) is not capture
+    assert "ann@example.com" not in "".join(span.to_json() for span in spans.values())
+
+
+@pytest.mark.parametrize("capture", [False, True])
+async def test_recordings_have_the_numbers_and_the_text_if_it_is_captured(capture: bool, tmp_path: Path) -> None:
+    """And whoever reads one finds it with the call."""
+    with Recorder(tmp_path / "run.jsonl", capture=capture, redact=False):
+        await run_secretly()
+    [line] = [json.loads(one) for one in (tmp_path / "run.jsonl").read_text().splitlines() if "noted" in one]
+    assert (line["what"], line["facts"]) == ("progress", {"done": 1, "total": 2})
+    assert line.get("message") == ("reading ann@example.com" if capture else None)
+    [call] = read_recording(tmp_path / "run.jsonl").calls()
+    [note] = call.notes
+    assert (note.what, note.facts, note.message) == ("progress", line["facts"], line.get("message"))
+
+
+async def test_log_lines_have_the_numbers_only(caplog: pytest.LogCaptureFixture) -> None:
+    """At the level debug, like anything else that is noted often."""
+    with caplog.at_level(logging.DEBUG, "callboard.calls"), Logs().on():
+        await run_secretly()
+    [line] = [record for record in caplog.records if record.message == "progress"]
+    assert (line.levelno, line.__dict__["facts"]) == (logging.DEBUG, {"done": 1, "total": 2})
+    assert "ann@example.com" not in caplog.text
