@@ -101,6 +101,8 @@ class Run:
         """The questions that the run stopped for."""
         self.has_stopped = False
         """Whether it waits for somebody, with a question or without one."""
+        self._whole: list[BaseMessage] = []
+        """The conversation as it was last found or made whole."""
 
     async def go(self) -> None:
         """Take steps until there is none left, or one has to wait.
@@ -267,7 +269,7 @@ class Run:
         """
         given = self.thread.state.get("llm_input_messages") if self._plan.flow.before else None
         messages = given or self._messages()
-        whole = repaired(messages)
+        whole = self._whole if given is None and messages == self._whole else repaired(messages)
         if given is None and whole == messages:
             return state
         if isinstance(state, dict):
@@ -287,7 +289,7 @@ class Run:
     async def _repair(self) -> None:
         """Answer what no call has answered; a provider refuses the conversation otherwise."""
         messages = self._messages()
-        whole = repaired(messages)
+        self._whole = whole = repaired(messages)
         if len(whole) != len(messages):
             await self.thread.amend([self.thread.state.replacing("messages", whole)], None, "repair")
 

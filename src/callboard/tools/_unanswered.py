@@ -4,7 +4,7 @@ from collections import Counter, deque
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import compress
-from typing import Any, cast
+from typing import Any
 
 from langchain_core.messages import AIMessage, BaseMessage, ToolCall, ToolMessage
 
@@ -118,13 +118,14 @@ def is_whole(messages: Sequence[BaseMessage]) -> bool:
     answers = {kind for kind in kinds if issubclass(kind, ToolMessage)}
     asks = {kind for kind in kinds if issubclass(kind, AIMessage)}
     owed: list[str] = []  # the ids that are still to be answered, the next one last
+    message: Any
     for message in messages:
         if type(message) in answers:
-            if owed and owed.pop() != cast("ToolMessage", message).tool_call_id:
+            if owed and owed.pop() != message.tool_call_id:
                 return _is_whole_in_any_order(messages, answers)
         elif owed:
             return False
-        elif type(message) in asks and (calls := cast("AIMessage", message).tool_calls):
+        elif type(message) in asks and (calls := message.tool_calls):
             owed = [call["id"] or "" for call in reversed(calls)]
     return not owed
 

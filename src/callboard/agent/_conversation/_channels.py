@@ -3,8 +3,10 @@
 import copy
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, is_dataclass
+from operator import attrgetter
 from typing import Any, cast
 
+from langchain_core.messages import BaseMessage, BaseMessageChunk, RemoveMessage
 from langgraph.channels import BinaryOperatorAggregate, UntrackedValue
 from langgraph.channels.base import BaseChannel
 from langgraph.errors import EmptyChannelError, ErrorCode, InvalidUpdateError, create_error_message
@@ -141,7 +143,8 @@ class State:
         for name, value in writes:
             by_channel[name].append(value)
         for name, values in by_channel.items():
-            self._channels[name].update(_joined(values) if name in self._conversations else values)
+            channel = self._channels[name]
+            channel.update(_longer(channel, _joined(values)) if name in self._conversations else values)
 
     def get(self, name: str) -> Any:
         """The value of a channel, `None` while it has none."""
@@ -187,6 +190,34 @@ def _joined(values: list[Any]) -> list[Any]:
     if len(values) < 2 or not all(isinstance(value, list) for value in values):
         return values
     return [[message for value in values for message in value]]
+
+
+def _longer(conversation: BaseChannel[Any, Any, Any], values: list[Any]) -> list[Any]:
+    """What is written to a conversation; where that only adds to its end, the whole of it, put together here.
+
+    `add_messages` walks through it in Python each time, to find the messages that are replaced. Whether there are any
+    is asked here of all at once.
+    """
+    if len(values) != 1 or not conversation.is_available():
+        return values
+    before, new = conversation.get(), values[0]
+    return [Overwrite([*before, *new])] if _only_adds(before, new) else values
+
+
+def _only_adds(before: Any, new: Any) -> bool:
+    """Whether `add_messages` would put these messages behind the others, and do nothing else."""
+    if type(before) is not list or type(new) is not list:
+        return False
+    kinds = {*map(type, before), *(given := {*map(type, new)})}
+    if not all(issubclass(kind, BaseMessage) and not issubclass(kind, BaseMessageChunk) for kind in kinds):
+        return False
+    if any(issubclass(kind, RemoveMessage) for kind in given):
+        return False
+    known, added = {*map(_id_of, before)}, {*map(_id_of, new)}
+    return len(added) == len(new) and known.isdisjoint(added) and None not in known and None not in added
+
+
+_id_of = attrgetter("id")
 
 
 def goto_of(output: object) -> list[Any]:
