@@ -33,6 +33,18 @@ class Home:
 
 HOMES = [
     Home(
+        "What of a conversation is still as it was stored?",
+        "_langgraph/_conversations.py",
+        ("StoredConversation", "StoredConversations"),
+        (r"\.begins\(",),
+    ),
+    Home(
+        "Which bytes are a message, and how does a list of them begin?",
+        "_langgraph/_packed.py",
+        ("array_header", "fields_of_all", "has_fields_only", "items_of"),
+        (r'"model_validate_json"', r"\\xdc"),
+    ),
+    Home(
         "How is somebody else's checkpointer or store awaited?",
         "_langgraph/_savers.py",
         ("AwaitedSaver",),

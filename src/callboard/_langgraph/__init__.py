@@ -2,9 +2,9 @@
 
 `_outer_task`: the graph that runs us. `_call_scope`: what runs within a call of ours. `_outer_handlers`: what the graph
 that runs us hears of that. `_node_scope`: what LangGraph would say of a node of our agent's. `_tools_node`: LangGraph's
-own tools node. `_savers`: the one way to await a checkpointer. `_serializers`, `_packed`, `_remembered`: values as
-LangGraph stores them. `_reads`: a checkpointer that shows what it does not know as dicts. `_postgres`: what its savers
-on PostgreSQL do not offer.
+own tools node. `_savers`: the one way to await a checkpointer. `_serializers`, `_packed`, `_remembered`,
+`_conversations`: values as LangGraph stores them. `_reads`: a checkpointer that shows what it does not know as dicts.
+`_postgres`: what its savers on PostgreSQL do not offer.
 
 Names and meanings were read from langgraph 1.2; `tests/test_langgraph_keys.py` notices when they move.
 """

@@ -3,9 +3,9 @@
 import sys
 import threading
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import ormsgpack
 from langchain_core.messages import BaseMessage
@@ -22,29 +22,49 @@ _DEEPEST = 64
 
 _CONSTANT = frozenset((str, int, float, bool, bytes, type(None)))
 
-_set_extra, _set_names, _set_private = (
-    vars(BaseModel)[f"__pydantic_{slot}__"].__set__ for slot in ("extra", "fields_set", "private")
+_new = object.__new__
+
+_set_fields, _set_extra, _set_names, _set_private = (
+    vars(BaseModel)[slot].__set__
+    for slot in ("__dict__", "__pydantic_extra__", "__pydantic_fields_set__", "__pydantic_private__")
 )
 
 
+class _Pattern(NamedTuple):
+    """A plain dict or list, to make others like it."""
+
+    whole: Any
+    """Without what could be changed in it."""
+    shallow: Sequence[tuple[Any, Any]]
+    """By key: the dicts and lists in it that have none in them."""
+    deep: Sequence[tuple[Any, "_Pattern"]]
+    """By key: the others."""
+    size: int
+    """Bytes that it takes."""
+
+    def copied(self) -> Any:
+        """One of which a change does not change the other."""
+        made = self.whole.copy()
+        for key, part in self.shallow:
+            made[key] = part.copy()
+        for key, pattern in self.deep:
+            made[key] = pattern.copied()
+        return made
+
+
 @dataclass(frozen=True, slots=True)
-class _Remembered:
+class Remembered:
     """What a message consists of; nobody else ever has its dicts and lists."""
 
     kind: type[BaseMessage]
-    fields: dict[str, Any]
-    changeable: tuple[str, ...]
+    fields: _Pattern
     fields_set: set[str]
     size: int
 
     def message(self) -> BaseMessage:
         """The message, as if it had been read from its bytes."""
-        fields = self.fields.copy()
-        for name in self.changeable:
-            value = fields[name]
-            fields[name] = _copied(value) if value else type(value)()
-        made = self.kind.__new__(self.kind)
-        object.__setattr__(made, "__dict__", fields)
+        made = _new(self.kind)
+        _set_fields(made, self.fields.copied())
         _set_extra(made, {})
         _set_names(made, self.fields_set.copy())
         _set_private(made, None)
@@ -65,7 +85,7 @@ class MessageMemory:
     def __init__(self, room: int = ROOM) -> None:
         self._room = room
         self._taken = 0
-        self._found: OrderedDict[bytes, _Remembered] = OrderedDict()
+        self._found: OrderedDict[bytes, Remembered] = OrderedDict()
         self._lock = threading.Lock()
 
     def read(self, code: int, data: bytes, make: Callable[[int, bytes], Any]) -> Any:
@@ -94,7 +114,11 @@ class MessageMemory:
         """Whether some bytes are a message that was read, which anybody may read."""
         return code == EXT_PYDANTIC_V2 and data in self._found
 
-    def _keep(self, data: bytes, new: _Remembered) -> None:
+    def remembered(self, data: bytes) -> Remembered | None:
+        """What is remembered of the message that some bytes are."""
+        return self._found.get(data)
+
+    def _keep(self, data: bytes, new: Remembered) -> None:
         with self._lock:
             if data in self._found:
                 return  # another thread has read the same
@@ -104,18 +128,16 @@ class MessageMemory:
                 self._taken -= self._found.popitem(last=False)[1].size
 
 
-def _remembered(made: Any, data: bytes) -> _Remembered | None:
+def _remembered(made: Any, data: bytes) -> Remembered | None:
     """What to remember of a message that was just made; `None` if its bytes alone do not decide what it is."""
     if type(made) is not _kind(data) or made.__pydantic_extra__ != {} or made.__pydantic_private__ is not None:
         return None
-    fields = vars(made)
-    size = _size(fields, set(), 0)
-    if size is None:
+    fields = _pattern(vars(made), set(), 0)
+    if fields is None:
         return None
-    changeable = tuple(name for name, value in fields.items() if type(value) not in _CONSTANT)
     fields_set = set(made.__pydantic_fields_set__)
-    whole = size + sys.getsizeof(fields_set) + 2 * sys.getsizeof(data)  # the bytes, and as much for the entry
-    return _Remembered(type(made), _copied(fields), changeable, fields_set, whole)
+    whole = fields.size + sys.getsizeof(fields_set) + 2 * sys.getsizeof(data)  # the bytes, and as much for the entry
+    return Remembered(type(made), fields, fields_set, whole)
 
 
 def _kind(data: bytes) -> type[BaseMessage] | None:
@@ -127,25 +149,32 @@ def _kind(data: bytes) -> type[BaseMessage] | None:
         return None
 
 
-def _size(value: Any, seen: set[int], depth: int) -> int | None:
-    """Bytes that a value takes; `None` if it is not plain, or has a dict or list twice."""
+def _pattern(value: Any, seen: set[int], depth: int) -> _Pattern | None:
+    """A dict or list as a pattern, which has nothing of it that could be changed.
+
+    Returns:
+        `None` if it is not plain, or has a dict or list twice.
+    """
     kind = type(value)
-    size = sys.getsizeof(value)
-    if kind in _CONSTANT:
-        return size
     if kind not in (dict, list) or id(value) in seen or depth > _DEEPEST:
         return None
     seen.add(id(value))
-    for part in (*value, *value.values()) if kind is dict else value:
-        of_part = _size(part, seen, depth + 1)
-        if of_part is None:
+    whole, size = value.copy(), sys.getsizeof(value)
+    shallow: list[tuple[Any, Any]] = []
+    deep: list[tuple[Any, _Pattern]] = []
+    for key, part in value.items() if kind is dict else enumerate(value):
+        if type(key) not in _CONSTANT:
             return None
-        size += of_part
-    return size
-
-
-def _copied(value: Any) -> Any:
-    """A dict or list of which a change does not change the other."""
-    if type(value) is dict:
-        return {key: part if type(part) in _CONSTANT else _copied(part) for key, part in value.items()}
-    return [part if type(part) in _CONSTANT else _copied(part) for part in value]
+        size += sys.getsizeof(key)
+        if type(part) in _CONSTANT:
+            size += sys.getsizeof(part)
+            continue
+        if (pattern := _pattern(part, seen, depth + 1)) is None:
+            return None
+        whole[key] = None
+        size += pattern.size
+        if pattern.shallow or pattern.deep:
+            deep.append((key, pattern))
+        else:
+            shallow.append((key, pattern.whole))
+    return _Pattern(whole, shallow, deep, size)

@@ -26,6 +26,7 @@ from langgraph.checkpoint.serde.jsonplus import (
 from langgraph.checkpoint.serde.types import _DeltaSnapshot
 from langgraph.types import Send
 
+from callboard._langgraph._conversations import Loads, StoredConversation
 from callboard._langgraph._packed import dumped
 from callboard._langgraph._remembered import MessageMemory
 from callboard.exceptions import StorageError
@@ -60,6 +61,7 @@ class StrictSerializer(JsonPlusSerializer):
         self._types = _by_name(types)
         self._unknown = unknown
         self.memory: MessageMemory | None = None
+        self.conversation: StoredConversation | None = None
 
     def with_types(self, types: Iterable[type]) -> "StrictSerializer":
         """A copy of the serializer that allows more types."""
@@ -73,10 +75,18 @@ class StrictSerializer(JsonPlusSerializer):
         return self.with_types(one for one in given if isinstance(one, type))
 
     def dumps_typed(self, obj: Any) -> tuple[str, bytes]:
+        if self.conversation is not None:
+            return dumped(obj, self._dumped, partial(self.conversation.packed, check=self._check))
+        return self._dumped(obj)
+
+    def _dumped(self, obj: Any) -> tuple[str, bytes]:
         kind, data = dumped(obj, super().dumps_typed)
         if kind == "msgpack":
-            self._read(_Check(self), data)
+            self._check(data)
         return kind, data
+
+    def _check(self, data: bytes) -> None:
+        self._read(_Check(self), data)
 
     def loads_typed(self, data: tuple[str, bytes]) -> Any:
         kind, stored = data
@@ -87,13 +97,16 @@ class StrictSerializer(JsonPlusSerializer):
                 "LangGraph's with the serializer that has written it",
             )
         if kind == "msgpack":
-            return self._read(_Remake(self), stored)
+            return self._remade(stored) if self.conversation is None else self.conversation.read(stored, self._remade)
         if kind != "json":
             return super().loads_typed(data)
         try:
             return json.loads(stored, object_hook=self._revived)
         except Exception as error:
             raise self._damaged(error) from error
+
+    def _remade(self, data: bytes) -> Any:
+        return self._read(_Remake(self), data)
 
     def _read(self, reading: "_Reading", data: bytes) -> Any:
         try:
@@ -228,13 +241,23 @@ class _Remake(_Reading):
 
 
 class OutlineSerializer(JsonPlusSerializer):
-    """Reads what is plain, and `None` for every object, of whatever type."""
+    """Reads what is plain, and `None` for every object, of whatever type.
 
-    def __init__(self) -> None:
+    Args:
+        conversation: what was stored at the place that is read.
+    """
+
+    def __init__(self, conversation: StoredConversation | None = None) -> None:
         super().__init__(allowed_msgpack_modules=None, __unpack_ext_hook__=lambda _code, _data: None)
+        self._conversation = conversation
 
     def loads_typed(self, data: tuple[str, bytes]) -> Any:
-        return json.loads(data[1]) if data[0] == "json" else super().loads_typed(data)
+        kind, stored = data
+        if kind == "json":
+            return json.loads(stored)
+        if kind != "msgpack" or self._conversation is None:
+            return super().loads_typed(data)
+        return self._conversation.outlined(stored, lambda part: JsonPlusSerializer.loads_typed(self, (kind, part)))
 
 
 def can_be_outlined(serde: object) -> bool:
@@ -243,22 +266,39 @@ def can_be_outlined(serde: object) -> bool:
     return isinstance(serde, StrictSerializer) or (_reads_like_langgraph(serde) and not serde.pickle_fallback)
 
 
-def remembering(serde: Any, memory: MessageMemory) -> Any:
-    """A serializer that reads and writes the same, and makes no message again that is remembered.
+def remembering(serde: Any, memory: MessageMemory, conversation: StoredConversation | None = None) -> Any:
+    """A serializer that reads and writes the same, and does not do again what was done before.
 
     One of a user's own is handed back as it is.
+
+    Args:
+        serde: a saver's.
+        memory: of the messages that were read.
+        conversation: what was stored at the place that is read or written.
     """
     if isinstance(serde, StrictSerializer):
         other = copy.copy(serde)
-        other.memory = memory
+        other.memory, other.conversation = memory, conversation
         return other
     hook = getattr(serde, "_unpack_ext_hook", None)
     if type(serde) is not JsonPlusSerializer or serde._custom_unpack_ext_hook or hook is None:
         return serde
     theirs = copy.copy(serde)
-    own = {"dumps_typed": partial(dumped, theirs=serde.dumps_typed)} if "dumps_typed" not in vars(serde) else {}
-    vars(theirs).update(own, _unpack_ext_hook=partial(memory.read, make=hook))
+    pack = None if conversation is None else conversation.packed
+    own = {"dumps_typed": partial(dumped, theirs=serde.dumps_typed, pack=pack)}
+    vars(theirs).update(
+        own if "dumps_typed" not in vars(serde) else {}, _unpack_ext_hook=partial(memory.read, make=hook)
+    )
+    if conversation is not None and "loads_typed" not in vars(serde):
+        vars(theirs)["loads_typed"] = partial(_loaded, conversation.read, copy.copy(theirs))
     return theirs
+
+
+def _loaded(read: Callable[[bytes, Loads], Any], serde: JsonPlusSerializer, data: tuple[str, bytes]) -> Any:
+    """A value that LangGraph's serializer reads, but for what is known of it."""
+    if data[0] != "msgpack":
+        return serde.loads_typed(data)
+    return read(data[1], lambda part: serde.loads_typed(("msgpack", part)))
 
 
 def _reads_like_langgraph(serde: object) -> TypeGuard[JsonPlusSerializer]:

@@ -213,8 +213,8 @@ def _only_adds(before: Any, new: Any) -> bool:
         return False
     if any(issubclass(kind, RemoveMessage) for kind in given):
         return False
-    known, added = {*map(_id_of, before)}, {*map(_id_of, new)}
-    return len(added) == len(new) and known.isdisjoint(added) and None not in known and None not in added
+    added = {*map(_id_of, new)}
+    return None not in added and len(added) == len(new) and (added | {None}).isdisjoint(map(_id_of, before))
 
 
 _id_of = attrgetter("id")

@@ -9,6 +9,7 @@ from weakref import WeakKeyDictionary
 from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import BaseCheckpointSaver, Checkpoint, CheckpointMetadata, CheckpointTuple
 
+from callboard._langgraph._conversations import StoredConversations
 from callboard._langgraph._postgres import aforget, forget, gone_values, keeps_values
 from callboard._langgraph._remembered import MessageMemory
 from callboard._langgraph._savers import AwaitedSaver
@@ -19,6 +20,9 @@ from callboard.agent._conversation._sound import check_checkpoint, sound
 
 _PLACE = frozenset(("thread_id", "checkpoint_ns", "checkpoint_id", "checkpoint_map"))
 """What says where a checkpoint is."""
+
+Place = tuple[str, str]
+"""A thread, and a graph within it."""
 
 
 class Saver:
@@ -40,6 +44,10 @@ class Saver:
         self.namespace = namespace
         self._about = {} if about is None else about
 
+    @property
+    def _place(self) -> Place:
+        return self.thread_id, self.namespace
+
     def config(self, checkpoint_id: str | None = None) -> RunnableConfig:
         """Where a checkpoint is."""
         where = {"thread_id": self.thread_id, "checkpoint_ns": self.namespace}
@@ -54,19 +62,19 @@ class Saver:
         Raises:
             StorageError: if it can be none.
         """
-        config = self.config(checkpoint_id)
-        return self._checked(await self._awaited.call("get_tuple", partial(_get, config), partial(_aget, config)))
+        args = self.config(checkpoint_id), self._place
+        return self._checked(await self._awaited.call("get_tuple", partial(_get, *args), partial(_aget, *args)))
 
     async def outline(self) -> CheckpointTuple | None:
         """The latest checkpoint, where every object may be `None`: what is plain is there.
 
         To make the messages of a long thread takes most of the time that it takes to read it.
         """
-        config = self.config()
+        config, place = self.config(), self._place
         found = await self._awaited.call(
             "get_tuple",
-            lambda saver: _outlined(saver).get_tuple(config),
-            lambda saver: _outlined(saver).aget_tuple(config),
+            lambda saver: _outlined(saver, place).get_tuple(config),
+            lambda saver: _outlined(saver, place).aget_tuple(config),
         )
         return self._checked(found, outlined=True)
 
@@ -105,7 +113,7 @@ class Saver:
         given = {name: value for name, value in self._about.get("configurable", {}).items() if name not in _PLACE}
         about = {**where, "configurable": {**given, **where["configurable"]}, "metadata": self._about.get("metadata")}
         args = (about, checkpoint, metadata, dict(versions))
-        await self._write("put", args, _remembering)
+        await self._write("put", args, partial(_remembering, place=self._place))
         gone = gone_values(self.thread_id, self.namespace, checkpoint, dict(versions))
         if gone and keeps_values(self._saver):
             with cleanup():
@@ -136,31 +144,41 @@ def _id_of(found: CheckpointTuple) -> Any:
     return found.config.get("configurable", {}).get("checkpoint_id")
 
 
-def _get(config: RunnableConfig, saver: Any) -> CheckpointTuple | None:
-    return _remembering(saver).get_tuple(config)  # type: ignore[no-any-return]
+def _get(config: RunnableConfig, place: Place, saver: Any) -> CheckpointTuple | None:
+    return _remembering(saver, place).get_tuple(config)  # type: ignore[no-any-return]
 
 
-async def _aget(config: RunnableConfig, saver: Any) -> CheckpointTuple | None:
-    return await _remembering(saver).aget_tuple(config)  # type: ignore[no-any-return]
+async def _aget(config: RunnableConfig, place: Place, saver: Any) -> CheckpointTuple | None:
+    return await _remembering(saver, place).aget_tuple(config)  # type: ignore[no-any-return]
 
 
-_PLAIN = OutlineSerializer()
-
-_MEMORIES: WeakKeyDictionary[Any, MessageMemory] = WeakKeyDictionary()
-"""By saver: the messages that agents have read with it."""
+_KEPT: WeakKeyDictionary[Any, StoredConversations] = WeakKeyDictionary()
+"""By saver: what agents have read and written with it."""
 
 
-def _remembering(saver: Any) -> Any:
-    """The saver with a serializer that makes no message again that was read before."""
+def _kept(saver: Any) -> StoredConversations:
+    return _KEPT.setdefault(saver, StoredConversations(MessageMemory()))
+
+
+def _remembering(saver: Any, place: Place | None = None) -> Any:
+    """The saver with a serializer that does not do again what it has done before.
+
+    Args:
+        saver: any.
+        place: which is read or written, if it is the last checkpoint of one.
+    """
     if not _is_known(saver):
         return saver
-    serde = remembering(saver.serde, _MEMORIES.setdefault(saver, MessageMemory()))
+    kept = _kept(saver)
+    serde = remembering(saver.serde, kept.memory, None if place is None else kept.at(place))
     return saver if serde is saver.serde else _with_serde(saver, serde)
 
 
-def _outlined(saver: Any) -> Any:
+def _outlined(saver: Any, place: Place) -> Any:
     """The saver with a serializer that makes no objects."""
-    return _with_serde(saver, _PLAIN) if _is_known(saver) and can_be_outlined(saver.serde) else saver
+    if not _is_known(saver) or not can_be_outlined(saver.serde):
+        return saver
+    return _with_serde(saver, OutlineSerializer(_kept(saver).at(place)))
 
 
 def _is_known(saver: Any) -> bool:

@@ -1,0 +1,360 @@
+"""What of a long conversation has not changed since it was stored is not packed again; what has changed is stored."""
+
+import gc
+import sys
+import threading
+from collections.abc import Callable
+from enum import Enum
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, ToolMessage
+from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
+
+from callboard import StorageError, create_react_agent
+from callboard._langgraph._conversations import SHORTEST, StoredConversations
+from callboard._langgraph._remembered import MessageMemory
+from callboard._langgraph._serializers import OutlineSerializer, StrictSerializer, remembering
+from callboard.testing import Recorder, ScriptedModel, calls
+
+from ._messages import MESSAGES, changeable, outcome_of, parts, turns
+from ._savers import SAVERS, saver_of
+
+WAIT = 60
+THREAD: Any = {"configurable": {"thread_id": "1"}}
+
+SERIALIZERS: dict[str, Callable[[], Any]] = {"LangGraph's": JsonPlusSerializer, "ours": lambda: StrictSerializer("x")}
+
+
+@pytest.fixture(params=SERIALIZERS.values(), ids=list(SERIALIZERS))
+def plain(request: pytest.FixtureRequest) -> Any:
+    """Each kind of serializer."""
+    return request.param()
+
+
+class Unknown(Enum):
+    """A type that no schema names."""
+
+    ONE = 1
+
+
+def kept(room: int | None = None) -> StoredConversations:
+    return StoredConversations(MessageMemory()) if room is None else StoredConversations(MessageMemory(), room)
+
+
+def at_a_place(plain: Any, conversations: StoredConversations | None = None, place: str = "1") -> Any:
+    """The serializer of a place, which knows what was stored there."""
+    conversations = conversations or kept()
+    return remembering(plain, conversations.memory, conversations.at(place))
+
+
+def as_checkpoint(messages: Any) -> dict[str, Any]:
+    """A checkpoint with a conversation, and much else."""
+    others = {"about": "b", "messages": messages, "few": [HumanMessage("x")], "more": {"a": [1, None]}}
+    return {"v": 4, "id": "1", "channel_values": others, "versions_seen": {"__callboard__": {"{}": 0}}}
+
+
+# --- what is stored and read is what LangGraph stores and reads
+
+
+def replace(messages: list[Any], place: int, new: Any) -> None:
+    messages[place] = new
+
+
+CHANGES: dict[str, Callable[[list[Any], int, Any], object]] = {
+    "nothing": lambda messages, place, new: None,
+    "added": lambda messages, place, new: messages.append(new),
+    "replaced": replace,
+    "removed": lambda messages, place, new: messages.pop(place),
+    "put in between": lambda messages, place, new: messages.insert(place, new),
+    "another content": lambda messages, place, new: setattr(messages[place], "content", "changed"),
+    "a part": lambda messages, place, new: messages[place].response_metadata.update(changed=[1]),
+    "one for true": lambda messages, place, new: messages[place].response_metadata.update(changed=[True]),
+    "a float": lambda messages, place, new: messages[place].response_metadata.update(changed=[1.0]),
+    "an extra": lambda messages, place, new: setattr(messages[place], "extra", "changed"),
+    "an object": lambda messages, place, new: messages[place].additional_kwargs.update(changed=Path("a")),
+    "something strange": lambda messages, place, new: messages[place].additional_kwargs.update(changed=object()),
+    "another kind": lambda messages, place, new: replace(
+        messages, place, AIMessage.model_construct(**vars(messages[place]))
+    ),
+    "the order of a dict": lambda messages, place, new: _turned(vars(messages[place])),
+}
+
+
+def _turned(fields: dict[str, Any]) -> None:
+    for name in reversed([*fields]):
+        fields[name] = fields.pop(name)
+
+
+STEPS = st.tuples(st.sampled_from([*CHANGES]), st.integers(0, 30), MESSAGES, st.booleans())
+
+
+@pytest.mark.parametrize("kind", SERIALIZERS)
+@pytest.mark.parametrize("shape", [as_checkpoint, list], ids=["in a checkpoint", "alone"])
+@given(start=st.lists(MESSAGES, max_size=1), steps=st.lists(STEPS, max_size=4))
+def test_whatever_happens_between_two_turns_is_stored_and_read_as_by_langgraph(
+    kind: str, shape: Callable[[Any], Any], start: list[Any], steps: list[Any]
+) -> None:
+    """Byte by byte, however a message was changed in place; and nobody shares what they have read."""
+    plain = SERIALIZERS[kind]()
+    ours, messages, identities = at_a_place(plain), [*turns(2), *start], list[int]()
+    handed = []
+    for name, place, new, goes_on in steps:
+        CHANGES[name](messages, place % len(messages), new)
+        value = shape(messages)
+        stored = outcome_of(partial(ours.dumps_typed, value))
+        assert stored == outcome_of(partial(plain.dumps_typed, value))
+        if isinstance(stored, tuple):
+            read = [ours.loads_typed(stored) for _ in range(2)]
+            assert [*map(parts, read)] == 2 * [parts(plain.loads_typed(stored))]
+            identities += [one for found in read for one in changeable(found)]
+            handed.append(read)  # or what is read next may have the identities of what was let go
+            messages = messages_in(ours.loads_typed(stored)) if goes_on else messages
+    assert len(identities) == len(set(identities))
+
+
+def messages_in(value: Any) -> Any:
+    return value if isinstance(value, list) else value["channel_values"]["messages"]
+
+
+@pytest.mark.parametrize("shape", [as_checkpoint, list], ids=["in a checkpoint", "alone"])
+def test_an_outline_is_the_same_with_what_is_known(plain: Any, shape: Callable[[Any], Any]) -> None:
+    """It has no messages, but as many places."""
+    conversations = kept()
+    stored = at_a_place(plain, conversations).dumps_typed(shape(turns(5)))
+
+    assert OutlineSerializer(conversations.at("1")).loads_typed(stored) == OutlineSerializer().loads_typed(stored)
+
+
+def test_what_was_stored_elsewhere_is_read_all_the_same(plain: Any) -> None:
+    """By another process, or in another thread of this one."""
+    conversations = kept()
+    ours = at_a_place(plain, conversations)
+    ours.dumps_typed(turns(5))
+    for other in (turns(6), turns(5, first=1), turns(1), []):
+        stored = plain.dumps_typed(as_checkpoint(other))
+        assert ours.loads_typed(stored) == as_checkpoint(other)
+        assert at_a_place(plain, conversations, "2").dumps_typed(as_checkpoint(other)) == stored
+
+
+def change_content(messages: list[BaseMessage]) -> None:
+    messages[-1].content = "changed"
+
+
+def _then(change: Callable[[Any], None], messages: Any, _data: bytes) -> None:
+    change(messages)
+
+
+@pytest.mark.parametrize("change", [change_content, lambda messages: messages.extend(turns(1, first=100))])
+def test_what_is_changed_while_it_is_packed_is_stored_the_next_time(change: Callable[[Any], None]) -> None:
+    """Savers work in threads, and the event loop goes on: what is known has to be what was stored."""
+    plain, conversation = JsonPlusSerializer(), kept().at("1")
+    messages = turns(5)
+    for _ in range(3):
+        before = plain.dumps_typed(as_checkpoint(messages))[1]
+        assert conversation.packed(as_checkpoint(messages), partial(_then, change, messages)) == before
+        messages += turns(1, first=200 + len(messages))
+
+    assert conversation.packed(as_checkpoint(messages)) == plain.dumps_typed(as_checkpoint(messages))[1]
+
+
+def test_the_conversations_of_one_state_are_known_apart(plain: Any) -> None:
+    """Savers that keep each channel for itself store them one after the other, again and again."""
+    ours = at_a_place(plain)
+    first, second = turns(5), turns(5, first=100)
+    for number in range(3):
+        for messages in (first, second):
+            messages.extend(turns(1, first=200 + number))
+            stored = ours.dumps_typed(messages)
+            assert stored == plain.dumps_typed(messages)
+            assert ours.loads_typed(stored) == messages
+
+
+def test_a_type_that_is_not_allowed_is_refused_wherever_it_is() -> None:
+    """In a new message, in an old one, or beside the conversation; and it is not known from then on."""
+    ours = at_a_place(StrictSerializer("x"))
+    messages = turns(5)
+    ours.dumps_typed(as_checkpoint(messages))
+    for _ in range(2):
+        with pytest.raises(StorageError, match="Unknown"):
+            ours.dumps_typed({**as_checkpoint(messages), "own": Unknown.ONE})
+        with pytest.raises(StorageError, match="Unknown"):
+            ours.dumps_typed(as_checkpoint([*messages, HumanMessage("x", additional_kwargs={"own": Unknown.ONE})]))
+        messages[0].additional_kwargs["own"] = Unknown.ONE
+        with pytest.raises(StorageError, match="Unknown"):
+            ours.dumps_typed(as_checkpoint(messages))
+        del messages[0].additional_kwargs["own"]
+
+
+def test_another_serializer_that_allows_less_reads_by_its_own_rules() -> None:
+    """What is known of a place is its conversation, and not what stands beside it."""
+    conversations = kept()
+    stored = at_a_place(StrictSerializer("x", [Unknown]), conversations).dumps_typed(
+        {**as_checkpoint(turns(5)), "own": Unknown.ONE}
+    )
+
+    with pytest.raises(StorageError, match="Unknown"):
+        at_a_place(StrictSerializer("x"), conversations).loads_typed(stored)
+
+
+# --- how much work it is
+
+
+def steps_of(work: Callable[[], object]) -> int:
+    """How many functions some work calls, each time."""
+    counted = 0
+
+    def count(_frame: object, event: str, _arg: object) -> None:
+        nonlocal counted
+        counted += event in ("call", "c_call")
+
+    gc.disable()
+    before = sys.getprofile()
+    sys.setprofile(count)
+    try:
+        work()
+    finally:
+        sys.setprofile(before)
+        gc.enable()
+    return counted
+
+
+@pytest.mark.parametrize("shape", [as_checkpoint, list], ids=["in a checkpoint", "alone"])
+def test_a_turn_is_packed_in_as_many_steps_however_many_are_behind_it(plain: Any, shape: Callable[[Any], Any]) -> None:
+    """It was some ten for each message of the thread."""
+
+    def steps(length: int) -> int:
+        ours, messages = at_a_place(plain), turns(length)
+        ours.loads_typed(ours.dumps_typed(shape(messages)))
+        messages += turns(1, first=length)
+        return steps_of(lambda: ours.dumps_typed(shape(messages)))
+
+    assert steps(300) == steps(10)
+
+
+def test_an_outline_takes_as_many_steps_however_long_the_conversation(plain: Any) -> None:
+    """Each run looks at one when it takes its thread."""
+
+    def steps(length: int) -> int:
+        conversations = kept()
+        stored = at_a_place(plain, conversations).dumps_typed(as_checkpoint(turns(length)))
+        outlines = OutlineSerializer(conversations.at("1"))
+        return steps_of(lambda: outlines.loads_typed(stored))
+
+    assert steps(300) == steps(10)
+
+
+def test_reading_what_was_stored_costs_a_copy_of_each_message(plain: Any) -> None:
+    """They belong to who reads them; nothing else is done for each."""
+
+    def steps(length: int) -> int:
+        ours = at_a_place(plain)
+        stored = ours.dumps_typed(as_checkpoint(turns(length)))
+        ours.loads_typed(stored)
+        return steps_of(lambda: ours.loads_typed(stored))
+
+    assert (steps(300) - steps(10)) / (4 * 290) <= 15
+
+
+def test_what_takes_too_much_room_is_let_go(plain: Any) -> None:
+    """The one that was not used for longest; then it is packed and read as if it were new."""
+    conversations = kept(room=300_000)
+    stored = {}
+    for number in range(60):
+        place = f"{number}"
+        stored[place] = at_a_place(plain, conversations, place).dumps_typed(turns(4, first=1000 * number))
+        at_a_place(plain, conversations, "0").loads_typed(stored["0"])
+
+    known = [place for place in stored if conversations.stored(place)]
+    assert known[0] == "0"
+    assert known[1:] == [f"{number}" for number in range(61 - len(known), 60)]
+    assert 2 < len(known) < 60
+    for place, data in stored.items():
+        assert at_a_place(plain, conversations, place).loads_typed(data) == turns(4, first=1000 * int(place))
+
+
+def test_branches_of_a_thread_do_not_pile_up(plain: Any) -> None:
+    """A conversation whose beginning is cut off with each turn is another one each time."""
+    conversations = kept()
+    for number in range(30):
+        at_a_place(plain, conversations).dumps_typed(turns(10, first=number))
+
+    assert len(conversations.stored("1")) < 10
+
+
+def test_short_conversations_are_not_kept(plain: Any) -> None:
+    """To pack them takes less than to know them."""
+    conversations = kept()
+    at_a_place(plain, conversations).dumps_typed(turns(5)[: SHORTEST - 1])
+
+    assert not conversations.stored("1")
+
+
+def test_threads_may_write_and_read_at_once(plain: Any) -> None:
+    """Sync doors and thread pools use one saver."""
+    conversations, wrong = kept(room=200_000), list[int]()
+
+    def work(number: int) -> None:
+        for length in range(3, 12):
+            messages = turns(length, first=1000 * number)
+            ours = at_a_place(plain, conversations, f"{number % 2}")
+            stored = ours.dumps_typed(messages)
+            if stored != plain.dumps_typed(messages) or ours.loads_typed(stored) != messages:
+                wrong.append(number)
+
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+    assert wrong == []
+
+
+# --- in an agent
+
+
+@pytest.mark.real_clock
+@pytest.mark.parametrize("kind", SAVERS)
+async def test_what_a_tool_does_to_an_old_message_is_stored(kind: str, tmp_path: Path) -> None:
+    """It was given the conversation itself, as LangGraph gives it."""
+
+    def spoil(messages: list[BaseMessage]) -> list[BaseMessage]:
+        messages[1].additional_kwargs["seen"] = [len(messages)]
+        messages[2].content = "changed"
+        return messages
+
+    seen: list[list[BaseMessage]] = []
+
+    def prompt(state: Any) -> Any:
+        seen.append(state["messages"])
+        return spoil(state["messages"]) if len(seen) in (5, 6, 9) else state["messages"]
+
+    with anyio.fail_after(WAIT):
+        async with saver_of(kind, tmp_path / "db") as saver:
+            model = ScriptedModel([reply for _ in range(6) for reply in (calls(("work", {"query": "a"})), "done")])
+            agent = create_react_agent(model, [Recorder().tool("work")], prompt=prompt, checkpointer=saver)
+            for _ in range(6):
+                result = await agent.ainvoke({"messages": [("user", "go")]}, THREAD)
+                found = await agent.aget_state(THREAD)
+                bare = await _as_langgraph_reads(saver)
+                assert parts(found.values["messages"]) == parts(bare)
+                assert found.values["messages"] == result["messages"]
+
+    assert isinstance(found.values["messages"][2], ToolMessage)
+    assert found.values["messages"][1].additional_kwargs == {"seen": [17]}
+    assert found.values["messages"][2].content == "changed"
+
+
+async def _as_langgraph_reads(saver: Any) -> Any:
+    from callboard._langgraph._savers import AwaitedSaver
+
+    found = await AwaitedSaver(saver).call(
+        "get_tuple", lambda saver: saver.get_tuple(THREAD), lambda saver: saver.aget_tuple(THREAD)
+    )
+    return found.checkpoint["channel_values"]["messages"]
