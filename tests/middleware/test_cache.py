@@ -2,6 +2,7 @@
 
 import math
 import threading
+import time
 from collections.abc import Callable
 from typing import Annotated, Any
 
@@ -1015,3 +1016,67 @@ def test_an_async_key_function_is_refused() -> None:
 
     with pytest.raises(TypeError, match=r"Cache\(key=...\) takes a plain function"):
         Cache({"work"}, key=key)
+
+
+# --- large results
+
+
+class Watched:
+    """An artifact that notes in which thread it is copied, and waits there."""
+
+    def __init__(self, seen: list[int], seconds: float = 0.0) -> None:
+        self._seen = seen
+        self._seconds = seconds
+
+    def __deepcopy__(self, memo: Any) -> "Watched":
+        self._seen.append(threading.get_ident())
+        time.sleep(self._seconds)
+        return self
+
+
+def tool_with(artifact: Watched, blocks: int) -> BaseTool:
+    def work(query: str) -> tuple[list[Any], Watched]:
+        return [{"type": "text", "text": f"{number}"} for number in range(blocks)], artifact
+
+    async def awork(query: str) -> tuple[list[Any], Watched]:
+        return work(query)
+
+    return StructuredTool.from_function(
+        work, coroutine=awork, name="work", description="Work.", response_format="content_and_artifact"
+    )
+
+
+@pytest.mark.real_clock
+@pytest.mark.parametrize("blocks", [3, 3000])
+async def test_a_result_of_many_parts_is_copied_in_a_thread(blocks: int) -> None:
+    """To copy 30,000 blocks takes the loop 30 ms and more, once for the cache and once for each that it answers."""
+    seen: list[int] = []
+    node = ToolNode([tool_with(Watched(seen), blocks)], middleware=[Cache({"work"})])
+
+    with anyio.fail_after(20):
+        together = await node.ainvoke(identical(2))
+        later = await node.ainvoke(identical(1))
+
+    own = threading.get_ident()
+    assert [one == own for one in seen] == 3 * [blocks == 3]
+    messages = [*together["messages"], *later["messages"]]
+    assert [len(message.content) for message in messages] == 3 * [blocks]
+    assert len({id(block) for message in messages for block in message.content}) == 3 * blocks
+
+
+@pytest.mark.real_clock
+@pytest.mark.filterwarnings("ignore:the worker thread of Cache goes on")
+async def test_a_result_is_not_lost_while_it_is_copied() -> None:
+    """The call has finished, and whoever has no more patience comes too late."""
+
+    async def hurried(request: Any, call_next: Any) -> Any:
+        with anyio.move_on_after(0.25):
+            return await call_next(request)
+        return ToolMessage("lost", tool_call_id=request.tool_call["id"])
+
+    node = ToolNode([tool_with(Watched([], seconds=0.5), 3000)], middleware=[hurried, Cache({"work"})])
+
+    with anyio.fail_after(20):
+        result = await node.ainvoke(identical(1))
+
+    assert len(result["messages"][0].content) == 3000

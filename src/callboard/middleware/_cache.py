@@ -17,6 +17,7 @@ from callboard._calls._thread_pool import THREADS, Threads
 from callboard._extras import require
 from callboard._langgraph import graph_task
 from callboard._loops._current import current_loop
+from callboard._loops._deadline import cleanup
 from callboard._suggestions import no_such
 from callboard._types import CallContext, KeyFunction, check_count, check_seconds, key_function
 from callboard.exceptions import CallboardWarning, CallError
@@ -25,7 +26,7 @@ from callboard.tools._call_context import context_of
 from callboard.tools._call_output import CallNext, Output
 from callboard.tools._errors import is_control_flow
 from callboard.tools._invoke import check_arguments
-from callboard.tools._large_work import is_long
+from callboard.tools._large_work import has_many, is_long
 from callboard.tools._plan import Plan, plan_for
 from callboard.tools._tool_facts import ToolFacts
 from callboard.tools._tool_names import Missing, check_missing, check_tool_names, tool_names
@@ -138,7 +139,7 @@ class Cache:
         found = self._shared.enter(key, current_loop())
         if isinstance(found, Hit):
             note("cache_hit", age=found.age)
-            return _for_call(found.result, request)
+            return await self._for_call(found.result, request)
         if isinstance(found, Follower):
             return await self._follow(found, request, call_next)
         return await self._lead(found, request, call_next)
@@ -156,7 +157,7 @@ class Cache:
             return await call_next(request)
         note("cache_shared")
         if isinstance(turn, ToolMessage):
-            return _for_call(turn, request)
+            return await self._for_call(turn, request)
         try:
             raise _for_call_too(turn, request)
         finally:
@@ -170,7 +171,7 @@ class Cache:
         _led.set((*before, flight))
         try:
             output = await call_next(request)
-            turn = _to_share(output)
+            turn = await self._to_share(output)
             return output
         except Exception as error:
             # A copy, before those who called us add to it.
@@ -181,6 +182,28 @@ class Cache:
             keep = isinstance(turn, ToolMessage) and turn.status == "success"
             self._shared.land(flight, turn, loop, keep=keep)
             del turn  # whose traceback leads here
+
+    async def _for_call(self, message: ToolMessage, request: ToolCallRequest) -> ToolMessage:
+        """A copy of a message, as the answer to a call."""
+        copy = partial(message.model_copy, update={"tool_call_id": request.tool_call["id"], "id": None}, deep=True)
+        return await self._threads.run(copy) if has_many(message) else copy()
+
+    async def _to_share(self, output: Output) -> ToolMessage | Turn:
+        """What followers are told of a leader's result: a copy that nobody else has."""
+        if not isinstance(output, ToolMessage):
+            return Turn.ALONE
+        about = output.additional_kwargs.get("callboard")
+        if isinstance(about, dict) and about.get("ended") in _OWN_AFFAIRS:
+            return Turn.LEAD
+        copy = partial(output.model_copy, deep=True)
+        try:
+            if not has_many(output):
+                return copy()
+            with cleanup():  # a result is there, and is not lost where the call is cancelled meanwhile
+                return await self._threads.run(copy)
+        except Exception as error:  # an artifact that holds a connection, say
+            note("cache_skipped", reason="cannot be copied", error=type(error).__name__)
+            return Turn.ALONE
 
     async def _key(self, request: ToolCallRequest) -> _Key | None:
         """What the result depends on, or `None` for a call that has to run."""
@@ -282,25 +305,6 @@ def _is_answered(request: ToolCallRequest) -> bool:
     """Whether the call is run again with an answer: then its result is this call's alone."""
     task = graph_task(request.runtime.config)
     return task is not None and bool(task.scratchpad.resume or task.resume_map)
-
-
-def _for_call(message: ToolMessage, request: ToolCallRequest) -> ToolMessage:
-    """A copy of a message, as the answer to a call."""
-    return message.model_copy(update={"tool_call_id": request.tool_call["id"], "id": None}, deep=True)
-
-
-def _to_share(output: Output) -> ToolMessage | Turn:
-    """What followers are told of a leader's result: a copy that nobody else has."""
-    if not isinstance(output, ToolMessage):
-        return Turn.ALONE
-    about = output.additional_kwargs.get("callboard")
-    if isinstance(about, dict) and about.get("ended") in _OWN_AFFAIRS:
-        return Turn.LEAD
-    try:
-        return output.model_copy(deep=True)
-    except Exception as error:  # an artifact that holds a connection, say
-        note("cache_skipped", reason="cannot be copied", error=type(error).__name__)
-        return Turn.ALONE
 
 
 def _is_own_affair(error: Exception) -> bool:

@@ -14,6 +14,8 @@ _LONG = 10_000
 """Characters that a middleware looks at in the event loop; more take milliseconds, and a thread a tenth of one."""
 _EACH = 100
 """Characters that take as long as a value by itself."""
+_MANY = 1_000
+"""Values that are copied in the event loop; more take milliseconds."""
 _PLAIN = frozenset((int, float, bool, type(None)))
 
 
@@ -24,12 +26,22 @@ async def run_if_long(threads: Threads, value: object, fn: Callable[[], T]) -> T
 
 def is_long(value: object) -> bool:
     """Whether the texts in a message, a command, a mapping or a list are many or large."""
-    left, values = _LONG, [value]
+    return _is_more(value, _LONG, each=_EACH, character=1)
+
+
+def has_many(value: object) -> bool:
+    """Whether there are so many values in a message, a command, a mapping or a list that to copy all takes long."""
+    return _is_more(value, _MANY, each=1, character=0)
+
+
+def _is_more(value: object, left: int, *, each: int, character: int) -> bool:
+    """Whether what is in a value is as much as is left: so much for each part, and for each of their characters."""
+    values = [value]
     while values and left > 0:
         one = values.pop()
-        left -= _EACH
+        left -= each
         if isinstance(one, str):
-            left -= len(one)
+            left -= len(one) * character
         elif isinstance(one, dict):
             values += [*one, *one.values()]
         elif isinstance(one, (list, tuple)):
