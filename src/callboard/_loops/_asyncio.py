@@ -10,11 +10,12 @@ import threading
 import time
 from collections.abc import Callable, Generator
 from contextlib import AbstractContextManager, contextmanager
-from contextvars import copy_context
+from contextvars import Context, copy_context
 from functools import partial
 from types import TracebackType
 from typing import Self, TypeVar
 
+import sniffio
 from anyio import CancelScope
 
 from callboard._loops._asyncio_scope import AsyncioScope, innermost, is_enforced, unasked
@@ -24,6 +25,12 @@ from callboard._loops._watchdog import Pulse
 from callboard._loops._workers import run_in_worker
 
 T = TypeVar("T")
+
+
+def _adopted(scope: AsyncioScope | None, library: str) -> None:
+    innermost.set(scope)
+    sniffio.current_async_library_cvar.set(library)
+
 
 _spawned: set[asyncio.Task[None]] = set()
 
@@ -110,11 +117,12 @@ class AsyncioNursery:
             await self._empty
 
 
-def _post(loop: asyncio.AbstractEventLoop, fn: Callable[[], object]) -> None:
+def _post(loop: asyncio.AbstractEventLoop, fn: Callable[[], object]) -> bool:
     try:
         loop.call_soon_threadsafe(fn)
     except RuntimeError:
-        return  # the loop is closed, and nobody waits any more
+        return False  # the loop is closed, and nobody waits any more
+    return True
 
 
 class AsyncioWakeup:
@@ -181,6 +189,9 @@ class AsyncioLoop:
 
     def is_here(self) -> bool:
         return threading.get_ident() == self._thread
+
+    def adopt(self, context: Context) -> None:
+        context.run(_adopted, innermost.get(), self.name)
 
     def nursery(self) -> AsyncioNursery:
         return AsyncioNursery()

@@ -9,6 +9,7 @@ import asyncio
 import os
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import suppress
 from contextvars import ContextVar
 from functools import partial
 from typing import Any, Generic, TypeVar, cast
@@ -135,7 +136,7 @@ def run_from_sync(fn: Callable[[], Awaitable[T]]) -> T:
     Args:
         fn: called on an asyncio loop in another thread.
     """
-    standing = _standing.set((*_standing.get(), *_loop_here()))
+    standing = _standing.set((*_standing.get(), *_loops_here()))
     try:
         shared = None if _background_blocked.get() else _background()
         if shared is not None and shared.thread is not threading.current_thread():
@@ -166,19 +167,21 @@ async def _next(items: AsyncIterator[object]) -> object:
 
 _END = object()
 
-_standing: ContextVar[tuple[asyncio.AbstractEventLoop, ...]] = ContextVar("callboard_standing", default=())
+_standing: ContextVar[tuple[object, ...]] = ContextVar("callboard_standing", default=())
 
 
-def stands_still(loop: asyncio.AbstractEventLoop) -> bool:
-    """Whether a loop waits for sync code that waits for us, so that it would never do what we ask of it."""
+def stands_still(loop: object) -> bool:
+    """Whether a loop, asyncio's or ours, waits for sync code that waits for us: it would never do what we ask of it."""
     return loop in _standing.get()
 
 
-def _loop_here() -> list[asyncio.AbstractEventLoop]:
-    try:
-        return [asyncio.get_running_loop()]
-    except RuntimeError:
-        return []
+def _loops_here() -> list[object]:
+    """The event loop of this thread, as asyncio has it and as we do."""
+    found: list[object] = []
+    for which in (asyncio.get_running_loop, current_loop):
+        with suppress(RuntimeError):
+            found.append(which())
+    return found
 
 
 def _wait_for(background: _BackgroundLoop, fn: Callable[[], Awaitable[T]]) -> T:

@@ -1,5 +1,7 @@
 """Which event loop runs here."""
 
+from collections.abc import Callable
+
 import sniffio
 from anyio.lowlevel import RunVar
 
@@ -20,6 +22,22 @@ def current_loop() -> EventLoop:
         loop = _open_loop(sniffio.current_async_library())
         _current.set(loop)
         return loop
+
+
+def run_there(loop: EventLoop, fn: Callable[[], object]) -> bool:
+    """Run a plain function in a loop's thread: at once, if this is it. False if the loop is over, and never will."""
+    if loop.is_here() and _runs(loop):
+        fn()
+        return True
+    return loop.post(fn)
+
+
+def _runs(loop: EventLoop) -> bool:
+    """Whether a loop of this thread is the one that runs now, and not one that ended before it."""
+    try:
+        return current_loop() is loop
+    except RuntimeError:
+        return False  # neither does, or this is between its tasks
 
 
 def _open_loop(library: str) -> EventLoop:

@@ -36,6 +36,7 @@ class IdleScope:
         "_covered",
         "_deadline",
         "_grace",
+        "_is_held",
         "_latest",
         "_moved",
         "_open",
@@ -60,7 +61,7 @@ class IdleScope:
         self._grace = grace
         self._moved = self._covered = -math.inf
         """When the deadline was put off last, and until when a sign of life has been counted before it is given."""
-        self._open = False
+        self._open = self._is_held = False
 
     @property
     def cancel_called(self) -> bool:
@@ -88,7 +89,28 @@ class IdleScope:
     def move(self, deadline: float) -> None:
         """Have the block end then in any case."""
         self._deadline = deadline
-        self._scope.move(min(self._until, deadline))
+        if not self._is_held:
+            self._scope.move(min(self._until, deadline))
+
+    @property
+    def seconds(self) -> float:
+        """How long the block may go without a sign of life."""
+        return self._seconds
+
+    def hold(self) -> None:
+        """Let the block go on without a sign of life, and past its deadline, until `go_on`."""
+        self._is_held = True
+        self._scope.move(math.inf)
+
+    def go_on(self, deadline: float) -> None:
+        """Count from now on, with another deadline that stays."""
+        self._is_held, self._deadline = False, deadline
+        now = self.loop.now()
+        self._put_off(now, now + self._seconds)
+
+    def cancel(self) -> None:
+        """Have the block end now."""
+        self._scope.cancel()
 
     def alive(self) -> None:
         """Take in a sign of life; from any thread."""
@@ -109,7 +131,8 @@ class IdleScope:
     def _put_off(self, latest: float, until: float) -> None:
         if not self._open:
             return
-        self._scope.move(min(max(until, self._until), self._deadline))
+        if not self._is_held:
+            self._scope.move(min(max(until, self._until), self._deadline))
         if not self._scope.cancel_called:  # after the end, in a clean-up, nothing is put off
             self._latest, self._until = max(latest, self._latest), max(until, self._until)
             self.since = time.monotonic()

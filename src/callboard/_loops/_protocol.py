@@ -7,6 +7,7 @@ for it; both bound what comes after by a grace. Knows no calls.
 
 from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import AbstractContextManager
+from contextvars import Context
 from types import TracebackType
 from typing import Any, Protocol, Self, TypeVar
 
@@ -30,6 +31,10 @@ class Scope(Protocol):
 
     def move(self, deadline: float) -> None:
         """Have the block end then; from within the loop's thread, while it runs."""
+        ...
+
+    def cancel(self) -> None:
+        """Have the block end now; from within the loop's thread, while it runs."""
         ...
 
     def __enter__(self) -> Self: ...
@@ -101,8 +106,15 @@ class EventLoop(Protocol):
         """Whether the calling thread is the loop's own."""
         ...
 
-    def post(self, fn: Callable[[], object]) -> None:
-        """Have `fn` called soon, in the loop's thread; from any thread. Never, if the loop is over."""
+    def post(self, fn: Callable[[], object]) -> bool:
+        """Have `fn` called soon, in the loop's thread; from any thread. False if the loop is over, and never will."""
+        ...
+
+    def adopt(self, context: Context) -> None:
+        """Have code that the calling task will run in `context`, copied from another task, know the scopes of this one.
+
+        Otherwise its clean-up would shield the task that the copy came from.
+        """
         ...
 
     def nursery(self) -> Nursery: ...

@@ -13,6 +13,7 @@ from typing import Any, Generic, Protocol, TypeVar
 
 from anyio import CancelScope
 
+from callboard._loops._own_thread import OwnThread
 from callboard._loops._protocol import EventLoop, Wakeup
 from callboard.exceptions import AbandonedThreadWarning
 
@@ -80,29 +81,40 @@ class ThreadOwner(Protocol):
         ...
 
 
-async def run_in_thread(loop: EventLoop, fn: Callable[[], T], name: str, owner: ThreadOwner) -> T:
+async def run_in_thread(
+    loop: EventLoop,
+    fn: Callable[[], T],
+    name: str,
+    owner: ThreadOwner,
+    thread: OwnThread | None = None,
+    *,
+    patience: float = _BEAT,
+) -> T:
     """Run `fn` in a worker thread, with the caller's context variables.
 
-    A cancelled caller waits a beat for the thread; then it goes, and the result is dropped.
+    A cancelled caller waits for the thread, a beat if nothing else is said; then it goes, and the result is dropped.
 
     Args:
         loop: the running event loop.
         fn: what to run.
         name: what to call it in the warning about a thread that goes on.
         owner: told of such a thread.
+        thread: where to run it; `None` for any that is free.
+        patience: how many seconds a cancelled caller waits for it.
     """
+    run = loop.run_in_daemon if thread is None else thread.run
     job = _Job(fn, name)
     scope = CancelScope()
     try:
         with scope:
-            return await loop.run_in_daemon(job.run, scope)
+            return await run(job.run, scope)
     except loop.cancelled_class:
         # Not for ourselves, we are leaving: it makes `check_cancelled()` raise in the thread on asyncio.
         scope.cancel()
         if not job.drop():
             try:
-                await _wait_a_beat(loop, job)
-            finally:  # also when the grace is shorter than a beat
+                await _wait_for(loop, job, patience)
+            finally:  # also when the grace is shorter
                 if job.call_after(None):
                     _abandon(job, owner)
         raise
@@ -145,8 +157,8 @@ def _tell_what_is_lost() -> None:
         )
 
 
-async def _wait_a_beat(loop: EventLoop, job: _Job[T]) -> None:
+async def _wait_for(loop: EventLoop, job: _Job[T], seconds: float) -> None:
     wakeup: Wakeup = loop.wakeup()
     if job.call_after(wakeup.set):
-        with loop.shield(loop.now() + _BEAT):
+        with loop.shield(loop.now() + seconds):
             await wakeup.wait()

@@ -6,10 +6,11 @@ import threading
 import time
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractContextManager, nullcontext
-from contextvars import copy_context
+from contextvars import Context, copy_context
 from types import TracebackType
 from typing import Literal, Self, TypeVar
 
+import sniffio
 import trio
 from anyio import CancelScope, CapacityLimiter, to_thread
 from anyio.lowlevel import RunVar
@@ -47,6 +48,9 @@ class TrioScope:
     def move(self, deadline: float) -> None:
         self._scope.deadline = deadline
 
+    def cancel(self) -> None:
+        self._scope.cancel()
+
     def __enter__(self) -> Self:
         self._scope.__enter__()
         return self
@@ -66,6 +70,9 @@ class _NoScope:
 
     def move(self, deadline: float) -> None:
         """Nothing: no child of a nursery has a deadline of its own."""
+
+    def cancel(self) -> None:
+        """Nothing: children of a nursery are cancelled together."""
 
     def __enter__(self) -> Self:
         return self
@@ -257,11 +264,15 @@ class TrioLoop:
     def is_here(self) -> bool:
         return threading.get_ident() == self._thread
 
-    def post(self, fn: Callable[[], object]) -> None:
+    def post(self, fn: Callable[[], object]) -> bool:
         try:
             self._token.run_sync_soon(fn)
         except trio.RunFinishedError:
-            return  # nobody waits any more
+            return False  # nobody waits any more
+        return True
+
+    def adopt(self, context: Context) -> None:
+        context.run(sniffio.current_async_library_cvar.set, self.name)
 
     def nursery(self) -> TrioNursery:
         return TrioNursery()

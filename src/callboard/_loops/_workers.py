@@ -80,14 +80,17 @@ async def run_in_worker(fn: Callable[[], T], scope: CancelScope) -> T:
     future: Future[T] = loop.create_future()
 
     def job() -> Callable[[], object]:
-        value, error = _outcome(lambda: context.run(fn), token, scope)
+        value, error = outcome_in_thread(lambda: context.run(fn), token, scope)
         return lambda: _deliver(loop, future, value, error)
 
     _a_worker().give(job)
     return await future
 
 
-def _outcome(fn: Callable[[], T], token: EventLoopToken, scope: CancelScope) -> tuple[T | None, BaseException | None]:
+def outcome_in_thread(
+    fn: Callable[[], T], token: EventLoopToken, scope: CancelScope
+) -> tuple[T | None, BaseException | None]:
+    """What a function returns or raises in this thread, from which `anyio.from_thread` leads back to the loop."""
     with claim_worker_thread(token.backend_class, token.native_token):
         threadlocals.current_cancel_scope = scope
         try:

@@ -1,0 +1,123 @@
+"""A thread that does one job after another for one owner: what belongs to a thread stays in it."""
+
+import logging
+import threading
+from collections.abc import Callable
+from contextvars import copy_context
+from functools import partial
+from queue import SimpleQueue
+from typing import Any, TypeVar, cast
+
+import sniffio
+from anyio import CancelScope
+from anyio.lowlevel import EventLoopToken, current_token
+
+from callboard._loops._current import current_loop
+from callboard._loops._workers import outcome_in_thread
+
+T = TypeVar("T")
+
+_log = logging.getLogger("callboard")
+
+
+class OwnThread:
+    """A daemon thread; started when there is a first job, and ended by `close`."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._jobs: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
+        self._is_started = False
+        self._token: EventLoopToken | None = None
+
+    async def run(self, fn: Callable[[], T], scope: CancelScope) -> T:
+        """Run `fn` there after all that came before, with the caller's context variables.
+
+        A cancelled caller goes at once, and the result is dropped. Within `fn`, `anyio.from_thread` leads back here.
+
+        Args:
+            fn: what to run.
+            scope: what `anyio.from_thread.check_cancelled()` looks at, on asyncio; on trio, what cancelled us.
+        """
+        if not self._is_started:
+            self._is_started = True
+            threading.Thread(target=self._work, name=self._name, daemon=True).start()
+        context, wakeup = copy_context(), current_loop().wakeup()
+        context.run(sniffio.current_async_library_cvar.set, None)
+        token = self._token_of(current_token())
+        outcome: list[tuple[T | None, BaseException | None]] = []
+        cancelled: list[BaseException] = []
+
+        def job() -> None:
+            _here.cancelled = cancelled
+            outcome.append(outcome_in_thread(lambda: context.run(fn), token, scope))
+            wakeup.set()
+
+        self._jobs.put(job)
+        try:
+            await wakeup.wait()
+        except BaseException as cancellation:
+            cancelled.append(cancellation)
+            raise
+        value, error = outcome.pop()
+        if error is None:
+            return cast("T", value)
+        try:
+            raise error
+        finally:
+            del error  # its traceback leads here
+
+    def _token_of(self, token: EventLoopToken) -> EventLoopToken:
+        if sniffio.current_async_library() != "trio":
+            return token
+        if self._token is None:
+            self._token = _leading_back(token)
+        return self._token
+
+    def close(self, last: Callable[[], object] | None = None) -> None:
+        """Have the thread end when it has done its jobs, and `last` after them; nobody waits for it."""
+        if last is not None:
+            self._jobs.put(partial(_try, last))
+        self._jobs.put(None)
+
+    def _work(self) -> None:
+        while (job := self._jobs.get()) is not None:
+            job()
+            del job
+
+
+def _try(last: Callable[[], object]) -> None:
+    try:
+        last()
+    except Exception:
+        _log.exception("%r failed, in a thread that nobody waited for", last)
+
+
+class _Here(threading.local):
+    """What this thread is at."""
+
+    cancelled: list[BaseException]
+    """By what the caller of its job was cancelled, if it was."""
+
+
+_here = _Here()
+
+
+def _leading_back(token: EventLoopToken) -> EventLoopToken:
+    """A token by which `anyio.from_thread` leads back to trio; by its own, trio knows threads of its own only."""
+    backend, native = cast("Any", token.backend_class), token.native_token
+
+    class Backend(backend):  # type: ignore[misc, valid-type]  # the backend is known when it runs
+        @classmethod
+        def check_cancelled(cls) -> None:
+            if _here.cancelled:
+                raise _here.cancelled[0]
+
+        @classmethod
+        def run_async_from_thread(cls, func: Any, args: Any, token: object) -> Any:
+            return super().run_async_from_thread(func, args, native if token is None else token)
+
+        @classmethod
+        def run_sync_from_thread(cls, func: Any, args: Any, token: object) -> Any:
+            return super().run_sync_from_thread(func, args, native if token is None else token)
+
+    return EventLoopToken(Backend, native)
