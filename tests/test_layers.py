@@ -11,9 +11,10 @@ SOURCE = Path(__file__).parents[1] / "src"
 ACTORS = Path(__file__).parents[1] / "actors" / "src"
 
 LAYERS = {
-    0: ["exceptions", "_callers", "_extras", "_lazy", "_suggestions", "_types"],
+    0: ["exceptions", "_callers", "_canonical", "_extras", "_lazy", "_suggestions", "_types"],
     1: ["_loops"],
     2: ["_calls"],
+    3: ["actors"],
     4: ["_langgraph"],
     5: ["tools"],
     6: ["middleware"],
@@ -31,6 +32,7 @@ FOREIGN = {
     "callboard._loops._watchdog": (*LANGCHAIN, "trio", "asyncio"),
     "callboard._loops._asyncio": (*LANGCHAIN, "trio"),
     "callboard._loops._workers": (*LANGCHAIN, "trio"),
+    "callboard.actors": (*LANGCHAIN, "trio", "asyncio"),
 }
 SHOP_WINDOW = "callboard"
 
@@ -103,7 +105,9 @@ def reached(name: str) -> set[str]:
     return found
 
 
-@pytest.mark.parametrize("room", ["callboard._loops", "callboard._calls", "callboard.exceptions", "callboard._types"])
+@pytest.mark.parametrize(
+    "room", ["callboard._loops", "callboard._calls", "callboard.actors", "callboard.exceptions", "callboard._types"]
+)
 def test_what_is_below_the_tools_loads_no_langchain_by_any_way(room: str) -> None:
     """Supervision is for any call; who uses it alone does not wait for LangChain."""
     inside = {name for name in MODULES if name == room or name.startswith(f"{room}.")}

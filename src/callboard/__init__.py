@@ -6,6 +6,7 @@
     layer 6   middleware            retry, cache, approval, sanitise, redact and others, around a tool call
     layer 5   tools                 LangChain tools as supervised calls, and the chain around them
     layer 4   _langgraph            every private name of LangGraph
+    layer 3   actors                state with a life, a mailbox and a supervisor
     layer 2   _calls                one supervised call and a batch of them, limits, observers
     layer 1   _loops                asyncio and trio, threads, deadlines, bridges
     layer 0   _types  exceptions    the vocabulary
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from callboard._calls._progress import progress as progress
     from callboard._loops._deadline import cleanup as cleanup
     from callboard._loops._deadline import remaining as remaining
+    from callboard._types import ActorStatistics as ActorStatistics
     from callboard._types import CallContext as CallContext
     from callboard._types import CallEvent as CallEvent
     from callboard._types import CallPolicy as CallPolicy
@@ -36,6 +38,20 @@ if TYPE_CHECKING:
     from callboard._types import RunEvent as RunEvent
     from callboard._types import RunInfo as RunInfo
     from callboard._types import Statistics as Statistics
+
+    # 2: actors
+    from callboard.actors._actor import Actor as Actor
+    from callboard.actors._actor import handler as handler
+    from callboard.actors._child import ChildSpec as ChildSpec
+    from callboard.actors._child import child as child
+    from callboard.actors._keyed import Keyed as Keyed
+    from callboard.actors._keyed import keyed as keyed
+    from callboard.actors._reply import Reply as Reply
+    from callboard.actors._restarts import Backoff as Backoff
+    from callboard.actors._snapshot_store import InMemorySnapshots as InMemorySnapshots
+    from callboard.actors._snapshot_store import Snapshots as Snapshots
+    from callboard.actors._supervisor import Supervisor as Supervisor
+    from callboard.actors._supervisor import running as running
 
     # 4: the agent
     from callboard.agent._react import Agent as Agent
@@ -47,6 +63,10 @@ if TYPE_CHECKING:
         AgentStateWithStructuredResponsePydantic as AgentStateWithStructuredResponsePydantic,
     )
     from callboard.exceptions import AbandonedThreadWarning as AbandonedThreadWarning
+    from callboard.exceptions import ActorDiedError as ActorDiedError
+    from callboard.exceptions import ActorError as ActorError
+    from callboard.exceptions import ActorGoneError as ActorGoneError
+    from callboard.exceptions import ActorStartError as ActorStartError
     from callboard.exceptions import CallboardError as CallboardError
     from callboard.exceptions import CallboardWarning as CallboardWarning
     from callboard.exceptions import CallCancelledError as CallCancelledError
@@ -55,13 +75,17 @@ if TYPE_CHECKING:
     from callboard.exceptions import CallTimeoutError as CallTimeoutError
     from callboard.exceptions import CircuitOpenError as CircuitOpenError
     from callboard.exceptions import DeadlineExceededError as DeadlineExceededError
+    from callboard.exceptions import DeadlockError as DeadlockError
     from callboard.exceptions import DuplicateCallIdWarning as DuplicateCallIdWarning
     from callboard.exceptions import IdleMiddlewareWarning as IdleMiddlewareWarning
     from callboard.exceptions import IgnoredHooksWarning as IgnoredHooksWarning
     from callboard.exceptions import LoopBlockedWarning as LoopBlockedWarning
+    from callboard.exceptions import MailboxFullError as MailboxFullError
     from callboard.exceptions import MiddlewareOrderWarning as MiddlewareOrderWarning
+    from callboard.exceptions import PoisonousCallError as PoisonousCallError
     from callboard.exceptions import RunDeadlineExceededError as RunDeadlineExceededError
     from callboard.exceptions import StorageError as StorageError
+    from callboard.exceptions import SupervisorError as SupervisorError
     from callboard.exceptions import ThreadBusyError as ThreadBusyError
 
     # 3: LangChain tools
@@ -88,9 +112,27 @@ if TYPE_CHECKING:
     from callboard.tools._vocabulary import msg_content_output as msg_content_output
 
 _HOMES = {
-    "_types": ("CallContext", "CallEvent", "CallPolicy", "Limit", "Rate", "RunEvent", "RunInfo", "Statistics"),
+    "_types": (
+        "ActorStatistics",
+        "CallContext",
+        "CallEvent",
+        "CallPolicy",
+        "Limit",
+        "Rate",
+        "RunEvent",
+        "RunInfo",
+        "Statistics",
+    ),
     "exceptions": (
         "AbandonedThreadWarning",
+        "ActorDiedError",
+        "ActorError",
+        "ActorGoneError",
+        "ActorStartError",
+        "DeadlockError",
+        "MailboxFullError",
+        "PoisonousCallError",
+        "SupervisorError",
         "CallCancelledError",
         "CallError",
         "CallRejectedError",
@@ -111,6 +153,13 @@ _HOMES = {
     "_calls._observers": ("observe",),
     "_calls._progress": ("progress",),
     "_loops._deadline": ("cleanup", "remaining"),
+    "actors._actor": ("Actor", "handler"),
+    "actors._child": ("ChildSpec", "child"),
+    "actors._keyed": ("Keyed", "keyed"),
+    "actors._reply": ("Reply",),
+    "actors._restarts": ("Backoff",),
+    "actors._snapshot_store": ("InMemorySnapshots", "Snapshots"),
+    "actors._supervisor": ("Supervisor", "running"),
     "tools._human": ("ActionRequest", "HumanInterrupt", "HumanInterruptConfig", "HumanResponse"),
     "tools._input": ("tools_condition",),
     "tools._interrupted": ("CallsInterrupted",),

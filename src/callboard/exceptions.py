@@ -4,12 +4,20 @@
     ├── ThreadBusyError             another run has the thread
     ├── RunDeadlineExceededError    the budget of an agent's run was spent          (a TimeoutError)
     ├── StorageError                a database cannot be used
+    ├── ActorStartError             an actor did not start
+    ├── SupervisorError             its actors ended more often than it restarts them, or one for good
     └── CallError                   a call ended without a result of its own
         ├── CallTimeoutError        one attempt took longer than its timeout        (a TimeoutError)
         ├── DeadlineExceededError   the call's budget was spent, queue included     (a TimeoutError)
         ├── CallRejectedError       no place: the queue is full, or no thread left
+        │   └── MailboxFullError    the actor has as many calls before it as may wait
         ├── CircuitOpenError        the tool kept failing, and is left alone for a while
-        └── CallCancelledError      the body cancelled itself; nobody asked it to
+        ├── CallCancelledError      the body cancelled itself; nobody asked it to
+        └── ActorError              an actor has no answer
+            ├── ActorGoneError      it has ended for good, or never lived; the call did not begin
+            ├── ActorDiedError      it ended while the call ran; nobody knows what came of it
+            ├── DeadlockError       the call would have waited for itself
+            └── PoisonousCallError  the same call has ended the actor before, too often
 
     langgraph.errors.GraphInterrupt
     └── CallsInterrupted            calls of a batch wait for answers; carries what finished
@@ -33,6 +41,10 @@ from callboard._lazy import lazy
 
 __all__ = [
     "AbandonedThreadWarning",
+    "ActorDiedError",
+    "ActorError",
+    "ActorGoneError",
+    "ActorStartError",
     "CallCancelledError",
     "CallError",
     "CallRejectedError",
@@ -41,20 +53,24 @@ __all__ = [
     "CallboardWarning",
     "CircuitOpenError",
     "DeadlineExceededError",
+    "DeadlockError",
     "DuplicateCallIdWarning",
     "IdleMiddlewareWarning",
     "IgnoredHooksWarning",
     "LoopBlockedWarning",
+    "MailboxFullError",
     "MiddlewareOrderWarning",
+    "PoisonousCallError",
     "RunDeadlineExceededError",
     "StorageError",
+    "SupervisorError",
     "ThreadBusyError",
 ]
 
 # It is a `GraphInterrupt`, and what is below the tools knows no LangGraph.
 __getattr__ = lazy(__name__, {".tools._interrupted": ("CallsInterrupted",)})
 
-Ended = Literal["timeout", "deadline", "rejected", "unavailable", "cancelled"]
+Ended = Literal["timeout", "deadline", "rejected", "unavailable", "cancelled", "unknown"]
 
 
 class CallboardError(Exception):
@@ -94,6 +110,38 @@ class StorageError(CallboardError):
 
     def __reduce__(self) -> tuple[object, ...]:
         return type(self), (self.where, self.reason)
+
+
+class ActorStartError(CallboardError):
+    """An actor did not start; its `__cause__` says why.
+
+    `never` says that it is no use to try again, because something that it needs is not there.
+    """
+
+    def __init__(self, actor: str, reason: str, *, never: bool = False) -> None:
+        self.actor = actor
+        self.reason = reason
+        self.never = never
+        super().__init__(f"The actor {actor!r} did not start: {reason}")
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return _start_error, (type(self), self.actor, self.reason, self.never)
+
+
+def _start_error(cls: type[ActorStartError], actor: str, reason: str, never: bool) -> ActorStartError:
+    return cls(actor, reason, never=never)
+
+
+class SupervisorError(CallboardError):
+    """A supervisor gave up: a child ended more often than it restarts them; what ended it is the `__cause__`."""
+
+    def __init__(self, supervisor: str, reason: str) -> None:
+        self.supervisor = supervisor
+        self.reason = reason
+        super().__init__(f"The supervisor {supervisor!r} gave up: {reason}")
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return type(self), (self.supervisor, self.reason)
 
 
 class CallError(CallboardError):
@@ -211,6 +259,67 @@ class CallCancelledError(CallError):
 
     def __init__(self, tool: str, call_id: str | None) -> None:
         super().__init__(tool, call_id, f"Tool {tool!r} cancelled itself before it had a result.")
+
+
+class MailboxFullError(CallRejectedError):
+    """An actor has as many calls before it as may wait; this one did not begin."""
+
+
+class ActorError(CallError):
+    """An actor has no answer to a call."""
+
+
+class ActorGoneError(ActorError):
+    """An actor has ended for good, or has not been started; the call did not begin."""
+
+    ended: Ended = "unavailable"
+
+    def __init__(self, tool: str, call_id: str | None, reason: str) -> None:
+        self.reason = reason
+        super().__init__(tool, call_id, f"{tool!r} was not started: {reason}.")
+
+
+class ActorDiedError(ActorError):
+    """An actor ended while it had a call; whether that had its effect is unknown."""
+
+    ended: Ended = "unknown"
+
+    def __init__(self, tool: str, call_id: str | None, reason: str, *, loss: str = "") -> None:
+        self.reason = reason
+        more = f" {loss}" if loss else ""
+        super().__init__(
+            tool, call_id, f"{tool!r} had begun when {reason}. Whether it had its effect is unknown.{more}"
+        )
+
+
+class DeadlockError(ActorError):
+    """A call would have waited for itself; `chain` has the calls that wait for each other, the first one again last."""
+
+    ended: Ended = "rejected"
+
+    def __init__(self, tool: str, call_id: str | None, chain: tuple[str, ...]) -> None:
+        self.chain = chain
+        super().__init__(
+            tool,
+            call_id,
+            f"{tool!r} was not started, because it would wait for itself: {' -> '.join(chain)}. Have one of them take "
+            "its reply along (@handler(deferred=True)), or let it be re-entered (@handler(reentrant=True)).",
+        )
+
+
+class PoisonousCallError(ActorError):
+    """The same call ended the actor before, `times` times; it is not tried again."""
+
+    ended: Ended = "rejected"
+
+    def __init__(self, tool: str, call_id: str | None, times: int) -> None:
+        self.times = times
+        super().__init__(
+            tool,
+            call_id,
+            f"{tool!r} was not started: with the same arguments it ended its actor {times} times. "
+            "Ask for something else.",
+        )
 
 
 class CallboardWarning(UserWarning):

@@ -1,6 +1,7 @@
 """The typed surface, as users meet it; the type checkers read this file, nothing runs it."""
 
 from collections.abc import AsyncGenerator, Iterator, Mapping
+from contextlib import asynccontextmanager, nullcontext
 from typing import Any, assert_type
 
 from langchain_core.tools import tool
@@ -8,6 +9,7 @@ from langgraph.runtime import RunControl
 from langgraph.types import GraphOutput
 
 from callboard import (
+    Actor,
     Agent,
     CallContext,
     CallEvent,
@@ -15,14 +17,20 @@ from callboard import (
     CallsInterrupted,
     Limit,
     Rate,
+    Reply,
     Statistics,
+    Supervisor,
     ToolCallRequest,
     ToolNode,
+    child,
     cleanup,
     create_react_agent,
+    handler,
+    keyed,
     observe,
     progress,
     remaining,
+    running,
 )
 from callboard.middleware import Cache, CircuitBreaker
 
@@ -119,3 +127,101 @@ def wrong() -> None:
     progress(done="3")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
     CallPolicy(2.0)  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
     Limit(concurrency="8")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+
+
+class Notebook(Actor):
+    """Handlers of every kind."""
+
+    groups = {"reads": 8}
+    fatal = (ConnectionError, OSError)
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+        self.kept: list[Reply[list[str]]] = []
+
+    async def start(self) -> None:
+        assert_type(await self.enter(nullcontext("file")), str)
+        assert_type(await self.enter(an_async_one()), bytes)
+
+    def stop(self) -> None:
+        self.kept.clear()
+
+    @handler
+    async def append(self, line: str, *, times: int = 1) -> int:
+        assert_type(await self.read(), str)
+        return len(line) * times
+
+    @handler
+    def sync(self, line: str) -> float:
+        return float(line)
+
+    @handler(group="reads")
+    async def read(self) -> str:
+        return self.path
+
+    @handler(on_cancel="restart", reentrant=True)
+    def sync_with_options(self, number: int) -> bytes:
+        return bytes(number)
+
+    @handler(deferred=True)
+    async def later(self, reply: Reply[list[str]], name: str) -> None:
+        assert_type(reply.send([name]), bool)
+        assert_type(reply.fail(ValueError(name)), bool)
+        reply.send(name)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+
+
+class Typed(Notebook):
+    """What is inherited is there."""
+
+    @handler
+    async def more(self) -> None:
+        pass
+
+
+@asynccontextmanager
+async def an_async_one() -> AsyncGenerator[bytes]:
+    yield b""
+
+
+async def asked(notebook: Notebook) -> None:
+    assert_type(await notebook.append("x"), int)
+    assert_type(await notebook.append("x", times=3), int)
+    assert_type(await notebook.sync("1"), float)
+    assert_type(await notebook.read(), str)
+    assert_type(await notebook.sync_with_options(1), bytes)
+    assert_type(await notebook.later("x"), list[str])
+
+
+async def lives() -> None:
+    async with running(Notebook("a")) as notebook:
+        assert_type(notebook, Notebook)
+        await asked(notebook)
+    async with running(child(Typed, "a", name="typed")) as typed:
+        assert_type(typed, Typed)
+        assert_type(await typed.append("x"), int)
+        assert_type(await typed.more(), None)
+    async with Supervisor([Notebook("a"), child(Typed, "b"), Supervisor([Notebook])]) as tree:
+        assert_type(tree, Supervisor)
+        assert_type(tree[Notebook], Notebook)
+        assert_type(await tree[Typed].append("x"), int)
+        assert_type(tree["Notebook"], Any)
+    async with keyed(Notebook("a"), cap=10) as notebooks:
+        assert_type(notebooks["mine"], Notebook)
+        assert_type(await notebooks["mine", 1].read(), str)
+    ToolNode([fetch, Notebook("a"), child(Typed("b"), prefix="typed_", key=by_user)])
+
+
+async def misasked(notebook: Notebook, tree: Supervisor) -> None:
+    await notebook.append(1)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+    await notebook.append()  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
+    await notebook.append("x", tims=2)  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
+    await notebook.sync(1)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+    await notebook.read("x")  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
+    await notebook.later(1)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+    await notebook.apend("x")  # type: ignore[attr-defined]  # pyright: ignore[reportAttributeAccessIssue]
+    tree[str]  # type: ignore[type-var]  # pyright: ignore[reportArgumentType]
+    tree[1]  # type: ignore[call-overload]  # pyright: ignore[reportArgumentType]
+    child(str)  # type: ignore[type-var]  # pyright: ignore[reportArgumentType]
+    child(Notebook, restart="always")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+    handler(grup="reads")  # type: ignore[call-overload]  # pyright: ignore[reportCallIssue]
+    handler(on_cancel="stop")  # type: ignore[call-overload]  # pyright: ignore[reportArgumentType]

@@ -1,0 +1,57 @@
+"""How an actor's life ends, how long its ends may take, and what is told of one that never began."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+from callboard.exceptions import ActorStartError
+
+How = Literal["stopped", "replaced", "crashed", "not_started", "never_starts"]
+"""`stopped`: somebody asked it to. `replaced`: it has lived for as long as it may. `never_starts`: something that it
+needs is not there, and will not be."""
+
+_NEVER = (FileNotFoundError, NotADirectoryError, PermissionError, ImportError)
+"""What says that something is not there which `start` needs: a program, a module. It will not be there next time."""
+
+
+@dataclass(frozen=True, slots=True)
+class End:
+    """How a life ended."""
+
+    how: How
+    error: BaseException | None = None
+    culprit: str | None = None
+    """The call that ended it, if that can be told from others."""
+    is_refused: bool = False
+    """Whether that call cannot end it again."""
+    snapshot: object = None
+    """Its state, if it ended in order and keeps it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lifespan:
+    """How long the ends of a life may take, in seconds, and after what an idle actor is replaced."""
+
+    start: float = 30.0
+    stop: float = 10.0
+    max_age: float | None = None
+    """Seconds."""
+    max_calls: int | None = None
+
+
+OnStart = Callable[[BaseException | None], None]
+"""Told once that a life has begun to serve, or why it never will: an `ActorStartError`, or Ctrl-C and the like."""
+
+
+def start_failed(name: str, error: BaseException) -> ActorStartError:
+    """What is told of an actor that did not start."""
+    failed = ActorStartError(name, repr(error), never=isinstance(error, _NEVER))
+    failed.__cause__ = error
+    return failed
+
+
+def bare(error: BaseException) -> BaseException:
+    """An error without the groups of one that task groups put around it."""
+    while isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:
+        error = error.exceptions[0]
+    return error

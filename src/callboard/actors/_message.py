@@ -1,0 +1,144 @@
+"""One call of an actor, from the caller to the handler and back."""
+
+from collections.abc import Callable, Mapping
+from contextvars import Context, ContextVar, copy_context
+from typing import Any, Literal, Protocol
+
+from callboard._loops._deadline import DEFAULT_GRACE, current_timed
+from callboard._loops._protocol import EventLoop, Scope
+from callboard.actors._actor import Handler
+
+State = Literal["waiting", "running", "deferred", "ended"]
+"""`waiting`: it has not begun. `running`: its handler does. `deferred`: somebody has its reply and will send it."""
+
+
+class Target(Protocol):
+    """The actor that a message is for."""
+
+    def settle(self, message: "Message", value: object, error: BaseException | None) -> bool:
+        """End a message; False if it has ended."""
+        ...
+
+
+class Message:
+    """One call of an actor. Its state changes under the lock of its target only.
+
+    Args:
+        target: the actor.
+        handler: what to run.
+        args: for it.
+        kwargs: for it.
+        loop: of the caller.
+        asked_by: the message whose handler asks, if one does.
+        title: what to call it in errors.
+        call_id: of the tool call that it is, for errors.
+        on_begin: called in the actor's thread when its handler begins.
+        passes: says of an exception that it is none of the actor's, and does not break it.
+    """
+
+    __slots__ = (
+        "args",
+        "asked_by",
+        "asks",
+        "call_id",
+        "cancel_asked",
+        "context",
+        "error",
+        "grace",
+        "handler",
+        "kwargs",
+        "loop",
+        "on_begin",
+        "passes",
+        "scope",
+        "state",
+        "target",
+        "title",
+        "value",
+        "wakeup",
+    )
+
+    def __init__(
+        self,
+        target: Target,
+        handler: Handler,
+        args: tuple[Any, ...],
+        kwargs: Mapping[str, Any],
+        *,
+        loop: EventLoop,
+        title: str,
+        call_id: str | None,
+        passes: Callable[[BaseException], bool] | None,
+        on_begin: Callable[[], object] | None,
+    ) -> None:
+        self.target = target
+        self.handler = handler
+        self.args = args
+        self.kwargs = kwargs
+        self.loop = loop
+        self.title = title
+        self.call_id = call_id
+        self.passes = passes
+        self.on_begin = on_begin
+        around = current_message.get()
+        self.asked_by = None if around is None or around.has_ended else around
+        self.asks: set[Message] = set()
+        """What its handler waits for now; others read it from their threads."""
+        self.context: Context = copy_context()
+        self.state: State = "waiting"
+        self.wakeup = loop.wakeup()
+        self.scope: Scope | None = None
+        """Around its handler, while that runs."""
+        self.cancel_asked = False
+        self.value: object = None
+        self.error: BaseException | None = None
+        timed = current_timed.get()
+        self.grace = DEFAULT_GRACE if timed is None else timed.grace
+
+    @property
+    def is_taken_only(self) -> bool:
+        """Whether it was taken out of the queue, and its handler has not begun."""
+        return self.state == "running" and self.scope is None
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether it has; asked in a loop, while other threads end it."""
+        return self.state == "ended"
+
+    def settle(self, value: object, error: BaseException | None) -> bool:
+        """End it; False if it has ended."""
+        return self.target.settle(self, value, error)
+
+    def end(self, value: object, error: BaseException | None) -> None:
+        """Note what it came to, let go of the rest, and wake the caller."""
+        self.state, self.value, self.error = "ended", value, error
+        self.scope = self.asked_by = None
+        self.args, self.kwargs = (), {}
+        del self.context
+        self.wakeup.set()
+
+    def outcome(self) -> Any:
+        """What it came to, for its caller; once."""
+        error, self.error = self.error, None
+        if error is None:
+            return self.value
+        try:
+            raise error
+        finally:
+            del error  # its traceback leads here
+
+    def ancestors(self) -> "list[Message]":
+        """The messages whose handlers wait for this one, the nearest first.
+
+        What a handler has left running asks for itself: behind a message that has ended, nobody waits.
+        """
+        found: list[Message] = []
+        one = self.asked_by
+        while one is not None and not one.has_ended:
+            if one.state == "running":
+                found.append(one)
+            one = one.asked_by
+        return found
+
+
+current_message: ContextVar[Message | None] = ContextVar("callboard_message", default=None)

@@ -1,0 +1,48 @@
+"""Calls that have ended their actor before."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from callboard._canonical import digest
+
+_KEPT = 100
+"""Calls that are remembered; the oldest is forgotten first."""
+
+
+class Poison:
+    """How often each call has ended the actor. Arguments without a JSON of their own are not told apart, and pass.
+
+    Args:
+        limit: how often one call may do so before it is refused.
+    """
+
+    __slots__ = ("_limit", "_times")
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._times: dict[str, int] = {}
+
+    def refuses(self, handler: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> int | None:
+        """How often this call has ended the actor, if that is too often."""
+        if not self._times:
+            return None
+        times = self._times.get(_key(handler, args, kwargs), 0)
+        return times if times >= self._limit else None
+
+    def has_ended(self, handler: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[str | None, bool]:
+        """Note that this call has; its name, if it can be told from others, and whether it is refused from now on."""
+        key = _key(handler, args, kwargs)
+        if not key:
+            return None, False
+        times = self._times.pop(key, 0) + 1
+        self._times[key] = times
+        if len(self._times) > _KEPT:
+            del self._times[next(iter(self._times))]
+        return key, times >= self._limit
+
+
+def _key(handler: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str:
+    try:
+        return digest([handler, args, kwargs])
+    except (TypeError, ValueError, RecursionError):
+        return ""

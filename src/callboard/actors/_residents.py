@@ -1,0 +1,259 @@
+"""Actors of one kind, one for each key: they live when somebody asks them, and no more of them than may."""
+
+import logging
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Hashable
+from contextvars import copy_context
+from dataclasses import replace
+from functools import partial
+from itertools import count
+from typing import Any
+from weakref import WeakValueDictionary
+
+from callboard._loops._current import current_loop, run_there
+from callboard._loops._protocol import Scope, Spawned, Wakeup
+from callboard._types import ActorStatistics
+from callboard.actors._cell import Cell
+from callboard.actors._child import ChildSpec
+from callboard.actors._restarts import Backoff, Restarts, Terms
+from callboard.actors._snapshot_store import InMemorySnapshots
+from callboard.actors._tree import Tree
+from callboard.actors._unit import ActorUnit, Manager, Unit, cell_for
+from callboard.exceptions import ActorStartError
+
+_log = logging.getLogger("callboard")
+
+
+_numbers = count(1)
+
+
+class _Resident:
+    """One actor of several that lives now, under a supervisor of its own: a crash is nobody else's."""
+
+    def __init__(self, spec: ChildSpec[Any], cell: Cell, on_end: Callable[[BaseException | None], None]) -> None:
+        self.name = f"the supervisor of {cell.name}"
+        self.cell = cell
+        self._spec = spec
+        self.unit: ActorUnit
+        self.tree = Tree(self, on_end)
+        self.is_leaving = False
+        self.rests_since = self.tree.loop.now()
+        """When it had nothing to do, the last time; on its loop's clock."""
+
+    def units(self, manager: Manager) -> list[Unit]:
+        self.unit = ActorUnit(self._spec, manager, self.cell)
+        # If it is not started again, this place is free, and whoever asks next has it tried anew.
+        self.unit.terms = replace(self.unit.terms, significant=True)
+        return [self.unit]
+
+    def restarts(self, children: list[Terms], chance: Callable[[], float]) -> Restarts:
+        return Restarts(
+            children,
+            strategy="one_for_one",
+            intensity=self._spec.intensity,
+            period=self._spec.period,
+            backoff=Backoff(),
+            auto_shutdown="any_significant",
+            chance=chance,
+        )
+
+
+class Residents:
+    """The actors of one kind that live in one place, by key. Belongs to the event loop in which it is made.
+
+    Only one with a key lives at a time. What they are asked while they do not live waits until they do. All decisions
+    are made in the loop's thread; `cell` may be called in any.
+
+    Args:
+        spec: the terms of each.
+    """
+
+    def __init__(self, spec: ChildSpec[Any]) -> None:
+        self.spec = spec if spec.snapshots is not None else replace(spec, snapshots=InMemorySnapshots())
+        self.number = next(_numbers)
+        """Tells it apart from others, in this process."""
+        self.loop = current_loop()
+        self._context = copy_context()
+        """In a copy of which actors start: what the first caller has in its variables is none of theirs."""
+        self._lock = threading.Lock()
+        # Whoever holds a reference holds the cell: there is no second one with the same key meanwhile.
+        self._cells: WeakValueDictionary[Hashable, Cell] = WeakValueDictionary()
+        self._alive: dict[Hashable, _Resident] = {}
+        self._queue: OrderedDict[Hashable, Cell] = OrderedDict()
+        """Those that are asked and do not live."""
+        self._tasks: set[Spawned] = set()
+        self._is_closing = False
+        self._restarts = self._evictions = 0
+        """Of those that live no more; and of all."""
+        self._wakeup: Wakeup | None = None
+        if spec.idle is not None:
+            self._start_task(self._evict_idle)
+
+    def cell(self, key: Hashable) -> Cell:
+        """The actor of a key, whether it lives or not; from any thread."""
+        with self._lock:
+            found = self._cells.get(key)
+            if found is None:
+                found = self._cells[key] = cell_for(self.spec)
+                found.key, found.gone, found.activate = key, None, self._asked
+                found.home = self.loop
+                if key is not None:
+                    found.name = f"{self.spec.name}[{key!r}]"
+        return found
+
+    def statistics(self) -> ActorStatistics:
+        """How many live now, and what they do."""
+        here = list(self._alive.values())
+        boxes = [cell.mailbox for cell in {*(one.cell for one in here), *self._queue.values()}]
+        return ActorStatistics(
+            alive=len(here),
+            running=sum(len(box.running) for box in boxes) + sum(len(one.cell.owed) for one in here),
+            waiting=sum(len(box.waiting) for box in boxes),
+            restarts=self._restarts + sum(one.tree.restarts for one in here),
+            evictions=self._evictions,
+        )
+
+    async def start(self, key: Hashable) -> None:
+        """Have the actor of a key live before anybody asks it.
+
+        Raises:
+            ActorStartError: if it does not start.
+        """
+        cell = self.cell(key)
+        resident = self._alive[key] = self._resident(cell)
+        try:
+            await resident.tree.start()
+        except BaseException:
+            del self._alive[key]
+            raise
+
+    async def close(self) -> None:
+        """Stop all of them, and save what they keep."""
+        self._is_closing = True
+        for cell in self._queue.values():
+            cell.finish("it was ended before it had started")
+        self._queue.clear()
+        if self._wakeup is not None:
+            self._wakeup.set()
+        with self.loop.shield(float("inf")):
+            for resident in reversed(list(self._alive.values())):
+                resident.unit.hurry()
+                self._leave(resident)
+            while self._tasks:
+                await next(iter(self._tasks)).wait()
+        for cell in list(self._cells.values()):
+            cell.finish("it was ended")
+
+    def _asked(self, cell: Cell) -> None:
+        context = self._context.copy()
+        if not run_there(self.loop, lambda: context.run(self._admit, cell)):
+            cell.finish("its event loop has ended")
+
+    def _admit(self, cell: Cell) -> None:
+        """Have an actor live when there is room for it."""
+        if self._is_closing:
+            cell.finish("it was ended")
+        elif cell.key not in self._alive and cell.key not in self._queue:
+            self._queue[cell.key] = cell
+            self._make_room()
+
+    def _make_room(self) -> None:
+        cap = self.spec.cap
+        while self._queue and not self._is_closing and (cap is None or len(self._alive) < cap):
+            key, cell = self._queue.popitem(last=False)
+            resident = self._alive[key] = self._resident(cell)
+            self._start_task(partial(self._live, resident))
+        if self._queue and not any(one.is_leaving for one in self._alive.values()):
+            idle = [one for one in self._alive.values() if one.cell.is_idle and one.cell.life is not None]
+            if idle:
+                self._leave(min(idle, key=lambda one: one.cell.asked))
+
+    def _resident(self, cell: Cell) -> _Resident:
+        resident = _Resident(self.spec, cell, partial(self._gave_up, cell))
+        cell.on_rest = partial(self._rests, cell)
+        return resident
+
+    def _rests(self, cell: Cell) -> None:
+        """Let those who wait for room have the place of one that has had its turn."""
+        resident = self._alive.get(cell.key)
+        if resident is None:
+            return
+        resident.rests_since = self.loop.now()
+        # A reply that somebody has taken along wakes the life when it is sent, and this is asked again.
+        if self._queue and not cell.owed and not any(one.is_leaving for one in self._alive.values()):
+            self._leave(resident)
+
+    async def _live(self, resident: _Resident) -> None:
+        try:
+            await resident.tree.start()
+        except ActorStartError as failed:
+            self._is_away(resident, f"{failed}")
+        except (KeyboardInterrupt, SystemExit) as failed:  # a task of the loop's own has nobody to raise it for
+            self._is_away(resident, f"its start was ended by {failed!r}")
+
+    def _gave_up(self, cell: Cell, error: BaseException | None) -> None:
+        resident = self._alive.get(cell.key)
+        if resident is not None:
+            self._is_away(resident, f"{error}" if error is not None else "it has ended")
+
+    def _is_away(self, resident: _Resident, reason: str) -> None:
+        """Tell those who wait why it does not live; whoever asks next has it tried again."""
+        cell = resident.cell
+        self._restarts += resident.tree.restarts
+        self._alive.pop(cell.key, None)
+        cell.finish(reason)
+        if not self._is_closing:
+            cell.gone = None
+        self._start_task(resident.tree.stop)  # its task is about to end
+        self._make_room()
+
+    def _leave(self, resident: _Resident) -> None:
+        if not resident.is_leaving:
+            resident.is_leaving = True
+            self._evictions += not self._is_closing
+            self._start_task(partial(self._end, resident))
+
+    async def _end(self, resident: _Resident) -> None:
+        cell = resident.cell
+        if not self._is_closing:
+            await resident.unit.rest()  # what runs has all its time: nobody's call ends because others want room
+        await resident.tree.stop()
+        self._restarts += resident.tree.restarts
+        self._alive.pop(cell.key, None)
+        if not cell.is_idle:
+            self._admit(cell)  # somebody has asked meanwhile
+        self._make_room()
+
+    async def _evict_idle(self) -> None:
+        idle = self.spec.idle
+        assert idle is not None
+        while not self._is_closing:
+            now = self.loop.now()
+            here = [one for one in self._alive.values() if not one.is_leaving and one.cell.life is not None]
+            for one in here:
+                if one.cell.is_idle and one.rests_since + idle <= now:
+                    self._leave(one)
+            wait = min([idle, *(one.rests_since + idle - now for one in here if not one.is_leaving)])
+            self._wakeup = self.loop.wakeup()
+            with self.loop.scope(self.loop.now() + max(wait, idle / 10), 0.0):
+                await self._wakeup.wait()
+
+    def _start_task(self, work: Callable[[], Any]) -> None:
+        ended = False
+        tasks: list[Spawned] = []
+
+        async def child(scope: Scope) -> None:
+            nonlocal ended
+            try:
+                with scope:
+                    await work()
+            except Exception:
+                _log.exception("%s: %r failed", self.spec.name, work)
+            finally:
+                ended = True
+                self._tasks.difference_update(tasks)
+
+        tasks.append(self.loop.spawn(child, 0.0))
+        if not ended:  # an eager task may have
+            self._tasks.update(tasks)

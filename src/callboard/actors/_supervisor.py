@@ -1,0 +1,264 @@
+"""`Supervisor` and `running`: what a user writes to have actors live."""
+
+from collections.abc import AsyncGenerator, Callable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from types import TracebackType
+from typing import Any, Self, TypeVar, cast, overload
+
+from anyio import get_current_task
+
+from callboard._loops._current import current_loop
+from callboard._loops._deadline import DEFAULT_GRACE
+from callboard._loops._protocol import Scope
+from callboard._suggestions import did_you_mean, suggests_keywords
+from callboard._types import check_count, check_seconds
+from callboard.actors._actor import Actor
+from callboard.actors._child import INTENSITY, PERIOD, ChildSpec, child, spec_of
+from callboard.actors._ends import End
+from callboard.actors._reference import reference_to
+from callboard.actors._restarts import SHUTDOWNS, STRATEGIES, AutoShutdown, Backoff, Restarts, Strategy, Terms
+from callboard.actors._tree import Tree
+from callboard.actors._unit import ActorUnit, Manager, Unit
+
+A = TypeVar("A", bound=Actor)
+
+
+class Supervisor:
+    """Actors that live while an `async with` block does; those that end are restarted.
+
+    The words are OTP's. Children start in order, each when the one before it has started, and stop in the reverse
+    order. If one does not start, those before it are stopped and the error is raised. If one ends too often, all are
+    stopped, the block is cancelled, and a `SupervisorError` is raised at its end; a supervisor around this one
+    restarts it instead.
+
+    Args:
+        children: actors, what `child` makes of them, and supervisors.
+        name: for errors.
+        strategy: who is restarted with a child that ended: "one_for_one" nobody else, "one_for_all" all of them,
+            "rest_for_one" those that were started after it.
+        intensity: how many restarts there may be within a period, 0 or more.
+        period: seconds; the window slides.
+        backoff: how long to wait before a restart.
+        auto_shutdown: whether it ends, in order, with its significant children: "never", with "any_significant" one,
+            or when "all_significant" ones have ended.
+
+    Raises:
+        ValueError: for two children of one name, or a number out of range.
+        TypeError: for what is no child.
+    """
+
+    @suggests_keywords
+    def __init__(
+        self,
+        children: "Sequence[ChildSpec[Any] | Actor | type[Actor] | Supervisor]",
+        *,
+        name: str = "supervisor",
+        strategy: Strategy = "one_for_one",
+        intensity: int = INTENSITY,
+        period: float = PERIOD,
+        backoff: Backoff | None = None,
+        auto_shutdown: AutoShutdown = "never",
+    ) -> None:
+        if not isinstance(cast("object", name), str):
+            raise TypeError(f"Supervisor(name=...) is a text, got {name!r}")
+        if strategy not in STRATEGIES:
+            raise ValueError(f"Supervisor(strategy=...) is one of {STRATEGIES}, got {strategy!r}")
+        if auto_shutdown not in SHUTDOWNS:
+            raise ValueError(f"Supervisor(auto_shutdown=...) is one of {SHUTDOWNS}, got {auto_shutdown!r}")
+        check_count("Supervisor(intensity=...)", intensity, least=0)
+        if cast("object", period) is None:
+            raise TypeError("Supervisor(period=...) is a number of seconds, got None")
+        check_seconds("Supervisor(period=...)", period, zero=False)
+        if backoff is not None and not isinstance(backoff, Backoff):
+            raise TypeError(f"Supervisor(backoff=...) takes a Backoff, such as Backoff(first=0.5); got {backoff!r}")
+        self.name = name
+        self._children = _checked(children)
+        self._strategy: Strategy = strategy
+        self._intensity = intensity
+        self._period = period
+        self._backoff = Backoff() if backoff is None else backoff
+        self._auto_shutdown: AutoShutdown = auto_shutdown
+        self._tree: Tree | None = None
+        self._scope: Scope | None = None
+        self._owner: int | None = None
+        self._failed: BaseException | None = None
+
+    def __repr__(self) -> str:
+        return f"Supervisor([{', '.join(name for name, _ in self._children)}], name={self.name!r})"
+
+    async def __aenter__(self) -> Self:
+        if self._tree is not None:
+            raise RuntimeError(f"{self!r} is running already; one block at a time")
+        loop = current_loop()
+        self._failed, self._owner = None, get_current_task().id
+        tree = self._tree = Tree(self, self._ended)
+        try:
+            await tree.start()
+        except BaseException:
+            tree.finish("it did not start")
+            self._tree = None
+            raise
+        self._scope = loop.scope(float("inf"), DEFAULT_GRACE)
+        self._scope.__enter__()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> bool:
+        scope = self._scope
+        if scope is None:
+            raise RuntimeError(f"{self!r} is left twice, or was not entered")
+        if get_current_task().id != self._owner:
+            await self._stop()
+            raise RuntimeError(
+                f"{self!r} was left in another task than the one that entered it; its actors were stopped. Keep the "
+                "`async with` in one task, and give references to the others"
+            )
+        swallowed = False
+        try:
+            swallowed = scope.__exit__(kind, error, traceback)
+        finally:
+            self._scope = None
+            await self._stop()
+        failed, self._failed = self._failed, None
+        if failed is not None and (error is None or swallowed):
+            raise failed
+        return swallowed
+
+    async def _stop(self) -> None:
+        tree = self._tree
+        if tree is not None:  # else somebody has left the block in another task
+            await tree.stop()
+            tree.finish("its supervisor has ended" if self._failed is None else f"{self._failed}")
+            self._tree = None
+
+    def _ended(self, error: BaseException | None) -> None:
+        self._failed = error
+        if self._scope is not None:
+            self._scope.cancel()
+
+    @overload
+    def __getitem__(self, which: type[A]) -> A: ...
+
+    @overload
+    def __getitem__(self, which: str) -> Any: ...
+
+    def __getitem__(self, which: Any) -> Any:
+        """A reference to a child, by its class or its name, also of the supervisors within this one.
+
+        Raises:
+            KeyError: for what is not there, or there more than once.
+            RuntimeError: outside of the block.
+        """
+        if self._tree is None:
+            raise RuntimeError(f"{self!r} is not running: async with Supervisor([...]) as tree")
+        units = list(_actors_in(self._tree))
+        found = [unit for unit in units if which in (unit.terms.name, unit.spec.kind)]
+        if not found and isinstance(which, type):
+            found = [unit for unit in units if issubclass(unit.spec.kind, which)]
+        if len(found) == 1:
+            return reference_to(found[0].cell, found[0].spec.kind)
+        names = [unit.terms.name for unit in units]
+        wanted = which.__name__ if isinstance(which, type) else which
+        if found:
+            times, alike = len(found), [unit.terms.name for unit in found]
+            remedy = f": {alike}; ask by name" if len({*alike}) == times else "; give one another name"
+            raise KeyError(f"{wanted} is there {times} times{remedy}")
+        hint = did_you_mean(wanted, names) if isinstance(wanted, str) else ""
+        raise KeyError(f"there is no actor {wanted!r}, only {names}{hint}")
+
+    def units(self, manager: Manager) -> list[Unit]:
+        """The children, not started; for the tree."""
+        return [
+            TreeUnit(name, one, manager) if isinstance(one, Supervisor) else ActorUnit(one, manager)
+            for name, one in self._children
+        ]
+
+    def restarts(self, children: list[Terms], chance: Callable[[], float]) -> Restarts:
+        """What decides; for the tree."""
+        return Restarts(
+            children,
+            strategy=self._strategy,
+            intensity=self._intensity,
+            period=self._period,
+            backoff=self._backoff,
+            auto_shutdown=self._auto_shutdown,
+            chance=chance,
+        )
+
+
+class TreeUnit:
+    """A supervisor in the hands of another one."""
+
+    def __init__(self, name: str, plan: Supervisor, manager: Manager) -> None:
+        self.terms = Terms(name, "permanent")
+        self.tree = Tree(plan, self._ended)
+        self._manager = manager
+        self.is_alive = False
+
+    async def start(self) -> None:
+        await self.tree.start()
+        self.is_alive = True
+
+    async def stop(self) -> None:
+        self.is_alive = False
+        await self.tree.stop()
+
+    def finish(self, reason: str) -> None:
+        self.tree.finish(reason)
+
+    def _ended(self, error: BaseException | None) -> None:
+        self.is_alive = False
+        self._manager.child_ended(self, End("stopped" if error is None else "crashed", error))
+
+
+@asynccontextmanager
+async def running(actor: type[A] | A | ChildSpec[A], **terms: Any) -> AsyncGenerator[A]:
+    """Have one actor live while the block does, which is given a reference to it.
+
+    Args:
+        actor: an object that describes it, its class, or what `child` made of it.
+        terms: for `child`.
+
+    Raises:
+        ActorStartError: if it does not start.
+        SupervisorError: if it ends too often; at the end of the block, which is cancelled.
+    """
+    if isinstance(actor, ChildSpec):
+        if terms:
+            raise TypeError(f"running(child(...)): its terms are there already; got {terms!r} besides")
+        spec = actor
+    else:
+        spec = child(actor, **terms)
+    alone = replace(spec, intensity=INTENSITY, period=PERIOD)  # its supervisor has them
+    async with Supervisor([alone], name=spec.name, intensity=spec.intensity, period=spec.period) as tree:
+        yield cast("A", tree[spec.name])
+
+
+def _checked(children: object) -> "list[tuple[str, ChildSpec[Any] | Supervisor]]":
+    if isinstance(children, (str, bytes, ChildSpec, Actor, Supervisor)) or not isinstance(children, Sequence):
+        raise TypeError(f"Supervisor takes a list of actors, such as Supervisor([Notebook(path)]); got {children!r}")
+    found: list[tuple[str, ChildSpec[Any] | Supervisor]] = []
+    for one in children:
+        spec = one if isinstance(one, Supervisor) else spec_of(one)
+        if isinstance(spec, ChildSpec) and (spec.key, spec.cap, spec.idle) != (None, None, None):
+            raise ValueError(f"child({spec.name}): key, cap and idle are for a node, or for keyed(...)")
+        if isinstance(spec, ChildSpec) and (spec.intensity, spec.period) != (INTENSITY, PERIOD):
+            raise ValueError(f"child({spec.name}): here its supervisor has them for all: Supervisor(intensity=...)")
+        if isinstance(spec, ChildSpec) and spec.prefix:
+            raise ValueError(f"child({spec.name}): prefix is for the names of tools, in a node; got {spec.prefix!r}")
+        if any(spec.name == name for name, _ in found):
+            raise ValueError(f"two children are named {spec.name!r}; give one a name: child({spec.name}, name='other')")
+        found.append((spec.name, spec))
+    return found
+
+
+def _actors_in(tree: Tree) -> "list[ActorUnit]":
+    found: list[ActorUnit] = []
+    for unit in tree.units:
+        if isinstance(unit, TreeUnit):
+            found += _actors_in(unit.tree)
+        elif isinstance(unit, ActorUnit):
+            found.append(unit)
+    return found

@@ -1,0 +1,215 @@
+"""A supervisor at work: the task that starts children in order, restarts those that end, and stops them."""
+
+import logging
+import random
+from collections import deque
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Protocol
+
+from callboard._loops._current import current_loop
+from callboard._loops._protocol import Scope, Spawned, Wakeup
+from callboard.actors._ends import End
+from callboard.actors._restarts import Decision, Ended, Forget, GiveUp, Restarts, ShutDown, StartAgain, Terms
+from callboard.actors._unit import Manager, Unit
+from callboard.exceptions import ActorStartError, SupervisorError
+
+_log = logging.getLogger("callboard")
+
+_HOW: dict[str, Ended] = {"stopped": "normal", "never_starts": "never_starts"}
+
+
+class Plan(Protocol):
+    """What a supervisor was built with."""
+
+    name: str
+
+    def units(self, manager: Manager) -> list[Unit]:
+        """Its children, not started."""
+        ...
+
+    def restarts(self, children: list[Terms], chance: Callable[[], float]) -> Restarts:
+        """What decides."""
+        ...
+
+
+OnEnd = Callable[[BaseException | None], None]
+"""Told that a supervisor has ended by itself: in order, or of what."""
+
+
+class Tree:
+    """The children of a supervisor.
+
+    Args:
+        plan: what it was built with.
+        on_end: told once, when it has ended by itself and its children have.
+    """
+
+    def __init__(self, plan: Plan, on_end: OnEnd) -> None:
+        self.loop = current_loop()
+        self.name = plan.name
+        self.units = plan.units(self)
+        self._plan = plan
+        self._on_end = on_end
+        self._ends: deque[tuple[Unit, End]] = deque()
+        self._wakeup: Wakeup | None = None
+        self._is_stopping = False
+        self.restarts = 0
+        """How often a child was started again, so far."""
+        self._task: Spawned | None = None
+        self._due: list[tuple[float, StartAgain]] = []
+        """Restarts that concern one child alone, and when: the delay of one holds up no other."""
+
+    def child_ended(self, unit: Unit, end: End) -> None:
+        self._ends.append((unit, end))
+        self._wake()
+
+    def _wake(self) -> None:
+        if self._wakeup is not None:
+            self._wakeup.set()
+
+    async def start(self) -> None:
+        """Start the children in order; if one does not, those before it are stopped again.
+
+        Raises:
+            ActorStartError: of that one.
+        """
+        self._is_stopping = False
+        self._ends.clear()
+        self._due.clear()
+        self._restarts = self._plan.restarts([unit.terms for unit in self.units], random.random)
+        for number, unit in enumerate(self.units):
+            try:
+                await unit.start()
+            except BaseException:
+                self._is_stopping = True
+                with self.loop.shield(float("inf")):
+                    await self._stop_units(self.units[:number])
+                raise
+            if self._is_stopping:
+                return  # whoever stops it meanwhile stops those that there are
+        self._task = self.loop.spawn(self._manage, 0.0)
+
+    async def stop(self) -> None:
+        """Stop the children in the reverse order; returns when all have ended, whoever is cancelled meanwhile."""
+        self._is_stopping = True
+        self._wake()
+        with self.loop.shield(float("inf")):
+            await self._stop_units(self.units)
+            if self._task is not None:
+                await self._task.wait()
+
+    async def _stop_units(self, units: list[Unit]) -> None:
+        for unit in reversed(units):
+            await unit.stop()
+
+    def finish(self, reason: str) -> None:
+        """Tell those who wait for any of them that it will not come back."""
+        for unit in self.units:
+            unit.finish(reason)
+
+    async def _manage(self, scope: Scope) -> None:
+        with scope:
+            while not self._is_stopping:
+                if self._ends:
+                    unit, end = self._ends.popleft()
+                    if not unit.is_alive:  # else it was restarted with another one meanwhile
+                        await self._child_has_ended(unit, end)
+                elif (again := self._next_due()) is not None:
+                    await self._start_again(again)
+                else:
+                    await self._wait(min((when for when, _ in self._due), default=float("inf")))
+
+    def _next_due(self) -> StartAgain | None:
+        """The restart whose time has come; of children that live, because they were restarted with others, none."""
+        self._due = [one for one in self._due if not any(self.units[index].is_alive for index in one[1].starts)]
+        first = min(self._due, key=lambda one: one[0], default=None)
+        if first is None or first[0] > self.loop.now():
+            return None
+        self._due.remove(first)
+        return replace(first[1], delay=0.0)
+
+    async def _wait(self, until: float = float("inf")) -> None:
+        wakeup = self._wakeup = self.loop.wakeup()
+        with self.loop.scope(until, 0.0):
+            await wakeup.wait()
+
+    async def _child_has_ended(self, unit: Unit, end: End) -> None:
+        if end.error is not None and not isinstance(end.error, Exception):
+            await self._end_all(end.error)  # Ctrl-C and the like are for whoever owns the tree
+            return
+        if end.how == "replaced":
+            await self._start_again(StartAgain((), (self.units.index(unit),), 0.0))
+            return
+        await self._act(self._decision(unit, end), end)
+
+    def _decision(self, unit: Unit, end: End) -> Decision:
+        how, now = _HOW.get(end.how, "abnormal"), self.loop.now()
+        if end.error is not None:
+            _log.warning("%s: the actor %r has ended: %r", self.name, unit.terms.name, end.error)
+        index = self.units.index(unit)
+        return self._restarts.ended(index, how, now, cause=end.culprit, is_refused=end.is_refused)
+
+    async def _act(self, decision: Decision, end: End) -> None:
+        if isinstance(decision, StartAgain):
+            await self._start_again(decision)
+            return
+        unit = self.units[decision.index]
+        why = "it ended in order" if end.error is None else f"it ended: {end.error!r}"
+        if isinstance(decision, Forget):
+            unit.finish(f"{why}, and is not restarted")
+        elif isinstance(decision, ShutDown):
+            await self._end_all(None)
+        elif isinstance(decision, GiveUp):
+            often = f"{unit.terms.name} ended {decision.restarts} times within {self._restarts.period:g} s"
+            error = SupervisorError(self.name, f"{often}, the last time of {end.error!r}")
+            error.__cause__ = end.error
+            await self._end_all(error)
+
+    async def _start_again(self, again: StartAgain) -> None:
+        next_one: StartAgain | None = again
+        while next_one is not None:
+            if next_one.delay and not next_one.stops:
+                self._due.append((self.loop.now() + next_one.delay, next_one))
+                return
+            next_one = await self._try_again(next_one)
+
+    async def _try_again(self, again: StartAgain) -> StartAgain | None:
+        """Stop some and start some; if one does not start, what is to be done about it."""
+        await self._stop_units([self.units[index] for index in again.stops])
+        for index in set(again.stops) - set(again.starts):
+            self.units[index].finish("it was stopped with another one, and is not restarted")
+        await self._pause(again.delay)
+        for index in again.starts:
+            unit = self.units[index]
+            if self._is_stopping:
+                return None
+            try:
+                self.restarts += 1
+                await unit.start()
+            except ActorStartError as failed:
+                end = End("never_starts" if failed.never else "not_started", failed)
+                decision = self._decision(unit, end)
+                if isinstance(decision, StartAgain):
+                    return decision  # it concerns those that are left, too
+                await self._act(decision, end)
+                if not isinstance(decision, Forget):
+                    return None
+            except BaseException as error:
+                if isinstance(error, (Exception, self.loop.cancelled_class)):
+                    raise
+                await self._end_all(error)
+                return None
+        return None
+
+    async def _pause(self, seconds: float) -> None:
+        until = self.loop.now() + seconds
+        while not self._is_stopping and self.loop.now() < until:
+            await self._wait(until)
+
+    async def _end_all(self, error: BaseException | None) -> None:
+        if self._is_stopping:
+            return
+        self._is_stopping = True
+        await self._stop_units(self.units)
+        self._on_end(error)

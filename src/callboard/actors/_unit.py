@@ -1,0 +1,196 @@
+"""One actor in the hands of its supervisor."""
+
+import logging
+from itertools import count
+from typing import Any, Protocol
+
+from callboard._loops._deadline import TimeLimit
+from callboard._loops._protocol import EventLoop, Scope, Spawned
+from callboard.actors._actor import Actor, keeps_snapshots, made_again
+from callboard.actors._cell import Cell
+from callboard.actors._child import ChildSpec
+from callboard.actors._ends import End, start_failed
+from callboard.actors._life import Life
+from callboard.actors._restarts import Terms
+from callboard.actors._snapshot_store import InMemorySnapshots, Snapshots
+from callboard.exceptions import ActorStartError
+
+
+class Unit(Protocol):
+    """A child in the hands of its supervisor: an actor, or a supervisor of its own."""
+
+    terms: Terms
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether it has started and not ended."""
+        ...
+
+    async def start(self) -> None:
+        """Start it, and return when it is there.
+
+        Raises:
+            ActorStartError: if it will not be.
+        """
+        ...
+
+    async def stop(self) -> None:
+        """Stop it, and return when it has ended; at once, if it does not live."""
+        ...
+
+    def finish(self, reason: str) -> None:
+        """Tell those who wait for it that it will not come back."""
+        ...
+
+
+class Manager(Protocol):
+    """The supervisor, as its children know it."""
+
+    loop: EventLoop
+
+    def child_ended(self, unit: Unit, end: End) -> None:
+        """Decide what becomes of a child that has ended by itself."""
+        ...
+
+
+_log = logging.getLogger("callboard")
+
+_lives = count(1)
+"""Of all actors, in the order in which they began."""
+
+
+def cell_for(spec: ChildSpec[Any]) -> Cell:
+    """A place for an actor to live."""
+    return Cell(spec.name, spec.kind, size=spec.mailbox, when_full=spec.when_full, poison=spec.poison)
+
+
+class ActorUnit:
+    """One actor in the hands of its supervisor."""
+
+    def __init__(self, spec: ChildSpec[Any], manager: Manager, cell: Cell | None = None) -> None:
+        self.terms = Terms(spec.name, spec.restart, spec.significant)
+        self.spec = spec
+        self.cell = cell_for(spec) if cell is None else cell
+        self._snapshots: Snapshots | None = None
+        if keeps_snapshots(spec.kind):
+            self._snapshots = InMemorySnapshots() if spec.snapshots is None else spec.snapshots
+        self._manager = manager
+        self._life: Life | None = None
+        self._task: Spawned | None = None
+        self._is_stopped = False
+
+    @property
+    def is_alive(self) -> bool:
+        return self._life is not None
+
+    async def start(self) -> None:
+        loop = self._manager.loop
+        told, outcome = loop.wakeup(), list[BaseException | None]()
+
+        def on_start(failed: BaseException | None) -> None:
+            outcome.append(failed)
+            told.set()
+
+        self._is_stopped = False
+        self.cell.gone = None
+        snapshot = await self._loaded()
+        if self._is_stopped:
+            return  # meanwhile
+        if snapshot is None or self.cell.has_lost_state:
+            self.cell.state_since = next(_lives)
+        self.cell.has_lost_state = False
+        actor = self._made()
+        object.__setattr__(actor, "key", self.cell.key)
+        save = self._save if self._snapshots is not None and self.spec.save == "each_call" else None
+        life = self._life = Life(self.cell, actor, self.spec.lifespan, on_start, snapshot, save=save)
+        self._task = loop.spawn(self._live, self.spec.lifespan.stop)
+        try:
+            await told.wait()
+        except BaseException:
+            life.kill("its start was cancelled")
+            await self._has_ended()
+            raise
+        if (failed := outcome.pop()) is not None:
+            await self._has_ended()
+            raise failed
+
+    def _made(self) -> Actor:
+        try:
+            actor: Actor = made_again(self.spec.actor)
+        except Exception as exc:
+            raise start_failed(self.terms.name, exc) from exc
+        return actor
+
+    async def _live(self, scope: Scope) -> None:
+        life = self._life
+        assert life is not None
+        with scope:
+            end = await life.run()
+            self._life = None
+            # A snapshot that is missing, because it failed, is state that is lost, as after a crash.
+            self.cell.has_lost_state |= end.how == "crashed" or (self._snapshots is not None and end.snapshot is None)
+            if end.snapshot is not None:
+                await self._save(end.snapshot)
+            if not self._is_stopped and end.how not in ("not_started", "never_starts"):
+                self._manager.child_ended(self, end)
+
+    async def _loaded(self) -> object:
+        """The state from which its next life goes on; `None` for none."""
+        if self._snapshots is None:
+            return None
+        name, seconds = self.cell.name, self.spec.lifespan.start
+        try:
+            with (limit := self._time_limit(seconds)):
+                return await self._snapshots.load(self.spec.name, self.cell.key)
+        except Exception as error:
+            raise ActorStartError(name, f"its snapshot could not be read: {error!r}") from error
+        raise ActorStartError(name, f"its snapshot was not read within {seconds:g} s") from limit.cause
+
+    def _time_limit(self, seconds: float) -> TimeLimit:
+        loop = self._manager.loop
+        return TimeLimit(loop.scope(loop.now() + seconds, 0.0))
+
+    async def _save(self, snapshot: object) -> None:
+        """Keep its state; that this failed is said, and costs nobody a result."""
+        assert self._snapshots is not None
+        seconds = self.spec.lifespan.stop
+        try:
+            with self._time_limit(seconds):
+                await self._snapshots.save(self.spec.name, self.cell.key, snapshot)
+                self.cell.has_lost_state = False
+                return
+            _log.warning("the state of the actor %r was not saved within %g s", self.cell.name, seconds)
+        except Exception:
+            _log.exception("the state of the actor %r could not be saved", self.cell.name)
+        self.cell.has_lost_state = True
+
+    async def stop(self) -> None:
+        self._is_stopped = True
+        if self._life is not None:
+            self._life.end()
+        await self._has_ended()
+
+    async def rest(self) -> None:
+        """Stop it when what runs has ended, however long that takes, unless `hurry` is called meanwhile."""
+        self._is_stopped = True
+        if self._life is not None:
+            self._life.end(hurry=False)
+        await self._has_ended()
+
+    def hurry(self) -> None:
+        """Let it end, if it does, in its time for that."""
+        if self._is_stopped and self._life is not None:
+            self._life.end()
+
+    async def _has_ended(self) -> None:
+        if self._task is not None:
+            with self._manager.loop.shield(float("inf")):
+                await self._task.wait()
+
+    def kill(self, reason: str) -> None:
+        """Cancel whatever it does; its supervisor takes that for a crash."""
+        if self._life is not None:
+            self._life.kill(reason)
+
+    def finish(self, reason: str) -> None:
+        self.cell.finish(reason)

@@ -1,0 +1,359 @@
+"""Ends that come at a bad moment, or that fail themselves: who learns of them, and what is left in order."""
+
+import asyncio
+import logging
+from typing import Any, ClassVar
+
+import anyio
+import pytest
+from tests.helpers import live_tasks
+
+from callboard import (
+    Actor,
+    ActorDiedError,
+    ActorStartError,
+    Backoff,
+    CallCancelledError,
+    Supervisor,
+    SupervisorError,
+    child,
+    handler,
+    keyed,
+    running,
+)
+
+WAIT = 600
+SOON = Backoff(first=0)
+
+
+class Worker(Actor):
+    """Does what it is told, and notes it."""
+
+    log: ClassVar[list[str]] = []
+    fatal = (OSError,)
+
+    def __init__(self, name: str = "w", *, at_start: BaseException | None = None, at_stop: Any = None) -> None:
+        self.name = name
+        self.at_start = at_start
+        self.at_stop = at_stop
+        self.count = 0
+
+    async def start(self) -> None:
+        self.log.append(f"+{self.name}")
+        if self.at_start is not None:
+            raise self.at_start
+
+    async def stop(self) -> None:
+        self.log.append(f"-{self.name}")
+        if isinstance(self.at_stop, BaseException):
+            raise self.at_stop
+        await anyio.sleep(self.at_stop or 0)
+        self.log.append(f"-{self.name} done")
+
+    @handler
+    async def work(self, seconds: float = 0) -> int:
+        await anyio.sleep(seconds)
+        self.count += 1
+        return self.count
+
+    @handler
+    async def tidy(self, seconds: float) -> None:
+        try:
+            await anyio.sleep(WAIT)
+        finally:
+            await anyio.sleep(seconds)  # plain, as people write it
+            self.log.append("tidied")
+
+    @handler
+    async def fail(self, error: BaseException) -> None:
+        raise error
+
+    @handler
+    async def cancel_itself(self) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        task.cancel()
+        await anyio.sleep(1)
+
+    @handler
+    async def cancel_a_part(self) -> str:
+        with anyio.CancelScope() as scope:
+            scope.cancel()
+            await anyio.sleep(1)
+        return "went on"
+
+
+@pytest.fixture(autouse=True)
+def _fresh() -> None:
+    Worker.log.clear()
+
+
+@pytest.mark.backends("asyncio")
+async def test_a_plain_finally_of_a_handler_ends_within_the_grace() -> None:
+    """As a tool's does: who cleans up without a shield is let, on asyncio; the actor lives on, with its state."""
+    with anyio.fail_after(WAIT):
+        async with running(Worker) as worker:
+            await worker.work()
+            with anyio.move_on_after(1) as scope:
+                await worker.tidy(0.5)
+            assert scope.cancelled_caught
+            assert Worker.log == ["+w", "tidied"]
+            assert await worker.work() == 2
+
+
+@pytest.mark.backends("asyncio")
+async def test_a_plain_finally_ends_when_the_actor_is_stopped() -> None:
+    """And `stop` runs after it."""
+    with anyio.fail_after(WAIT):
+        async with anyio.create_task_group() as group:
+
+            async def ask(worker: Worker) -> None:
+                with pytest.raises(ActorDiedError):
+                    await worker.tidy(0.5)
+
+            async with running(child(Worker, stop_timeout=2)) as worker:
+                group.start_soon(ask, worker)
+                await anyio.sleep(1)
+    assert Worker.log == ["+w", "tidied", "-w", "-w done"]
+
+
+@pytest.mark.backends("asyncio")
+async def test_a_handler_that_says_it_was_cancelled_has_ended_its_call_and_nothing_else() -> None:
+    """A library may raise that by itself. Its caller, who was not cancelled, is told; the actor lives on."""
+    with anyio.fail_after(WAIT):
+        async with running(Worker) as worker:
+            await worker.work()
+            with pytest.raises(CallCancelledError, match=r"Worker\.fail"):
+                await worker.fail(asyncio.CancelledError())
+            assert await worker.work() == 2
+
+
+@pytest.mark.backends("asyncio")
+async def test_a_handler_that_cancels_its_own_task_ends_the_actor_which_is_restarted() -> None:
+    """That task is the actor's, and what `start` has entered there may have done it: nobody could tell."""
+    with anyio.fail_after(WAIT):
+        async with Supervisor([Worker], backoff=SOON) as tree:
+            await tree[Worker].work()
+            with pytest.raises(ActorDiedError, match="the task of Worker was cancelled"):
+                await tree[Worker].cancel_itself()
+            assert await tree[Worker].work() == 1
+
+
+@pytest.mark.backends("asyncio")
+async def test_a_start_that_cancels_its_own_task_is_one_that_fails() -> None:
+    """In the first life, and in later ones; whoever owns the actor was not cancelled."""
+
+    class Cancelled(Worker):
+        lives: ClassVar[list[int]] = [0]
+
+        async def start(self) -> None:
+            self.lives[0] += 1
+            if self.lives[0] != 2:
+                await Worker.cancel_itself.__wrapped__(self)  # type: ignore[attr-defined]
+
+    with anyio.fail_after(WAIT):
+        with pytest.raises(ActorStartError, match="CancelledError"):
+            async with Supervisor([Cancelled]):
+                pytest.fail("it has started")
+        with pytest.raises(SupervisorError, match="CancelledError"):
+            async with Supervisor([Cancelled], intensity=1, backoff=SOON) as tree:
+                with pytest.raises(ActorDiedError):
+                    await tree[Cancelled].fail(OSError())
+                await anyio.sleep_forever()
+    assert Cancelled.lives == [3]
+
+
+async def test_a_scope_of_a_handlers_own_is_nobody_elses() -> None:
+    """What it cancels within is its business."""
+    with anyio.fail_after(WAIT):
+        async with running(Worker) as worker:
+            assert await worker.cancel_a_part() == "went on"
+
+
+@pytest.mark.parametrize("early", [-0.001, 0, 0.001])
+async def test_an_ask_that_is_cancelled_at_the_instant_of_its_answer_leaves_nothing_undecided(early: float) -> None:
+    """It has its answer or was cancelled; the actor has done it at most once, and the next one is not held up."""
+    with anyio.fail_after(WAIT):
+        async with running(Worker) as worker:
+            for number in range(20):
+                before = await worker.work()
+                with anyio.move_on_after(1 + early) as scope:
+                    assert await worker.work(1) == before + 1
+                after = await worker.work()
+                assert after in ({before + 2} if not scope.cancelled_caught else {before + 1, before + 2}), number
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt(), SystemExit(3)])
+@pytest.mark.parametrize("first", [True, False], ids=["first", "second"])
+async def test_ctrl_c_within_start_reaches_the_owner_bare(error: BaseException, first: bool) -> None:
+    """Not as a start that failed, which somebody might try again; what had started is stopped."""
+    before = live_tasks()
+    broken = child(Worker("broken", at_start=error), name="broken")
+    children = [broken] if first else [child(Worker("a"), name="a"), broken]
+    with anyio.fail_after(WAIT):
+        with pytest.raises(type(error)) as caught:
+            async with Supervisor(children, backoff=SOON):
+                pytest.fail("it has started")
+    assert caught.value is error
+    assert Worker.log == (["+broken"] if first else ["+a", "+broken", "-a", "-a done"])
+    assert live_tasks() == before
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt(), SystemExit(3)])
+async def test_ctrl_c_within_a_restart_reaches_the_owner_bare(error: BaseException) -> None:
+    """As it does the first time."""
+
+    class Later(Worker):
+        lives: ClassVar[list[int]] = []
+
+        async def start(self) -> None:
+            self.lives.append(1)
+            if len(self.lives) > 1:
+                raise error
+
+    with anyio.fail_after(WAIT), pytest.raises(type(error)):
+        async with Supervisor([Later], backoff=SOON) as tree:
+            with pytest.raises(ActorDiedError):
+                await tree[Later].fail(OSError())
+            await anyio.sleep_forever()
+    assert len(Later.lives) == 2
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt(), SystemExit(3)])
+async def test_ctrl_c_within_a_handler_reaches_the_owner_and_stops_the_others(error: BaseException) -> None:
+    """Bare, at the end of the block; the asker learns that the actor died."""
+    with anyio.fail_after(WAIT), pytest.raises(type(error)) as caught:
+        async with Supervisor([child(Worker("a"), name="a"), child(Worker("b"), name="b")]) as tree:
+            with pytest.raises(ActorDiedError):
+                await tree["b"].fail(error)
+            await anyio.sleep_forever()
+    assert caught.value is error
+    assert Worker.log == ["+a", "+b", "-b", "-b done", "-a", "-a done"]
+
+
+@pytest.mark.parametrize("blocks_error", [ValueError("block"), None])
+async def test_a_stop_that_fails_is_logged_and_hides_nothing(
+    blocks_error: Exception | None, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The block's own error comes out, and the actors before it are stopped."""
+    children = [child(Worker("a"), name="a"), child(Worker("b", at_stop=RuntimeError("no way")), name="b")]
+    came_out: BaseException | None = None
+    with anyio.fail_after(WAIT), caplog.at_level(logging.WARNING, "callboard"):
+        try:
+            async with Supervisor(children):
+                if blocks_error is not None:
+                    raise blocks_error
+        except ValueError as error:
+            came_out = error
+    assert came_out is blocks_error
+    assert Worker.log == ["+a", "+b", "-b", "-a", "-a done"]
+    assert "stopping the actor 'b' failed: RuntimeError('no way')" in caplog.text
+
+
+async def test_an_owner_that_is_cancelled_while_an_actor_serves_waits_until_it_has_stopped() -> None:
+    """However often it is cancelled; who asks learns that the actor has gone."""
+    before, came_to = live_tasks(), list[BaseException]()
+
+    async def ask(worker: Worker) -> None:
+        try:
+            await worker.work(WAIT)
+        except ActorDiedError as error:
+            came_to.append(error)
+
+    with anyio.fail_after(WAIT):
+        async with anyio.create_task_group() as group:
+            with anyio.move_on_after(1) as scope:
+                async with running(child(Worker("w", at_stop=3), name="w", stop_timeout=4)) as worker:
+                    group.start_soon(ask, worker)
+                    await anyio.sleep_forever()
+            assert scope.cancelled_caught
+            assert Worker.log == ["+w", "-w", "-w done"]
+    assert len(came_to) == 1
+    await anyio.sleep(1)
+    assert live_tasks() == before
+
+
+async def test_an_owner_that_is_cancelled_while_an_actor_stops_does_not_cut_it_short() -> None:
+    """`stop` has its own time; the cancellation is delivered after it."""
+    before = live_tasks()
+    with anyio.fail_after(WAIT):
+        began = anyio.current_time()
+        with anyio.move_on_after(2) as scope:
+            async with running(Worker("w", at_stop=5)):
+                await anyio.sleep(1)
+            await anyio.sleep_forever()
+        assert scope.cancelled_caught
+        assert anyio.current_time() - began == pytest.approx(6)
+        assert Worker.log == ["+w", "-w", "-w done"]
+    assert live_tasks() == before
+
+
+class Unkept(Worker):
+    """Its state cannot be had, at times."""
+
+    broken: ClassVar[list[bool]] = []
+
+    async def snapshot(self) -> int:
+        if self.broken:
+            raise TypeError("cannot be kept")
+        return self.count
+
+    async def restore(self, snapshot: int) -> None:
+        self.count = snapshot
+
+
+class PlainUnkept(Unkept):
+    def snapshot(self) -> int:  # type: ignore[override]  # pyright: ignore[reportIncompatibleMethodOverride]
+        if self.broken:
+            raise TypeError("cannot be kept")
+        return self.count
+
+
+@pytest.fixture(autouse=True)
+def _whole() -> None:
+    Unkept.broken.clear()
+
+
+@pytest.mark.real_clock
+@pytest.mark.parametrize("kind", [Unkept, PlainUnkept])
+async def test_a_snapshot_that_fails_after_a_call_costs_nobody_a_result(
+    kind: type[Unkept], caplog: pytest.LogCaptureFixture
+) -> None:
+    """It is logged; the actor lives on with its state, and what was kept before is not lost."""
+    with anyio.fail_after(30), caplog.at_level(logging.WARNING, "callboard"):
+        async with Supervisor([child(kind, name="w", save="each_call")], backoff=SOON) as tree:
+            assert await tree["w"].work() == 1
+            kind.broken.append(True)
+            assert [await tree["w"].work(), await tree["w"].work()] == [2, 3]
+            assert Worker.log == ["+w"]
+            kind.broken.clear()
+            caplog.messages.index("the state of the actor 'w' could not be had for its snapshot")
+            kind.broken.append(True)
+            with pytest.raises(ActorDiedError):
+                await tree["w"].fail(OSError())
+            assert await tree["w"].work() == 2  # goes on from the first call's
+
+
+async def test_a_snapshot_that_fails_at_the_end_does_not_keep_the_actor_from_stopping(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """What `start` has opened is closed in any case."""
+    with anyio.fail_after(WAIT), caplog.at_level(logging.WARNING, "callboard"):
+        async with running(child(Unkept, name="w")) as worker:
+            await worker.work()
+            Unkept.broken.append(True)
+        assert Worker.log == ["+w", "-w", "-w done"]
+        assert "the state of the actor 'w' could not be had for its snapshot" in caplog.text
+
+
+async def test_an_evicted_actor_whose_snapshot_fails_goes_on_from_the_one_before() -> None:
+    """It is said in the log, and the others have its place."""
+    with anyio.fail_after(WAIT):
+        async with keyed(Unkept, cap=1) as workers:
+            assert [await workers["a"].work(), await workers["a"].work()] == [1, 2]
+            assert await workers["b"].work() == 1
+            assert await workers["a"].work() == 3
+            Unkept.broken.append(True)
+            assert await workers["b"].work() == 2
+            Unkept.broken.clear()
+            assert await workers["a"].work() == 3

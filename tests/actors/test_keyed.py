@@ -1,0 +1,296 @@
+"""Actors by key: one for each, a cap, eviction, and their state when they come back."""
+
+import gc
+from collections.abc import Hashable
+from typing import Any
+
+import anyio
+import pytest
+
+from callboard import Actor, ActorGoneError, InMemorySnapshots, ToolNode, child, handler, keyed
+from callboard.testing import tool_call
+
+lives: list[str] = []
+
+
+@pytest.fixture(autouse=True)
+def _no_lives() -> None:
+    lives.clear()
+
+
+class Counter(Actor):
+    """Counts, and keeps its count."""
+
+    async def start(self) -> None:
+        lives.append(f"start {self.key}")
+        self.count = 0
+
+    async def stop(self) -> None:
+        lives.append(f"stop {self.key}")
+
+    async def snapshot(self) -> int:
+        return self.count
+
+    async def restore(self, snapshot: int) -> None:
+        self.count = snapshot
+
+    @handler
+    async def up(self, seconds: float = 0.0) -> int:
+        """Count."""
+        if seconds:
+            await anyio.sleep(seconds)
+        self.count += 1
+        return self.count
+
+
+class Forgetful(Actor):
+    """Counts, and keeps nothing."""
+
+    async def start(self) -> None:
+        self.count = 0
+
+    @handler
+    async def up(self) -> int:
+        """Count."""
+        self.count += 1
+        return self.count
+
+
+async def test_each_key_has_an_actor_that_starts_when_it_is_asked() -> None:
+    """And knows its key."""
+    with anyio.fail_after(5):
+        async with keyed(Counter()) as counters:
+            before = list(lives)
+            found = [await counters[key].up() for key in ("a", "b", "a")]
+
+    assert before == []
+    assert found == [1, 1, 2]
+    assert lives[:2] == ["start a", "start b"]
+    assert sorted(lives[2:]) == ["stop a", "stop b"]
+
+
+async def test_the_one_that_was_asked_least_recently_goes_first_and_comes_back_with_its_state() -> None:
+    """No more of them live than the cap."""
+    with anyio.fail_after(5):
+        async with keyed(Counter(), cap=2) as counters:
+            for key in "abac":
+                await counters[key].up()
+            there = list(lives)
+            again = await counters["b"].up()
+
+    assert there == ["start a", "start b", "stop b", "start c"]
+    assert again == 2
+
+
+async def test_more_keys_at_once_than_may_live_take_turns() -> None:
+    """All are answered, whatever the cap."""
+    found: dict[int, int] = {}
+
+    async def ask(key: int) -> None:
+        found[key] = await counters[key % 10].up(0.1)
+
+    with anyio.fail_after(60):
+        async with keyed(Counter(), cap=3) as counters:
+            async with anyio.create_task_group() as group:
+                for key in range(30):
+                    group.start_soon(ask, key)
+            alive = counters.statistics().alive
+
+    assert sorted(found.values()) == sorted([1, 2, 3] * 10)
+    assert alive <= 3
+
+
+async def test_one_that_never_rests_does_not_keep_the_others_away() -> None:
+    """It gives its place to those who wait, and comes back for the rest."""
+    found: list[int] = []
+
+    async def ask(key: str, times: int) -> None:
+        found.extend([await counters[key].up() for _ in range(times)])
+
+    with anyio.fail_after(60):
+        async with keyed(Counter(), cap=1) as counters, anyio.create_task_group() as group:
+            for _ in range(5):
+                group.start_soon(ask, "busy", 40)
+            group.start_soon(ask, "other", 1)
+
+    assert sorted(found)[:2] == [1, 1]
+    assert max(found) == 200
+
+
+async def test_whoever_is_not_asked_for_a_while_goes() -> None:
+    """Its state is there when it is asked again."""
+    with anyio.fail_after(200):
+        async with keyed(Counter(), idle=10.0) as counters:
+            await counters["a"].up()
+            await anyio.sleep(6)
+            await counters["b"].up()
+            await anyio.sleep(6)
+            alive = counters.statistics().alive
+            gone = list(lives)
+            await anyio.sleep(20)
+            none = counters.statistics().alive
+            again = await counters["a"].up()
+
+    assert gone[:3] == ["start a", "start b", "stop a"]
+    assert (alive, none, again) == (1, 0, 2)
+
+
+async def test_a_slow_call_is_no_idleness() -> None:
+    """Nobody is evicted in the middle of one."""
+    with anyio.fail_after(200):
+        async with keyed(Counter(), idle=1.0) as counters:
+            assert await counters["a"].up(30.0) == 1
+
+    assert lives == ["start a", "stop a"]
+
+
+async def test_a_reference_that_is_kept_leads_to_the_same_actor_through_evictions() -> None:
+    """There is never a second one of its key."""
+    with anyio.fail_after(20):
+        async with keyed(Counter(), cap=1) as counters:
+            mine = counters["a"]
+            first = await mine.up()
+            await counters["b"].up()
+            other = counters["a"]
+            found = [await mine.up(), await other.up(), await mine.up()]
+
+    assert first == 1
+    assert found == [2, 3, 4]
+    assert mine == other
+
+
+async def test_one_without_snapshots_begins_anew() -> None:
+    """Nothing is made up."""
+    with anyio.fail_after(20):
+        async with keyed(Forgetful(), cap=1) as counters:
+            found = [await counters[key].up() for key in "aaba"]
+
+    assert found == [1, 2, 1, 1]
+
+
+async def test_a_start_that_fails_is_said_to_those_who_asked_and_tried_again_for_the_next() -> None:
+    """A key is not lost for ever because its actor failed once."""
+    fails = [True, False]
+
+    class Shaky(Forgetful):
+        async def start(self) -> None:
+            await super().start()
+            if fails.pop(0):
+                raise ConnectionError("not yet")
+
+    with anyio.fail_after(20):
+        async with keyed(Shaky()) as counters:
+            with pytest.raises(ActorGoneError, match=r"Shaky\['a'\].*ConnectionError\('not yet'\)"):
+                await counters["a"].up()
+            found = await counters["a"].up()
+
+    assert found == 1
+
+
+async def test_after_the_block_nobody_lives_and_a_kept_reference_says_so() -> None:
+    """At once, and not by waiting for ever."""
+    with anyio.fail_after(5):
+        async with keyed(Counter()) as counters:
+            mine = counters["a"]
+            await mine.up()
+        with pytest.raises(ActorGoneError, match="it was ended"):
+            await mine.up()
+        with pytest.raises(ActorGoneError, match="it was ended"):
+            await counters["new"].up()
+
+
+async def test_snapshots_are_kept_where_somebody_says() -> None:
+    """A later block goes on where an earlier one ended."""
+    kept = InMemorySnapshots()
+    found: list[int] = []
+
+    with anyio.fail_after(5):
+        for _ in range(3):
+            async with keyed(Counter(), snapshots=kept) as counters:
+                found.append(await counters["a"].up())
+
+    assert found == [1, 2, 3]
+
+
+async def test_a_snapshot_that_cannot_be_read_or_saved_is_said() -> None:
+    """The first is an error; the second costs nobody a result."""
+
+    class Broken(InMemorySnapshots):
+        async def load(self, actor: str, key: Hashable) -> object:
+            if key == "bad":
+                raise OSError("no such disk")
+            return await super().load(actor, key)
+
+        async def save(self, actor: str, key: Hashable, snapshot: object) -> None:
+            raise OSError("disk full")
+
+    with anyio.fail_after(5):
+        async with keyed(Counter(), snapshots=Broken()) as counters:
+            with pytest.raises(ActorGoneError, match="its snapshot could not be read"):
+                await counters["bad"].up()
+            assert await counters["good"].up() == 1
+
+
+@pytest.mark.parametrize(
+    ("terms", "error", "says"),
+    [
+        ({"cap": 0}, ValueError, "cap must be 1 or more"),
+        ({"idle": 0}, ValueError, "idle must be more than 0"),
+        ({"caps": 3}, TypeError, "did you mean 'cap'"),
+        ({"key": 3}, TypeError, "key takes a plain function"),
+        ({"save": "often"}, ValueError, "save is one of"),
+    ],
+)
+def test_wrong_terms_are_errors_that_name_the_value(terms: dict[str, Any], error: Any, says: str) -> None:
+    """When they are given."""
+    with pytest.raises(error, match=says):
+        child(Counter, **terms)
+
+
+def test_a_store_for_what_keeps_nothing_is_an_error() -> None:
+    """Otherwise state would be lost in silence."""
+    with pytest.raises(ValueError, match="needs snapshot and restore"):
+        child(Forgetful, snapshots=InMemorySnapshots())
+
+
+@pytest.mark.exhaustive
+@pytest.mark.backends("asyncio", "trio")
+async def test_ten_thousand_of_which_a_hundred_live() -> None:
+    """Each is evicted and restored with its state, in a node; memory does not grow with those that do not live."""
+
+    class Nowhere:
+        """Keeps states where they cost this process nothing worth counting."""
+
+        def __init__(self) -> None:
+            self._counts = bytearray(10_000)
+
+        async def load(self, actor: str, key: Hashable) -> object:
+            assert isinstance(key, int)
+            return self._counts[key] or None
+
+        async def save(self, actor: str, key: Hashable, snapshot: object) -> None:
+            assert isinstance(key, int)
+            assert isinstance(snapshot, int)
+            self._counts[key] = snapshot
+
+    spec = child(Counter, key=lambda call: int(call["id"]), cap=100, snapshots=Nowhere())
+    node = ToolNode([spec])
+    objects: list[int] = []
+
+    def note() -> None:
+        lives.clear()
+        gc.collect()
+        objects.append(len(gc.get_objects()))
+
+    with anyio.fail_after(100_000):
+        async with node:
+            for turn in (1, 2):
+                for first in range(0, 10_000, 500):
+                    found = await node.ainvoke([tool_call("up", str(key)) for key in range(first, first + 500)])
+                    assert [message.content for message in found["messages"]] == [str(turn)] * 500
+                    if first == 5_000 and turn == 1:
+                        note()
+                note()
+
+    # What a node remembers of conversations is bounded, and full after the first half.
+    assert max(objects) - min(objects) < 1_000, objects

@@ -1,0 +1,390 @@
+"""What an actor opens in `start` it closes in `stop`, in one task or one thread; and how its calls are cancelled."""
+
+import sqlite3
+import threading
+import time
+from contextlib import asynccontextmanager
+from typing import Any, ClassVar
+
+import anyio
+import pytest
+from tests.helpers import live_tasks
+
+from callboard import (
+    AbandonedThreadWarning,
+    Actor,
+    ActorDiedError,
+    ActorStartError,
+    Backoff,
+    Reply,
+    Supervisor,
+    SupervisorError,
+    child,
+    cleanup,
+    handler,
+    running,
+)
+
+WAIT = 600
+SOON = Backoff(first=0)
+
+
+class Page(Actor):
+    """A page whose driver has a task of its own, as browsers have."""
+
+    log: ClassVar[list[str]] = []
+
+    def __init__(self, fails_after: float = float("inf")) -> None:
+        self.fails_after = fails_after
+
+    async def start(self) -> None:
+        self.log.append("start")
+        self.group = await self.enter(anyio.create_task_group())
+        self.group.start_soon(self._driver)
+
+    async def _driver(self) -> None:
+        await anyio.sleep(self.fails_after)
+        raise ConnectionError("the driver has gone")
+
+    async def stop(self) -> None:
+        self.log.append("stop")
+        self.group.cancel_scope.cancel()
+
+    @handler
+    async def goto(self, url: str, seconds: float = 1) -> str:
+        try:
+            await anyio.sleep(seconds)
+        finally:
+            with cleanup():
+                await anyio.sleep(0.5)
+            self.log.append(f"{url} ended")
+        return url
+
+    @handler(deferred=True)
+    async def keep(self, reply: Reply[str], seconds: float) -> None:
+        self.kept = reply
+        await anyio.sleep(seconds)
+
+    @handler(on_cancel="restart")
+    async def fragile(self, clean_up_fails: bool = False) -> None:
+        try:
+            await anyio.sleep(10)
+        except BaseException:
+            if clean_up_fails:
+                raise ValueError("clean-up") from None
+            raise
+
+
+@pytest.fixture(autouse=True)
+def _fresh() -> None:
+    Page.log.clear()
+
+
+async def test_one_page_is_shared_by_ten_of_whom_some_give_up() -> None:
+    """Started once, no error about cancel scopes, and whoever is cancelled waits for the end of its handler."""
+    before, found = live_tasks(), dict[int, object]()
+
+    async def agent(number: int, page: Page) -> None:
+        with anyio.move_on_after(2.2 if number % 3 == 0 else 100):
+            found[number] = await page.goto(str(number))
+
+    with anyio.fail_after(WAIT):
+        async with running(Page) as page, anyio.create_task_group() as group:
+            for number in range(10):
+                group.start_soon(agent, number, page)
+    assert found.keys() >= {1, 2, 4, 5, 7, 8}
+    assert (Page.log.count("start"), Page.log.count("stop")) == (1, 1)
+    await anyio.sleep(1)
+    assert live_tasks() == before
+
+
+async def test_a_task_of_start_that_fails_ends_the_actor_with_its_own_error() -> None:
+    """Bare, for the supervisor and for whoever asks; then the actor is started anew."""
+    with anyio.fail_after(WAIT):
+        with pytest.raises(SupervisorError) as caught:
+            async with Supervisor([Page(5)], intensity=1, period=100, backoff=SOON) as tree:
+                with pytest.raises(ActorDiedError, match="the driver has gone"):
+                    await tree[Page].goto("x", 10)
+                assert await tree[Page].goto("y") == "y"
+                await anyio.sleep_forever()
+    assert isinstance(caught.value.__cause__, ConnectionError)
+    assert (Page.log.count("start"), Page.log.count("stop")) == (2, 2)
+
+
+async def test_a_deferred_handler_that_is_cancelled_lets_its_caller_go() -> None:
+    """Also if it has kept the reply, which nobody will send."""
+    with anyio.fail_after(WAIT):
+        async with running(Page) as page:
+            with anyio.move_on_after(1) as scope:
+                await page.keep(5)
+            assert scope.cancelled_caught
+            with anyio.move_on_after(5) as scope:
+                await page.keep(1)
+            assert scope.cancelled_caught
+            assert await page.goto("x") == "x"
+
+
+@pytest.mark.parametrize("clean_up_fails", [False, True])
+async def test_an_actor_that_cannot_be_trusted_after_a_cancel_is_restarted(clean_up_fails: bool) -> None:
+    """Whatever the clean-up of the handler says."""
+    with anyio.fail_after(WAIT):
+        async with Supervisor([Page], backoff=SOON) as tree:
+            with anyio.move_on_after(1):
+                await tree[Page].fragile(clean_up_fails)
+            assert await tree[Page].goto("x") == "x"
+    assert Page.log.count("start") == 2
+
+
+class Slow(Actor):
+    """Takes its time, and notes what it was allowed to do."""
+
+    log: ClassVar[list[str]] = []
+
+    def __init__(self, start: float = 0, stop: float = 0, error: BaseException | None = None) -> None:
+        self.times = (start, stop)
+        self.error = error
+
+    async def start(self) -> None:
+        self.log.append("start")
+        await anyio.sleep(self.times[0])
+        if self.error is not None:
+            raise self.error
+        self.log.append("started")
+
+    async def stop(self) -> None:
+        self.log.append("stop")
+        await anyio.sleep(self.times[1])
+        self.log.append("stopped")
+
+    @handler
+    async def work(self, seconds: float) -> None:
+        try:
+            await anyio.sleep(seconds)
+        except BaseException:
+            self.log.append("cancelled")
+            raise
+
+
+@pytest.fixture(autouse=True)
+def _fresh_too() -> None:
+    Slow.log.clear()
+
+
+async def test_a_start_that_takes_too_long_is_cancelled_and_said() -> None:
+    """The block is not entered; the limit is in the error."""
+    with anyio.fail_after(WAIT), pytest.raises(ActorStartError, match="longer than 3 s"):
+        async with running(child(Slow(100), start_timeout=3)):
+            pytest.fail("it did not start")
+    assert Slow.log == ["start"]
+
+
+@pytest.mark.parametrize("error", [FileNotFoundError("no such program"), ValueError("wrong")])
+async def test_a_start_that_fails_says_why(error: Exception) -> None:
+    """With the error itself as its cause; what is not there will never be."""
+    with anyio.fail_after(WAIT), pytest.raises(ActorStartError) as caught:
+        async with running(Slow(0, 0, error)):
+            pytest.fail("it did not start")
+    assert caught.value.__cause__ is error
+    assert caught.value.never == isinstance(error, FileNotFoundError)
+
+
+async def test_an_owner_that_is_cancelled_while_an_actor_starts_waits_for_its_end() -> None:
+    """Nothing is left, and `stop` is not called for what has not started."""
+    before = live_tasks()
+    with anyio.fail_after(WAIT):
+        for seconds in (0, 1):
+            with anyio.move_on_after(seconds) as scope:
+                async with running(Slow(20)):
+                    pytest.fail("it had not started")
+            assert scope.cancelled_caught
+    await anyio.sleep(1)
+    assert live_tasks() == before
+    assert "stop" not in Slow.log
+
+
+async def test_handlers_that_go_on_are_cancelled_and_the_actor_still_stops_in_order() -> None:
+    """`stop` may await what it needs on either loop, although the handlers took too long."""
+
+    async def ask(slow: Slow) -> None:
+        with pytest.raises(ActorDiedError):
+            await slow.work(100)
+
+    with anyio.fail_after(WAIT):
+        async with anyio.create_task_group() as group:
+            async with running(child(Slow(0, 1), stop_timeout=3)) as slow:
+                group.start_soon(ask, slow)
+                await anyio.sleep(1)
+                began = anyio.current_time()
+            assert anyio.current_time() - began == pytest.approx(4)
+    assert Slow.log == ["start", "started", "cancelled", "stop", "stopped"]
+
+
+async def test_a_stop_that_takes_too_long_is_cut_off() -> None:
+    """The supervisor goes on."""
+    with anyio.fail_after(WAIT):
+        async with running(child(Slow(0, 100), stop_timeout=2)):
+            began = anyio.current_time()
+        assert anyio.current_time() - began == pytest.approx(2)
+    assert Slow.log == ["start", "started", "stop"]
+
+
+class Database(Actor):
+    """A connection that belongs to the thread in which it was opened."""
+
+    def start(self) -> None:
+        self.db = sqlite3.connect(":memory:")
+        self.db.execute("create table lines (line text)")
+        self.thread = threading.get_ident()
+
+    def stop(self) -> None:
+        assert threading.get_ident() == self.thread
+        self.db.close()
+        ENDED.append(threading.get_ident())
+
+    @handler
+    def add(self, line: str) -> int:
+        self.db.execute("insert into lines values (?)", [line])
+        return int(self.db.execute("select count(*) from lines").fetchone()[0])
+
+    @handler
+    def stuck(self, release: threading.Event) -> None:
+        release.wait(30)
+
+    @handler
+    def heeds(self) -> None:
+        for _ in range(1000):
+            anyio.from_thread.check_cancelled()
+            time.sleep(0.01)
+
+    @handler
+    def asks_back(self) -> float:
+        return anyio.from_thread.run(self._in_the_loop)
+
+    async def _in_the_loop(self) -> float:
+        return anyio.current_time()
+
+
+ENDED: list[int] = []
+
+
+@pytest.mark.real_clock
+async def test_what_is_not_async_runs_in_one_thread_of_the_actor() -> None:
+    """As sqlite3 wants it, and so does much else; from there one can come back to the loop."""
+    ENDED.clear()
+    with anyio.fail_after(30):
+        async with running(Database) as db:
+            assert [await db.add("a"), await db.add("b")] == [1, 2]
+            assert await db.asks_back() > 0
+            with anyio.move_on_after(0.05) as scope:
+                await db.heeds()
+            assert scope.cancelled_caught
+            assert await db.add("c") == 3
+    assert len(ENDED) == 1
+    assert ENDED[0] != threading.get_ident()
+
+
+@pytest.mark.real_clock
+async def test_a_thread_that_does_not_heed_its_cancel_is_lost_and_the_actor_gets_a_new_one() -> None:
+    """The old one ends when its job does; nothing of the actor is called in another thread."""
+    release, before = threading.Event(), threading.active_count()
+    with anyio.fail_after(30):
+        async with Supervisor([Database], backoff=SOON) as tree:
+            with pytest.warns(AbandonedThreadWarning, match="Database.stuck"):
+                with anyio.move_on_after(0.1):
+                    await tree[Database].stuck(release)
+            assert await tree[Database].add("a") == 1
+            release.set()
+        while threading.active_count() > before:
+            await anyio.sleep(0.01)
+
+
+async def test_a_scope_of_start_that_is_over_ends_the_actor_and_not_its_owner() -> None:
+    """The error says what happened; it is no cancellation of the block."""
+
+    class Limited(Actor):
+        async def start(self) -> None:
+            await self.enter(anyio.move_on_after(3))
+
+    with anyio.fail_after(WAIT), pytest.raises(SupervisorError) as caught:
+        async with Supervisor([Limited], intensity=0):
+            await anyio.sleep_forever()
+    assert isinstance(caught.value.__cause__, RuntimeError)
+
+
+async def test_ctrl_c_in_a_handler_is_for_whoever_owns_the_actor() -> None:
+    """It comes out at the end of the block, as itself."""
+
+    class Interrupted(Actor):
+        @handler
+        async def work(self) -> None:
+            raise KeyboardInterrupt
+
+    with anyio.fail_after(WAIT), pytest.raises(KeyboardInterrupt):
+        async with running(Interrupted) as actor:
+            with pytest.raises(ActorDiedError):
+                await actor.work()
+            await anyio.sleep_forever()
+
+
+async def test_a_dropped_reply_is_an_error_for_its_caller() -> None:
+    """It would wait for ever."""
+
+    class Forgetful(Actor):
+        @handler(deferred=True)
+        async def ask(self, reply: Reply[int]) -> None:
+            pass
+
+    with anyio.fail_after(WAIT):
+        async with running(Forgetful) as actor:
+            with pytest.raises(RuntimeError, match="without sending it"):
+                await actor.ask()
+
+
+async def test_a_failing_start_is_tried_for_as_long_as_the_intensity_allows() -> None:
+    """However often that is: a thousand times is no deeper a stack than once."""
+    tries: list[float] = []
+
+    class Sometimes(Actor):
+        fatal = (ValueError,)
+
+        def start(self) -> Any:
+            return self._start()
+
+        async def _start(self) -> None:
+            tries.append(anyio.current_time())
+            if len(tries) > 1:
+                raise OSError
+
+        @handler
+        async def die(self) -> None:
+            raise ValueError
+
+    class Eager(Sometimes):
+        async def start(self) -> None:
+            await self._start()
+
+    with anyio.fail_after(WAIT), pytest.raises(SupervisorError):
+        async with Supervisor([Eager], intensity=1500, backoff=SOON) as tree:
+            with pytest.raises(ActorDiedError):
+                await tree[Eager].die()
+            await anyio.sleep_forever()
+    assert len(tries) == 1501
+
+
+@asynccontextmanager
+async def _nothing() -> Any:
+    yield
+
+
+async def test_enter_is_for_start_only() -> None:
+    """What is entered in a handler could not be left in good order."""
+
+    class Late(Actor):
+        @handler
+        async def work(self) -> None:
+            await self.enter(_nothing())
+
+    with anyio.fail_after(WAIT):
+        async with running(Late) as actor:
+            with pytest.raises(RuntimeError, match="is for `start`"):
+                await actor.work()

@@ -1,0 +1,108 @@
+"""The plain functions of an actor: all of them in one thread, and what becomes of a call that does not end there."""
+
+import sqlite3
+import threading
+from collections.abc import Callable
+
+import anyio
+import pytest
+from anyio.from_thread import check_cancelled
+
+from callboard import AbandonedThreadWarning, Actor, CallPolicy, ToolNode, handler
+from callboard.testing import tool_call
+
+pytestmark = pytest.mark.real_clock
+
+
+class Ledger(Actor):
+    """A connection of sqlite3, which belongs to the thread that has opened it."""
+
+    def __init__(
+        self, release: threading.Event, opened: list[int], closed: list[int], tell: Callable[[], None]
+    ) -> None:
+        self.release, self.opened, self.closed, self.tell = release, opened, closed, tell
+
+    def start(self) -> None:
+        self.connection = sqlite3.connect(":memory:")
+        self.opened.append(threading.get_ident())
+
+    def stop(self) -> None:
+        self.connection.close()
+        self.closed.append(threading.get_ident())
+
+    @handler
+    def count(self) -> int:
+        """Ask the database."""
+        return int(self.connection.execute("select 1").fetchone()[0])
+
+    @handler
+    def wait(self, *, asks: bool) -> None:
+        """Wait, and ask from time to time whether to go on."""
+        self.tell()
+        while not self.release.wait(0.01):
+            if asks:
+                check_cancelled()
+
+
+class Cancelled:
+    """A call of a `Ledger` that is cancelled in the middle, and one after it."""
+
+    def __init__(self) -> None:
+        self.release = threading.Event()
+        self.began = threading.Event()
+        self.opened: list[int] = []
+        self.closed: list[int] = []
+
+    async def run(self, *, asks: bool) -> None:
+        ledger = Ledger(self.release, self.opened, self.closed, self.began.set)
+        policy = CallPolicy(timeout=0.1, grace=5.0 if asks else 0.1)
+        try:
+            with anyio.fail_after(10):
+                async with ToolNode([ledger], policies={"wait": policy}) as node:
+                    assert await self._told(node, "wait", asks=asks) == "{'ended': 'timeout'}"
+                    assert self.began.is_set()
+                    assert await self._told(node, "count") == "1"
+        finally:
+            self.release.set()
+
+    async def _told(self, node: ToolNode, name: str, **args: object) -> str:
+        message = (await node.ainvoke([tool_call(name, name, **args)]))["messages"][0]
+        return str(message.additional_kwargs.get("callboard") or message.content)
+
+    async def closes(self, times: int) -> None:
+        with anyio.fail_after(5):
+            while len(self.closed) < times or _threads():
+                await anyio.sleep(0.01)
+
+
+def _threads() -> list[threading.Thread]:
+    return [thread for thread in threading.enumerate() if thread.name == "callboard actor Ledger"]
+
+
+async def test_a_plain_handler_that_asks_is_cancelled_and_its_actor_lives_on() -> None:
+    """On trio too, whose own `check_cancelled()` knows no threads but its own."""
+    story = Cancelled()
+
+    await story.run(asks=True)
+
+    assert len(story.opened) == 1
+    assert story.closed == story.opened
+    await story.closes(1)
+
+
+@pytest.mark.filterwarnings("ignore::callboard.AbandonedThreadWarning")
+async def test_a_thread_that_does_not_end_costs_the_actor_its_life_and_closes_what_it_had_opened() -> None:
+    """The next life has a thread of its own; the old one stops the actor where it was started, and ends."""
+    story = Cancelled()
+
+    await story.run(asks=False)
+
+    await story.closes(2)
+    assert len(set(story.opened)) == 2
+    assert sorted(story.closed) == sorted(story.opened)
+
+
+async def test_a_thread_that_does_not_end_is_named_in_a_warning() -> None:
+    """Whoever reads it can make the handler ask."""
+    with pytest.warns(AbandonedThreadWarning, match=r"the worker thread of Ledger\.wait goes on"):
+        await Cancelled().run(asks=False)

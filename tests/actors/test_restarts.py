@@ -1,0 +1,107 @@
+"""What becomes of children when one ends, without any task: OTP's rules."""
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from callboard import Backoff
+from callboard.actors._restarts import Forget, GiveUp, Restarts, ShutDown, StartAgain, Terms
+
+NO_WAIT = Backoff(first=1, factor=2, most=4, jitter=0)
+
+
+def restarts(*kinds: Any, strategy: Any = "one_for_one", intensity: int = 3, **options: Any) -> Restarts:
+    children = [one if isinstance(one, Terms) else Terms(str(number), one) for number, one in enumerate(kinds)]
+    given = {"period": 10.0, "backoff": NO_WAIT, "auto_shutdown": "never", "chance": lambda: 0.0, **options}
+    return Restarts(children, strategy=strategy, intensity=intensity, **given)
+
+
+@pytest.mark.parametrize(
+    ("kind", "how", "is_restarted"),
+    [
+        ("permanent", "normal", True),
+        ("permanent", "abnormal", True),
+        ("transient", "normal", False),
+        ("transient", "abnormal", True),
+        ("temporary", "normal", False),
+        ("temporary", "abnormal", False),
+        ("permanent", "never_starts", False),
+    ],
+)
+def test_who_is_restarted_depends_on_its_kind_and_its_end(kind: Any, how: Any, is_restarted: bool) -> None:
+    """Permanent always, transient if it crashed, temporary never; and none that cannot start."""
+    decision = restarts(kind).ended(0, how, 0.0)
+    assert isinstance(decision, StartAgain if is_restarted else Forget)
+
+
+@pytest.mark.parametrize(
+    ("strategy", "stops", "starts"),
+    [("one_for_one", (), (1,)), ("one_for_all", (0, 2, 3), (0, 1, 2)), ("rest_for_one", (2, 3), (1, 2))],
+)
+def test_who_is_restarted_with_it_depends_on_the_strategy(strategy: Any, stops: Any, starts: Any) -> None:
+    """A temporary one is stopped with the others and does not come back."""
+    decision = restarts("permanent", "permanent", "transient", "temporary", strategy=strategy).ended(1, "abnormal", 0.0)
+    assert decision == StartAgain(stops, starts, 1.0)
+
+
+@given(
+    intensity=st.integers(0, 4),
+    period=st.integers(1, 10),
+    gaps=st.lists(st.integers(0, 6), min_size=1, max_size=30),
+)
+def test_it_gives_up_at_the_first_restart_beyond_the_intensity(intensity: int, period: int, gaps: list[int]) -> None:
+    """The window slides: what is a whole period old does not count any more."""
+    machine, now, seen = restarts("permanent", intensity=intensity, period=float(period)), 0, []
+    for gap in gaps:
+        now += gap
+        seen.append(now)
+        within = [one for one in seen if one > now - period]
+        decision = machine.ended(0, "abnormal", float(now))
+        if len(within) > intensity:
+            assert decision == GiveUp(0, len(within))
+            return
+        assert decision == StartAgain((), (0,), min(4.0, 2.0 ** (len(within) - 1)))
+
+
+def test_the_jitter_makes_a_wait_shorter_by_at_most_its_part() -> None:
+    """So that those that died together do not come back together."""
+    backoff = Backoff(first=2, factor=3, most=10, jitter=0.5)
+    assert [backoff.delay(number, 0.0) for number in (1, 2, 3, 1000)] == [2, 6, 10, 10]
+    assert backoff.delay(1, 1.0) == 1
+
+
+@pytest.mark.parametrize(("shutdown", "ends"), [("never", None), ("any_significant", 0), ("all_significant", 1)])
+def test_a_supervisor_ends_with_its_significant_children(shutdown: Any, ends: int | None) -> None:
+    """With one, with all, or not at all."""
+    kinds = [Terms("a", "transient", significant=True), Terms("b", "temporary", significant=True), "temporary"]
+    machine = restarts(*kinds, auto_shutdown=shutdown)
+    decisions = [machine.ended(index, "normal", 0.0) for index in (2, 0, 1)]
+    assert decisions[0] == Forget(2)
+    for index, decision in enumerate(decisions[1:]):
+        assert isinstance(decision, ShutDown) == (ends is not None and index >= ends)
+
+
+def test_a_crash_of_a_significant_transient_child_is_no_end() -> None:
+    """It is restarted."""
+    machine = restarts(Terms("a", "transient", significant=True), auto_shutdown="any_significant")
+    assert isinstance(machine.ended(0, "abnormal", 0.0), StartAgain)
+
+
+def test_deaths_of_a_poison_that_is_refused_from_now_on_are_forgiven() -> None:
+    """They cannot go on, so they are no reason to give up; others still are."""
+    machine = restarts("permanent", intensity=2)
+    assert isinstance(machine.ended(0, "abnormal", 0.0, cause="x"), StartAgain)
+    assert isinstance(machine.ended(0, "abnormal", 1.0, cause="x"), StartAgain)
+    assert machine.ended(0, "abnormal", 2.0, cause="x", is_refused=True) == StartAgain((), (0,), 1.0)
+    assert isinstance(machine.ended(0, "abnormal", 3.0), StartAgain)
+    assert isinstance(machine.ended(0, "abnormal", 4.0), StartAgain)
+    assert machine.ended(0, "abnormal", 5.0) == GiveUp(0, 3)
+
+
+@pytest.mark.parametrize("options", [{"first": -1}, {"factor": 0.5}, {"most": -1}, {"jitter": 2}, {"jitter": -0.1}])
+def test_a_backoff_that_makes_no_sense_is_refused(options: dict[str, float]) -> None:
+    """With the name of what is wrong."""
+    with pytest.raises(ValueError, match=next(iter(options))):
+        Backoff(**options)
