@@ -1,15 +1,13 @@
 """One execution of a call's body: its places and its thread."""
 
-import math
 from collections.abc import Awaitable, Callable, Iterable, Mapping
-from time import monotonic
 from typing import Any, Protocol, TypeVar
 
+from callboard._calls._attempt_clock import AttemptClock, OutOfTime
 from callboard._calls._limits import Gate, Gates, Limiter, NoPlaceError
 from callboard._calls._progress import Progress, reporter
 from callboard._calls._throttle import Throttle
-from callboard._loops._deadline import Timed, TimeLimit, current_timed
-from callboard._loops._idle import IdleScope, alive
+from callboard._loops._idle import alive
 from callboard._loops._levels import Levels
 from callboard._loops._protocol import EventLoop
 from callboard._loops._threads import run_in_thread
@@ -75,17 +73,24 @@ class Attempt:
         threads: where it finds a thread.
     """
 
-    __slots__ = ("_call", "_handed_over", "_places", "_thread_limiter", "_threads", "number", "owner")
+    __slots__ = ("_call", "_handed_over", "_places", "_thread_limiter", "_threads", "clock", "number", "owner")
 
     def __init__(self, owner: Owner, call: ToolCallLike, threads: ThreadPlaces | None) -> None:
         self.owner = owner
         self.number = 0
         """Which one of its call it is, while its body runs; 0 before and after."""
+        self.clock: AttemptClock | None = None
+        """Its timeouts, if it has any, while its body runs."""
         self._call = call
         self._threads = threads
         self._thread_limiter = None if threads is None else threads.limiters.here()
         self._places: tuple[Gate, ...] = ()
         self._handed_over = False
+
+    @property
+    def tool(self) -> str:
+        """The name of what it executes."""
+        return str(self._call["name"])
 
     def begin(self, number: int) -> None:
         """Note that the body starts; its beginning and its end are signs of life of what is around the call."""
@@ -112,23 +117,13 @@ class Attempt:
         Raises:
             CallTimeoutError: if it was: the timeout, or the idle one since the last sign of life.
         """
-        owner, loop = self.owner, self.owner.loop
-        timeout, idle_timeout = policy.timeout, policy.idle_timeout
-        began = monotonic()
-        deadline = math.inf if timeout is None else loop.now() + timeout
-        idle = None if idle_timeout is None else IdleScope(loop, idle_timeout, deadline, owner.grace)
-        token = current_timed.set(Timed(loop, min(owner.until, deadline), owner.grace))
-        try:
-            with (limit := TimeLimit(loop.scope(deadline, owner.grace) if idle is None else idle)):
-                return await body()
-        finally:
-            current_timed.reset(token)
-        was_idle = False
-        if idle is not None and idle.was_idle:
-            was_idle, timeout, began = True, idle_timeout, idle.since
-        assert timeout is not None
-        held = loop.pulse.held_since(began)
-        raise CallTimeoutError(self._call["name"], owner.id, timeout, held=held, idle=was_idle) from limit.cause
+        owner = self.owner
+        clock = self.clock = AttemptClock(owner.loop, policy, owner.until, owner.grace)
+        found = await clock.run(body)
+        if not isinstance(found, OutOfTime):
+            return found
+        name, seconds = self._call["name"], found.seconds
+        raise CallTimeoutError(name, owner.id, seconds, held=found.held, idle=found.is_idle) from found.cause
 
     async def run_in_thread(self, fn: Callable[[], T]) -> T:
         """Run a sync body in a worker thread, which keeps the attempt's places until it ends."""

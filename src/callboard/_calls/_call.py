@@ -243,6 +243,11 @@ class SupervisedCall(CallTime, Generic[T]):
             self.throttle.close()
         self._tell("ended", self.name, queue_wait=self._queue_wait, **how)
 
+    @property
+    def is_observed(self) -> bool:
+        """Whether anybody is told of it."""
+        return bool(self._observers)
+
     def note(self, what: str, facts: Mapping[str, object]) -> None:
         """Tell observers what was decided about the call."""
         self._tell("noted", self.name, what=what, facts=facts)

@@ -22,6 +22,7 @@ from callboard.agent._graph import HasGraph
 from callboard.agent._runner import Runner, opened, saver_for
 from callboard.agent._stops import Stops
 from callboard.tools._node import ToolNode
+from callboard.tools._workings import Workings
 
 
 class Agent(Doors, HasGraph):  # type: ignore[misc]  # pyright: ignore[reportIncompatibleMethodOverride]
@@ -55,10 +56,15 @@ class Agent(Doors, HasGraph):  # type: ignore[misc]  # pyright: ignore[reportInc
         await close(self.checkpointer, self._runner.store)
 
     async def __aenter__(self) -> Self:
+        """Have the actors among the tools live until the block is left; that closes the databases, too."""
+        await Workings(self.tools).actors.open()
         return self
 
     async def __aexit__(self, *exc: object) -> None:
-        await self.aclose()
+        try:
+            await Workings(self.tools).actors.close()
+        finally:
+            await self.aclose()
 
     @property
     def tools(self) -> ToolNode:

@@ -14,6 +14,8 @@ from langgraph.warnings import LangGraphDeprecatedSinceV10
 from callboard._langgraph import arguments_of
 from callboard._suggestions import did_you_mean
 from callboard._types import check_seconds
+from callboard.actors._actor import Actor
+from callboard.actors._child import ChildSpec
 from callboard.agent._agent import Agent as Agent
 from callboard.agent._conversation._channels import Schema
 from callboard.agent._conversation._connect import saver_of, store_of
@@ -31,7 +33,9 @@ from callboard.tools._node import ToolNode
 
 def create_react_agent(
     model: str | Runnable[Any, Any] | ModelChoice,
-    tools: Sequence[BaseTool | Callable[..., Any] | dict[str, Any]] | ToolNode | LangGraphToolNode,
+    tools: Sequence[BaseTool | Callable[..., Any] | dict[str, Any] | Actor | ChildSpec[Any]]
+    | ToolNode
+    | LangGraphToolNode,
     *,
     prompt: Prompt | None = None,
     response_format: Any = None,
@@ -58,7 +62,7 @@ def create_react_agent(
         model: a chat model, also with its tools bound already; `provider:name` for langchain's
             `init_chat_model`; or a function, sync or async, from the state and the runtime to a model that
             has its tools bound.
-        tools: LangChain tools, functions, descriptions of tools that run at the provider, or a `ToolNode`
+        tools: LangChain tools, functions, actors, descriptions of tools that run at the provider, or a `ToolNode`
             with policies of its own, or LangGraph's.
         prompt: a system message (text or message) to start with, or a function or Runnable from the state
             to the model's input.
@@ -215,7 +219,9 @@ def _checked_schema(schema: type[Any] | None, *, with_response: bool) -> type[An
 
 
 def _tool_node(
-    tools: Sequence[BaseTool | Callable[..., Any] | dict[str, Any]] | ToolNode | LangGraphToolNode,
+    tools: Sequence[BaseTool | Callable[..., Any] | dict[str, Any] | Actor | ChildSpec[Any]]
+    | ToolNode
+    | LangGraphToolNode,
     middleware: Sequence[object],
     max_calls: int | None,
 ) -> tuple[ToolNode, list[dict[str, Any]]]:

@@ -31,6 +31,7 @@ from callboard.agent._stream_payloads import Keys, Teller
 from callboard.agent._trace import traced
 from callboard.exceptions import RunDeadlineExceededError
 from callboard.tools._errors import is_control_flow
+from callboard.tools._workings import Workings
 
 Put = Callable[[Chunk], None]
 
@@ -85,8 +86,12 @@ class Runner:
             RuntimeError: if the checkpointer is that of the graph around us, and there is none.
             BaseException: see `Run.go`.
         """
+        actors = Workings(self.plan.tools).actors
         with entered(request.door):
-            return await self._run(checkpointer, request, put)
+            if not actors.specs:
+                return await self._run(checkpointer, request, put)
+            async with actors.living():
+                return await self._run(checkpointer, request, put)
 
     async def _run(self, checkpointer: Any, request: Request, put: Put | None) -> Run:
         put = printing(put, request.prints) if request.prints else put

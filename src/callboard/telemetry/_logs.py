@@ -40,6 +40,7 @@ _NOTES = {
     "breaker_closed": (logging.INFO, "circuit closed"),
     "refused": (logging.WARNING, "call refused"),
     "fallback": (logging.INFO, "call fell back"),
+    "rerun": (logging.WARNING, "call runs again, its actor died"),
 }
 
 

@@ -1,8 +1,9 @@
 """`ToolNode`: the public door to supervised tool calls."""
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
-from typing import Any, cast
+from typing import Any, Self, cast
 
 from langchain_core.messages import ToolCall
 from langchain_core.runnables import RunnableConfig
@@ -17,6 +18,8 @@ from callboard._loops._deadline import DEFAULT_GRACE
 from callboard._loops._door import entered
 from callboard._suggestions import suggests_keywords
 from callboard._types import CallPolicy, Limit, OnError, Statistics
+from callboard.actors._actor import Actor
+from callboard.actors._child import ChildSpec
 from callboard.tools._chain import middleware_in
 from callboard.tools._errors import ErrorHandling, only_invalid_arguments
 from callboard.tools._inject import inject, injected_args
@@ -53,7 +56,9 @@ class ToolNode(ManyInputs):
     `ToolCallWithContext`; the output has one message or command for each call, in call order.
 
     Args:
-        tools: LangChain tools, or functions to make tools of.
+        tools: LangChain tools, functions to make tools of, and actors, whose handlers are tools. An actor lives for
+            a run of the node, or of the agent that has it; within `async with node` or `async with agent`, for that
+            long.
         name: the node's name in a graph.
         tags: tags of the node's runs.
         handle_tool_errors: which errors of tools become messages: `True` for all, a text for all, exception
@@ -87,7 +92,7 @@ class ToolNode(ManyInputs):
     @suggests_keywords
     def __init__(
         self,
-        tools: Sequence[BaseTool | Callable[..., Any]],
+        tools: Sequence[BaseTool | Callable[..., Any] | Actor | ChildSpec[Any]],
         *,
         name: str = "tools",
         tags: list[str] | None = None,
@@ -142,6 +147,14 @@ class ToolNode(ManyInputs):
     def __repr__(self) -> str:
         return f"ToolNode([{', '.join(self._setup.tools)}], name={self.name!r})"
 
+    async def __aenter__(self) -> Self:
+        """Have the actors among the tools live until the block is left; see `callboard.Actor`."""
+        await self._setup.actors.open()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self._setup.actors.close()
+
     @property
     def tools_by_name(self) -> dict[str, BaseTool]:
         """The tools, by name."""
@@ -163,6 +176,16 @@ class ToolNode(ManyInputs):
     def _injected_args(self) -> dict[str, Any]:
         return injected_args_by_name(self.tools_by_name)
 
+    @property
+    def func(self) -> Callable[..., Any]:
+        """What runs the node for sync code; LangGraph looks here, where a graph gives the node a timeout."""
+        return self.invoke
+
+    @property
+    def afunc(self) -> Callable[..., Any]:
+        """What runs the node for async code; LangGraph looks here, too."""
+        return self.ainvoke
+
     def offered_tools(self) -> list[BaseTool]:
         """The tools that a model should be told of now: all, but for those that a middleware holds back.
 
@@ -172,8 +195,8 @@ class ToolNode(ManyInputs):
         return [tool for tool in self._setup.tools.values() if self._setup.offers(tool)]
 
     def statistics(self) -> Statistics:
-        """How many calls run and wait now, and how many threads outlived theirs."""
-        return self._setup.supervision.statistics()
+        """How many calls run and wait now, how many threads outlived theirs, and what its actors do."""
+        return replace(self._setup.supervision.statistics(), actors=self._setup.actors.statistics())
 
     async def ainvoke(  # type: ignore[override]  # pyright: ignore[reportIncompatibleMethodOverride]
         self,

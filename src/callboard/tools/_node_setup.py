@@ -9,6 +9,7 @@ from langchain_core.tools import BaseTool
 
 from callboard._loops._door import from_sync
 from callboard._types import OnError, RunInfo, ToolCallLike
+from callboard.actors._actor_set import ActorSet
 from callboard.tools._chain import Chain, Middleware
 from callboard.tools._errors import Judge
 from callboard.tools._inject import InjectedArgs, inject
@@ -45,6 +46,8 @@ class Setup:
     """From the kind of an input to what a subclass has around each call."""
     own_injection: Injecting | None
     """What a subclass has in place of our injection."""
+    actors: ActorSet
+    """Those whose handlers are among the tools."""
     max_calls: int | None
     """How many calls of one reply run; `None` for all."""
 

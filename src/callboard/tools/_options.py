@@ -10,6 +10,9 @@ from langchain_core.tools import BaseTool
 from langchain_core.tools import tool as create_tool
 
 from callboard._types import CallPolicy, Limit, OnError, check_count
+from callboard.actors._actor import Actor
+from callboard.actors._child import ChildSpec
+from callboard.tools._actor_tools import with_handlers
 from callboard.tools._chain import (
     Middleware,
     chain_of,
@@ -36,7 +39,7 @@ _ON_ERROR = get_args(OnError)
 class Options:
     """The arguments of `ToolNode`, as they were given."""
 
-    tools: Sequence[BaseTool | Callable[..., Any]]
+    tools: Sequence[BaseTool | Callable[..., Any] | Actor | ChildSpec[Any]]
     name: str
     handle_tool_errors: ErrorHandling
     messages_key: str
@@ -68,7 +71,10 @@ def setup_of(given: Options, *, own_call: Callable[[str], Middleware] | None, ow
     if given.max_calls is not None:
         check_count("ToolNode(max_calls=...)", given.max_calls, least=1)
     name, middleware = given.name, given.middleware
-    by_name = _by_name(given.tools, tools_of(middleware))
+    if not isinstance(given.tools, (list, tuple)):
+        _check_tools_iterable(given.tools)
+    tools, actors = with_handlers(given.tools, f"the node {name!r}")
+    by_name = _by_name(tools, tools_of(middleware))
     supervision = Supervision(
         "ToolNode",
         f"node {name!r}",
@@ -102,6 +108,7 @@ def setup_of(given: Options, *, own_call: Callable[[str], Middleware] | None, ow
         max_calls=given.max_calls,
         own_call=own_call,
         own_injection=own_injection,
+        actors=actors,
     )
 
 
@@ -114,8 +121,6 @@ def _last_judge(errors: ErrorPolicy, *, wrapper: bool, middleware: bool) -> Judg
 def _by_name(
     tools: Iterable[BaseTool | Callable[..., Any]], of_middleware: Iterable[BaseTool | Callable[..., Any]]
 ) -> dict[str, BaseTool]:
-    if not isinstance(tools, (list, tuple)):
-        _check_tools_iterable(tools)
     by_name: dict[str, BaseTool] = {}
     for item in (*tools, *of_middleware):
         if not isinstance(item, BaseTool):
@@ -129,6 +134,8 @@ def _by_name(
 
 def _check_tools_iterable(given: object) -> None:
     """Raise TypeError for what is given as the list of tools and is none."""
+    if isinstance(given, (Actor, ChildSpec)):
+        raise TypeError(f"ToolNode takes a list of tools: ToolNode([{given!r}])")
     if isinstance(given, BaseTool) or inspect.isroutine(given):
         name = given.name if isinstance(given, BaseTool) else given.__name__
         raise TypeError(f"ToolNode takes a list of tools: ToolNode([{name}]), not ToolNode({name})")
@@ -139,8 +146,10 @@ def _check_tools_iterable(given: object) -> None:
 def _check_function(item: object) -> None:
     """Raise TypeError for what is neither a tool nor a function to make one of."""
     hint = ""
-    if isinstance(item, type) and issubclass(item, (BaseTool, Runnable)):
+    if isinstance(item, type) and issubclass(item, (BaseTool, Runnable, Actor)):
         hint = f"; it is a class: write {item.__name__}(...)"
+    elif isinstance(getattr(item, "__self__", None), Actor):
+        hint = "; give the actor itself, whose handlers are tools then"
     elif callable(item):
         return
     elif isinstance(item, str):

@@ -98,13 +98,20 @@ class ToolBatch:
         self.ledger = self._ledger(self._config, setup.name, self._keys)
         return self
 
-    async def run(self) -> Any:
+    def run(self) -> Awaitable[Any]:
         """Run the calls that have no result yet.
 
         Raises:
             GraphInterrupt: with the questions of all calls that wait for an answer.
             BaseException: the error of a call that nobody handles.
         """
+        return self._run_with_actors() if self.setup.actors.specs else self._run()
+
+    async def _run_with_actors(self) -> Any:
+        async with self.setup.actors.living():
+            return await self._run()
+
+    async def _run(self) -> Any:
         supervised: list[SupervisedCall[Output]] = []
         try:
             await self._supervise(supervised)

@@ -12,6 +12,7 @@ from langchain_core.runnables import RunnableConfig
 from langchain_core.tools import BaseTool
 
 from callboard._types import CallPolicy
+from callboard.actors._actor_set import ActorSet
 from callboard.tools._call_record import CallRecord
 from callboard.tools._input import Requested
 from callboard.tools._ledger import Ledger
@@ -42,6 +43,11 @@ class Workings:
     def entries(self) -> Entries | None:
         """What a subclass of the node has of its own around a whole run; `None` if that is nothing."""
         return self._node._entries()
+
+    @property
+    def actors(self) -> ActorSet:
+        """The actors among the tools."""
+        return self._node._setup.actors
 
     def tool(self, name: str) -> BaseTool | None:
         """The tool of a name; `None` if there is none."""

@@ -1,0 +1,252 @@
+"""The handlers of an actor as tools."""
+
+import inspect
+import math
+from collections.abc import Awaitable, Hashable, Iterable, Mapping
+from typing import Any, get_type_hints
+
+from langchain_core.runnables.config import var_child_runnable_config
+from langchain_core.tools import BaseTool, StructuredTool
+
+from callboard._calls._attempt import Attempt
+from callboard._calls._attempt_clock import AttemptClock
+from callboard._calls._call import SupervisedCall, current_call, note
+from callboard._calls._progress import reporter
+from callboard._loops._protocol import EventLoop
+from callboard._types import CallContext, KeyFunction
+from callboard.actors._actor import CONTROL, Actor, Handler, keeps_snapshots
+from callboard.actors._actor_set import ActorSet
+from callboard.actors._cell import Cell
+from callboard.actors._child import ChildSpec, spec_of
+from callboard.actors._residents import Residents
+from callboard.exceptions import ActorDiedError, ActorGoneError, MailboxFullError
+from callboard.tools._call_context import call_context
+from callboard.tools._errors import is_control_flow
+from callboard.tools._lost_state import LostState, with_notice
+from callboard.tools._vocabulary import ToolRuntime
+
+_TAKES_MANY = (
+    inspect.Parameter.POSITIONAL_ONLY,
+    inspect.Parameter.VAR_POSITIONAL,
+    inspect.Parameter.VAR_KEYWORD,
+)
+
+
+def with_handlers(tools: Iterable[Any], owner: str) -> tuple[list[Any], ActorSet]:
+    """What a node was given as tools, with the handlers of each actor in its place; and the actors.
+
+    Raises:
+        TypeError: for a handler of which a model cannot be told.
+        ValueError: for an actor without handlers, or two of one name.
+    """
+    given = list(tools)
+    specs = [spec_of(one) for one in given if isinstance(one, (Actor, ChildSpec))]
+    if not specs:
+        return given, ActorSet([], owner)
+    names = [spec.name for spec in specs]
+    if (twice := next((name for name in names if names.count(name) > 1), None)) is not None:
+        raise ValueError(f"Two actors are named {twice!r}: give one of them a name: child({twice}(...), name='other')")
+    actors = ActorSet(specs, owner)
+    numbers = iter(range(len(specs)))
+    found: list[Any] = []
+    for one in given:
+        if isinstance(one, (Actor, ChildSpec)):
+            found += _tools(actors, next(numbers))
+        else:
+            found.append(one)
+    return found, actors
+
+
+def _tools(actors: ActorSet, number: int) -> list[BaseTool]:
+    """A tool for each handler, but for those of control and those whose names begin with an underscore."""
+    spec = actors.specs[number]
+    handlers = [one for one in spec.kind._handlers.values() if one.group != CONTROL and one.name[0] != "_"]
+    if not handlers:
+        raise ValueError(f"the actor {spec.name} has no handler that could be a tool; mark its methods with @handler")
+    lost = LostState()
+    return [_tool(actors, number, handler, lost) for handler in handlers]
+
+
+def _tool(actors: ActorSet, number: int, handler: Handler, lost: LostState) -> BaseTool:
+    if not handler.fn.__doc__:
+        raise TypeError(f"the handler {handler.title} has no docstring; a model has to be told what it does")
+    signature = handler.signature()
+    hints = get_type_hints(handler.fn, include_extras=True)
+    ask = _Ask(actors, number, handler, lost)
+
+    async def call(**kwargs: Any) -> Any:
+        return await ask(kwargs)
+
+    parameters = [_typed(one, hints, handler) for one in signature.parameters.values()]
+    if ask.takes_runtime:
+        parameters.append(inspect.Parameter(_RUNTIME, inspect.Parameter.KEYWORD_ONLY, annotation=ToolRuntime))
+        hints[_RUNTIME] = ToolRuntime
+    call.__name__, call.__doc__, call.__module__ = handler.name, handler.fn.__doc__, handler.fn.__module__
+    call.__dict__["__signature__"] = signature.replace(parameters=parameters)
+    call.__annotations__ = hints
+    tool = StructuredTool.from_function(
+        coroutine=call, name=ask.name, parse_docstring=True, error_on_invalid_docstring=False
+    )
+    ask.written = frozenset(tool.args)
+    return tool
+
+
+def _typed(parameter: inspect.Parameter, hints: Mapping[str, Any], handler: Handler) -> inspect.Parameter:
+    if parameter.kind in _TAKES_MANY:
+        raise TypeError(f"the handler {handler.title} takes {parameter}; as a tool it takes arguments by name only")
+    if parameter.name not in hints:
+        raise TypeError(
+            f"the handler {handler.title} does not say of which type {parameter.name!r} is; a model has to be told: "
+            f"{parameter.name}: str"
+        )
+    return parameter.replace(annotation=hints[parameter.name])
+
+
+_RUNTIME = "callboard_runtime"
+"""The argument by which a tool is given what its key looks at; no model is told of it."""
+
+
+class _Ask:
+    """A tool call as a call of an actor."""
+
+    def __init__(self, actors: ActorSet, number: int, handler: Handler, lost: LostState) -> None:
+        self._actors = actors
+        self._number = number
+        self._spec = actors.specs[number]
+        self._handler = handler
+        self._lost = lost
+        self.name = self._spec.prefix + handler.name
+        self.takes_runtime = self._spec.key is not None and self._spec.key.takes_context
+        self.written: frozenset[str] = frozenset()
+        """The arguments that the model writes."""
+
+    def __call__(self, kwargs: dict[str, Any]) -> Awaitable[Any]:
+        lodging = self._actors.lodging()
+        if lodging is None:
+            return self._alone(kwargs)
+        supervised = current_call()
+        runtime = kwargs.pop(_RUNTIME) if self.takes_runtime else None
+        residents = lodging[self._number]
+        key = None if self._spec.key is None else self._key(self._spec.key, supervised, kwargs, runtime)
+        return self._asked(residents.cell(key), _conversation(residents), supervised, kwargs)
+
+    async def _alone(self, kwargs: dict[str, Any]) -> Any:
+        """For who runs the tool without its node."""
+        async with self._actors.living():
+            return await self(kwargs)
+
+    def _key(
+        self,
+        key: KeyFunction,
+        supervised: SupervisedCall[Any] | None,
+        kwargs: dict[str, Any],
+        runtime: ToolRuntime[Any, Any] | None,
+    ) -> Hashable:
+        args = {name: value for name, value in kwargs.items() if name in self.written}
+        call = {"name": self.name, "args": args, "id": None if supervised is None else supervised.id}
+        try:
+            return key.of(call, lambda: _context_of(runtime))
+        except Exception as error:
+            error.add_note(f"Raised by child({self._spec.name}, key=...) for a call of {self.name!r}.")
+            raise
+
+    async def _asked(
+        self, cell: Cell, conversation: Hashable, supervised: SupervisedCall[Any] | None, kwargs: dict[str, Any]
+    ) -> Any:
+        call_id = None if supervised is None else supervised.id
+        lost: ActorDiedError | None = None
+        while True:
+            turn = None if supervised is None else self._turn_of(supervised, cell)
+            try:
+                result = await cell.ask(
+                    self._handler,
+                    (),
+                    kwargs,
+                    title=self.name,
+                    call_id=call_id,
+                    passes=is_control_flow,
+                    on_begin=None if turn is None else turn.begin,
+                )
+            except ActorDiedError as died:
+                # Poison ends this: a call that ends its actor again and again is refused.
+                if supervised is not None and _runs_again(supervised):
+                    note("rerun", actor=cell.name)
+                    lost = died
+                    continue
+                raise self._with_loss(died, conversation, cell) from died.__cause__
+            except (ActorGoneError, MailboxFullError) as refused:
+                if lost is None:
+                    raise
+                # It did begin, before: that it does not begin again is not what became of it.
+                raise self._with_loss(lost, conversation, cell) from refused
+            finally:
+                if turn is not None:
+                    turn.end()
+                    note("asked_actor", actor=cell.name, ahead=turn.ahead, waited=turn.waited())
+            return self._with_notice(result, conversation, cell)
+
+    def _turn_of(self, supervised: SupervisedCall[Any], cell: Cell) -> "_Turn | None":
+        """The wait of a call for its turn; `None` if nobody wants to know of it."""
+        attempt = reporter.get()
+        # Another tool that uses this one has its own timeout, in which the wait is.
+        clock = attempt.clock if isinstance(attempt, Attempt) and attempt.tool == self.name else None
+        return None if clock is None and not supervised.is_observed else _Turn(supervised.loop, clock, cell)
+
+    def _with_notice(self, result: Any, conversation: Hashable, cell: Cell) -> Any:
+        notice = self._lost.of(conversation, cell)
+        if not notice or (told := with_notice(result, notice)) is None:
+            return result  # if there is no place for it, the next one says it
+        self._lost.has_seen(conversation, cell)
+        return told
+
+    def _with_loss(self, died: ActorDiedError, conversation: Hashable, cell: Cell) -> ActorDiedError:
+        saved = " since it was saved last" if keeps_snapshots(cell.kind) else ""
+        self._lost.is_told(conversation, cell)
+        loss = f"What {cell.name} held{saved} is lost."
+        return ActorDiedError(died.tool, died.call_id, died.reason, loss=loss)
+
+
+class _Turn:
+    """The wait of a call for its turn: its timeout stands still meanwhile, for it is the handler's."""
+
+    __slots__ = ("_asked_at", "_began_at", "_clock", "_loop", "ahead")
+
+    def __init__(self, loop: EventLoop, clock: AttemptClock | None, cell: Cell) -> None:
+        self._clock = clock
+        self._loop = loop
+        self._asked_at, self._began_at = loop.now(), math.inf
+        self.ahead = len(cell.mailbox.waiting) + len(cell.mailbox.running)
+        """How many calls were before it."""
+        if clock is not None:
+            clock.hold()
+
+    def begin(self) -> None:
+        """Note that the handler begins; in the actor's thread."""
+        self._began_at = self._loop.now()
+        if self._clock is not None:
+            self._clock.go_on()
+
+    def end(self) -> None:
+        """Let the time go on, if the handler never began."""
+        if self._clock is not None and self._began_at == math.inf:
+            self._clock.go_on()
+
+    def waited(self) -> float:
+        """Seconds, so far."""
+        return min(self._began_at, self._loop.now()) - self._asked_at
+
+
+def _context_of(runtime: ToolRuntime[Any, Any] | None) -> CallContext:
+    assert runtime is not None
+    return call_context(runtime.config, runtime.state, runtime.context)
+
+
+def _conversation(residents: Residents) -> Hashable:
+    """Who is told what: the thread, or whoever shares the actors for as long as they live."""
+    config = var_child_runnable_config.get() or {}
+    thread = config.get("configurable", {}).get("thread_id")
+    return residents.number if thread is None else str(thread)
+
+
+def _runs_again(supervised: SupervisedCall[Any]) -> bool:
+    return supervised.policy.idempotent or supervised.policy.on_unknown == "rerun"

@@ -1,0 +1,536 @@
+"""Actors among the tools of a node and of an agent: how long they live, and what a model is told."""
+
+from collections.abc import Iterator
+from typing import Annotated, Any
+
+import anyio
+import pytest
+from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
+from langchain_core.runnables import RunnableConfig
+from langchain_core.tools import tool
+from langgraph.checkpoint.memory import InMemorySaver
+from langgraph.graph import START, MessagesState, StateGraph
+from langgraph.types import Command, interrupt
+
+from callboard import (
+    Actor,
+    ActorStartError,
+    CallContext,
+    CallEvent,
+    CallPolicy,
+    CallsInterrupted,
+    InjectedState,
+    Limit,
+    ToolNode,
+    ToolRuntime,
+    child,
+    create_react_agent,
+    handler,
+    observe,
+    running,
+)
+from callboard.testing import ScriptedModel, calls, tool_call
+
+lives: list[str] = []
+"""What actors have said of their lives."""
+
+
+@pytest.fixture(autouse=True)
+def _no_lives() -> Iterator[None]:
+    lives.clear()
+    yield
+    lives.clear()
+
+
+class BrokenError(Exception):
+    """What ends an actor here."""
+
+
+class Notebook(Actor):
+    """Lines of text."""
+
+    fatal = (BrokenError,)
+    groups = {"reads": 4}
+
+    def __init__(self, title: str = "notes") -> None:
+        self.title = title
+
+    async def start(self) -> None:
+        self.lines: list[str] = []
+        lives.append(f"start {self.title} {self.key}")
+
+    async def stop(self) -> None:
+        lives.append(f"stop {self.title} {self.key}")
+
+    @handler
+    async def append(self, text: str) -> int:
+        """Append a line.
+
+        Args:
+            text: the line.
+        """
+        self.lines.append(text)
+        return len(self.lines)
+
+    @handler(group="reads")
+    async def read(self) -> str:
+        """Read all lines."""
+        await anyio.sleep(1)
+        return ",".join(self.lines)
+
+    @handler
+    async def tear(self, often: int = 1) -> str:
+        """Tear the notebook."""
+        if lives.count("torn") < often:
+            lives.append("torn")
+            raise BrokenError(self.title)
+        return "whole"
+
+    @handler(group="control")
+    async def healthy(self) -> bool:
+        """Not for models."""
+        return True
+
+
+def contents(messages: Any) -> list[Any]:
+    found = messages["messages"] if isinstance(messages, dict) else messages
+    return [message.content for message in found if isinstance(message, ToolMessage)]
+
+
+def one(name: str, id: str = "1", **args: Any) -> list[Any]:
+    return [tool_call(name, id, **args)]
+
+
+def test_handlers_are_tools_with_names_descriptions_and_schemas() -> None:
+    """A model is told of them as of any tool; what is for control is not for models."""
+    node = ToolNode([Notebook()])
+
+    append = node.tools_by_name["append"]
+
+    assert list(node.tools_by_name) == ["append", "read", "tear"]
+    assert append.description.startswith("Append a line.")
+    assert append.args["text"] == {"description": "the line.", "title": "Text", "type": "string"}
+
+
+def test_two_actors_of_one_class_have_names_and_prefixes_of_their_own() -> None:
+    """Two tools of one name are an error; a prefix tells them apart."""
+    node = ToolNode([child(Notebook("a"), name="a", prefix="a_"), child(Notebook("b"), name="b", prefix="b_")])
+
+    assert "a_append" in node.tools_by_name
+    assert "b_append" in node.tools_by_name
+    with pytest.raises(ValueError, match="Two tools are named 'append'"):
+        ToolNode([child(Notebook("a"), name="a"), child(Notebook("b"), name="b")])
+    with pytest.raises(ValueError, match=r"Two actors are named 'Notebook'.*child\(Notebook"):
+        ToolNode([Notebook("a"), Notebook("b")])
+
+
+async def test_an_actor_lives_for_one_run_of_a_node_and_starts_when_it_is_asked() -> None:
+    """Nobody has to open or close it; what nobody asks costs nothing."""
+
+    @tool
+    async def plain() -> str:
+        """Not an actor."""
+        return "plain"
+
+    node = ToolNode([Notebook(), plain])
+
+    with anyio.fail_after(5):
+        await node.ainvoke(one("plain"))
+        before = list(lives)
+        await node.ainvoke([tool_call("append", "1", text="a"), tool_call("append", "2", text="b")])
+        again = await node.ainvoke(one("append", text="c"))
+
+    assert before == []
+    assert lives == ["start notes None", "stop notes None"] * 2
+    assert contents(again) == ["1"]
+
+
+async def test_an_open_node_keeps_its_actors_between_batches() -> None:
+    """`async with node` starts them at once, and stops them at the end."""
+    node = ToolNode([Notebook()])
+
+    with anyio.fail_after(20):
+        async with node:
+            assert lives == ["start notes None"]
+            await node.ainvoke(one("append", text="a"))
+            read = await node.ainvoke([tool_call("append", "1", text="b"), tool_call("read", "2")])
+
+    assert contents(read) == ["2", "a,b"]
+    assert lives == ["start notes None", "stop notes None"]
+
+
+async def test_an_actor_that_does_not_start_is_an_error_where_the_node_is_opened() -> None:
+    """Early, with its name; and nothing is left alive."""
+
+    class Broken(Actor):
+        async def start(self) -> None:
+            raise FileNotFoundError("no chromium")
+
+        @handler
+        async def goto(self, url: str) -> str:
+            """Go."""
+            return url
+
+    node = ToolNode([Notebook(), Broken()])
+    with anyio.fail_after(5):
+        with pytest.raises(ActorStartError, match="The actor 'Broken' did not start: FileNotFoundError") as caught:
+            async with node:
+                raise AssertionError("it was opened")
+        found = await node.ainvoke(one("goto", url="x"))
+
+    assert caught.value.never
+    assert lives == ["start notes None", "stop notes None"]
+    assert "'goto' was not started" in contents(found)[0]
+    assert "no chromium" in contents(found)[0]
+
+
+@pytest.mark.real_clock
+async def test_an_actor_lives_for_a_run_of_an_agent_and_longer_if_the_agent_is_open() -> None:
+    """State lasts from call to call of a run; between runs only in `async with agent`."""
+    script = [calls(tool_call("append", text="a")), calls(tool_call("append", text="b")), "done"]
+    agent = create_react_agent(ScriptedModel(script * 3), [Notebook()])
+    given = {"messages": [HumanMessage("go")]}
+
+    with anyio.fail_after(30):
+        alone = await agent.ainvoke(given)
+        async with agent:
+            first, second = await agent.ainvoke(given), await agent.ainvoke(given)
+
+    assert contents(alone) == ["1", "2"]
+    assert contents(first) == ["1", "2"]
+    assert contents(second) == ["3", "4"]
+    assert lives == ["start notes None", "stop notes None"] * 2
+
+
+@pytest.mark.real_clock
+async def test_sync_code_has_actors_too() -> None:
+    """`invoke` reaches them by the same door as any tool."""
+    script = [calls(tool_call("append", text="a")), calls(tool_call("append", text="b")), "done"]
+    agent = create_react_agent(ScriptedModel(script), [Notebook()])
+
+    with anyio.fail_after(30):
+        found = await anyio.to_thread.run_sync(lambda: agent.invoke({"messages": [HumanMessage("go")]}))
+
+    assert contents(found) == ["1", "2"]
+
+
+@pytest.mark.backends("asyncio")
+@pytest.mark.real_clock
+async def test_a_langgraph_graph_has_actors_for_each_run_of_the_node() -> None:
+    """Unless the node is open around the graph's run."""
+    node = ToolNode([Notebook()])
+    builder = StateGraph(MessagesState)
+    builder.add_node("tools", node)
+    builder.add_edge(START, "tools")
+    graph = builder.compile()
+    asked = {"messages": [AIMessage("", tool_calls=one("append", text="a"))]}
+
+    with anyio.fail_after(30):
+        alone = [contents(await graph.ainvoke(asked)) for _ in range(2)]
+        async with node:
+            within = [contents(await graph.ainvoke(asked)) for _ in range(2)]
+
+    assert alone == [["1"], ["1"]]
+    assert within == [["1"], ["2"]]
+
+
+async def test_injected_arguments_reach_a_handler() -> None:
+    """State and runtime, as for any tool; the model is not told of them."""
+
+    class Reader(Actor):
+        @handler
+        async def look(self, word: str, state: Annotated[dict[str, Any], InjectedState], runtime: ToolRuntime) -> str:
+            """Look a word up."""
+            return f"{word} {state['topic']} {runtime.tool_call_id}"
+
+    node = ToolNode([Reader()])
+    asked = AIMessage("", tool_calls=one("look", word="w"))
+
+    with anyio.fail_after(5):
+        found = await node.ainvoke({"messages": [asked], "topic": "t"})
+
+    assert list(node.tools_by_name["look"].tool_call_schema.model_fields) == ["word"]
+    assert contents(found) == ["w t 1"]
+
+
+async def test_a_handler_may_ask_a_person() -> None:
+    """`interrupt` belongs to the call, though the handler runs in another task."""
+
+    class Mailer(Actor):
+        @handler
+        async def send(self, to: str) -> str:
+            """Send a mail."""
+            return f"{to}: {interrupt(f'send to {to}?')}"
+
+    node = ToolNode([Mailer()])
+    asked = [tool_call("send", "1", to="a"), tool_call("send", "2", to="b")]
+
+    with anyio.fail_after(5):
+        with pytest.raises(CallsInterrupted) as caught:
+            await node.ainvoke(asked)
+        stopped = caught.value
+        answers = {question.id: question.value[-2] for question in stopped.args[0]}
+        found = await node.ainvoke(asked, ledger=stopped.ledger, resume=answers)
+
+    assert contents(found) == ["a: a", "b: b"]
+
+
+@pytest.mark.real_clock
+async def test_an_agent_asks_a_person_from_a_handler_and_goes_on() -> None:
+    """The actor lives for each run; the conversation is kept by the checkpointer."""
+
+    class Mailer(Actor):
+        @handler
+        async def send(self, to: str) -> str:
+            """Send a mail."""
+            return f"{to}: {interrupt('sure?')}"
+
+    model = ScriptedModel([calls(tool_call("send", to="a")), "done"])
+    agent = create_react_agent(model, [Mailer()], checkpointer=InMemorySaver())
+    config: RunnableConfig = {"configurable": {"thread_id": "1"}}
+
+    with anyio.fail_after(30):
+        await agent.ainvoke({"messages": [HumanMessage("go")]}, config)
+        found = await agent.ainvoke(Command(resume="yes"), config)
+
+    assert contents(found) == ["a: yes"]
+
+
+async def test_a_timeout_ends_the_handler_and_the_actor_lives_on() -> None:
+    """The call gets its message; the state is still there."""
+
+    class Slow(Notebook):
+        @handler
+        async def wait(self) -> str:
+            """Wait."""
+            try:
+                await anyio.sleep(100)
+            finally:
+                lives.append("cancelled")
+            return "never"
+
+    node = ToolNode([Slow()], policies={"wait": CallPolicy(timeout=1.0)})
+
+    with anyio.fail_after(20):
+        async with node:
+            await node.ainvoke(one("append", text="a"))
+            late = await node.ainvoke([tool_call("wait", "1"), tool_call("append", "2", text="b")])
+
+    assert "did not finish within its timeout of 1 s" in contents(late)[0]
+    assert contents(late)[1] == "2"
+    assert lives == ["start notes None", "cancelled", "stop notes None"]
+
+
+async def test_a_call_whose_actor_died_is_run_again_where_the_policy_says_so() -> None:
+    """That is the default of `on_unknown`; the model sees one result."""
+    node = ToolNode([Notebook()])
+
+    with anyio.fail_after(20):
+        async with node:
+            found = await node.ainvoke(one("tear"))
+
+    assert contents(found) == ["whole"]
+    assert lives.count("start notes None") == 2
+
+
+async def test_a_call_whose_actor_died_ends_as_unknown_and_the_loss_is_told_once() -> None:
+    """Whether it had its effect, nobody knows; what comes after it works."""
+    node = ToolNode([Notebook()], policies={"tear": CallPolicy(on_unknown="fail")})
+
+    with anyio.fail_after(20):
+        async with node:
+            await node.ainvoke(one("append", text="a"))
+            died = (await node.ainvoke(one("tear")))["messages"][0]
+            after = [contents(await node.ainvoke(one("append", text="b")))[0] for _ in range(2)]
+
+    assert died.status == "error"
+    assert died.additional_kwargs["callboard"]["ended"] == "unknown"
+    assert "'tear' had begun when Notebook died of BrokenError('notes')" in died.content
+    assert "Whether it had its effect is unknown. What Notebook held is lost." in died.content
+    assert after == ["1", "2"]
+
+
+async def test_each_conversation_is_told_once_that_state_was_lost() -> None:
+    """Also those whose call was not the one that was lost."""
+    node = ToolNode([Notebook()], policies={"tear": CallPolicy(on_unknown="fail")})
+
+    async def append(thread: str) -> Any:
+        config: RunnableConfig = {"configurable": {"thread_id": thread}}
+        return contents(await node.ainvoke(one("append", text="x"), config))[0]
+
+    with anyio.fail_after(20):
+        async with node:
+            before = [await append("a"), await append("b")]
+            await node.ainvoke(one("tear"))
+            after = [await append(thread) for thread in ("a", "a", "b", "c", "b")]
+
+    notice = "Notebook was restarted, and what it held is lost."
+    assert before == ["1", "2"]
+    assert after == [f"1\n\n({notice})", "2", f"3\n\n({notice})", "4", "5"]
+
+
+async def test_a_call_that_ends_its_actor_again_and_again_is_refused() -> None:
+    """Poison is not swallowed more often than three times, and other calls go on."""
+    node = ToolNode([Notebook()])
+
+    with anyio.fail_after(60):
+        async with node:
+            found = await node.ainvoke(one("tear", often=99))
+            other = await node.ainvoke(one("append", text="a"))
+
+    assert "with the same arguments it ended its actor 3 times" in contents(found)[0]
+    assert contents(other) == ["1"]
+
+
+def by_user(call: Any) -> str:
+    return str(call["args"]["text"])[0]
+
+
+async def test_there_is_one_actor_for_each_key() -> None:
+    """What one key has written, another does not see."""
+    node = ToolNode([child(Notebook, key=by_user)])
+
+    with anyio.fail_after(5):
+        async with node:
+            found = await node.ainvoke([tool_call("append", text, text=text) for text in ("a1", "b1", "a2", "b2")])
+
+    assert contents(found) == ["1", "1", "2", "2"]
+    assert sorted(lives[:2]) == ["start notes a", "start notes b"]
+
+
+def by_thread(call: Any, context: CallContext) -> str:
+    return f"{context.config['configurable']['thread_id']} {context.state['topic']}"
+
+
+async def test_a_key_may_look_at_config_and_state() -> None:
+    """One for each thread and topic, which the model does not write."""
+    node = ToolNode([child(Notebook, key=by_thread)])
+
+    async def append(thread: str, topic: str) -> Any:
+        asked = {"messages": [AIMessage("", tool_calls=one("append", text="x"))], "topic": topic}
+        return contents(await node.ainvoke(asked, {"configurable": {"thread_id": thread}}))[0]
+
+    with anyio.fail_after(5):
+        async with node:
+            found = [await append(*where) for where in (("1", "a"), ("2", "a"), ("1", "a"), ("1", "b"))]
+
+    assert found == ["1", "1", "2", "1"]
+    assert list(node.tools_by_name["append"].args) == ["text"]
+    assert lives[0] == "start notes 1 a"
+
+
+async def test_a_key_function_that_fails_says_whose_it_is() -> None:
+    """A failing key is a mistake of the program, not of the model."""
+    node = ToolNode([child(Notebook, key=lambda call: call["args"]["user"])])
+
+    with anyio.fail_after(5), pytest.raises(KeyError) as caught:
+        await node.ainvoke(one("append", text="a"))
+
+    assert "child(Notebook, key=...)" in "".join(caught.value.__notes__)
+
+
+class Untyped(Actor):
+    @handler
+    async def goto(self, url):  # type: ignore[no-untyped-def]
+        """Go."""
+        return url
+
+
+class Undescribed(Actor):
+    @handler
+    async def goto(self, url: str) -> str:
+        return url
+
+
+class Handless(Actor):
+    pass
+
+
+class Greedy(Actor):
+    @handler
+    async def goto(self, *urls: str) -> None:
+        """Go."""
+
+
+@pytest.mark.parametrize(
+    ("given", "error", "says"),
+    [
+        ([Untyped()], TypeError, "Untyped.goto does not say of which type 'url' is"),
+        ([Undescribed()], TypeError, "Undescribed.goto has no docstring"),
+        ([Handless()], ValueError, "the actor Handless has no handler"),
+        ([Greedy()], TypeError, r"Greedy.goto takes \*urls"),
+        ([Notebook], TypeError, r"it is a class: write Notebook\(...\)"),
+        ([Notebook().append], TypeError, "give the actor itself"),
+        (Notebook(), TypeError, "ToolNode takes a list of tools"),
+    ],
+)
+def test_what_cannot_be_a_tool_is_an_error_when_the_node_is_built(given: Any, error: Any, says: str) -> None:
+    """Early, with the name and the remedy."""
+    with pytest.raises(error, match=says):
+        ToolNode(given)
+
+
+async def test_a_node_is_open_once_at_a_time() -> None:
+    """Two blocks would not know which of them closes it."""
+    node = ToolNode([Notebook()])
+
+    with anyio.fail_after(5):
+        async with node:
+            with pytest.raises(RuntimeError, match="is open already"):
+                async with node:
+                    raise AssertionError("it was opened twice")
+
+
+async def test_methods_of_a_reference_are_tools_of_a_node_that_does_not_own_the_actor() -> None:
+    """Whoever holds the actor decides how long it lives."""
+    with anyio.fail_after(5):
+        async with running(Notebook()) as notebook:
+            node = ToolNode([notebook.append])
+            await node.ainvoke(one("append", text="a"))
+            found = await node.ainvoke(one("append", text="b"))
+
+    assert contents(found) == ["2"]
+    assert lives == ["start notes None", "stop notes None"]
+
+
+async def test_statistics_say_what_actors_do() -> None:
+    """By name: how many live, run, wait, and what became of those before."""
+    node = ToolNode([child(Notebook, key=by_user, cap=1), child(Notebook, name="other", prefix="other_")])
+
+    with anyio.fail_after(60):
+        before = node.statistics().actors
+        async with node:
+            await node.ainvoke([tool_call("append", text, text=text) for text in ("a", "b")])
+            await node.ainvoke(one("other_tear"))
+            async with anyio.create_task_group() as group:
+                for _ in range(6):
+                    group.start_soon(node.ainvoke, one("other_read"))
+                await anyio.sleep(0.5)
+                during = node.statistics().actors["other"]
+            after = node.statistics().actors
+
+    assert before == {}
+    assert (during.alive, during.running, during.waiting) == (1, 4, 2)
+    assert (after["Notebook"].alive, after["Notebook"].evictions, after["Notebook"].restarts) == (1, 1, 0)
+    assert (after["other"].running, after["other"].waiting, after["other"].restarts) == (0, 0, 1)
+
+
+async def test_observers_hear_how_long_a_call_waited_for_its_actor() -> None:
+    """And that it ran again, because the actor died."""
+    node = ToolNode([Notebook()], limit=Limit(concurrency=1))
+    notes: list[tuple[str, dict[str, object]]] = []
+
+    def hear(event: CallEvent) -> None:
+        if event.phase == "noted":
+            notes.append((event.what, dict(event.facts)))
+
+    with anyio.fail_after(60):
+        async with node:
+            with observe(hear):
+                await node.ainvoke(one("append", text="x"))
+                await node.ainvoke(one("tear"))
+
+    asked = ("asked_actor", {"actor": "Notebook", "ahead": 0, "waited": 0.0})
+    assert notes[:2] == [asked, ("rerun", {"actor": "Notebook"})]
+    assert [what for what, _ in notes[2:]] == ["asked_actor", "asked_actor"]
+    assert notes[3][1]["waited"] != 0.0  # it waited for the restart

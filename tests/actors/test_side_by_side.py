@@ -1,0 +1,323 @@
+"""Keyed actors and actors of nodes where several things come together."""
+
+import asyncio
+from typing import Any
+
+import anyio
+import pytest
+from langchain_core.tools import tool
+
+from callboard import (
+    Actor,
+    ActorGoneError,
+    CallPolicy,
+    InMemorySnapshots,
+    Reply,
+    ToolNode,
+    child,
+    handler,
+    keyed,
+    remaining,
+    running,
+)
+
+lives: list[str] = []
+
+
+@pytest.fixture(autouse=True)
+def _no_lives() -> None:
+    lives.clear()
+
+
+class BrokenError(Exception):
+    """What ends an actor here."""
+
+
+class Counter(Actor):
+    """Counts."""
+
+    fatal = (BrokenError,)
+
+    def __init__(self, slow_start: float = 0.0) -> None:
+        self.slow_start = slow_start
+
+    async def start(self) -> None:
+        lives.append("start")
+        self.count = 0
+        self.replies: list[Reply[str]] = []
+        self.left_at_start = remaining()
+        await anyio.sleep(self.slow_start)
+
+    async def stop(self) -> None:
+        lives.append("stop")
+        lives.append(f"left {remaining()}")
+
+    @handler
+    async def up(self) -> int:
+        """Count."""
+        self.count += 1
+        return self.count
+
+    @handler(group="reads")
+    async def look(self, seconds: float) -> str:
+        """Look for a while."""
+        await anyio.sleep(seconds)
+        return "seen"
+
+    @handler(deferred=True)
+    async def later(self, reply: Reply[str]) -> None:
+        """Answer later."""
+        self.replies.append(reply)
+
+    @handler(group="control")
+    async def answer(self) -> None:
+        """Answer those who wait."""
+        while self.replies:
+            self.replies.pop().send("late")
+
+    @handler
+    async def boom(self) -> str:
+        """Die."""
+        lives.append("boom")
+        raise BrokenError("boom")
+
+
+def one(name: str, **args: Any) -> list[Any]:
+    return [{"name": name, "args": args, "id": "1", "type": "tool_call"}]
+
+
+def contents(found: Any) -> list[Any]:
+    return [message.content for message in found["messages"]]
+
+
+async def test_who_uses_a_node_while_it_opens_has_actors_of_its_own_and_none_is_left() -> None:
+    """There is never a second one behind the first one's back."""
+    node = ToolNode([child(Counter, 5.0, name="slow", prefix="slow_"), Counter()])
+    found: list[Any] = []
+
+    async def use() -> None:
+        for _ in range(4):
+            found.extend(contents(await node.ainvoke(one("up"))))
+            await anyio.sleep(2)
+
+    with anyio.fail_after(100):
+        async with anyio.create_task_group() as group:
+            group.start_soon(use)
+            await anyio.sleep(0.5)
+            async with node:
+                await anyio.sleep(20)
+
+    assert found in (["1", "1", "1", "1"], ["1", "1", "1", "2"])
+    assert lives.count("start") == lives.count("stop")
+
+
+async def test_what_the_first_caller_has_in_its_variables_is_not_the_actors() -> None:
+    """Its deadline ended long ago when the actor stops."""
+    node = ToolNode([Counter()], policies={"up": CallPolicy(timeout=5, budget=60)})
+    spec = child(Counter, key=lambda _: "k")
+    by_key = ToolNode([spec], policies={"up": CallPolicy(timeout=5, budget=60)})
+
+    with anyio.fail_after(1000):
+        for each in (node, by_key):
+            async with each:
+                await each.ainvoke(one("up"))
+                await anyio.sleep(100)
+
+    lefts = [float(line.split()[1]) for line in lives if line.startswith("left")]
+    assert len(lefts) == 2
+    assert all(left > 1 for left in lefts)
+
+
+async def test_nobodys_call_is_ended_because_others_want_room() -> None:
+    """Neither one whose handler runs nor one whose reply is owed; who waits has to wait."""
+    found: dict[str, Any] = {}
+
+    async def ask(what: str, key: str, *args: Any) -> None:
+        found[what] = (await getattr(counters[key], what)(*args), round(anyio.current_time() - began, 1))
+
+    with anyio.fail_after(1000):
+        async with keyed(Counter(), cap=1) as counters, anyio.create_task_group() as group:
+            began = anyio.current_time()
+            group.start_soon(ask, "look", "a", 60.0)
+            await anyio.sleep(1)
+            group.start_soon(ask, "up", "b")
+        async with keyed(Counter(), cap=1) as counters, anyio.create_task_group() as group:
+            began = anyio.current_time()
+            group.start_soon(ask, "later", "a")
+            await anyio.sleep(1)
+            group.start_soon(ask, "up", "b")
+            await anyio.sleep(30)
+            await counters["a"].answer()
+
+    assert found["look"] == ("seen", 60.0)
+    assert found["later"] == ("late", 31.0)
+    assert found["up"] == (1, 31.0)
+
+
+@pytest.mark.parametrize("restart", ["temporary", "transient", "permanent"])
+async def test_one_that_is_not_restarted_gives_its_place_back(restart: Any) -> None:
+    """And whoever asks next has it tried anew."""
+    with anyio.fail_after(1000):
+        async with keyed(child(Counter, cap=1, restart=restart)) as counters:
+            with pytest.raises(Exception, match="boom"):
+                await counters["a"].boom()
+            await anyio.sleep(5)
+            found = [await counters[key].up() for key in "ab"]
+
+    assert found == [1, 1]
+
+
+async def test_a_timeout_of_a_tool_that_uses_an_actors_tool_is_not_lost() -> None:
+    """The wait for the actor is within it."""
+    actors = ToolNode([child(Counter, mailbox=1, when_full="reject")])
+    up: Any = actors.tools_by_name["look"]
+
+    @tool
+    async def outer() -> str:
+        """Look, and go on."""
+        async with anyio.create_task_group() as group:
+            for _ in range(3):
+                group.start_soon(_look)
+        await anyio.sleep(10_000)
+        return "never"
+
+    async def _look() -> None:
+        try:
+            await up.coroutine(seconds=1.0)
+        except Exception:
+            lives.append("refused")
+
+    node = ToolNode([outer], policies={"outer": CallPolicy(timeout=5.0)})
+    with anyio.fail_after(100):
+        async with actors:
+            found = await node.ainvoke(one("outer"))
+
+    assert contents(found) == ["Error: Tool 'outer' did not finish within its timeout of 5 s."]
+
+
+async def test_a_call_that_had_begun_is_never_said_not_to_have_been_started() -> None:
+    """Even if it was to run again, and could not."""
+    node = ToolNode([child(Counter, intensity=0)])
+
+    with anyio.fail_after(100):
+        async with node:
+            found = await node.ainvoke(one("boom"))
+
+    # Whether it was tried again depends on who is first, its caller or the supervisor that gives up.
+    times = lives.count("boom")
+    told = "had begun when Counter died of BrokenError('boom')" if times < 3 else "it ended its actor 3 times"
+    assert told in contents(found)[0]
+    assert "is not there" not in contents(found)[0]
+
+
+class Basket(Actor):
+    """Keeps things, and hands out the very list that it has."""
+
+    fatal = (BrokenError,)
+
+    async def start(self) -> None:
+        self.things: list[str] = []
+
+    async def snapshot(self) -> list[str]:
+        return self.things
+
+    async def restore(self, snapshot: list[str]) -> None:
+        self.things = snapshot
+
+    @handler
+    async def add(self, thing: str) -> str:
+        """Add a thing."""
+        self.things.append(thing)
+        if thing == "bomb":
+            raise BrokenError(thing)
+        return " ".join(self.things)
+
+
+async def test_a_call_that_was_lost_leaves_nothing_in_what_is_restored() -> None:
+    """A snapshot is a copy, whatever the actor hands out."""
+    node = ToolNode([child(Basket, save="each_call")], policies={"add": CallPolicy(on_unknown="fail")})
+
+    with anyio.fail_after(100):
+        async with node:
+            found = [contents(await node.ainvoke(one("add", thing=thing)))[0] for thing in ("a", "bomb", "b")]
+
+    assert found[0] == "a"
+    assert "Whether it had its effect is unknown" in found[1]
+    assert found[2] == "a b"
+
+
+async def test_a_store_that_hangs_holds_up_nobody_for_ever() -> None:
+    """It has the time that the actor has for its start, and for its end."""
+
+    class Hanging(InMemorySnapshots):
+        async def load(self, actor: str, key: Any) -> object:
+            if key == "load":
+                await anyio.sleep(1_000_000)
+            return await super().load(actor, key)
+
+        async def save(self, actor: str, key: Any, snapshot: object) -> None:
+            await anyio.sleep(1_000_000)
+
+    spec = child(Basket, snapshots=Hanging(), start_timeout=10, stop_timeout=10)
+    with anyio.fail_after(1000):
+        async with keyed(spec) as baskets:
+            with pytest.raises(ActorGoneError, match="its snapshot was not read within 10 s"):
+                await baskets["load"].add("a")
+            assert await baskets["save"].add("a") == "a"
+
+
+async def test_sync_code_in_the_loop_of_an_actor_is_told_that_it_would_wait_for_ever() -> None:
+    """Its event loop waits for it, and could not run the handler."""
+    node = ToolNode([Counter()])
+
+    with anyio.fail_after(30):
+        async with running(Counter()) as counter:
+            mine = ToolNode([counter.up])
+            with pytest.raises(RuntimeError, match="waits for the sync code that asks"):
+                mine.invoke(one("up"))
+        async with node:
+            with pytest.raises(RuntimeError, match="waits for the sync code that asks"):
+                node.invoke(one("up"))
+            assert contents(await node.ainvoke(one("up"))) == ["1"]
+
+
+test_sync_code_in_the_loop_of_an_actor_is_told_that_it_would_wait_for_ever = pytest.mark.real_clock(
+    test_sync_code_in_the_loop_of_an_actor_is_told_that_it_would_wait_for_ever
+)
+
+
+def test_a_node_whose_loop_has_ended_says_so() -> None:
+    """A script that opens it in one `asyncio.run` and uses it in another would wait for ever."""
+    node = ToolNode([child(Counter, key=lambda _: "k")])
+    opened: list[Any] = []
+
+    async def open_it() -> None:
+        manager = node.__aenter__()
+        opened.append(await manager)
+
+    asyncio.run(open_it())
+
+    async def use() -> Any:
+        with anyio.fail_after(10):
+            return await node.ainvoke(one("up"))
+
+    assert "its event loop has ended" in contents(asyncio.run(use()))[0]
+
+
+@pytest.mark.real_clock
+async def test_an_actor_by_key_is_asked_from_another_kind_of_loop() -> None:
+    """From trio where it lives on asyncio, and the other way round, before it lives."""
+    other = {"asyncio": "trio", "trio": "asyncio"}
+    import sniffio
+
+    async def ask() -> int:
+        with anyio.fail_after(20):
+            return await counters["k"].up()
+
+    with anyio.fail_after(30):
+        async with keyed(Counter()) as counters:
+            backend = other[sniffio.current_async_library()]
+            found = await anyio.to_thread.run_sync(lambda: anyio.run(ask, backend=backend))
+            again = await counters["k"].up()
+
+    assert (found, again) == (1, 2)
