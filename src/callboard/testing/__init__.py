@@ -1,5 +1,6 @@
 """What callboard is tested with, for testing what is built on it: clocks, a scripted model and tools."""
 
+from callboard.testing._actors import ActorContract, kill_actor, killing
 from callboard.testing._clock import (
     VIRTUAL_ASYNCIO,
     Backend,
@@ -17,6 +18,7 @@ from callboard.testing._tools import Recorder
 
 __all__ = [
     "VIRTUAL_ASYNCIO",
+    "ActorContract",
     "Backend",
     "Event",
     "Kind",
@@ -30,6 +32,8 @@ __all__ = [
     "backend_names",
     "calls",
     "eager_virtual_clock_loop",
+    "kill_actor",
+    "killing",
     "tool_call",
     "virtual_clock_loop",
     "virtual_trio",
