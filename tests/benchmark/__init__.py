@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from . import _agent, _cost, _imports, _journal, _memory, _middleware, _telemetry, _throughput
+from . import _actors, _agent, _cost, _imports, _journal, _memory, _middleware, _telemetry, _throughput
 from ._measure import Table
 
 
@@ -62,6 +62,12 @@ BENCHMARKS = {
         full={"shapes": ((1, 100), (10, 10)), "repetitions": 9},
         quick={"shapes": ((1, 100), (10, 10)), "repetitions": 3},
         tiny={"shapes": ((2, 2),), "repetitions": 0},
+    ),
+    "actors": Benchmark(
+        _actors.actors,
+        full={"asks": 5_000, "sizes": (1, 100), "idle": 1_000, "repetitions": 15},
+        quick={"asks": 2_000, "sizes": (1, 100), "idle": 1_000, "repetitions": 5},
+        tiny={"asks": 2, "sizes": (2,), "idle": 2, "repetitions": 0},
     ),
     "kept": Benchmark(
         _journal.kept,

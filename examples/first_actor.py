@@ -1,0 +1,101 @@
+"""A tool with a state and a life: what is kept, what an error costs, and what a death costs.
+
+One task owns the account. Ten tasks pay into it at once, without a lock; one call fails, one is cancelled, one kills
+the actor. A model whose tool it is reads of that, and goes on with the new one.
+"""
+
+import logging
+
+import anyio
+
+from callboard import Actor, ActorDiedError, CallPolicy, ToolNode, create_react_agent, handler, running
+from callboard.testing import ScriptedModel, calls
+
+
+class Account(Actor):
+    """An account at a bank whose line may break."""
+
+    fatal = (ConnectionError,)
+
+    def __init__(self, opening: int) -> None:
+        self.opening = opening
+
+    async def start(self) -> None:
+        self.balance = self.opening
+
+    @handler
+    async def pay(self, amount: int) -> int:
+        """Pay an amount into the account, and tell the balance."""
+        before = self.balance
+        await anyio.sleep(0.001)  # nobody else comes in between
+        self.balance = before + amount
+        return self.balance
+
+    @handler
+    async def split(self, parts: int) -> int:
+        """Tell how much one of some equal parts would be."""
+        return self.balance // parts
+
+    @handler
+    async def audit(self) -> str:
+        """Wait for the auditor."""
+        await anyio.sleep(3600)
+        return "all is well"
+
+    @handler
+    async def break_line(self) -> None:
+        """Break the line to the bank."""
+        raise ConnectionError("no carrier")
+
+
+async def with_a_reference() -> list[str]:
+    told: list[str] = []
+    async with running(Account(100)) as account:
+        async with anyio.create_task_group() as group:
+            for _ in range(10):
+                group.start_soon(account.pay, 1)
+        told.append(f"ten tasks paid: {await account.pay(0)}")
+
+        try:
+            await account.split(0)
+        except ZeroDivisionError:
+            told.append(f"after an error: {await account.pay(0)}")
+
+        with anyio.move_on_after(0.05):
+            await account.audit()
+        told.append(f"after a cancelled call: {await account.pay(0)}")
+
+        try:
+            await account.break_line()
+        except ActorDiedError:
+            told.append(f"after a death: {await account.pay(0)}")
+    return told
+
+
+async def with_a_model() -> list[str]:
+    script = [calls(("pay", {"amount": 5})), calls("break_line"), calls(("pay", {"amount": 1})), "The line broke."]
+    node = ToolNode([Account(100)], policies={"break_line": CallPolicy(on_unknown="fail")})
+    agent = create_react_agent(ScriptedModel(script), node)
+    async with agent:
+        run = await agent.ainvoke({"messages": [("user", "Pay five, please.")]})
+    return [message.text for message in run["messages"] if message.type == "tool"]
+
+
+def main() -> None:
+    logging.getLogger("callboard").setLevel(logging.ERROR)  # a death is a warning there
+    for backend in ("asyncio", "trio"):
+        told = anyio.run(with_a_reference, backend=backend)
+        assert told == [
+            "ten tasks paid: 110",
+            "after an error: 110",
+            "after a cancelled call: 110",
+            "after a death: 100",
+        ]
+        read = anyio.run(with_a_model, backend=backend)
+        assert (read[0], read[2]) == ("105", "101")
+        assert "Whether it had its effect is unknown. What Account held is lost." in read[1]
+    print(*told, *read, sep="\n")
+
+
+if __name__ == "__main__":
+    main()

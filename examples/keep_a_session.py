@@ -1,0 +1,69 @@
+"""A session for each customer: opened once, used by one thread, put away when nobody asks, and found again.
+
+Each has a connection of sqlite3 that knows a temporary table, so both belong to one thread and to one life. There are
+four customers and room for two, so sessions come and go; what is in the basket goes along as a snapshot.
+"""
+
+import sqlite3
+import threading
+from collections.abc import Mapping
+from typing import Any
+
+import anyio
+
+from callboard import Actor, ToolNode, child, create_react_agent, handler
+from callboard.testing import ScriptedModel, calls
+
+opened: list[str] = []
+threads: set[str] = set()
+
+
+class Session(Actor):
+    """A customer's session with the shop."""
+
+    def start(self) -> None:
+        opened.append(str(self.key))
+        self.connection = sqlite3.connect(":memory:")
+        self.connection.execute("create temporary table basket (thing text)")
+
+    def stop(self) -> None:
+        self.connection.close()
+
+    def snapshot(self) -> list[str]:
+        return [thing for (thing,) in self.connection.execute("select thing from basket")]
+
+    def restore(self, things: list[str]) -> None:
+        self.connection.executemany("insert into basket values (?)", [(thing,) for thing in things])
+
+    @handler
+    def add(self, customer: str, thing: str) -> str:
+        """Put a thing into a customer's basket, and tell what is in it."""
+        threads.add(threading.current_thread().name)
+        self.connection.execute("insert into basket values (?)", (thing,))
+        return f"{customer} has {', '.join(self.snapshot())}"
+
+
+def by_customer(call: Mapping[str, Any]) -> str:
+    return str(call["args"]["customer"])
+
+
+async def main() -> None:
+    opened.clear()
+    node = ToolNode([child(Session, key=by_customer, cap=2, idle=600.0)])
+    customers = ["ann", "bob", "cat", "dan"]
+    answers: list[str] = []
+    async with node:
+        for thing in ("tea", "jam"):
+            script = [calls(("add", {"customer": one, "thing": thing})) for one in customers]
+            agent = create_react_agent(ScriptedModel([*script, "Done."]), node)
+            run = await agent.ainvoke({"messages": [("user", f"{thing} for all, please.")]})
+            answers += [message.text for message in run["messages"] if message.type == "tool"]
+
+    print(*answers, f"sessions opened: {' '.join(opened)}", sep="\n")
+    assert answers == [f"{one} has tea" for one in customers] + [f"{one} has tea, jam" for one in customers]
+    assert opened == customers * 2  # with room for two, each had gone when its turn came again
+
+
+if __name__ == "__main__":
+    anyio.run(main)
+    anyio.run(main, backend="trio")

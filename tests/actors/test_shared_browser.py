@@ -1,0 +1,257 @@
+"""One browser for ten agents at once, of which some are cancelled and some have a call that times out.
+
+The browser is none, but has what makes real ones hard to share: a connection with a task of its own, which has to be
+left where it was entered, and a page that is somewhere.
+"""
+
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+import anyio
+import pytest
+from langchain_core.messages import ToolMessage
+
+from callboard import Actor, ActorDiedError, Agent, CallPolicy, ToolNode, child, create_react_agent, handler, running
+from callboard.testing import ScriptedModel, calls, tool_call
+
+AGENTS = 10
+CANCELLED = {3, 8}
+TIMED_OUT = {2, 7}
+POLICIES = {"hang": CallPolicy(timeout=0.5)}
+
+Conversation = Callable[[], Awaitable[list[ToolMessage]]]
+
+
+@dataclass
+class Seen:
+    """What became of a browser and of those who used it."""
+
+    lives: list[str] = field(default_factory=list)
+    answers: dict[int, list[str]] = field(default_factory=dict)
+    cancelled: set[int] = field(default_factory=set)
+    scopes: dict[int, anyio.CancelScope] = field(default_factory=dict)
+    cut: anyio.Event = field(default_factory=anyio.Event)
+    """Set to cut the connection."""
+
+    async def converse(self, number: int, conversation: Conversation) -> None:
+        """One conversation, which the browser may cancel in the middle of a call."""
+        with anyio.CancelScope() as scope:
+            self.scopes[number] = scope
+            answers = await conversation()
+            self.answers[number] = [str(one.additional_kwargs.get("callboard") or one.content) for one in answers]
+        if scope.cancelled_caught:
+            self.cancelled.add(number)
+
+    async def all_at_once(self, conversations: Sequence[Conversation]) -> None:
+        with anyio.fail_after(60):
+            async with anyio.create_task_group() as group:
+                for number, conversation in enumerate(conversations):
+                    group.start_soon(self.converse, number, conversation)
+
+    def judge(self) -> None:
+        """One life; each that was let alone has its own answers."""
+        assert self.lives == ["opened", "closed"]
+        assert self.cancelled == CANCELLED
+        assert set(self.answers) == set(range(AGENTS)) - CANCELLED
+        for number, (first, second) in self.answers.items():
+            assert second == f"read page {number}"
+            assert first == ("{'ended': 'timeout'}" if number in TIMED_OUT else f"looked for {number}")
+
+
+@asynccontextmanager
+async def connection(seen: Seen) -> AsyncGenerator[None]:
+    """A connection as clients have it: a task group, entered and left in one task, with a task that listens."""
+
+    async def listen() -> None:
+        await seen.cut.wait()
+        raise ConnectionError("Target closed")
+
+    async with anyio.create_task_group() as group:
+        group.start_soon(listen)
+        seen.lives.append("opened")
+        try:
+            yield
+        finally:
+            seen.lives.append("closed")
+            group.cancel_scope.cancel()
+
+
+class Browser(Actor):
+    """A page that one visits at a time, and that several may look at."""
+
+    groups: ClassVar = {"looks": 4}
+    fatal: ClassVar = (ConnectionError,)
+
+    def __init__(self, seen: Seen) -> None:
+        self.seen = seen
+
+    async def start(self) -> None:
+        self.url = "about:blank"
+        self.looking = self.visiting = 0
+        await self.enter(connection(self.seen))
+
+    @handler
+    async def visit(self, url: str) -> str:
+        """Go to a page and read it."""
+        assert not self.looking
+        assert not self.visiting
+        self.visiting += 1
+        self.url = url
+        await anyio.sleep(0.02)
+        self.visiting -= 1
+        return f"read {self.url}"
+
+    @handler(group="looks")
+    async def look(self, number: int) -> str:
+        """Look at the page, beside others who do."""
+        assert not self.visiting
+        self.looking += 1
+        await anyio.sleep(0.02)
+        self.looking -= 1
+        return f"looked for {number}"
+
+    @handler
+    async def hang(self, number: int) -> str:
+        """Wait for what never comes."""
+        await anyio.sleep_forever()
+        return f"never {number}"
+
+    @handler
+    async def stall(self, number: int) -> str:
+        """Wait for what never comes, with somebody who loses patience."""
+        self.seen.scopes[number].cancel()
+        return await self.hang(number)
+
+    @handler
+    async def crash(self) -> str:
+        """Crash the page."""
+        raise ConnectionError("Page crashed")
+
+
+def steps_of(number: int) -> list[tuple[str, dict[str, Any]]]:
+    first = "stall" if number in CANCELLED else "hang" if number in TIMED_OUT else "look"
+    return [(first, {"number": number}), ("visit", {"url": f"page {number}"})]
+
+
+def with_model(agent: Agent) -> Conversation:
+    """A conversation of an agent, and what its tools said."""
+
+    async def converse() -> list[ToolMessage]:
+        said = await agent.ainvoke({"messages": [("user", "What is there?")]})
+        return [message for message in said["messages"] if isinstance(message, ToolMessage)]
+
+    return converse
+
+
+def agents_with(tools: Sequence[Any]) -> list[Conversation]:
+    models = [ScriptedModel([*(calls(step) for step in steps_of(number)), "Done."]) for number in range(AGENTS)]
+    return [with_model(create_react_agent(model, one)) for model, one in zip(models, tools, strict=True)]
+
+
+def without_model(number: int, node: ToolNode) -> Conversation:
+    """The tool calls of a conversation, one after the other; nothing in it leaves the event loop."""
+
+    async def converse() -> list[ToolMessage]:
+        answers: list[ToolMessage] = []
+        for name, args in steps_of(number):
+            answers += (await node.ainvoke([tool_call(name, f"{name} {number}", **args)]))["messages"]
+        return answers
+
+    return converse
+
+
+async def test_ten_callers_share_one_browser() -> None:
+    """`async with node` has it live for all of them; who is cancelled or late costs the others nothing."""
+    seen = Seen()
+    node = ToolNode([Browser(seen)], policies=POLICIES)
+
+    async with node:
+        await seen.all_at_once([without_model(number, node) for number in range(AGENTS)])
+
+    seen.judge()
+
+
+@pytest.mark.real_clock
+async def test_ten_agents_with_one_node_share_one_browser() -> None:
+    """Real because on trio a model is asked in a thread, and a virtual clock would not wait for it."""
+    seen = Seen()
+    node = ToolNode([Browser(seen)], policies=POLICIES)
+
+    async with node:
+        await seen.all_at_once(agents_with([node] * AGENTS))
+
+    seen.judge()
+
+
+@pytest.mark.real_clock
+async def test_ten_agents_with_references_share_one_browser() -> None:
+    """A method of a reference is a tool like any other function, of any node."""
+    seen = Seen()
+
+    async with running(Browser(seen)) as browser:
+        tools: list[Any] = [browser.visit, browser.look, browser.hang, browser.stall]
+        await seen.all_at_once(agents_with([ToolNode(tools, policies=POLICIES) for _ in range(AGENTS)]))
+
+    seen.judge()
+
+
+async def test_whose_call_kills_the_browser_does_not_take_it_from_the_others() -> None:
+    """The call that killed it is refused in the end; everybody else's runs after a restart."""
+    seen = Seen()
+
+    async with ToolNode([Browser(seen)]) as node:
+
+        async def crash() -> list[ToolMessage]:
+            return list((await node.ainvoke([tool_call("crash", "1")]))["messages"])
+
+        good = [without_model(number, node) for number in (0, 1, 4, 5)]
+        await seen.all_at_once([good[0], crash, *good[1:]])
+
+    assert seen.answers[1] == ["{'ended': 'rejected'}"]
+    for place, number in zip((0, 2, 3, 4), (0, 1, 4, 5), strict=True):
+        # With a notice, for the conversation that had seen the page of an earlier life.
+        assert seen.answers[place][1].partition("\n")[0] == f"read page {number}"
+    assert seen.lives == ["opened", "closed"] * (len(seen.lives) // 2)
+    assert len(seen.lives) in (6, 8)  # it died three times, and began again after the last if anybody still asked
+
+
+@pytest.mark.parametrize("when_full", ["reject", "drop_oldest"])
+async def test_a_full_mailbox_is_told_to_the_model(when_full: Any) -> None:
+    """A browser that everybody wants says so, rather than let all of them wait."""
+    seen = Seen()
+
+    async with running(Browser(seen), mailbox=2, when_full=when_full) as browser:
+        node = ToolNode([browser.visit, browser.look])
+        await seen.all_at_once([without_model(number, node) for number in (0, 1, 4, 5, 6, 9)])
+
+    assert "{'ended': 'rejected'}" in [one for answers in seen.answers.values() for one in answers]
+    assert seen.lives == ["opened", "closed"]
+
+
+async def test_a_connection_that_breaks_is_told_in_words() -> None:
+    """By the loop it is a cancellation, which says nothing to whoever has called; the next life has a new one."""
+    seen = Seen()
+
+    async with running(Browser(seen)) as browser, anyio.create_task_group() as group:
+
+        async def ask() -> None:
+            with pytest.raises(ActorDiedError, match=r"Browser died of ConnectionError\('Target closed'\)"):
+                await browser.hang(0)
+            seen.cut = anyio.Event()
+            assert await browser.visit("page 1") == "read page 1"
+
+        with anyio.fail_after(60):
+            group.start_soon(ask)
+            await anyio.wait_all_tasks_blocked()
+            seen.cut.set()
+
+    assert seen.lives == ["opened", "closed"] * 2
+
+
+@pytest.mark.parametrize("terms", [{"mailbox": 0}, {"when_full": "never"}])
+def test_wrong_terms_of_a_mailbox_are_named_as_the_others_are(terms: dict[str, Any]) -> None:
+    """Whose term it is, and which."""
+    with pytest.raises(ValueError, match=rf"^child\(Browser\): {next(iter(terms))} "):
+        child(Browser, Seen(), **terms)

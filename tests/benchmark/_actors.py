@@ -1,0 +1,145 @@
+"""What an actor costs: an ask, a tool call that is one, and an actor that nobody asks."""
+
+import gc
+import math
+import tracemalloc
+from collections.abc import Callable
+from typing import Any
+
+import anyio
+from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
+
+from callboard import Actor, Supervisor, ToolNode, child, handler, running
+
+from ._contestants import LOOK_UP, direct, look_up, queries
+from ._measure import CPU, Budget, Contestant, Table, interleaved, timed
+
+_AT_LEAST = 500
+"""Calls in one measurement; small batches are repeated."""
+BACKENDS = ("asyncio", "trio")
+
+
+class Desk(Actor):
+    """The same tool, as a handler."""
+
+    @handler
+    async def look_up(self, query: str, limit: int = 10) -> str:
+        """Look something up."""
+        return await look_up(query, limit)
+
+
+def actors(*, asks: int, sizes: tuple[int, ...], idle: int, repetitions: int) -> Table:
+    """An ask beside a round trip over memory streams, a tool call beside that of a plain tool, and idle weight."""
+    table = Table("Actors", ["", *BACKENDS])
+    trips = {
+        f"{name}, {backend}": _whole(work, backend, asks)
+        for backend in BACKENDS
+        for name, work in (("round trip", _round_trips), ("ask", _asks))
+    }
+    costs = interleaved(trips, repetitions)
+    for name in ("round trip", "ask"):
+        table.add(f"{name}, us", *(costs[f"{name}, {backend}"] * 1e6 for backend in BACKENDS))
+    ratios = [costs.ratio(f"ask, {backend}", f"round trip, {backend}") for backend in BACKENDS]
+    table.add("ask : round trip", *ratios)
+    table.budgets += [
+        Budget(f"an ask, 2.5 round trips, {backend}", 2.5, ratio)
+        for backend, ratio in zip(BACKENDS, ratios, strict=True)
+    ]
+    for size in sizes:
+        _add_calls(table, size, repetitions)
+    weights = [_kilobytes(idle, backend) for backend in BACKENDS]
+    table.add("idle actor, KB", *weights)
+    table.budgets += [
+        Budget(f"an idle actor, 10 KB, {backend}", 10, weight)
+        for backend, weight in zip(BACKENDS, weights, strict=True)
+    ]
+    return table
+
+
+def _add_calls(table: Table, size: int, repetitions: int) -> None:
+    """A batch of calls of a plain tool, and the same through an actor that lives meanwhile."""
+    contestants: dict[str, Contestant] = {}
+    for backend in BACKENDS:
+        contestants[f"plain, {backend}"] = timed(
+            backend, direct(ToolNode([LOOK_UP]), queries(size)), times=math.ceil(_AT_LEAST / size)
+        )
+        contestants[f"actor, {backend}"] = _whole(_calls(size), backend, math.ceil(_AT_LEAST / size))
+    costs = interleaved(contestants, repetitions)
+    for name in ("plain", "actor"):
+        table.add(f"{size} calls, {name}, us", *(costs[f"{name}, {one}"] / size * 1e6 for one in BACKENDS))
+    ratios = [costs.ratio(f"actor, {one}", f"plain, {one}") for one in BACKENDS]
+    table.add(f"{size} calls, actor : plain", *ratios)
+    table.budgets += [
+        Budget(f"{size} tool calls of an actor, 1.5 x those of a plain tool, {backend}", 1.5, ratio)
+        for backend, ratio in zip(BACKENDS, ratios, strict=True)
+    ]
+
+
+Timed = Callable[[int], Any]
+"""Does something so many times, after it has made what is needed for that; returns the seconds each takes."""
+
+
+def _whole(work: Timed, backend: str, times: int) -> Contestant:
+    return lambda: anyio.run(work, times, backend=backend)
+
+
+async def _seconds(work: Callable[[], Any], times: int) -> float:
+    """On average, in the loop that runs; the first one is to warm up."""
+    await work()
+    gc.collect()
+    began = CPU()
+    for _ in range(times):
+        await work()
+    return (CPU() - began) / times
+
+
+async def _round_trips(times: int) -> float:
+    ask, asked = anyio.create_memory_object_stream[tuple[str, MemoryObjectSendStream[str]]](100)
+    answer, answered = anyio.create_memory_object_stream[str](1)
+
+    async def serve(asked: MemoryObjectReceiveStream[tuple[str, MemoryObjectSendStream[str]]]) -> None:
+        async for query, to in asked:
+            await to.send(await look_up(query))
+
+    async def trip() -> None:
+        await ask.send(("tea", answer))
+        await answered.receive()
+
+    async with anyio.create_task_group() as group, ask, asked, answer, answered:
+        group.start_soon(serve, asked)
+        seconds = await _seconds(trip, times)
+        group.cancel_scope.cancel()
+    return seconds
+
+
+async def _asks(times: int) -> float:
+    async with running(Desk) as desk:
+        return await _seconds(lambda: desk.look_up("tea"), times)
+
+
+def _calls(size: int) -> Timed:
+    async def calls(times: int) -> float:
+        async with ToolNode([Desk()]) as node:
+            return await _seconds(direct(node, queries(size)), times)
+
+    return calls
+
+
+def _kilobytes(count: int, backend: str) -> float:
+    async def main() -> float:
+        await _weigh(1)  # what is made once is no actor's
+        return await _weigh(count)
+
+    return anyio.run(main, backend=backend) / count / 1024
+
+
+async def _weigh(count: int) -> int:
+    children = [child(Desk, name=str(number)) for number in range(count)]
+    gc.collect()
+    tracemalloc.start()
+    try:
+        async with Supervisor(children):
+            gc.collect()
+            return tracemalloc.get_traced_memory()[0]
+    finally:
+        tracemalloc.stop()
