@@ -111,6 +111,8 @@ class Life:
         self._killed = self._killed or reason
         self._is_ending = True
         (self._work or self._outer).cancel()
+        if self._nursery is not None:
+            self._nursery.cancel()  # now, and not when the handler in the actor's own task has cleaned up
 
     async def run(self) -> End:
         """Live; raises nothing."""
@@ -142,7 +144,8 @@ class Life:
     async def _serve(self) -> None:
         """Handle messages until the end; what ends it early is noted, for there is still `stop`."""
         try:
-            self._work = self.loop.scope(math.inf, self._lifespan.stop)
+            # Twice: on asyncio, the handlers beside the actor's task are cancelled when the one in it has cleaned up.
+            self._work = self.loop.scope(math.inf, 2 * self._lifespan.stop)
             with self._work:
                 if self._killed is not None:
                     self._work.cancel()
