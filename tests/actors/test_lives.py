@@ -284,6 +284,7 @@ async def test_what_is_not_async_runs_in_one_thread_of_the_actor() -> None:
 
 
 @pytest.mark.real_clock
+@pytest.mark.exhaustive
 async def test_a_thread_that_does_not_heed_its_cancel_is_lost_and_the_actor_gets_a_new_one() -> None:
     """The old one ends when its job does; nothing of the actor is called in another thread."""
     release, before = threading.Event(), threading.active_count()
