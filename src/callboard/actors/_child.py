@@ -45,7 +45,7 @@ class ChildSpec(Generic[A]):
 
     @property
     def kind(self) -> type[A]:
-        """The actor's class."""
+        """The class of the actor that the terms are for."""
         return type(self.actor)
 
 

@@ -115,7 +115,7 @@ class Life:
             self._nursery.cancel()  # now, and not when the handler in the actor's own task has cleaned up
 
     async def run(self) -> End:
-        """Live; raises nothing."""
+        """Start, handle messages and stop; says how it ended, and raises nothing."""
         living.set(self.actor)
         started, error = False, None
         try:

@@ -19,7 +19,7 @@ class Resources:
         self._stack: AsyncExitStack | None = None
 
     async def enter(self, manager: AbstractAsyncContextManager[T] | AbstractContextManager[T]) -> T:
-        """Enter one."""
+        """Enter a context manager, which is left when the actor ends."""
         if self._stack is None:
             self._stack = AsyncExitStack()
         if isinstance(manager, AbstractAsyncContextManager):

@@ -29,7 +29,7 @@ class Plan(Protocol):
         ...
 
     def restarts(self, children: list[Terms], chance: Callable[[], float]) -> Restarts:
-        """What decides."""
+        """What decides who is restarted when a child has ended."""
         ...
 
 
