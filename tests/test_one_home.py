@@ -2,8 +2,9 @@
 
 import ast
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 TESTS = Path(__file__).parent
@@ -185,16 +186,21 @@ def definitions(tree: ast.Module) -> Iterator[str]:
             yield node.target.id
 
 
+@cache
+def modules() -> Mapping[str, tuple[str, frozenset[str]]]:
+    """The text of each file of the source, and what is defined at its top."""
+    texts = {path.relative_to(SOURCE).as_posix(): path.read_text() for path in SOURCE.rglob("*.py")}
+    return {place: (text, frozenset(definitions(ast.parse(text)))) for place, text in texts.items()}
+
+
 def copies_of(home: Home) -> Iterator[str]:
     """Where a question is answered a second time, in words."""
-    if missing := set(home.names) - set(definitions(ast.parse((SOURCE / home.module).read_text()))):
+    if missing := set(home.names) - modules()[home.module][1]:
         yield f"{home.module} has no {missing}, which answer {home.question!r}"
-    for path in SOURCE.rglob("*.py"):
-        place = path.relative_to(SOURCE).as_posix()
+    for place, (text, defined) in modules().items():
         if place == home.module:
             continue
-        text = path.read_text()
-        if twice := set(home.names) & set(definitions(ast.parse(text))):
+        if twice := set(home.names) & defined:
             yield f"{place} defines {twice}; {home.module} has it: import it"
         for sign in home.signs if not place.startswith(CUSTOMERS) else ():
             if found := re.search(sign, text):

@@ -247,6 +247,10 @@ class Database(Actor):
         return int(self.db.execute("select count(*) from lines").fetchone()[0])
 
     @handler
+    def which_thread(self) -> threading.Thread:
+        return threading.current_thread()
+
+    @handler
     def stuck(self, release: threading.Event) -> None:
         release.wait(30)
 
@@ -287,16 +291,19 @@ async def test_what_is_not_async_runs_in_one_thread_of_the_actor() -> None:
 @pytest.mark.exhaustive
 async def test_a_thread_that_does_not_heed_its_cancel_is_lost_and_the_actor_gets_a_new_one() -> None:
     """The old one ends when its job does; nothing of the actor is called in another thread."""
-    release, before = threading.Event(), threading.active_count()
+    release, threads = threading.Event(), list[threading.Thread]()
     with anyio.fail_after(30):
         async with Supervisor([Database], backoff=SOON) as tree:
+            threads.append(await tree[Database].which_thread())
             with pytest.warns(AbandonedThreadWarning, match="Database.stuck"):
                 with anyio.move_on_after(0.1):
                     await tree[Database].stuck(release)
             assert await tree[Database].add("a") == 1
+            threads.append(await tree[Database].which_thread())
             release.set()
-        while threading.active_count() > before:
+        while any(thread.is_alive() for thread in threads):
             await anyio.sleep(0.01)
+    assert threads[0] is not threads[1]
 
 
 async def test_a_scope_of_start_that_is_over_ends_the_actor_and_not_its_owner() -> None:

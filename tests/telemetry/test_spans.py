@@ -754,6 +754,7 @@ ELSEWHERE = {
 
 
 @pytest.mark.real_clock
+@pytest.mark.exhaustive
 @pytest.mark.backends("asyncio")
 async def test_every_name_of_spans_is_on_some_span() -> None:
     """A name that nothing has is a promise of the reference that nobody keeps."""
