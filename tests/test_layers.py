@@ -11,7 +11,7 @@ SOURCE = Path(__file__).parents[1] / "src"
 ACTORS = Path(__file__).parents[1] / "actors" / "src"
 
 LAYERS = {
-    0: ["exceptions", "_callers", "_canonical", "_extras", "_lazy", "_suggestions", "_types"],
+    0: ["exceptions", "_actor_events", "_callers", "_canonical", "_extras", "_lazy", "_suggestions", "_types"],
     1: ["_loops"],
     2: ["_calls"],
     3: ["actors"],

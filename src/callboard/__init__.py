@@ -25,6 +25,8 @@ from callboard._lazy import lazy
 if TYPE_CHECKING:
     # 0: vocabulary
     # 1: supervised calls
+    from callboard._actor_events import ActorEvent as ActorEvent
+    from callboard._actor_events import AskEvent as AskEvent
     from callboard._calls._observers import observe as observe
     from callboard._calls._progress import progress as progress
     from callboard._loops._deadline import cleanup as cleanup
@@ -112,6 +114,7 @@ if TYPE_CHECKING:
     from callboard.tools._vocabulary import msg_content_output as msg_content_output
 
 _HOMES = {
+    "_actor_events": ("ActorEvent", "AskEvent"),
     "_types": (
         "ActorStatistics",
         "CallContext",

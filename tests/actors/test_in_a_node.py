@@ -14,7 +14,9 @@ from langgraph.types import Command, interrupt
 
 from callboard import (
     Actor,
+    ActorEvent,
     ActorStartError,
+    AskEvent,
     CallContext,
     CallEvent,
     CallPolicy,
@@ -515,22 +517,30 @@ async def test_statistics_say_what_actors_do() -> None:
     assert (after["other"].running, after["other"].waiting, after["other"].restarts) == (0, 0, 1)
 
 
-async def test_observers_hear_how_long_a_call_waited_for_its_actor() -> None:
-    """And that it ran again, because the actor died."""
+async def test_observers_hear_that_a_call_ran_again_and_how_long_it_waited_for_its_actor() -> None:
+    """It died under the call, each time; the next attempt waits for its restart."""
     node = ToolNode([Notebook()], limit=Limit(concurrency=1))
     notes: list[tuple[str, dict[str, object]]] = []
+    ends: list[AskEvent] = []
 
     def hear(event: CallEvent) -> None:
         if event.phase == "noted":
             notes.append((event.what, dict(event.facts)))
 
+    def watch(event: AskEvent | ActorEvent) -> None:
+        if isinstance(event, AskEvent) and event.phase == "ended":
+            ends.append(event)
+
     with anyio.fail_after(60):
         async with node:
-            with observe(hear):
+            with observe(hear, actors=watch):
                 await node.ainvoke(one("append", text="x"))
                 await node.ainvoke(one("tear"))
 
-    asked = ("asked_actor", {"actor": "Notebook", "ahead": 0, "waited": 0.0})
-    assert notes[:2] == [asked, ("rerun", {"actor": "Notebook"})]
-    assert [what for what, _ in notes[2:]] == ["asked_actor", "asked_actor"]
-    assert notes[3][1]["waited"] != 0.0  # it waited for the restart
+    assert notes == [("rerun", {"actor": "Notebook"})]
+    assert [(end.actor, end.handler, end.ahead, end.waited) for end in ends[:2]] == [
+        ("Notebook", "append", 0, 0.0),
+        ("Notebook", "tear", 0, 0.0),
+    ]
+    assert [end.handler for end in ends[2:]] == ["tear"]
+    assert ends[2].waited != 0.0  # it waited for the restart

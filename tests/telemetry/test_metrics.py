@@ -31,6 +31,12 @@ METRICS = {
     names.TIMEOUTS,
     names.RETRIES,
     names.ABANDONED,
+    names.ACTORS_ALIVE,
+    names.MAILBOXES,
+    names.MAILBOX_WAIT,
+    names.ASK_DURATION,
+    names.RESTARTS,
+    names.EVICTIONS,
 }
 
 

@@ -36,6 +36,7 @@ from callboard.middleware import Cache, CircuitBreaker, Fallback, RepairArgument
 from callboard.telemetry import Tracing
 from callboard.testing import Recorder, calls, tool_call
 
+from ._actors import actors_that_want_room, an_actor_that_breaks, an_actor_that_never_starts
 from ._killed import THREAD as THREAD_OF_THE_KILLED
 from ._killed import agent_in
 from ._traces import (
@@ -743,12 +744,16 @@ SCENARIOS: list[Callable[[], Awaitable[Traces]]] = [
     a_captured_run,
     a_model_that_fails,
     an_agent_in_a_graph,
+    an_actor_that_breaks,
+    actors_that_want_room,
+    an_actor_that_never_starts,
 ]
 ELSEWHERE = {
     names.SCOPE, names.CAPTURE_VARIABLE, names.PREFIX, names.TOKEN_TYPE,
     names.TOOL_DURATION, names.AGENT_DURATION, names.AGENT_TOOL_CALLS, names.AGENT_INFERENCE_CALLS,
     names.CLIENT_DURATION, names.TOKEN_USAGE, names.QUEUE_WAIT_METRIC, names.QUEUE_LENGTH, names.IN_FLIGHT,
     names.REJECTIONS, names.TIMEOUTS, names.RETRIES, names.ABANDONED,
+    names.ACTORS_ALIVE, names.MAILBOXES, names.MAILBOX_WAIT, names.ASK_DURATION, names.RESTARTS, names.EVICTIONS,
 }  # fmt: skip
 """Names that are on no span: of metrics, of the environment."""
 

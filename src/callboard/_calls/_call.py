@@ -10,6 +10,7 @@ from contextlib import contextmanager, nullcontext
 from functools import partial
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar, TypeVarTuple, cast
 
+from callboard._actor_events import ActorObserver
 from callboard._calls._attempt import Attempt, ThreadPlaces
 from callboard._calls._call_time import CallTime
 from callboard._calls._context import Surroundings
@@ -244,9 +245,9 @@ class SupervisedCall(CallTime, Generic[T]):
         self._tell("ended", self.name, queue_wait=self._queue_wait, **how)
 
     @property
-    def is_observed(self) -> bool:
-        """Whether anybody is told of it."""
-        return bool(self._observers)
+    def actor_observers(self) -> tuple[ActorObserver, ...]:
+        """Who is told of the actors that it asks."""
+        return self._around.observers.actors
 
     def note(self, what: str, facts: Mapping[str, object]) -> None:
         """Tell observers what was decided about the call."""

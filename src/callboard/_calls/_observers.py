@@ -9,10 +9,11 @@ from time import perf_counter
 from traceback import format_tb
 from typing import Any, Generic, NamedTuple, TypeVar
 
+from callboard._actor_events import ActorEvent, ActorObserver, AskEvent
 from callboard._loops._watchdog import Holder, marks
 from callboard._types import CallEvent, Observer, RunEvent, RunInfo, RunObserver
 
-E = TypeVar("E", CallEvent, RunEvent)
+E = TypeVar("E", CallEvent, RunEvent, AskEvent | ActorEvent)
 
 _log = logging.getLogger("callboard")
 
@@ -28,6 +29,7 @@ class Observers(NamedTuple):
 
     calls: tuple[Observer, ...] = ()
     runs: tuple[RunObserver, ...] = ()
+    actors: tuple[ActorObserver, ...] = ()
     mark: Callable[[], str | None] | None = None
     """What to leave where a call or a run may stop, so that who goes on with it knows where it was."""
     kinds: frozenset[str] = frozenset()
@@ -36,7 +38,7 @@ class Observers(NamedTuple):
 
 _NOBODY = Observers()
 _BOUNDS = ("begun", "ended")
-"""The phases between which an observer knows of a call or a run."""
+"""The phases between which an observer knows of a call, an ask or a run."""
 _here: ContextVar[tuple[Observers, ...]] = ContextVar("callboard_observers", default=())
 _everywhere: list[Observers] = []
 current_run: ContextVar[RunInfo | None] = ContextVar("callboard_run", default=None)
@@ -46,7 +48,9 @@ numbers = count(1)
 
 
 @contextmanager
-def observe(observer: Observer, *, runs: RunObserver | None = None) -> Generator[None]:
+def observe(
+    observer: Observer, *, runs: RunObserver | None = None, actors: ActorObserver | None = None
+) -> Generator[None]:
     """Tell `observer` every `CallEvent` of the calls that are started inside the block.
 
     Args:
@@ -54,20 +58,28 @@ def observe(observer: Observer, *, runs: RunObserver | None = None) -> Generator
             once, without its text, and otherwise ignored, because watching a call must not change it. One that
             holds up the loop for longer than half a second is logged, and told only the ends of what it knows.
         runs: the same for each `RunEvent` of the agents that run inside the block.
+        actors: the same for each `AskEvent` of what is asked inside the block, and each `ActorEvent` of the actors
+            that are made in it.
     """
-    with observed_by(careful_observers(observer, runs)):
+    with observed_by(careful_observers(observer, runs, actors)):
         yield
 
 
 def careful_observers(
     calls: Observer,
     runs: RunObserver | None = None,
+    actors: ActorObserver | None = None,
     mark: Callable[[], str | None] | None = None,
     kind: str | None = None,
 ) -> Observers:
     """Observers that can do no harm."""
-    kinds = frozenset[str]() if kind is None else frozenset((kind,))
-    return Observers((CarefulObserver(calls),), () if runs is None else (CarefulObserver(runs),), mark, kinds)
+    return Observers(
+        (CarefulObserver(calls),),
+        () if runs is None else (CarefulObserver(runs),),
+        () if actors is None else (CarefulObserver(actors),),
+        mark,
+        frozenset() if kind is None else frozenset((kind,)),
+    )
 
 
 @contextmanager
@@ -131,14 +143,19 @@ def current_mark() -> str | None:
 
 
 def joined(first: Observers, second: Observers) -> Observers:
-    if not first.calls and not first.runs:
+    if not first.calls and not first.runs and not first.actors:
         return second
-    if not second.calls and not second.runs:
+    if not second.calls and not second.runs and not second.actors:
         return first
     if "spans" in second.kinds:
         first, second = second, first  # what others say of a call has its span's ids
-    calls, runs, kinds = first.calls + second.calls, first.runs + second.runs, first.kinds | second.kinds
-    return Observers(calls, runs, first.mark or second.mark, kinds)
+    return Observers(
+        first.calls + second.calls,
+        first.runs + second.runs,
+        first.actors + second.actors,
+        first.mark or second.mark,
+        first.kinds | second.kinds,
+    )
 
 
 class CarefulObserver(Generic[E]):
@@ -192,8 +209,10 @@ class CarefulObserver(Generic[E]):
         )
 
 
-def _number(event: CallEvent | RunEvent) -> int:
-    return event.number if isinstance(event, CallEvent) else event.run.number
+def _number(event: CallEvent | RunEvent | AskEvent | ActorEvent) -> int:
+    if isinstance(event, RunEvent):
+        return event.run.number
+    return 0 if isinstance(event, ActorEvent) else event.number  # a life has no phase that is a bound
 
 
 def _report_failure(observer: str, error: BaseException) -> None:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, fields
 from langchain_core.messages import ToolMessage
 
 from callboard import CallEvent
+from callboard._cli._actor_counts import ActorCounts
 from callboard._cli._measures import Durations, Lately
 from callboard._cli._shown_text import call_text
 from callboard.telemetry import CallPlace, CallTracker, Outcome, TrackedCall, outcome_of
@@ -103,6 +104,8 @@ class CallCounts(CallTracker[OpenCall, CallEvent]):
     def __init__(self, tools: Iterable[str]) -> None:
         super().__init__()
         self.rows = {tool: ToolCounts() for tool in tools}
+        self.actors = ActorCounts()
+        """An observer of its own: of the actors that the calls ask."""
         self.most_open = 0
         self.queue = 0
         """How many calls wait now."""

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from rich.console import Console, Group, RenderableType
 from rich.text import Text
 
+from callboard._cli._actor_counts import ActorRow
 from callboard._cli._call_counts import CallCounts, OpenCall, ToolCounts
 from callboard._cli._grid import Column, grid
 from callboard._cli._shown_text import named, one_line, seconds
@@ -16,6 +17,9 @@ _HEADING = 1
 _BLANK = 1
 _SLOWEST = 10
 """How many of the slowest calls are shown."""
+_ACTORS_SHOWN = 5
+_ROOM_FOR_ACTORS = 16
+"""Lines of a picture in which actors are shown."""
 _ON_A_LINE = 12
 """How many tools a line tells of."""
 
@@ -46,6 +50,16 @@ _TOOLS: tuple[Column[_Tool], ...] = (
     Column("p50", 7, 2, lambda tool: quantile(tool.row, 0.5)),
     Column("p95", 7, 3, lambda tool: quantile(tool.row, 0.95)),
     Column("longest wait", 12, 1, lambda tool: seconds(tool.wait)),
+)
+
+_ACTORS: tuple[Column[tuple[str, ActorRow]], ...] = (
+    Column("running", 7, 7, lambda one: str(one[1].running)),
+    Column("waiting", 7, 6, lambda one: str(one[1].waiting)),
+    Column("done", 6, 5, lambda one: str(one[1].ended)),
+    Column("alive", 6, 4, lambda one: str(one[1].alive)),
+    Column("restarts", 8, 3, lambda one: str(one[1].restarts)),
+    Column("evicted", 7, 2, lambda one: str(one[1].evictions)),
+    Column("longest wait", 12, 1, lambda one: seconds(one[1].longest_wait)),
 )
 
 _CALLS: tuple[Column[_ShownCall], ...] = (
@@ -79,9 +93,13 @@ def _sections(counts: CallCounts, now: float, width: int, height: int) -> Iterat
     waits = counts.longest_waits(now)
     for text in _head(counts.total(), counts, now, max(waits.values(), default=0.0))[:height]:
         yield Text(text, no_wrap=True, overflow="ellipsis")
-    tools, calls = _shares(height - _HEAD - _HEADING, len(waits), min(counts.most_open, _SLOWEST))
+    actors = list(counts.actors.rows().items())[:_ACTORS_SHOWN]
+    of_actors = _HEADING + len(actors) if actors and height >= _ROOM_FOR_ACTORS else 0
+    tools, calls = _shares(height - _HEAD - _HEADING - of_actors, len(waits), min(counts.most_open, _SLOWEST))
     if tools > 0:
         yield grid("tool", lambda tool: tool.name, _TOOLS, _tools(counts, waits, tools), width=width)
+    if of_actors:
+        yield grid("actor", lambda one: one[0], _ACTORS, actors, width=width)
     if calls > 0:
         open_now = [_ShownCall(call, now) for call in counts.slowest(calls)]
         yield Text()
@@ -131,6 +149,7 @@ def line(counts: CallCounts, now: float) -> str:
     waits = counts.longest_waits(now)
     parts = _head(counts.total(), counts, now, max(waits.values(), default=0.0))
     parts += [_tool_line(tool) for tool in _tools(counts, waits, _ON_A_LINE)]
+    parts += [_actor_line(name, row) for name, row in counts.actors.rows().items()]
     parts += [
         f"slowest: {one_line(call.text, 60)} {call.place} for {seconds(now - call.since)}" for call in counts.slowest(1)
     ]
@@ -140,3 +159,8 @@ def line(counts: CallCounts, now: float) -> str:
 def _tool_line(tool: _Tool) -> str:
     cells = ((column.heading, column.cell(tool)) for column in _TOOLS)
     return f"{one_line(named(tool.name), 30)}: {', '.join(f'{heading} {text}' for heading, text in cells if text)}"
+
+
+def _actor_line(name: str, row: ActorRow) -> str:
+    cells = ((column.heading, column.cell((name, row))) for column in _ACTORS)
+    return f"{one_line(named(name), 30)}: {', '.join(f'{heading} {text}' for heading, text in cells if text)}"

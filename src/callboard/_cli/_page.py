@@ -11,8 +11,8 @@ from typing import Any
 
 from callboard._cli._groups import RunOfCalls, about_part, about_run, end_of, facts_in_short, runs_of, statement
 from callboard._cli._shown_text import as_json, named, printable
-from callboard._cli._tally import tallies
-from callboard.telemetry import ModelRequest, Part, RecordedCall, Recording
+from callboard._cli._tally import actor_tallies, tallies
+from callboard.telemetry import ModelRequest, Part, RecordedAsk, RecordedCall, Recording
 
 _SLOT = re.compile(r"\{\{(\w+)\}\}")
 _ACTIVE = {ord(char): f"\\u{ord(char):04x}" for char in "<>&\u2028\u2029"}
@@ -45,7 +45,8 @@ def _hash(text: str) -> str:
 
 def _data(recording: Recording) -> dict[str, Any]:
     tools = [{**asdict(row), "tool": named(row.tool)} for row in tallies(recording.calls())]
-    return {"tools": tools, "parts": [_part(part) for part in recording.parts]}
+    actors = [{**asdict(row), "actor": named(row.actor)} for row in actor_tallies(recording.parts)]
+    return {"tools": tools, "actors": actors, "parts": [_part(part) for part in recording.parts]}
 
 
 def _part(part: Part) -> dict[str, Any]:
@@ -97,6 +98,10 @@ def _call(call: RecordedCall, part: Part) -> dict[str, Any]:
         "resumes": _shown(call.resumes),
         "waits": [_stretch(one.start, one.end, end, one.error) for one in call.waits],
         "attempts": [{"number": one.number, **_stretch(one.start, one.end, end, one.error)} for one in call.attempts],
+        "asks": [
+            {"handler": f"{named(one.actor)}.{named(one.handler)}", "ahead": one.ahead, **_times_of_ask(one, end)}
+            for one in call.asks
+        ],
         "notes": [
             {"time": _time(note.time), "what": named(note.what), "facts": facts_in_short(note)} for note in call.notes
         ],
@@ -109,6 +114,11 @@ def _call(call: RecordedCall, part: Part) -> dict[str, Any]:
 def _stretch(start: float, end: float | None, latest: float, error: str | None) -> dict[str, Any]:
     stop = latest if end is None else end
     return {"start": _time(start), "end": _time(max(start, stop)), "open": end is None, "error": _shown(error)}
+
+
+def _times_of_ask(ask: RecordedAsk, latest: float) -> dict[str, Any]:
+    stretch = _stretch(ask.start, ask.end, latest, ask.error)
+    return stretch | {"waited": None if ask.taken is None else _time(ask.taken - ask.start)}
 
 
 def _time(value: float) -> float:

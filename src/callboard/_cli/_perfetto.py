@@ -10,7 +10,7 @@ from typing import Any
 from callboard._cli._groups import RunOfCalls, about_run, end_of, facts_in_short, runs_of
 from callboard._cli._lanes import lanes
 from callboard._cli._shown_text import as_json, named, printable
-from callboard.telemetry import ModelRequest, Part, RecordedCall, Recording
+from callboard.telemetry import ModelRequest, Part, RecordedAsk, RecordedCall, Recording
 
 Event = dict[str, Any]
 
@@ -82,6 +82,8 @@ class _Process:
             stop_at = min(end, following, end if stop is None else stop)
             facts = {"error": printable(error)} if error else {}
             yield self._slice(name, category, (min(end, max(call.start, start)), stop_at), lane, facts)
+        for ask in call.asks:
+            yield self._event("i", f"asks {named(ask.actor)}", ask.start, lane, cat="ask", s="t", args=_about(ask))
         for note in call.notes:
             facts = facts_in_short(note)
             yield self._event("i", named(note.what), note.time, lane, cat="note", s="t", args=facts)
@@ -121,3 +123,14 @@ class _Process:
 
     def _microseconds(self, time: float) -> int:
         return round((time + self._offset) * 1_000_000)
+
+
+def _about(ask: RecordedAsk) -> dict[str, object]:
+    told: dict[str, object] = {
+        "handler": named(ask.handler),
+        "ahead": ask.ahead,
+        "outcome": named(ask.outcome or "open"),
+    }
+    if ask.taken is not None:
+        told["waited_ms"] = round((ask.taken - ask.start) * 1000, 3)
+    return told if ask.error is None else {**told, "error": printable(ask.error)}

@@ -113,7 +113,7 @@ async def run_agent(run: Measurements, agent: Agent, question: str) -> None:
     before = set(anyio.get_running_tasks())
     since = anyio.current_time()
     try:
-        with observe(run.counts):
+        with observe(run.counts, actors=run.counts.actors):
             state = await agent.ainvoke({"messages": [("user", question)]})
         run.messages = state["messages"]
     finally:

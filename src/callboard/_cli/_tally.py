@@ -1,11 +1,11 @@
-"""Numbers about recorded calls, a row a tool."""
+"""Numbers about recorded calls, a row a tool, and about actors."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from math import ceil
 
-from callboard.telemetry import RecordedCall
+from callboard.telemetry import FAILURES, Part, RecordedAsk, RecordedCall
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,6 +45,52 @@ def tally(name: str, calls: Sequence[RecordedCall]) -> Tally:
         longest=durations[-1] if durations else None,
         waited=sum(call.waited for call in calls),
         longest_wait=max((call.waited for call in calls), default=0.0),
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ActorTally:
+    """The asks and the lives of the actors of one name; durations in seconds."""
+
+    actor: str
+    asks: int
+    failed: int
+    open: int
+    p50: float | None
+    p95: float | None
+    longest_wait: float
+    """Until a handler began."""
+    starts: int
+    restarts: int
+    evictions: int
+
+
+def actor_tallies(parts: Iterable[Part]) -> list[ActorTally]:
+    """A tally for each actor, the one with the most asks first."""
+    asks: defaultdict[str, list[RecordedAsk]] = defaultdict(list)
+    lives: defaultdict[str, list[str]] = defaultdict(list)
+    for part in parts:
+        for ask in part.asks:
+            asks[ask.actor].append(ask)
+        for change in part.lives:
+            lives[change.actor].append(change.what)
+    found = [_actor_tally(actor, asks[actor], lives[actor]) for actor in {**asks, **lives}]
+    return sorted(found, key=lambda one: (-one.asks, one.actor))
+
+
+def _actor_tally(actor: str, asks: Sequence[RecordedAsk], lives: Sequence[str]) -> ActorTally:
+    durations = sorted(ask.end - ask.start for ask in asks if ask.end is not None)
+    return ActorTally(
+        actor=actor,
+        asks=len(asks),
+        failed=sum(ask.outcome in FAILURES for ask in asks),
+        open=sum(ask.end is None for ask in asks),
+        p50=percentile(durations, 50),
+        p95=percentile(durations, 95),
+        longest_wait=max((ask.taken - ask.start for ask in asks if ask.taken is not None), default=0.0),
+        starts=lives.count("started"),
+        restarts=lives.count("restarted"),
+        evictions=lives.count("evicted"),
     )
 
 

@@ -13,7 +13,7 @@ from rich.text import Text
 from callboard._cli._groups import BatchOfCalls, RunOfCalls, about_part, about_run, end_of, notes_in_short, runs_of
 from callboard._cli._groups import statement as said_of_itself
 from callboard._cli._shown_text import count, named, one_line
-from callboard._cli._tally import Tally, tallies
+from callboard._cli._tally import ActorTally, Tally, actor_tallies, tallies
 from callboard.telemetry import Part, RecordedCall, Recording
 
 _PLAIN_WIDTH = 120
@@ -115,6 +115,9 @@ class Waterfall:
         if rows:
             self._console.print()
             self._console.print(_summary(rows))
+        if actors := actor_tallies(self._recording.parts):
+            self._console.print()
+            self._console.print(_summary_of_actors(actors))
         self._console.print()
         for part in self._recording.parts:
             self._line(f"recording: {said_of_itself(part)}", "dim" if part.closing and not part.lost else "yellow")
@@ -194,6 +197,20 @@ def _summary(rows: Sequence[Tally]) -> Table:
         numbers = [f"{number:,}" for number in (row.calls, row.failed, row.open)]
         cells = (*numbers, *durations, _time(row.waited), _time(row.longest_wait))
         table.add_row(one_line(named(row.tool), _LONGEST_NAME), *cells, style="" if row.failed == 0 else "bold")
+    return table
+
+
+def _summary_of_actors(rows: Sequence[ActorTally]) -> Table:
+    table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False)
+    table.add_column("actor")
+    for heading in ("asks", "failed", "open", "p50", "p95", "longest wait", "starts", "restarts", "evictions"):
+        table.add_column(heading, justify="right")
+    for row in rows:
+        durations = ["" if value is None else _time(value) for value in (row.p50, row.p95, row.longest_wait)]
+        counts = [f"{number:,}" for number in (row.asks, row.failed, row.open)]
+        lives = [f"{number:,}" for number in (row.starts, row.restarts, row.evictions)]
+        style = "bold" if row.failed or row.restarts else ""
+        table.add_row(one_line(named(row.actor), _LONGEST_NAME), *counts, *durations, *lives, style=style)
     return table
 
 

@@ -233,6 +233,25 @@ function addTools() {
   $("tools").append(table, body);
 }
 
+function addActors() {
+  if (!data.actors.length) return;
+  const head = make("tr");
+  for (const text of ["actor", "asks", "failed", "open", "p50", "p95", "longest wait", "starts", "restarts", "evictions"]) {
+    head.append(make("th", "", text, { scope: "col" }));
+  }
+  const body = make("tbody");
+  for (const one of data.actors) {
+    const line = make("tr");
+    const times = [one.p50, one.p95, one.longest_wait].map((time) => (time === null ? "" : duration(time)));
+    const cells = [...[one.asks, one.failed, one.open].map(number), ...times, ...[one.starts, one.restarts, one.evictions].map(number)];
+    line.append(make("th", "", one.actor, { scope: "row" }), ...cells.map((text) => make("td", "", text)));
+    body.append(line);
+  }
+  const table = make("thead");
+  table.append(head);
+  $("actors").append(table, body);
+}
+
 const failed = data.tools.reduce((sum, one) => sum + one.failed, 0);
 const runs = data.parts.reduce((sum, part) => sum + part.runs.length, 0);
 $("about").textContent = [plural(runs, "run"), plural(calls.length, "call"), `${number(failed)} failed`, duration(total)].join("  ·  ");
@@ -240,6 +259,7 @@ $("statements").append(...data.parts.map((part) => make("li", part.whole ? "" : 
 $("peak").textContent = `up to ${number(most("attempts"))}, ${number(most("waits"))}`;
 addLegend();
 addTools();
+addActors();
 search();
 setCurrent(calls[0] ?? rows[0]);
 if (runOf.size > 1) show(rows[0]?.run.start ?? 0, rows[0]?.run.end ?? total);

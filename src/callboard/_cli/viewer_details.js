@@ -14,6 +14,7 @@ function story(row) {
   const events = [
     ...row.waits.map((one) => [one.start, "waits for a place", `${duration(one.end - one.start)}${one.error ? `, then gives up: ${one.error}` : ""}`]),
     ...row.attempts.map((one) => [one.start, `attempt ${one.number}`, [duration(one.end - one.start), one.open ? "still going" : "", one.error].filter(Boolean).join(", ")]),
+    ...row.asks.map((one) => [one.start, `asks ${one.handler}`, [duration(one.end - one.start), one.waited === null ? "never began" : `waits ${duration(one.waited)}`, one.ahead ? `${one.ahead} before it` : "", one.open ? "still going" : "", one.error].filter(Boolean).join(", ")]),
     ...row.notes.map((note) => [note.time, note.what, Object.entries(note.facts).map(([name, value]) => `${name} ${value}`).join(", ")]),
   ].sort((one, other) => one[0] - other[0]);
   const list = make("ol");

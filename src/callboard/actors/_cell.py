@@ -15,6 +15,7 @@ from callboard.actors._deadlock import Needs, circle
 from callboard.actors._mailbox import Mailbox, WhenFull, is_awaited_here, jumps_queue
 from callboard.actors._message import Message
 from callboard.actors._poison import Poison
+from callboard.actors._watch import WatchedAsk, watched
 from callboard.exceptions import ActorDiedError, ActorGoneError, DeadlockError, MailboxFullError, PoisonousCallError
 
 _log = logging.getLogger("callboard")
@@ -50,6 +51,7 @@ class Cell:
         "__weakref__",
         "activate",
         "asked",
+        "child",
         "fault",
         "gone",
         "has_lost_state",
@@ -68,7 +70,8 @@ class Cell:
     )
 
     def __init__(self, name: str, kind: type[Actor], *, size: int, when_full: WhenFull, poison: int) -> None:
-        self.name = name
+        self.name = self.child = name
+        """The first is made to tell its key, too; the second is that of the child, which all keys share."""
         self.kind = kind
         self.lock = threading.RLock()  # the garbage collector, which may run within it, sends a reply that was dropped
         self.mailbox = Mailbox(size, when_full, kind.groups)
@@ -133,6 +136,7 @@ class Cell:
             PoisonousCallError: if it has ended the actor before, too often.
             BaseException: what the handler raises.
         """
+        watch = watched(self.child, self.key, handler.name, len(self.mailbox.waiting) + len(self.mailbox.running))
         message = Message(
             self,
             handler,
@@ -142,27 +146,39 @@ class Cell:
             title=title or handler.title,
             call_id=call_id,
             passes=passes,
-            on_begin=on_begin,
+            on_begin=on_begin if watch is None else watch.taking(on_begin),
+            watch=watch,
         )
-        asker = message.asked_by
-        if asker is None:
-            return await self._reply_to(message)
-        asker.asks.add(message)
+        return await (self._reply_to(message) if watch is None else self._watched_reply_to(message, watch))
+
+    async def _watched_reply_to(self, message: Message, watch: WatchedAsk) -> Any:
+        failed: BaseException | None = None
         try:
             return await self._reply_to(message)
+        except BaseException as error:
+            failed = error
+            raise
         finally:
-            asker.asks.discard(message)
+            watch.ended(failed)
+            failed = None  # whose traceback leads here
 
     async def _reply_to(self, message: Message) -> Any:
-        self._put(message)
-        if message.asked_by is not None:
-            self._refuse_circle(message)
+        asker = message.asked_by
+        if asker is not None:
+            asker.asks.add(message)
         try:
-            await message.wakeup.wait()
-        except BaseException:
-            await self._let_go(message)
-            raise
-        return message.outcome()
+            self._put(message)
+            if asker is not None:
+                self._refuse_circle(message)
+            try:
+                await message.wakeup.wait()
+            except BaseException:
+                await self._let_go(message)
+                raise
+            return message.outcome()
+        finally:
+            if asker is not None:
+                asker.asks.discard(message)
 
     def _put(self, message: Message) -> None:
         if (refusal := self._refusal(message)) is not None:
@@ -269,6 +285,12 @@ class Cell:
         if life is not None:
             life.wake()  # it may wait for the last one
         return True
+
+    def watched_asks(self) -> tuple[int, ...]:
+        """The numbers of those that wait and of which somebody is told."""
+        with self.lock:
+            waiting = [*self.mailbox.waiting, *self.urgent]
+        return tuple(one.watch.number for one in waiting if one.watch is not None)
 
     @property
     def is_idle(self) -> bool:

@@ -7,6 +7,7 @@ from typing import Any, Literal, Protocol
 from callboard._loops._deadline import DEFAULT_GRACE, current_timed
 from callboard._loops._protocol import EventLoop, Scope
 from callboard.actors._actor import Handler
+from callboard.actors._watch import WatchedAsk
 
 State = Literal["waiting", "running", "deferred", "ended"]
 """`waiting`: it has not begun. `running`: its handler does. `deferred`: somebody has its reply and will send it."""
@@ -34,6 +35,7 @@ class Message:
         call_id: of the tool call that it is, for errors.
         on_begin: called in the actor's thread when its handler begins.
         passes: says of an exception that it is none of the actor's, and does not break it.
+        watch: who is told of it, if anybody is.
     """
 
     __slots__ = (
@@ -56,6 +58,7 @@ class Message:
         "title",
         "value",
         "wakeup",
+        "watch",
     )
 
     def __init__(
@@ -70,6 +73,7 @@ class Message:
         call_id: str | None,
         passes: Callable[[BaseException], bool] | None,
         on_begin: Callable[[], object] | None,
+        watch: WatchedAsk | None,
     ) -> None:
         self.target = target
         self.handler = handler
@@ -80,6 +84,7 @@ class Message:
         self.call_id = call_id
         self.passes = passes
         self.on_begin = on_begin
+        self.watch = watch
         around = current_message.get()
         self.asked_by = None if around is None or around.has_ended else around
         self.asks: set[Message] = set()

@@ -20,6 +20,7 @@ from callboard.actors._restarts import Backoff, Restarts, Terms
 from callboard.actors._snapshot_store import InMemorySnapshots
 from callboard.actors._tree import Tree
 from callboard.actors._unit import ActorUnit, Manager, Unit, cell_for
+from callboard.actors._watch import tell_of_life
 from callboard.exceptions import ActorStartError
 
 _log = logging.getLogger("callboard")
@@ -211,7 +212,10 @@ class Residents:
     def _leave(self, resident: _Resident) -> None:
         if not resident.is_leaving:
             resident.is_leaving = True
-            self._evictions += not self._is_closing
+            if not self._is_closing:
+                self._evictions += 1
+                asks = [number for cell in self._queue.values() for number in cell.watched_asks()]
+                tell_of_life("evicted", self.spec.name, resident.cell.key, asks=tuple(asks))
             self._start_task(partial(self._end, resident))
 
     async def _end(self, resident: _Resident) -> None:

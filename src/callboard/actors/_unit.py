@@ -4,6 +4,7 @@ import logging
 from itertools import count
 from typing import Any, Protocol
 
+from callboard._actor_events import ActorPhase
 from callboard._loops._deadline import TimeLimit
 from callboard._loops._protocol import EventLoop, Scope, Spawned
 from callboard.actors._actor import Actor, keeps_snapshots, made_again
@@ -13,6 +14,7 @@ from callboard.actors._ends import End, start_failed
 from callboard.actors._life import Life
 from callboard.actors._restarts import Terms
 from callboard.actors._snapshot_store import InMemorySnapshots, Snapshots
+from callboard.actors._watch import tell_of_life
 from callboard.exceptions import ActorStartError
 
 
@@ -78,16 +80,20 @@ class ActorUnit:
         self._life: Life | None = None
         self._task: Spawned | None = None
         self._is_stopped = False
+        self._last: End | None = None
+        """How its last life ended, if it has lived."""
 
     @property
     def is_alive(self) -> bool:
         return self._life is not None
 
     async def start(self) -> None:
-        loop = self._manager.loop
+        loop, last = self._manager.loop, self._last
         told, outcome = loop.wakeup(), list[BaseException | None]()
 
         def on_start(failed: BaseException | None) -> None:
+            if failed is None:  # told before those who have waited begin
+                self._tell("started" if last is None else "restarted", None if last is None else last.error)
             outcome.append(failed)
             told.set()
 
@@ -112,7 +118,11 @@ class ActorUnit:
             raise
         if (failed := outcome.pop()) is not None:
             await self._has_ended()
+            self._tell("failed", failed)
             raise failed
+
+    def _tell(self, phase: ActorPhase, error: BaseException | None = None) -> None:
+        tell_of_life(phase, self.spec.name, self.cell.key, error=error, asks=self.cell.watched_asks())
 
     def _made(self) -> Actor:
         try:
@@ -127,6 +137,9 @@ class ActorUnit:
         with scope:
             end = await life.run()
             self._life = None
+            if end.how not in ("not_started", "never_starts"):
+                self._last = end
+                self._tell("died" if end.how == "crashed" else "stopped", end.error)
             # A snapshot that is missing, because it failed, is state that is lost, as after a crash.
             self.cell.has_lost_state |= end.how == "crashed" or (self._snapshots is not None and end.snapshot is None)
             if end.snapshot is not None:

@@ -21,10 +21,12 @@ if TYPE_CHECKING:
     from callboard.telemetry._recordings import read_recording as read_recording
     from callboard.telemetry._setup import Telemetry as Telemetry
     from callboard.telemetry._setup import setup as setup
+    from callboard.telemetry._timeline import ActorChange as ActorChange
     from callboard.telemetry._timeline import Closing as Closing
     from callboard.telemetry._timeline import ModelRequest as ModelRequest
     from callboard.telemetry._timeline import Note as Note
     from callboard.telemetry._timeline import Part as Part
+    from callboard.telemetry._timeline import RecordedAsk as RecordedAsk
     from callboard.telemetry._timeline import RecordedAttempt as RecordedAttempt
     from callboard.telemetry._timeline import RecordedCall as RecordedCall
     from callboard.telemetry._timeline import RecordedRun as RecordedRun
@@ -46,10 +48,12 @@ _HOMES = {
     "_recorder": ("Recorder",),
     "_setup": ("Telemetry", "setup"),
     "_timeline": (
+        "ActorChange",
         "Closing",
         "ModelRequest",
         "Note",
         "Part",
+        "RecordedAsk",
         "RecordedAttempt",
         "RecordedCall",
         "RecordedRun",

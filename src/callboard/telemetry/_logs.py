@@ -9,6 +9,7 @@ from typing import Any
 
 import structlog
 
+from callboard._actor_events import ActorEvent, ActorPhase, AskEvent
 from callboard._calls._observers import LOGGER, Observers, careful_observers, observed_by
 from callboard._types import CallEvent, RunEvent, RunInfo
 from callboard.telemetry._capture import sendable
@@ -44,6 +45,16 @@ _NOTES = {
 }
 
 
+_LIVES: Mapping[ActorPhase, tuple[int, str]] = {
+    "started": (logging.DEBUG, "actor started"),
+    "restarted": (logging.WARNING, "actor restarted"),
+    "failed": (logging.WARNING, "actor did not start"),
+    "died": (logging.WARNING, "actor died"),
+    "stopped": (logging.DEBUG, "actor stopped"),
+    "evicted": (logging.INFO, "actor evicted"),
+}
+
+
 @dataclass(frozen=True, slots=True)
 class _OpenRun:
     """A run that has not ended, and what every line about it has."""
@@ -63,7 +74,7 @@ class _Call(TrackedCall):
 
 
 class Logs:
-    """Log lines of calls and runs, on the logger "callboard.calls".
+    """Log lines of calls, runs and actors, on the logger "callboard.calls".
 
     Lines have an event and fields, and go through structlog to the standard library's logging, as the message and
     the `extra` of a record: whoever has handlers there has them. They are there by themselves once a level is
@@ -78,7 +89,9 @@ class Logs:
         self._log: Any = structlog.wrap_logger(
             logger or logging.getLogger(LOGGER), processors=processors, wrapper_class=structlog.stdlib.BoundLogger
         )
-        self.observers: Observers = careful_observers(_Calls(self._log), _Runs(self._log), kind="logs")
+        self.observers: Observers = careful_observers(
+            _Calls(self._log), _Runs(self._log), _Actors(self._log), kind="logs"
+        )
 
     @contextmanager
     def on(self) -> Generator[None]:
@@ -145,6 +158,21 @@ class _Runs:
             level, text = _RUN_ENDS[outcome_of_run(event)]
             duration = _rounded(event.time - run.since)
             run.log.log(level, text, duration=duration, questions=event.questions, **_error(event.error))
+
+
+class _Actors:
+    """Writes the lines about actors."""
+
+    def __init__(self, log: Any) -> None:
+        self._log = log
+
+    def __call__(self, event: AskEvent | ActorEvent) -> None:
+        if isinstance(event, ActorEvent):
+            level, text = _LIVES[event.phase]
+            self._log.log(level, text, actor=event.actor, waiting=len(event.asks), **_error(event.error))
+        elif event.phase == "ended":
+            about = {"actor": event.actor, "handler": event.handler, "ahead": event.ahead}
+            self._log.debug("actor asked", **about, waited=_rounded(event.waited), **_ids(), **_error(event.error))
 
 
 def _of_run(run: RunInfo | None) -> dict[str, Any]:

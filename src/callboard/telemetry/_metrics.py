@@ -1,4 +1,4 @@
-"""OpenTelemetry metrics of calls, queues, runs and model requests."""
+"""OpenTelemetry metrics of calls, queues, runs, model requests and actors."""
 
 from collections import Counter
 from collections.abc import Callable, Generator, Iterable, Mapping
@@ -13,6 +13,7 @@ from opentelemetry.metrics import CallbackOptions, Meter, MeterProvider, Observa
 import callboard.telemetry._names as names
 from callboard._calls._observers import Observers, careful_observers, observed_by
 from callboard._types import CallEvent, RunEvent
+from callboard.telemetry._actor_metrics import ActorMetrics
 from callboard.telemetry._capture import sendable
 from callboard.telemetry._model_facts import about_model, about_reply
 from callboard.telemetry._outcome import error_type, has_failed, outcome_of
@@ -57,7 +58,7 @@ class Metrics:
     def __init__(self, provider: MeterProvider | None = None) -> None:
         provider = provider or metrics.get_meter_provider()
         meter = provider.get_meter(names.SCOPE)
-        self.observers: Observers = careful_observers(_Calls(meter), _Runs(meter), kind="metrics")
+        self.observers: Observers = careful_observers(_Calls(meter), _Runs(meter), ActorMetrics(meter), kind="metrics")
 
     @contextmanager
     def on(self) -> Generator[None]:

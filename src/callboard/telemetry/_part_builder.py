@@ -1,27 +1,26 @@
 """One part of a recording, built up from its events."""
 
-from collections.abc import Callable, Mapping
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
-from typing import Any, get_args
+from typing import get_args
 
 from callboard._types import CallPhase
+from callboard.telemetry._fields import Event, real, text, whole
+from callboard.telemetry._recorded_actors import RecordedActors
 from callboard.telemetry._timeline import (
     Closing,
     ModelRequest,
     Note,
     Part,
+    RecordedAsk,
     RecordedAttempt,
     RecordedCall,
     RecordedRun,
     Wait,
 )
 from callboard.telemetry._tracker import CallTracker, TrackedCall
-
-Event = Mapping[str, Any]
-
-_FOREVER = 1e12
-"""Seconds; a time beyond is damage, as is one that is not a number."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +48,7 @@ class _Call(TrackedCall):
         """Its attempts that have ended."""
         self.notes: list[Note] = []
 
-    def built(self) -> RecordedCall:
+    def built(self, asks: Sequence[RecordedAsk]) -> RecordedCall:
         waits = [*self.waits, *(Wait(start=since) for _, since in self.waiting)]
         attempts = self.over + [RecordedAttempt(number=number, start=since) for number, since in self.running.items()]
         return replace(
@@ -58,6 +57,7 @@ class _Call(TrackedCall):
             waits=tuple(sorted(waits, key=lambda wait: wait.start)),
             attempts=tuple(sorted(attempts, key=lambda attempt: (attempt.start, attempt.number))),
             notes=tuple(self.notes),
+            asks=tuple(asks),
         )
 
 
@@ -138,6 +138,7 @@ class PartBuilder:
         self._header = header
         self._calls = _Calls()
         self._runs: dict[int, _OpenRun] = {}
+        self._actors = RecordedActors()
         self._end = 0.0
         self._lost = 0
         self._closing: Closing | None = None
@@ -155,15 +156,22 @@ class PartBuilder:
             self._on_call(phase, call, event)
         elif (on_run := _OF_RUNS.get(str(name))) and (run := self._runs.get(whole(event, "run"))):
             on_run(run, event, self._now(event))
+        elif str(name).startswith(_OF_ACTORS):
+            self._actors.take(str(name), event, self._now(event))
 
     def built(self) -> Part:
         """The part as far as its lines have been taken in."""
         header, closing = self._header, self._closing
+        asks: defaultdict[int | None, list[RecordedAsk]] = defaultdict(list)
+        for ask in self._actors.asks.values():
+            asks[ask.call].append(ask)
         return Part(
             started=_moment(text(header, "started")),
             end=self._end,
             runs=tuple(run.built() for run in self._runs.values()),
-            calls=tuple(call.built() for call in self._calls.all.values()),
+            calls=tuple(call.built(asks[number]) for number, call in self._calls.all.items()),
+            asks=tuple(self._actors.asks.values()),
+            lives=tuple(self._actors.lives),
             callboard=text(header, "callboard") or "",
             python=text(header, "python") or "",
             pid=whole(header, "pid", 0),
@@ -251,42 +259,13 @@ _OF_PARTS: Mapping[str, Callable[[PartBuilder, Event], None]] = {
     "lost": PartBuilder._events_lost,
     "closed": PartBuilder._closed,
 }
+_OF_ACTORS = ("ask_", "actor_")
 _PHASES: Mapping[str, CallPhase] = {phase: phase for phase in get_args(CallPhase)}
 _OF_RUNS: Mapping[str, Callable[[_OpenRun, Event, float], None]] = {
     "model_asked": _model_asked,
     "model_answered": _model_answered,
     "run_ended": _run_ended,
 }
-
-
-def text(event: Event, name: str) -> str | None:
-    """A field as text; `None` if it is missing."""
-    value = event.get(name)
-    return None if value is None else str(value)
-
-
-def whole(event: Event, name: str, default: int | None = None) -> int:
-    """A field that is a whole number.
-
-    Raises:
-        ValueError: if it is none, or missing and there is no default.
-    """
-    value = event.get(name, default)
-    if isinstance(value, bool) or not isinstance(value, int):
-        raise ValueError(f"{name!r} is {value!r}, and should be a whole number")
-    return value
-
-
-def real(event: Event, name: str, default: float | None = 0.0) -> float:
-    """A field that is a number of seconds.
-
-    Raises:
-        ValueError: as above, or if there are no such seconds.
-    """
-    value = event.get(name, default)
-    if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) < _FOREVER:
-        raise ValueError(f"{name!r} is {value!r}, and should be a number of seconds")
-    return float(value)
 
 
 def _tokens(event: Event, name: str) -> int | None:

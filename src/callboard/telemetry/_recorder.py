@@ -1,4 +1,4 @@
-"""Writes what happens to calls and runs into a file, from a thread of its own."""
+"""Writes what happens to calls, runs and actors into a file, from a thread of its own."""
 
 import logging
 import os
@@ -18,6 +18,7 @@ from typing import BinaryIO, Self
 
 from pydantic_core import to_json
 
+from callboard._actor_events import ActorEvent, AskEvent
 from callboard._calls._observers import careful_observers, observed_by
 from callboard._types import CallEvent, RunEvent
 from callboard.telemetry._capture import MAX_LENGTH, Capture, Redactor
@@ -30,7 +31,7 @@ BOUND = 16 * 1024 * 1024
 
 
 class Recorder:
-    """Records the calls and runs that are started inside a `with` block, as lines of JSON.
+    """Records the calls, runs and asks of actors that are started inside a `with` block, as lines of JSON.
 
     Nothing is lost as long as the disk keeps up. Lines that wait to be written have a bound; when it is reached, the
     event loop waits for the disk, `patience` seconds in all, and after that events are dropped and counted
@@ -92,7 +93,7 @@ class Recorder:
             self._writer.offer(b"\n")
         self._since = self._clock()
         self._writer.offer(_as_line(self._header()))
-        self._around.enter_context(observed_by(careful_observers(self._call, self._run)))
+        self._around.enter_context(observed_by(careful_observers(self._call, self._run, self._actor)))
         return self
 
     def __exit__(
@@ -133,6 +134,10 @@ class Recorder:
     def _run(self, event: RunEvent) -> None:
         since = perf_counter()
         self._take(self._records.of_run(event, self._now()), since)
+
+    def _actor(self, event: AskEvent | ActorEvent) -> None:
+        since = perf_counter()
+        self._take(self._records.of_actor(event, self._now()), since)
 
     def _now(self) -> float:
         return round(self._clock() - self._since, 6)

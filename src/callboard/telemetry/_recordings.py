@@ -4,7 +4,8 @@ import json
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from callboard.telemetry._part_builder import Event, PartBuilder, text
+from callboard.telemetry._fields import Event, text
+from callboard.telemetry._part_builder import PartBuilder
 from callboard.telemetry._timeline import Part, Recording
 
 FORMAT = "callboard/recording/1"

@@ -1,11 +1,12 @@
 """Events as lines of a recording; `docs/reference/recording.md` has the format."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from typing import Any
 
 from langchain_core.messages import AIMessage
 
 import callboard.telemetry._names as names
+from callboard._actor_events import ActorEvent, AskEvent
 from callboard._types import CallEvent, RunEvent
 from callboard.telemetry._capture import Capture, result_of
 from callboard.telemetry._model_facts import about_model, about_reply
@@ -79,6 +80,22 @@ class Records:
             return _with_error(line, event.error)
         line["event"] = f"model_{event.phase}"
         return _with_error(line | _about_request(event), event.error)
+
+    def of_actor(self, event: AskEvent | ActorEvent, time: float) -> Line:
+        """A line about an ask of an actor, or about its life."""
+        if isinstance(event, ActorEvent):
+            line: Line = {"t": time, "event": f"actor_{event.phase}", "actor": event.actor}
+            return _with_error(line | self._key(event.key), event.error)
+        line = {"t": time, "event": f"ask_{event.phase}", "ask": event.number}
+        if event.phase == "begun":
+            line |= {"actor": event.actor, "handler": event.handler, "ahead": event.ahead, **self._key(event.key)}
+            return line if event.call is None else line | {"call": event.call}
+        if event.phase == "ended":
+            line |= {"waited": _rounded(event.waited), "outcome": outcome_of(event.error)}
+        return _with_error(line, event.error)
+
+    def _key(self, key: Hashable) -> Line:
+        return {"key": self._capture.short(str(key))} if self._capture.wanted and key is not None else {}
 
 
 def _gave_up(event: CallEvent) -> Line:

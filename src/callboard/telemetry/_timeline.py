@@ -1,4 +1,4 @@
-"""What a recording says, as records: runs, calls, attempts, each with its times.
+"""What a recording says, as records: runs, calls, attempts, asks of actors, each with its times.
 
 Times are seconds since the header of their part. What has no end was open when the recording ended.
 """
@@ -44,6 +44,28 @@ class Note:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class RecordedAsk:
+    """An ask of an actor: a call of one of its handlers."""
+
+    number: int
+    actor: str
+    handler: str
+    start: float
+    """When it came into the mailbox."""
+    taken: float | None = None
+    """When its handler began."""
+    end: float | None = None
+    call: int | None = None
+    """The number of the call that asked, if one did."""
+    ahead: int = 0
+    """How many asks the actor had before it."""
+    outcome: str | None = None
+    error: str | None = None
+    key: str | None = None
+    """Which of several actors it was, where that was captured."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RecordedCall:
     """A call, from the moment that its task began."""
 
@@ -63,6 +85,8 @@ class RecordedCall:
     waits: tuple[Wait, ...] = ()
     attempts: tuple[RecordedAttempt, ...] = ()
     notes: tuple[Note, ...] = ()
+    asks: tuple[RecordedAsk, ...] = ()
+    """Of actors, by the call or within it."""
     args: Any = None
     result: Any = None
 
@@ -105,6 +129,17 @@ class RecordedRun:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ActorChange:
+    """What happened in the life of an actor: it started, died, was restarted, evicted ..."""
+
+    time: float
+    actor: str
+    what: str
+    error: str | None = None
+    key: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Closing:
     """What a recorder said of itself when it was closed."""
 
@@ -126,6 +161,10 @@ class Part:
     runs: tuple[RecordedRun, ...]
     calls: tuple[RecordedCall, ...]
     """In the order in which they began."""
+    asks: tuple[RecordedAsk, ...] = ()
+    """Of actors, by calls and by others; in the order in which they began."""
+    lives: tuple[ActorChange, ...] = ()
+    """What happened to actors."""
     callboard: str = ""
     python: str = ""
     pid: int = 0

@@ -1,4 +1,4 @@
-"""OpenTelemetry spans: over runs of agents, model requests, calls and attempts."""
+"""OpenTelemetry spans: over runs of agents, model requests, calls, attempts and asks of actors."""
 
 from collections.abc import Generator
 from contextlib import contextmanager
@@ -8,6 +8,7 @@ from opentelemetry.trace import TracerProvider
 
 import callboard.telemetry._names as names
 from callboard._calls._observers import Observers, careful_observers, observed_by
+from callboard.telemetry._actor_spans import ActorSpans
 from callboard.telemetry._call_spans import CallSpans
 from callboard.telemetry._capture import MAX_LENGTH, Capture, Redactor
 from callboard.telemetry._foreign_spans import Spotter, spotter_of
@@ -50,7 +51,7 @@ class Tracing:
             return spotter_of(provider or trace.get_tracer_provider())
 
         self.observers: Observers = careful_observers(
-            CallSpans(tracer, kept), RunSpans(tracer, kept, spotter), mark, "spans"
+            CallSpans(tracer, kept), RunSpans(tracer, kept, spotter), ActorSpans(tracer, kept), mark=mark, kind="spans"
         )
 
     @contextmanager

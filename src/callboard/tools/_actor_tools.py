@@ -1,7 +1,6 @@
 """The handlers of an actor as tools."""
 
 import inspect
-import math
 from collections.abc import Awaitable, Hashable, Iterable, Mapping
 from typing import Any, get_type_hints
 
@@ -12,7 +11,6 @@ from callboard._calls._attempt import Attempt
 from callboard._calls._attempt_clock import AttemptClock
 from callboard._calls._call import SupervisedCall, current_call, note
 from callboard._calls._progress import reporter
-from callboard._loops._protocol import EventLoop
 from callboard._types import CallContext, KeyFunction
 from callboard.actors._actor import CONTROL, Actor, Handler, keeps_snapshots
 from callboard.actors._actor_set import ActorSet
@@ -156,7 +154,7 @@ class _Ask:
         call_id = None if supervised is None else supervised.id
         lost: ActorDiedError | None = None
         while True:
-            turn = None if supervised is None else self._turn_of(supervised, cell)
+            turn = self._turn()
             try:
                 result = await cell.ask(
                     self._handler,
@@ -182,15 +180,14 @@ class _Ask:
             finally:
                 if turn is not None:
                     turn.end()
-                    note("asked_actor", actor=cell.name, ahead=turn.ahead, waited=turn.waited())
             return self._with_notice(result, conversation, cell)
 
-    def _turn_of(self, supervised: SupervisedCall[Any], cell: Cell) -> "_Turn | None":
-        """The wait of a call for its turn; `None` if nobody wants to know of it."""
+    def _turn(self) -> "_Turn | None":
+        """The wait of a call for its turn; `None` if it has no timeout."""
         attempt = reporter.get()
         # Another tool that uses this one has its own timeout, in which the wait is.
         clock = attempt.clock if isinstance(attempt, Attempt) and attempt.tool == self.name else None
-        return None if clock is None and not supervised.is_observed else _Turn(supervised.loop, clock, cell)
+        return None if clock is None else _Turn(clock)
 
     def _with_notice(self, result: Any, conversation: Hashable, cell: Cell) -> Any:
         notice = self._lost.of(conversation, cell)
@@ -209,31 +206,22 @@ class _Ask:
 class _Turn:
     """The wait of a call for its turn: its timeout stands still meanwhile, for it is the handler's."""
 
-    __slots__ = ("_asked_at", "_began_at", "_clock", "_loop", "ahead")
+    __slots__ = ("_clock", "_is_over")
 
-    def __init__(self, loop: EventLoop, clock: AttemptClock | None, cell: Cell) -> None:
+    def __init__(self, clock: AttemptClock) -> None:
         self._clock = clock
-        self._loop = loop
-        self._asked_at, self._began_at = loop.now(), math.inf
-        self.ahead = len(cell.mailbox.waiting) + len(cell.mailbox.running)
-        """How many calls were before it."""
-        if clock is not None:
-            clock.hold()
+        self._is_over = False
+        clock.hold()
 
     def begin(self) -> None:
-        """Note that the handler begins; in the actor's thread."""
-        self._began_at = self._loop.now()
-        if self._clock is not None:
-            self._clock.go_on()
+        """Let the time go on, because the handler begins; in the actor's thread."""
+        self._is_over = True
+        self._clock.go_on()
 
     def end(self) -> None:
         """Let the time go on, if the handler never began."""
-        if self._clock is not None and self._began_at == math.inf:
+        if not self._is_over:
             self._clock.go_on()
-
-    def waited(self) -> float:
-        """Seconds, so far."""
-        return min(self._began_at, self._loop.now()) - self._asked_at
 
 
 def _context_of(runtime: ToolRuntime[Any, Any] | None) -> CallContext:

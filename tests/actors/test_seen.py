@@ -1,0 +1,405 @@
+"""What is seen of actors: in events, spans, metrics, log lines, recordings and the live view."""
+
+import logging
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+from opentelemetry import trace
+from opentelemetry.sdk.metrics import MeterProvider
+from opentelemetry.sdk.metrics.export import InMemoryMetricReader
+from rich.console import Console
+from tests.telemetry._traces import Traces, attributes, events, facts, is_child, texts_in, traced
+
+import callboard.telemetry._names as names
+from callboard import (
+    Actor,
+    ActorDiedError,
+    ActorEvent,
+    AskEvent,
+    CallEvent,
+    Limit,
+    Supervisor,
+    ToolNode,
+    child,
+    handler,
+    keyed,
+    observe,
+    running,
+)
+from callboard._cli._call_counts import CallCounts
+from callboard._cli._live import line, picture
+from callboard.actors._restarts import Backoff
+from callboard.telemetry import Logs, Metrics, Recorder, read_recording
+from callboard.testing import tool_call
+
+WAIT = 60
+AT_ONCE = Backoff(first=0.5, jitter=0.0)
+
+
+class BrokenError(Exception):
+    """What ends an actor here."""
+
+
+BROKEN = f"{__name__}.BrokenError"
+DIED = "callboard.exceptions.ActorDiedError"
+
+
+class Desk(Actor):
+    """Somebody who works alone."""
+
+    fatal = (BrokenError,)
+
+    def __init__(self, tracer: Any = None) -> None:
+        self.tracer = tracer
+
+    @handler
+    async def work(self, seconds: float) -> str:
+        """Work for a while.
+
+        Args:
+            seconds: how long.
+        """
+        if self.tracer is not None:
+            with self.tracer.start_as_current_span("query"):
+                pass
+        await anyio.sleep(seconds)
+        return "done"
+
+    @handler
+    async def tear(self) -> str:
+        """Break it."""
+        raise BrokenError("secret text")
+
+    @handler
+    async def fail(self) -> str:
+        """Fail, and live on."""
+        raise ValueError("secret text")
+
+
+class Watcher:
+    """Keeps what it is told of actors."""
+
+    def __init__(self) -> None:
+        self.asks: list[AskEvent] = []
+        self.lives: list[ActorEvent] = []
+
+    def __call__(self, event: AskEvent | ActorEvent) -> None:
+        if isinstance(event, AskEvent):
+            self.asks.append(event)
+        else:
+            self.lives.append(event)
+
+    def phases(self) -> list[str]:
+        return [event.phase for event in self.asks]
+
+
+def nobody(_: CallEvent) -> None:
+    """For who watches actors only."""
+
+
+async def test_an_ask_is_told_of_when_it_begins_is_taken_and_ends() -> None:
+    """With how many were before it, and how long it waited."""
+    watcher = Watcher()
+    with anyio.fail_after(WAIT), observe(nobody, actors=watcher):
+        async with running(Desk) as desk, anyio.create_task_group() as group:
+            group.start_soon(desk.work, 2.5)
+            await anyio.sleep(0.5)
+            group.start_soon(desk.work, 3.0)
+
+    first, second = sorted({event.number for event in watcher.asks})
+    told = {number: [event for event in watcher.asks if event.number == number] for number in (first, second)}
+    assert [event.phase for event in told[first]] == [event.phase for event in told[second]]
+    assert [event.phase for event in told[second]] == ["begun", "taken", "ended"]
+    assert [(event.actor, event.handler, event.key, event.call, event.ahead) for event in told[second]] == [
+        ("Desk", "work", None, None, 1)
+    ] * 3
+    assert [event.ahead for event in told[first]] == [0, 0, 0]
+    assert [event.waited for event in told[second]] == [0.0, pytest.approx(2.0), pytest.approx(2.0)]
+    assert told[second][2].time - told[second][0].time == pytest.approx(5.0)
+    assert all(event.error is None for event in watcher.asks)
+
+
+async def test_an_ask_of_a_call_has_the_calls_number() -> None:
+    """So does one that a handler of it makes of another actor."""
+    watcher, begun = Watcher(), list[int]()
+
+    def hear(event: CallEvent) -> None:
+        if event.phase == "begun":
+            begun.append(event.number)
+
+    with anyio.fail_after(WAIT), observe(hear, actors=watcher):
+        await ToolNode([Desk()]).ainvoke([tool_call("work", seconds=1.0)])
+
+    assert [event.call for event in watcher.asks] == begun * 3
+    assert watcher.phases() == ["begun", "taken", "ended"]
+
+
+async def test_an_ask_that_never_began_has_waited_for_all_of_its_time() -> None:
+    """Whoever asked has gone; it is told of the end once, and of no beginning."""
+    watcher = Watcher()
+    with anyio.fail_after(WAIT), observe(nobody, actors=watcher):
+        async with running(Desk) as desk, anyio.create_task_group() as group:
+            group.start_soon(desk.work, 10.0)
+            await anyio.sleep(0.5)
+            with anyio.move_on_after(4.0):
+                await desk.work(1.0)
+
+    gone = [event for event in watcher.asks if event.ahead == 1]
+    assert [event.phase for event in gone] == ["begun", "ended"]
+    assert gone[1].waited == pytest.approx(4.0)
+    assert gone[1].error is not None
+
+
+async def test_lives_are_told_of_with_what_ended_them_and_who_waits() -> None:
+    """An ask that waits for the restart is among those that wait."""
+    watcher = Watcher()
+    with anyio.fail_after(WAIT), observe(nobody, actors=watcher):
+        async with Supervisor([Desk], backoff=AT_ONCE) as tree:
+            with pytest.raises(ActorDiedError):
+                await tree[Desk].tear()
+            await tree[Desk].work(0.0)
+
+    told = [(event.phase, event.actor, type(event.error).__name__) for event in watcher.lives]
+    assert told == [
+        ("started", "Desk", "NoneType"),
+        ("died", "Desk", "BrokenError"),
+        ("restarted", "Desk", "BrokenError"),
+        ("stopped", "Desk", "NoneType"),
+    ]
+    waiting = next(event for event in watcher.asks if event.handler == "work")
+    assert watcher.lives[2].asks == (waiting.number,)
+
+
+async def test_an_eviction_is_told_of_with_the_asks_that_want_the_room() -> None:
+    """It is followed by the end of that life, and by the start of the other one."""
+    watcher = Watcher()
+    with anyio.fail_after(WAIT), observe(nobody, actors=watcher):
+        async with keyed(Desk, cap=1) as desks:
+            await desks["a"].work(1.0)
+            await desks["b"].work(1.0)
+
+    assert [(event.phase, event.key) for event in watcher.lives] == [
+        ("started", "a"),
+        ("evicted", "a"),
+        ("stopped", "a"),
+        ("started", "b"),
+        ("stopped", "b"),
+    ]
+    wanted = next(event.number for event in watcher.asks if event.key == "b")
+    assert watcher.lives[1].asks == (wanted,)
+
+
+async def test_the_span_of_an_ask_is_a_child_of_its_call_and_the_parent_of_what_its_handler_does() -> None:
+    """The actor may have been there before the trace: the handler runs on behalf of whoever asks."""
+    kept = Traces()
+    with anyio.fail_after(WAIT):
+        async with ToolNode([Desk(kept.tracer)]) as node:
+            with kept.on():
+                await node.ainvoke([tool_call("work", seconds=2.0)])
+
+    ask, attempt = kept.one("ask"), kept.one("attempt")
+    assert ask.name == "ask Desk.work"
+    assert is_child(ask, attempt)
+    assert is_child(attempt, kept.tool())
+    assert is_child(kept.one("query"), ask)
+    assert attributes(ask) == {
+        names.ACTOR: "Desk",
+        names.ACTOR_HANDLER: "work",
+        names.MAILBOX_LENGTH: 0,
+        names.ACTOR_WAIT: 0.0,
+        names.OUTCOME: "ok",
+    }
+
+
+async def test_the_span_of_an_ask_says_what_it_waited_for() -> None:
+    """For a restart here, and for the room of another one."""
+    with anyio.fail_after(WAIT), traced() as kept:
+        async with Supervisor([Desk], backoff=AT_ONCE) as tree:
+            with pytest.raises(ActorDiedError):
+                await tree[Desk].tear()
+            await tree[Desk].work(0.0)
+        async with keyed(Desk, name="other", cap=1) as desks:
+            await desks["a"].work(0.0)
+            await desks["b"].work(0.0)
+
+    died, waited = kept.one("ask Desk.tear"), kept.one("ask Desk.work")
+    assert attributes(died)[names.ERROR_TYPE] == DIED
+    assert events(died) == ["exception"]
+    assert attributes(waited)[names.ACTOR_WAIT] == pytest.approx(0.5)
+    assert facts(waited, names.ACTOR_RESTARTED) == {names.ACTOR: "Desk", names.ERROR_TYPE: BROKEN}
+    first, second = kept.all("ask other.work")
+    assert events(first) == [names.ACTOR_STARTED]
+    assert events(second) == [names.ACTOR_EVICTED, names.ACTOR_STARTED]
+
+
+async def test_a_span_is_not_current_any_more_when_the_ask_has_ended() -> None:
+    """Neither after one that failed."""
+    with anyio.fail_after(WAIT), traced() as kept:
+        async with running(Desk) as desk:
+            with kept.tracer.start_as_current_span("around") as around:
+                await desk.work(0.0)
+                assert trace.get_current_span() is around
+                with pytest.raises(ValueError, match="secret"):
+                    await desk.fail()
+                assert trace.get_current_span() is around
+
+
+async def test_neither_keys_nor_errors_texts_leave_unless_they_are_captured() -> None:
+    """Both may have in them what a model wrote."""
+
+    async def work() -> None:
+        async with keyed(Desk) as desks:
+            with pytest.raises(ValueError, match="secret"):
+                await desks["tenant-7"].fail()
+
+    with anyio.fail_after(WAIT):
+        with traced() as quiet:
+            await work()
+        with traced(capture=True, redact=False) as telling:
+            await work()
+
+    assert "secret" not in texts_in(quiet.spans)
+    assert "tenant-7" not in texts_in(quiet.spans)
+    assert attributes(telling.one("ask"))[names.ACTOR_KEY] == "tenant-7"
+    assert "secret" in texts_in(telling.spans)
+
+
+class Measured:
+    """Metrics of actors, and what they come to."""
+
+    def __init__(self) -> None:
+        self._reader = InMemoryMetricReader()
+        self.metrics = Metrics(MeterProvider([self._reader]))
+
+    def points(self) -> dict[str, list[Any]]:
+        data = self._reader.get_metrics_data()
+        found = [
+            one for by in (data.resource_metrics if data else ()) for scope in by.scope_metrics for one in scope.metrics
+        ]
+        return {one.name: list(one.data.data_points) for one in found}
+
+
+async def test_mailboxes_waits_restarts_and_evictions_are_measured() -> None:
+    """By the names of actors: keys would make any number of time series."""
+    measured = Measured()
+    with anyio.fail_after(WAIT), measured.metrics.on():
+        async with Supervisor([Desk], backoff=AT_ONCE) as tree:
+            with pytest.raises(ActorDiedError):
+                await tree[Desk].tear()
+            async with anyio.create_task_group() as group:
+                for _ in range(3):
+                    group.start_soon(tree[Desk].work, 1.0)
+                await anyio.sleep(1.0)
+                during = measured.points()
+        async with keyed(Desk, name="other", cap=1) as desks:
+            await desks["a"].work(0.0)
+            await desks["b"].work(0.0)
+    after = measured.points()
+
+    [waiting] = [one for one in during[names.MAILBOXES] if one.attributes[names.ACTOR_HANDLER] == "work"]
+    assert (waiting.value, dict(waiting.attributes)) == (2, {names.ACTOR: "Desk", names.ACTOR_HANDLER: "work"})
+    assert [(one.value, one.attributes[names.ACTOR]) for one in during[names.ACTORS_ALIVE]] == [(1, "Desk")]
+    assert {one.value for one in after[names.MAILBOXES]} == {0}
+    assert {one.value for one in after[names.ACTORS_ALIVE]} == {0}
+    assert [(one.value, dict(one.attributes)) for one in after[names.RESTARTS]] == [(1, {names.ACTOR: "Desk"})]
+    assert [(one.value, dict(one.attributes)) for one in after[names.EVICTIONS]] == [(1, {names.ACTOR: "other"})]
+    [waits] = [one for one in after[names.MAILBOX_WAIT] if one.attributes == waiting.attributes]
+    assert (waits.count, waits.sum) == (3, pytest.approx(0.5 + 1.5 + 2.5))
+    failed = [dict(one.attributes) for one in after[names.ASK_DURATION] if names.ERROR_TYPE in one.attributes]
+    assert failed == [{names.ACTOR: "Desk", names.ACTOR_HANDLER: "tear", names.ERROR_TYPE: DIED}]
+
+
+async def test_asks_and_lives_are_logged(caplog: pytest.LogCaptureFixture) -> None:
+    """Deaths and restarts at a level at which they are noticed."""
+    caplog.set_level(logging.DEBUG, "callboard.calls")
+    with anyio.fail_after(WAIT), Logs().on():
+        async with Supervisor([Desk], backoff=AT_ONCE) as tree:
+            with pytest.raises(ActorDiedError):
+                await tree[Desk].tear()
+            await tree[Desk].work(0.0)
+
+    lines = [record for record in caplog.records if record.name == "callboard.calls"]
+    told = [(record.levelname, record.getMessage()) for record in lines]
+    assert told == [
+        ("DEBUG", "actor started"),
+        ("DEBUG", "actor asked"),
+        ("WARNING", "actor died"),
+        ("WARNING", "actor restarted"),
+        ("DEBUG", "actor asked"),
+        ("DEBUG", "actor stopped"),
+    ] or told[1:3] == [("WARNING", "actor died"), ("DEBUG", "actor asked")]
+    assert {record.__dict__["actor"] for record in lines} == {"Desk"}
+    assert next(record for record in lines if record.getMessage() == "actor restarted").__dict__["error_type"] == BROKEN
+
+
+async def test_a_recording_has_the_asks_of_its_calls_and_the_lives_of_actors(tmp_path: Path) -> None:
+    """Read back, an ask is with the call that made it."""
+    with anyio.fail_after(WAIT), Recorder(tmp_path / "run.jsonl", clock=anyio.current_time):
+        async with ToolNode([child(Desk, key=lambda call: "tenant-7")], limit=Limit(concurrency=1)) as node:
+            await node.ainvoke([tool_call("work", "c1", seconds=2.0), tool_call("work", "c2", seconds=1.0)])
+        async with running(Desk) as desk:
+            await desk.work(0.5)
+
+    [part] = read_recording(tmp_path / "run.jsonl").parts
+    assert [len(call.asks) for call in part.calls] == [1, 1]
+    ask = part.calls[0].asks[0]
+    assert (ask.actor, ask.handler, ask.outcome, ask.call, ask.key) == (
+        "Desk",
+        "work",
+        "ok",
+        part.calls[0].number,
+        None,
+    )
+    assert ask.taken is not None
+    assert ask.end is not None
+    assert ask.start <= ask.taken <= ask.end
+    assert [one.call is None for one in part.asks] == [False, False, True]
+    assert [change.what for change in part.lives] == ["started", "stopped", "started", "stopped"]
+    assert "tenant-7" not in (tmp_path / "run.jsonl").read_text()
+
+
+async def test_a_captured_recording_has_keys(tmp_path: Path) -> None:
+    """As spans have."""
+    with anyio.fail_after(WAIT), Recorder(tmp_path / "run.jsonl", capture=True, redact=False):
+        async with keyed(Desk) as desks:
+            await desks["tenant-7"].work(0.0)
+
+    [part] = read_recording(tmp_path / "run.jsonl").parts
+    assert [ask.key for ask in part.asks] == ["tenant-7"]
+    assert {change.key for change in part.lives} == {"tenant-7"}
+
+
+async def test_the_live_view_has_a_line_for_each_actor() -> None:
+    """While it is asked; and in the one line of a terminal that draws nothing."""
+    counts = CallCounts(["work"])
+    console = Console(width=120, record=True, force_terminal=True)
+    with anyio.fail_after(WAIT), observe(counts, actors=counts.actors):
+        async with ToolNode([Desk()]) as node, anyio.create_task_group() as group:
+            for _ in range(3):
+                group.start_soon(node.ainvoke, [tool_call("work", seconds=1.0)])
+            await anyio.wait_all_tasks_blocked()
+            console.print(picture(counts, anyio.current_time(), 120, 30))
+            told = line(counts, anyio.current_time())
+
+    shown = console.export_text()
+    heading, row = (text for text in shown.splitlines() if text.startswith(("actor", "Desk")))
+    assert heading.split() == ["actor", "running", "waiting", "done", "alive", "restarts", "evicted", "longest", "wait"]
+    assert row.split()[:7] == ["Desk", "1", "2", "0", "0", "0", "0"] or row.split()[:5] == ["Desk", "1", "2", "0", "1"]
+    assert "Desk: running 1, waiting 2" in told
+
+
+async def test_an_observer_of_actors_that_fails_changes_nothing(caplog: pytest.LogCaptureFixture) -> None:
+    """It is reported once, without its text."""
+
+    def broken(event: AskEvent | ActorEvent) -> None:
+        raise ValueError(f"told of {event.actor}")
+
+    with anyio.fail_after(WAIT), observe(nobody, actors=broken):
+        async with running(Desk) as desk:
+            assert [await desk.work(0.0) for _ in range(3)] == ["done"] * 3
+
+    reports = [record.getMessage() for record in caplog.records if "observer" in record.getMessage()]
+    assert len(reports) == 1
+    assert "told of Desk" not in reports[0]
