@@ -66,6 +66,12 @@ HOMES = [
         ("CallNext", "Item", "Output", "entries_in", "is_output", "items_in", "with_entries"),
     ),
     Home(
+        "What becomes of a call that was begun and never ended, and who says so?",
+        "tools/_unknown_outcome.py",
+        ("UNKNOWN", "question_about", "said_of", "unknown_id"),
+        (r"\|unknown",),
+    ),
+    Home(
         "What is known of a tool?",
         "tools/_tool_facts.py",
         ("ToolFacts",),

@@ -113,9 +113,9 @@ class CallPolicy:
         limit: how many of its calls may run, start and wait.
         grace: seconds of clean-up after a cancel; `None` for the node's.
         idempotent: whether running a call twice does no harm; asked before anything runs one again.
-        on_unknown: what an agent does on its return with a call of which it only knows that it was begun,
-            because the process was killed: "rerun" it, "ask" a person, or let it "fail". Anything but "rerun"
-            costs a write before the body starts; it is not asked of idempotent tools.
+        on_unknown: what becomes of a call of which is only known that it was begun, because its actor died, or
+            because the process of an agent was killed: "rerun" it, "ask" a person, or let it "fail". Anything but
+            "rerun" costs an agent a write before the body starts; it is not asked of idempotent tools.
 
     Raises:
         ValueError: for a number out of range.

@@ -11,8 +11,8 @@ import pytest
 from langchain_core.messages import ToolMessage
 from langgraph.checkpoint.sqlite import SqliteSaver
 
-from callboard.agent._tools_step import UNKNOWN
 from callboard.testing import Backend
+from callboard.tools._unknown_outcome import UNKNOWN
 
 from ._killed_notebook import CONFIG, agent
 

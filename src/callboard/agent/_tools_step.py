@@ -7,11 +7,9 @@ from typing import Any, Protocol
 
 from langchain_core.messages import ToolCall, ToolMessage
 from langchain_core.runnables import RunnableConfig
-from langchain_core.tools import BaseTool
 from langgraph.errors import GraphInterrupt
 from langgraph.types import Command, Interrupt
 
-from callboard._langgraph import question_id
 from callboard._langgraph._node_scope import PULL, PUSH, NodePlace, Outer, to_parent
 from callboard._loops._deadline import cleanup
 from callboard.agent._conversation._channels import Schema, State, Write
@@ -32,12 +30,8 @@ from callboard.tools._portions import in_portions
 from callboard.tools._reports import CallBody
 from callboard.tools._results import ResultRules
 from callboard.tools._tool_batch import ToolBatch
+from callboard.tools._unknown_outcome import UNKNOWN, question_about, said_of, unknown_id
 from callboard.tools._workings import Workings
-
-UNKNOWN = (
-    "Error: this call was begun, and then the process ended; whether it had any effect is unknown. Find out before "
-    "calling the tool again."
-)
 
 
 class CallsThread(Protocol):
@@ -325,13 +319,16 @@ async def unknown_settled(
         if policy.on_unknown == "fail":
             await _settled(run, key, error_message(UNKNOWN, call), places[key])
         elif pending and pending[0].id in answers:
-            message = _said(key, call, answers.pop(pending[0].id))
+            message = said_of(key, call, answers.pop(pending[0].id))
             if message is None:
                 await thread.asked({key: record.accepted()})
             else:
                 await _settled(run, key, message, places[key])
         elif not pending and policy.on_unknown == "ask":
-            question = Interrupt(_question(call, run.tools.tool(call["name"])), id=_unknown_id(places[key]))
+            tool = run.tools.tool(call["name"])
+            args = call["args"] if tool is None else written_args(call, injected_args(tool))
+            asked = question_about(call["name"], args, "the process ended")
+            question = Interrupt(asked, id=unknown_id(places[key].namespace))
             await thread.asked({key: record._replace(pending=(question,))})
     return answers
 
@@ -341,41 +338,3 @@ async def _settled(run: CallsRun, key: str, message: ToolMessage, place: NodePla
     await run.thread.finished(key, message)
     if run.by_call:
         run.tell.ended(place, [_written_by(run, key)])
-
-
-def _unknown_id(place: NodePlace) -> str:
-    """The id of our question; not that of the call's own first one, whose answer may come in once more."""
-    return question_id(f"{place.namespace}|unknown", 0)
-
-
-def _question(call: ToolCall, tool: BaseTool | None) -> list[dict[str, Any]]:
-    args = call["args"] if tool is None else written_args(call, injected_args(tool))
-    allowed = {"allow_accept": True, "allow_respond": True, "allow_ignore": True, "allow_edit": False}
-    return [
-        {
-            "action_request": {"action": call["name"], "args": args},
-            "config": allowed,
-            "description": "This call was begun, and then the process ended; whether it had any effect is unknown. "
-            "Accept to run it again, respond with its result, or ignore it.",
-        }
-    ]
-
-
-def _said(key: str, call: ToolCall, answer: Any) -> ToolMessage | None:
-    """What a person says of a call whose outcome is unknown; `None` to run it again.
-
-    Raises:
-        ValueError: if it is nothing that can be said.
-    """
-    given: Any = answer[0] if isinstance(answer, list) and len(answer) == 1 else answer
-    kind = given.get("type") if isinstance(given, dict) else None
-    if kind == "accept":
-        return None
-    if kind == "response":
-        return ToolMessage(str(given.get("args")), name=call["name"], tool_call_id=call["id"])
-    if kind == "ignore":
-        return error_message(UNKNOWN, call)
-    raise ValueError(
-        f"The answer about call {key!r} is {{'type': 'accept'}}, {{'type': 'response', 'args': ...}} or "
-        f"{{'type': 'ignore'}}; got {answer!r}"
-    )

@@ -11,7 +11,7 @@ from callboard._calls._attempt import Attempt
 from callboard._calls._attempt_clock import AttemptClock
 from callboard._calls._call import SupervisedCall, current_call, note
 from callboard._calls._progress import reporter
-from callboard._types import CallContext, KeyFunction
+from callboard._types import CallContext, KeyFunction, ToolCallLike
 from callboard.actors._actor import CONTROL, Actor, Handler, keeps_snapshots
 from callboard.actors._actor_set import ActorSet
 from callboard.actors._cell import Cell
@@ -21,6 +21,7 @@ from callboard.exceptions import ActorDiedError, ActorGoneError, MailboxFullErro
 from callboard.tools._call_context import call_context
 from callboard.tools._errors import is_control_flow
 from callboard.tools._lost_state import LostState, with_notice
+from callboard.tools._unknown_outcome import OutcomeUnknown
 from callboard.tools._vocabulary import ToolRuntime
 
 _TAKES_MANY = (
@@ -153,8 +154,9 @@ class _Ask:
     ) -> Any:
         call_id = None if supervised is None else supervised.id
         lost: ActorDiedError | None = None
+        attempt = self._own_attempt()
         while True:
-            turn = self._turn()
+            turn = None if attempt is None or attempt.clock is None else _Turn(attempt.clock)
             try:
                 result = await cell.ask(
                     self._handler,
@@ -171,6 +173,8 @@ class _Ask:
                     note("rerun", actor=cell.name)
                     lost = died
                     continue
+                if supervised is not None and attempt is not None and supervised.policy.on_unknown == "ask":
+                    raise self._question(supervised.call, cell) from died
                 raise self._with_loss(died, conversation, cell) from died.__cause__
             except (ActorGoneError, MailboxFullError) as refused:
                 if lost is None:
@@ -182,12 +186,15 @@ class _Ask:
                     turn.end()
             return self._with_notice(result, conversation, cell)
 
-    def _turn(self) -> "_Turn | None":
-        """The wait of a call for its turn; `None` if it has no timeout."""
+    def _own_attempt(self) -> Attempt | None:
+        """The attempt that this is; `None` in another tool that uses this one, whose timeout has the wait in it."""
         attempt = reporter.get()
-        # Another tool that uses this one has its own timeout, in which the wait is.
-        clock = attempt.clock if isinstance(attempt, Attempt) and attempt.tool == self.name else None
-        return None if clock is None else _Turn(clock)
+        return attempt if isinstance(attempt, Attempt) and attempt.tool == self.name else None
+
+    def _question(self, call: ToolCallLike, cell: Cell) -> OutcomeUnknown:
+        """What a person is asked: with what the model wrote, which a middleware may have filled in since."""
+        args = {name: value for name, value in call["args"].items() if name in self.written}
+        return OutcomeUnknown(self.name, args, f"{cell.name} died")
 
     def _with_notice(self, result: Any, conversation: Hashable, cell: Cell) -> Any:
         notice = self._lost.of(conversation, cell)

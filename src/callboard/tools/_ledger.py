@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Protocol
 
+from langchain_core.messages import ToolCall
 from langchain_core.runnables import RunnableConfig
 from langgraph.errors import GraphInterrupt
 from langgraph.types import Command, Interrupt
@@ -29,6 +30,7 @@ from callboard._loops._deadline import cleanup
 from callboard.tools._answers import answers_by_id
 from callboard.tools._call_record import NOTHING_KNOWN, CallRecord
 from callboard.tools._keys import segment_of
+from callboard.tools._unknown_outcome import OutcomeUnknown, said_of, unknown_id
 
 FORMAT = "callboard/1"
 
@@ -246,11 +248,28 @@ class Ledger:
     def asked(self, key: str, interrupt: GraphInterrupt, mark: str | None = None) -> None:
         """Note the questions of a call, and what an observer leaves on it."""
         record = self.known_of(key)
+        if isinstance(interrupt, OutcomeUnknown):
+            question = replace(interrupt.args[0][0], id=unknown_id(self._namespace(key)))
+            noted = record.accepted()._replace(pending=(question,), claimed=True)
+            self._note(key, noted if mark is None else noted._replace(mark=mark))
+            return
         name = question_id(self._namespace(key), len(record.answers))
         questions: Sequence[Interrupt] = interrupt.args[0] if interrupt.args else ()
         pending = tuple(replace(q, id=name) if q.id == PLACEHOLDER_ID else q for q in questions)
         own = len(pending) == 1 and pending[0].id == name
         self._note(key, record._replace(pending=pending, own=own, mark=record.mark if mark is None else mark))
+
+    def settle_unknown(self, key: str, call: ToolCall) -> None:
+        """Take in what a person says of a call whose outcome is unknown, if this run has the answer.
+
+        Raises:
+            ValueError: if it is nothing that can be said.
+        """
+        record = self.known_of(key)
+        if not record.claimed or not record.pending or record.pending[0].id not in self._answers:
+            return
+        message = said_of(key, call, self._answers[record.pending[0].id])
+        self._note(key, record.accepted() if message is None else CallRecord(output=message))
 
     def finished(self, key: str, output: object) -> None:
         """Note the result of a call; what it asked on the way is settled."""

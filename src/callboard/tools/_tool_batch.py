@@ -135,6 +135,7 @@ class ToolBatch:
         for index, (key, call) in enumerate(zip(self._keys, self._calls, strict=True)):
             if index and index % PORTION == 0:
                 await checkpoint()
+            self.ledger.settle_unknown(key, call)
             known = records.get(key)
             if known is None or not (known.has_ended or self.ledger.waits(key)):
                 self._due.append(key)

@@ -1,0 +1,72 @@
+"""Calls that were begun and never ended: what a model is told of one, what a person is asked, and may say."""
+
+from typing import Any
+
+from langchain_core.messages import ToolCall, ToolMessage
+from langgraph.errors import GraphInterrupt
+from langgraph.types import Interrupt
+
+from callboard._langgraph import PLACEHOLDER_ID, question_id
+from callboard.tools._errors import error_message
+
+UNKNOWN = (
+    "Error: this call was begun, and did not come to its end; whether it had any effect is unknown. Find out before "
+    "calling the tool again."
+)
+
+
+class OutcomeUnknown(GraphInterrupt):
+    """What a call ends with that was begun, and of which a person is to say what becomes of it.
+
+    Args:
+        name: of the tool.
+        args: what the model wrote.
+        why: what ended while the call ran.
+    """
+
+    def __init__(self, name: str, args: dict[str, Any], why: str) -> None:
+        super().__init__((Interrupt(question_about(name, args, why), id=PLACEHOLDER_ID),))
+
+
+def unknown_id(namespace: str) -> str:
+    """The id of our question; not that of the call's own first one, whose answer may come in once more."""
+    return question_id(f"{namespace}|unknown", 0)
+
+
+def question_about(name: str, args: dict[str, Any], why: str) -> list[dict[str, Any]]:
+    """What a person is asked about a call, in the form of LangGraph's agent inbox.
+
+    Args:
+        name: of the tool.
+        args: what the model wrote.
+        why: what ended while the call ran.
+    """
+    allowed = {"allow_accept": True, "allow_respond": True, "allow_ignore": True, "allow_edit": False}
+    return [
+        {
+            "action_request": {"action": name, "args": args},
+            "config": allowed,
+            "description": f"This call was begun, and then {why}; whether it had any effect is unknown. "
+            "Accept to run it again, respond with its result, or ignore it.",
+        }
+    ]
+
+
+def said_of(key: str, call: ToolCall, answer: Any) -> ToolMessage | None:
+    """What a person says of a call whose outcome is unknown; `None` to run it again.
+
+    Raises:
+        ValueError: if it is nothing that can be said.
+    """
+    given: Any = answer[0] if isinstance(answer, list) and len(answer) == 1 else answer
+    kind = given.get("type") if isinstance(given, dict) else None
+    if kind == "accept":
+        return None
+    if kind == "response":
+        return ToolMessage(str(given.get("args")), name=call["name"], tool_call_id=call["id"])
+    if kind == "ignore":
+        return error_message(UNKNOWN, call)
+    raise ValueError(
+        f"The answer about call {key!r} is {{'type': 'accept'}}, {{'type': 'response', 'args': ...}} or "
+        f"{{'type': 'ignore'}}; got {answer!r}"
+    )

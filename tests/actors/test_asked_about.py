@@ -1,0 +1,203 @@
+"""`on_unknown="ask"`: a call whose actor died waits for a person."""
+
+from typing import Any
+
+import anyio
+import pytest
+from langchain_core.messages import HumanMessage, ToolMessage
+from langgraph.checkpoint.memory import InMemorySaver
+from langgraph.graph import START, MessagesState, StateGraph
+from langgraph.types import Command
+
+from callboard import Actor, CallPolicy, CallsInterrupted, ToolNode, create_react_agent, handler
+from callboard.middleware import Redact, Retry
+from callboard.testing import ScriptedModel, calls, tool_call
+from callboard.tools._unknown_outcome import UNKNOWN
+
+WAIT = 60
+ASK = {"pay": CallPolicy(on_unknown="ask")}
+paid: list[int] = []
+
+
+@pytest.fixture(autouse=True)
+def _nothing_paid() -> None:
+    paid.clear()
+
+
+class BrokenError(Exception):
+    """What ends an actor here."""
+
+
+class Till(Actor):
+    """Dies under the first payment, after it was made."""
+
+    fatal = (BrokenError,)
+
+    @handler
+    async def pay(self, amount: int) -> str:
+        """Pay.
+
+        Args:
+            amount: in cents.
+        """
+        paid.append(amount)
+        if len(paid) == 1:
+            raise BrokenError("the line is dead")
+        return f"paid {amount}"
+
+    @handler
+    async def look(self) -> str:
+        """Look."""
+        return "fine"
+
+
+PAY, LOOK = tool_call("pay", "c1", amount=7), tool_call("look", "c2")
+
+
+async def asked(node: ToolNode) -> CallsInterrupted:
+    with pytest.raises(CallsInterrupted) as caught:
+        await node.ainvoke([PAY, LOOK])
+    return caught.value
+
+
+async def test_a_person_is_asked_and_the_neighbours_go_on() -> None:
+    """With what the model wrote, and who died."""
+    with anyio.fail_after(WAIT):
+        async with ToolNode([Till()], policies=ASK) as node:
+            [question] = (waiting := await asked(node)).interrupts
+
+    [request] = question.value
+    assert request["action_request"] == {"action": "pay", "args": {"amount": 7}}
+    assert "and then Till died" in request["description"]
+    assert paid == [7]
+    assert waiting.ledger["keys"] == ["c1", "c2"]
+
+
+@pytest.mark.parametrize(
+    ("answer", "content", "payments"),
+    [
+        ({"type": "accept"}, "paid 7", [7, 7]),
+        ({"type": "response", "args": "it was paid"}, "it was paid", [7]),
+        ({"type": "ignore"}, UNKNOWN, [7]),
+    ],
+)
+async def test_the_answer_runs_it_again_or_is_its_result(answer: object, content: str, payments: list[int]) -> None:
+    """And the neighbour's result is what it was."""
+    with anyio.fail_after(WAIT):
+        async with ToolNode([Till()], policies=ASK) as node:
+            waiting = await asked(node)
+            found = await node.ainvoke([PAY, LOOK], ledger=waiting.ledger, resume={waiting.interrupts[0].id: answer})
+
+    contents = [str(message.content) for message in found["messages"]]
+    assert contents[0].startswith(content)
+    assert contents[1].startswith("fine")
+    assert paid == payments
+
+
+async def test_an_answer_that_is_none_is_an_error_and_nothing_runs() -> None:
+    """It names the call, and what may be said."""
+    with anyio.fail_after(WAIT):
+        async with ToolNode([Till()], policies=ASK) as node:
+            waiting = await asked(node)
+            with pytest.raises(ValueError, match=r"call 'c1' is .*accept"):
+                await node.ainvoke([PAY, LOOK], ledger=waiting.ledger, resume={waiting.interrupts[0].id: "yes"})
+    assert paid == [7]
+
+
+@pytest.mark.real_clock
+@pytest.mark.parametrize("kind", ["accept", "ignore"])
+async def test_an_agent_asks_and_goes_on_from_its_checkpoint(kind: str) -> None:
+    """The question is stored like any other; so is that the call was begun."""
+    thread: Any = {"configurable": {"thread_id": "t"}}
+    model = ScriptedModel([calls(PAY, LOOK), "done"])
+    agent = create_react_agent(model, ToolNode([Till()], policies=ASK), checkpointer=InMemorySaver())
+    with anyio.fail_after(WAIT):
+        async with agent:
+            first = await agent.ainvoke({"messages": [HumanMessage("go")]}, thread)
+            [question] = first["__interrupt__"]
+            again = await agent.ainvoke(None, thread)
+            assert [one.id for one in again["__interrupt__"]] == [question.id]
+            last = await agent.ainvoke(Command(resume={question.id: {"type": kind}}), thread)
+
+    contents = [str(message.content) for message in last["messages"] if isinstance(message, ToolMessage)]
+    assert contents[0].startswith("paid 7" if kind == "accept" else UNKNOWN)
+    assert paid == ([7, 7] if kind == "accept" else [7])
+
+
+@pytest.mark.real_clock
+@pytest.mark.backends("asyncio")
+async def test_a_langgraph_graph_asks_through_its_interrupts() -> None:
+    """Our node in a graph of LangGraph's; answered without an id, as there is one question."""
+    builder: Any = StateGraph(MessagesState)
+    builder.add_node("tools", ToolNode([Till()], policies=ASK))
+    builder.add_edge(START, "tools")
+    graph = builder.compile(checkpointer=InMemorySaver())
+    thread: Any = {"configurable": {"thread_id": "t"}}
+    with anyio.fail_after(WAIT):
+        first = await graph.ainvoke({"messages": [calls(PAY, LOOK)]}, thread)
+        assert len(first["__interrupt__"]) == 1
+        last = await graph.ainvoke(Command(resume={"type": "accept"}), thread)
+
+    assert str(last["messages"][-2].content).startswith("paid 7")
+    assert paid == [7, 7]
+
+
+async def test_neither_a_retry_nor_a_fallback_takes_the_question_for_a_failure() -> None:
+    """It would run what may have had its effect."""
+    with anyio.fail_after(WAIT):
+        async with ToolNode([Till()], policies=ASK, middleware=[Retry(attempts=3, any_tool=True)]) as node:
+            await asked(node)
+    assert paid == [7]
+
+
+async def test_the_question_has_no_value_that_a_middleware_filled_in() -> None:
+    """It is stored, and somebody reads it."""
+
+    class Clerk(Actor):
+        fatal = (BrokenError,)
+
+        @handler
+        async def send(self, address: str) -> str:
+            """Send.
+
+            Args:
+                address: to whom.
+            """
+            assert address == "ann@example.org"
+            raise BrokenError
+
+        @handler
+        async def find(self) -> str:
+            """Find an address."""
+            return "ann@example.org"
+
+    node = ToolNode([Clerk()], policies={"send": CallPolicy(on_unknown="ask")}, middleware=[Redact(reveal=["send"])])
+    with anyio.fail_after(WAIT):
+        async with node:
+            [found] = (await node.ainvoke([tool_call("find", "c1")]))["messages"]
+            with pytest.raises(CallsInterrupted) as caught:
+                await node.ainvoke([tool_call("send", "c2", address=str(found.content))])
+
+    assert "ann@example.org" not in repr(caught.value.interrupts)
+    assert str(found.content) in repr(caught.value.interrupts)
+
+
+async def test_a_tool_that_asks_the_actor_itself_gets_the_error() -> None:
+    """The question would be about the tool's own call, whose policy is another one."""
+    node = ToolNode([Till()], policies=ASK)
+    pay: Any = node.tools_by_name["pay"]
+
+    async def shop(amount: int) -> str:
+        """Shop.
+
+        Args:
+            amount: in cents.
+        """
+        return str(await pay.coroutine(amount=amount))
+
+    with anyio.fail_after(WAIT):
+        async with node:
+            policies = {"shop": CallPolicy(on_unknown="ask")}
+            shopping = ToolNode([shop], handle_tool_errors=True, policies=policies)
+            [message] = (await shopping.ainvoke([tool_call("shop", amount=7)]))["messages"]
+    assert "Whether it had its effect is unknown" in str(message.content)
