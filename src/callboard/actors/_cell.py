@@ -7,6 +7,7 @@ from collections.abc import Callable, Hashable, Mapping
 from itertools import count
 from typing import Any, Protocol
 
+from callboard._calls._call import SupervisedCall
 from callboard._loops._bridge import stands_still
 from callboard._loops._current import current_loop, run_there
 from callboard._loops._protocol import EventLoop, Scope
@@ -110,7 +111,7 @@ class Cell:
         kwargs: Mapping[str, Any],
         *,
         title: str | None = None,
-        call_id: str | None = None,
+        call: SupervisedCall[Any] | None = None,
         passes: Callable[[BaseException], bool] | None = None,
         on_begin: Callable[[], object] | None = None,
     ) -> Any:
@@ -124,7 +125,7 @@ class Cell:
             args: for it.
             kwargs: for it.
             title: what to call it in errors.
-            call_id: of the tool call that it is.
+            call: the tool call that it is; `None` to look for the one within which somebody asks.
             passes: says of an exception that it is none of the actor's, and does not break it.
             on_begin: called in the actor's thread when its handler begins.
 
@@ -136,15 +137,16 @@ class Cell:
             PoisonousCallError: if it has ended the actor before, too often.
             BaseException: what the handler raises.
         """
-        watch = watched(self.child, self.key, handler.name, len(self.mailbox.waiting) + len(self.mailbox.running))
+        ahead = len(self.mailbox.waiting) + len(self.mailbox.running)
+        watch = watched(self.child, self.key, handler.name, ahead, call)
         message = Message(
             self,
             handler,
             args,
             kwargs,
-            loop=current_loop(),
+            loop=current_loop() if call is None else call.loop,
             title=title or handler.title,
-            call_id=call_id,
+            call_id=None if call is None else call.id,
             passes=passes,
             on_begin=on_begin if watch is None else watch.taking(on_begin),
             watch=watch,
@@ -217,6 +219,8 @@ class Cell:
             )
 
     def _refusal(self, message: Message) -> PoisonousCallError | None:
+        if not self.poison.times:
+            return None
         times = self.poison.refuses(message.handler.name, message.args, message.kwargs)
         return None if times is None else PoisonousCallError(message.title, message.call_id, times)
 

@@ -4,7 +4,7 @@ import logging
 import math
 from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 from anyio import sleep_forever
 from anyio.lowlevel import checkpoint
@@ -276,14 +276,14 @@ class Life:
                         await self._save(state)
                 self._cell.handled(message, value, None)
 
-    async def _called(self, message: Message) -> object:
+    def _called(self, message: Message) -> Awaitable[object]:
         handler, args, kwargs = message.handler, message.args, message.kwargs
         if handler.is_sync:
             fn = partial(handler.fn, self.actor, *args, **kwargs)
-            return await self._own.in_thread(fn, handler.title, message.grace)
+            return self._own.in_thread(fn, handler.title, message.grace)
         if handler.deferred:
             args = (Reply(message), *args)
-        return await handler.fn(self.actor, *args, **kwargs)
+        return cast("Awaitable[object]", handler.fn(self.actor, *args, **kwargs))
 
     def _dies_at(self, message: Message, point: str) -> bool:
         fault = self._cell.fault

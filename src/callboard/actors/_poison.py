@@ -16,17 +16,16 @@ class Poison:
         limit: how often one call may do so before it is refused.
     """
 
-    __slots__ = ("_limit", "_times")
+    __slots__ = ("_limit", "times")
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
-        self._times: dict[str, int] = {}
+        self.times: dict[str, int] = {}
+        """By what names the call."""
 
     def refuses(self, handler: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> int | None:
         """How often this call has ended the actor, if that is too often."""
-        if not self._times:
-            return None
-        times = self._times.get(_key(handler, args, kwargs), 0)
+        times = self.times.get(_key(handler, args, kwargs), 0)
         return times if times >= self._limit else None
 
     def has_ended(self, handler: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[str | None, bool]:
@@ -34,10 +33,10 @@ class Poison:
         key = _key(handler, args, kwargs)
         if not key:
             return None, False
-        times = self._times.pop(key, 0) + 1
-        self._times[key] = times
-        if len(self._times) > _KEPT:
-            del self._times[next(iter(self._times))]
+        times = self.times.pop(key, 0) + 1
+        self.times[key] = times
+        if len(self.times) > _KEPT:
+            del self.times[next(iter(self.times))]
         return key, times >= self._limit
 
 

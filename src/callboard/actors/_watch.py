@@ -1,9 +1,10 @@
 """Who is told of asks and of lives; nobody, mostly, and then it costs next to nothing."""
 
 from collections.abc import Callable, Hashable
+from typing import Any
 
 from callboard._actor_events import ActorEvent, ActorObserver, ActorPhase, AskEvent, AskPhase
-from callboard._calls._call import current_call
+from callboard._calls._call import SupervisedCall, current_call
 from callboard._calls._observers import current_observers, numbers
 from callboard._loops._current import current_loop, run_there
 
@@ -60,9 +61,9 @@ class WatchedAsk:
             observer(event)
 
 
-def watched(actor: str, key: Hashable, handler: str, ahead: int) -> WatchedAsk | None:
-    """An ask that begins here; `None` if nobody is told of it."""
-    call = current_call()
+def watched(actor: str, key: Hashable, handler: str, ahead: int, call: SupervisedCall[Any] | None) -> WatchedAsk | None:
+    """An ask that begins here, by a call or perhaps within one; `None` if nobody is told of it."""
+    call = call or current_call()
     observers = current_observers().actors if call is None else call.actor_observers
     if not observers:
         return None

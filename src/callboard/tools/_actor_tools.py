@@ -152,7 +152,6 @@ class _Ask:
     async def _asked(
         self, cell: Cell, conversation: Hashable, supervised: SupervisedCall[Any] | None, kwargs: dict[str, Any]
     ) -> Any:
-        call_id = None if supervised is None else supervised.id
         lost: ActorDiedError | None = None
         attempt = self._own_attempt()
         while True:
@@ -163,7 +162,7 @@ class _Ask:
                     (),
                     kwargs,
                     title=self.name,
-                    call_id=call_id,
+                    call=supervised,
                     passes=is_control_flow,
                     on_begin=None if turn is None else turn.begin,
                 )
