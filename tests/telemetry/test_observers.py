@@ -217,3 +217,11 @@ async def test_a_provider_that_fails_changes_nothing_and_leaves_nothing(
     assert trace.get_current_span() is before
     assert {record.levelno for record in caplog.records} == {logging.ERROR}
     assert len(reports(caplog)) == 2
+
+
+@pytest.mark.parametrize("given", [{"observer": 3}, {"observer": print, "runs": "x"}, {"observer": print, "actors": 0}])
+def test_an_observer_that_cannot_be_called_is_refused_at_once(given: dict[str, Any]) -> None:
+    """Else it would fail at the first event, in a line of a log."""
+    wrong = list(given)[-1]
+    with pytest.raises(TypeError, match=rf"observe\({wrong}=\.\.\.\) is called with each event"), observe(**given):
+        raise AssertionError

@@ -60,7 +60,13 @@ def observe(
         runs: the same for each `RunEvent` of the agents that run inside the block.
         actors: the same for each `AskEvent` of what is asked inside the block, and each `ActorEvent` of the actors
             that are made in it.
+
+    Raises:
+        TypeError: for an observer that cannot be called.
     """
+    for name, one in (("observer", observer), ("runs", runs), ("actors", actors)):
+        if one is not None and not callable(one):
+            raise TypeError(f"observe({name}=...) is called with each event; {one!r} cannot be called")
     with observed_by(careful_observers(observer, runs, actors)):
         yield
 
