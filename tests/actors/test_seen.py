@@ -7,9 +7,8 @@ from typing import Any
 import anyio
 import pytest
 from opentelemetry import trace
-from opentelemetry.sdk.metrics import MeterProvider
-from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 from rich.console import Console
+from tests.telemetry._measured import Seen
 from tests.telemetry._traces import Traces, attributes, events, facts, is_child, texts_in, traced
 
 import callboard.telemetry._names as names
@@ -31,7 +30,7 @@ from callboard import (
 from callboard._cli._call_counts import CallCounts
 from callboard._cli._live import line, picture
 from callboard.actors._restarts import Backoff
-from callboard.telemetry import Logs, Metrics, Recorder, read_recording
+from callboard.telemetry import Logs, Recorder, read_recording
 from callboard.testing import tool_call
 
 WAIT = 60
@@ -266,25 +265,10 @@ async def test_neither_keys_nor_errors_texts_leave_unless_they_are_captured() ->
     assert "secret" in texts_in(telling.spans)
 
 
-class Measured:
-    """Metrics of actors, and what they come to."""
-
-    def __init__(self) -> None:
-        self._reader = InMemoryMetricReader()
-        self.metrics = Metrics(MeterProvider([self._reader]))
-
-    def points(self) -> dict[str, list[Any]]:
-        data = self._reader.get_metrics_data()
-        found = [
-            one for by in (data.resource_metrics if data else ()) for scope in by.scope_metrics for one in scope.metrics
-        ]
-        return {one.name: list(one.data.data_points) for one in found}
-
-
 async def test_mailboxes_waits_restarts_and_evictions_are_measured() -> None:
     """By the names of actors: keys would make any number of time series."""
-    measured = Measured()
-    with anyio.fail_after(WAIT), measured.metrics.on():
+    seen = Seen()
+    with anyio.fail_after(WAIT), seen.metrics.on():
         async with Supervisor([Desk], backoff=AT_ONCE) as tree:
             with pytest.raises(ActorDiedError):
                 await tree[Desk].tear()
@@ -292,11 +276,11 @@ async def test_mailboxes_waits_restarts_and_evictions_are_measured() -> None:
                 for _ in range(3):
                     group.start_soon(tree[Desk].work, 1.0)
                 await anyio.sleep(1.0)
-                during = measured.points()
+                during = {name: one.data.data_points for name, one in seen.all().items()}
         async with keyed(Desk, name="other", cap=1) as desks:
             await desks["a"].work(0.0)
             await desks["b"].work(0.0)
-    after = measured.points()
+    after = {name: one.data.data_points for name, one in seen.all().items()}
 
     [waiting] = [one for one in during[names.MAILBOXES] if one.attributes[names.ACTOR_HANDLER] == "work"]
     assert (waiting.value, dict(waiting.attributes)) == (2, {names.ACTOR: "Desk", names.ACTOR_HANDLER: "work"})

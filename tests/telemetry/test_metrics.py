@@ -5,8 +5,6 @@ from typing import Any
 import anyio
 import pytest
 from langchain_core.messages import AIMessage
-from opentelemetry.sdk.metrics import MeterProvider
-from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 
 import callboard.telemetry._names as names
 from callboard import CallPolicy, Limit, ToolNode, create_react_agent
@@ -14,6 +12,8 @@ from callboard._calls._call import note
 from callboard.middleware import Retry
 from callboard.telemetry import Metrics
 from callboard.testing import Recorder, ScriptedModel, calls, tool_call
+
+from ._measured import Seen
 
 WAIT = 1000
 
@@ -38,30 +38,6 @@ METRICS = {
     names.RESTARTS,
     names.EVICTIONS,
 }
-
-
-class Seen:
-    """Metrics and what was measured."""
-
-    def __init__(self) -> None:
-        self._reader = InMemoryMetricReader()
-        self.metrics = Metrics(MeterProvider([self._reader]))
-
-    def all(self) -> dict[str, Any]:
-        data = self._reader.get_metrics_data()
-        assert data is not None
-        return {
-            one.name: one
-            for resource in data.resource_metrics
-            for scope in resource.scope_metrics
-            for one in scope.metrics
-        }
-
-    def points(self, name: str) -> list[tuple[dict[str, Any], Any]]:
-        return [
-            (dict(point.attributes), point.value if hasattr(point, "value") else point)
-            for point in self.all()[name].data.data_points
-        ]
 
 
 @pytest.fixture

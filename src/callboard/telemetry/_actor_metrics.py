@@ -4,6 +4,7 @@ from opentelemetry.metrics import Meter
 
 import callboard.telemetry._names as names
 from callboard._actor_events import ActorEvent, AskEvent
+from callboard.telemetry._instruments import histogram
 from callboard.telemetry._outcome import error_type, has_failed, outcome_of
 
 
@@ -23,17 +24,9 @@ class ActorMetrics:
         self._alive = meter.create_up_down_counter(names.ACTORS_ALIVE, "{actor}", "Actors that live.")
         self._restarts = meter.create_counter(names.RESTARTS, "{restart}", "Actors that were started again.")
         self._evictions = meter.create_counter(names.EVICTIONS, "{eviction}", "Actors that had to go.")
-        self._wait = meter.create_histogram(
-            names.MAILBOX_WAIT,
-            "s",
-            "Wait of an ask in a mailbox.",
-            explicit_bucket_boundaries_advisory=list(names.WAIT_BUCKETS),
-        )
-        self._duration = meter.create_histogram(
-            names.ASK_DURATION,
-            "s",
-            "Duration of an ask, its wait included.",
-            explicit_bucket_boundaries_advisory=list(names.TOOL_BUCKETS),
+        self._wait = histogram(meter, names.MAILBOX_WAIT, "s", names.WAIT_BUCKETS, "Wait of an ask in a mailbox.")
+        self._duration = histogram(
+            meter, names.ASK_DURATION, "s", names.TOOL_BUCKETS, "Duration of an ask, waits included."
         )
 
     def __call__(self, event: AskEvent | ActorEvent) -> None:

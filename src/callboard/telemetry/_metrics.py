@@ -15,6 +15,7 @@ from callboard._calls._observers import Observers, careful_observers, observed_b
 from callboard._types import CallEvent, RunEvent
 from callboard.telemetry._actor_metrics import ActorMetrics
 from callboard.telemetry._capture import sendable
+from callboard.telemetry._instruments import histogram
 from callboard.telemetry._model_facts import about_model, about_reply
 from callboard.telemetry._outcome import error_type, has_failed, outcome_of
 from callboard.telemetry._tracker import CallTracker, TrackedCall
@@ -197,11 +198,6 @@ def with_error(attributes: Mapping[str, Any], error: BaseException | None) -> Ma
     if error is None or not has_failed(outcome_of(error)):
         return attributes
     return {**attributes, names.ERROR_TYPE: error_type(error)}
-
-
-def histogram(meter: Meter, name: str, unit: str, buckets: Iterable[float], text: str) -> metrics.Histogram:
-    """A histogram with the advised buckets; a view of the application's may have others."""
-    return meter.create_histogram(name, unit, text, explicit_bucket_boundaries_advisory=list(buckets))
 
 
 def _observing(counts: Counter[str]) -> Callable[[CallbackOptions], Iterable[Observation]]:

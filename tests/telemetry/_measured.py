@@ -1,0 +1,32 @@
+"""Metrics in memory, and what tests ask of them."""
+
+from typing import Any
+
+from opentelemetry.sdk.metrics import MeterProvider
+from opentelemetry.sdk.metrics.export import InMemoryMetricReader
+
+from callboard.telemetry import Metrics
+
+
+class Seen:
+    """Metrics and what was measured."""
+
+    def __init__(self) -> None:
+        self._reader = InMemoryMetricReader()
+        self.metrics = Metrics(MeterProvider([self._reader]))
+
+    def all(self) -> dict[str, Any]:
+        data = self._reader.get_metrics_data()
+        assert data is not None
+        return {
+            one.name: one
+            for resource in data.resource_metrics
+            for scope in resource.scope_metrics
+            for one in scope.metrics
+        }
+
+    def points(self, name: str) -> list[tuple[dict[str, Any], Any]]:
+        return [
+            (dict(point.attributes), point.value if hasattr(point, "value") else point)
+            for point in self.all()[name].data.data_points
+        ]
