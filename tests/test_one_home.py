@@ -108,8 +108,18 @@ HOMES = [
     Home(
         "What can happen to a thread, and how is it stored?",
         "agent/_conversation/_journal_entries.py",
-        ("Amended", "Claimed", "Failed", "Finished", "Held", "Left", "Stepped", "entry_of"),
-        (r'"kind": "(amend|asked|claim|failed|hold|leave|step|task)"', r'\["kind"\] (==|!=|in|not in) '),
+        ("ActorState", "Amended", "Claimed", "Failed", "Finished", "Held", "Left", "Stepped", "entry_of"),
+        (r'"kind": "(actor|amend|asked|claim|failed|hold|leave|step|task)"', r'\["kind"\] (==|!=|in|not in) '),
+    ),
+    Home(
+        "Which states of actors belong to a place, and with which result are they stored?",
+        "agent/_conversation/_actor_states.py",
+        ("ActorStates", "KeptStates", "StateAt"),
+    ),
+    Home(
+        "Which instance of an actor is that of a thread, and is its state that of the place?",
+        "actors/_journal.py",
+        ("InThread", "JournalSnapshots", "own_key"),
     ),
     Home(
         "What is known of a call between two runs?",

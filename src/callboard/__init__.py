@@ -86,6 +86,7 @@ if TYPE_CHECKING:
     from callboard.exceptions import MiddlewareOrderWarning as MiddlewareOrderWarning
     from callboard.exceptions import PoisonousCallError as PoisonousCallError
     from callboard.exceptions import RunDeadlineExceededError as RunDeadlineExceededError
+    from callboard.exceptions import SnapshotError as SnapshotError
     from callboard.exceptions import StorageError as StorageError
     from callboard.exceptions import SupervisorError as SupervisorError
     from callboard.exceptions import ThreadBusyError as ThreadBusyError
@@ -135,6 +136,7 @@ _HOMES = {
         "DeadlockError",
         "MailboxFullError",
         "PoisonousCallError",
+        "SnapshotError",
         "SupervisorError",
         "CallCancelledError",
         "CallError",

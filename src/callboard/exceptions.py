@@ -5,6 +5,7 @@
     ├── RunDeadlineExceededError    the budget of an agent's run was spent          (a TimeoutError)
     ├── StorageError                a database cannot be used
     ├── ActorStartError             an actor did not start
+    ├── SnapshotError               the state of an actor cannot be kept in a journal
     ├── SupervisorError             its actors ended more often than it restarts them, or one for good
     └── CallError                   a call ended without a result of its own
         ├── CallTimeoutError        one attempt took longer than its timeout        (a TimeoutError)
@@ -62,6 +63,7 @@ __all__ = [
     "MiddlewareOrderWarning",
     "PoisonousCallError",
     "RunDeadlineExceededError",
+    "SnapshotError",
     "StorageError",
     "SupervisorError",
     "ThreadBusyError",
@@ -130,6 +132,18 @@ class ActorStartError(CallboardError):
 
 def _start_error(cls: type[ActorStartError], actor: str, reason: str, never: bool) -> ActorStartError:
     return cls(actor, reason, never=never)
+
+
+class SnapshotError(CallboardError):
+    """The state of an actor cannot be kept in the journal of its thread; the call that led to it does not count."""
+
+    def __init__(self, actor: str, reason: str) -> None:
+        self.actor = actor
+        self.reason = reason
+        super().__init__(f"The state of the actor {actor} cannot be kept in the journal: {reason}")
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return type(self), (self.actor, self.reason)
 
 
 class SupervisorError(CallboardError):

@@ -1,6 +1,6 @@
 """An agent with an actor, in a process that is killed in the middle of a call.
 
-python -m tests.actors._killed_notebook DIRECTORY BACKEND
+python -m tests.actors._killed_notebook DIRECTORY BACKEND STORE
 """
 
 import json
@@ -9,7 +9,7 @@ import signal
 import sys
 from collections.abc import Hashable
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, cast
 
 import anyio
 from langchain_core.messages import AIMessage
@@ -81,8 +81,12 @@ def reply(messages: list[Any]) -> AIMessage:
     return SCRIPT[turn] if turn < len(SCRIPT) else AIMessage("done")
 
 
-def agent(directory: Path, saver: Any, on_unknown: Any) -> Agent:
-    ledger = child(Ledger, key=lambda _: "t", snapshots=Files(directory), save="each_call")
+Store = Literal["files", "journal"]
+
+
+def agent(directory: Path, saver: Any, on_unknown: Any, store: Store) -> Agent:
+    snapshots: Any = Files(directory) if store == "files" else "journal"
+    ledger = child(Ledger, key=lambda _: "t", snapshots=snapshots, save="each_call")
     node = ToolNode([ledger], policies={"pay": CallPolicy(on_unknown=on_unknown)})
     return create_react_agent(ScriptedModel([reply], loop=True), node, checkpointer=saver)
 
@@ -90,7 +94,9 @@ def agent(directory: Path, saver: Any, on_unknown: Any) -> Agent:
 async def main() -> None:
     directory = Path(sys.argv[1])
     with SqliteSaver.from_conn_string(str(directory / "db")) as saver:
-        await agent(directory, saver, "fail").ainvoke({"messages": [("user", "go")]}, CONFIG)
+        await agent(directory, saver, "fail", cast("Store", sys.argv[3])).ainvoke(
+            {"messages": [("user", "go")]}, CONFIG
+        )
 
 
 if __name__ == "__main__":

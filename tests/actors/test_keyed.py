@@ -7,7 +7,7 @@ from typing import Any
 import anyio
 import pytest
 
-from callboard import Actor, ActorGoneError, InMemorySnapshots, ToolNode, child, handler, keyed
+from callboard import Actor, ActorDiedError, ActorGoneError, InMemorySnapshots, ToolNode, child, handler, keyed
 from callboard.testing import tool_call
 
 lives: list[str] = []
@@ -115,6 +115,37 @@ async def test_one_that_never_rests_does_not_keep_the_others_away() -> None:
 
     assert sorted(found)[:2] == [1, 1]
     assert max(found) == 200
+
+
+class Clumsy(Counter):
+    """Counts, and fails when it has."""
+
+    fatal = (ZeroDivisionError,)
+
+    @handler
+    async def slip(self) -> None:
+        """Count, and fail."""
+        self.count += 1
+        raise ValueError(self.count)
+
+    @handler
+    async def die(self) -> None:
+        """End the actor."""
+        raise ZeroDivisionError
+
+
+async def test_the_state_after_a_call_that_failed_is_kept_like_any_other() -> None:
+    """The actor lives on with what the call had changed, and comes back with it after a crash."""
+    with anyio.fail_after(5):
+        async with keyed(Clumsy(), save="each_call") as counters:
+            await counters["a"].up()
+            with pytest.raises(ValueError, match="2"):
+                await counters["a"].slip()
+            with pytest.raises(ActorDiedError):
+                await counters["a"].die()
+            again = await counters["a"].up()
+
+    assert again == 3
 
 
 async def test_whoever_is_not_asked_for_a_while_goes() -> None:

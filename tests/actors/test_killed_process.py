@@ -14,26 +14,27 @@ from langgraph.checkpoint.sqlite import SqliteSaver
 from callboard.testing import Backend
 from callboard.tools._unknown_outcome import UNKNOWN
 
-from ._killed_notebook import CONFIG, agent
+from ._killed_notebook import CONFIG, Store, agent
 
 ROOT = Path(__file__).parents[2]
 
 
 @pytest.mark.real_clock
+@pytest.mark.parametrize("store", ["files", "journal"])
 @pytest.mark.parametrize(("policy", "paid"), [("fail", UNKNOWN), ("rerun", "a,b,c")])
 async def test_what_was_saved_is_restored_and_the_unknown_call_is_its_policys(
-    tmp_path: Path, anyio_backend: Backend, policy: str, paid: str
+    tmp_path: Path, anyio_backend: Backend, policy: str, paid: str, store: Store
 ) -> None:
     """Each call that had its answer is in the state; the one that was killed is not, and runs again only if it may."""
     backend = anyio_backend[0] if isinstance(anyio_backend, tuple) else anyio_backend
-    command = [sys.executable, "-m", "tests.actors._killed_notebook", str(tmp_path), backend]
+    command = [sys.executable, "-m", "tests.actors._killed_notebook", str(tmp_path), backend, store]
     killed = await anyio.to_thread.run_sync(
         lambda: subprocess.run(command, cwd=ROOT, env={**os.environ, "DOOMED": "1"}, check=False, timeout=60)
     )
     assert killed.returncode == -signal.SIGKILL
 
     with anyio.fail_after(30), SqliteSaver.from_conn_string(str(tmp_path / "db")) as saver:
-        found = await agent(tmp_path, saver, policy).ainvoke(None, CONFIG)
+        found = await agent(tmp_path, saver, policy, store).ainvoke(None, CONFIG)
 
     contents = [message.content for message in found["messages"] if isinstance(message, ToolMessage)]
     appended = ["a", "a,b", "a,b,c", "a,b,d", "a,b,c,d", "a,b,d,e", "a,b,c,d,e", "a,b,d,c", "a,b,d,c,e"]

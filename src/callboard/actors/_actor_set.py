@@ -8,6 +8,7 @@ from typing import Any
 
 from callboard._types import ActorStatistics
 from callboard.actors._child import ChildSpec
+from callboard.actors._journal import Journal, JournalSnapshots
 from callboard.actors._residents import Residents
 
 Lodging = Mapping[int, Residents]
@@ -29,7 +30,7 @@ class ActorSet:
         self._is_open = False
 
     async def open(self) -> None:
-        """Have them live until `close`; those without a key start now.
+        """Have them live until `close`; those start now of which there is one for all.
 
         Raises:
             ActorStartError: if one does not start.
@@ -41,7 +42,7 @@ class ActorSet:
         lodging = self._lodging()
         try:
             for spec, residents in zip(self.specs, lodging.values(), strict=True):
-                if spec.key is None:
+                if spec.key is None and not spec.is_in_journal:
                     await residents.start(None)
         except BaseException:
             self._is_open = False
@@ -82,12 +83,59 @@ class ActorSet:
         return _lodgings.get().get(id(self)) or self._open
 
     def _lodging(self) -> Lodging:
-        return {number: Residents(spec) for number, spec in enumerate(self.specs)}
+        return {
+            number: Residents(spec.kept_in(JournalSnapshots()) if spec.is_in_journal else spec)
+            for number, spec in enumerate(self.specs)
+        }
+
+    @property
+    def in_journal(self) -> list[str]:
+        """The names of those whose states are kept with a thread."""
+        return [spec.name for spec in self.specs if spec.is_in_journal]
+
+    @asynccontextmanager
+    async def kept_in(self, journal: Journal) -> AsyncGenerator[None]:
+        """Have the states of those be kept in this journal, while the block runs; they come to where it stands.
+
+        Raises:
+            ThreadBusyError: if another run of the thread uses the same actors.
+        """
+        lodging = self.lodging() or {}
+        here = [(one, kept) for one in lodging.values() if isinstance(kept := one.spec.snapshots, JournalSnapshots)]
+        token = _journals.set({**_journals.get(), id(self): journal})
+        opened: list[tuple[Residents, JournalSnapshots]] = []
+        try:
+            for residents, kept in here:
+                kept.open(journal)  # first: what is restarted meanwhile comes to the right place
+                opened.append((residents, kept))
+                await residents.dismiss(kept.strayed(residents.spec.name, journal, residents.alive))
+            yield
+        finally:
+            _journals.reset(token)
+            for residents, kept in opened:
+                kept.close(journal, residents.alive)
+
+    def journal(self) -> Journal:
+        """Where the states of those are kept, as the calling task knows it.
+
+        Raises:
+            ValueError: if no agent has said so.
+        """
+        found = _journals.get().get(id(self))
+        if found is None:
+            raise ValueError(
+                f"the actor {self.in_journal[0]} has snapshots='journal', and {self._owner} is not run by an agent of "
+                "callboard's that has a checkpointer: create_react_agent(model, node, checkpointer=...). Elsewhere, "
+                "have its state in a store: child(..., snapshots=InMemorySnapshots())"
+            )
+        return found
 
 
 async def _close(lodging: Lodging) -> None:
     for residents in reversed(list(lodging.values())):
         await residents.close()
 
+
+_journals: ContextVar[Mapping[int, Journal]] = ContextVar("callboard_journals", default=MappingProxyType({}))
 
 _lodgings: ContextVar[Mapping[int, Lodging]] = ContextVar("callboard_lodgings", default=MappingProxyType({}))

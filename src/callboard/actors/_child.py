@@ -8,9 +8,10 @@ from callboard._suggestions import suggests_keywords
 from callboard._types import KeyFunction, LimitKey, check_count, check_seconds, key_function
 from callboard.actors._actor import Actor, keeps_snapshots, made_again
 from callboard.actors._ends import Lifespan
+from callboard.actors._journal import JournalSnapshots
 from callboard.actors._mailbox import WhenFull, check_mailbox
 from callboard.actors._restarts import RESTARTS, Restart
-from callboard.actors._snapshot_store import SAVES, Save, Snapshots
+from callboard.actors._snapshot_store import JOURNAL, SAVES, InJournal, Save, Snapshots
 
 A = TypeVar("A", bound=Actor)
 
@@ -34,14 +35,19 @@ class ChildSpec(Generic[A]):
     key: KeyFunction | None
     cap: int | None
     idle: float | None
-    snapshots: Snapshots | None
+    snapshots: Snapshots | JournalSnapshots | InJournal | None
     save: Save
     intensity: int
     period: float
 
-    def kept_in(self, snapshots: Snapshots) -> "ChildSpec[A]":
+    def kept_in(self, snapshots: Snapshots | JournalSnapshots) -> "ChildSpec[A]":
         """The same terms, with its state kept there."""
         return replace(self, snapshots=snapshots)
+
+    @property
+    def is_in_journal(self) -> bool:
+        """Whether its state is kept with the thread of an agent."""
+        return self.snapshots == JOURNAL
 
     @property
     def kind(self) -> type[A]:
@@ -67,8 +73,8 @@ def child(
     key: LimitKey | None = None,
     cap: int | None = None,
     idle: float | None = None,
-    snapshots: Snapshots | None = None,
-    save: Save = "at_end",
+    snapshots: Snapshots | InJournal | None = None,
+    save: Save | None = None,
     intensity: int = INTENSITY,
     period: float = PERIOD,
 ) -> ChildSpec[A]:
@@ -91,12 +97,13 @@ def child(
         prefix: of the names of its tools in a node, such as "browser_".
         key: in a node, a function of the tool call, or of that and a `CallContext`, that says which instance has it:
             `lambda call, context: context.config["configurable"]["thread_id"]`. There is one for each key; by default
-            one for all.
+            one for all, or with `snapshots="journal"` for each thread.
         cap: in a node, how many of them live at once; the one that was asked least recently goes first.
         idle: in a node, seconds after which an instance goes that nobody asks.
-        snapshots: where the state of those that went is kept until they come back; in memory by default.
+        snapshots: where the state of those that went is kept until they come back; in memory by default. "journal",
+            in an agent with a checkpointer: with the thread, of which a fork or a place of the past has its own.
         save: when: "at_end" of a life, or after "each_call", before its caller is answered, so that a process that
-            is killed loses none that was.
+            is killed loses none that was; at the end by default, in the journal after each call.
         intensity: where it has no supervisor that others share, as in a node and in `running`, how many restarts
             there may be within a period.
         period: seconds.
@@ -123,7 +130,7 @@ def child(
         cap=cap,
         idle=idle,
         snapshots=snapshots,
-        save=save,
+        save=save if save is not None else "each_call" if snapshots == JOURNAL else "at_end",
         intensity=intensity,
         period=period,
     )
@@ -165,8 +172,15 @@ def _check_instances(where: str, spec: ChildSpec[Any]) -> None:
         raise TypeError(f"{where}: prefix is a text, such as 'browser_'; got {spec.prefix!r}")
     if spec.save not in SAVES:
         raise ValueError(f"{where}: save is one of {SAVES}, got {spec.save!r}")
-    if spec.snapshots is not None and not all(callable(getattr(spec.snapshots, one, None)) for one in ("load", "save")):
-        raise TypeError(f"{where}: snapshots is an object with async `load` and `save`; got {spec.snapshots!r}")
+    if spec.is_in_journal:
+        if spec.save != "each_call":
+            raise ValueError(f"{where}: the journal has each call, and its state with it; leave save={spec.save!r} out")
+    elif spec.snapshots is not None and not all(
+        callable(getattr(spec.snapshots, one, None)) for one in ("load", "save")
+    ):
+        raise TypeError(
+            f"{where}: snapshots is an object with async `load` and `save`, or {JOURNAL!r}; got {spec.snapshots!r}"
+        )
     if (spec.snapshots is not None or spec.save != "at_end") and not keeps_snapshots(spec.kind):
         raise ValueError(f"{where}: there is nothing to save; {spec.kind.__name__} needs snapshot and restore")
 
@@ -191,6 +205,15 @@ def _check_arguments(cls: type[Actor], args: tuple[Any, ...]) -> None:
     except TypeError as error:
         name = cls.__name__
         raise TypeError(f"child({name}): {error}; describe it with its arguments: child({name}(...))") from None
+
+
+def check_store(spec: ChildSpec[Any], where: str) -> None:
+    """Raise for an actor that is in no agent and wants its state in the journal of one."""
+    if spec.is_in_journal:
+        raise ValueError(
+            f"child({spec.name}, snapshots={JOURNAL!r}) is for the tools of an agent with a checkpointer, and this is "
+            f"{where}; have its state in a store: child({spec.name}, snapshots=InMemorySnapshots())"
+        )
 
 
 def spec_of(given: object) -> ChildSpec[Any]:

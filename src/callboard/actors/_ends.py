@@ -1,6 +1,7 @@
-"""How an actor's life ends, how long its ends may take, and what is told of one that never began."""
+"""How an actor's life ends, how long its ends may take, and what is kept of it."""
 
-from collections.abc import Callable
+import logging
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Literal
 
@@ -41,6 +42,25 @@ class Lifespan:
 
 OnStart = Callable[[BaseException | None], None]
 """Told once that a life has begun to serve, or why it never will: an `ActorStartError`, or Ctrl-C and the like."""
+
+
+Taken = Callable[[], Awaitable[object]]
+"""Takes the snapshot of an actor."""
+
+Keep = Callable[[Taken, str | None], Awaitable[Exception | None]]
+"""Keeps the state of an actor after a call, which may have an id; returns why the call does not count, if it could not
+and has to."""
+
+_log = logging.getLogger("callboard")
+
+
+async def snapshot_or_none(name: str, taken: Taken) -> object:
+    """The snapshot of an actor; that it could not be had is said, and costs nobody a result."""
+    try:
+        return await taken()
+    except Exception:
+        _log.exception("the state of the actor %r could not be had for its snapshot", name)
+        return None
 
 
 def start_failed(name: str, error: BaseException) -> ActorStartError:

@@ -6,7 +6,7 @@ from typing import Any, Generic, TypeVar
 
 from callboard._types import ActorStatistics
 from callboard.actors._actor import Actor
-from callboard.actors._child import ChildSpec, child
+from callboard.actors._child import ChildSpec, check_store, child
 from callboard.actors._reference import reference_to
 from callboard.actors._residents import Residents
 
@@ -45,6 +45,7 @@ async def keyed(actor: type[A] | A | ChildSpec[A], **terms: Any) -> AsyncGenerat
     spec = actor if isinstance(actor, ChildSpec) else child(actor, **terms)
     if spec.key is not None:
         raise ValueError("keyed(...) is given the key in brackets, as in books['mine']; key=... is for a node")
+    check_store(spec, "keyed(...)")
     residents = Residents(spec)
     try:
         yield Keyed(residents)

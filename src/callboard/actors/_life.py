@@ -2,7 +2,7 @@
 
 import logging
 import math
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Mapping
 from functools import partial
 from typing import Any, cast
 
@@ -15,7 +15,7 @@ from callboard._loops._protocol import Nursery, Scope, Wakeup
 from callboard._loops._watchdog import Holder, marks
 from callboard.actors._actor import CONTROL, Actor, keeps_snapshots, living
 from callboard.actors._cell import Cell
-from callboard.actors._ends import End, Lifespan, OnStart, bare, start_failed
+from callboard.actors._ends import End, Keep, Lifespan, OnStart, bare, snapshot_or_none, start_failed
 from callboard.actors._mailbox import is_awaited_here
 from callboard.actors._message import Message, current_message
 from callboard.actors._own_code import OwnCode
@@ -45,7 +45,7 @@ class Life:
         lifespan: its limits.
         on_start: told once.
         snapshot: the state to go on from; `None` for none.
-        save: keeps the state after each call, before its caller is answered; `None` to keep it at the end only.
+        keep: keeps the state after each call, before its caller is answered; `None` to keep it at the end only.
     """
 
     def __init__(
@@ -56,7 +56,7 @@ class Life:
         on_start: OnStart,
         snapshot: object,
         *,
-        save: Callable[[object], Awaitable[None]] | None = None,
+        keep: Keep | None = None,
     ) -> None:
         self.loop = current_loop()
         self.actor = actor
@@ -64,7 +64,7 @@ class Life:
         self._lifespan = lifespan
         self._on_start: OnStart | None = on_start
         self._snapshot = snapshot
-        self._save = save
+        self._keep = keep
         self._outer = self.loop.scope(math.inf, lifespan.stop)
         self._work: Scope | None = None
         self._nursery: Nursery | None = None
@@ -161,15 +161,7 @@ class Life:
         self._is_ending, self._work = True, None
         self._outer.move(self.loop.now() + self._lifespan.stop)
         if self._crash is None and self._killed is None and keeps_snapshots(type(self.actor)):
-            self._snapshot = await self._state()
-
-    async def _state(self) -> object:
-        """What is to be kept; that it could not be had is said, and costs nobody a result."""
-        try:
-            return await self._own.run(self.actor.snapshot)
-        except Exception:
-            _log.exception("the state of the actor %r could not be had for its snapshot", self._cell.name)
-            return None
+            self._snapshot = await snapshot_or_none(self._cell.name, partial(self._own.run, self.actor.snapshot))
 
     async def _stop(self) -> None:
         if not self._is_cancelled():  # else its reason is known when what `start` has entered is left
@@ -258,23 +250,27 @@ class Life:
             value = await InContext(self.loop, message.context, partial(self._body, message, scope))
         except BaseException as exc:
             if self.loop.cancelled_itself(exc):
-                self._cell.handled(message, None, CallCancelledError(message.title, message.call_id))
+                error = CallCancelledError(message.title, message.call_id)
+                self._cell.handled(message, None, await self._kept(message, error))
             elif isinstance(exc, self.loop.cancelled_class):
                 self._end_with_actor(message)
                 raise
             elif self._is_broken_by(exc, message) or _ends_actor(message, scope):
                 self._break_by(message, call, exc)
             else:
-                self._cell.handled(message, None, exc)
+                self._cell.handled(message, None, await self._kept(message, exc))
         else:
             if _ends_actor(message, scope):
                 self._break_by(message, call, CallCancelledError(message.title, message.call_id))
             else:
-                if self._save is not None and message.handler.group != CONTROL:
-                    state = await self._state()
-                    if state is not None:
-                        await self._save(state)
-                self._cell.handled(message, value, None)
+                self._cell.handled(message, value, await self._kept(message))
+
+    async def _kept(self, message: Message, error: BaseException | None = None) -> BaseException | None:
+        """Keep the state after a call, however it went; returns the error that its caller is told."""
+        is_lost = error is not None and self._crash is not None
+        if self._keep is None or message.handler.group == CONTROL or is_lost:
+            return error
+        return await self._keep(partial(self._own.run, self.actor.snapshot), message.call_id) or error
 
     def _called(self, message: Message) -> Awaitable[object]:
         handler, args, kwargs = message.handler, message.args, message.kwargs

@@ -3,7 +3,7 @@
 import logging
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Collection, Hashable
 from contextvars import copy_context
 from dataclasses import replace
 from functools import partial
@@ -39,6 +39,7 @@ class _Resident:
         self.unit: ActorUnit
         self.tree = Tree(self, on_end)
         self.is_leaving = False
+        self.has_left = self.tree.loop.wakeup()
         self.rests_since = self.tree.loop.now()
         """When it had nothing to do, the last time; on its loop's clock."""
 
@@ -128,6 +129,29 @@ class Residents:
         except BaseException:
             del self._alive[key]
             raise
+
+    @property
+    def alive(self) -> Collection[Hashable]:
+        """The keys of those that live now; from any thread."""
+        return list(self._alive)
+
+    async def dismiss(self, keys: Collection[Hashable]) -> None:
+        """Have some of them end that nobody asks; returns when they have. From any event loop."""
+        gone, context = current_loop().wakeup(), self._context.copy()
+        work = partial(self._start_task, partial(self._dismiss, keys, gone.set))
+        if keys and run_there(self.loop, lambda: context.run(work)):
+            await gone.wait()
+
+    async def _dismiss(self, keys: Collection[Hashable], then: Callable[[], object]) -> None:
+        try:
+            for resident in [self._alive[key] for key in keys if key in self._alive]:
+                if resident.is_leaving:
+                    await resident.has_left.wait()
+                else:
+                    resident.is_leaving = True
+                    await self._end(resident)
+        finally:
+            then()
 
     async def close(self) -> None:
         """Stop all of them, and save what they keep."""
@@ -228,6 +252,7 @@ class Residents:
         if not cell.is_idle:
             self._admit(cell)  # somebody has asked meanwhile
         self._make_room()
+        resident.has_left.set()
 
     async def _evict_idle(self) -> None:
         idle = self.spec.idle

@@ -1,4 +1,4 @@
-"""Where the states of actors are kept that do not live at the moment."""
+"""Where and when the states of actors are kept."""
 
 from collections.abc import Hashable
 from copy import deepcopy
@@ -7,6 +7,10 @@ from typing import Literal, Protocol, get_args
 Save = Literal["at_end", "each_call"]
 """When the state of an actor is kept."""
 SAVES = get_args(Save)
+
+InJournal = Literal["journal"]
+"""In place of a store: with the conversation that an agent keeps, for the place where that stands."""
+JOURNAL: InJournal = "journal"
 
 
 class Snapshots(Protocol):

@@ -10,12 +10,13 @@ from callboard._loops._protocol import EventLoop, Scope, Spawned
 from callboard.actors._actor import Actor, keeps_snapshots, made_again
 from callboard.actors._cell import Cell
 from callboard.actors._child import ChildSpec
-from callboard.actors._ends import End, start_failed
+from callboard.actors._ends import End, Taken, snapshot_or_none, start_failed
+from callboard.actors._journal import JournalSnapshots, own_key
 from callboard.actors._life import Life
 from callboard.actors._restarts import Terms
-from callboard.actors._snapshot_store import InMemorySnapshots, Snapshots
+from callboard.actors._snapshot_store import JOURNAL, InMemorySnapshots, Snapshots
 from callboard.actors._watch import tell_of_life
-from callboard.exceptions import ActorStartError
+from callboard.exceptions import ActorStartError, SnapshotError
 
 
 class Unit(Protocol):
@@ -73,8 +74,9 @@ class ActorUnit:
         self.terms = Terms(spec.name, spec.restart, spec.significant)
         self.spec = spec
         self.cell = cell_for(spec) if cell is None else cell
-        self._snapshots: Snapshots | None = None
+        self._snapshots: Snapshots | JournalSnapshots | None = None
         if keeps_snapshots(spec.kind):
+            assert spec.snapshots != JOURNAL
             self._snapshots = InMemorySnapshots() if spec.snapshots is None else spec.snapshots
         self._manager = manager
         self._life: Life | None = None
@@ -86,6 +88,10 @@ class ActorUnit:
     @property
     def is_alive(self) -> bool:
         return self._life is not None
+
+    @property
+    def _is_in_journal(self) -> bool:
+        return isinstance(self._snapshots, JournalSnapshots)
 
     async def start(self) -> None:
         loop, last = self._manager.loop, self._last
@@ -102,13 +108,13 @@ class ActorUnit:
         snapshot = await self._loaded()
         if self._is_stopped:
             return  # meanwhile
-        if snapshot is None or self.cell.has_lost_state:
+        if (snapshot is None and not self._is_in_journal) or self.cell.has_lost_state:
             self.cell.state_since = next(_lives)
         self.cell.has_lost_state = False
         actor = self._made()
-        object.__setattr__(actor, "key", self.cell.key)
-        save = self._save if self._snapshots is not None and self.spec.save == "each_call" else None
-        life = self._life = Life(self.cell, actor, self.spec.lifespan, on_start, snapshot, save=save)
+        object.__setattr__(actor, "key", own_key(self.cell.key))
+        keep = self._keep if self._snapshots is not None and self.spec.save == "each_call" else None
+        life = self._life = Life(self.cell, actor, self.spec.lifespan, on_start, snapshot, keep=keep)
         self._task = loop.spawn(self._live, self.spec.lifespan.stop)
         try:
             await told.wait()
@@ -141,8 +147,9 @@ class ActorUnit:
                 self._last = end
                 self._tell("died" if end.how == "crashed" else "stopped", end.error)
             # A snapshot that is missing, because it failed, is state that is lost, as after a crash.
-            self.cell.has_lost_state |= end.how == "crashed" or (self._snapshots is not None and end.snapshot is None)
-            if end.snapshot is not None:
+            saves = self._snapshots is not None and not self._is_in_journal
+            self.cell.has_lost_state |= end.how == "crashed" or (saves and end.snapshot is None)
+            if saves and end.snapshot is not None:
                 await self._save(end.snapshot)
             if not self._is_stopped and end.how not in ("not_started", "never_starts"):
                 self._manager.child_ended(self, end)
@@ -163,9 +170,24 @@ class ActorUnit:
         loop = self._manager.loop
         return TimeLimit(loop.scope(loop.now() + seconds, 0.0))
 
+    async def _keep(self, taken: Taken, call_id: str | None) -> Exception | None:
+        """Keep its state after a call; returns why the call does not count, as in a journal it would not without."""
+        if not isinstance(self._snapshots, JournalSnapshots):
+            if (snapshot := await snapshot_or_none(self.cell.name, taken)) is not None:
+                await self._save(snapshot)
+            return None
+        try:
+            await self._snapshots.keep(self.spec.name, self.cell.key, taken, call_id)
+        except Exception as error:
+            failed = SnapshotError(self.cell.name, f"{error}" or repr(error))
+            failed.__cause__ = error
+            return failed
+        return None
+
     async def _save(self, snapshot: object) -> None:
         """Keep its state; that this failed is said, and costs nobody a result."""
         assert self._snapshots is not None
+        assert not isinstance(self._snapshots, JournalSnapshots)
         seconds = self.spec.lifespan.stop
         try:
             with self._time_limit(seconds):

@@ -7,6 +7,7 @@ from callboard._actor_events import ActorEvent, ActorObserver, ActorPhase, AskEv
 from callboard._calls._call import SupervisedCall, current_call
 from callboard._calls._observers import current_observers, numbers
 from callboard._loops._current import current_loop, run_there
+from callboard.actors._journal import own_key
 
 
 class WatchedAsk:
@@ -73,7 +74,7 @@ def watched(actor: str, key: Hashable, handler: str, ahead: int, call: Supervise
         handler=handler,
         time=current_loop().now(),
         number=next(numbers),
-        key=key,
+        key=own_key(key),
         call=None if call is None else call.number,
         ahead=ahead,
     )
@@ -86,6 +87,8 @@ def tell_of_life(
     """Tell whoever observes where an actor lives what has become of it."""
     observers = current_observers().actors
     if observers:
-        event = ActorEvent(phase=phase, actor=actor, time=current_loop().now(), key=key, error=error, asks=asks)
+        event = ActorEvent(
+            phase=phase, actor=actor, time=current_loop().now(), key=own_key(key), error=error, asks=asks
+        )
         for observer in observers:
             observer(event)

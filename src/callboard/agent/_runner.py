@@ -1,6 +1,7 @@
 """How a run begins and ends: its thread, its answers, who is told of it, and how long it may take."""
 
 from collections.abc import Callable, Collection
+from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -19,6 +20,7 @@ from callboard._langgraph._node_scope import Outer, outer_of, with_stream, write
 from callboard._loops._background import beside
 from callboard._loops._deadline import DEFAULT_GRACE, Timed, TimeLimit, current_timed
 from callboard._loops._door import Door, entered
+from callboard.agent._conversation._actor_journal import ActorJournal
 from callboard.agent._conversation._journal import Durability, SavedThread
 from callboard.agent._conversation._saver import Saver
 from callboard.agent._conversation._thread import Thread
@@ -114,14 +116,32 @@ class Runner:
                 await thread.hold(repeats=request.input is None or isinstance(request.input, Command))
             try:
                 run = await self._begun(thread, saver, request, put, outer)
-                run.reporter = reporter
-                handlers = _handlers(request, put, outer)
-                async with beside(thread.keep_holding if thread.is_held else None):
-                    go, about = partial(_go, run, request.budget), {"ls_integration": "langgraph"}
-                    await traced(go, request.input, config, self.name, handlers=handlers, metadata=about)
+                async with self._with_states(thread):
+                    run.reporter = reporter
+                    handlers = _handlers(request, put, outer)
+                    async with beside(thread.keep_holding if thread.is_held else None):
+                        go, about = partial(_go, run, request.budget), {"ls_integration": "langgraph"}
+                        await traced(go, request.input, config, self.name, handlers=handlers, metadata=about)
             finally:
                 await thread.stop()
         return run
+
+    def _with_states(self, thread: Thread) -> AbstractAsyncContextManager[None]:
+        """A block in which the actors have the states of the place where the thread stands.
+
+        Raises:
+            ValueError: if their states are to be kept with the thread, and nobody keeps that.
+        """
+        actors = Workings(self.plan.tools).actors
+        if not actors.in_journal:
+            return nullcontext()
+        if isinstance(thread, SavedThread):
+            return actors.kept_in(ActorJournal(thread))
+        raise ValueError(
+            f"the actor {actors.in_journal[0]} has snapshots='journal', and this run of the agent {self.name!r} has no "
+            "checkpointer: create_react_agent(..., checkpointer='sqlite:///agent.db'), within a graph "
+            "compile(checkpointer=...); or have its state in a store: child(..., snapshots=InMemorySnapshots())"
+        )
 
     async def _begun(self, thread: Thread, saver: Any, request: Request, put: Put | None, outer: Outer | None) -> Run:
         answers, resumed = await self._taken_in(request.input, thread, outer)

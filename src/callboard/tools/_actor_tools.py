@@ -16,6 +16,7 @@ from callboard.actors._actor import CONTROL, Actor, Handler, keeps_snapshots
 from callboard.actors._actor_set import ActorSet
 from callboard.actors._cell import Cell
 from callboard.actors._child import ChildSpec, spec_of
+from callboard.actors._journal import InThread
 from callboard.actors._residents import Residents
 from callboard.exceptions import ActorDiedError, ActorGoneError, MailboxFullError
 from callboard.tools._call_context import call_context
@@ -127,6 +128,8 @@ class _Ask:
         runtime = kwargs.pop(_RUNTIME) if self.takes_runtime else None
         residents = lodging[self._number]
         key = None if self._spec.key is None else self._key(self._spec.key, supervised, kwargs, runtime)
+        if self._spec.is_in_journal:
+            key = self._in_thread(key)
         return self._asked(residents.cell(key), _conversation(residents), supervised, kwargs)
 
     async def _alone(self, kwargs: dict[str, Any]) -> Any:
@@ -147,6 +150,13 @@ class _Ask:
             return key.of(call, lambda: _context_of(runtime))
         except Exception as error:
             error.add_note(f"Raised by child({self._spec.name}, key=...) for a call of {self.name!r}.")
+            raise
+
+    def _in_thread(self, key: Hashable) -> InThread:
+        try:
+            return InThread.of(self._actors.journal(), key)
+        except ValueError as error:
+            error.add_note(f"Raised for child({self._spec.name}, snapshots='journal') and the key {key!r}.")
             raise
 
     async def _asked(

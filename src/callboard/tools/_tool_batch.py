@@ -108,7 +108,10 @@ class ToolBatch:
         return self._run_with_actors() if self.setup.actors.specs else self._run()
 
     async def _run_with_actors(self) -> Any:
-        async with self.setup.actors.living():
+        actors = self.setup.actors
+        if actors.in_journal:
+            actors.journal()  # refused before any call begins
+        async with actors.living():
             return await self._run()
 
     async def _run(self) -> Any:

@@ -13,7 +13,15 @@ from typing import Any, cast
 from langchain_core.messages import BaseMessage
 from langgraph.checkpoint.base import Checkpoint, CheckpointMetadata, CheckpointTuple
 
-from callboard.agent._conversation._journal_entries import Amended, Entry, Held, Left, Move, entry_of
+from callboard.agent._conversation._journal_entries import (
+    Amended,
+    Entry,
+    Held,
+    Left,
+    Move,
+    NotedStates,
+    entry_of,
+)
 from callboard.agent._conversation._thread import now
 
 FIRST_ID = "1ee00000-0000-6000-8000-000000000000"
@@ -45,6 +53,9 @@ NEXT = "next"
 COUNT = "count"
 """In the notes of a thin checkpoint: how many messages it has."""
 
+
+ACTORS = "actors"
+"""In the notes: the states of actors, and where they are written. They hold for the checkpoints that follow, too."""
 
 SENDS = "sends"
 """In the notes: how many of the sends are none of the conversation's calls."""
@@ -171,6 +182,7 @@ def new_base(
     *,
     place_before: str | None,
     sends: int = 0,
+    actors: NotedStates = (),
     next_version: Callable[[Any], Any],
 ) -> Base:
     """A checkpoint of ours, to be stored.
@@ -182,6 +194,7 @@ def new_base(
         metadata: what is told about it.
         place_before: where the thread stood before, which may be an entry.
         sends: how many of the sends in it are none of the conversation's calls.
+        actors: the states of actors.
         next_version: of a channel, after the one given.
     """
     old: Mapping[str, Any] = {} if before is None else before.checkpoint["channel_versions"]
@@ -196,15 +209,26 @@ def new_base(
         updated_channels=None,
     )
     about: dict[str, Any] = {OF: checkpoint_id, PARENT: place_before}
-    noted = _noted(checkpoint, about | ({SENDS: sends} if sends else {}))
+    noted = _noted(checkpoint, about | ({SENDS: sends} if sends else {}) | ({ACTORS: actors} if actors else {}))
     return Base(noted, cast("Any", metadata), None if before is None else before.id)
 
 
 def notes_of(checkpoint: Checkpoint) -> Mapping[str, Any]:
     """What we have noted of a checkpoint; nothing if it is LangGraph's, and has the notes of the one before it."""
+    notes = _last_notes(checkpoint)
+    return notes if notes.get(OF) == checkpoint["id"] else {}
+
+
+def noted_actors(checkpoint: Checkpoint) -> NotedStates:
+    """The states of actors, where LangGraph may have gone on from a checkpoint of ours."""
+    found: NotedStates = _last_notes(checkpoint).get(ACTORS, ())
+    return found
+
+
+def _last_notes(checkpoint: Checkpoint) -> Mapping[str, Any]:
     text = next(iter(checkpoint["versions_seen"].get(NOTES) or ()), "{}")
     notes: Mapping[str, Any] = json.loads(text)
-    return notes if notes.get(OF) == checkpoint["id"] else {}
+    return notes
 
 
 def _noted(checkpoint: Checkpoint, notes: Mapping[str, Any]) -> Checkpoint:

@@ -16,6 +16,7 @@ from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import CheckpointTuple
 
 from callboard._langgraph._node_scope import PUSH
+from callboard.agent._conversation._actor_states import ActorStates
 from callboard.agent._conversation._channels import Schema, State, Write
 from callboard.agent._conversation._checkpoint import (
     CHANNEL,
@@ -32,6 +33,7 @@ from callboard.agent._conversation._checkpoint import (
     may_be_thin,
     metadata_of,
     new_base,
+    noted_actors,
     thinned,
     unknown_values,
 )
@@ -141,11 +143,11 @@ class SavedThread(Thread):
 
     async def _go_back(self, past: Past, *, looks: bool) -> None:
         self.play(await whole(self.saver, past.found), past.entries)
-        self._forget_tasks()
         if past.given is not None:
-            self.receive(past.given)
-        elif looks:
-            for entry in past.tasks:
+            self.receive(past.given)  # in which is what the tasks had done
+        else:
+            self._forget_tasks()
+            for entry in past.tasks if looks else ():
                 self.take(entry)  # to go on from there is another branch, on which it was not done
 
     def play(self, found: CheckpointTuple, entries: Sequence[Entry]) -> None:
@@ -176,6 +178,7 @@ class SavedThread(Thread):
         self.checkpoint_id, self.ts = base.id, base.checkpoint["ts"]
         self.parent_id = base.notes.get(PARENT, base.parent_id)
         self.next, self.sends, self.records = (), (), {}
+        self.actor_states = ActorStates.read(noted_actors(base.checkpoint))
         read_coming(self, found)
 
     async def prepare(self, *, repeats: bool = False) -> None:
@@ -211,18 +214,26 @@ class SavedThread(Thread):
     def _forget_tasks(self) -> None:
         """Forget what the tasks of the place did: it counts on that branch only; the input is part of the place."""
         self.records = {task: record for task, record in self.records.items() if task == START}
+        self.actor_states = self.actor_states if START in self.next else self.actor_states.before_calls()
 
     def _refuse_if_held(self) -> None:
         if self.holder is not None and is_alive(self.holder):
             raise ThreadBusyError(self.saver.thread_id, described(self.holder))
 
     async def record(self, entry: Entry, *, live: bool = False) -> None:
+        self._take_kept(entry)
         await super().record(entry, live=live)
         self._entries.append(tracked_entry(entry, self.schema))
         if isinstance(entry, Claimed):
             await self._flush(wait=True)  # before the body starts, or it says nothing
         elif self._durability != "exit":
             await self._flush(wait=self._durability == "sync")
+
+    def _take_kept(self, entry: Entry) -> None:
+        """Take in the states of actors that are stored with an entry, in one write."""
+        for state in self.kept_by_actors.due(entry):
+            self.take(state)
+            self._entries.append(state)
 
     async def _flush(self, *, wait: bool) -> None:
         """Store what has happened; what happens meanwhile is stored along with it, in one write.
@@ -333,6 +344,7 @@ class SavedThread(Thread):
     async def _leave(self) -> None:
         if self._forks or self._is_lost:
             return  # nothing has happened, or nothing that counts
+        self._take_kept(Left())
         if self._mine is not None and self._base is not None and self._base.id == self.checkpoint_id:
             await self.record(Left())
         if self._base is None or self._base.id != self.checkpoint_id:
@@ -356,6 +368,7 @@ class SavedThread(Thread):
         before = self._base
         values = {**unknown_values(before, self.schema.specs), **self.state.snapshot(), **coming(self)}
         about, following = metadata_of(source, self.step), self.saver.next_version
+        self.actor_states = self.actor_states.written_at(None if before is None else before.id)
         base = new_base(
             before,
             values,
@@ -363,11 +376,12 @@ class SavedThread(Thread):
             about,
             place_before=self.parent_id,
             sends=len(self.sends),
+            actors=self.actor_states.noted(),
             next_version=following,
         )
         versions = base.checkpoint["channel_versions"]
         changed = {name: versions[name] for name in changed_channels(before, values)}
-        if kept := kept_records(self.records):
+        if kept := [*kept_records(self.records), *self.actor_states.kept()]:
             # Before the checkpoint: once that is there, what is written on the one before does not count any more.
             # A killed process may have left a write without its checkpoint, so each has a name of its own.
             task_id = f"callboard-{1:08}-{new_id(self.step)}"

@@ -117,6 +117,36 @@ class Left:
         return cls()
 
 
+@dataclass(frozen=True, slots=True)
+class ActorState:
+    """The state of an actor, as a call of the step has left it."""
+
+    KIND: ClassVar[str] = "actor"
+    actor: str
+    key: str
+    """Which of several actors of that name; text that only tells them apart."""
+    digest: str
+    """Of what is packed."""
+    type: str = ""
+    data: bytes = b""
+    """As the checkpointer's serializer has packed it."""
+    at: str | None = None
+    """The checkpoint with the entry that has it, if this one has not."""
+
+    def encode(self) -> Stored:
+        packed = {"type": self.type, "data": self.data} if self.at is None else {"at": self.at}
+        return {"kind": "actor", "actor": self.actor, "key": self.key, "digest": self.digest, **packed}
+
+    @classmethod
+    def decode(cls, stored: Stored) -> Self:
+        packed = {name: stored[name] for name in ("type", "data", "at") if name in stored}
+        return cls(stored["actor"], stored["key"], stored["digest"], **packed)
+
+
+NotedStates = Sequence[Sequence[Any]]
+"""Of each actor its name, its key, the digest of its state, and the checkpoint on which that is written."""
+
+
 class Stamp(NamedTuple):
     """A place where a thread stood: its id among checkpoints, and when it was reached."""
 
@@ -181,7 +211,7 @@ class Amended(Move):
         return cls(writes=stored["writes"], source=stored["source"], received=received, **_where_in(stored))
 
 
-Entry = Finished | Asked | Claimed | Failed | Held | Left | Stepped | Amended
+Entry = Finished | Asked | Claimed | Failed | Held | Left | ActorState | Stepped | Amended
 """Something that happened to a thread."""
 
 _TYPES: Mapping[str, type[Entry]] = {kind.KIND: kind for kind in get_args(Entry)}

@@ -1,7 +1,7 @@
 """A LangGraph checkpointer, awaited on asyncio and on trio."""
 
 import copy
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from functools import partial
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -94,9 +94,13 @@ class Saver:
 
     def told(self, found: CheckpointTuple) -> str:
         """A checkpoint in words, for errors."""
+        return self.told_at(_id_of(found))
+
+    def told_at(self, checkpoint_id: str) -> str:
+        """A place for a checkpoint in words, for errors."""
         saver = self._saver
         keeper = saver.where if isinstance(saver, LazySaver) else f"The checkpointer, of type {type(saver).__name__},"
-        return f"{keeper} has thread {self.thread_id!r}, whose checkpoint {_id_of(found)!r}"
+        return f"{keeper} has thread {self.thread_id!r}, whose checkpoint {checkpoint_id!r}"
 
     def _checked(self, found: CheckpointTuple | None, *, outlined: bool = False) -> CheckpointTuple | None:
         if found is not None:
@@ -122,6 +126,24 @@ class Saver:
     async def write(self, checkpoint_id: str, writes: Sequence[tuple[str, Any]], task_id: str, path: str) -> None:
         """Store what belongs to a checkpoint; what was stored under the same task stays."""
         await self._write("put_writes", (self.config(checkpoint_id), list(writes), task_id, path))
+
+    @property
+    def identity(self) -> Hashable:
+        """Which thread of which checkpointer, as long as that is there."""
+        return id(self._saver), *self._place
+
+    def packed(self, value: object) -> tuple[str, bytes]:
+        """A value as the checkpointer's serializer stores it: its kind, and bytes.
+
+        Raises:
+            Exception: if it does not take the value.
+        """
+        kind, data = self._saver.serde.dumps_typed(value)
+        return kind, bytes(data)
+
+    def unpacked(self, kind: str, data: bytes) -> object:
+        """A value that was `packed`."""
+        return self._saver.serde.loads_typed((kind, data))
 
     def can_store(self, value: object) -> bool:
         """Whether the checkpointer's serializer takes a value."""

@@ -12,7 +12,17 @@ from langgraph.errors import GraphBubbleUp
 from langgraph.types import Interrupt, Send
 
 from callboard._langgraph._serializers import MEND, described
-from callboard.agent._conversation._checkpoint import CHANNEL, COUNT, NEXT, OF, PARENT, SENDS, notes_of
+from callboard.agent._conversation._checkpoint import (
+    ACTORS,
+    CHANNEL,
+    COUNT,
+    NEXT,
+    OF,
+    PARENT,
+    SENDS,
+    noted_actors,
+    notes_of,
+)
 from callboard.agent._conversation._journal_entries import Kinds, fields_of
 from callboard.exceptions import StorageError
 
@@ -26,7 +36,7 @@ _CHECKPOINT: Mapping[str, Kinds] = {
 
 _METADATA: Mapping[str, Kinds] = {"source": str, "step": int, "parents": Mapping}
 
-_NOTES: Mapping[str, Kinds] = {OF: str, PARENT: (str, NoneType), NEXT: str, COUNT: int, SENDS: int}
+_NOTES: Mapping[str, Kinds] = {OF: str, PARENT: (str, NoneType), NEXT: str, COUNT: int, SENDS: int, ACTORS: list}
 
 _STAMP: Mapping[str, Kinds] = {"id": str, "ts": str}
 
@@ -70,6 +80,10 @@ def check_checkpoint(found: CheckpointTuple, *, outlined: bool = False) -> None:
     for seen in checkpoint["versions_seen"].values():
         _is("versions seen", seen, Mapping)
     _has("its notes", notes_of(checkpoint), _NOTES)
+    for state in noted_actors(checkpoint):
+        _is("the state of an actor", state, list)
+        if len(state) != 4 or not all(isinstance(part, str) for part in state):
+            raise ValueError(f"its notes have a state of an actor that is none: {state!r}")
     kinds = {type(version) for version in checkpoint["channel_versions"].values()}
     if len(kinds) > 1:
         raise TypeError(f"its channels have versions of several kinds: {sorted(kind.__name__ for kind in kinds)}")

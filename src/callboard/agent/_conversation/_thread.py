@@ -14,8 +14,10 @@ from langgraph.checkpoint.base.id import uuid6
 from langgraph.types import Command, Interrupt, Overwrite, Send
 
 from callboard._calls._observers import current_mark
+from callboard.agent._conversation._actor_states import ActorStates, KeptStates
 from callboard.agent._conversation._channels import Schema, State, Write
 from callboard.agent._conversation._journal_entries import (
+    ActorState,
     Amended,
     Asked,
     Claimed,
@@ -74,6 +76,9 @@ class Thread:
         self.checkpoint_id = new_id(self.step)
         self.parent_id: str | None = None
         self.ts = now()
+        self.actor_states = ActorStates()
+        self.kept_by_actors = KeptStates()
+        """What calls that have no result yet have made of actors."""
         self.holder: Mapping[str, Any] | None = None
         """The run that has the thread, as far as is known."""
         self.namespace = namespace
@@ -270,6 +275,8 @@ class Thread:
                 self.holder = entry.holder
             case Left():
                 self.holder = None
+            case ActorState():
+                self.actor_states = self.actor_states.changed(entry)
             case Stepped():
                 if not live:
                     self.apply_outputs(entry.order)
@@ -290,6 +297,8 @@ class Thread:
         if entry.received is not None:
             self.step += 1
             self.parent_id, (self.checkpoint_id, self.ts) = self.checkpoint_id, entry.received
+        if START in self.next:
+            self.actor_states = self.actor_states.before_calls()  # it takes the place of other input
         self.source = "input"
         self.next, self.sends, self.records = (START,), (), {START: CallRecord(output=_merged(entry.writes))}
 
@@ -302,6 +311,9 @@ class Thread:
             self.parent_id = received.id
         self.checkpoint_id, self.ts = entry.id, entry.ts
         if entry.next is not None:
+            # Where input had come, what had finished before it counts only if that input is taken in.
+            counts, states = START not in self.next or source == "loop", self.actor_states
+            self.actor_states = states.at_next() if counts else states.before_calls()
             self.next, self.records, self.asked_here = tuple(entry.next), {}, {}
             self.sends = numbered(entry.sends)
             self.asked_unheard = False

@@ -1,0 +1,89 @@
+"""The journal of a thread as its actors have it: their states are packed here, and unpacked for nobody else."""
+
+from collections.abc import Hashable
+from hashlib import blake2b
+from typing import Any, Protocol
+
+from callboard._langgraph._serializers import MEND
+from callboard.agent._conversation._actor_states import ActorStates, KeptStates, Name, StateAt, name_of
+from callboard.agent._conversation._checkpoint import entries_of
+from callboard.agent._conversation._journal_entries import ActorState
+from callboard.agent._conversation._saver import Saver
+from callboard.exceptions import StorageError
+
+
+class KeepsStates(Protocol):
+    """A thread, as far as its actors are concerned."""
+
+    @property
+    def saver(self) -> Saver: ...
+
+    @property
+    def actor_states(self) -> ActorStates: ...
+
+    @property
+    def kept_by_actors(self) -> KeptStates: ...
+
+
+class ActorJournal:
+    """The journal of a thread as actors have it, from whichever event loop; see `callboard.actors._journal`.
+
+    Args:
+        thread: it takes in what is kept when it has to be stored.
+    """
+
+    def __init__(self, thread: KeepsStates) -> None:
+        self._saver = thread.saver
+        self._kept = thread.kept_by_actors
+        self._states = dict(thread.actor_states.now)
+
+    @property
+    def identity(self) -> Hashable:
+        return self._saver.identity
+
+    @property
+    def thread_id(self) -> str:
+        return self._saver.thread_id
+
+    def version(self, actor: str, key: str) -> str | None:
+        """Which state of an actor there is; `None` for none."""
+        found = self._states.get((actor, key))
+        return None if found is None else found.digest
+
+    async def load(self, actor: str, key: str) -> object:
+        """The state of an actor; `None` for none.
+
+        Raises:
+            StorageError: if it cannot be read.
+        """
+        found = self._states.get((actor, key))
+        if found is None:
+            return None
+        entry = found.entry or await self._read((actor, key), found)
+        return self._saver.unpacked(entry.type, entry.data)
+
+    def keep(self, actor: str, key: str, snapshot: object, call_id: str | None) -> str:
+        """Keep a state in place of the one before; one that has not changed is not stored again.
+
+        Raises:
+            Exception: if the checkpointer's serializer does not take it.
+        """
+        kind, data = self._saver.packed(snapshot)
+        entry = ActorState(actor, key, _digest(kind, data), kind, data)
+        if self.version(actor, key) != entry.digest:
+            self._states[actor, key] = StateAt(entry.digest, None, entry)
+            self._kept.add(call_id, entry)
+        return entry.digest
+
+    async def _read(self, name: Name, state: StateAt) -> ActorState:
+        assert state.at is not None
+        found = await self._saver.get(state.at)
+        entries: list[Any] = [] if found is None else entries_of(found)
+        for entry in entries:
+            if isinstance(entry, ActorState) and (name_of(entry), entry.digest, entry.at) == (name, state.digest, None):
+                return entry
+        raise StorageError(self._saver.told_at(state.at), f"has lost the state of the actor {name[0]!r}. {MEND}")
+
+
+def _digest(kind: str, data: bytes) -> str:
+    return blake2b(data, digest_size=16, key=kind.encode()).hexdigest()

@@ -1,0 +1,263 @@
+"""Actors whose states are to be kept with a thread, within calls and graphs, and where there is no thread."""
+
+from collections.abc import AsyncIterator, Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+from langchain_core.messages import AIMessage
+from langchain_core.tools import tool
+from langgraph.checkpoint.memory import InMemorySaver
+from langgraph.graph import START, MessagesState, StateGraph
+from langgraph.types import Command, interrupt
+
+from callboard import Actor, InMemorySnapshots, Supervisor, ToolNode, child, create_react_agent, handler, keyed, running
+from callboard.testing import ScriptedModel, calls, tool_call
+
+from ._savers import SAVERS, saver_of
+
+pytestmark = pytest.mark.real_clock
+
+WAIT = 20
+AT: Any = {"configurable": {"thread_id": "1"}}
+GO: Any = {"messages": [("user", "go")]}
+
+said: list[str] = []
+
+
+@pytest.fixture(autouse=True)
+def _nothing_said() -> None:
+    said.clear()
+
+
+@pytest.fixture(params=SAVERS)
+async def saver(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Any]:
+    """Each kind of checkpointer."""
+    async with saver_of(request.param, tmp_path / "db") as made:
+        yield made
+
+
+class Notebook(Actor):
+    """Lines of text."""
+
+    async def start(self) -> None:
+        self.lines: list[str] = []
+
+    async def snapshot(self) -> list[str]:
+        return self.lines
+
+    async def restore(self, snapshot: list[str]) -> None:
+        self.lines = snapshot
+
+    @handler
+    async def append(self, line: str) -> str:
+        """Append a line."""
+        self.lines.append(line)
+        said.append(",".join(self.lines))
+        return said[-1]
+
+
+def scribe(model: Any, *more: Any, **options: Any) -> Any:
+    """An agent with a notebook."""
+    return create_react_agent(model, [child(Notebook, snapshots="journal"), *more], **options)
+
+
+def appending(*lines: str) -> ScriptedModel:
+    """Appends lines, one in each step."""
+    return ScriptedModel([*(calls(("append", {"line": line})) for line in lines), "done"], loop=True)
+
+
+def node() -> ToolNode:
+    return ToolNode([child(Notebook, snapshots="journal")])
+
+
+# --- where there is no thread
+
+
+def supervised() -> object:
+    return Supervisor([child(Notebook, snapshots="journal")])
+
+
+async def runs() -> object:
+    async with running(Notebook(), snapshots="journal"):
+        return None
+
+
+async def by_key() -> object:
+    async with keyed(Notebook, snapshots="journal"):
+        return None
+
+
+@pytest.mark.parametrize("make", [supervised, runs, by_key])
+async def test_without_an_agent_it_is_refused_where_it_is_said(make: Callable[[], Any]) -> None:
+    """Nobody would keep it; a store would."""
+    with pytest.raises(ValueError, match=r"for the tools of an agent .* snapshots=InMemorySnapshots\(\)"):
+        await make()
+
+
+@pytest.mark.parametrize("checkpointer", [None, False])
+async def test_an_agent_without_a_checkpointer_refuses_before_the_model_is_asked(checkpointer: Any) -> None:
+    """And names what it needs."""
+    model = appending("a")
+    with pytest.raises(ValueError, match=r"actor Notebook has snapshots='journal', .* no checkpointer: create_react"):
+        await scribe(model, checkpointer=checkpointer).ainvoke(GO, AT)
+
+    assert model.requests == []
+
+
+async def test_a_node_by_itself_refuses_before_any_call_begins() -> None:
+    """The plain tool beside the actor does not run either."""
+
+    @tool
+    def plain() -> None:
+        """Say so."""
+        said.append("plain")
+
+    alone = ToolNode([plain, child(Notebook, snapshots="journal")])
+    with pytest.raises(ValueError, match=r"is not run by an agent .* snapshots=InMemorySnapshots\(\)"):
+        await alone.ainvoke([tool_call("plain", "1"), tool_call("append", "2", line="a")])
+
+    assert said == []
+
+
+@pytest.mark.backends("asyncio")
+async def test_a_tool_without_its_node_refuses() -> None:
+    """LangChain's own way to run one, which is for asyncio."""
+    with pytest.raises(ValueError, match=r"is not run by an agent .* snapshots=InMemorySnapshots\(\)"):
+        await node().tools_by_name["append"].ainvoke({"line": "a"})
+
+    assert said == []
+
+
+@pytest.mark.backends("asyncio")
+async def test_a_graph_of_langgraphs_is_no_agent() -> None:
+    """It has a checkpointer, and no journal; the message names the agent and the store."""
+    builder = StateGraph(MessagesState)
+    builder.add_node("tools", node())
+    builder.add_edge(START, "tools")
+    graph = builder.compile(checkpointer=InMemorySaver())
+    message = AIMessage("", tool_calls=[tool_call("append", "1", line="a")])
+    with pytest.raises(
+        ValueError, match=r"create_react_agent\(model, node, checkpointer=.* snapshots=InMemorySnapshots\(\)"
+    ):
+        await graph.ainvoke({"messages": [message]}, AT)
+
+    assert said == []
+
+
+def test_what_contradicts_it_is_refused_at_once() -> None:
+    """The journal has each call, so the state is kept after each; and there has to be something to keep."""
+    assert child(Notebook, snapshots="journal").save == "each_call"
+    assert child(Notebook, snapshots="journal", save="each_call").save == "each_call"
+    assert child(Notebook, snapshots=InMemorySnapshots()).save == child(Notebook).save == "at_end"
+    with pytest.raises(ValueError, match=r"the journal has each call, .* leave save='at_end' out"):
+        child(Notebook, snapshots="journal", save="at_end")
+    with pytest.raises(TypeError, match=r"async `load` and `save`, or 'journal'; got 'jurnal'"):
+        child(Notebook, snapshots="jurnal")  # type: ignore[arg-type]
+
+    class Blank(Actor):
+        @handler
+        async def look(self) -> None:
+            """Look."""
+
+    with pytest.raises(ValueError, match="there is nothing to save; Blank needs snapshot and restore"):
+        child(Blank, snapshots="journal")
+
+
+async def test_a_key_that_cannot_be_written_down_is_refused() -> None:
+    """Another process would not find what is kept under it."""
+    notebook = child(Notebook, key=lambda _: object(), snapshots="journal")
+    agent = create_react_agent(appending("a"), [notebook], checkpointer=InMemorySaver())
+    with pytest.raises(ValueError, match="object") as raised:
+        await agent.ainvoke(GO, AT)
+
+    assert "child(Notebook, snapshots='journal') and the key <object" in "".join(raised.value.__notes__)
+
+
+# --- within calls and graphs
+
+
+async def test_an_agent_in_a_tool_has_the_states_of_its_call(saver: Any) -> None:
+    """Each call is a conversation of its own; one that was interrupted goes on with what its actors had."""
+
+    @tool
+    async def ask() -> str:
+        """Ask."""
+        return str(interrupt("well?"))
+
+    def agent() -> Any:
+        script = [calls(("append", {"line": "a"})), calls("ask"), calls(("append", {"line": "b"})), "done"]
+        inner = scribe(ScriptedModel(script[len(said) and 2 :]), ask)
+
+        @tool
+        async def delegate() -> str:
+            """Have somebody else do it."""
+            result = await inner.ainvoke(GO)
+            return str(result["messages"][-1].content)
+
+        outer = ScriptedModel([lambda sent: "end" if sent[-1].type == "tool" else calls("delegate")], loop=True)
+        return create_react_agent(outer, [delegate], checkpointer=saver)
+
+    with anyio.fail_after(WAIT):
+        await agent().ainvoke(GO, AT)
+        result = await agent().ainvoke(Command(resume="yes"), AT)
+
+    assert result["messages"][-1].content == "end"
+    assert said == ["a", "a,b"]
+
+
+async def test_an_agent_in_a_tool_without_a_checkpointer_around_it_refuses() -> None:
+    """Whatever it has itself: the conversation is that of the agent around it."""
+    inner = scribe(appending("a"))
+
+    @tool
+    async def delegate() -> None:
+        """Have somebody else do it."""
+        await inner.ainvoke(GO)
+
+    outer = create_react_agent(ScriptedModel([calls("delegate"), "end"]), [delegate])
+    with pytest.raises(ValueError, match=r"no checkpointer: .* within a graph compile\(checkpointer="):
+        await outer.ainvoke(GO)
+
+    assert said == []
+
+
+@pytest.mark.backends("asyncio")
+@pytest.mark.parametrize(("checkpointer", "expected"), [(None, ["a", "a"]), (True, ["a", "a,a"])])
+async def test_an_agent_in_a_graph_has_the_states_of_its_visit_or_of_all(
+    checkpointer: Any, expected: list[str]
+) -> None:
+    """As its conversation: by default each visit has its own, with `checkpointer=True` all have one."""
+    builder = StateGraph(MessagesState)
+    builder.add_node("scribe", scribe(appending("a"), checkpointer=checkpointer))
+    builder.add_edge(START, "scribe")
+    graph = builder.compile(checkpointer=InMemorySaver())
+    with anyio.fail_after(WAIT):
+        for _ in range(2):
+            await graph.ainvoke(GO, AT)
+
+    assert said == expected
+
+
+async def test_two_agents_with_one_node_have_each_the_states_of_its_threads() -> None:
+    """The node is shared, and the threads are not, though they have one name."""
+    shared = node()
+    agents = [create_react_agent(appending("a"), shared, checkpointer=InMemorySaver()) for _ in range(2)]
+    with anyio.fail_after(WAIT):
+        async with agents[0]:
+            for agent in (*agents, *agents):
+                await agent.ainvoke(GO, AT)
+
+    assert said == ["a", "a", "a,a", "a,a"]
+
+
+def test_from_sync_code(tmp_path: Path) -> None:
+    """`invoke`, with a database by URL."""
+    agent = scribe(appending("a", "b"), checkpointer=f"sqlite:///{tmp_path / 'db'}")
+    for _ in range(2):
+        agent.invoke(GO, AT)
+    anyio.run(partial(agent.aclose))
+
+    assert said == ["a", "a,b", "a,b,a", "a,b,a,b"]
