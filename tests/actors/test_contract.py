@@ -7,7 +7,7 @@ from typing import Any
 import anyio
 import pytest
 
-from callboard import Actor, ActorDiedError, handler, running
+from callboard import Actor, ActorDiedError, child, handler, running
 from callboard.testing import ActorContract, kill_actor, killing
 
 
@@ -140,6 +140,21 @@ async def test_the_contract_finds_an_actor_whose_second_life_does_not_work() -> 
     Shared.everything = []
     with anyio.fail_after(5), pytest.raises(AssertionError, match="nothing to append to"):
         await OfShared().test_it_starts_answers_and_stops()
+
+
+async def test_an_actor_whose_state_belongs_to_a_thread_is_put_through_it_without_one() -> None:
+    """What the contract asks of it has nothing to do with where its state is kept."""
+
+    class OfJournal(ActorContract):
+        def actor(self) -> Any:
+            return child(Notes, snapshots="journal")
+
+        async def ask(self, reference: Any) -> object:
+            return await reference.append("x")
+
+    with anyio.fail_after(5):
+        await OfJournal().test_it_starts_answers_and_stops()
+        await OfJournal().test_its_state_goes_through_a_snapshot()
 
 
 async def test_an_actor_is_killed_at_a_chosen_point() -> None:

@@ -176,7 +176,8 @@ class ActorContract:
         ToolNode([self._spec()])
 
     def _spec(self) -> ChildSpec[Any]:
-        return spec_of(self.actor())
+        spec = spec_of(self.actor())
+        return spec.kept_in(InMemorySnapshots()) if spec.is_in_journal else spec  # here is no thread
 
     async def _ask_or_not(self, reference: Any) -> None:
         with suppress(Exception):  # it is about to end, and may say so in its own way
