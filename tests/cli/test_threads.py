@@ -17,7 +17,7 @@ from langgraph.graph import START, StateGraph
 from langgraph.types import Command, interrupt
 from typing_extensions import TypedDict
 
-from callboard import AgentState, ToolNode, create_react_agent
+from callboard import Actor, AgentState, ToolNode, child, create_react_agent, handler
 from callboard.agent._conversation._connect import saver_of
 from callboard.testing import ScriptedModel, calls, tool_call
 
@@ -110,6 +110,39 @@ def test_threads_are_listed_the_latest_first(project: Project, saver: Saver) -> 
     assert (first[0], first[1], first[-1]) == ("first", "2", "Hello again.")
     assert (second[0], second[1], second[3], second[-1]) == ("second", "1", "1 question", "sun in Oslo")
     assert first[2].startswith("20")
+
+
+class Notebook(Actor):
+    """Lines of text."""
+
+    def start(self) -> None:
+        self.lines: list[str] = []
+
+    def snapshot(self) -> list[str]:
+        return self.lines
+
+    def restore(self, snapshot: list[str]) -> None:
+        self.lines = snapshot
+
+    @handler
+    def write(self, line: str) -> str:
+        """Write a line."""
+        self.lines.append(line)
+        return " ".join(self.lines)
+
+
+def test_the_states_of_actors_in_a_thread_are_passed_over(project: Project, saver: Saver) -> None:
+    """They are the actors' own; the conversation says what was done."""
+    script = [calls(("write", {"line": "well"})), "Written."]
+    notebook = child(Notebook, snapshots="journal")
+    agent: Any = create_react_agent(ScriptedModel(script, loop=True), [notebook], checkpointer=saver)
+    say(agent, "hi", "first")
+    say(agent, "hi", "first")
+
+    assert rows(project)[1][-1] == "Written."
+    assert "well well" in show(project, "first")
+    assert "Notebook" not in show(project, "first")
+    assert "Written." in show(project, "first", "--history")
 
 
 def test_a_database_without_threads_says_so(project: Project, saver: Saver) -> None:
