@@ -71,6 +71,7 @@ class SupervisedCall(CallTime, Generic[T]):
         "ended",
         "error",
         "handled",
+        "is_for_once",
         "number",
         "result",
         "resumes",
@@ -94,7 +95,8 @@ class SupervisedCall(CallTime, Generic[T]):
         self.error: BaseException | None = None
         self.handled: BaseException | None = None
         """The error that the result stands for, where one became a result."""
-        self.ended = False
+        self.ended = self.is_for_once = False
+        """Whether it has; whether its result says something that is to be said to its caller, and this once."""
         self.running = self.waiting = 0
         """How many of its attempts do; a middleware may start several at once."""
         self.resumes: str | None = None

@@ -12,7 +12,7 @@ from langchain_core.messages import ToolMessage
 from langchain_core.tools import BaseTool
 from pydantic import ValidationError
 
-from callboard._calls._call import note
+from callboard._calls._call import current_call, note
 from callboard._calls._thread_pool import THREADS, Threads
 from callboard._extras import require
 from callboard._langgraph import graph_task
@@ -191,6 +191,9 @@ class Cache:
     async def _to_share(self, output: Output) -> ToolMessage | Turn:
         """What followers are told of a leader's result: a copy that nobody else has."""
         if not isinstance(output, ToolMessage):
+            return Turn.ALONE
+        if (call := current_call()) is not None and call.is_for_once:
+            note("cache_skipped", reason="says something that is said once")
             return Turn.ALONE
         about = output.additional_kwargs.get("callboard")
         if isinstance(about, dict) and about.get("ended") in _OWN_AFFAIRS:

@@ -15,7 +15,13 @@ from callboard._callers import level_of_user
 from callboard._calls._call import SupervisedCall, note, waiting
 from callboard._loops._deadline import current_timed, remaining
 from callboard._types import CallPolicy, _check_type, check_count, check_seconds
-from callboard.exceptions import CallRejectedError, CircuitOpenError, IdleMiddlewareWarning
+from callboard.exceptions import (
+    ActorGoneError,
+    CallRejectedError,
+    CircuitOpenError,
+    IdleMiddlewareWarning,
+    PoisonousCallError,
+)
 from callboard.tools._call_output import Output
 from callboard.tools._errors import is_control_flow
 from callboard.tools._vocabulary import ToolCallRequest
@@ -23,8 +29,10 @@ from callboard.tools._vocabulary import ToolCallRequest
 When = type[Exception] | tuple[type[Exception], ...] | Callable[[Exception], bool]
 """Which errors a middleware acts upon."""
 
-_NEVER_RAN = (CallRejectedError, CircuitOpenError)
+_NEVER_RAN = (CallRejectedError, CircuitOpenError, ActorGoneError)
 """Errors of calls whose body did not run; such a call may be made again, whatever the tool does."""
+_FINAL = (PoisonousCallError,)
+"""Errors of calls that are refused each time."""
 
 
 class Retry:
@@ -36,7 +44,8 @@ class Retry:
     budget has no time for: then the last error stands.
 
     Only calls of tools whose policy says `idempotent=True` are run again, and calls whose body never ran. For any
-    other tool it does nothing, and says so once with an `IdleMiddlewareWarning`.
+    other tool it does nothing, and says so once with an `IdleMiddlewareWarning`. A call that is refused because it
+    ended its actor too often is not made again.
     Observers are told of every pause: `retry`, with the attempt that failed, the pause in seconds, and the
     name of the error.
 
@@ -124,7 +133,7 @@ class Retry:
         return max(at_least, self._rng.uniform(0.0, longest))
 
     def _is_worth_another(self, error: Exception, request: ToolCallRequest) -> bool:
-        if is_control_flow(error) or not matches(self._on, error):
+        if is_control_flow(error) or isinstance(error, _FINAL) or not matches(self._on, error):
             return False
         return isinstance(error, _NEVER_RAN) or self._may_run_twice(request)
 

@@ -2,12 +2,13 @@
 
 from collections.abc import Generator
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from typing import Any, Literal
 
 import anyio
 
 from callboard.actors._actor import Actor, keeps_snapshots
-from callboard.actors._child import ChildSpec, spec_of
+from callboard.actors._child import INTENSITY, PERIOD, ChildSpec, spec_of
 from callboard.actors._keyed import keyed
 from callboard.actors._life import Life
 from callboard.actors._message import Message
@@ -173,11 +174,13 @@ class ActorContract:
 
     def test_its_handlers_are_tools(self) -> None:
         """They have what a model has to be told: types and descriptions."""
-        ToolNode([self._spec()])
+        ToolNode([spec_of(self.actor())])
 
     def _spec(self) -> ChildSpec[Any]:
+        """Its terms, without those that are for many of it, for a node or for a thread."""
         spec = spec_of(self.actor())
-        return spec.kept_in(InMemorySnapshots()) if spec.is_in_journal else spec  # here is no thread
+        spec = replace(spec, key=None, cap=None, idle=None, prefix="", intensity=INTENSITY, period=PERIOD)
+        return spec.kept_in(InMemorySnapshots()) if spec.is_in_journal else spec
 
     async def _ask_or_not(self, reference: Any) -> None:
         with suppress(Exception):  # it is about to end, and may say so in its own way

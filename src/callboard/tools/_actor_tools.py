@@ -210,6 +210,8 @@ class _Ask:
         if not notice or (told := with_notice(result, notice)) is None:
             return result  # if there is no place for it, the next one says it
         self._lost.has_seen(conversation, cell)
+        if (supervised := current_call()) is not None:
+            supervised.is_for_once = True  # nobody else is to be told, by a cache
         return told
 
     def _with_loss(self, died: ActorDiedError, conversation: Hashable, cell: Cell) -> ActorDiedError:

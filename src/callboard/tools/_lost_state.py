@@ -53,7 +53,7 @@ class LostState:
 
 def with_notice(result: Any, notice: str) -> Any:
     """A result that a model can read, with a notice; `None` if there is no place for it."""
-    if isinstance(result, Command):
+    if isinstance(result, Command) or (isinstance(result, (list, tuple)) and any(map(_is_no_content, result))):
         return None
     if isinstance(result, ToolMessage):
         return result.model_copy(update={"content": with_notice(result.content, notice)})
@@ -61,3 +61,8 @@ def with_notice(result: Any, notice: str) -> Any:
         return [*result, {"type": "text", "text": notice}]
     text = result if isinstance(result, str) else _stringify(result)
     return f"{text}\n\n({notice})"
+
+
+def _is_no_content(one: object) -> bool:
+    """Whether it goes its own way to the graph, and is no part of what a model reads."""
+    return isinstance(one, (Command, ToolMessage))

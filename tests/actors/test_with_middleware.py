@@ -1,0 +1,352 @@
+"""Tools of actors under what plain tools are under: middleware, overrides, limits of a run, commands, the test kit."""
+
+from collections.abc import Iterator
+from typing import Annotated, Any
+
+import anyio
+import pytest
+from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
+from langchain_core.runnables import RunnableConfig
+from langchain_core.tools import InjectedToolCallId
+from langgraph.graph import START, MessagesState, StateGraph
+from langgraph.types import Command, Send
+
+from callboard import (
+    Actor,
+    CallPolicy,
+    CallsInterrupted,
+    IdleMiddlewareWarning,
+    Reply,
+    ToolNode,
+    ToolRuntime,
+    child,
+    create_react_agent,
+    handler,
+    keyed,
+)
+from callboard.exceptions import CallboardWarning
+from callboard.middleware import Cache, Fallback, RequireApproval, Retry, Value
+from callboard.testing import ActorContract, ScriptedModel, calls, killing, tool_call
+
+WAIT = 60
+lives: list[str] = []
+"""What happened in actors."""
+
+
+@pytest.fixture(autouse=True)
+def _no_lives() -> Iterator[None]:
+    lives.clear()
+    yield
+    lives.clear()
+
+
+class BrokenError(Exception):
+    """What ends an actor here."""
+
+
+class Desk(Actor):
+    """Answers, and counts how often it did."""
+
+    fatal = (BrokenError,)
+    groups = {"reads": 4}
+
+    async def start(self) -> None:
+        lives.append(f"start {self.key}")
+        self.count = 0
+        self.replies: list[Reply[Any]] = []
+
+    @handler
+    async def ask(self, query: str) -> str:
+        """Answer."""
+        self.count += 1
+        lives.append(f"ask {query}")
+        return f"{query} {self.count}"
+
+    @handler(group="reads")
+    async def read(self, query: str) -> str:
+        """Read for a while."""
+        lives.append(f"begin {query}")
+        await anyio.sleep(1)
+        lives.append(f"end {query}")
+        return query
+
+    @handler
+    async def shaky(self, often: int) -> str:
+        """Fail so many times."""
+        self.count += 1
+        if self.count <= often:
+            raise ConnectionError(self.count)
+        return f"after {self.count}"
+
+    @handler
+    async def die(self, query: str) -> str:
+        """Die."""
+        lives.append("die")
+        raise BrokenError(query)
+
+    @handler
+    async def jump(self, place: str, call_id: Annotated[str, InjectedToolCallId]) -> Command[Any]:
+        """Go on elsewhere."""
+        self.count += 1
+        return Command(
+            update={"messages": [ToolMessage(f"{place} {self.count}", tool_call_id=call_id)], "place": place}
+        )
+
+    @handler
+    async def jump_twice(self, call_id: Annotated[str, InjectedToolCallId]) -> list[Any]:
+        """Answer, and change the state besides."""
+        return [Command(update={"place": "two"}), ToolMessage("both", tool_call_id=call_id)]
+
+    @handler(deferred=True)
+    async def later(self, reply: Reply[Any], call_id: Annotated[str, InjectedToolCallId]) -> None:
+        """Go on elsewhere, later."""
+        reply.send(Command(update={"messages": [ToolMessage("later", tool_call_id=call_id)]}))
+
+
+def contents(found: Any) -> list[Any]:
+    return [message.content for message in found["messages"] if isinstance(message, ToolMessage)]
+
+
+async def told(node: ToolNode, name: str, config: RunnableConfig | None = None, **args: Any) -> Any:
+    return contents(await node.ainvoke({"messages": [calls(tool_call(name, **args))]}, config))[0]
+
+
+def thread(name: str) -> RunnableConfig:
+    return {"configurable": {"thread_id": name}}
+
+
+def by_thread(call: Any, context: Any) -> str:
+    return str(context.config["configurable"]["thread_id"])
+
+
+async def test_a_cached_call_does_not_reach_the_actor_and_starts_none() -> None:
+    """As a plain tool is not called."""
+    node = ToolNode([Desk()], middleware=[Cache(["ask"])])
+    with anyio.fail_after(WAIT):
+        found = [await told(node, "ask", query=query) for query in ("a", "a", "b")]
+    assert found == ["a 1", "a 1", "b 1"]
+    assert lives == ["start None", "ask a", "start None", "ask b"]
+
+
+async def test_no_result_of_one_key_is_given_to_another() -> None:
+    """The actor is chosen by the thread, which is no argument: without a key of its own, the cache keeps away."""
+    spec = child(Desk, key=by_thread)
+    plain = ToolNode([spec], middleware=[Cache(["ask"])])
+    keys = ToolNode([spec], middleware=[Cache(["ask"], key=lambda request, context: by_thread(request, context))])
+    with anyio.fail_after(WAIT):
+        async with plain, keys:
+            with pytest.warns(CallboardWarning, match="more than its arguments"):
+                found = [await told(plain, "ask", thread(name), query="a") for name in "121"]
+            cached = [await told(keys, "ask", thread(name), query="a") for name in "121"]
+    assert found == ["a 1", "a 1", "a 2"]
+    assert cached == ["a 1", "a 1", "a 1"]
+
+
+async def test_what_a_model_is_told_of_lost_state_is_not_kept_in_a_cache() -> None:
+    """It is told once; a result that is kept would say it for as long as it is kept."""
+    node = ToolNode([Desk()], middleware=[Cache(["ask"])], policies={"die": CallPolicy(on_unknown="fail")})
+    with anyio.fail_after(WAIT):
+        async with node:
+            await told(node, "ask", thread("1"), query="a")
+            await told(node, "die", thread("2"), query="x")
+            found = [await told(node, "ask", thread("1"), query="b") for _ in range(3)]
+    assert found[0].startswith("b 1\n\n(Desk was restarted")
+    assert found[1:] == ["b 2", "b 2"]
+
+
+async def test_a_call_that_waits_for_approval_starts_no_actor() -> None:
+    """Nothing of it happens before a person has said yes; then it happens once."""
+    node = ToolNode([Desk()], middleware=[RequireApproval(["ask"])])
+    asked = [tool_call("ask", query="a")]
+    with anyio.fail_after(WAIT):
+        with pytest.raises(CallsInterrupted) as caught:
+            await node.ainvoke(asked)
+        before = list(lives)
+        question = caught.value.args[0][0]
+        found = await node.ainvoke(
+            asked, ledger=caught.value.ledger, resume={question.id: [{"type": "accept", "args": None}]}
+        )
+    assert before == []
+    assert contents(found) == ["a 1"]
+    assert lives == ["start None", "ask a"]
+
+
+async def test_another_tool_answers_for_an_actor_that_dies_or_does_not_start() -> None:
+    """A handler of another actor, or a value."""
+
+    class Absent(Actor):
+        async def start(self) -> None:
+            raise FileNotFoundError("no such program")
+
+        @handler
+        async def search(self, query: str) -> str:
+            """Search."""
+            return query
+
+    node = ToolNode(
+        [Desk(), Absent()],
+        middleware=[Fallback({"die": "ask", "search": Value("nothing found")})],
+        policies={"die": CallPolicy(on_unknown="fail")},
+    )
+    with anyio.fail_after(WAIT):
+        found = [await told(node, "die", query="a"), await told(node, "search", query="a")]
+    assert found[0].startswith("a 1")
+    assert found[1] == "nothing found"
+
+
+async def test_a_handler_that_fails_is_tried_again_in_the_same_actor() -> None:
+    """An error of a handler is its caller's; the actor and its state go on."""
+    node = ToolNode([Desk()], middleware=[Retry(4, initial=0.1)], policies={"shaky": CallPolicy(idempotent=True)})
+    with anyio.fail_after(WAIT):
+        found = await told(node, "shaky", often=2)
+    assert found == "after 3"
+    assert lives == ["start None"]
+
+
+async def test_a_call_whose_actor_did_not_start_is_tried_again_whatever_its_policy() -> None:
+    """Its handler never ran, so that no harm is done."""
+    fails = [True, True, False]
+
+    class Slow(Desk):
+        async def start(self) -> None:
+            await super().start()
+            if fails.pop(0):
+                raise ConnectionError("not yet")
+
+    with pytest.warns(IdleMiddlewareWarning):  # nobody said that it may run twice
+        node = ToolNode([Slow()], middleware=[Retry(3, initial=0.1)])
+    with anyio.fail_after(WAIT):
+        assert await told(node, "ask", query="a") == "a 1"
+
+
+async def test_a_call_that_is_refused_as_poison_is_not_tried_again() -> None:
+    """It would be refused again, after a pause each time."""
+    node = ToolNode([Desk()], middleware=[Retry(5, initial=10)], policies={"die": CallPolicy(idempotent=True)})
+    with anyio.fail_after(WAIT):
+        async with node:
+            began = anyio.current_time()
+            found = await told(node, "die", query="a")
+            took = anyio.current_time() - began
+    assert "ended its actor 3 times" in found
+    assert lives.count("die") == 3
+    assert took < 5
+
+
+@pytest.mark.real_clock
+async def test_a_handlers_result_ends_a_run_where_its_tool_says_so() -> None:
+    """`return_direct` of a tool is set on the node's, for a handler has no such thing."""
+    node = ToolNode([Desk()])
+    node.tools_by_name["ask"].return_direct = True
+    agent = create_react_agent(ScriptedModel([calls(tool_call("ask", query="a")), "never said"]), node)
+    with anyio.fail_after(WAIT):
+        found = await agent.ainvoke({"messages": [HumanMessage("go")]})
+    assert found["messages"][-1].content == "a 1"
+
+
+async def test_a_handler_may_return_a_command() -> None:
+    """At once, in a list, and by a reply that it took along."""
+    node = ToolNode([Desk()])
+    with anyio.fail_after(WAIT):
+        jumped = await node.ainvoke([tool_call("jump", "7", place="home")])
+        both = await node.ainvoke([tool_call("jump_twice", "8")])
+        later = await node.ainvoke([tool_call("later", "9")])
+    assert [type(one) for one in jumped] == [Command]
+    assert jumped[0].update["place"] == "home"
+    assert jumped[0].update["messages"][0].content == "home 1"
+    assert jumped[0].update["messages"][0].name == "jump"
+    assert sorted(type(one).__name__ for one in both) == ["Command", "dict"]
+    assert later[0].update["messages"][0].content == "later"
+
+
+async def test_a_command_goes_its_way_when_state_was_lost() -> None:
+    """There is no place in it for what the model is to be told; the next result has it."""
+    node = ToolNode([Desk()], policies={"die": CallPolicy(on_unknown="fail")})
+    with anyio.fail_after(WAIT):
+        async with node:
+            await told(node, "ask", thread("1"), query="a")
+            await told(node, "die", thread("2"), query="x")
+            both = await node.ainvoke([tool_call("jump_twice", "8")], thread("1"))
+            after = [await told(node, "ask", thread("1"), query="b") for _ in range(2)]
+    assert sorted(type(one).__name__ for one in both) == ["Command", "dict"]
+    assert "Desk was restarted" in after[0]
+    assert after[1] == "b 2"
+
+
+async def test_a_subclass_of_the_node_sees_calls_of_actors() -> None:
+    """What it overrides runs around them, and a state that it passes on decides which actor is asked."""
+
+    class Mine(ToolNode):
+        async def _arun_one(self, call: Any, input_type: Any, tool_runtime: ToolRuntime[Any, Any]) -> Any:
+            lives.append(f"before {call['name']}")
+            found = await super()._arun_one(call, input_type, tool_runtime)
+            lives.append("after")
+            return found
+
+    node = Mine([child(Desk, key=lambda call, context: context.state["tenant"])])
+    asked = {"messages": [calls(tool_call("ask", query="a"))], "tenant": "t"}
+    with anyio.fail_after(WAIT):
+        assert contents(await node.ainvoke(asked)) == ["a 1"]
+    assert lives == ["before ask", "start t", "ask a", "after"]
+
+
+async def test_no_more_handlers_run_than_a_run_may_have_calls() -> None:
+    """`max_concurrency` holds for them, too, and an actor that has room for more is no way around it."""
+    node = ToolNode([Desk()])
+    asked = [tool_call("read", str(number), query=str(number)) for number in range(4)]
+    with anyio.fail_after(WAIT):
+        await node.ainvoke(asked, {"max_concurrency": 1})
+        alone = [line for line in lives if " " in line and not line.startswith("start")]
+        lives.clear()
+        await node.ainvoke(asked)
+    assert alone == [f"{what} {number}" for number in range(4) for what in ("begin", "end")]
+    assert [line.split()[0] for line in lives[1:]] == ["begin"] * 4 + ["end"] * 4
+
+
+async def test_an_actor_by_key_is_killed_at_a_chosen_point_before_it_lives() -> None:
+    """The kit takes any reference: the actor is to die in its first call."""
+    with anyio.fail_after(WAIT):
+        async with keyed(Desk) as desks:
+            desk = desks["a"]
+            with killing(desk, "ask") as died, pytest.raises(Exception, match="killed by a test"):
+                await desk.ask("x")
+            assert await desk.ask("y") == "y 1"
+    assert died == ["ask"]
+
+
+class TestATenantsDesk(ActorContract):
+    """The contract holds for terms that are for a node, too."""
+
+    def actor(self) -> Any:
+        return child(Desk, key=by_thread, cap=2, idle=5.0, prefix="desk_", intensity=7)
+
+    async def ask(self, reference: Any) -> object:
+        await anyio.sleep(0.01)
+        return await reference.ask("x")
+
+
+@pytest.mark.backends("asyncio")
+@pytest.mark.real_clock
+async def test_each_call_that_is_sent_to_a_node_has_an_actor_of_its_own_unless_the_node_is_open() -> None:
+    """LangGraph runs the node once for each `Send`, and an actor lives for one run of it."""
+    node = ToolNode([Desk()])
+
+    def send(state: Any) -> list[Send]:
+        return [Send("tools", [call]) for call in state["messages"][-1].tool_calls]
+
+    builder = StateGraph(MessagesState)
+    builder.add_node("model", lambda state: {})
+    builder.add_node("tools", node)
+    builder.add_edge(START, "model")
+    builder.add_conditional_edges("model", send, ["tools"])
+    graph: Any = builder.compile()
+    asked = {"messages": [AIMessage("", tool_calls=[tool_call("ask", str(one), query="a") for one in range(3)])]}
+
+    with anyio.fail_after(WAIT):
+        alone = contents(await graph.ainvoke(asked))
+        starts = lives.count("start None")
+        async with node:
+            within = contents(await graph.ainvoke(asked))
+
+    assert (alone, starts) == (["a 1"] * 3, 3)
+    assert sorted(within) == ["a 1", "a 2", "a 3"]
+    assert lives.count("start None") == 4
