@@ -236,16 +236,24 @@ def shape_of(function: ast.FunctionDef) -> str:
 
 
 def test_what_many_tests_need_is_written_once() -> None:
-    """`tests/helpers.py` has it; a copy would drift, as those of the source did."""
-    home = TESTS / "helpers.py"
-    shapes = {shape_of(one) for one in ast.parse(home.read_text()).body if isinstance(one, ast.FunctionDef)}
+    """`tests/helpers.py` has it, or `tests/conftest.py`; a copy would drift, as those of the source did."""
+    homes = [TESTS / "helpers.py", TESTS / "conftest.py"]
+    shapes = {
+        shape_of(one) for home in homes for one in ast.parse(home.read_text()).body if isinstance(one, ast.FunctionDef)
+    }
 
     copies = {
         f"{path.relative_to(TESTS)}: {one.name}"
         for path in TESTS.rglob("*.py")
-        if path != home
+        if path not in homes
         for one in ast.parse(path.read_text()).body
         if isinstance(one, ast.FunctionDef) and shape_of(one) in shapes
     }
 
     assert copies == set()
+
+
+def test_litter_is_looked_for_in_one_place() -> None:
+    """What only the collector can free, and with which of its switches that is seen."""
+    sign = "gc.DEBUG_" + "SAVEALL"
+    assert [path.name for path in TESTS.rglob("*.py") if sign in path.read_text()] == ["helpers.py"]

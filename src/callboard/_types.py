@@ -301,6 +301,8 @@ class KeyFunction:
     function: Callable[..., Hashable]
     takes_context: bool
     """Whether it looks at more than the call."""
+    name: str
+    """Of the option that it was given as, for errors."""
 
     def of(self, call: object, context: Callable[[], CallContext]) -> Hashable:
         """The key of a call; `context` is asked for by a function that takes it, and by no other.
@@ -309,8 +311,19 @@ class KeyFunction:
             Exception: what the function raises; TypeError for what is no key, because it cannot be hashed.
         """
         key = self.function(call, context()) if self.takes_context else self.function(call)
-        hash(key)
+        try:
+            hash(key)
+        except TypeError as error:
+            where = f"{self.name}: {getattr(self.function, '__qualname__', self.function)}"
+            raise unhashable(where, key) from error
         return key
+
+
+def unhashable(where: str, key: object) -> TypeError:
+    """What is said of a value that is no key; `where` says who gave it."""
+    kind = type(key).__name__
+    hint = "give a text, a number or a tuple of those, such as str(...) or tuple(...)"
+    return TypeError(f"{where} gave a {kind} as a key, which is unhashable or has something unhashable in it; {hint}")
 
 
 def key_function(name: str, key: object, call: str = "the tool call") -> KeyFunction:
@@ -329,7 +342,7 @@ def key_function(name: str, key: object, call: str = "the tool call") -> KeyFunc
     try:
         signature = inspect.signature(key)
     except ValueError:
-        return KeyFunction(key, takes_context=False)  # a builtin that does not say
+        return KeyFunction(key, takes_context=False, name=name)  # a builtin that does not say
     needed = [parameter for parameter in signature.parameters.values() if _is_needed(parameter)]
     takes_context = len(needed) == 2  # a default says that it may stay away
     try:
@@ -339,7 +352,7 @@ def key_function(name: str, key: object, call: str = "the tool call") -> KeyFunc
             f"{name} takes a function of {call}, `lambda call: ...`, or of {call} and a CallContext, "
             f"`lambda call, context: ...`; got {key!r} with the parameters {signature}"
         ) from error
-    return KeyFunction(key, takes_context)
+    return KeyFunction(key, takes_context, name)
 
 
 def _is_needed(parameter: inspect.Parameter) -> bool:

@@ -307,18 +307,23 @@ class ActorDiedError(ActorError):
 
 
 class DeadlockError(ActorError):
-    """A call would have waited for itself; `chain` has the calls that wait for each other, the first one again last."""
+    """A call would have waited for itself.
+
+    `chain` has the calls that wait for each other, the first one again last; of an actor that asks itself, both calls.
+    """
 
     ended: Ended = "rejected"
 
-    def __init__(self, tool: str, call_id: str | None, chain: tuple[str, ...]) -> None:
+    def __init__(self, tool: str, call_id: str | None, chain: tuple[str, ...], *, room: str = "") -> None:
         self.chain = chain
-        super().__init__(
-            tool,
-            call_id,
-            f"{tool!r} was not started, because it would wait for itself: {' -> '.join(chain)}. Have one of them take "
-            "its reply along (@handler(deferred=True)), or let it be re-entered (@handler(reentrant=True)).",
+        remedy = (
+            f"{room}; raise the cap, or have nobody ask another of its kind and wait for it."
+            if room
+            else "Have one of them take its reply along (@handler(deferred=True)), or let it be re-entered "
+            "(@handler(reentrant=True))."
         )
+        waits = f"{tool!r} was not started, because it would wait for itself: {' -> '.join(chain)}."
+        super().__init__(tool, call_id, f"{waits} {remedy}")
 
 
 class PoisonousCallError(ActorError):

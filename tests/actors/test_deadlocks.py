@@ -5,7 +5,7 @@ from typing import Any, ClassVar
 import anyio
 import pytest
 
-from callboard import Actor, DeadlockError, Supervisor, child, handler
+from callboard import Actor, DeadlockError, Supervisor, child, handler, keyed
 
 WAIT = 60
 others: dict[str, Any] = {}
@@ -45,6 +45,12 @@ class Node(Actor):
         return found[0]
 
     @handler
+    async def leave_running(self, *way: str) -> str:
+        others["group"].start_soon(remember, way)
+        await anyio.sleep(2)
+        return "left"
+
+    @handler
     async def leave_behind(self, *way: str) -> str:
         others["group"].start_soon(remember, way)
         return "left"
@@ -81,7 +87,8 @@ async def ask(*way: str) -> str:
 @pytest.mark.parametrize(
     ("way", "chain"),
     [
-        (("A", "A"), ("Node.call",) * 3),
+        (("A", "A"), ("Node.call",) * 2),
+        (("A.read", "A"), ("Node.read", "Node.call")),
         (("A", "B", "A"), ("Node.call",) * 4),
         (("A", "B", "C", "A"), ("Node.call",) * 5),
         (("A.by_tasks", "B", "A.read"), ("Node.by_tasks", "Node.call", "Node.read", "Node.by_tasks")),
@@ -93,7 +100,8 @@ async def test_a_call_that_would_wait_for_itself_is_refused_with_its_chain(
 ) -> None:
     """Nobody would ever wake them; so the last one to ask is told, by whatever tasks it came.
 
-    The chain has those that wait for each other, and the first one again at its end.
+    The chain has those that wait for each other, and the first one again at its end; an actor that asks itself is
+    there twice.
     """
     with pytest.raises((DeadlockError, ExceptionGroup)) as caught:
         await ask(*way)
@@ -185,3 +193,102 @@ async def test_what_a_handler_has_left_behind_asks_for_itself() -> None:
             assert await others["A"].call("B.leave_behind", "A") == "left"
             await anyio.sleep(5)
     assert others["came_to"] == "done"
+
+
+async def test_what_a_handler_is_about_to_leave_behind_is_no_deadlock() -> None:
+    """It asks in a circle while its handler still runs; but that one does not wait for it, and ends first."""
+    with anyio.fail_after(WAIT):
+        async with tree() as running, anyio.create_task_group() as group:
+            others.update({name: running[name] for name in "ABC"}, group=group, came_to=None)
+            assert await others["A"].leave_running("B", "A") == "left"
+            await anyio.sleep(20)
+    assert others["came_to"] == "done"
+
+
+async def test_one_that_is_cancelled_while_it_is_not_sure_whether_it_waits_for_itself_is_let_go() -> None:
+    """It has not begun, and never does."""
+    with anyio.fail_after(WAIT):
+        async with tree() as running, anyio.create_task_group() as group:
+            others.update({name: running[name] for name in "ABC"}, group=group)
+            with anyio.move_on_after(1) as scope:
+                await others["A"].by_tasks("B", "A.read")
+            assert scope.cancelled_caught
+            assert await others["A"].read() == "done"
+
+
+class Kept(Node):
+    """One of several by key; asks others of its kind."""
+
+    @handler
+    async def ask(self, *way: str) -> str:
+        """Ask the first of these keys to ask the others."""
+        return "done" if not way else str(await others["kept"][way[0]].ask(*way[1:]))
+
+    @handler(group="reads")
+    async def wait(self, seconds: float, *way: str) -> str:
+        """Wait, and then ask the first of these keys to ask the second to wait."""
+        await anyio.sleep(seconds)
+        return "done" if not way else str(await others["kept"][way[0]].ask_to_wait(*way[1:]))
+
+    @handler
+    async def ask_to_wait(self, *way: str) -> str:
+        return "done" if not way else str(await others["kept"][way[0]].wait(0.0))
+
+
+async def test_a_call_for_which_there_is_room_only_when_its_asker_has_ended_names_the_cap() -> None:
+    """The one that asks would have to go before the one that is asked can live; both would wait for ever."""
+    with anyio.fail_after(WAIT):
+        async with keyed(Kept, cap=2) as others["kept"]:
+            assert await others["kept"]["a"].ask("b") == "done"
+            with pytest.raises(
+                DeadlockError, match=r"Kept\['c'\] can live when another one goes, for cap=2;"
+            ) as caught:
+                await others["kept"]["a"].ask("b", "c")
+            again = await others["kept"]["c"].ask("a")
+    assert caught.value.chain == ("Kept.ask",) * 4
+    assert again == "done"
+
+
+async def test_a_call_that_waits_for_room_that_somebody_else_makes_is_no_deadlock() -> None:
+    """One that lives beside its asker has something to do, and goes when it has done it."""
+    with anyio.fail_after(WAIT):
+        async with keyed(Kept, cap=2) as others["kept"], anyio.create_task_group() as group:
+            group.start_soon(others["kept"]["b"].wait, 5.0)
+            await anyio.sleep(1)
+            assert await others["kept"]["a"].ask("c") == "done"
+
+
+async def test_of_two_that_wait_for_the_room_of_each_other_one_goes_on() -> None:
+    """Each asks one that can live only when the other has gone."""
+    found: list[str] = []
+
+    async def go(key: str, *way: Any) -> None:
+        try:
+            found.append(await others["kept"][key].wait(*way))
+        except DeadlockError:
+            found.append("deadlock")
+
+    with anyio.fail_after(WAIT):
+        async with keyed(Kept, cap=2) as others["kept"], anyio.create_task_group() as group:
+            group.start_soon(go, "a", 1.0, "c")
+            group.start_soon(go, "b", 2.0, "d")
+    assert sorted(found) == ["deadlock", "done"]
+
+
+@pytest.mark.parametrize("terms", [{"cap": 2}, {"max_calls": 3}])
+async def test_an_actor_that_is_about_to_go_still_takes_what_its_own_handlers_wait_for(terms: dict[str, Any]) -> None:
+    """Its life ends when they have ended, and they end when they have their answers."""
+    found: list[str] = []
+
+    async def go(key: str, name: str, *way: Any) -> None:
+        found.append(await getattr(others["kept"][key], name)(*way))
+
+    with anyio.fail_after(WAIT):
+        async with keyed(child(Kept, **terms)) as others["kept"], anyio.create_task_group() as group:
+            group.start_soon(go, "a", "wait", 3.0, "b", "a")
+            group.start_soon(go, "a", "wait", 2.0)
+            await anyio.sleep(1)
+            group.start_soon(go, "b", "wait", 0.0)
+            group.start_soon(go, "c", "wait", 0.0)
+            group.start_soon(go, "a", "wait", 0.0)
+    assert found == ["done"] * 5

@@ -2,10 +2,12 @@
 
 import gc
 from collections.abc import Hashable
+from contextlib import suppress
 from typing import Any
 
 import anyio
 import pytest
+from tests.helpers import live_tasks
 
 from callboard import Actor, ActorDiedError, ActorGoneError, InMemorySnapshots, ToolNode, child, handler, keyed
 from callboard.testing import tool_call
@@ -230,6 +232,30 @@ async def test_after_the_block_nobody_lives_and_a_kept_reference_says_so() -> No
             await counters["new"].up()
 
 
+async def test_one_that_is_asked_in_the_moment_in_which_the_block_ends_is_not_left_behind() -> None:
+    """Its task was there and had not begun; which of the two comes first is for the loop to say."""
+    before = live_tasks()
+    with anyio.fail_after(60):
+        for _ in range(20):
+            async with anyio.create_task_group() as group:
+
+                async def ask() -> None:
+                    with suppress(ActorGoneError):
+                        await counters["a"].up()
+                    done.set()  # noqa: B023
+
+                done = anyio.Event()
+                async with keyed(Counter()) as counters:
+                    group.start_soon(ask)
+                    while not counters.statistics().waiting:
+                        await anyio.lowlevel.checkpoint()
+                await done.wait()
+
+    await anyio.lowlevel.checkpoint()
+    assert lives.count("start a") == lives.count("stop a")
+    assert live_tasks() == before
+
+
 async def test_snapshots_are_kept_where_somebody_says() -> None:
     """A later block goes on where an earlier one ended."""
     kept = InMemorySnapshots()
@@ -325,3 +351,29 @@ async def test_ten_thousand_of_which_a_hundred_live() -> None:
 
     # What a node remembers of conversations is bounded, and full after the first half.
     assert max(objects) - min(objects) < 1_000, objects
+
+
+async def test_saves_of_calls_side_by_side_do_not_overtake_each_other() -> None:
+    """A slow store would keep the older state after the newer one, and a crash would lose what somebody was told."""
+
+    class Adder(Counter):
+        @handler(group="adds")
+        async def add(self, seconds: float) -> int:
+            """Count, beside others."""
+            return await self.up(seconds)
+
+    class Slow(InMemorySnapshots):
+        async def save(self, actor: str, key: Hashable, snapshot: object) -> None:
+            await anyio.sleep(5 if snapshot == 1 else 0)
+            kept.append(snapshot)
+
+    kept: list[object] = []
+    with anyio.fail_after(60):
+        async with keyed(child(Adder, save="each_call", snapshots=Slow())) as counters:
+            async with anyio.create_task_group() as group:
+                group.start_soon(counters["a"].add, 1.0)
+                group.start_soon(counters["a"].add, 2.0)
+            seen = list(kept)
+
+    assert seen == sorted(seen, key=str)
+    assert seen[-1] == 2

@@ -3,7 +3,7 @@
 import sqlite3
 import threading
 import time
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, nullcontext
 from typing import Any, ClassVar
 
 import anyio
@@ -19,11 +19,14 @@ from callboard import (
     Reply,
     Supervisor,
     SupervisorError,
+    ToolNode,
     child,
     cleanup,
     handler,
+    keyed,
     running,
 )
+from callboard.testing import tool_call
 
 WAIT = 600
 SOON = Backoff(first=0)
@@ -332,6 +335,35 @@ async def test_ctrl_c_in_a_handler_is_for_whoever_owns_the_actor() -> None:
             with pytest.raises(ActorDiedError):
                 await actor.work()
             await anyio.sleep_forever()
+
+
+class Interrupted(Actor):
+    """Somebody presses Ctrl-C while it works."""
+
+    @handler
+    async def work(self) -> None:
+        """Work."""
+        raise KeyboardInterrupt
+
+
+async def test_ctrl_c_in_an_actor_by_key_is_for_whoever_owns_the_block() -> None:
+    """As for an actor of its own: whoever asks is only told that its actor died."""
+    with anyio.fail_after(WAIT), pytest.raises(KeyboardInterrupt):
+        async with keyed(Interrupted) as actors:
+            with pytest.raises(ActorDiedError):
+                await actors["a"].work()
+            await anyio.sleep_forever()
+
+
+@pytest.mark.parametrize("is_open", [True, False])
+async def test_ctrl_c_in_an_actor_of_a_node_comes_out_where_its_life_ends(is_open: bool) -> None:
+    """Of the run, or of the block of an open node; a model that is told of it would go on."""
+    node = ToolNode([Interrupted()])
+    with anyio.fail_after(WAIT), pytest.raises(KeyboardInterrupt):
+        async with node if is_open else nullcontext():
+            found = await node.ainvoke([tool_call("work")])
+            assert is_open
+            assert "KeyboardInterrupt" in found["messages"][0].content
 
 
 async def test_a_dropped_reply_is_an_error_for_its_caller() -> None:

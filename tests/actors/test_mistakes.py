@@ -8,6 +8,7 @@ import pytest
 from tests.helpers import live_tasks
 
 from callboard import Actor, Backoff, Reply, Supervisor, ToolNode, child, handler, keyed, running
+from callboard.testing import tool_call
 
 WAIT = 60
 
@@ -30,6 +31,15 @@ class Notebook(Actor):
     @handler(deferred=True)
     async def later(self, reply: Reply[int]) -> None:
         KEPT.append(reply)
+
+
+class Journal(Actor):
+    """One whose handler is a tool."""
+
+    @handler
+    async def append(self, line: str) -> str:
+        """Append a line."""
+        return line
 
 
 class Needy(Actor):
@@ -65,6 +75,16 @@ def twice() -> object:
 
         @handler(group="reads")  # type: ignore[no-redef]
         async def read(self) -> None: ...  # noqa: F811  # pyright: ignore[reportRedeclaration]
+
+    return Book
+
+
+def hides() -> object:
+    class Book(Actor):
+        @handler
+        async def read(self) -> None: ...
+
+        async def read(self) -> None: ...  # type: ignore[no-redef]  # noqa: F811  # pyright: ignore[reportRedeclaration]
 
     return Book
 
@@ -105,6 +125,11 @@ CLASSES: dict[str, tuple[Make, type[Exception], str]] = {
         r"Book\.append overrides a handler .* mark it with @handler",
     ),
     "a handler that is hidden": (twice, TypeError, r"Book\.read is there twice: .* give it another name"),
+    "a handler that is hidden by a method": (
+        hides,
+        TypeError,
+        r"Book\.read is there twice: the second, which is no handler, .* mark it with @handler",
+    ),
     "an async generator": (lambda: handler(agen), TypeError, "agen is a generator; a handler returns one result"),
     "a generator": (lambda: handler(gen), TypeError, "gen is a generator; a handler returns one result"),
     "no function": (lambda: handler(3), TypeError, "@handler marks a method of an actor, got 3"),  # type: ignore[call-overload]
@@ -329,6 +354,29 @@ async def test_a_child_that_is_not_there_is_named_with_those_that_are() -> None:
         async with Supervisor([child(Notebook, name="a"), child(Notebook, name="b")]) as tree:
             with pytest.raises(KeyError, match=r"Notebook is there 2 times: \['a', 'b'\]; ask by name"):
                 tree[Notebook]
+
+
+def test_a_method_may_be_made_a_handler_under_another_name() -> None:
+    """What keeps its own name hides nothing."""
+
+    class Book(Actor):
+        async def _read(self) -> str:
+            return "a line"
+
+        read = handler(_read)
+
+    assert list(Book._handlers) == ["read"]
+
+
+async def test_a_key_that_cannot_be_hashed_names_whose_it_is_and_what_to_write() -> None:
+    """The key function of a node, and the brackets of a block."""
+    node = ToolNode([child(Journal, key=lambda call: [call["name"]])])
+    with anyio.fail_after(WAIT):
+        with pytest.raises(TypeError, match=r"child\(Journal\): key: .*lambda.* gave a list as a key.*tuple\(\.\.\.\)"):
+            await node.ainvoke([tool_call("append", line="a")])
+        async with keyed(Notebook) as books:
+            with pytest.raises(TypeError, match=r"Notebook\[\.\.\.\] gave a list as a key"):
+                books[["a"]]  # type: ignore[index]
 
 
 async def test_a_handler_of_a_description_is_no_call() -> None:

@@ -8,7 +8,7 @@ import anyio
 import pytest
 from anyio.from_thread import check_cancelled
 
-from callboard import AbandonedThreadWarning, Actor, CallPolicy, ToolNode, handler
+from callboard import AbandonedThreadWarning, Actor, CallPolicy, ToolNode, handler, running
 from callboard.testing import tool_call
 
 pytestmark = pytest.mark.real_clock
@@ -42,6 +42,30 @@ class Ledger(Actor):
         while not self.release.wait(0.01):
             if asks:
                 check_cancelled()
+
+
+class Both(Ledger):
+    """Uses its plain handlers in its async ones."""
+
+    @handler
+    async def count_twice(self) -> int:
+        """Ask the database twice."""
+        return await self.count() + await self.count()
+
+    @handler
+    async def wait_for_it(self) -> None:
+        """Wait, by the plain handler."""
+        await self.wait(asks=True)
+
+    @handler(group="reads")
+    async def thread(self) -> int:
+        """Say which thread that is."""
+        return await self.here()
+
+    @handler
+    def here(self) -> int:
+        """Say which thread this is."""
+        return threading.get_ident()
 
 
 class Cancelled:
@@ -106,3 +130,29 @@ async def test_a_thread_that_does_not_end_is_named_in_a_warning() -> None:
     """Whoever reads it can make the handler ask."""
     with pytest.warns(AbandonedThreadWarning, match=r"the worker thread of Ledger\.wait goes on"):
         await Cancelled().run(asks=False)
+
+
+async def test_a_plain_handler_that_an_async_one_awaits_runs_in_the_actors_thread() -> None:
+    """In the loop's thread the database would refuse it, and whatever waits there would hold up everybody."""
+    opened: list[int] = []
+    actor = Both(threading.Event(), opened, [], lambda: None)
+    with anyio.fail_after(10):
+        async with running(actor) as both:
+            assert await both.count_twice() == 2
+            assert await both.thread() == opened[0] != threading.get_ident()
+
+
+async def test_a_plain_handler_that_an_async_one_awaits_ends_when_that_one_is_cancelled() -> None:
+    """As if it had been asked from outside."""
+    release = threading.Event()
+    began = threading.Event()
+    actor = Both(release, [], [], began.set)
+    try:
+        with anyio.fail_after(10):
+            async with running(actor) as both:
+                with anyio.move_on_after(0.1):
+                    await both.wait_for_it()
+                assert began.is_set()
+                assert await both.count() == 1
+    finally:
+        release.set()

@@ -100,6 +100,16 @@ def test_deaths_of_a_poison_that_is_refused_from_now_on_are_forgiven() -> None:
     assert machine.ended(0, "abnormal", 5.0) == GiveUp(0, 3)
 
 
+def test_a_poison_of_one_child_forgives_no_death_of_another() -> None:
+    """The other one died of the same call, and may do so again: it has not refused it yet."""
+    machine = restarts("permanent", "permanent", intensity=2)
+    assert isinstance(machine.ended(1, "abnormal", 0.0, cause="x"), StartAgain)
+    assert isinstance(machine.ended(0, "abnormal", 1.0, cause="x"), StartAgain)
+    assert isinstance(machine.ended(0, "abnormal", 2.0, cause="x", is_refused=True), StartAgain)
+    assert isinstance(machine.ended(0, "abnormal", 3.0), StartAgain)
+    assert machine.ended(0, "abnormal", 4.0) == GiveUp(0, 3)
+
+
 @pytest.mark.parametrize("options", [{"first": -1}, {"factor": 0.5}, {"most": -1}, {"jitter": 2}, {"jitter": -0.1}])
 def test_a_backoff_that_makes_no_sense_is_refused(options: dict[str, float]) -> None:
     """With the name of what is wrong."""

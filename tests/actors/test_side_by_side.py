@@ -13,6 +13,7 @@ from callboard import (
     CallPolicy,
     InMemorySnapshots,
     Reply,
+    Supervisor,
     ToolNode,
     child,
     handler,
@@ -302,6 +303,25 @@ def test_a_node_whose_loop_has_ended_says_so() -> None:
             return await node.ainvoke(one("up"))
 
     assert "its event loop has ended" in contents(asyncio.run(use()))[0]
+
+
+@pytest.mark.parametrize("what", ["node", "supervisor"])
+def test_what_was_opened_in_a_loop_that_has_ended_is_opened_anew(what: str) -> None:
+    """Nobody can close it any more, and nothing of it lives; in a notebook that is all it takes to be stuck."""
+    node = ToolNode([Counter()])
+    tree = Supervisor([Counter()])
+    owner: Any = node if what == "node" else tree
+
+    async def open_it() -> None:
+        await owner.__aenter__()
+
+    async def use() -> Any:
+        with anyio.fail_after(10):
+            async with owner:
+                return await tree[Counter].up() if what == "supervisor" else contents(await node.ainvoke(one("up")))
+
+    asyncio.run(open_it())
+    assert asyncio.run(use()) in (1, ["1"])
 
 
 @pytest.mark.real_clock

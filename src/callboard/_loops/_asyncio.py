@@ -152,6 +152,8 @@ class AsyncioWakeup:
 class AsyncioSpawned:
     """A native task that is cancelled once."""
 
+    __slots__ = ("_ended", "_scope", "_task")
+
     def __init__(self, child: ChildFn, grace: float) -> None:
         self._scope = AsyncioScope(math.inf, grace)
         self._ended = AsyncioWakeup()
@@ -189,6 +191,9 @@ class AsyncioLoop:
 
     def is_here(self) -> bool:
         return threading.get_ident() == self._thread
+
+    def task(self) -> int:
+        return id(asyncio.current_task())
 
     def adopt(self, context: Context) -> None:
         context.run(_adopted, innermost.get(), self.name)

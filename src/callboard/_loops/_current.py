@@ -32,6 +32,14 @@ def run_there(loop: EventLoop, fn: Callable[[], object]) -> bool:
     return loop.post(fn)
 
 
+def is_over(loop: EventLoop) -> bool:
+    """Whether a loop has ended, so that nothing in it will ever go on."""
+    return not loop.post(_nothing)
+
+
+def _nothing() -> None: ...
+
+
 def _runs(loop: EventLoop) -> bool:
     """Whether a loop of this thread is the one that runs now, and not one that ended before it."""
     try:

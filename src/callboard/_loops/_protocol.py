@@ -106,6 +106,10 @@ class EventLoop(Protocol):
         """Whether the calling thread is the loop's own."""
         ...
 
+    def task(self) -> int:
+        """Which task runs; no other one that lives has the same number."""
+        ...
+
     def post(self, fn: Callable[[], object]) -> bool:
         """Have `fn` called soon, in the loop's thread; from any thread. False if the loop is over, and never will."""
         ...

@@ -113,6 +113,8 @@ class _SharedScope(_NoScope):
 class TrioNursery:
     """A `trio.Nursery` out of which one error arrives bare, a cancellation and Ctrl-C too, never a group of one."""
 
+    __slots__ = ("_manager", "_nursery", "_shared", "_was_cancelled")
+
     def __init__(self) -> None:
         self._manager = trio.open_nursery()
         self._shared = _SharedScope()
@@ -229,6 +231,8 @@ class TrioWakeup:
 class TrioSpawned:
     """A system task in a cancel scope of its own."""
 
+    __slots__ = ("_ended", "_scope")
+
     def __init__(self, child: ChildFn) -> None:
         self._scope = trio.CancelScope()
         self._ended = trio.Event()
@@ -263,6 +267,9 @@ class TrioLoop:
 
     def is_here(self) -> bool:
         return threading.get_ident() == self._thread
+
+    def task(self) -> int:
+        return id(trio.lowlevel.current_task())
 
     def post(self, fn: Callable[[], object]) -> bool:
         try:

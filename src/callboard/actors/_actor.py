@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Hashable, Mapping
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from contextvars import ContextVar
 from dataclasses import dataclass
-from functools import wraps
+from functools import partial, wraps
 from types import MappingProxyType
 from typing import (
     TYPE_CHECKING,
@@ -15,6 +15,7 @@ from typing import (
     Concatenate,
     Literal,
     ParamSpec,
+    Protocol,
     Self,
     TypeVar,
     cast,
@@ -142,7 +143,6 @@ def handler(
 
 
 if TYPE_CHECKING:
-    from typing import Protocol
 
     class _Marks(Protocol):
         """What `@handler(...)` with options does to a method."""
@@ -188,11 +188,21 @@ def _marked(fn: Any, options: Mapping[str, Any], body: Mapping[str, Any]) -> Cal
                 f"Call it on a reference: async with running({type(self).__name__}(...)) as actor: await "
                 f"actor.{fn.__name__}(...)"
             )
-        found = fn(self, *args, **kwargs)
+        if not is_sync:
+            return await fn(self, *args, **kwargs)
+        assert self._own_code is not None
+        found = await self._own_code.in_thread(partial(fn, self, *args, **kwargs), fn.__qualname__)
         return await found if inspect.isawaitable(found) else found
 
+    is_sync = not inspect.iscoroutinefunction(fn)
     call.__dict__["__callboard_handler__"] = _Mark(fn, MappingProxyType(dict(options)))
+    if "__module__" in body and "__qualname__" in body and isinstance(body, dict):  # that of a class
+        body.setdefault(_MARKED, {})[fn.__name__] = fn
     return call
+
+
+_MARKED = "__callboard_marked__"
+"""The functions that were marked in the body of a class, by name, whatever became of the names."""
 
 
 _BY_POSITION = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
@@ -209,6 +219,12 @@ def _check_parameters(fn: Callable[..., Any], *, is_deferred: bool) -> None:
         raise TypeError(
             f"{fn.__qualname__} is deferred, and takes no reply: async def {fn.__name__}(self, reply: Reply[str], ...)"
         )
+
+
+class _OwnCode(Protocol):
+    """Where the code of one life runs."""
+
+    async def in_thread(self, fn: Callable[[], object], name: str, /) -> object: ...
 
 
 class Actor:
@@ -230,6 +246,8 @@ class Actor:
     _handlers: ClassVar[Mapping[str, Handler]] = {}
     _made_with: tuple[tuple[Any, ...], dict[str, Any]]
     _resources: Resources | None = None
+    _own_code: "_OwnCode | None" = None
+    """Of one that lives."""
 
     if not TYPE_CHECKING:
 
@@ -301,6 +319,7 @@ def keeps_snapshots(cls: type[Actor]) -> bool:
 
 def _handlers_of(cls: type[Actor]) -> dict[str, Handler]:
     found: dict[str, Handler] = {}
+    _check_hidden(cls)
     for base in reversed(cls.__mro__):
         for name, value in vars(base).items():
             fn = value.__func__ if isinstance(value, (staticmethod, classmethod)) else value
@@ -312,6 +331,17 @@ def _handlers_of(cls: type[Actor]) -> dict[str, Handler]:
             elif name in found:
                 raise TypeError(f"{base.__name__}.{name} overrides a handler without being one; mark it with @handler")
     return found
+
+
+def _check_hidden(cls: type[Actor]) -> None:
+    """Raise if a handler has gone from the class, because something else has its name."""
+    for name, fn in vars(cls).get(_MARKED, {}).items():
+        there = vars(cls).get(name, fn)
+        if there is not fn and getattr(there, "__callboard_handler__", None) is None:
+            raise TypeError(
+                f"{fn.__qualname__} is there twice: the second, which is no handler, would hide the first; give it "
+                "another name, or mark it with @handler and remove the first"
+            )
 
 
 def _check_place(cls: type, name: str, value: object) -> None:

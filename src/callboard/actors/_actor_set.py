@@ -6,6 +6,8 @@ from contextvars import ContextVar
 from types import MappingProxyType
 from typing import Any
 
+from callboard._loops._current import current_loop, is_over
+from callboard._loops._protocol import EventLoop
 from callboard._types import ActorStatistics
 from callboard.actors._child import ChildSpec
 from callboard.actors._journal import Journal, JournalSnapshots
@@ -27,7 +29,9 @@ class ActorSet:
         self.specs = specs
         self._owner = owner
         self._open: Lodging | None = None
-        self._is_open = False
+        self._opened_in: EventLoop | None = None
+        self._interrupts: list[BaseException] = []
+        """Ctrl-C and the like in an actor of an open owner; for whoever closes it."""
 
     async def open(self) -> None:
         """Have them live until `close`; those start now of which there is one for all.
@@ -36,25 +40,32 @@ class ActorSet:
             ActorStartError: if one does not start.
             RuntimeError: if it is open.
         """
-        if self._is_open:
+        if self._opened_in is not None and not is_over(self._opened_in):
             raise RuntimeError(f"{self._owner} is open already: one `async with` at a time")
-        self._is_open = True
-        lodging = self._lodging()
+        # What was opened in a loop that has ended cannot be closed any more; its actors ended with it.
+        self._open, self._opened_in = None, current_loop()
+        interrupts = self._interrupts = list[BaseException]()
+        lodging = self._lodging(interrupts)
         try:
             for spec, residents in zip(self.specs, lodging.values(), strict=True):
                 if spec.key is None and not spec.is_in_journal:
                     await residents.start(None)
         except BaseException:
-            self._is_open = False
+            self._opened_in = None
             await _close(lodging)
             raise
         self._open = lodging  # only now: who asks before would have another one start beside it
 
     async def close(self) -> None:
-        """Stop them, in the reverse order."""
-        lodging, self._open, self._is_open = self._open, None, False
+        """Stop them, in the reverse order.
+
+        Raises:
+            KeyboardInterrupt: and the like, if a handler raised it.
+        """
+        lodging, self._open, self._opened_in = self._open, None, None
         if lodging is not None:
             await _close(lodging)
+            _raise_first(self._interrupts)
 
     @asynccontextmanager
     async def living(self) -> AsyncGenerator[None]:
@@ -62,13 +73,15 @@ class ActorSet:
         if not self.specs or self.lodging() is not None:
             yield
             return
-        lodging = self._lodging()
+        interrupts = list[BaseException]()
+        lodging = self._lodging(interrupts)
         token = _lodgings.set({**_lodgings.get(), id(self): lodging})
         try:
             yield
         finally:
             _lodgings.reset(token)
             await _close(lodging)
+        _raise_first(interrupts)
 
     def statistics(self) -> Mapping[str, ActorStatistics]:
         """What they do, by name; of those that live as the calling task knows it."""
@@ -82,9 +95,9 @@ class ActorSet:
         # That of a run first: it goes on with the actors that it has, even if the owner is opened meanwhile.
         return _lodgings.get().get(id(self)) or self._open
 
-    def _lodging(self) -> Lodging:
+    def _lodging(self, interrupts: list[BaseException]) -> Lodging:
         return {
-            number: Residents(spec.kept_in(JournalSnapshots()) if spec.is_in_journal else spec)
+            number: Residents(spec.kept_in(JournalSnapshots()) if spec.is_in_journal else spec, interrupts.append)
             for number, spec in enumerate(self.specs)
         }
 
@@ -134,6 +147,11 @@ class ActorSet:
 async def _close(lodging: Lodging) -> None:
     for residents in reversed(list(lodging.values())):
         await residents.close()
+
+
+def _raise_first(interrupts: list[BaseException]) -> None:
+    if interrupts:
+        raise interrupts[0]
 
 
 _journals: ContextVar[Mapping[int, Journal]] = ContextVar("callboard_journals", default=MappingProxyType({}))

@@ -12,12 +12,13 @@ from callboard._loops._bridge import stands_still
 from callboard._loops._current import current_loop, run_there
 from callboard._loops._protocol import EventLoop, Scope
 from callboard.actors._actor import Actor, Handler
-from callboard.actors._deadlock import Needs, circle
+from callboard.actors._circles import refuse_circle
+from callboard.actors._deadlock import Needs
 from callboard.actors._mailbox import Mailbox, WhenFull, is_awaited_here, jumps_queue
 from callboard.actors._message import Message
 from callboard.actors._poison import Poison
 from callboard.actors._watch import WatchedAsk, watched
-from callboard.exceptions import ActorDiedError, ActorGoneError, DeadlockError, MailboxFullError, PoisonousCallError
+from callboard.exceptions import ActorDiedError, ActorGoneError, MailboxFullError, PoisonousCallError
 
 _log = logging.getLogger("callboard")
 _calls = count(1)
@@ -27,6 +28,11 @@ class Inhabitant(Protocol):
     """The life that goes on in a cell."""
 
     loop: EventLoop
+
+    @property
+    def takes_no_more(self) -> bool:
+        """Whether it ends when what it has in hand has, and takes only what that waits for."""
+        ...
 
     def wake(self) -> None:
         """Have it look into the mailbox; from any thread."""
@@ -66,6 +72,7 @@ class Cell:
         "on_rest",
         "owed",
         "poison",
+        "room",
         "state_since",
         "urgent",
     )
@@ -94,6 +101,8 @@ class Cell:
         """Which of several it is, where there is one for each key."""
         self.activate: Callable[[Cell], None] | None = None
         """Called, in any thread, when somebody asks while nobody lives here."""
+        self.room: Callable[[], Needs] | None = None
+        """Says what has to end before somebody can live here, where there is no room for all; asked in any thread."""
         self.on_rest: Callable[[], None] | None = None
         """Called by a life that has nothing to do, or has been at it for a while."""
         self.fault: Callable[[Message, str], bool] | None = None
@@ -170,9 +179,9 @@ class Cell:
             asker.asks.add(message)
         try:
             self._put(message)
-            if asker is not None:
-                self._refuse_circle(message)
             try:
+                if asker is not None:
+                    await refuse_circle(message)
                 await message.wakeup.wait()
             except BaseException:
                 await self._let_go(message)
@@ -238,12 +247,7 @@ class Cell:
         reason = f"{len(self.mailbox.waiting)} calls wait for {self.name}, and {what}"
         return MailboxFullError(message.title, message.call_id, reason)
 
-    def _refuse_circle(self, message: Message) -> None:
-        found = circle(message, _needs)
-        if found is not None and self._withdraw(message):
-            raise DeadlockError(message.title, message.call_id, tuple(one.title for one in found))
-
-    def _withdraw(self, message: Message) -> bool:
+    def withdraw(self, message: Message) -> bool:
         """Have a message never begin; False if it has begun."""
         with self.lock:
             if message.state != "waiting" and not message.is_taken_only:
@@ -256,7 +260,7 @@ class Cell:
 
     async def _let_go(self, message: Message) -> None:
         """End a message whose caller does not wait any more, and wait until it has ended."""
-        if self._withdraw(message):
+        if self.withdraw(message):
             return
         with self.lock:
             if message.state == "deferred":
@@ -301,9 +305,19 @@ class Cell:
         """Whether nothing runs here, waits, or is owed."""
         return not (self.mailbox.running or self.mailbox.waiting or self.owed or self.urgent)
 
-    def next(self) -> Message | None:
-        """Begin the message whose turn it is; under the lock."""
-        message = self.mailbox.next()
+    def in_hand(self) -> tuple[Message, ...]:
+        """Those that have begun, or are about to, and have not ended."""
+        with self.lock:
+            return (*self.mailbox.running, *self.owed)
+
+    def rest(self) -> None:
+        """Say that the life here has nothing to do, or has been at it for a while."""
+        if self.on_rest is not None:
+            self.on_rest()
+
+    def next(self, *, only_awaited_here: bool = False) -> Message | None:
+        """Begin the message whose turn it is, perhaps only if a handler of the actor waits for it; under the lock."""
+        message = self.mailbox.next(only_awaited_here=only_awaited_here)
         if message is not None:
             message.state = "running"
         return message
@@ -367,15 +381,6 @@ class Cell:
         for message in waiting:
             error = ActorGoneError(message.title, message.call_id, f"{self.name} is not there: {reason}")
             self.settle(message, None, error)
-
-
-def _needs(message: Message) -> Needs:
-    cell = message.target
-    assert isinstance(cell, Cell)
-    with cell.lock:
-        if message.state != "waiting":
-            return Needs(tuple(message.asks))
-        return Needs(()) if message in cell.urgent else cell.mailbox.needs(message)
 
 
 def _cancel(message: Message) -> None:

@@ -1,7 +1,7 @@
 """Whether a call would wait for itself, through calls that wait for each other."""
 
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Container, Iterable, Mapping
 from dataclasses import dataclass
 
 from callboard.actors._message import Message
@@ -9,15 +9,28 @@ from callboard.actors._message import Message
 
 @dataclass(frozen=True, slots=True)
 class Needs:
-    """What has to end before a message goes on: all of these, or one of them."""
+    """What has to end before a message goes on: all messages of one of these ways."""
 
-    messages: tuple[Message, ...]
-    one_is_enough: bool = False
+    ways: tuple[tuple[Message, ...], ...]
+    room: str = ""
+    """Why they have to, in words, if it has no actor to run in before they have."""
 
-    def are_met(self, ended: Iterable[Message]) -> bool:
+    @property
+    def messages(self) -> tuple[Message, ...]:
+        """All of all ways."""
+        return tuple(one for way in self.ways for one in way)
+
+    @property
+    def one_is_enough(self) -> bool:
+        """Whether there is more than one way."""
+        return len(self.ways) > 1
+
+    def are_met(self, ended: Container[Message]) -> bool:
         """Whether it goes on when those have ended."""
-        met = (one in ended for one in self.messages)
-        return any(met) if self.one_is_enough else all(met)
+        return any(all(one in ended for one in way) for way in self.ways)
+
+
+NOTHING = Needs(((),))
 
 
 NeedsOf = Callable[[Message], Needs]
@@ -38,7 +51,14 @@ def circle(asked: Message, needs_of: NeedsOf) -> list[Message] | None:
     way = _way(asked, frozenset(ancestors), found)
     # From the one that the circle closes at, through whoever it waits for, and back to it.
     between = ancestors[: ancestors.index(way[-1])] if way[-1] in ancestors else []
+    if way == [asked, ancestors[0]] and asked.target is ancestors[0].target:
+        return [ancestors[0], asked]  # an actor that asks itself is named twice
     return [way[-1], *reversed(between), *way]
+
+
+def room_wanted(chain: Iterable[Message], needs_of: NeedsOf) -> str:
+    """Why one of them has no actor to run in, in words; nothing if all have."""
+    return next((needs.room for one in chain if (needs := needs_of(one)).room), "")
 
 
 def _found(asked: Message, ancestors: frozenset[Message], needs_of: NeedsOf) -> dict[Message, Needs]:

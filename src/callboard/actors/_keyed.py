@@ -4,7 +4,9 @@ from collections.abc import AsyncGenerator, Hashable
 from contextlib import asynccontextmanager
 from typing import Any, Generic, TypeVar
 
-from callboard._types import ActorStatistics
+from callboard._loops._current import current_loop
+from callboard._loops._deadline import DEFAULT_GRACE
+from callboard._types import ActorStatistics, unhashable
 from callboard.actors._actor import Actor
 from callboard.actors._child import ChildSpec, check_store, child
 from callboard.actors._reference import reference_to
@@ -21,6 +23,10 @@ class Keyed(Generic[A]):
 
     def __getitem__(self, key: Hashable) -> A:
         """A reference to the actor of a key, whether it lives or not."""
+        try:
+            hash(key)
+        except TypeError as error:
+            raise unhashable(f"{self._residents.spec.name}[...]", key) from error
         reference: A = reference_to(self._residents.cell(key), self._residents.spec.kind)
         return reference
 
@@ -39,6 +45,9 @@ async def keyed(actor: type[A] | A | ChildSpec[A], **terms: Any) -> AsyncGenerat
     Args:
         actor: an object that describes them, their class, or what `child` made of it.
         terms: for `child`; `cap` and `idle` among them.
+
+    Raises:
+        KeyboardInterrupt: and the like, of a handler; at the end of the block, which is cancelled.
     """
     if isinstance(actor, ChildSpec) and terms:
         raise TypeError(f"keyed(child(...)): its terms are there already; got {terms!r} besides")
@@ -46,8 +55,18 @@ async def keyed(actor: type[A] | A | ChildSpec[A], **terms: Any) -> AsyncGenerat
     if spec.key is not None:
         raise ValueError("keyed(...) is given the key in brackets, as in books['mine']; key=... is for a node")
     check_store(spec, "keyed(...)")
-    residents = Residents(spec)
+    interrupts: list[BaseException] = []
+
+    def interrupted(error: BaseException) -> None:
+        interrupts.append(error)
+        scope.cancel()
+
+    scope = current_loop().scope(float("inf"), DEFAULT_GRACE)
+    residents = Residents(spec, interrupted)
     try:
-        yield Keyed(residents)
+        with scope:
+            yield Keyed(residents)
     finally:
         await residents.close()
+    if interrupts:
+        raise interrupts[0]

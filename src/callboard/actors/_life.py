@@ -85,14 +85,20 @@ class Life:
 
     def begin_urgent(self) -> None:
         """Run what jumps the queue, beside whatever runs; of one that ends, only what its own handlers wait for."""
-        if self._nursery is None:
-            return
-        while not self._is_broken():
+        while self._nursery is not None and not self._is_broken():
             with self._cell.lock:
                 message = self._cell.next_urgent(only_awaited_here=self._is_ending)
             if message is None:
                 return
             self._nursery.start(partial(self._run_beside, message), message.grace)
+
+    @property
+    def takes_no_more(self) -> bool:
+        return self._is_ending or self._is_due
+
+    def _is_over(self) -> bool:
+        """Whether nothing is taken any more; if there is no hurry, what its own handlers wait for still is."""
+        return self._is_ending and (self._is_hurried or not self._cell.mailbox.running)
 
     def _is_broken(self) -> bool:
         """Whether no handler may begin any more, whoever waits for it."""
@@ -134,6 +140,7 @@ class Life:
     async def _start(self, resources: Resources) -> None:
         self._outer.move(self.loop.now() + self._lifespan.start)
         object.__setattr__(self.actor, "_resources", resources)
+        object.__setattr__(self.actor, "_own_code", self._own)
         await self._own.run(self.actor.start)
         if self._snapshot is not None:
             await self._own.run(partial(self.actor.restore, self._snapshot))
@@ -185,9 +192,9 @@ class Life:
 
     async def _take_turns(self) -> None:
         cell, turns = self._cell, 0
-        while self._crash is None and not self._is_ending:
+        while self._crash is None and not self._is_over():
             with cell.lock:
-                message = None if self._may_retire and self._retires() else cell.next()
+                message = cell.next(only_awaited_here=self._is_ending or (self._may_retire and self._retires()))
                 wakeup = self._wakeup
                 if message is None:
                     wakeup = self._wakeup = self.loop.wakeup()
@@ -195,8 +202,7 @@ class Life:
                 self._is_ending = True
             elif message is None:
                 turns = 0
-                if cell.on_rest is not None:
-                    cell.on_rest()
+                cell.rest()
                 await self._wait(wakeup)
             else:
                 self._calls += 1
@@ -204,8 +210,7 @@ class Life:
             turns += 1
             if turns == _TURNS:
                 turns = 0
-                if cell.on_rest is not None:
-                    cell.on_rest()
+                cell.rest()
                 await checkpoint()
         if self._crash is not None:
             raise self._crash
@@ -255,15 +260,16 @@ class Life:
             elif isinstance(exc, self.loop.cancelled_class):
                 self._end_with_actor(message)
                 raise
-            elif self._is_broken_by(exc, message) or _ends_actor(message, scope):
+            elif self._is_broken_by(exc, message) or message.ends_actor(scope):
                 self._break_by(message, call, exc)
             else:
                 self._cell.handled(message, None, await self._kept(message, exc))
         else:
-            if _ends_actor(message, scope):
+            if message.ends_actor(scope):
                 self._break_by(message, call, CallCancelledError(message.title, message.call_id))
             else:
-                self._cell.handled(message, value, await self._kept(message))
+                failed = None if self._keep is None else await self._kept(message)
+                self._cell.handled(message, value, failed)
 
     async def _kept(self, message: Message, error: BaseException | None = None) -> BaseException | None:
         """Keep the state after a call, however it went; returns the error that its caller is told."""
@@ -311,6 +317,7 @@ class Life:
                 scope.cancel()
             if self._dies_at(message, "begun"):
                 await sleep_forever()
+            message.task = None if message.handler.is_sync else self.loop.task()
             value = await self._called(message)
             if self._dies_at(message, "done"):
                 await sleep_forever()
@@ -382,10 +389,6 @@ class Life:
         on_start, self._on_start = self._on_start, None
         if on_start is not None:
             on_start(failed)
-
-
-def _ends_actor(message: Message, scope: Scope) -> bool:
-    return scope.cancel_called and message.handler.on_cancel == "restart"
 
 
 def _of_handler(variables: Mapping[str, Any]) -> Holder:

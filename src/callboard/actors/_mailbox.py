@@ -6,7 +6,7 @@ from typing import Literal, get_args
 
 from callboard._types import check_count
 from callboard.actors._actor import CONTROL
-from callboard.actors._deadlock import Needs
+from callboard.actors._deadlock import NOTHING, Needs
 from callboard.actors._message import Message
 
 WhenFull = Literal["wait", "reject", "drop_oldest"]
@@ -57,11 +57,11 @@ class Mailbox:
         self.waiting.pop(message, None)
         self.running.pop(message, None)
 
-    def next(self) -> Message | None:
-        """Take the message that may begin now."""
-        if not self.waiting:
+    def next(self, *, only_awaited_here: bool = False) -> Message | None:
+        """Take the message that may begin now; perhaps of those only that a handler of the actor waits for."""
+        waiting = filter(is_awaited_here, self.waiting) if only_awaited_here else iter(self.waiting)
+        if (message := next(waiting, None)) is None:
             return None
-        message = next(iter(self.waiting))
         group = message.handler.group
         if self.running and (group is None or group != self._group or self._is_full(group)):
             return None
@@ -85,11 +85,11 @@ class Mailbox:
         running = tuple(self.running)
         for one in self.waiting:
             if one.handler.group is None or one.handler.group != self._group:
-                return Needs(running)  # this one, or one that it does not overtake, begins when nothing runs
+                return Needs((running,))  # this one, or one that it does not overtake, begins when nothing runs
             if one is message:
                 break
         full = self._group is not None and self._is_full(self._group)
-        return Needs(running, one_is_enough=True) if full else Needs(())
+        return Needs(tuple((one,) for one in running)) if full else NOTHING
 
     def _is_full(self, group: str) -> bool:
         limit = self._groups.get(group)

@@ -48,6 +48,7 @@ class Message:
         "error",
         "grace",
         "handler",
+        "is_beside",
         "kwargs",
         "loop",
         "on_begin",
@@ -55,6 +56,7 @@ class Message:
         "scope",
         "state",
         "target",
+        "task",
         "title",
         "value",
         "wakeup",
@@ -87,6 +89,10 @@ class Message:
         self.watch = watch
         around = current_message.get()
         self.asked_by = None if around is None or around.has_ended else around
+        self.is_beside = self.asked_by is not None and self.asked_by.runs_beside(loop.task())
+        """Whether it is asked beside the task of the handler that asks, which may wait for that or not."""
+        self.task: int | None = None
+        """In which task its handler runs, if it does and is async."""
         self.asks: set[Message] = set()
         """What its handler waits for now; others read it from their threads."""
         self.context: Context = copy_context()
@@ -100,6 +106,10 @@ class Message:
         timed = current_timed.get()
         self.grace = DEFAULT_GRACE if timed is None else timed.grace
 
+    def runs_beside(self, task: int) -> bool:
+        """Whether a task is none that its handler runs in; a plain one asks by a task of its own, and waits."""
+        return self.task not in (None, task)
+
     @property
     def is_taken_only(self) -> bool:
         """Whether it was taken out of the queue, and its handler has not begun."""
@@ -109,6 +119,10 @@ class Message:
     def has_ended(self) -> bool:
         """Whether it has; asked in a loop, while other threads end it."""
         return self.state == "ended"
+
+    def ends_actor(self, scope: Scope) -> bool:
+        """Whether its handler was cancelled, by the scope around it, and its actor is not to be trusted then."""
+        return scope.cancel_called and self.handler.on_cancel == "restart"
 
     def settle(self, value: object, error: BaseException | None) -> bool:
         """End it; False if it has ended."""

@@ -21,6 +21,8 @@ class OwnCode:
         on_lost: told why the actor is of no more use, if the thread does not end a job that was cancelled.
     """
 
+    __slots__ = ("_is_lost", "_name", "_on_lost", "_thread")
+
     def __init__(self, name: str, on_lost: Callable[[RuntimeError], None]) -> None:
         self._name = name
         self._on_lost = on_lost

@@ -16,6 +16,7 @@ from callboard._loops._protocol import Scope, Spawned, Wakeup
 from callboard._types import ActorStatistics
 from callboard.actors._cell import Cell
 from callboard.actors._child import ChildSpec
+from callboard.actors._deadlock import NOTHING, Needs
 from callboard.actors._restarts import Backoff, Restarts, Terms
 from callboard.actors._snapshot_store import InMemorySnapshots
 from callboard.actors._tree import Tree
@@ -69,15 +70,17 @@ class Residents:
 
     Args:
         spec: the terms of each.
+        on_interrupt: told of Ctrl-C and the like in an actor, which is for whoever owns them all.
     """
 
-    def __init__(self, spec: ChildSpec[Any]) -> None:
+    def __init__(self, spec: ChildSpec[Any], on_interrupt: Callable[[BaseException], object]) -> None:
         self.spec = spec if spec.snapshots is not None else replace(spec, snapshots=InMemorySnapshots())
         self.number = next(_numbers)
         """Tells it apart from others, in this process."""
         self.loop = current_loop()
         self._context = copy_context()
         """In a copy of which actors start: what the first caller has in its variables is none of theirs."""
+        self._on_interrupt = on_interrupt
         self._lock = threading.Lock()
         # Whoever holds a reference holds the cell: there is no second one with the same key meanwhile.
         self._cells: WeakValueDictionary[Hashable, Cell] = WeakValueDictionary()
@@ -100,6 +103,7 @@ class Residents:
                 found = self._cells[key] = cell_for(self.spec)
                 found.key, found.gone, found.activate = key, None, self._asked
                 found.home = self.loop
+                found.room = None if self.spec.cap is None else partial(self._room_for, found)
                 if key is not None:
                     found.name = f"{self.spec.name}[{key!r}]"
         return found
@@ -189,10 +193,22 @@ class Residents:
             key, cell = self._queue.popitem(last=False)
             resident = self._alive[key] = self._resident(cell)
             self._start_task(partial(self._live, resident))
-        if self._queue and not any(one.is_leaving for one in self._alive.values()):
+        if self._queue and not self._makes_room():
             idle = [one for one in self._alive.values() if one.cell.is_idle and one.cell.life is not None]
             if idle:
                 self._leave(min(idle, key=lambda one: one.cell.asked))
+
+    def _makes_room(self) -> bool:
+        """Whether one is going; not one that waits for its handlers, for they may wait for who wants the room."""
+        return any(one.is_leaving and not one.cell.in_hand() for one in self._alive.values())
+
+    def _room_for(self, cell: Cell) -> Needs:
+        """What has to end before an actor that does not live can: of one of those that do, all that it has in hand."""
+        alive, cap = list(self._alive.values()), self.spec.cap
+        if cap is None or len(alive) < cap or any(one.cell is cell for one in alive):
+            return NOTHING
+        reason = f"{cell.name} can live when another one goes, for cap={cap}; each of those that live has to end first"
+        return Needs(tuple(one.cell.in_hand() for one in alive), reason)
 
     def _resident(self, cell: Cell) -> _Resident:
         resident = _Resident(self.spec, cell, partial(self._gave_up, cell))
@@ -206,21 +222,26 @@ class Residents:
             return
         resident.rests_since = self.loop.now()
         # A reply that somebody has taken along wakes the life when it is sent, and this is asked again.
-        if self._queue and not cell.owed and not any(one.is_leaving for one in self._alive.values()):
+        if self._queue and not cell.owed and not self._makes_room():
             self._leave(resident)
 
     async def _live(self, resident: _Resident) -> None:
+        if resident.is_leaving:
+            return  # before it had begun; whoever has it leave sees to the rest
         try:
             await resident.tree.start()
         except ActorStartError as failed:
             self._is_away(resident, f"{failed}")
         except (KeyboardInterrupt, SystemExit) as failed:  # a task of the loop's own has nobody to raise it for
             self._is_away(resident, f"its start was ended by {failed!r}")
+            self._on_interrupt(failed)
 
     def _gave_up(self, cell: Cell, error: BaseException | None) -> None:
         resident = self._alive.get(cell.key)
         if resident is not None:
-            self._is_away(resident, f"{error}" if error is not None else "it has ended")
+            self._is_away(resident, "it has ended" if error is None else f"{error}" or repr(error))
+        if error is not None and not isinstance(error, Exception):
+            self._on_interrupt(error)
 
     def _is_away(self, resident: _Resident, reason: str) -> None:
         """Tell those who wait why it does not live; whoever asks next has it tried again."""

@@ -133,8 +133,8 @@ class Restarts:
         self._backoff = backoff
         self._auto_shutdown = auto_shutdown
         self._chance = chance
-        self._window: list[tuple[float, str | None]] = []
-        """When there were restarts, and of what."""
+        self._window: list[tuple[float, int, str | None]] = []
+        """When there were restarts, of whom, and of what."""
         self._away: set[int] = set()
         """Those that have ended and stay away."""
 
@@ -148,16 +148,16 @@ class Restarts:
             how: it ended.
             now: in seconds.
             cause: what it died of, if one can say that of two deaths.
-            is_refused: whether that cannot happen again, because it is refused; the deaths of that cause then count
-                no more against the intensity.
+            is_refused: whether that cannot happen again, because it is refused; the child's deaths of that cause then
+                count no more against the intensity.
         """
         if how == "never_starts" or not _is_restarted(self._children[index].restart, how):
             return self._stays_away(index)
         self._window = [one for one in self._window if one[0] > now - self.period]
         if is_refused:
-            self._window = [one for one in self._window if one[1] != cause]
+            self._window = [one for one in self._window if one[1:] != (index, cause)]
         else:
-            self._window.append((now, cause))
+            self._window.append((now, index, cause))
         restarts = len(self._window)
         if restarts > self._intensity:
             return GiveUp(index, restarts)

@@ -8,7 +8,7 @@ from typing import Any, Self, TypeVar, cast, overload
 
 from anyio import get_current_task
 
-from callboard._loops._current import current_loop
+from callboard._loops._current import current_loop, is_over
 from callboard._loops._deadline import DEFAULT_GRACE
 from callboard._loops._protocol import Scope
 from callboard._suggestions import did_you_mean, suggests_keywords
@@ -88,10 +88,10 @@ class Supervisor:
         return f"Supervisor([{', '.join(name for name, _ in self._children)}], name={self.name!r})"
 
     async def __aenter__(self) -> Self:
-        if self._tree is not None:
+        if self._tree is not None and not is_over(self._tree.loop):
             raise RuntimeError(f"{self!r} is running already; one block at a time")
         loop = current_loop()
-        self._failed, self._owner = None, get_current_task().id
+        self._failed, self._owner, self._scope = None, get_current_task().id, None
         tree = self._tree = Tree(self, self._ended)
         try:
             await tree.start()

@@ -4,13 +4,15 @@ import logging
 from itertools import count
 from typing import Any, Protocol
 
+from anyio import Lock
+
 from callboard._actor_events import ActorPhase
 from callboard._loops._deadline import TimeLimit
 from callboard._loops._protocol import EventLoop, Scope, Spawned
 from callboard.actors._actor import Actor, keeps_snapshots, made_again
 from callboard.actors._cell import Cell
 from callboard.actors._child import ChildSpec
-from callboard.actors._ends import End, Taken, snapshot_or_none, start_failed
+from callboard.actors._ends import End, Keep, Taken, snapshot_or_none, start_failed
 from callboard.actors._journal import JournalSnapshots, own_key
 from callboard.actors._life import Life
 from callboard.actors._restarts import Terms
@@ -70,6 +72,8 @@ def cell_for(spec: ChildSpec[Any]) -> Cell:
 class ActorUnit:
     """One actor in the hands of its supervisor."""
 
+    __slots__ = ("_is_stopped", "_last", "_life", "_manager", "_snapshots", "_task", "cell", "spec", "terms")
+
     def __init__(self, spec: ChildSpec[Any], manager: Manager, cell: Cell | None = None) -> None:
         self.terms = Terms(spec.name, spec.restart, spec.significant)
         self.spec = spec
@@ -113,7 +117,8 @@ class ActorUnit:
         self.cell.has_lost_state = False
         actor = self._made()
         object.__setattr__(actor, "key", own_key(self.cell.key))
-        keep = self._keep if self._snapshots is not None and self.spec.save == "each_call" else None
+        keeps_each = self._snapshots is not None and self.spec.save == "each_call"
+        keep = _Turns(self._keep).keep if keeps_each else None
         life = self._life = Life(self.cell, actor, self.spec.lifespan, on_start, snapshot, keep=keep)
         self._task = loop.spawn(self._live, self.spec.lifespan.stop)
         try:
@@ -229,3 +234,20 @@ class ActorUnit:
 
     def finish(self, reason: str) -> None:
         self.cell.finish(reason)
+
+
+class _Turns:
+    """The states of one life are kept one after the other: of handlers side by side, an older would overtake a newer.
+
+    Args:
+        keep: keeps a state.
+    """
+
+    def __init__(self, keep: Keep) -> None:
+        self._keep = keep
+        self._lock = Lock(fast_acquire=True)
+
+    async def keep(self, taken: Taken, call_id: str | None) -> Exception | None:
+        """Take the state when it is its turn, and keep it."""
+        async with self._lock:
+            return await self._keep(taken, call_id)
