@@ -1,8 +1,9 @@
 """Every async test runs on every backend, on a virtual clock unless it is marked `real_clock`."""
 
+import gc
 import logging
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from inspect import isasyncgenfunction, iscoroutinefunction
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ import pytest
 from hypothesis import settings
 from hypothesis.errors import StopTest
 
+from callboard._loops import _watchdog
 from callboard.testing import Backend, backend, backend_names
 
 MAIN_BACKENDS = ("asyncio", "trio")
@@ -123,3 +125,20 @@ def _fresh_clock(request: pytest.FixtureRequest) -> None:
     chosen = request.getfixturevalue("anyio_backend")
     if isinstance(chosen, tuple) and "clock" in chosen[1]:
         chosen[1].update(backend("trio")[1])
+
+
+@pytest.fixture
+def no_collector(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Leave the garbage where it is, for the test to look at; nobody else looks at frames meanwhile."""
+    monkeypatch.setattr(_watchdog._watchdog, "look_after", lambda pulse: None)
+    monkeypatch.setattr(_watchdog._watchdog, "leave_alone", lambda pulse: None)
+    gc.collect()
+    gc.freeze()  # what was there before is not looked at again and again
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.set_debug(0)
+        gc.garbage.clear()
+        gc.enable()
+        gc.unfreeze()

@@ -1,6 +1,7 @@
-"""What many tests need and none is about: tools of functions, input for a node, the tasks that are alive."""
+"""What many tests need and none is about: tools of functions, input for a node, the tasks that are alive, litter."""
 
 import asyncio
+import gc
 from collections.abc import Callable
 from typing import Any
 
@@ -43,4 +44,14 @@ def live_tasks() -> set[Any]:
         assert task is not None
         found.add(task)
         todo.extend(child for nursery in task.child_nurseries for child in nursery.child_tasks)
+    return found
+
+
+def litter() -> list[str]:
+    """What only the garbage collector can free, by type; for tests with the fixture `no_collector`."""
+    gc.set_debug(gc.DEBUG_SAVEALL)
+    gc.collect()
+    gc.set_debug(0)
+    found = [f"{type(one).__module__}.{type(one).__qualname__}" for one in gc.garbage]
+    gc.garbage.clear()
     return found

@@ -4,6 +4,12 @@ import anyio
 import pytest
 from hypothesis import given, settings
 
+from ._keyed_promises import broken_promises
+from ._keyed_world import KeyedWorld, keyed_plans
+from ._keyed_world import Plan as KeyedPlan
+from ._tree_model import Model
+from ._tree_world import Plan as TreePlan
+from ._tree_world import TreeWorld, tree_plans
 from ._world import Plan, World, plans
 
 WAIT = 1000
@@ -24,3 +30,45 @@ async def test_each_of_thousands_of_plans_comes_to_an_end(plan: Plan) -> None:
     """What is seldom, too."""
     with anyio.fail_after(WAIT):
         assert await World(plan).play() == []
+
+
+@given(plan=keyed_plans)
+@settings(max_examples=40)
+async def test_each_key_has_one_actor_which_goes_on_from_what_was_saved_last(plan: KeyedPlan) -> None:
+    """However slow the store is, whoever is evicted, killed or cancelled, and whenever the block ends."""
+    with anyio.fail_after(WAIT):
+        world = KeyedWorld(plan)
+        assert await world.play() == []
+        assert broken_promises(world) == []
+
+
+@pytest.mark.exhaustive
+@given(plan=keyed_plans)
+@settings(max_examples=1000)
+async def test_thousands_of_plans_for_actors_by_key_come_to_an_end(plan: KeyedPlan) -> None:
+    """What is seldom, too."""
+    with anyio.fail_after(WAIT):
+        world = KeyedWorld(plan)
+        assert await world.play() == []
+        assert broken_promises(world) == []
+
+
+@given(plan=tree_plans)
+@settings(max_examples=40)
+async def test_a_tree_of_supervisors_starts_and_stops_whom_otp_would(plan: TreePlan) -> None:
+    """Whom, in which order and when: by strategy, kind, intensity and period, to the top of the tree."""
+    with anyio.fail_after(WAIT):
+        world = TreeWorld(plan)
+        assert await world.play() == []
+        assert world.seen == Model(plan).seen
+
+
+@pytest.mark.exhaustive
+@given(plan=tree_plans)
+@settings(max_examples=1000)
+async def test_thousands_of_trees_start_and_stop_whom_otp_would(plan: TreePlan) -> None:
+    """What is seldom, too."""
+    with anyio.fail_after(WAIT):
+        world = TreeWorld(plan)
+        assert await world.play() == []
+        assert world.seen == Model(plan).seen

@@ -3,14 +3,13 @@
 import contextlib
 import gc
 import tracemalloc
-from collections.abc import Iterator
 from typing import Any
 
 import anyio
 import pytest
+from tests.helpers import litter
 
 from callboard import Actor, Reply, Supervisor, ToolNode, child, handler, running
-from callboard._loops import _watchdog
 from callboard.testing import calls, tool_call
 
 WAIT = 120
@@ -82,33 +81,6 @@ async def test_an_idle_actor_weighs_at_most_10_kilobytes(kind: type[Alone] | typ
         assert await weight(kind, COUNT) <= AT_MOST
 
 
-@pytest.fixture
-def no_collector(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Leave the garbage where it is, for the test to look at; nobody else looks at frames meanwhile."""
-    monkeypatch.setattr(_watchdog._watchdog, "look_after", lambda pulse: None)
-    monkeypatch.setattr(_watchdog._watchdog, "leave_alone", lambda pulse: None)
-    gc.collect()
-    gc.freeze()
-    gc.disable()
-    try:
-        yield
-    finally:
-        gc.set_debug(0)
-        gc.garbage.clear()
-        gc.enable()
-        gc.unfreeze()
-
-
-def _left() -> list[str]:
-    """What only the collector can free, by type."""
-    gc.set_debug(gc.DEBUG_SAVEALL)
-    gc.collect()
-    gc.set_debug(0)
-    found = [f"{type(one).__module__}.{type(one).__qualname__}" for one in gc.garbage]
-    gc.garbage.clear()
-    return found
-
-
 @pytest.mark.usefixtures("no_collector")
 @pytest.mark.parametrize("name", ["work", "read", "later", "fail"])
 async def test_an_ask_leaves_nothing_in_cycles(name: str) -> None:
@@ -120,7 +92,7 @@ async def test_an_ask_leaves_nothing_in_cycles(name: str) -> None:
                 for _ in range(5):
                     with pytest.raises(ValueError) if name == "fail" else contextlib.nullcontext():
                         await getattr(desk, name)("tea")
-            assert _left() == []
+            assert litter() == []
 
 
 @pytest.mark.usefixtures("no_collector")
@@ -136,7 +108,7 @@ async def test_an_ask_that_is_cancelled_leaves_nothing_in_cycles() -> None:
             for _ in range(2):
                 gc.collect()
                 await give_up(desk)
-            assert _left() == []
+            assert litter() == []
 
 
 @pytest.mark.usefixtures("no_collector")
@@ -149,4 +121,4 @@ async def test_a_batch_of_an_actors_tools_leaves_nothing_in_cycles(name: str) ->
             for _ in range(2):
                 gc.collect()
                 await node.ainvoke(given)
-            assert _left() == []
+            assert litter() == []

@@ -2,15 +2,14 @@
 
 import contextlib
 import gc
-from collections.abc import Iterator
 from typing import Any
 
 import anyio
 import pytest
 from langgraph.types import interrupt
+from tests.helpers import litter
 
 from callboard import CallPolicy, CallsInterrupted, ToolNode
-from callboard._loops import _watchdog
 from callboard.testing import calls, tool_call
 
 WAIT = 60
@@ -46,23 +45,6 @@ TOOLS = [fine, slow, boom, approval]
 POLICIES = {"slow": CallPolicy(timeout=2)}
 
 
-@pytest.fixture
-def no_collector(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Leave the garbage where it is, for the test to look at; nobody else looks at frames meanwhile."""
-    monkeypatch.setattr(_watchdog._watchdog, "look_after", lambda pulse: None)
-    monkeypatch.setattr(_watchdog._watchdog, "leave_alone", lambda pulse: None)
-    gc.collect()
-    gc.freeze()  # what was there before is not looked at again and again
-    gc.disable()
-    try:
-        yield
-    finally:
-        gc.set_debug(0)
-        gc.garbage.clear()
-        gc.enable()
-        gc.unfreeze()
-
-
 async def cycles_of(node: ToolNode, name: str, count: int, *, raises: type[Exception] | None) -> list[str]:
     """What only the collector can free after a batch, by type; the first batch is to warm up."""
     given = {"messages": [calls(*(tool_call(name, query="tea") for _ in range(count)))]}
@@ -70,12 +52,7 @@ async def cycles_of(node: ToolNode, name: str, count: int, *, raises: type[Excep
         gc.collect()
         with contextlib.nullcontext() if raises is None else pytest.raises(raises):
             await node.ainvoke(given)
-    gc.set_debug(gc.DEBUG_SAVEALL)
-    gc.collect()
-    gc.set_debug(0)
-    found = [f"{type(one).__module__}.{type(one).__qualname__}" for one in gc.garbage]
-    gc.garbage.clear()
-    return found
+    return litter()
 
 
 @pytest.mark.usefixtures("no_collector")

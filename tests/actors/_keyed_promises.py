@@ -1,0 +1,172 @@
+"""What is promised of actors by key, judged by what was written down in their world."""
+
+from collections.abc import Hashable, Sequence
+
+from callboard import ActorDiedError, ActorGoneError
+
+from ._keyed_world import LONG, Ask, KeyedWorld, Kill, Line
+
+SAME = 1e-6
+"""Seconds that are no time."""
+
+
+def broken_promises(world: KeyedWorld) -> list[str]:
+    """What was promised and did not happen."""
+    found = [*_lives(world), *_states(world), *_losses(world), *_ends(world), *_evictions(world)]
+    return [*found, *(f"{line.key} was idle for too long" for line in _overstays(world))]
+
+
+def _lives(world: KeyedWorld) -> list[str]:
+    """One of a key at a time, no more than the cap, and none of it while its state is on its way to the store."""
+    alive: set[Hashable] = set()
+    saving: list[Hashable] = []
+    wrong = []
+    for line in world.diary.lines:
+        if line.what == "starts":
+            if line.key in alive:
+                wrong.append(f"{line.key} lives twice")
+            if line.key in saving:
+                wrong.append(f"{line.key} starts while its state is saved")
+            alive.add(line.key)
+            if world.plan.cap is not None and len(alive) > world.plan.cap:
+                wrong.append(f"{len(alive)} live, which are more than {world.plan.cap}")
+        elif line.what == "stops":
+            alive.discard(line.key)
+        elif line.what == "is saving":
+            saving.append(line.key)
+        elif line.what in ("saves", "does not save"):
+            saving.remove(line.key)
+        elif line.what == "over" and (alive or saving):
+            wrong.append(f"after the block live {alive}, and are saved {saving}")
+    return wrong
+
+
+def _states(world: KeyedWorld) -> list[str]:
+    """Each life goes on from what was saved last, and each call sees what those before it have left."""
+    kept: dict[Hashable, object] = {}
+    counts: dict[Hashable, object] = {}
+    wrong = []
+    for line in world.diary.lines:
+        if line.what == "saves":
+            kept[line.key] = line.value
+        elif line.what == "loads":
+            if line.value != kept.get(line.key):
+                wrong.append(f"{line.key} loads {line.value}, where {kept.get(line.key)} was saved")
+        elif line.what == "starts":
+            counts[line.key] = kept.get(line.key) or 0
+        elif line.what == "counts":
+            counts[line.key] = line.value
+        elif line.what in ("begins", "is kept") and line.value != counts[line.key]:
+            wrong.append(f"{line.what} {line.who} of {line.key}: {line.value}, where it was {counts[line.key]}")
+    return wrong
+
+
+def _losses(world: KeyedWorld) -> list[str]:
+    """Where each call is saved before it is answered, no result that somebody has is ever lost from the store."""
+    if world.plan.save != "each_call" or not all(succeeds for _, succeeds in world.plan.store):
+        return []
+    kept: dict[Hashable, int] = {}
+    told: dict[Hashable, int] = {}
+    wrong = []
+    for line in world.diary.lines:
+        if line.what == "saves":
+            assert isinstance(line.value, int)
+            kept[line.key] = line.value
+        elif line.what == "answered":
+            step, found = world.plan.steps[line.who], world.came_to[line.who]
+            if isinstance(step, Ask) and isinstance(found, int) and step.name in ("up", "add"):
+                told[line.key] = max(found, told.get(line.key, 0))
+        if line.what in ("saves", "answered") and kept.get(line.key, 0) < told.get(line.key, 0):
+            wrong.append(f"{line.key}: {told[line.key]} was told, and {kept.get(line.key)} is saved")
+    return wrong
+
+
+def _ends(world: KeyedWorld) -> list[str]:
+    """Each ask comes to one end, and none is handled twice."""
+    begun, ended, counted = (world.diary.all_of(what) for what in ("begins", "ends", "counts"))
+    wrong = [f"{who} began twice" for who in set(begun) if begun.count(who) > 1]
+    for who, ask in enumerate(world.plan.steps):
+        if isinstance(ask, Kill):
+            continue
+        if who not in world.came_to:
+            wrong.append(f"{who} was lost")
+        elif who in begun and who not in ended:
+            wrong.append(f"the handler of {who} did not end")
+        elif who in begun and world.diary.place("ends", who) > world.diary.place("answered", who):
+            wrong.append(f"{who} was answered before its handler had ended")
+        elif (complaint := _complaint(world, who, ask, who in begun, who in counted)) is not None:
+            wrong.append(f"{who} {complaint}: {world.came_to[who]!r}")
+    return wrong
+
+
+def _complaint(world: KeyedWorld, who: int, ask: Ask, begun: bool, counted: bool) -> str | None:
+    found = world.came_to[who]
+    if isinstance(found, ActorDiedError):
+        return None if begun else "had not begun"
+    if isinstance(found, ActorGoneError):
+        return "had begun" if begun else None if _may_be_gone(world, who, ask.key) else "was refused too early"
+    if isinstance(found, ValueError):
+        return None if begun and ask.result == "error" and found.args == (who,) else "was another's error"
+    if found == "cancelled":
+        return None if ask.patience is not None else "was cancelled by nobody"
+    return None if begun and (counted or ask.name == "look") and isinstance(found, int) else "was not the result"
+
+
+def _may_be_gone(world: KeyedWorld, who: int, key: str) -> bool:
+    """Whether the block was closing, or the actor had not started or had ended too often."""
+    before = world.diary.lines[: world.diary.place("answered", who)]
+    failed = sum(line.key == key and line.what in ("does not load", "stops", "killed") for line in before)
+    return failed > 0 or any(line.what == "closes" for line in before)
+
+
+def _evictions(world: KeyedWorld) -> list[str]:
+    """Who leaves does so for somebody who waits, and had been asked least recently of those who had nothing to do."""
+    if world.plan.idle is not None or world.plan.save == "each_call":
+        return []
+    wrong = []
+    lines = world.diary.lines
+    for place, line in enumerate(lines):
+        if any(one.what == "closes" for one in lines[:place]):
+            break
+        if line.what == "is kept":
+            before = lines[:place]
+            if not any(one.what == "asked" and one.key != line.key for one in before):
+                wrong.append(f"{line.key} left at {line.at}, and nobody wanted its place")
+            # What it was asked in this very moment may have come after it was told to leave.
+            mine = _last_asked([one for one in before if one.at < line.at - SAME], line.key)
+            wrong += [
+                f"{line.key} left at {line.at} before {other}, which was asked less recently"
+                for other in _idle_before(before, line.at) - {line.key}
+                if _last_asked(before, other) < mine
+            ]
+    return wrong
+
+
+def _last_asked(lines: Sequence[Line], key: Hashable) -> float:
+    return max((line.at for line in lines if line.what == "asked" and line.key == key), default=-1.0)
+
+
+def _idle_before(lines: Sequence[Line], at: float) -> set[Hashable]:
+    """Those that live, and had nothing to do for a while."""
+    alive: set[Hashable] = set()
+    open_asks: dict[int, Hashable] = {}
+    busy_lately: set[Hashable] = set()
+    for line in lines:
+        if line.what == "starts":
+            alive.add(line.key)
+        elif line.what in ("stops", "is kept", "killed"):
+            alive.discard(line.key)
+        elif line.what == "asked":
+            open_asks[line.who] = line.key
+        elif line.what == "answered":
+            open_asks.pop(line.who, None)
+        if line.at >= at - SAME and line.key is not None:
+            busy_lately.add(line.key)
+    return alive - busy_lately - set(open_asks.values())
+
+
+def _overstays(world: KeyedWorld) -> list[Line]:
+    """At the end of a long plan with a time for idleness, nobody lives."""
+    if world.plan.idle is None or world.plan.until != LONG:
+        return []
+    return [line for line in world.diary.lines if line.what == "closes" and line.value]

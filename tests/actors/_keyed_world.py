@@ -1,0 +1,295 @@
+"""Counters by key that are asked by many, evicted and killed; what they keep in their store is compared at the end."""
+
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Literal
+
+import anyio
+import sniffio
+from hypothesis import strategies as st
+from tests.helpers import live_tasks
+
+from callboard import Actor, Reply, child, cleanup, handler, keyed
+from callboard.actors._keyed import Keyed
+
+HandlerName = Literal["up", "add", "look", "later"]
+Result = Literal["value", "error", "fatal"]
+LONG = 400
+"""When a plan that is not closed early is over; whatever was asked has come to an end by then."""
+
+
+@dataclass(frozen=True)
+class Ask:
+    """Somebody asks the counter of a key."""
+
+    at: int
+    key: str
+    name: HandlerName = "up"
+    seconds: int = 0
+    result: Result = "value"
+    patience: int | None = None
+    cleanup: int = 0
+
+
+@dataclass(frozen=True)
+class Kill:
+    """The counter of a key is killed, if it lives."""
+
+    at: int
+    key: str
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What happens to the counters of one block."""
+
+    steps: Sequence[Ask | Kill]
+    cap: int | None = None
+    idle: int | None = None
+    save: Literal["at_end", "each_call"] = "at_end"
+    start: int = 0
+    stop: int = 0
+    store: Sequence[tuple[int, bool]] = ((0, True),)
+    """How long the store takes, and whether it succeeds; one after the other, and again."""
+    starts: Sequence[bool] = (True,)
+    """Whether a start succeeds; one after the other, and again."""
+    until: int = LONG
+
+
+def _plans(keys: str) -> st.SearchStrategy[Plan]:
+    key, at = st.sampled_from(keys), st.integers(0, 10)
+    asks = st.builds(
+        Ask,
+        at=at,
+        key=key,
+        name=st.sampled_from(("up", "up", "add", "look", "later")),
+        seconds=st.integers(0, 3),
+        result=st.sampled_from(("value", "value", "value", "error", "fatal")),
+        patience=st.none() | st.none() | st.integers(0, 4),
+        cleanup=st.integers(0, 1),
+    )
+    return st.builds(
+        Plan,
+        steps=st.lists(asks | asks | asks | st.builds(Kill, at=at, key=key), min_size=1, max_size=14),
+        cap=st.sampled_from((None, 1, 2)),
+        idle=st.sampled_from((None, None, 2)),
+        save=st.sampled_from(("at_end", "each_call")),
+        start=st.integers(0, 1),
+        stop=st.integers(0, 1),
+        store=st.just([(0, True)]) | st.lists(st.tuples(st.integers(0, 2), st.booleans()), min_size=1, max_size=4),
+        starts=st.just([True]) | st.just([True]) | st.lists(st.booleans(), min_size=1, max_size=3),
+        until=st.sampled_from((LONG, LONG, 3, 7)),
+    )
+
+
+keyed_plans = _plans("abc")
+
+
+class FatalError(Exception):
+    """What a counter dies of."""
+
+
+@dataclass(frozen=True)
+class Line:
+    """Something that happened."""
+
+    at: float
+    what: str
+    who: int = -1
+    key: Hashable = None
+    value: object = None
+
+
+@dataclass
+class Diary:
+    """What happened, in order."""
+
+    lines: list[Line] = field(default_factory=list)
+    began_at: float = 0.0
+
+    def write(self, what: str, who: int = -1, key: Hashable = None, value: object = None) -> None:
+        self.lines.append(Line(round(anyio.current_time() - self.began_at, 6), what, who, key, value))
+
+    def all_of(self, what: str) -> list[int]:
+        return [line.who for line in self.lines if line.what == what]
+
+    def place(self, what: str, who: int) -> int:
+        return next(number for number, line in enumerate(self.lines) if (line.what, line.who) == (what, who))
+
+
+class Counter(Actor):
+    """Counts, and writes down what it knows when it begins and ends."""
+
+    groups: ClassVar[dict[str, int]] = {"adds": 2}
+    fatal = (FatalError,)
+
+    def __init__(self, world: "KeyedWorld") -> None:
+        self.world = world
+
+    def _note(self, what: str, who: int = -1, value: object = None) -> None:
+        self.world.diary.write(what, who, self.key, value)
+
+    async def start(self) -> None:
+        self.count = 0
+        self._note("starts")
+        try:
+            await anyio.sleep(self.world.plan.start)
+            if not self.world.next_start():
+                raise ConnectionError("not yet")
+        except BaseException:
+            self._note("stops")
+            raise
+
+    async def stop(self) -> None:
+        try:
+            await anyio.sleep(self.world.plan.stop)
+        finally:
+            self._note("stops")
+
+    async def snapshot(self) -> int:
+        self._note("is kept", value=self.count)
+        return self.count
+
+    async def restore(self, snapshot: int) -> None:
+        self.count = snapshot
+
+    async def _do(self, who: int, ask: Ask) -> int:
+        self._note("begins", who, self.count)
+        try:
+            await anyio.sleep(ask.seconds)
+        except BaseException:
+            with cleanup():
+                await anyio.sleep(ask.cleanup)
+            self._note("ends", who)
+            raise
+        if ask.result == "value" and ask.name != "look":
+            self.count += 1
+            self._note("counts", who, self.count)
+        self._note("ends", who)
+        if ask.result == "error":
+            raise ValueError(who)
+        if ask.result == "fatal":
+            raise FatalError(who)
+        return self.count
+
+    @handler
+    async def up(self, who: int, ask: Ask) -> int:
+        return await self._do(who, ask)
+
+    @handler(group="adds")
+    async def add(self, who: int, ask: Ask) -> int:
+        return await self._do(who, ask)
+
+    @handler(group="control")
+    async def look(self, who: int, ask: Ask) -> int:
+        return await self._do(who, ask)
+
+    @handler(deferred=True)
+    async def later(self, reply: Reply[int], who: int, ask: Ask) -> None:
+        self._note("begins", who, self.count)
+        if ask.result == "value":
+            self.count += 1
+            self._note("counts", who, self.count)
+        self._note("ends", who)
+        if ask.result == "fatal":
+            raise FatalError(who)
+        self.world.group.start_soon(self.world.send, reply, who, ask, self.count)
+
+
+class Store:
+    """Takes its time, and fails when the plan says so."""
+
+    def __init__(self, world: "KeyedWorld") -> None:
+        self._world = world
+        self._turns = 0
+        self.kept: dict[Hashable, object] = {}
+
+    async def _take(self) -> bool:
+        turns = self._world.plan.store
+        seconds, succeeds = turns[self._turns % len(turns)]
+        self._turns += 1
+        await anyio.sleep(seconds)
+        return succeeds
+
+    async def load(self, actor: str, key: Hashable) -> object:
+        found = self.kept.get(key)
+        if not await self._take():
+            self._world.diary.write("does not load", key=key)
+            raise OSError("no such disk")
+        self._world.diary.write("loads", key=key, value=found)
+        return found
+
+    async def save(self, actor: str, key: Hashable, snapshot: object) -> None:
+        self._world.diary.write("is saving", key=key)
+        succeeds = False
+        try:
+            succeeds = await self._take()
+        finally:
+            if succeeds:
+                self.kept[key] = snapshot
+            self._world.diary.write("saves" if succeeds else "does not save", key=key, value=snapshot)
+        if not succeeds:
+            raise OSError("disk full")
+
+
+class KeyedWorld:
+    """A plan that is played."""
+
+    group: Any
+
+    def __init__(self, plan: Plan) -> None:
+        self.plan = plan
+        self.diary = Diary()
+        self.came_to: dict[int, object] = {}
+        self._starts = 0
+
+    def next_start(self) -> bool:
+        succeeds = self.plan.starts[self._starts % len(self.plan.starts)]
+        self._starts += 1
+        return succeeds
+
+    async def play(self) -> list[str]:
+        """Which tasks are left."""
+        before = live_tasks()
+        plan, diary = self.plan, self.diary
+        diary.began_at = anyio.current_time()
+        terms = child(
+            Counter(self), cap=plan.cap, idle=plan.idle, save=plan.save, snapshots=Store(self), stop_timeout=4
+        )
+        async with anyio.create_task_group() as self.group:
+            async with keyed(terms) as counters:
+                for who, step in enumerate(plan.steps):
+                    self.group.start_soon(self._step, who, step, counters)
+                await anyio.sleep(plan.until)
+                alive = counters.statistics().alive
+                diary.write("closes", value=alive)
+            diary.write("over")
+        if sniffio.current_async_library() == "trio":
+            await anyio.lowlevel.checkpoint()
+        return [f"a task is left: {task}" for task in live_tasks() - before]
+
+    async def _step(self, who: int, step: Ask | Kill, counters: Keyed[Counter]) -> None:
+        await anyio.sleep(step.at)
+        if isinstance(step, Kill):
+            resident = counters._residents._alive.get(step.key)
+            if resident is not None:
+                self.diary.write("killed", key=step.key)
+                resident.unit.kill("the plan says so")
+            return
+        self.diary.write("asked", who, step.key)
+        with anyio.move_on_after(float("inf") if step.patience is None else step.patience) as scope:
+            try:
+                self.came_to[who] = await getattr(counters[step.key], step.name)(who, step)
+            except Exception as error:
+                self.came_to[who] = error
+        if scope.cancelled_caught:
+            assert who not in self.came_to
+            self.came_to[who] = "cancelled"
+        self.diary.write("answered", who, step.key)
+
+    async def send(self, reply: Reply[int], who: int, ask: Ask, count: int) -> None:
+        await anyio.sleep(ask.seconds)
+        if ask.result == "error":
+            reply.fail(ValueError(who))
+        else:
+            reply.send(count)

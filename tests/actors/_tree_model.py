@@ -1,0 +1,221 @@
+"""What OTP's rules make of a plan for a tree, with callboard's delays: one thing after the other, and no task."""
+
+from collections import deque
+from typing import Literal
+
+from ._tree_world import BACKOFF, POISON, UNTIL, Branch, Death, Leaf, Outcome, Plan
+
+How = Literal["normal", "abnormal", "never"]
+
+
+class _Child:
+    """What an actor and a supervisor have in common, for the supervisor above."""
+
+    alive = False
+
+    def __init__(self, model: "Model", above: "_Branch | None") -> None:
+        self.model = model
+        self.above = above
+
+    def start(self) -> Outcome:
+        raise NotImplementedError
+
+    def stop(self) -> None:
+        raise NotImplementedError
+
+
+class _Leaf(_Child):
+    def __init__(self, model: "Model", above: "_Branch", plan: Leaf) -> None:
+        super().__init__(model, above)
+        self.plan = plan
+        self.starts = 0
+        self.deaths: dict[str, int] = {}
+
+    def start(self) -> Outcome:
+        number, later = self.starts, self.plan.later
+        self.starts += 1
+        outcome = later[number - 1] if 1 <= number <= len(later) else "starts"
+        self.alive = outcome == "starts"
+        self.model.write(f"{'+' if self.alive else '?'}{self.plan.name}")
+        return outcome
+
+    def stop(self) -> None:
+        if self.alive:
+            self.alive = False
+            self.model.write(f"-{self.plan.name}")
+
+    def die(self, call: str | None) -> None:
+        """It is killed, or dies of a call, unless that is known to kill it."""
+        assert self.above is not None
+        times = 0 if call is None else self.deaths.get(call, 0)
+        if not self.alive or times >= POISON:
+            return
+        if call is not None:
+            self.deaths[call] = times + 1
+        self.stop()
+        cause = None if call is None else (self.plan.name, call)
+        self.above.hear(self, "abnormal", cause, is_refused=times + 1 >= POISON and call is not None)
+
+
+Cause = tuple[str, str] | None
+
+
+class _Branch(_Child):
+    def __init__(self, model: "Model", above: "_Branch | None", plan: Branch) -> None:
+        super().__init__(model, above)
+        self.plan = plan
+        self.children: list[_Leaf | _Branch] = [
+            _Leaf(model, self, one) if isinstance(one, Leaf) else _Branch(model, self, one) for one in plan.children
+        ]
+        self._begin_anew()
+
+    def _begin_anew(self) -> None:
+        self.window: list[tuple[float, Cause]] = []
+        self.away: set[int] = set()
+        self.alone: dict[int, float] = {}
+        """When those start again that concern nobody else."""
+        self.together: tuple[float, list[int]] | None = None
+        """When those start again that were stopped with another one."""
+        self.unheard: deque[tuple[_Leaf | _Branch, How, Cause, bool]] = deque()
+
+    def start(self) -> Outcome:
+        self._begin_anew()
+        for number, one in enumerate(self.children):
+            if (outcome := one.start()) != "starts":
+                for other in reversed(self.children[:number]):
+                    other.stop()
+                return outcome
+        self.alive = True
+        return "starts"
+
+    def stop(self) -> None:
+        self.alive = False
+        for one in reversed(self.children):
+            one.stop()
+
+    def hear(self, one: "_Leaf | _Branch", how: How, cause: Cause = None, *, is_refused: bool = False) -> None:
+        """A child has ended by itself."""
+        self.unheard.append((one, how, cause, is_refused))
+        self._go_on()
+
+    def _go_on(self) -> None:
+        while self.unheard and self.together is None and self.alive:
+            one, how, cause, is_refused = self.unheard.popleft()
+            if not one.alive:
+                self._decide(self.children.index(one), how, cause, is_refused=is_refused)
+
+    def _decide(self, index: int, how: How, cause: Cause = None, *, is_refused: bool = False) -> bool:
+        """Whether the others that were to be started still are."""
+        plan = self.children[index].plan
+        restart = plan.restart if isinstance(plan, Leaf) else "permanent"
+        if how == "never" or restart == "temporary" or (restart == "transient" and how == "normal"):
+            return self._forget(index)
+        now = self.model.now
+        self.window = [one for one in self.window if now - one[0] < self.plan.period]
+        if is_refused:
+            self.window = [one for one in self.window if one[1] != cause]
+        else:
+            self.window.append((now, cause))
+        if len(self.window) > self.plan.intensity:
+            self._end("abnormal")
+            return False
+        self._start_again(index, now + BACKOFF.delay(max(1, len(self.window)), 0))
+        return False
+
+    def _start_again(self, index: int, at: float) -> None:
+        first = {"one_for_one": len(self.children), "one_for_all": 0, "rest_for_one": index + 1}[self.plan.strategy]
+        others = [one for one in range(first, len(self.children)) if one != index and one not in self.away]
+        for one in reversed(others):
+            self.children[one].stop()
+            plan = self.children[one].plan
+            if isinstance(plan, Leaf) and plan.restart == "temporary":
+                self.away.add(one)
+        if others:
+            self.together = at, sorted({index, *others} - self.away)
+        else:
+            self.alone[index] = at
+
+    def _forget(self, index: int) -> bool:
+        self.away.add(index)
+        plans = [one.plan for one in self.children]
+        significant = {place for place, plan in enumerate(plans) if isinstance(plan, Leaf) and plan.significant}
+        ends = {"never": False, "any_significant": True, "all_significant": significant <= self.away}
+        if index in significant and ends[self.plan.auto_shutdown]:
+            self._end("normal")
+            return False
+        return True
+
+    def _end(self, how: How) -> None:
+        self.stop()
+        if self.above is None:
+            self.model.end("ends in order" if how == "normal" else "gives up")
+        else:
+            self.above.hear(self, how)
+
+    def next_time(self) -> float:
+        """When the next restart is due, here or below."""
+        own = [] if self.together is None else [self.together[0]]
+        if self.together is None:
+            own += self.alone.values()
+        below = [one.next_time() for one in self.children if isinstance(one, _Branch)]
+        return min([*own, *below] if self.alive else [], default=float("inf"))
+
+    def turn(self) -> None:
+        """Do what is due now."""
+        for one in self.children:
+            if isinstance(one, _Branch) and one.next_time() <= self.model.now:
+                one.turn()
+                return
+        if self.together is not None:
+            (_, starts), self.together = self.together, None
+        else:
+            starts = [min(self.alone, key=lambda index: self.alone[index])]
+        for index in starts:
+            self.alone.pop(index, None)
+            outcome = self.children[index].start()
+            if outcome != "starts" and not self._decide(index, "never" if outcome == "never" else "abnormal"):
+                break
+        self._go_on()
+
+
+class Model:
+    """A plan, and what is to be seen when it is played."""
+
+    def __init__(self, plan: Plan) -> None:
+        self.now = 0.0
+        self.seen: list[tuple[float, str]] = []
+        self._ended = False
+        self._root = _Branch(self, None, plan.root)
+        self._root.start()
+        for death in plan.deaths:
+            self._go_to(death.at)
+            self._die(death)
+        self._go_to(UNTIL)
+        if not self._ended:
+            self.write("is left")
+            self._root.stop()
+
+    def write(self, what: str) -> None:
+        self.seen.append((round(self.now, 3), what))
+
+    def end(self, how: str) -> None:
+        self._ended = True
+        self.write(how)
+
+    def _go_to(self, at: float) -> None:
+        while not self._ended and (due := self._root.next_time()) <= at:
+            self.now = due
+            self._root.turn()
+        self.now = at
+
+    def _die(self, death: Death) -> None:
+        found = _leaves(self._root)
+        if not self._ended:
+            found[death.leaf % len(found)].die(death.call)
+
+
+def _leaves(branch: _Branch) -> list[_Leaf]:
+    found: list[_Leaf] = []
+    for one in branch.children:
+        found += [one] if isinstance(one, _Leaf) else _leaves(one)
+    return found

@@ -1,0 +1,203 @@
+"""Supervisors within supervisors, whose actors die as a plan says; who starts and stops when is written down."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+import anyio
+import sniffio
+from hypothesis import strategies as st
+from tests.helpers import live_tasks
+
+from callboard import Actor, ActorDiedError, Backoff, PoisonousCallError, Supervisor, SupervisorError, child, handler
+from callboard.actors._restarts import AutoShutdown, Restart, Strategy
+from callboard.actors._supervisor import _actors_in
+from callboard.actors._unit import ActorUnit
+
+Outcome = Literal["starts", "fails", "never"]
+"""Of a start: `never` is for a program that is not there."""
+BACKOFF = Backoff(first=0.37, factor=1.9, most=5, jitter=0)
+"""Odd numbers, so that no two things happen at once by accident."""
+POISON = 2
+UNTIL = 60
+
+
+@dataclass(frozen=True)
+class Leaf:
+    """An actor."""
+
+    restart: Restart = "permanent"
+    significant: bool = False
+    later: Sequence[Outcome] = ()
+    """What becomes of its starts after the first one; all others succeed."""
+    name: str = ""
+
+
+@dataclass(frozen=True)
+class Branch:
+    """A supervisor."""
+
+    children: "Sequence[Leaf | Branch]"
+    strategy: Strategy = "one_for_one"
+    intensity: int = 3
+    period: float = 5.29
+    auto_shutdown: AutoShutdown = "never"
+    name: str = ""
+
+
+@dataclass(frozen=True)
+class Death:
+    """An actor is killed, or dies of a call, if it lives."""
+
+    at: int
+    leaf: int
+    """Which of all actors, counted round."""
+    call: str | None = None
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What happens to a tree."""
+
+    root: Branch
+    deaths: Sequence[Death]
+
+
+def _named(one: Leaf | Branch, name: str) -> Leaf | Branch:
+    if isinstance(one, Leaf):
+        return replace(one, name=name)
+    children = [_named(inner, f"{name}{letter}") for inner, letter in zip(one.children, "abcd", strict=False)]
+    return replace(one, children=children, name=name)
+
+
+def leaves(one: Leaf | Branch) -> Iterator[Leaf]:
+    """The actors of a tree, in the order in which they start."""
+    if isinstance(one, Leaf):
+        yield one
+    else:
+        for inner in one.children:
+            yield from leaves(inner)
+
+
+def _branches(children: st.SearchStrategy[Leaf] | st.SearchStrategy[Leaf | Branch]) -> st.SearchStrategy[Branch]:
+    return st.builds(
+        Branch,
+        children=st.lists(children, min_size=1, max_size=4),
+        strategy=st.sampled_from(("one_for_one", "one_for_all", "rest_for_one")),
+        intensity=st.integers(0, 4),
+        period=st.sampled_from((1.29, 5.29, 30.29)),
+        auto_shutdown=st.sampled_from(("never", "never", "any_significant", "all_significant")),
+    )
+
+
+_leaves = st.builds(
+    Leaf,
+    restart=st.sampled_from(("permanent", "permanent", "transient", "temporary")),
+    later=st.just(()) | st.lists(st.sampled_from(("starts", "fails", "fails", "never")), max_size=4),
+) | st.builds(Leaf, restart=st.sampled_from(("transient", "temporary")), significant=st.just(True))
+_inner = _branches(_leaves)
+tree_plans = st.builds(
+    Plan,
+    root=_branches(_leaves | _leaves | _inner | _branches(_leaves | _inner)).map(lambda one: _named(one, "")),
+    deaths=st.lists(
+        st.builds(Death, at=st.integers(1, 20), leaf=st.integers(0, 9), call=st.sampled_from((None, None, "x", "y"))),
+        max_size=12,
+        unique_by=lambda death: death.at,
+    ).map(lambda deaths: sorted(deaths, key=lambda death: death.at)),
+)
+
+
+class BrokenError(Exception):
+    """What kills."""
+
+
+class Worker(Actor):
+    """Writes down when it starts and stops, and dies when told to."""
+
+    fatal = (BrokenError,)
+
+    def __init__(self, world: "TreeWorld", leaf: Leaf) -> None:
+        self.world = world
+        self.leaf = leaf
+
+    async def start(self) -> None:
+        outcome = self.world.next_start(self.leaf)
+        self.world.write(f"{'+' if outcome == 'starts' else '?'}{self.leaf.name}")
+        if outcome == "fails":
+            raise ConnectionError("not now")
+        if outcome == "never":
+            raise FileNotFoundError("no such program")
+
+    async def stop(self) -> None:
+        self.world.write(f"-{self.leaf.name}")
+
+    @handler
+    async def die(self, call: str) -> None:
+        raise BrokenError(call)
+
+
+class TreeWorld:
+    """A plan that is played."""
+
+    def __init__(self, plan: Plan) -> None:
+        self.plan = plan
+        self.seen: list[tuple[float, str]] = []
+        self._began_at = 0.0
+        self._starts: dict[str, int] = {}
+
+    def next_start(self, leaf: Leaf) -> Outcome:
+        number = self._starts[leaf.name] = self._starts.get(leaf.name, -1) + 1
+        return leaf.later[number - 1] if 1 <= number <= len(leaf.later) else "starts"
+
+    def write(self, what: str) -> None:
+        self.seen.append((round(anyio.current_time() - self._began_at, 3), what))
+
+    async def play(self) -> list[str]:
+        """Which tasks are left."""
+        before = live_tasks()
+        self._began_at = anyio.current_time()
+        tree = self._supervisor(self.plan.root)
+        try:
+            async with tree:
+                assert tree._tree is not None
+                units = _actors_in(tree._tree)
+                for death in self.plan.deaths:
+                    await anyio.sleep_until(self._began_at + death.at)
+                    await self._die(units[death.leaf % len(units)], death.call)
+                await anyio.sleep_until(self._began_at + UNTIL)
+                self.write("is left")
+            if self.seen[-1][0] < UNTIL:
+                self.write("ends in order")
+        except SupervisorError:
+            self.write("gives up")
+        if sniffio.current_async_library() == "trio":
+            await anyio.lowlevel.checkpoint()
+        return [f"a task is left: {task}" for task in live_tasks() - before]
+
+    async def _die(self, unit: ActorUnit, call: str | None) -> None:
+        if not unit.is_alive:
+            return
+        if call is None:
+            unit.kill("the plan says so")
+            return
+        try:
+            await unit.cell.ask(Worker._handlers["die"], (call,), {})
+        except (ActorDiedError, PoisonousCallError):
+            return
+
+    def _supervisor(self, branch: Branch) -> Supervisor:
+        return Supervisor(
+            [self._child(one) for one in branch.children],
+            name=branch.name,
+            strategy=branch.strategy,
+            intensity=branch.intensity,
+            period=branch.period,
+            backoff=BACKOFF,
+            auto_shutdown=branch.auto_shutdown,
+        )
+
+    def _child(self, one: Leaf | Branch) -> Any:
+        if isinstance(one, Branch):
+            return self._supervisor(one)
+        worker = Worker(self, one)
+        return child(worker, name=one.name, restart=one.restart, significant=one.significant, poison=POISON)
