@@ -1,12 +1,18 @@
 """Promise 8 where callboard itself has much to do: the other tasks of the event loop get their turns."""
 
+from copy import deepcopy
+from datetime import date
+from typing import Any
+
 import anyio
 import anyio.lowlevel
 import pytest
+from langchain_core.messages import ToolMessage
 from langchain_core.tools import StructuredTool
 
 from callboard import Statistics, ToolNode
 from callboard.testing import calls
+from callboard.tools._vocabulary import msg_content_output
 
 IDLE = Statistics(running=0, waiting=0, abandoned_threads=0)
 MANY = 1000
@@ -137,3 +143,66 @@ async def test_large_arguments_are_weighed_in_portions() -> None:
             [message] = await node.ainvoke([calls(("read", {"values": list(range(90_000))}))])
     assert message.content == "90000"
     assert turns >= 50
+
+
+ROWS = [{"id": number, "name": f"row {number}", "tags": ["a", None]} for number in range(20_000)]
+NAMES = [f"file {number}" for number in range(50_000)]
+BLOCKS = [{"type": "text", "text": name} for name in NAMES]
+
+
+@pytest.mark.parametrize(
+    ("result", "turns"),
+    [
+        pytest.param(ROWS, 40, id="json"),
+        pytest.param({"rows": ROWS, "at": date(2026, 1, 2)}, 40, id="no-json"),
+        pytest.param({"text": "é" * 5_000_000}, 10, id="a-text"),
+        pytest.param(NAMES, 40, id="texts"),
+        pytest.param([ToolMessage(NAMES, tool_call_id="call_1")], 10, id="a-message"),
+    ],
+)
+@pytest.mark.parametrize("sync", [False, True], ids=["async", "sync"])
+async def test_a_large_result_is_written_in_portions(result: Any, turns: int, sync: bool) -> None:
+    """Promise 8: the text of megabytes takes tens of milliseconds, of which others have their turns."""
+    taken = 0
+    result = deepcopy(result)
+    is_message = isinstance(result, list) and isinstance(result[0], ToolMessage)
+    expected = msg_content_output(result[0].content if is_message else result)
+
+    def fetch() -> Any:
+        nonlocal taken
+        taken = 0
+        return result
+
+    async def afetch() -> Any:
+        return fetch()
+
+    async def take_turns() -> None:
+        nonlocal taken
+        while True:
+            await anyio.lowlevel.checkpoint()
+            taken += 1
+
+    tool = StructuredTool.from_function(
+        fetch if sync else None, None if sync else afetch, name="fetch", description="Fetches."
+    )
+    with anyio.fail_after(600):
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(take_turns)
+            [message] = await ToolNode([tool]).ainvoke([calls("fetch")])
+            assert taken >= turns
+            tasks.cancel_scope.cancel()
+    assert message.content == expected
+
+
+async def test_many_blocks_stay_what_they_are() -> None:
+    """Promise 12: a message has its own blocks, as LangChain makes them, and not the tool's."""
+
+    async def fetch() -> list[dict[str, str]]:
+        return BLOCKS
+
+    with anyio.fail_after(600):
+        [message] = await ToolNode([StructuredTool.from_function(coroutine=fetch, description="Fetches.")]).ainvoke(
+            [calls("fetch")]
+        )
+    assert message.content == BLOCKS
+    assert not any(mine is its for mine, its in zip(message.content, BLOCKS, strict=True))

@@ -9,7 +9,8 @@ from functools import partial
 from typing import Any, NoReturn, cast
 
 from langchain_core.callbacks import AsyncCallbackManager
-from langchain_core.messages import ToolCall
+from langchain_core.messages import ToolCall, ToolMessage
+from langchain_core.messages.tool import ToolOutputMixin
 from langchain_core.runnables import RunnableConfig
 from langchain_core.runnables.config import _set_config_context, var_child_runnable_config
 from langchain_core.tools import BaseTool
@@ -29,6 +30,8 @@ from callboard._loops._current import current_loop
 from callboard.tools._callbacks import ToolRun
 from callboard.tools._errors import raise_invalid_arguments
 from callboard.tools._plan import ArgsModel, Plan
+from callboard.tools._portions import in_portions
+from callboard.tools._result_text import as_content, takes_long, writing
 
 _NEEDS_ASYNCIO = ("no running event loop", "no current event loop")
 """What asyncio says where another loop runs."""
@@ -74,7 +77,10 @@ async def invoke(
             status = "success"
         except (ValidationError, ValidationErrorV1, ToolException) as error:
             content, artifact, status = _handled_by_tool(tool, error), None, "error"
-        output = _formatted(content, artifact, call, tool, status)
+        if content.__class__ is not str and takes_long(content):
+            output = await _formatted_in_parts(content, artifact, call, tool, status)
+        else:
+            output = _formatted(content, artifact, call, tool, status)
     except Exception as error:
         if (foreign := _of_other_loop(error, plan, call)) is None:
             await run.failed(error, call["id"])
@@ -93,11 +99,32 @@ def _formatted(content: Any, artifact: Any, call: ToolCall, tool: BaseTool, stat
     try:
         return _format_output(content, artifact, call["id"], tool.name, status)
     except Exception as error:
-        error.add_note(
-            f"Raised when what the tool {tool.name!r} returned for the call {call['id']!r}, of the type "
-            f"{type(content).__qualname__}, was turned into a text. Return a text, or repair its __str__."
-        )
+        _explain(error, content, call, tool)
         raise
+
+
+def _explain(error: Exception, content: object, call: ToolCall, tool: BaseTool) -> None:
+    error.add_note(
+        f"Raised when what the tool {tool.name!r} returned for the call {call['id']!r}, of the type "
+        f"{type(content).__qualname__}, was turned into a text. Return a text, or repair its __str__."
+    )
+
+
+async def _formatted_in_parts(content: Any, artifact: Any, call: ToolCall, tool: BaseTool, status: str) -> object:
+    """As `_formatted`, of a large content and while the other tasks go on."""
+    several = isinstance(content, list) and all(isinstance(item, ToolOutputMixin) for item in content)
+    if several or isinstance(content, ToolOutputMixin) or call["id"] is None:
+        return content
+    message = cast("ToolMessage", _formatted("", artifact, call, tool, status))
+    taken = await in_portions(as_content(content))
+    if taken is None:
+        try:
+            taken = await in_portions(writing(content))
+        except Exception as error:
+            _explain(error, content, call, tool)
+            raise
+    message.content = taken
+    return message
 
 
 def _of_other_loop(error: Exception, plan: Plan, call: ToolCall) -> RuntimeError | None:

@@ -1,6 +1,6 @@
 """Work on large values, which takes worker threads so that the event loop goes on."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import TypeVar
 
 from langchain_core.messages import BaseMessage, ToolMessage
@@ -26,30 +26,45 @@ async def run_if_long(threads: Threads, value: object, fn: Callable[[], T]) -> T
 
 def is_long(value: object) -> bool:
     """Whether the texts in a message, a command, a mapping or a list are many or large."""
-    return _is_more(value, _LONG, each=_EACH, character=1)
+    return left_of(_LONG, value) <= 0
 
 
 def has_many(value: object) -> bool:
     """Whether there are so many values in a message, a command, a mapping or a list that to copy all takes long."""
-    return _is_more(value, _MANY, each=1, character=0)
+    return left_of(_MANY, value, each=1, character=0) <= 0
 
 
-def _is_more(value: object, left: int, *, each: int, character: int) -> bool:
-    """Whether what is in a value is as much as is left: so much for each part, and for each of their characters."""
+def left_of(most: int, value: object, *, each: int = _EACH, character: int = 1) -> int:
+    """What is left of so many characters when those in a value are taken; not above 0 if it has as many.
+
+    Args:
+        most: how many; no more is looked at.
+        value: any; a message, a command and the usual containers are looked into.
+        each: what each part of it takes by itself.
+        character: what each character takes besides.
+    """
+    left = most - each
     values = [value]
     while values and left > 0:
         one = values.pop()
-        left -= each
-        if isinstance(one, str):
+        if isinstance(one, (str, bytes)):
             left -= len(one) * character
-        elif isinstance(one, dict):
-            values += [*one, *one.values()]
-        elif isinstance(one, (list, tuple)):
-            values += one
-        elif one.__class__ in _PLAIN:
             continue
+        if isinstance(one, dict):
+            parts: Collection[object] = (*one, *one.values()) if len(one) * each < left else one
+        elif isinstance(one, (list, tuple, set, frozenset)):
+            parts = one
         elif isinstance(one, BaseMessage):
-            values += [one.content, one.artifact if isinstance(one, ToolMessage) else None]
+            parts = (one.content, one.artifact if isinstance(one, ToolMessage) else None)
         elif isinstance(one, Command):
-            values.append(one.update)
-    return left <= 0
+            parts = (one.update,)
+        else:
+            continue
+        left -= len(parts) * each
+        if left > 0:
+            for part in parts:
+                if isinstance(part, str):
+                    left -= len(part) * character
+                elif part.__class__ not in _PLAIN:
+                    values.append(part)
+    return left

@@ -1,0 +1,132 @@
+"""What tools return is written part by part where it is large, and the text is the one that is written at once."""
+
+import math
+from collections import Counter, OrderedDict, defaultdict
+from collections.abc import Callable
+from datetime import date
+from enum import IntEnum
+from typing import Any, NamedTuple
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from langchain_core.tools.base import _stringify
+
+from callboard.tools import _result_text
+from callboard.tools._portions import at_once
+from callboard.tools._result_text import writing
+
+PLAIN = (
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats()
+    | st.text(st.characters() | st.sampled_from("'\"\\\n\ud800/é😀"), max_size=60)
+)
+KEYS = PLAIN.filter(lambda key: not isinstance(key, float) or not math.isnan(key))
+
+
+class Pair(NamedTuple):
+    one: object
+    other: object
+
+
+class Text(str):
+    """A text of somebody's own."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return "a text"
+
+
+class Colour(IntEnum):
+    RED = 1
+
+
+class Odd(dict[Any, Any]):
+    def items(self) -> Any:
+        return [("not", "what it has")]
+
+
+def containers(inner: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
+    lists = st.lists(inner, max_size=6)
+    mappings = st.dictionaries(KEYS, inner, max_size=6)
+    return (
+        lists
+        | lists.map(tuple)
+        | mappings
+        | mappings.map(OrderedDict)
+        | mappings.map(lambda value: defaultdict(int, value))
+        | st.tuples(inner, inner).map(lambda pair: Pair(*pair))
+    )
+
+
+JSON = st.recursive(PLAIN | st.just(Text("t'\"")) | st.just(Colour.RED), containers, max_leaves=40)
+ODD = (
+    st.binary(max_size=60)
+    | st.just(date(2026, 1, 2))
+    | st.sets(st.text(max_size=5), max_size=6)
+    | st.frozensets(st.integers(), max_size=6)
+    | st.just(Odd({1: 2}))
+    | st.just({(1, 2): 3})
+    | st.just(Counter("abc"))
+)
+ANYTHING = st.recursive(PLAIN | ODD, containers, max_leaves=40)
+
+
+def text_or_error(write: Callable[[Any], str], value: Any) -> object:
+    try:
+        return write(value)
+    except Exception as error:
+        return type(error)
+
+
+def in_parts(value: Any, part: int) -> object:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(_result_text, "_PART", part)
+        patch.setattr(_result_text, "_FEW", 2)
+        return text_or_error(lambda value: at_once(writing(value)), value)
+
+
+@given(value=JSON, part=st.sampled_from([1, 150, 400, 1000]))
+def test_json_in_parts_is_json(value: Any, part: int) -> None:
+    """Promise 12: a model reads what LangChain would show it, however large it is; the order and twin keys too."""
+    assert in_parts(value, part) == text_or_error(_stringify, value)
+
+
+@given(value=ANYTHING, part=st.sampled_from([1, 150, 400, 1000]))
+def test_what_is_no_json_is_written_as_str_does(value: Any, part: int) -> None:
+    """Promise 12: one value without JSON, and the whole is a Python text."""
+    assert in_parts(value, part) == text_or_error(_stringify, value)
+
+
+@given(value=ANYTHING, kind=st.sampled_from(["list", "dict", "both"]), part=st.sampled_from([1, 150, 400, 1000]))
+def test_circles_are_written_as_str_does(value: Any, kind: str, part: int) -> None:
+    """Promise 12: there is no JSON of a circle, and Python writes dots where it closes."""
+    around: list[Any] = [value]
+    inside: dict[str, Any] = {"value": value, "around": around}
+    around.append(inside if kind == "both" else around)
+    if kind == "dict":
+        inside["self"] = (inside, 1)
+    assert in_parts([inside, around], part) == text_or_error(_stringify, [inside, around])
+
+
+def test_what_cannot_be_written_says_so() -> None:
+    """Promise 3: the error is that of the value itself."""
+
+    class Mute:
+        def __repr__(self) -> str:
+            raise LookupError("no words")
+
+    with pytest.raises(LookupError, match="no words"):
+        at_once(writing([Mute()] * 5000))
+
+
+def test_what_changes_meanwhile_is_written_as_it_is_then() -> None:
+    """Promise 2: a tool may return a mapping that others write to, and has its result."""
+    shared = {str(number): number for number in range(10_000)}
+    steps = writing(shared)
+    next(steps)
+    shared["new"] = 1
+    assert at_once(steps) == _stringify(shared)
