@@ -37,7 +37,6 @@ HOMES = [
         "Which text does a model read of a result, and how is a large one written?",
         "tools/_result_text.py",
         ("as_content", "in_words", "takes_long", "writing"),
-        (r"import .*\b_stringify\b",),
     ),
     Home(
         "What of a conversation is still as it was stored?",
