@@ -6,6 +6,7 @@ hands them over as they stand, and the provider refuses.
 """
 
 from collections.abc import Sequence
+from operator import is_
 from typing import Any, cast
 from uuid import uuid4
 
@@ -20,7 +21,7 @@ UNANSWERED = (
 )
 
 
-def repaired(messages: Sequence[BaseMessage]) -> list[BaseMessage]:
+def repaired(messages: Sequence[BaseMessage], whole: Sequence[BaseMessage] = ()) -> list[BaseMessage]:
     """The conversation, with the answer of every call directly behind the message that asks for it.
 
     No provider takes another. What came between them, as what a person said while a question was open, comes after
@@ -28,8 +29,10 @@ def repaired(messages: Sequence[BaseMessage]) -> list[BaseMessage]:
 
     Args:
         messages: stays as it is.
+        whole: a conversation that is known to need nothing; where the other begins with it, only the rest is looked at.
     """
-    if is_whole(messages):
+    begins = all(map(is_, messages, whole)) and len(messages) >= len(whole)
+    if is_whole(messages[len(whole) :] if begins else messages):
         return [*messages]
     return [message for exchange in exchanges_in(messages) for message in _made_whole(exchange)]
 

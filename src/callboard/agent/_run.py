@@ -289,7 +289,7 @@ class Run:
     async def _repair(self) -> None:
         """Answer what no call has answered; a provider refuses the conversation otherwise."""
         messages = self._messages()
-        self._whole = whole = repaired(messages)
+        self._whole = whole = repaired(messages, self._whole)
         if len(whole) != len(messages):
             await self.thread.amend([self.thread.state.replacing("messages", whole)], None, "repair")
 

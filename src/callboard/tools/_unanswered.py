@@ -4,6 +4,7 @@ from collections import Counter, deque
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import compress
+from operator import attrgetter
 from typing import Any
 
 from langchain_core.messages import AIMessage, BaseMessage, ToolCall, ToolMessage
@@ -113,21 +114,24 @@ def answered_ids(messages: Iterable[Any]) -> set[str]:
 
 def is_whole(messages: Sequence[BaseMessage]) -> bool:
     """Whether the answers of every reply stand directly behind it, and nothing between them."""
-    # Each class is asked once: `isinstance` takes long for pydantic's, and this is done for every request.
-    kinds = set(map(type, messages))
-    answers = {kind for kind in kinds if issubclass(kind, ToolMessage)}
-    asks = {kind for kind in kinds if issubclass(kind, AIMessage)}
-    owed: list[str] = []  # the ids that are still to be answered, the next one last
-    message: Any
-    for message in messages:
-        if type(message) in answers:
-            if owed and owed.pop() != message.tool_call_id:
-                return _is_whole_in_any_order(messages, answers)
-        elif owed:
-            return False
-        elif type(message) in asks and (calls := message.tool_calls):
-            owed = [call["id"] or "" for call in reversed(calls)]
-    return not owed
+    # All are asked the same at once: one by one, pydantic's messages take long, and this is done for every turn.
+    kinds = [*map(type, messages)]
+    different = {*kinds}
+    answers = {kind for kind in different if issubclass(kind, ToolMessage)}
+    asks = [*map({kind for kind in different if issubclass(kind, AIMessage)}.__contains__, kinds)]
+    calls: list[list[ToolCall]] = [*map(_CALLS, compress(messages, asks))]
+    asking = compress(zip(compress(range(len(kinds)), asks), calls, strict=True), calls)
+    behind = [(place + number, call) for place, several in asking for number, call in enumerate(several, 1)]
+    if not behind:
+        return True
+    places, owed = zip(*behind, strict=True)
+    if places[-1] >= len(kinds) or not answers.issuperset(map(kinds.__getitem__, places)):
+        return False
+    given: list[str] = [*map(_ANSWERS, map(messages.__getitem__, places))]
+    return given == [call["id"] or "" for call in owed] or _is_whole_in_any_order(messages, answers)
+
+
+_CALLS, _ANSWERS = attrgetter("tool_calls"), attrgetter("tool_call_id")
 
 
 def _is_whole_in_any_order(messages: Sequence[BaseMessage], answers: Collection[type[BaseMessage]]) -> bool:
