@@ -31,7 +31,7 @@ from callboard.tools._callbacks import ToolRun
 from callboard.tools._errors import raise_invalid_arguments
 from callboard.tools._plan import ArgsModel, Plan
 from callboard.tools._portions import in_portions
-from callboard.tools._result_text import as_content, takes_long, writing
+from callboard.tools._result_text import as_content, in_words, takes_long, writing
 
 _NEEDS_ASYNCIO = ("no running event loop", "no current event loop")
 """What asyncio says where another loop runs."""
@@ -40,7 +40,7 @@ _NEEDS_ASYNCIO = ("no running event loop", "no current event loop")
 async def invoke(
     attempt: Attempt, plan: Plan, call: ToolCall, config: RunnableConfig, manager: AsyncCallbackManager
 ) -> object:
-    """Run a tool for a tool call and return what `tool.ainvoke` would.
+    """Run a tool for a tool call and return what `tool.ainvoke` would, but for large contents, which are in words.
 
     Args:
         attempt: whose thread a sync tool takes.
@@ -51,9 +51,9 @@ async def invoke(
     """
     tool = plan.tool
     if plan.kind == "foreign":
-        return await run_on_asyncio(partial(plan.fn, {**call, "type": "tool_call"}, config))
+        return await _in_words(await run_on_asyncio(partial(plan.fn, {**call, "type": "tool_call"}, config)))
     if plan.kind == "foreign sync":
-        return await attempt.run_in_thread(partial(plan.fn, {**call, "type": "tool_call"}, config))
+        return await _in_words(await attempt.run_in_thread(partial(plan.fn, {**call, "type": "tool_call"}, config)))
     run = ToolRun(tool, manager, config.pop("run_id", None))
     if run.is_watched:
         await run.started(call, config.get("run_name"))
@@ -92,6 +92,14 @@ async def invoke(
         raise
     if run.is_watched:
         await run.ended(output)
+    if isinstance(output, ToolMessage) and isinstance(output.content, str):
+        return output
+    return await _in_words(output)
+
+
+async def _in_words(output: object) -> object:
+    """What a tool has given, with texts in place of large contents that a model may not be able to take."""
+    await in_portions(in_words(output))
     return output
 
 

@@ -39,7 +39,6 @@ from callboard.tools._plan import Plan
 from callboard.tools._portions import in_portions
 from callboard.tools._progress_chunks import chunks_for
 from callboard.tools._reports import Reports
-from callboard.tools._result_text import in_words
 from callboard.tools._results import ResultRules
 from callboard.tools._supervision import OnFailure, limiters_of_run
 from callboard.tools._vocabulary import ToolCallRequest, ToolRuntime
@@ -363,8 +362,6 @@ class _Execution:
                 raise_without_key(error, plan, ready, call)
             except ValidationError as error:
                 raise_invalid_arguments(error, call, filled_in(plan, ready, call))
-            if not (isinstance(response, ToolMessage) and isinstance(response.content, str)):
-                await in_portions(in_words(response))
             output = batch.rules.checked(response, call)
             self._supervised.handled = None  # of an attempt before this one
             return output
