@@ -147,14 +147,14 @@ def _last_asked(lines: Sequence[Line], key: Hashable) -> float:
 
 
 def _idle_before(lines: Sequence[Line], at: float) -> set[Hashable]:
-    """Those that live, and had nothing to do for a while."""
+    """Those that have started, and had nothing to do for a while."""
     alive: set[Hashable] = set()
     open_asks: dict[int, Hashable] = {}
     busy_lately: set[Hashable] = set()
     for line in lines:
-        if line.what == "starts":
+        if line.what == "serves":
             alive.add(line.key)
-        elif line.what in ("stops", "is kept", "killed"):
+        elif line.what in ("stops", "is kept", "killed", "breaks"):
             alive.discard(line.key)
         elif line.what == "asked":
             open_asks[line.who] = line.key

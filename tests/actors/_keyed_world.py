@@ -139,6 +139,7 @@ class Counter(Actor):
         except BaseException:
             self._note("stops")
             raise
+        self._note("serves")
 
     async def stop(self) -> None:
         try:
@@ -169,6 +170,7 @@ class Counter(Actor):
         if ask.result == "error":
             raise ValueError(who)
         if ask.result == "fatal":
+            self._note("breaks")
             raise FatalError(who)
         return self.count
 
@@ -192,6 +194,7 @@ class Counter(Actor):
             self._note("counts", who, self.count)
         self._note("ends", who)
         if ask.result == "fatal":
+            self._note("breaks")
             raise FatalError(who)
         self.world.group.start_soon(self.world.send, reply, who, ask, self.count)
 
