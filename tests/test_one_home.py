@@ -73,8 +73,7 @@ HOMES = [
     Home(
         "What becomes of a call that was begun and never ended, and who says so?",
         "tools/_unknown_outcome.py",
-        ("UNKNOWN", "question_about", "said_of", "unknown_id"),
-        (r"\|unknown",),
+        ("UNKNOWN", "question_about", "said_of"),
     ),
     Home(
         "What is known of a tool?",

@@ -6,6 +6,7 @@ import anyio
 import pytest
 from langchain_core.messages import HumanMessage, ToolMessage
 from langgraph.checkpoint.memory import InMemorySaver
+from langgraph.errors import UnknownInterruptError
 from langgraph.graph import START, MessagesState, StateGraph
 from langgraph.types import Command
 
@@ -201,3 +202,31 @@ async def test_a_tool_that_asks_the_actor_itself_gets_the_error() -> None:
             shopping = ToolNode([shop], handle_tool_errors=True, policies=policies)
             [message] = (await shopping.ainvoke([tool_call("shop", amount=7)]))["messages"]
     assert "Whether it had its effect is unknown" in str(message.content)
+
+
+@pytest.mark.real_clock
+async def test_an_answer_that_comes_in_once_more_is_none_to_a_later_question() -> None:
+    """The actor dies again: nobody has read that question, and nothing is paid for it."""
+
+    class Doomed(Till):
+        @handler
+        async def pay(self, amount: int) -> str:
+            """Pay.
+
+            Args:
+                amount: in cents.
+            """
+            paid.append(amount)
+            raise BrokenError
+
+    thread: Any = {"configurable": {"thread_id": "t"}}
+    model = ScriptedModel([calls(PAY), "done"])
+    agent = create_react_agent(model, ToolNode([Doomed()], policies=ASK), checkpointer=InMemorySaver())
+    with anyio.fail_after(WAIT):
+        first = (await agent.ainvoke({"messages": [HumanMessage("go")]}, thread))["__interrupt__"][0].id
+        answer: Any = Command(resume={first: {"type": "accept"}})
+        second = (await agent.ainvoke(answer, thread))["__interrupt__"][0].id
+        assert first != second
+        with pytest.raises(UnknownInterruptError):
+            await agent.ainvoke(answer, thread)
+    assert paid == [7, 7]

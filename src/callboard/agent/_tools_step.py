@@ -8,7 +8,7 @@ from typing import Any, Protocol
 from langchain_core.messages import ToolCall, ToolMessage
 from langchain_core.runnables import RunnableConfig
 from langgraph.errors import GraphInterrupt
-from langgraph.types import Command, Interrupt
+from langgraph.types import Command
 
 from callboard._langgraph._node_scope import PULL, PUSH, NodePlace, Outer, to_parent
 from callboard._loops._deadline import cleanup
@@ -30,7 +30,7 @@ from callboard.tools._portions import in_portions
 from callboard.tools._reports import CallBody
 from callboard.tools._results import ResultRules
 from callboard.tools._tool_batch import ToolBatch
-from callboard.tools._unknown_outcome import UNKNOWN, question_about, said_of, unknown_id
+from callboard.tools._unknown_outcome import UNKNOWN, question_about, said_of
 from callboard.tools._workings import Workings
 
 
@@ -327,8 +327,7 @@ async def unknown_settled(
         elif not pending and policy.on_unknown == "ask":
             tool = run.tools.tool(call["name"])
             args = call["args"] if tool is None else written_args(call, injected_args(tool))
-            asked = question_about(call["name"], args, "the process ended")
-            question = Interrupt(asked, id=unknown_id(places[key].namespace))
+            question = question_about(call["name"], args, "the process ended")
             await thread.asked({key: record._replace(pending=(question,))})
     return answers
 

@@ -30,7 +30,7 @@ from callboard._loops._deadline import cleanup
 from callboard.tools._answers import answers_by_id
 from callboard.tools._call_record import NOTHING_KNOWN, CallRecord
 from callboard.tools._keys import segment_of
-from callboard.tools._unknown_outcome import OutcomeUnknown, said_of, unknown_id
+from callboard.tools._unknown_outcome import OutcomeUnknown, said_of
 
 FORMAT = "callboard/1"
 
@@ -249,8 +249,7 @@ class Ledger:
         """Note the questions of a call, and what an observer leaves on it."""
         record = self.known_of(key)
         if isinstance(interrupt, OutcomeUnknown):
-            question = replace(interrupt.args[0][0], id=unknown_id(self._namespace(key)))
-            noted = record.accepted()._replace(pending=(question,), claimed=True)
+            noted = record.accepted()._replace(pending=interrupt.args[0], claimed=True)
             self._note(key, noted if mark is None else noted._replace(mark=mark))
             return
         name = question_id(self._namespace(key), len(record.answers))

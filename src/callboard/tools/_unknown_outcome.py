@@ -1,12 +1,12 @@
 """Calls that were begun and never ended: what a model is told of one, what a person is asked, and may say."""
 
 from typing import Any
+from uuid import uuid4
 
 from langchain_core.messages import ToolCall, ToolMessage
 from langgraph.errors import GraphInterrupt
 from langgraph.types import Interrupt
 
-from callboard._langgraph import PLACEHOLDER_ID, question_id
 from callboard.tools._errors import error_message
 
 UNKNOWN = (
@@ -25,16 +25,13 @@ class OutcomeUnknown(GraphInterrupt):
     """
 
     def __init__(self, name: str, args: dict[str, Any], why: str) -> None:
-        super().__init__((Interrupt(question_about(name, args, why), id=PLACEHOLDER_ID),))
+        super().__init__((question_about(name, args, why),))
 
 
-def unknown_id(namespace: str) -> str:
-    """The id of our question; not that of the call's own first one, whose answer may come in once more."""
-    return question_id(f"{namespace}|unknown", 0)
-
-
-def question_about(name: str, args: dict[str, Any], why: str) -> list[dict[str, Any]]:
+def question_about(name: str, args: dict[str, Any], why: str) -> Interrupt:
     """What a person is asked about a call, in the form of LangGraph's agent inbox.
+
+    Each question has an id of its own: an answer to one that comes in once more answers no later one.
 
     Args:
         name: of the tool.
@@ -42,14 +39,13 @@ def question_about(name: str, args: dict[str, Any], why: str) -> list[dict[str, 
         why: what ended while the call ran.
     """
     allowed = {"allow_accept": True, "allow_respond": True, "allow_ignore": True, "allow_edit": False}
-    return [
-        {
-            "action_request": {"action": name, "args": args},
-            "config": allowed,
-            "description": f"This call was begun, and then {why}; whether it had any effect is unknown. "
-            "Accept to run it again, respond with its result, or ignore it.",
-        }
-    ]
+    request = {
+        "action_request": {"action": name, "args": args},
+        "config": allowed,
+        "description": f"This call was begun, and then {why}; whether it had any effect is unknown. "
+        "Accept to run it again, respond with its result, or ignore it.",
+    }
+    return Interrupt([request], id=uuid4().hex)
 
 
 def said_of(key: str, call: ToolCall, answer: Any) -> ToolMessage | None:
@@ -62,8 +58,8 @@ def said_of(key: str, call: ToolCall, answer: Any) -> ToolMessage | None:
     kind = given.get("type") if isinstance(given, dict) else None
     if kind == "accept":
         return None
-    if kind == "response":
-        return ToolMessage(str(given.get("args")), name=call["name"], tool_call_id=call["id"])
+    if kind == "response" and given.get("args") is not None:
+        return ToolMessage(str(given["args"]), name=call["name"], tool_call_id=call["id"])
     if kind == "ignore":
         return error_message(UNKNOWN, call)
     raise ValueError(
