@@ -48,6 +48,8 @@ class ActorEvent(NamedTuple):
     actor: str
     """The name of the child; all that differ in their keys only have the same."""
     time: float
+    number: int = 0
+    """Tells lives apart, in this process."""
     key: Hashable = None
     """Which of several it is. It may be an argument, and is not for what leaves the process."""
     error: BaseException | None = None

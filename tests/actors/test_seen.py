@@ -27,6 +27,7 @@ from callboard import (
     observe,
     running,
 )
+from callboard._calls._observers import observe_everywhere
 from callboard._cli._call_counts import CallCounts
 from callboard._cli._live import line, picture
 from callboard.actors._restarts import Backoff
@@ -387,3 +388,25 @@ async def test_an_observer_of_actors_that_fails_changes_nothing(caplog: pytest.L
     reports = [record.getMessage() for record in caplog.records if "observer" in record.getMessage()]
     assert len(reports) == 1
     assert "told of Desk" not in reports[0]
+
+
+async def test_a_life_whose_beginning_was_not_measured_is_not_counted_at_its_end() -> None:
+    """Somebody may set metrics up while an actor lives."""
+    seen = Seen()
+    with anyio.fail_after(WAIT):
+        desks = running(Desk)
+        desk = await desks.__aenter__()
+        token = observe_everywhere(seen.metrics.observers)
+        await desk.work(0.0)
+        await desks.__aexit__(None, None, None)
+        token()
+    assert names.ACTORS_ALIVE not in seen.all()
+
+
+async def test_a_call_that_runs_again_names_its_actor_without_the_key() -> None:
+    """The key may be an argument."""
+    with anyio.fail_after(WAIT), traced() as kept:
+        async with ToolNode([child(Desk, key=lambda call: "tenant-7")], handle_tool_errors=True) as node:
+            await node.ainvoke([tool_call("tear")])
+    assert events(kept.tool()).count("callboard.rerun") == 3
+    assert "tenant-7" not in texts_in(kept.spans)

@@ -37,8 +37,8 @@ class Observers(NamedTuple):
 
 
 _NOBODY = Observers()
-_BOUNDS = ("begun", "ended")
-"""The phases between which an observer knows of a call, an ask or a run."""
+_BOUNDS = ("begun", "ended", "started", "restarted", "died", "stopped")
+"""The phases between which an observer knows of a call, an ask, a run or a life; of some, one is none."""
 _here: ContextVar[tuple[Observers, ...]] = ContextVar("callboard_observers", default=())
 _everywhere: list[Observers] = []
 current_run: ContextVar[RunInfo | None] = ContextVar("callboard_run", default=None)
@@ -186,10 +186,10 @@ class CarefulObserver(Generic[E]):
             self._dismiss()
 
     def _hears(self, event: E) -> bool:
-        phase = event.phase
-        if phase == "begun" and not self._dismissed:
+        begins, ends = _bounds_of(event)
+        if event.phase in begins and not self._dismissed:
             self._known.add(_number(event))
-        elif phase == "ended" and (number := _number(event)) in self._known:
+        elif event.phase in ends and (number := _number(event)) in self._known:
             self._known.remove(number)
             return True
         return not self._dismissed
@@ -215,10 +215,16 @@ class CarefulObserver(Generic[E]):
         )
 
 
+_OF_LIVES = (("started", "restarted"), ("died", "stopped"))
+_OF_OTHERS = (("begun",), ("ended",))
+
+
+def _bounds_of(event: CallEvent | RunEvent | AskEvent | ActorEvent) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    return _OF_LIVES if isinstance(event, ActorEvent) else _OF_OTHERS
+
+
 def _number(event: CallEvent | RunEvent | AskEvent | ActorEvent) -> int:
-    if isinstance(event, RunEvent):
-        return event.run.number
-    return 0 if isinstance(event, ActorEvent) else event.number  # a life has no phase that is a bound
+    return event.run.number if isinstance(event, RunEvent) else event.number
 
 
 def _report_failure(observer: str, error: BaseException) -> None:

@@ -29,6 +29,8 @@ class ActorCounts:
         self._rows: dict[str, ActorRow] = {}
         self._taken: dict[int, bool] = {}
         """Of each ask that has not ended, whether its handler has begun."""
+        self._lives: set[int] = set()
+        """Those whose beginning was told here."""
         self._lock = threading.Lock()  # actors may live in loops and threads of their own
 
     def rows(self) -> Mapping[str, ActorRow]:
@@ -41,7 +43,7 @@ class ActorCounts:
         with self._lock:
             row = self._rows.setdefault(event.actor, ActorRow())
             if isinstance(event, ActorEvent):
-                _count_life(row, event)
+                self._count_life(row, event)
             else:
                 self._count_ask(row, event)
 
@@ -64,9 +66,12 @@ class ActorCounts:
         else:
             row.waiting -= 1
 
-
-def _count_life(row: ActorRow, event: ActorEvent) -> None:
-    row.alive += event.phase in ("started", "restarted")
-    row.alive -= event.phase in ("died", "stopped")
-    row.restarts += event.phase == "restarted"
-    row.evictions += event.phase == "evicted"
+    def _count_life(self, row: ActorRow, event: ActorEvent) -> None:
+        if event.phase in ("started", "restarted"):
+            self._lives.add(event.number)
+            row.alive += 1
+        elif event.phase in ("died", "stopped") and event.number in self._lives:
+            self._lives.remove(event.number)
+            row.alive -= 1
+        row.restarts += event.phase == "restarted"
+        row.evictions += event.phase == "evicted"

@@ -260,7 +260,7 @@ class Residents:
             if not self._is_closing:
                 self._evictions += 1
                 asks = [number for cell in self._queue.values() for number in cell.watched_asks()]
-                tell_of_life("evicted", self.spec.name, resident.cell.key, asks=tuple(asks))
+                tell_of_life("evicted", self.spec.name, resident.cell.key, resident.unit.number, asks=tuple(asks))
             self._start_task(partial(self._end, resident))
 
     async def _end(self, resident: _Resident) -> None:

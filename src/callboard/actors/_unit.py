@@ -7,6 +7,7 @@ from typing import Any, Protocol
 from anyio import Lock
 
 from callboard._actor_events import ActorPhase
+from callboard._calls._observers import numbers
 from callboard._loops._deadline import TimeLimit
 from callboard._loops._protocol import EventLoop, Scope, Spawned
 from callboard.actors._actor import Actor, keeps_snapshots, made_again
@@ -72,7 +73,7 @@ def cell_for(spec: ChildSpec[Any]) -> Cell:
 class ActorUnit:
     """One actor in the hands of its supervisor."""
 
-    __slots__ = ("_is_stopped", "_last", "_life", "_manager", "_snapshots", "_task", "cell", "spec", "terms")
+    __slots__ = ("_is_stopped", "_last", "_life", "_manager", "_snapshots", "_task", "cell", "number", "spec", "terms")
 
     def __init__(self, spec: ChildSpec[Any], manager: Manager, cell: Cell | None = None) -> None:
         self.terms = Terms(spec.name, spec.restart, spec.significant)
@@ -86,6 +87,8 @@ class ActorUnit:
         self._life: Life | None = None
         self._task: Spawned | None = None
         self._is_stopped = False
+        self.number = 0
+        """Of its life, or of the last one."""
         self._last: End | None = None
         """How its last life ended, if it has lived."""
 
@@ -107,7 +110,7 @@ class ActorUnit:
             outcome.append(failed)
             told.set()
 
-        self._is_stopped = False
+        self._is_stopped, self.number = False, next(numbers)
         self.cell.gone = None
         snapshot = await self._loaded()
         if self._is_stopped:
@@ -133,7 +136,7 @@ class ActorUnit:
             raise failed
 
     def _tell(self, phase: ActorPhase, error: BaseException | None = None) -> None:
-        tell_of_life(phase, self.spec.name, self.cell.key, error=error, asks=self.cell.watched_asks())
+        tell_of_life(phase, self.spec.name, self.cell.key, self.number, error=error, asks=self.cell.watched_asks())
 
     def _made(self) -> Actor:
         try:
@@ -148,6 +151,8 @@ class ActorUnit:
         with scope:
             end = await life.run()
             self._life = None
+            if isinstance(self._snapshots, JournalSnapshots):
+                self._snapshots.forget(self.cell.key)
             if end.how not in ("not_started", "never_starts"):
                 self._last = end
                 self._tell("died" if end.how == "crashed" else "stopped", end.error)

@@ -82,13 +82,25 @@ def watched(actor: str, key: Hashable, handler: str, ahead: int, call: Supervise
 
 
 def tell_of_life(
-    phase: ActorPhase, actor: str, key: Hashable, *, error: BaseException | None = None, asks: tuple[int, ...] = ()
+    phase: ActorPhase,
+    actor: str,
+    key: Hashable,
+    number: int,
+    *,
+    error: BaseException | None = None,
+    asks: tuple[int, ...] = (),
 ) -> None:
     """Tell whoever observes where an actor lives what has become of it."""
     observers = current_observers().actors
     if observers:
         event = ActorEvent(
-            phase=phase, actor=actor, time=current_loop().now(), key=own_key(key), error=error, asks=asks
+            phase=phase,
+            actor=actor,
+            time=current_loop().now(),
+            number=number,
+            key=own_key(key),
+            error=error,
+            asks=asks,
         )
         for observer in observers:
             observer(event)

@@ -20,6 +20,8 @@ class ActorMetrics:
         """When asks began that have not ended, by number."""
         self._waiting: set[int] = set()
         """Those of them that are in a mailbox."""
+        self._lives: set[int] = set()
+        """Those whose beginning was told here."""
         self._length = meter.create_up_down_counter(names.MAILBOXES, "{ask}", "Asks in mailboxes.")
         self._alive = meter.create_up_down_counter(names.ACTORS_ALIVE, "{actor}", "Actors that live.")
         self._restarts = meter.create_counter(names.RESTARTS, "{restart}", "Actors that were started again.")
@@ -54,8 +56,10 @@ class ActorMetrics:
     def _lived(self, event: ActorEvent) -> None:
         about = {names.ACTOR: event.actor}
         if event.phase in ("started", "restarted"):
+            self._lives.add(event.number)
             self._alive.add(1, about)
-        elif event.phase in ("died", "stopped"):
+        elif event.phase in ("died", "stopped") and event.number in self._lives:
+            self._lives.remove(event.number)
             self._alive.add(-1, about)
         if event.phase == "restarted":
             self._restarts.add(1, about)

@@ -179,7 +179,7 @@ class _Ask:
             except ActorDiedError as died:
                 # Poison ends this: a call that ends its actor again and again is refused.
                 if supervised is not None and _runs_again(supervised):
-                    note("rerun", actor=cell.name)
+                    note("rerun", actor=cell.child)
                     lost = died
                     continue
                 if supervised is not None and attempt is not None and supervised.policy.on_unknown == "ask":
