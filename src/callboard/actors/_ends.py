@@ -63,6 +63,21 @@ async def snapshot_or_none(name: str, taken: Taken) -> object:
         return None
 
 
+async def restored(
+    name: str, run: Callable[[Callable[[], object]], Awaitable[object]], restore: Callable[[], object]
+) -> None:
+    """Have an actor go on from its snapshot.
+
+    Raises:
+        ActorStartError: if it does not take it.
+    """
+    try:
+        await run(restore)
+    except Exception as error:
+        what = f"`restore` failed with the snapshot that is kept: {error!r}; have it take what earlier versions saved"
+        raise ActorStartError(name, what) from error
+
+
 def start_failed(name: str, error: BaseException) -> ActorStartError:
     """What is told of an actor that did not start."""
     failed = ActorStartError(name, repr(error), never=isinstance(error, _NEVER))

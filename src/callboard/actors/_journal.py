@@ -102,10 +102,15 @@ class JournalSnapshots:
         """Take the state of an actor after a call, and keep it with its thread."""
         assert isinstance(key, InThread)
         self._versions.pop(key, None)
-        snapshot = await taken()
+        if (snapshot := await taken()) is None:
+            raise ValueError("`snapshot` returned None, which stands for no state; return what `restore` takes")
         journal = self._open.get(key.identity)
         if journal is not None:
             self._versions[key] = journal.keep(actor, key.text, snapshot, call_id)
+
+    def forget(self, key: Hashable) -> None:
+        """Forget one that does not live any more."""
+        self._versions.pop(key, None)
 
     def open(self, journal: Journal) -> None:
         """Keep what comes of one thread in its journal.

@@ -15,7 +15,7 @@ from callboard._loops._protocol import Nursery, Scope, Wakeup
 from callboard._loops._watchdog import Holder, marks
 from callboard.actors._actor import CONTROL, Actor, keeps_snapshots, living
 from callboard.actors._cell import Cell
-from callboard.actors._ends import End, Keep, Lifespan, OnStart, bare, snapshot_or_none, start_failed
+from callboard.actors._ends import End, Keep, Lifespan, OnStart, bare, restored, snapshot_or_none, start_failed
 from callboard.actors._mailbox import is_awaited_here
 from callboard.actors._message import Message, current_message
 from callboard.actors._own_code import OwnCode
@@ -143,7 +143,7 @@ class Life:
         object.__setattr__(self.actor, "_own_code", self._own)
         await self._own.run(self.actor.start)
         if self._snapshot is not None:
-            await self._own.run(partial(self.actor.restore, self._snapshot))
+            await restored(self._cell.name, self._own.run, partial(self.actor.restore, self._snapshot))
         object.__setattr__(self.actor, "_resources", None)
         self._outer.move(math.inf)
         self._snapshot = None
@@ -272,11 +272,12 @@ class Life:
                 self._cell.handled(message, value, failed)
 
     async def _kept(self, message: Message, error: BaseException | None = None) -> BaseException | None:
-        """Keep the state after a call, however it went; returns the error that its caller is told."""
-        is_lost = error is not None and self._crash is not None
-        if self._keep is None or message.handler.group == CONTROL or is_lost:
+        """Keep the state after a call, however it went; returns what its caller is told."""
+        if self._keep is None or message.handler.group == CONTROL or (error is not None and self._crash is not None):
             return error
-        return await self._keep(partial(self._own.run, self.actor.snapshot), message.call_id) or error
+        if (failed := await self._keep(partial(self._own.run, self.actor.snapshot), message.call_id)) is not None:
+            self._break(failed)  # it comes back with the state that is kept
+        return error or failed
 
     def _called(self, message: Message) -> Awaitable[object]:
         handler, args, kwargs = message.handler, message.args, message.kwargs

@@ -15,8 +15,16 @@ from callboard.tools._input import Requested, parse_input
 from callboard.tools._keys import keys_of
 from callboard.tools._unanswered import each_without_answer
 
+_SENT = "%send:"
+
 Target = str | Send
 """What comes next: a node with the state, or one with what it is sent."""
+
+
+def id_key_in(task: str) -> str:
+    """The key of a call's id, which is in the name of its task; calls with one id have the same."""
+    key = task.partition("|")[2] if task.startswith(_SENT) else task
+    return key.partition("#")[0]
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +46,7 @@ class Sent:
     @property
     def task(self) -> str:
         """Its name among the tasks of the step; no node and no call has one like it."""
-        return f"%send:{self.number}"
+        return f"{_SENT}{self.number}"
 
     def task_of(self, key: str) -> str:
         """The name of one of its calls among the tasks of the step."""

@@ -7,7 +7,18 @@ from typing import Self
 
 from langchain_core.messages import ToolCall
 
-from callboard.agent._conversation._journal_entries import ActorState, Claimed, Entry, Finished, Held, NotedStates
+from callboard.agent._conversation._journal_entries import (
+    ActorState,
+    Asked,
+    Claimed,
+    Entry,
+    Failed,
+    Finished,
+    Held,
+    Left,
+    NotedStates,
+)
+from callboard.agent._sends import id_key_in
 from callboard.tools._keys import keys_of
 
 Name = tuple[str, str]
@@ -98,19 +109,22 @@ class KeptStates:
 
     def due(self, entry: Entry) -> list[ActorState]:
         """The states that have to be stored no later than an entry; each is named once."""
-        if not self._waiting or isinstance(entry, (Claimed, Held)):
+        if not self._waiting or isinstance(entry, (Asked, Claimed, Failed, Held)):
             return []
         with self._lock:
-            last = _last(self._waiting, entry.task) if isinstance(entry, Finished) else {}
-            due = [not last or number <= last.get(name_of(one), -1) for number, (_, one) in enumerate(self._waiting)]
+            if isinstance(entry, Left):
+                self._waiting.clear()  # their calls have no result, and run again on the state before them
+            last = _last(self._waiting, entry.task if isinstance(entry, Finished) else None)
+            due = [number <= last.get(name_of(one), -1) for number, (_, one) in enumerate(self._waiting)]
             found = [state for (_, state), is_due in zip(self._waiting, due, strict=True) if is_due]
             self._waiting = [one for one, is_due in zip(self._waiting, due, strict=True) if not is_due]
         return found
 
 
-def _last(waiting: list[tuple[str, ActorState]], task: str) -> dict[Name, int]:
+def _last(waiting: list[tuple[str, ActorState]], task: str | None) -> dict[Name, int]:
     """Of each actor that a call has changed, the number of the last state; those before are in it, whosever they are.
 
-    Nothing for a call that is not known by its id, or has changed nothing.
+    Those of calls that have no id are taken for its own. `None` stands for all calls.
     """
-    return {name_of(state): number for number, (one, state) in enumerate(waiting) if one == task}
+    own = None if task is None else (id_key_in(task), "")
+    return {name_of(state): number for number, (one, state) in enumerate(waiting) if own is None or one in own}
