@@ -122,7 +122,7 @@ HOMES = [
     ),
     Home(
         "Which instance of an actor is that of a thread, and is its state that of the place?",
-        "actors/_journal.py",
+        "actors/_journal_snapshots.py",
         ("InThread", "JournalSnapshots", "own_key"),
     ),
     Home(

@@ -10,7 +10,7 @@ from callboard._loops._current import current_loop, is_over
 from callboard._loops._protocol import EventLoop
 from callboard._types import ActorStatistics
 from callboard.actors._child import ChildSpec
-from callboard.actors._journal import Journal, JournalSnapshots
+from callboard.actors._journal_snapshots import Journal, JournalSnapshots
 from callboard.actors._residents import Residents
 
 Lodging = Mapping[int, Residents]

@@ -8,7 +8,7 @@ from callboard._suggestions import suggests_keywords
 from callboard._types import KeyFunction, LimitKey, check_count, check_seconds, key_function
 from callboard.actors._actor import Actor, keeps_snapshots, made_again
 from callboard.actors._ends import Lifespan
-from callboard.actors._journal import JournalSnapshots
+from callboard.actors._journal_snapshots import JournalSnapshots
 from callboard.actors._mailbox import WhenFull, check_mailbox
 from callboard.actors._restarts import RESTARTS, Restart
 from callboard.actors._snapshot_store import JOURNAL, SAVES, InJournal, Save, Snapshots

@@ -14,7 +14,7 @@ from callboard.actors._actor import Actor, keeps_snapshots, made_again
 from callboard.actors._cell import Cell
 from callboard.actors._child import ChildSpec
 from callboard.actors._ends import End, Keep, Taken, snapshot_or_none, start_failed
-from callboard.actors._journal import JournalSnapshots, own_key
+from callboard.actors._journal_snapshots import JournalSnapshots, own_key
 from callboard.actors._life import Life
 from callboard.actors._restarts import Terms
 from callboard.actors._snapshot_store import JOURNAL, InMemorySnapshots, Snapshots

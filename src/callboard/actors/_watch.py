@@ -7,7 +7,7 @@ from callboard._actor_events import ActorEvent, ActorObserver, ActorPhase, AskEv
 from callboard._calls._call import SupervisedCall, current_call
 from callboard._calls._observers import current_observers, numbers
 from callboard._loops._current import current_loop, run_there
-from callboard.actors._journal import own_key
+from callboard.actors._journal_snapshots import own_key
 
 
 class WatchedAsk:

@@ -16,7 +16,7 @@ from callboard.actors._actor import CONTROL, Actor, Handler, keeps_snapshots
 from callboard.actors._actor_set import ActorSet
 from callboard.actors._cell import Cell
 from callboard.actors._child import ChildSpec, spec_of
-from callboard.actors._journal import InThread
+from callboard.actors._journal_snapshots import InThread
 from callboard.actors._residents import Residents
 from callboard.exceptions import ActorDiedError, ActorGoneError, MailboxFullError
 from callboard.tools._call_context import call_context

@@ -26,7 +26,7 @@ class KeepsStates(Protocol):
 
 
 class ActorJournal:
-    """The journal of a thread as actors have it, from whichever event loop; see `callboard.actors._journal`.
+    """The journal of a thread as actors have it, from whichever event loop; see `callboard.actors._journal_snapshots`.
 
     Args:
         thread: it takes in what is kept when it has to be stored.
