@@ -184,6 +184,8 @@ class Tree:
             unit = self.units[index]
             if self._is_stopping:
                 return None
+            # If it fails, it is tried after its new delay, and not when an earlier one is over.
+            self._due = [one for one in self._due if index not in one[1].starts]
             try:
                 self.restarts += 1
                 await unit.start()
