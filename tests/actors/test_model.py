@@ -2,14 +2,14 @@
 
 import anyio
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 
 from ._keyed_promises import broken_promises
 from ._keyed_world import KeyedWorld, keyed_plans
 from ._keyed_world import Plan as KeyedPlan
 from ._tree_model import Model
+from ._tree_world import Branch, Death, Leaf, TreeWorld, tree_plans
 from ._tree_world import Plan as TreePlan
-from ._tree_world import TreeWorld, tree_plans
 from ._world import Plan, World, plans
 
 WAIT = 1000
@@ -53,7 +53,34 @@ async def test_thousands_of_plans_for_actors_by_key_come_to_an_end(plan: KeyedPl
         assert broken_promises(world) == []
 
 
+TRIED_TWICE = TreePlan(
+    Branch(
+        [
+            Leaf("transient", name="a"),
+            Leaf("permanent", name="b"),
+            Branch(
+                [
+                    Leaf("transient", name="ca"),
+                    Leaf("transient", later=["fails", "fails", "starts"], name="cb"),
+                    Branch([Leaf(name="cca")], intensity=3, period=5.29, name="cc"),
+                    Leaf(later=["fails"], name="cd"),
+                ],
+                intensity=2,
+                period=30.29,
+                name="c",
+            ),
+        ],
+        strategy="rest_for_one",
+        intensity=3,
+        period=1.29,
+    ),
+    [Death(1, 2, "y"), Death(3, 9), Death(4, 1)],
+)
+"""A branch fails when it is started with others, while a restart of its own is still due."""
+
+
 @given(plan=tree_plans)
+@example(plan=TRIED_TWICE)
 @settings(max_examples=40)
 async def test_a_tree_of_supervisors_starts_and_stops_whom_otp_would(plan: TreePlan) -> None:
     """Whom, in which order and when: by strategy, kind, intensity and period, to the top of the tree."""
