@@ -28,7 +28,7 @@ class Owner(Protocol):
 
     @property
     def id(self) -> str | None:
-        """The call's."""
+        """The id that the model gave to the call."""
         ...
 
     def report(self, progress: Progress, attempt: int | None = None) -> None:

@@ -176,7 +176,7 @@ class AsyncioSpawned:
 
 
 class AsyncioLoop:
-    """asyncio, uvloop included."""
+    """An event loop of asyncio, or of uvloop, as supervision needs it."""
 
     name = "asyncio"
     cancelled_class: type[BaseException] = asyncio.CancelledError
