@@ -1,3 +1,3 @@
-"""Ready-made actors for callboard; none has arrived yet."""
+"""Ready-made actors for callboard, and where they run: `callboard_actors.process`."""
 
 __all__: list[str] = []

@@ -1,0 +1,28 @@
+"""Worker processes: functions that can be killed, on asyncio and trio.
+
+    async with Processes(workers=2, preload=["json"]) as pool:
+        value = await pool.run(fn, *args)
+
+This is the pool by itself. What comes on top of it: tools and actors that say `runs_in=pool`, context variables,
+deadlines and progress across the border, confinement of code that is not trusted, and systems other than Linux.
+"""
+
+from typing import TYPE_CHECKING, Any
+
+# The zygote lives in this package, too, and every worker would pay for what it imports.
+if TYPE_CHECKING:
+    from callboard_actors.process._errors import ResultLostError as ResultLostError
+    from callboard_actors.process._errors import WorkerDiedError as WorkerDiedError
+    from callboard_actors.process._pool import Processes as Processes
+
+__all__ = ["Processes", "ResultLostError", "WorkerDiedError"]
+
+_HOMES = {"Processes": "_pool", "ResultLostError": "_errors", "WorkerDiedError": "_errors"}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from importlib import import_module
+
+    return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)

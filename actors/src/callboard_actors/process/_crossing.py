@@ -1,0 +1,90 @@
+"""What crosses between the pool and its workers, on the pool's side: calls out, results and exceptions back."""
+
+import io
+import pickle
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+from callboard_actors.process._errors import ResultLostError, add_output
+from callboard_actors.process._frames import Kind
+
+
+class _Pickler(pickle.Pickler):
+    """Refuses what would be looked for in another `__main__`."""
+
+    def reducer_override(self, obj: Any) -> Any:
+        # Functions and classes have a name of their own; it is by this that a worker would look for them.
+        if hasattr(obj, "__qualname__") and getattr(obj, "__module__", None) == "__main__":
+            raise pickle.PicklingError(
+                f"{obj.__qualname__} is defined in __main__, which a worker does not load; move it into a module"
+            )
+        return NotImplemented
+
+
+def name_of(fn: Callable[..., Any]) -> str:
+    """What errors call a function."""
+    if isinstance(fn, partial):
+        return name_of(fn.func)
+    return getattr(fn, "__qualname__", None) or type(fn).__qualname__
+
+
+def packed(fn: Callable[..., Any], args: tuple[Any, ...]) -> bytes:
+    """Pickle a call.
+
+    Raises:
+        TypeError: it cannot be sent; says whether that is the function's doing, or which argument's.
+    """
+    try:
+        return _pickled((fn, args))
+    except Exception as error:
+        raise TypeError(_why_not(fn, args) or _refusal(fn, "call", error)) from error
+
+
+def _pickled(value: object) -> bytes:
+    buffer = io.BytesIO()
+    _Pickler(buffer, pickle.HIGHEST_PROTOCOL).dump(value)
+    return buffer.getvalue()
+
+
+def _why_not(fn: Callable[..., Any], args: tuple[Any, ...]) -> str | None:
+    parts = [(fn, "function, which has to be importable by its name,")]
+    parts += [(value, f"argument {place} ({_shown(value)})") for place, value in enumerate(args, 1)]
+    for value, what in parts:
+        try:
+            _pickled(value)
+        except Exception as error:
+            return _refusal(fn, what, error)
+    return None
+
+
+def _refusal(fn: Callable[..., Any], what: str, error: Exception) -> str:
+    return f"{name_of(fn)!r} cannot run in a worker process: its {what} cannot be pickled: {error}"
+
+
+def _shown(value: object) -> str:
+    try:
+        return f"{value!r:.80}"
+    except Exception:
+        return f"of type {type(value).__qualname__}"
+
+
+def opened(kind: Kind, body: bytes | bytearray, *, name: str, output: str) -> Any:
+    """Return what a call has returned, or raise what it has raised.
+
+    Raises:
+        ResultLostError: neither can be had.
+    """
+    if kind is Kind.LOST:
+        raise ResultLostError(name, body.decode(errors="replace"), output=output)
+    try:
+        found = pickle.loads(body)  # noqa: S301 - from our own workers, which are trusted
+    except Exception as error:
+        said = f"it cannot be read here: {type(error).__qualname__}({error})"
+        raise ResultLostError(name, said, output=output) from error
+    if kind is Kind.VALUE:
+        return found
+    if not isinstance(found, Exception):
+        raise ResultLostError(name, f"it raised an object of type {type(found).__qualname__}", output=output)
+    add_output(found, output)
+    raise found

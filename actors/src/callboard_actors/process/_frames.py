@@ -1,0 +1,109 @@
+"""What goes over the sockets: between pool and worker, and between pool and zygote.
+
+Calls and their replies are a header and a body. Commands to the zygote have one size, because file descriptors come
+with them; its reports have one size, too, but for the one that it cannot start.
+"""
+
+import struct
+from enum import IntEnum
+from socket import socket
+from typing import Final, NamedTuple
+
+MAGIC: Final = b"cb"
+HEADER: Final = struct.Struct("!2sBQQ")
+"""Magic, kind, number of the call, length of the body."""
+
+
+class Kind(IntEnum):
+    """What the body of a frame is."""
+
+    CALL = 1
+    """A pickle of a function and its arguments."""
+    VALUE = 2
+    """A pickle of what it returned."""
+    RAISED = 3
+    """A pickle of the exception that it raised."""
+    LOST = 4
+    """Text: why what it returned or raised cannot be sent."""
+
+
+_KINDS: Final = {int(kind): kind for kind in Kind}
+
+
+class Header(NamedTuple):
+    """The beginning of a frame, understood."""
+
+    kind: Kind
+    number: int
+    length: int
+
+
+class GarbageError(Exception):
+    """Bytes that are no frame."""
+
+
+def frame(kind: Kind, number: int, body: bytes) -> bytes:
+    """Header and body."""
+    return HEADER.pack(MAGIC, kind, number, len(body)) + body
+
+
+def header_of(data: bytes | bytearray | memoryview) -> Header:
+    """Understand a header.
+
+    Raises:
+        GarbageError: it is none.
+    """
+    magic, code, number, length = HEADER.unpack(data)
+    kind = _KINDS.get(code)
+    if magic != MAGIC or kind is None:
+        raise GarbageError(f"{bytes(data)!r} begins no frame")
+    return Header(kind, number, length)
+
+
+COMMAND: Final = struct.Struct("!cQd")
+"""What to do, with which worker, how long its grace is."""
+FORK: Final = b"F"
+"""Have a new worker; its socket, its output and its notebook come along."""
+END: Final = b"E"
+"""Terminate a worker and all it has started; kill them when the grace is over."""
+
+REPORT: Final = struct.Struct("!cQq")
+"""What happened, to which worker, and its process id, exit code, error number or length of a text."""
+READY: Final = b"R"
+FORKED: Final = b"F"
+UNFORKED: Final = b"U"
+ENDED: Final = b"E"
+FAILED: Final = b"X"
+
+NOTEBOOK: Final = struct.Struct("!Q")
+"""What a worker writes down when it begins a call: its number. It outlives the worker."""
+
+
+def receive_frame(sock: socket) -> tuple[int, bytes | bytearray] | None:
+    """Block until a frame is there, the number and the body of a call; `None` if the other end has closed.
+
+    Nothing may follow it that has not been asked for.
+    """
+    data = sock.recv(64 * 1024)
+    if data and len(data) < HEADER.size:
+        data += receive_exactly(sock, HEADER.size - len(data)) or b""
+    if len(data) < HEADER.size:
+        return None
+    _, number, length = header_of(data[: HEADER.size])
+    body = data[HEADER.size :]
+    if len(body) == length:
+        return number, body
+    rest = receive_exactly(sock, length - len(body))
+    return None if rest is None else (number, body + rest)
+
+
+def receive_exactly(sock: socket, length: int) -> bytearray | None:
+    """Block until so many bytes are there; `None` if the other end has closed before."""
+    data = bytearray(length)
+    view = memoryview(data)
+    while view:
+        got = sock.recv_into(view)
+        if not got:
+            return None
+        view = view[got:]
+    return data

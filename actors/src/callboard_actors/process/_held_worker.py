@@ -1,0 +1,228 @@
+"""A worker, as the pool holds it: its number, our ends of its sockets, and how it ended."""
+
+import itertools
+import os
+import socket
+from collections import deque
+from contextlib import ExitStack, suppress
+
+import anyio
+
+from callboard_actors.process._frames import (
+    HEADER,
+    NOTEBOOK,
+    GarbageError,
+    Header,
+    Kind,
+    frame,
+    header_of,
+)
+
+_CHUNK = 64 * 1024
+
+
+class BrokenError(Exception):
+    """A worker cannot go on with its call; says why, where its end does not."""
+
+    def __init__(self, reason: str | None = None) -> None:
+        self.reason = reason
+        super().__init__(reason)
+
+
+class HeldWorker:
+    """One worker process.
+
+    It is the pool's until it has ended and nobody reads from it any more; then its sockets are closed.
+    """
+
+    _numbers = itertools.count(1)
+
+    def __init__(self, max_output: int) -> None:
+        self.number = next(self._numbers)
+        self.pid: int | None = None
+        """Its process id, as soon as it has been forked."""
+        self.exitcode: int | None = None
+        self.asked_to_end = False
+        self.calls = 0
+        self.settled = anyio.Event()
+        """It has been forked, or never will be."""
+        self.ended = anyio.Event()
+        self._in_use = False
+        self._closing = False
+        self._kept = _Tail(max_output)
+        with ExitStack() as opened:  # all of it, or nothing
+            self._sock, self._theirs = socket.socketpair()
+            opened.callback(self._theirs.close)
+            opened.callback(self._sock.close)
+            self._sock.setblocking(False)
+            self._output, self._their_output = os.pipe()
+            opened.callback(os.close, self._output)
+            opened.callback(os.close, self._their_output)
+            os.set_blocking(self._output, False)
+            # A file and no message, because it can be read when nobody is left to send.
+            self._notebook = os.memfd_create("callboard-begun")
+            opened.pop_all()
+
+    def fds(self) -> list[int]:
+        """What the worker needs of us."""
+        return [self._theirs.fileno(), self._their_output, self._notebook]
+
+    def handed_over(self) -> None:
+        """Close the worker's ends, which it has now."""
+        self._theirs.close()
+        os.close(self._their_output)
+
+    def end(self, exitcode: int | None) -> None:
+        """Be told that the process is gone."""
+        self.exitcode = exitcode
+        self.ended.set()
+        self.settled.set()
+        # Whoever reads would wait for ever if a child of the worker, which is a copy of it, held the other end.
+        with suppress(OSError):
+            self._sock.shutdown(socket.SHUT_RDWR)
+
+    @property
+    def is_alive(self) -> bool:
+        """It has been forked, has not ended, and nobody has asked it to."""
+        return self.pid is not None and not self.ended.is_set() and not self.asked_to_end
+
+    def is_silent(self) -> bool:
+        """Whether it says nothing, as one without a call should; it does say something when its socket is closed."""
+        try:
+            self._sock.recv(1, socket.MSG_PEEK)
+        except BlockingIOError:
+            return True
+        except ConnectionError:
+            pass
+        return False
+
+    def has_begun(self, number: int) -> bool:
+        """Whether this call was begun; also of a worker that has ended."""
+        return os.pread(self._notebook, NOTEBOOK.size, 0) == NOTEBOOK.pack(number)
+
+    async def exchange(self, number: int, body: bytes, max_result: int) -> tuple[Kind, bytes | bytearray]:
+        """Send a call and wait for its reply.
+
+        Raises:
+            BrokenError: there is none, or something else.
+        """
+        self._take_output()
+        self._kept.clear()
+        self.calls += 1
+        try:
+            await self._send(frame(Kind.CALL, number, body))
+            header, begin = await self._receive_header(number, max_result)
+            return header.kind, await self._receive_body(header, begin)
+        except ConnectionError:
+            raise BrokenError from None
+        except GarbageError as error:
+            raise BrokenError(f"its worker process sent what is no reply: {error}") from None
+
+    async def _send(self, data: bytes) -> None:
+        view = memoryview(data)
+        while view:
+            try:
+                view = view[self._sock.send(view) :]
+            except BlockingIOError:
+                await anyio.wait_writable(self._sock)
+
+    async def _receive(self, most: int) -> bytes:
+        while True:
+            await anyio.wait_readable(self._sock)
+            try:
+                data = self._sock.recv(most)
+            except BlockingIOError:
+                continue
+            if not data:
+                raise BrokenError
+            return data
+
+    async def _receive_header(self, number: int, max_result: int) -> tuple[Header, bytes]:
+        data = await self._receive(_CHUNK)
+        while len(data) < HEADER.size:
+            data += await self._receive(_CHUNK)
+        header = header_of(data[: HEADER.size])
+        if header.kind is Kind.CALL or header.number != number:
+            raise GarbageError("it is for another call")
+        if header.length > max_result:
+            raise GarbageError(f"it has {header.length} bytes, and max_result is {max_result}")
+        return header, data[HEADER.size :]
+
+    async def _receive_body(self, header: Header, begin: bytes) -> bytes | bytearray:
+        if len(begin) > header.length:
+            raise GarbageError("something follows it")
+        if len(begin) == header.length:
+            return begin
+        # It grows with what is there: the worker's word is not enough to set memory aside.
+        body = bytearray(begin)
+        while len(body) < header.length:
+            body += await self._receive(min(header.length - len(body), 16 * _CHUNK))
+        return body
+
+    async def collect_output(self) -> None:
+        """Take what it writes to stdout and stderr, so that it never waits for a reader."""
+        while True:
+            await anyio.wait_readable(self._output)
+            if not self._take_output(reads=1):
+                return
+
+    def _take_output(self, *, reads: int = 16) -> bool:
+        """Take what is there now, but not for ever from one who writes for ever; false if there will be no more."""
+        for _ in range(reads):
+            try:
+                data = os.read(self._output, _CHUNK)
+            except BlockingIOError:
+                return True
+            if not data:
+                return False
+            self._kept.add(data)
+        return True
+
+    def output(self) -> str:
+        """The end of what it has written since its call began."""
+        self._take_output()
+        return self._kept.text()
+
+    def use(self) -> None:
+        """Begin with a call: nothing is closed meanwhile."""
+        self._in_use = True
+
+    def release(self) -> None:
+        """End with a call."""
+        self._in_use = False
+        if self._closing:
+            self._close()
+
+    def close(self) -> None:
+        """Close our ends, as soon as nobody uses them."""
+        self._closing = True
+        if not self._in_use:
+            self._close()
+
+    def _close(self) -> None:
+        self._sock.close()
+        os.close(self._output)
+        os.close(self._notebook)
+
+
+class _Tail:
+    """The last so many bytes, or a little more."""
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._pieces: deque[bytes] = deque()
+        self._size = 0
+
+    def add(self, data: bytes) -> None:
+        self._pieces.append(data)
+        self._size += len(data)
+        while self._size - len(self._pieces[0]) >= self._most:
+            self._size -= len(self._pieces.popleft())
+
+    def clear(self) -> None:
+        self._pieces.clear()
+        self._size = 0
+
+    def text(self) -> str:
+        data = b"".join(self._pieces)
+        return data[len(data) - min(len(data), self._most) :].decode(errors="replace")

@@ -1,0 +1,174 @@
+"""The zygote, as the pool holds it: a process that is started, given commands, and listened to."""
+
+import os
+import pickle
+import signal
+import socket
+import subprocess
+import sys
+from contextlib import suppress
+
+import anyio
+
+from callboard import ActorStartError
+from callboard_actors.process._frames import (
+    COMMAND,
+    END,
+    ENDED,
+    FAILED,
+    FORK,
+    FORKED,
+    READY,
+    REPORT,
+    Kind,
+    frame,
+)
+from callboard_actors.process._held_worker import HeldWorker
+from callboard_actors.process._settings import Settings
+
+_NAME = "Processes"
+_TO_END = 3.0
+"""Seconds for it to end by itself; it has less to do than that."""
+
+
+class HeldZygote:
+    """A running zygote, and the workers that it has."""
+
+    def __init__(self, process: subprocess.Popen[bytes], control: socket.socket) -> None:
+        self._process = process
+        self._control = control
+        self._sending = anyio.Lock()
+        self._workers: dict[int, HeldWorker] = {}
+        self._ready = False
+        self._gone = False
+
+    @classmethod
+    async def start(cls, settings: Settings) -> "HeldZygote":
+        """Start it, and wait until it has loaded what it should.
+
+        Raises:
+            ActorStartError: it could not.
+        """
+        ours, theirs = socket.socketpair()
+        with theirs:
+            try:
+                zygote = cls(_started(theirs), ours)
+            except BaseException:
+                ours.close()
+                raise
+        ours.sendall(frame(Kind.CALL, 0, pickle.dumps(settings)))
+        ours.setblocking(False)
+        try:
+            await zygote._until_ready()
+        except BaseException:
+            with anyio.CancelScope(shield=True):
+                await zygote.close()
+            raise
+        return zygote
+
+    async def _until_ready(self) -> None:
+        data = await self._receive_exactly(REPORT.size)
+        if data is None:
+            raise ActorStartError(_NAME, "its zygote process ended at once; what it says is on stderr")
+        what, _, length = REPORT.unpack(data)
+        if what == FAILED:
+            text = await self._receive_exactly(length) or b""
+            raise ActorStartError(_NAME, text.decode(errors="replace"), never=True)
+        assert what == READY
+        self._ready = True
+
+    async def fork(self, worker: HeldWorker) -> None:
+        """Ask for a process for this worker."""
+        self._workers[worker.number] = worker
+        try:
+            await self._command(COMMAND.pack(FORK, worker.number, 0.0), worker.fds())
+        finally:
+            worker.handed_over()
+
+    async def end(self, worker: HeldWorker, grace: float) -> None:
+        """Ask for the end of a worker and of all that it has started, unless that has been asked for."""
+        if not worker.asked_to_end and not worker.ended.is_set():
+            worker.asked_to_end = True
+            await self._command(COMMAND.pack(END, worker.number, grace), [])
+
+    async def _command(self, command: bytes, fds: list[int]) -> None:
+        async with self._sending:
+            while not self._gone:
+                try:
+                    socket.send_fds(self._control, [command], fds)
+                except BlockingIOError:
+                    await anyio.wait_writable(self._control)
+                except (ConnectionError, anyio.ClosedResourceError):
+                    return  # `listen` tells everybody
+                else:
+                    return
+
+    async def listen(self) -> None:
+        """Tell workers what becomes of them, until the zygote ends."""
+        while (data := await self._receive_exactly(REPORT.size)) is not None:
+            what, number, value = REPORT.unpack(data)
+            worker = self._workers[number]
+            if what == FORKED:
+                worker.pid = value
+                worker.settled.set()
+            else:
+                del self._workers[number]
+                worker.end(value if what == ENDED else None)
+        self._lose_all()
+
+    def _lose_all(self) -> None:
+        """The zygote has died: its workers die with it, by the kernel; what they have started is left to us."""
+        self._gone = True
+        for worker in self._workers.values():
+            if worker.pid is not None:
+                with suppress(ProcessLookupError, PermissionError):
+                    os.killpg(worker.pid, signal.SIGKILL)
+            worker.end(None)
+        self._workers.clear()
+
+    async def _receive_exactly(self, length: int) -> bytes | None:
+        data = b""
+        while len(data) < length:
+            await anyio.wait_readable(self._control)
+            try:
+                got = self._control.recv(length - len(data))
+            except BlockingIOError:
+                continue
+            except ConnectionError:
+                got = b""
+            if not got:
+                return None
+            data += got
+        return data
+
+    async def close(self) -> None:
+        """Have it end, with all that is left, and wait until it has; nobody listens any more."""
+        self._lose_all()
+        anyio.notify_closing(self._control)
+        self._control.close()
+        if not self._ready:
+            self._process.kill()  # it loads modules, does not listen, and has no workers
+        with anyio.move_on_after(_TO_END):
+            await self._until_ended()
+        self._process.kill()
+        await self._until_ended()
+
+    async def _until_ended(self) -> None:
+        while self._process.poll() is None:
+            await anyio.sleep(0.001)
+
+
+def _started(control: socket.socket) -> "subprocess.Popen[bytes]":
+    # Our way to modules is the workers' way, too.
+    code = (
+        f"import sys; sys.path[:] = {sys.path!r}\n"
+        f"from callboard_actors.process._zygote import main; main({control.fileno()})"
+    )
+    # A session of its own, which Ctrl-C does not reach; stdout belongs to our program, stderr to everybody.
+    return subprocess.Popen(  # noqa: S603
+        [sys.executable, "-c", code],
+        pass_fds=[control.fileno()],
+        stdin=subprocess.DEVNULL,
+        stdout=2,
+        start_new_session=True,
+    )

@@ -1,0 +1,65 @@
+"""What is asked of the kernel: limits, and who is told when a parent dies. Used in zygote and workers."""
+
+import ctypes
+import os
+import resource
+from pathlib import Path
+from signal import Signals
+
+_PR_SET_PDEATHSIG = 1
+_PR_SET_CHILD_SUBREAPER = 36
+_CHILDREN = Path("/proc/thread-self/children")
+
+
+def _prctl(option: int, value: int) -> None:
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.prctl(option, ctypes.c_ulong(value), 0, 0, 0) != 0:
+        number = ctypes.get_errno()
+        raise OSError(number, os.strerror(number))
+
+
+def signal_when_parent_dies(number: Signals) -> None:
+    """Have the kernel send a signal to this process when the thread that made it ends."""
+    _prctl(_PR_SET_PDEATHSIG, number)
+
+
+def adopt_orphans() -> None:
+    """Become the parent of all descendants whose own parent dies."""
+    _prctl(_PR_SET_CHILD_SUBREAPER, 1)
+
+
+def children() -> set[int]:
+    """The children of this process, ended ones included; for a process of one thread."""
+    try:
+        return {int(pid) for pid in _CHILDREN.read_text().split()}
+    except FileNotFoundError:
+        return _children_by_search()  # not every kernel has the file
+
+
+def _children_by_search() -> set[int]:
+    own = os.getpid()
+    return {int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit() and _parent_of(entry) == own}
+
+
+def _parent_of(process: Path) -> int | None:
+    try:
+        return int((process / "stat").read_text().rpartition(")")[2].split()[1])
+    except (FileNotFoundError, ProcessLookupError):
+        return None
+
+
+def limit_memory(size: int) -> None:
+    """Refuse this process more address space than so many bytes."""
+    resource.setrlimit(resource.RLIMIT_AS, (size, size))
+
+
+def leave_no_core() -> None:
+    """A crash of a big process would write it all to disk before it ends."""
+    resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
+
+
+def limit_processor_time(seconds: int) -> None:
+    """Have this process killed by SIGXCPU when it has used so many more seconds, rounded up."""
+    used = resource.getrusage(resource.RUSAGE_SELF)
+    most = int(used.ru_utime + used.ru_stime) + 1 + seconds
+    resource.setrlimit(resource.RLIMIT_CPU, (most, resource.getrlimit(resource.RLIMIT_CPU)[1]))

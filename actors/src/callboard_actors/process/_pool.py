@@ -1,0 +1,193 @@
+"""`Processes`: functions in worker processes, which can be killed."""
+
+import itertools
+import sys
+from collections.abc import Callable, Coroutine, Sequence
+from types import TracebackType
+from typing import Any, Self, TypeVar, TypeVarTuple, overload
+
+import anyio
+from anyio.abc import TaskGroup
+
+from callboard import ActorGoneError
+from callboard_actors.process._crew import Crew
+from callboard_actors.process._crossing import name_of, opened, packed
+from callboard_actors.process._errors import WorkerDiedError, end_of
+from callboard_actors.process._frames import Kind
+from callboard_actors.process._held_worker import BrokenError, HeldWorker
+from callboard_actors.process._settings import Terms
+
+_T = TypeVar("_T")
+_Ts = TypeVarTuple("_Ts")
+
+_ATTEMPTS = 3
+"""Workers that a call is given, if they end before they have begun it."""
+_TO_TELL = 0.5
+"""Seconds for the zygote to say that a worker has ended whose socket is closed; else it has closed it itself."""
+
+
+class Processes:
+    """A pool of worker processes, for functions that may have to be killed.
+
+        async with Processes(workers=2, preload=["json"]) as pool:
+            value = await pool.run(fn, *args)
+
+    Workers are forked from one process that has loaded `preload`; so one that was killed is replaced within
+    milliseconds. They are trusted: what crosses are pickles. For Linux only, as yet.
+
+    Args:
+        workers: how many there are, and so how many calls run at once; others wait their turn.
+        preload: modules that are loaded before workers are forked. They must not start threads.
+        grace: seconds between SIGTERM and SIGKILL for a worker that has to end, and for what it has started.
+        max_calls: after so many calls a worker is replaced; `None` for never.
+        memory: bytes of address space for each worker; beyond is a `MemoryError`, or its end.
+        cpu: seconds of processor time for each call; then SIGXCPU ends its worker.
+        max_result: bytes that a result may have as a pickle.
+        max_output: bytes that are kept of what a call writes to stdout and stderr, the last, to be shown in errors.
+        start_timeout: seconds for the start, `preload` included.
+    """
+
+    def __init__(
+        self,
+        *,
+        workers: int = 2,
+        preload: Sequence[str] = (),
+        grace: float = 5.0,
+        max_calls: int | None = None,
+        memory: int | None = None,
+        cpu: int | None = None,
+        max_result: int = 64 * 1024 * 1024,
+        max_output: int = 64 * 1024,
+        start_timeout: float = 30.0,
+    ) -> None:
+        if isinstance(preload, str):
+            raise TypeError(f"preload={preload!r} is one string; give a list of names of modules")
+        if sys.platform != "linux":
+            raise NotImplementedError(f"Processes needs Linux as yet, and this is {sys.platform}")
+        self._terms = Terms(
+            workers=workers,
+            preload=tuple(preload),
+            grace=grace,
+            max_calls=max_calls,
+            memory=memory,
+            cpu=cpu,
+            max_result=max_result,
+            max_output=max_output,
+            start_timeout=start_timeout,
+        )
+        self._running: tuple[Crew, TaskGroup] | None = None
+        self._numbers = itertools.count(1)
+
+    async def __aenter__(self) -> Self:
+        if self._running is not None:
+            raise RuntimeError("this pool of processes is open already; make another one")
+        crew = Crew(self._terms)
+        try:
+            await crew.start()
+        except BaseException:
+            await crew.dismiss()
+            raise
+        group = await anyio.create_task_group().__aenter__()
+        self._running = crew, group
+        group.start_soon(crew.keep)
+        try:
+            await crew.until_full()
+        except BaseException as error:
+            await self.__aexit__(type(error), error, error.__traceback__)
+            raise
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> bool | None:
+        assert self._running is not None
+        crew, group = self._running
+        self._running = None
+        await crew.dismiss()
+        # Errors of the block pass by the group, which would wrap them; cancellations may be the group's own.
+        if isinstance(error, anyio.get_cancelled_exc_class()):
+            return await group.__aexit__(kind, error, traceback)
+        await group.__aexit__(None, None, None)
+        return None
+
+    @property
+    def pids(self) -> list[int]:
+        """The process ids of the workers that live; fewer than there should be while one is replaced."""
+        return [] if self._running is None else self._running[0].pids()
+
+    @overload
+    async def run(self, fn: Callable[[*_Ts], Coroutine[Any, Any, _T]], *args: *_Ts) -> _T: ...
+    @overload
+    async def run(self, fn: Callable[[*_Ts], _T], *args: *_Ts) -> _T: ...
+    async def run(self, fn: Callable[[*_Ts], object], *args: *_Ts) -> Any:
+        """Run a function, sync or async, in a worker; return what it returns, raise what it raises.
+
+        If the caller is cancelled, its worker is ended with all that it has started, and waited for.
+
+        Raises:
+            TypeError: the function or an argument cannot be pickled; nothing was sent.
+            WorkerDiedError: its worker ended; `ended` tells whether it had begun.
+            ResultLostError: it finished, but its result cannot be pickled, or is larger than `max_result`.
+            callboard.ActorGoneError: the pool is not open.
+        """
+        name = name_of(fn)
+        body = packed(fn, args)
+        for left in reversed(range(_ATTEMPTS)):
+            if self._running is None:
+                raise ActorGoneError(name, None, "its pool of processes is not open")
+            crew, _ = self._running
+            worker = await crew.take(name)
+            try:
+                return await self._run_in(worker, crew, name, body)
+            except WorkerDiedError as error:
+                if error.begun or not left or crew.is_dismissed:
+                    raise
+        raise AssertionError("the last attempt returns or raises")
+
+    async def _run_in(self, worker: HeldWorker, crew: Crew, name: str, body: bytes) -> Any:
+        number = next(self._numbers)
+        worker.use()
+        try:
+            kind, reply = await worker.exchange(number, body, self._terms.max_result)
+            output = "" if kind is Kind.VALUE else worker.output()
+        except BrokenError as broken:
+            raise await self._death(worker, crew, name, number, broken.reason) from None
+        except BaseException:
+            await crew.end(worker)
+            raise
+        finally:
+            worker.release()
+        worn = self._terms.max_calls is not None and worker.calls >= self._terms.max_calls
+        try:
+            return opened(kind, reply, name=name, output=output)
+        except MemoryError:
+            worn = True  # what it holds, it may hold for ever
+            raise
+        finally:
+            if worn:
+                with anyio.CancelScope(shield=True):
+                    await crew.ask_to_end(worker)
+            else:
+                crew.give_back(worker)
+
+    async def _death(
+        self, worker: HeldWorker, crew: Crew, name: str, number: int, reason: str | None
+    ) -> WorkerDiedError:
+        """Wait until the worker has ended, and say how."""
+        with anyio.CancelScope(shield=True):
+            if reason is None:
+                with anyio.move_on_after(_TO_TELL):
+                    await worker.ended.wait()
+            if worker.asked_to_end:
+                reason = "its pool of processes was closed"
+            elif not worker.ended.is_set():
+                reason = reason or "its worker process closed its socket"
+            await crew.end(worker)
+        return WorkerDiedError(
+            name,
+            reason or end_of(worker.exitcode, self._terms.cpu),
+            begun=worker.has_begun(number),
+            exitcode=worker.exitcode,
+            pid=worker.pid,
+            output=worker.output(),
+        )

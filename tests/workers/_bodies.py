@@ -1,0 +1,217 @@
+"""What the workers of these tests run; importable by its name, as it has to be, and soon, as each worker imports it."""
+
+import os
+import signal
+import stat
+import sys
+import time
+
+
+def add(one: int, other: int) -> int:
+    return one + other
+
+
+async def add_later(one: int, other: int) -> tuple[int, str]:
+    import anyio
+    import sniffio
+
+    await anyio.sleep(0.01)
+    return one + other, sniffio.current_async_library()
+
+
+def pid() -> int:
+    return os.getpid()
+
+
+def say_where(folder: str) -> None:
+    """Tell the test that this runs, by a file with the process id as its name."""
+    import pathlib
+
+    (pathlib.Path(folder) / str(os.getpid())).touch()
+
+
+def spin_in_python(folder: str) -> None:
+    say_where(folder)
+    sum(range(10**12))
+
+
+def spin_in_c(folder: str) -> None:
+    import re
+
+    say_where(folder)
+    re.match(r"(a+)+$", "a" * 64 + "b")
+
+
+def sleep_in_c(folder: str) -> None:
+    import ctypes
+
+    say_where(folder)
+    ctypes.CDLL(None).sleep(600)
+
+
+def ignore_sigterm(folder: str) -> None:
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    say_where(folder)
+    while True:
+        time.sleep(60)
+
+
+def fork_a_grandchild(folder: str) -> None:
+    """One that ignores SIGTERM, too."""
+    if not os.fork():
+        ignore_sigterm(folder)
+    say_where(folder)
+    time.sleep(600)
+
+
+def daemonise(folder: str) -> None:
+    """A grandchild that leaves the process group, and whose parent has ended."""
+    if not os.fork():
+        os.setsid()
+        if not os.fork():
+            ignore_sigterm(folder)
+        os._exit(0)
+    os.wait()
+    say_where(folder)
+    time.sleep(600)
+
+
+def wait_for_ever(folder: str) -> None:
+    say_where(folder)
+    time.sleep(600)
+
+
+def end_with(code: int) -> None:
+    print("last words")
+    sys.exit(code)
+
+
+def end_at_once(code: int) -> None:
+    os._exit(code)
+
+
+def signal_oneself(number: int) -> None:
+    os.kill(os.getpid(), number)
+    time.sleep(600)
+
+
+def segfault() -> None:
+    import ctypes
+
+    ctypes.string_at(0)
+
+
+def raise_group() -> None:
+    print("before it")
+    try:
+        raise KeyError("inner")
+    except KeyError as error:
+        raise ValueError("outer") from error
+
+
+class UnpicklableError(Exception):
+    """Pickled, but never read again."""
+
+    def __init__(self, one: int, other: int) -> None:
+        super().__init__(f"{one} and {other}")
+
+
+def raise_unpicklable() -> None:
+    raise UnpicklableError(1, 2)
+
+
+def return_unpicklable() -> object:
+    import socket
+
+    return socket.socket()
+
+
+class UnreadableResult:
+    def __reduce__(self) -> tuple[object, ...]:
+        return int, ("no number",)
+
+
+def return_unreadable() -> object:
+    return UnreadableResult()
+
+
+def return_bytes(size: int) -> bytes:
+    return b"x" * size
+
+
+def cancel_itself() -> None:
+    import asyncio
+
+    raise asyncio.CancelledError
+
+
+def fill_memory() -> int:
+    return len(bytearray(4 * 1024**3))
+
+
+def burn() -> None:
+    while True:
+        pass
+
+
+def limits() -> tuple[int, int]:
+    import resource
+
+    return resource.getrlimit(resource.RLIMIT_AS)[0], resource.getrlimit(resource.RLIMIT_CORE)[0]
+
+
+def write_much(size: int) -> int:
+    for _ in range(size // 1024):
+        sys.stdout.write("x" * 1023 + "\n")
+    print("the end")
+    raise RuntimeError("after much output")
+
+
+def write_to_every_stream() -> str:
+    import subprocess
+
+    print("by print")
+    os.write(1, b"by file descriptor 1\n")
+    os.write(2, b"by file descriptor 2\n")
+    subprocess.run(["echo", "by a child"], check=True)
+    raise RuntimeError("after output")
+
+
+def _own_socket() -> int:
+    return next(fd for fd in range(3, 64) if _is_socket(fd))
+
+
+def _is_socket(fd: int) -> bool:
+    try:
+        return stat.S_ISSOCK(os.fstat(fd).st_mode)
+    except OSError:
+        return False
+
+
+def send_raw(data: bytes) -> None:
+    """Be hostile: write to the socket of the worker what is no reply."""
+    os.write(_own_socket(), data)
+    time.sleep(600)
+
+
+def send_raw_and_return(data: bytes) -> None:
+    os.write(_own_socket(), data)
+
+
+def close_socket() -> None:
+    os.close(_own_socket())
+    time.sleep(600)
+
+
+def hold_socket_in_a_child_and_end() -> None:
+    """A fork has a copy of the socket, so that it has no end when the worker has one."""
+    if not os.fork():
+        time.sleep(600)
+    os._exit(4)
+
+
+def open_files() -> list[str]:
+    """What the file descriptors are, by kind or path."""
+    from pathlib import Path
+
+    return sorted(str(fd.readlink()).split(":")[0] for fd in Path("/proc/self/fd").iterdir() if fd.is_symlink())

@@ -1,0 +1,23 @@
+"""A program with a pool whose workers are busy; somebody kills it. Arguments: the event loop, a folder, a mode."""
+
+import multiprocessing
+import sys
+import time
+
+import anyio
+from tests.workers import _bodies as bodies
+
+from callboard_actors.process import Processes
+
+
+async def main(folder: str, forks: bool) -> None:
+    async with Processes(workers=3) as pool, anyio.create_task_group() as group:
+        if forks:
+            # It holds a copy of every socket, so that none of them closes when this program is killed.
+            multiprocessing.get_context("fork").Process(target=time.sleep, args=(5,), daemon=True).start()
+        group.start_soon(pool.run, bodies.fork_a_grandchild, folder)
+        group.start_soon(pool.run, bodies.ignore_sigterm, folder)
+
+
+if __name__ == "__main__":
+    anyio.run(main, sys.argv[2], sys.argv[3] == "forks", backend=sys.argv[1])

@@ -1,0 +1,61 @@
+"""Which processes there are; read from /proc, so that ended ones which nobody has asked for count too."""
+
+from collections.abc import Iterable
+from pathlib import Path
+
+import anyio
+
+WAIT = 20
+"""Seconds for anything that has to happen some time."""
+
+
+def _stat(pid: int) -> list[str] | None:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except (FileNotFoundError, ProcessLookupError):
+        return None
+
+
+def parent_of(pid: int) -> int | None:
+    """`None` if there is no such process."""
+    stat = _stat(pid)
+    return None if stat is None else int(stat[1])
+
+
+def _state_of(pid: int) -> str | None:
+    stat = _stat(pid)
+    return None if stat is None else stat[0]
+
+
+def descendants(pid: int) -> set[int]:
+    """All processes below one, zombies included."""
+    parents = {int(one.name): parent_of(int(one.name)) for one in Path("/proc").iterdir() if one.name.isdigit()}
+    found: set[int] = set()
+    due = [pid]
+    while due:
+        above = due.pop()
+        below = {one for one, parent in parents.items() if parent == above} - found
+        found |= below
+        due += below
+    return found
+
+
+def alive(pids: Iterable[int]) -> set[int]:
+    return {pid for pid in pids if parent_of(pid) is not None}
+
+
+def running(pids: Iterable[int]) -> set[int]:
+    """Those that have not ended, whether or not somebody has asked how; init takes its time."""
+    return {pid for pid in pids if _state_of(pid) not in (None, "Z")}
+
+
+def open_fds() -> int:
+    return len(list(Path("/proc/self/fd").iterdir()))
+
+
+async def started(folder: Path, count: int = 1) -> set[int]:
+    """Wait until so many bodies say that they run; their process ids."""
+    with anyio.fail_after(WAIT):
+        while len(found := {int(path.name) for path in folder.iterdir()}) < count:
+            await anyio.sleep(0.001)
+    return found

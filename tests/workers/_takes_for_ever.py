@@ -1,0 +1,5 @@
+"""A module that never finishes loading."""
+
+import time
+
+time.sleep(600)

@@ -1,0 +1,403 @@
+"""What a call in a worker process returns, raises, prints and may send."""
+
+import asyncio
+import math
+import os
+import signal
+import subprocess
+import threading
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import anyio
+import pytest
+import sniffio
+
+from callboard import ActorError, ActorGoneError, ActorStartError, CallboardError
+from callboard_actors.process import Processes, ResultLostError, WorkerDiedError, _kernel
+
+from . import _bodies as bodies
+from ._processes import WAIT, descendants
+
+pytestmark = pytest.mark.real_clock
+
+
+async def test_functions_run_elsewhere_and_their_values_come_back() -> None:
+    """Sync and async functions, of this module's neighbours and of the library; async ones on the caller's loop."""
+    with anyio.fail_after(WAIT):
+        async with Processes(workers=2, preload=["json"]) as pool:
+            assert await pool.run(bodies.add, 1, 2) == 3
+            assert await pool.run(bodies.add_later, 1, 2) == (3, sniffio.current_async_library())
+            assert await pool.run(partial(math.pow, 2), 3) == 8
+            assert await pool.run(bodies.pid) in pool.pids
+            assert os.getpid() not in pool.pids
+
+
+async def test_calls_run_side_by_side_as_many_as_there_are_workers() -> None:
+    """The others wait for their turn; nobody is refused, and nobody is lost."""
+    async with Processes(workers=2) as pool:
+        found: list[int] = []
+
+        async def one(number: int) -> None:
+            found.append(await pool.run(bodies.add, number, 1))
+
+        with anyio.fail_after(WAIT):
+            async with anyio.create_task_group() as group:
+                for number in range(20):
+                    group.start_soon(one, number)
+
+        assert sorted(found) == list(range(1, 21))
+
+
+async def test_an_exception_comes_back_as_itself_with_the_workers_traceback() -> None:
+    """Who handles ValueError goes on to handle it, and sees where it came from and what was printed before."""
+    with anyio.fail_after(WAIT):
+        async with Processes(workers=1) as pool:
+            with pytest.raises(ValueError, match=r"^outer") as caught:
+                await pool.run(bodies.raise_group)
+            assert await pool.run(bodies.add, 1, 1) == 2
+
+    assert str(caught.value) == "outer"
+    notes = "\n".join(caught.value.__notes__)
+    assert "in raise_group" in notes
+    assert "KeyError: 'inner'" in notes
+    assert "before it" in notes
+
+
+@pytest.mark.parametrize(
+    ("fn", "reason"),
+    [
+        (bodies.raise_unpicklable, r"it raised UnpicklableError\(1 and 2\), which cannot be pickled"),
+        (bodies.return_unpicklable, "it returned an object of type socket, which cannot be pickled"),
+        (bodies.return_unreadable, r"it cannot be read here: ValueError\(invalid literal"),
+        (partial(bodies.return_bytes, 10_000), "is 100.. bytes as a pickle, and max_result is 5000"),
+    ],
+)
+async def test_a_result_that_cannot_come_back_is_an_error_that_says_it_finished(
+    fn: Callable[[], object], reason: str
+) -> None:
+    """It had its effect, so nobody should try again as if it had not; the worker goes on."""
+    with anyio.fail_after(WAIT):
+        async with Processes(workers=1, max_result=5_000) as pool:
+            before = pool.pids
+            with pytest.raises(ResultLostError, match=reason) as caught:
+                await pool.run(fn)
+            assert await pool.run(bodies.pid) == before[0]
+
+    assert caught.value.ended == "finished"
+    assert isinstance(caught.value, CallboardError)
+
+
+@pytest.mark.parametrize(
+    ("fn", "args", "message"),
+    [
+        (lambda: 1, (), "lambda.*' cannot run in a worker process: its function, which has to be importable"),
+        (bodies.add, (1, lambda: 1), r"^'add' cannot run in a worker process: its argument 2 \(<function .*lambda"),
+        (bodies.add, (threading.Lock(), 1), r"argument 1 \(<unlocked _thread.lock"),
+    ],
+)
+async def test_what_cannot_cross_is_refused_before_anything_is_sent(
+    fn: Callable[..., Any], args: tuple[object, ...], message: str
+) -> None:
+    """The error names the function and the argument, and is raised here."""
+    with anyio.fail_after(WAIT):
+        async with Processes(workers=1) as pool:
+            with pytest.raises(TypeError, match=message):
+                await pool.run(fn, *args)
+            assert await pool.run(bodies.add, 1, 2) == 3
+
+
+async def test_what_main_defines_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A worker has another `__main__`, in which it would look in vain."""
+    monkeypatch.setattr(bodies.add, "__module__", "__main__")
+    with anyio.fail_after(WAIT):
+        async with Processes(workers=1) as pool:
+            with pytest.raises(TypeError, match=r"add is defined in __main__, .* move it into a module"):
+                await pool.run(bodies.add, 1, 2)
+
+
+async def test_whatever_a_call_writes_is_kept_and_shown_in_its_error() -> None:
+    """Print, file descriptors, children: none of it reaches our stdout, or disturbs what goes over the socket."""
+    with anyio.fail_after(WAIT):
+        async with Processes(workers=1) as pool:
+            with pytest.raises(RuntimeError) as caught:
+                await pool.run(bodies.write_to_every_stream)
+            with pytest.raises(RuntimeError) as much:
+                await pool.run(bodies.write_much, 4 * 1024 * 1024)
+            with pytest.raises(WorkerDiedError) as died:
+                await pool.run(bodies.end_with, 3)
+
+    note = caught.value.__notes__[-1]
+    assert all(f"by {what}\n" in note for what in ("print", "file descriptor 1", "file descriptor 2", "a child"))
+    assert len(much.value.__notes__[-1]) < 3_000
+    assert much.value.__notes__[-1].endswith("the end\n")
+    assert died.value.output == "last words\n"
+
+
+@pytest.mark.parametrize(
+    ("fn", "args", "reason"),
+    [
+        (bodies.end_with, (3,), "its worker process exited with code 3"),
+        (bodies.end_at_once, (0,), "its worker process exited with code 0"),
+        (bodies.segfault, (), "its worker process was killed by SIGSEGV"),
+        (
+            bodies.signal_oneself,
+            (signal.SIGKILL,),
+            "by SIGKILL, which the kernel also does when memory runs out",
+        ),
+        (bodies.cancel_itself, (), "its worker process exited with code 1"),
+        (bodies.hold_socket_in_a_child_and_end, (), "its worker process exited with code 4"),
+    ],
+)
+async def test_the_end_of_a_worker_is_an_error_that_says_how_it_ended(
+    fn: Callable[..., object], args: tuple[object, ...], reason: str
+) -> None:
+    """Exit, crash, signal: its call may have had its effect, others go on, and a new worker is there."""
+    with anyio.fail_after(WAIT):
+        async with Processes(workers=1) as pool:
+            before = pool.pids
+            with pytest.raises(WorkerDiedError, match=reason) as caught:
+                await pool.run(fn, *args)
+            assert await pool.run(bodies.pid) not in before
+
+    assert isinstance(caught.value, ActorError)
+    assert (caught.value.begun, caught.value.ended) == (True, "unknown")
+    assert caught.value.pid == before[0]
+
+
+async def test_a_call_that_was_not_begun_runs_in_another_worker() -> None:
+    """A worker that is killed before it takes the call has not run any of it, so it is as if it had not been there."""
+    with anyio.fail_after(WAIT):
+        async with Processes(workers=1) as pool, anyio.create_task_group() as group:
+            [first] = pool.pids
+            os.kill(first, signal.SIGSTOP)
+            found: list[int] = []
+
+            async def call() -> None:
+                found.append(await pool.run(bodies.pid))
+
+            group.start_soon(call)
+            await anyio.sleep(0.1)
+            os.kill(first, signal.SIGKILL)
+
+    assert found
+    assert found != [first]
+
+
+@pytest.mark.exhaustive
+async def test_after_so_many_workers_a_call_that_was_not_begun_is_an_error_that_says_so() -> None:
+    """A pool whose workers die all the time must not keep a call for ever."""
+    with anyio.fail_after(WAIT):
+        async with Processes(workers=1) as pool:
+            killed: set[int] = set()
+            with pytest.raises(WorkerDiedError, match=r"^'pid' was not started: its worker process was kill") as caught:
+                async with _stopping_each_new_worker(pool, killed):
+                    await pool.run(bodies.pid)
+
+    assert (caught.value.begun, caught.value.ended) == (False, "unavailable")
+    assert len(killed) >= 3
+
+
+class _stopping_each_new_worker:
+    """Stop each worker as soon as it is there, and kill it soon afterwards."""
+
+    def __init__(self, pool: Processes, killed: set[int]) -> None:
+        self._pool = pool
+        self._killed = killed
+        self._group = anyio.create_task_group()
+
+    async def __aenter__(self) -> None:
+        for pid in self._pool.pids:
+            os.kill(pid, signal.SIGSTOP)
+        await self._group.__aenter__()
+        self._group.start_soon(self._kill)
+
+    async def __aexit__(self, *_: object) -> None:
+        self._group.cancel_scope.cancel()
+        await self._group.__aexit__(None, None, None)
+
+    async def _kill(self) -> None:
+        while True:
+            for pid in set(self._pool.pids) - self._killed:
+                os.kill(pid, signal.SIGSTOP)
+                await anyio.sleep(0.05)
+                self._killed.add(pid)
+                os.kill(pid, signal.SIGKILL)
+            await anyio.lowlevel.checkpoint()
+
+
+async def test_workers_are_replaced_after_so_many_calls() -> None:
+    """For libraries that leak."""
+    with anyio.fail_after(WAIT):
+        async with Processes(workers=1, max_calls=2) as pool:
+            pids = [await pool.run(bodies.pid) for _ in range(6)]
+
+    assert pids[0::2] == pids[1::2]
+    assert len(set(pids)) == 3
+
+
+async def test_memory_beyond_the_bound_is_an_error_and_the_worker_is_replaced() -> None:
+    """The kernel refuses it to the worker; a neighbour and we are not touched."""
+    with anyio.fail_after(WAIT):
+        async with Processes(workers=1, memory=1024**3) as pool:
+            before = pool.pids
+            assert await pool.run(bodies.limits) == (1024**3, 0)
+            with pytest.raises(MemoryError):
+                await pool.run(bodies.fill_memory)
+            assert await pool.run(bodies.pid) not in before
+
+
+@pytest.mark.exhaustive
+async def test_processor_time_beyond_the_bound_ends_the_worker() -> None:
+    """Also where nobody has set a timeout; it is counted for each call."""
+    with anyio.fail_after(WAIT):
+        async with Processes(workers=1, cpu=1) as pool:
+            with pytest.raises(WorkerDiedError, match="SIGXCPU, for it had used its 1 s of processor time"):
+                await pool.run(bodies.burn)
+            assert await pool.run(bodies.add, 1, 2) == 3
+
+
+async def test_a_closed_pool_refuses_calls_and_can_be_opened_again() -> None:
+    """A call never waits for workers that will not come."""
+    pool = Processes(workers=1)
+    with anyio.fail_after(WAIT):
+        with pytest.raises(ActorGoneError, match="'add' was not started: its pool of processes is not open"):
+            await pool.run(bodies.add, 1, 2)
+        for _ in range(2):
+            async with pool:
+                assert await pool.run(bodies.add, 1, 2) == 3
+                with pytest.raises(RuntimeError, match="open already"):
+                    await pool.__aenter__()
+        with pytest.raises(ActorGoneError):
+            await pool.run(bodies.add, 1, 2)
+
+
+@pytest.mark.parametrize(
+    ("preload", "message"),
+    [
+        ("no_such_module", "preload='no_such_module' cannot be imported: ModuleNotFoundError"),
+        (f"{__package__}._starts_a_thread", "starts a thread, which a fork would lose"),
+    ],
+)
+async def test_a_module_that_cannot_be_preloaded_is_told_at_the_start(preload: str, message: str) -> None:
+    """And not by each call."""
+    with anyio.fail_after(WAIT), pytest.raises(ActorStartError, match=message) as caught:
+        async with Processes(workers=1, preload=[preload]):
+            pass
+
+    assert caught.value.never
+
+
+async def test_a_start_that_takes_too_long_is_given_up() -> None:
+    """And leaves nothing, although a module that is being loaded hears of nothing."""
+    before = descendants(os.getpid())
+    with anyio.fail_after(WAIT), pytest.raises(ActorStartError, match=r"was not ready within 0\.2 s"):
+        async with Processes(workers=1, preload=[f"{__package__}._takes_for_ever"], start_timeout=0.2):
+            pass
+
+    assert descendants(os.getpid()) == before
+
+
+async def test_an_error_of_the_block_leaves_it_as_it_is() -> None:
+    """Not in a group, as errors of tasks are."""
+    with anyio.fail_after(WAIT), pytest.raises(KeyError, match="mine"):
+        async with Processes(workers=1):
+            raise KeyError("mine")
+
+
+@pytest.mark.parametrize("name", ["workers", "max_calls", "memory", "cpu", "max_result", "max_output"])
+def test_numbers_that_cannot_be_meant_are_refused_by_name(name: str) -> None:
+    """Before anything starts."""
+    with pytest.raises(ValueError, match=f"{name}=0 is less than 1"):
+        Processes(**{name: 0})
+    with pytest.raises(TypeError, match=f"{name}='2' is no integer"):
+        Processes(**{name: "2"})
+
+
+def test_other_mistakes_are_refused_by_name() -> None:
+    """A string is a sequence of strings, and would be loaded letter by letter."""
+    with pytest.raises(TypeError, match="preload='json' is one string"):
+        Processes(preload="json")
+    with pytest.raises(ValueError, match="grace=-1 is no number of seconds"):
+        Processes(grace=-1)
+
+
+def test_two_event_loops_in_turn_have_a_pool_each() -> None:
+    """Nothing of the first is left in the second, whichever object is used."""
+    pool = Processes(workers=1)
+
+    async def main() -> int:
+        with anyio.fail_after(WAIT):
+            async with pool:
+                return await pool.run(bodies.add, 1, 2)
+
+    assert [asyncio.run(main()), asyncio.run(main()), anyio.run(main, backend="trio")] == [3, 3, 3]
+
+
+@pytest.mark.exhaustive
+async def test_a_pool_in_another_thread_is_one_like_any() -> None:
+    """The kernel tells a child when the thread that made it ends; that need not be the end of the program."""
+
+    async def main() -> int:
+        async with Processes(workers=1) as pool:
+            return await pool.run(bodies.add, 1, 2)
+
+    library = sniffio.current_async_library()
+    with anyio.fail_after(WAIT):
+        for _ in range(2):
+            assert await anyio.to_thread.run_sync(lambda: anyio.run(main, backend=library)) == 3
+
+
+async def test_workers_have_no_files_of_ours() -> None:
+    """A socket of the pool in a worker would keep it open, or let it speak for others."""
+    with anyio.fail_after(WAIT):
+        async with Processes(workers=2) as pool:
+            files = await pool.run(bodies.open_files)
+
+    own = [file for file in files if not file.startswith(("/dev/", "/proc/"))]
+    assert own == ["/memfd", "pipe", "pipe", "socket"]
+
+
+async def test_a_call_from_another_event_loop_is_refused() -> None:
+    """Its sockets are watched by one loop; another one would wait for ever."""
+    with anyio.fail_after(WAIT):
+        async with Processes(workers=1) as pool:
+
+            def elsewhere() -> None:
+                with pytest.raises(RuntimeError, match="'add' was called in another event loop"):
+                    anyio.run(pool.run, bodies.add, 1, 2)
+
+            await anyio.to_thread.run_sync(elsewhere)
+            assert await pool.run(bodies.add, 1, 2) == 3
+
+
+async def test_signals_are_as_a_program_finds_them() -> None:
+    """The zygote ignores Ctrl-C; a tool and its children do not."""
+    with anyio.fail_after(WAIT):
+        async with Processes(workers=1) as pool:
+            found = [await pool.run(signal.getsignal, number) for number in (signal.SIGTERM, signal.SIGHUP)]
+            with pytest.raises(WorkerDiedError, match="exited with code 1"):
+                await pool.run(bodies.signal_oneself, signal.SIGINT)
+
+    assert found == [signal.SIG_DFL, signal.SIG_DFL]
+
+
+def test_children_are_found_where_the_kernel_has_no_list_of_them() -> None:
+    """Some are built without it."""
+    with subprocess.Popen(["sleep", "60"]) as child:
+        assert child.pid in _kernel._children_by_search()
+        assert _kernel._children_by_search() >= _kernel.children()
+        child.kill()
+
+
+def test_errors_can_be_pickled() -> None:
+    """Whoever has the pool may be a worker, too."""
+    import pickle
+
+    died = WorkerDiedError("spin", "it ended", begun=True, exitcode=-9, pid=7, output="words")
+    lost = ResultLostError("spin", "too large", output="words")
+    again = pickle.loads(pickle.dumps([died, lost]))
+
+    assert [str(error) for error in again] == [str(died), str(lost)]
+    assert (again[0].ended, again[0].exitcode, again[1].output) == ("unknown", -9, "words")

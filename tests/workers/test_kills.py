@@ -1,0 +1,267 @@
+"""A call in a worker can be ended, whatever it does; and nothing is left of it."""
+
+import os
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import anyio
+import pytest
+
+from callboard_actors.process import Processes, WorkerDiedError
+from callboard_actors.process._frames import HEADER, MAGIC, Kind
+
+from . import _bodies as bodies
+from ._processes import WAIT, alive, descendants, open_fds, started
+
+pytestmark = pytest.mark.real_clock
+
+GRACE = 0.2
+SLACK = 1.0
+"""Seconds that a busy machine may take longer."""
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        bodies.spin_in_c,
+        bodies.sleep_in_c,
+        bodies.ignore_sigterm,
+        bodies.fork_a_grandchild,
+        bodies.daemonise,
+        pytest.param(bodies.spin_in_python, marks=pytest.mark.exhaustive),
+    ],
+)
+async def test_a_cancelled_call_is_gone_within_its_grace_with_all_that_it_has_started(
+    tmp_path: Path, body: Callable[[str], None]
+) -> None:
+    """A thread would go on for ever; when `run` ends, the worker, its children and theirs have ended."""
+    with anyio.fail_after(WAIT):
+        async with Processes(workers=2, grace=GRACE) as pool:
+            helpers = descendants(os.getpid()) - set(pool.pids)
+            async with anyio.create_task_group() as group:
+                group.start_soon(pool.run, body, str(tmp_path))
+                count = 2 if body in (bodies.fork_a_grandchild, bodies.daemonise) else 1
+                busy = await started(tmp_path, count)
+                began = time.monotonic()
+                group.cancel_scope.cancel()
+            took = time.monotonic() - began
+
+            assert alive(busy) == set()
+            assert took < GRACE + SLACK
+            await _full(pool, 2)
+            assert descendants(os.getpid()) - helpers == set(pool.pids)
+            assert await pool.run(bodies.add, 1, 2) == 3
+
+
+async def _full(pool: Processes, size: int) -> None:
+    with anyio.fail_after(WAIT):
+        while len(pool.pids) < size:
+            await anyio.sleep(0.001)
+
+
+async def test_a_timeout_of_the_caller_ends_the_call() -> None:
+    """By anyio's own means; there is no second word for it."""
+    with anyio.fail_after(WAIT):
+        async with Processes(workers=1, grace=GRACE) as pool:
+            with pytest.raises(TimeoutError), anyio.fail_after(0.1):
+                await pool.run(time.sleep, 600)
+            assert await pool.run(bodies.add, 1, 2) == 3
+
+
+async def test_who_stops_waiting_for_a_worker_disturbs_nobody(tmp_path: Path) -> None:
+    """A call that has no worker yet has nothing that could be killed."""
+    with anyio.fail_after(WAIT):
+        async with Processes(workers=1, grace=0) as pool, anyio.create_task_group() as group:
+            group.start_soon(pool.run, bodies.wait_for_ever, str(tmp_path))
+            busy = await started(tmp_path)
+            with anyio.move_on_after(0.05) as scope:
+                await pool.run(bodies.add, 1, 2)
+            assert scope.cancelled_caught
+            assert alive(busy) == busy
+            group.cancel_scope.cancel()
+
+
+async def test_a_worker_killed_in_mid_call_fails_that_call_alone(tmp_path: Path) -> None:
+    """`kill -9`, as the kernel does when memory runs out: the neighbours go on, a new worker comes."""
+    neighbours = tmp_path / "neighbours"
+    neighbours.mkdir()
+    with anyio.fail_after(WAIT):
+        async with Processes(workers=3, grace=0) as pool:
+            found: list[BaseException] = []
+
+            async def doomed() -> None:
+                with pytest.raises(WorkerDiedError, match="killed by SIGKILL") as caught:
+                    await pool.run(bodies.wait_for_ever, str(tmp_path / "doomed"))
+                found.append(caught.value)
+
+            (tmp_path / "doomed").mkdir()
+            async with anyio.create_task_group() as group:
+                group.start_soon(pool.run, bodies.wait_for_ever, str(neighbours))
+                others = await started(neighbours)
+                async with anyio.create_task_group() as inner:
+                    inner.start_soon(doomed)
+                    [pid] = await started(tmp_path / "doomed")
+                    os.kill(pid, signal.SIGKILL)
+                assert len(found) == 1
+                assert await pool.run(bodies.add, 1, 2) == 3
+                assert alive(others) == others
+                await _full(pool, 3)
+                group.cancel_scope.cancel()
+
+
+async def test_an_idle_worker_that_is_killed_fails_nobody() -> None:
+    """The next call has another one."""
+    with anyio.fail_after(WAIT):
+        async with Processes(workers=1) as pool:
+            for _ in range(5):
+                await _full(pool, 1)
+                os.kill(pool.pids[0], signal.SIGKILL)
+                assert await pool.run(bodies.add, 1, 2) == 3
+
+
+async def test_a_killed_zygote_is_replaced_with_all_its_workers(tmp_path: Path) -> None:
+    """Its workers die with it, by the kernel; calls in them are told so."""
+    with anyio.fail_after(WAIT):
+        async with Processes(workers=2, grace=0) as pool:
+            before = set(pool.pids)
+            [zygote] = descendants(os.getpid()) - before
+            async with anyio.create_task_group() as group:
+
+                async def doomed() -> None:
+                    with pytest.raises(WorkerDiedError, match="lost with the zygote"):
+                        await pool.run(bodies.wait_for_ever, str(tmp_path))
+
+                group.start_soon(doomed)
+                await started(tmp_path)
+                os.kill(zygote, signal.SIGKILL)
+            assert await pool.run(bodies.add, 1, 2) == 3
+            await _full(pool, 2)
+            assert before.isdisjoint(pool.pids)
+
+
+def _reply(kind: int, number: int, length: int, body: bytes = b"") -> bytes:
+    return HEADER.pack(MAGIC, kind, number, length) + body
+
+
+@pytest.mark.parametrize(
+    ("data", "reason"),
+    [
+        (b"\x00" * 100, "sent what is no reply: .* begins no frame"),
+        (_reply(Kind.VALUE, 999, 4, b"N."), "it is for another call"),
+        (_reply(Kind.CALL, 1, 2, b"N."), "it is for another call"),
+        (_reply(77, 1, 2, b"N."), "begins no frame"),
+        (_reply(Kind.VALUE, 1, 2**60), "and max_result is"),
+        (_reply(Kind.VALUE, 1, 2, b"N." + b"more"), "something follows it"),
+    ],
+)
+async def test_a_worker_that_sends_what_is_no_reply_is_ended(data: bytes, reason: str) -> None:
+    """An error for its call, and nothing else; the length that it claims sets no memory aside."""
+    with anyio.fail_after(WAIT):
+        async with Processes(workers=1, grace=GRACE) as pool:
+            before = pool.pids
+            with pytest.raises(WorkerDiedError, match=reason) as caught:
+                await pool.run(bodies.send_raw, data)
+            assert await pool.run(bodies.pid) not in before
+
+    assert caught.value.ended == "unknown"
+
+
+async def test_a_worker_that_closes_its_socket_is_ended() -> None:
+    """It would never answer."""
+    with anyio.fail_after(WAIT):
+        async with Processes(workers=1, grace=GRACE) as pool:
+            with pytest.raises(WorkerDiedError, match="its worker process closed its socket"):
+                await pool.run(bodies.close_socket)
+            assert await pool.run(bodies.add, 1, 2) == 3
+
+
+async def test_a_worker_that_talks_between_calls_gets_none() -> None:
+    """A forged reply, sent early, is nobody's."""
+    forged = _reply(Kind.VALUE, 2, 2, b"N.")
+    with anyio.fail_after(WAIT):
+        async with Processes(workers=1, grace=GRACE) as pool:
+            with pytest.raises(WorkerDiedError):
+                await pool.run(bodies.send_raw_and_return, forged)
+            assert await pool.run(bodies.add, 1, 2) == 3
+
+
+async def test_closing_the_pool_ends_calls_of_others_and_leaves_nothing(tmp_path: Path) -> None:
+    """A call in a task that outlives the block is told that the pool was closed."""
+    before = descendants(os.getpid())
+    with anyio.fail_after(WAIT):
+        async with anyio.create_task_group() as group:
+
+            async def outliving() -> None:
+                with pytest.raises(WorkerDiedError, match="its pool of processes was closed"):
+                    await pool.run(bodies.ignore_sigterm, str(tmp_path))
+
+            async with Processes(workers=2, grace=GRACE) as pool:
+                group.start_soon(outliving)
+                await started(tmp_path)
+
+    assert descendants(os.getpid()) == before
+
+
+async def test_a_cancelled_block_leaves_nothing(tmp_path: Path) -> None:
+    """The pool's own tasks go on until every worker has ended."""
+    before = descendants(os.getpid())
+    with anyio.fail_after(WAIT):
+        async with anyio.create_task_group() as group:
+
+            async def block() -> None:
+                async with Processes(workers=2, grace=GRACE) as pool:
+                    await pool.run(bodies.ignore_sigterm, str(tmp_path))
+
+            group.start_soon(block)
+            await started(tmp_path)
+            group.cancel_scope.cancel()
+
+    assert descendants(os.getpid()) == before
+
+
+@pytest.mark.exhaustive
+async def test_a_start_that_is_cancelled_at_any_time_leaves_nothing() -> None:
+    """Before the zygote is there, while it loads, while it forks."""
+    before = descendants(os.getpid())
+    fds = None
+    for step in range(25):
+        with anyio.fail_after(WAIT), anyio.move_on_after(step * 0.004):
+            async with Processes(workers=2, grace=0):
+                await anyio.sleep_forever()
+        fds = fds or open_fds()
+        assert descendants(os.getpid()) == before
+        assert open_fds() == fds
+
+
+async def _kill_many(count: int, folder: Path) -> None:
+    """Cancel so many calls, or kill their workers, and see that nothing grows."""
+    with anyio.fail_after(WAIT + count / 5):
+        async with Processes(workers=2, grace=0, preload=[bodies.__name__]) as pool:
+            helpers = descendants(os.getpid()) - set(pool.pids)
+            fds = open_fds()
+            for number in range(count):
+                here = folder / str(number)
+                here.mkdir()
+                async with anyio.create_task_group() as group:
+                    group.start_soon(pool.run, bodies.fork_a_grandchild, str(here))
+                    busy = await started(here, 2)
+                    group.cancel_scope.cancel()
+                assert alive(busy) == set()
+            await _full(pool, 2)
+
+            assert descendants(os.getpid()) - helpers == set(pool.pids)
+            assert open_fds() == fds
+
+
+async def test_200_kills_leave_no_process_no_file_and_no_zombie(tmp_path: Path) -> None:
+    """What leaks a little with each kill ends a service after a week."""
+    await _kill_many(200, tmp_path)
+
+
+@pytest.mark.exhaustive
+@pytest.mark.timeout(600)
+async def test_1000_kills_leave_no_process_no_file_and_no_zombie(tmp_path: Path) -> None:
+    """At length."""
+    await _kill_many(1_000, tmp_path)
