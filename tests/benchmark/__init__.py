@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from . import _actors, _agent, _cost, _imports, _journal, _memory, _middleware, _telemetry, _throughput
+from . import _actors, _agent, _cost, _imports, _journal, _memory, _middleware, _telemetry, _throughput, _workers
 from ._measure import Table
 
 
@@ -68,6 +68,12 @@ BENCHMARKS = {
         full={"asks": 5_000, "sizes": (1, 100), "idle": 1_000, "repetitions": 15},
         quick={"asks": 2_000, "sizes": (1, 100), "idle": 1_000, "repetitions": 5},
         tiny={"asks": 2, "sizes": (2,), "idle": 2, "repetitions": 0},
+    ),
+    "workers": Benchmark(
+        _workers.workers,
+        full={"calls": 2_000, "kills": 100, "starts": 15},
+        quick={"calls": 500, "kills": 20, "starts": 5},
+        tiny={"calls": 2, "kills": 2, "starts": 1},
     ),
     "kept": Benchmark(
         _journal.kept,

@@ -1,0 +1,116 @@
+"""What a worker process costs: a round trip, the first call, a replacement after a kill, and its memory."""
+
+import math
+import os
+import signal
+import socket
+import statistics
+import subprocess
+import sys
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import anyio
+
+from callboard_actors.process import Processes
+
+from ._measure import WALL, Budget, Table
+
+BACKENDS = ("asyncio", "trio")
+_ECHO = """
+import socket, sys
+own = socket.socket(fileno=int(sys.argv[1]))
+while data := own.recv(4096):
+    own.sendall(data)
+"""
+_MESSAGE = b"x" * 64
+
+
+def workers(*, calls: int, kills: int, starts: int) -> Table:
+    """A warm call beside an echo over a bare socket pair; what starts and kills take; what a worker weighs."""
+    table = Table("Workers", ["", *BACKENDS])
+    echoes, calls_, ratios = zip(*(anyio.run(_round_trips, calls, backend=one) for one in BACKENDS), strict=True)
+    table.add("echo over a bare socket pair, p50, us", *(one * 1e6 for one in echoes))
+    table.add("warm call of a worker, p50, us", *(one * 1e6 for one in calls_))
+    table.add("call : echo", *ratios)
+    begins = [[anyio.run(_first_call, backend=one) for _ in range(starts)] for one in BACKENDS]
+    table.add("start of a pool and first call, p50, ms", *(statistics.median(one) * 1e3 for one in begins))
+    pauses = [anyio.run(_replacements, kills, backend=one) for one in BACKENDS]
+    table.add("full strength after a kill, p50, ms", *(statistics.median(one) * 1e3 for one in pauses))
+    table.add("full strength after a kill, worst, ms", *(max(one) * 1e3 for one in pauses))
+    weights = [anyio.run(_megabytes, backend=one) for one in BACKENDS]
+    table.add("idle worker, unshared MB", *weights)
+    for backend, call, ratio, begin, pause, weight in zip(
+        BACKENDS, calls_, ratios, begins, pauses, weights, strict=True
+    ):
+        table.budgets += [
+            Budget(f"a warm call, 200 us, {backend}", 200, call * 1e6),
+            Budget(f"a warm call, 3 echoes, {backend}", 3, ratio),
+            Budget(f"the first call after start, 150 ms, {backend}", 150, statistics.median(begin) * 1e3),
+            Budget(f"replaced after a kill, 50 ms, {backend}", 50, statistics.median(pause) * 1e3),
+            Budget(f"an idle worker, 15 MB, {backend}", 15, weight),
+        ]
+    return table
+
+
+async def _round_trips(count: int) -> tuple[float, float, float]:
+    """Medians of an echo, of a call, and of the ratios, in turns, as the machine's speed wanders."""
+    ours, theirs = socket.socketpair()
+    with theirs:
+        command = [sys.executable, "-c", _ECHO, str(theirs.fileno())]
+        process = subprocess.Popen(command, pass_fds=[theirs.fileno()])
+    ours.setblocking(False)
+
+    async def echo() -> None:
+        ours.send(_MESSAGE)
+        await anyio.wait_readable(ours)
+        ours.recv(4096)
+
+    with process, ours:
+        async with Processes(workers=1) as pool:
+            rounds = [
+                (await _median(echo, count), await _median(lambda: pool.run(math.sqrt, 4.0), count)) for _ in range(5)
+            ]
+    echoes, calls = zip(*rounds, strict=True)
+    ratios = [call / one for one, call in rounds]
+    return statistics.median(echoes), statistics.median(calls), statistics.median(ratios)
+
+
+async def _median(work: Callable[[], Awaitable[object]], count: int) -> float:
+    await work()
+    taken = []
+    for _ in range(count):
+        began = WALL()
+        await work()
+        taken.append(WALL() - began)
+    return statistics.median(taken)
+
+
+async def _first_call() -> float:
+    began = WALL()
+    async with Processes(workers=2, preload=["json"]) as pool:
+        await pool.run(math.sqrt, 4.0)
+        return WALL() - began
+
+
+async def _replacements(count: int) -> list[float]:
+    """From `kill -9` of a worker until there are as many as before."""
+    taken = []
+    async with Processes(workers=2) as pool:
+        for _ in range(count):
+            killed = pool.pids[0]
+            await pool.run(math.sqrt, 4.0)
+            began = WALL()
+            os.kill(killed, signal.SIGKILL)
+            while killed in pool.pids or len(pool.pids) < 2:
+                await anyio.lowlevel.checkpoint()
+            taken.append(WALL() - began)
+    return taken
+
+
+async def _megabytes() -> float:
+    """Pages that nobody shares with it, after a call."""
+    async with Processes(workers=1) as pool:
+        await pool.run(math.sqrt, 4.0)
+        rollup = Path(f"/proc/{pool.pids[0]}/smaps_rollup").read_text()
+    return sum(int(line.split()[1]) for line in rollup.splitlines() if line.startswith("Private_")) / 1024
