@@ -11,10 +11,20 @@ SOURCE = Path(__file__).parents[1] / "src"
 ACTORS = Path(__file__).parents[1] / "actors" / "src"
 
 LAYERS = {
-    0: ["exceptions", "_actor_events", "_callers", "_canonical", "_extras", "_lazy", "_suggestions", "_types"],
+    0: [
+        "exceptions",
+        "_actor_events",
+        "_callers",
+        "_canonical",
+        "_engines",
+        "_extras",
+        "_lazy",
+        "_suggestions",
+        "_types",
+    ],
     1: ["_loops"],
     2: ["_calls"],
-    3: ["actors"],
+    3: ["actors", "engines"],
     4: ["_langgraph"],
     5: ["tools"],
     6: ["middleware"],

@@ -6,7 +6,7 @@
     layer 6   middleware            retry, cache, approval, sanitise, redact and others, around a tool call
     layer 5   tools                 LangChain tools as supervised calls, and the chain around them
     layer 4   _langgraph            every private name of LangGraph
-    layer 3   actors                state with a life, a mailbox and a supervisor
+    layer 3   actors  engines       state with a life, a mailbox and a supervisor; where bodies run, if not here
     layer 2   _calls                one supervised call and a batch of them, limits, observers
     layer 1   _loops                asyncio and trio, threads, deadlines, bridges
     layer 0   _types  exceptions    the vocabulary
@@ -29,6 +29,9 @@ if TYPE_CHECKING:
     from callboard._actor_events import AskEvent as AskEvent
     from callboard._calls._observers import observe as observe
     from callboard._calls._progress import progress as progress
+
+    # 2: actors and engines
+    from callboard._engines import Engine as Engine
     from callboard._loops._deadline import cleanup as cleanup
     from callboard._loops._deadline import remaining as remaining
     from callboard._types import ActorStatistics as ActorStatistics
@@ -40,8 +43,6 @@ if TYPE_CHECKING:
     from callboard._types import RunEvent as RunEvent
     from callboard._types import RunInfo as RunInfo
     from callboard._types import Statistics as Statistics
-
-    # 2: actors
     from callboard.actors._actor import Actor as Actor
     from callboard.actors._actor import handler as handler
     from callboard.actors._child import ChildSpec as ChildSpec
@@ -79,6 +80,7 @@ if TYPE_CHECKING:
     from callboard.exceptions import DeadlineExceededError as DeadlineExceededError
     from callboard.exceptions import DeadlockError as DeadlockError
     from callboard.exceptions import DuplicateCallIdWarning as DuplicateCallIdWarning
+    from callboard.exceptions import EngineError as EngineError
     from callboard.exceptions import IdleMiddlewareWarning as IdleMiddlewareWarning
     from callboard.exceptions import IgnoredHooksWarning as IgnoredHooksWarning
     from callboard.exceptions import LoopBlockedWarning as LoopBlockedWarning
@@ -116,6 +118,7 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "_actor_events": ("ActorEvent", "AskEvent"),
+    "_engines": ("Engine",),
     "_types": (
         "ActorStatistics",
         "CallContext",
@@ -147,6 +150,7 @@ _HOMES = {
         "CircuitOpenError",
         "DeadlineExceededError",
         "DuplicateCallIdWarning",
+        "EngineError",
         "IdleMiddlewareWarning",
         "IgnoredHooksWarning",
         "MiddlewareOrderWarning",

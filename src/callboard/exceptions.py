@@ -14,6 +14,7 @@
         │   └── MailboxFullError    the actor has as many calls before it as may wait
         ├── CircuitOpenError        the tool kept failing, and is left alone for a while
         ├── CallCancelledError      the body cancelled itself; nobody asked it to
+        ├── EngineError             an engine has no result of a body
         └── ActorError              an actor has no answer
             ├── ActorGoneError      it has ended for good, or never lived; the call did not begin
             ├── ActorDiedError      it ended while the call ran; nobody knows what came of it
@@ -56,6 +57,7 @@ __all__ = [
     "DeadlineExceededError",
     "DeadlockError",
     "DuplicateCallIdWarning",
+    "EngineError",
     "IdleMiddlewareWarning",
     "IgnoredHooksWarning",
     "LoopBlockedWarning",
@@ -72,7 +74,9 @@ __all__ = [
 # It is a `GraphInterrupt`, and what is below the tools knows no LangGraph.
 __getattr__ = lazy(__name__, {".tools._interrupted": ("CallsInterrupted",)})
 
-Ended = Literal["timeout", "deadline", "rejected", "unavailable", "cancelled", "unknown"]
+Ended = Literal["timeout", "deadline", "rejected", "unavailable", "cancelled", "unknown", "finished"]
+
+EngineEnded = Literal["unavailable", "unknown", "finished"]
 
 
 class CallboardError(Exception):
@@ -273,6 +277,22 @@ class CallCancelledError(CallError):
 
     def __init__(self, tool: str, call_id: str | None) -> None:
         super().__init__(tool, call_id, f"Tool {tool!r} cancelled itself before it had a result.")
+
+
+class EngineError(CallError):
+    """An engine has no result of a body that it was to run.
+
+    `ended` tells what is known: "unavailable" if the body had not begun, "unknown" if it had and nobody knows whether
+    it had its effect, "finished" if it came to its end and what it returned or raised was lost.
+    """
+
+    def __init__(
+        self, tool: str, call_id: str | None, sentence: str, *, ended: EngineEnded, recurs: bool = False
+    ) -> None:
+        super().__init__(tool, call_id, sentence)
+        self.ended = ended
+        self.recurs = recurs
+        """Whether the body itself brought it about, so that it would happen again."""
 
 
 class MailboxFullError(CallRejectedError):

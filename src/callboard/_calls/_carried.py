@@ -1,0 +1,191 @@
+"""What of a call goes with its body to an engine, and what comes back from there before the result.
+
+All of it is data that JSON can carry: a confined worker is not believed, and its words are never unpickled.
+"""
+
+import logging
+import math
+import sys
+import time
+from collections.abc import Callable, Generator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import Any, cast
+
+from callboard._calls._progress import Progress, progress, reporter
+from callboard._loops._deadline import DEFAULT_GRACE, Timed, current_timed, remaining
+from callboard._loops._protocol import EventLoop
+
+Carried = dict[str, Any]
+"""Of the context of a call, what has a meaning elsewhere."""
+Told = dict[str, Any]
+"""A word of a body: `{"progress": [...]}` or `{"log": [...]}`."""
+Tell = Callable[[Told], None]
+"""Sends a word to whoever waits for the body; from any thread."""
+
+_LONGEST_TEXT = 16_384
+"""Characters of one message, be it of progress or for a log."""
+_PLAIN = (str, int, float, bool)
+
+
+def carried() -> Carried:
+    """What goes along with a body; to be asked in the task that waits for it.
+
+    Its deadline, its grace, the trace, and what is bound by `structlog.contextvars`; of the latter only texts and
+    numbers.
+    """
+    left, timed = remaining(), current_timed.get()
+    found: Carried = {"level": logging.getLogger().getEffectiveLevel()}
+    if left < math.inf:
+        found["left"] = left
+    if timed is not None:
+        found["grace"] = timed.grace
+    if "opentelemetry.context" in sys.modules and (trace := _trace()):
+        found["trace"] = trace
+    if (structlog := sys.modules.get("structlog.contextvars")) is not None:
+        bound = structlog.get_contextvars()
+        found["bound"] = {name: value for name, value in bound.items() if isinstance(value, _PLAIN)}
+    return found
+
+
+def _trace() -> dict[str, str]:
+    from opentelemetry.context import get_current
+    from opentelemetry.propagate import inject
+
+    trace: dict[str, str] = {}
+    if get_current():
+        inject(trace)
+    return trace
+
+
+@contextmanager
+def arrived(given: Carried, tell: Tell) -> Generator[None]:
+    """Run a block, in a worker, as what a body works for: with its deadline, its trace, its progress and its log.
+
+    Args:
+        given: what went along with the body.
+        tell: sends a word back.
+    """
+    until = time.monotonic() + given.get("left", math.inf)
+    timed = Timed(cast("EventLoop", _Monotonic()), until, given.get("grace", DEFAULT_GRACE))
+    _forward_logs(given["level"])
+    tokens = [(current_timed, current_timed.set(timed)), (reporter, reporter.set(_Reports(tell)))]
+    told = _tell.set(tell)
+    try:
+        with _in_trace(given.get("trace")), _bound(given.get("bound")):
+            yield
+    finally:
+        _tell.reset(told)
+        for variable, token in reversed(tokens):
+            cast("ContextVar[Any]", variable).reset(cast("Any", token))
+
+
+def deliver(told: Told) -> None:
+    """Do here what a body has said there; to be called in the task that waits for it.
+
+    Raises:
+        ValueError: for what is no such word.
+    """
+    try:
+        ((kind, said),) = told.items()
+        if kind == "progress":
+            message, done, total = said
+            progress(message[:_LONGEST_TEXT], done=done, total=total)
+        elif kind == "log":
+            _log(said)
+        else:
+            raise ValueError(kind)
+    except (TypeError, ValueError, AttributeError) as error:
+        raise ValueError(f"{told!r:.200} says nothing that a body may say") from error
+
+
+class _Monotonic:
+    """The clock of a process, where no event loop may be running."""
+
+    def now(self) -> float:
+        return time.monotonic()
+
+
+class _Reports:
+    """What `progress` finds in a worker."""
+
+    def __init__(self, tell: Tell) -> None:
+        self._tell = tell
+
+    def report(self, said: Progress) -> None:
+        self._tell({"progress": [said.message[:_LONGEST_TEXT], said.done, said.total]})
+
+
+@contextmanager
+def _in_trace(trace: Mapping[str, str] | None) -> Generator[None]:
+    if not trace:
+        yield
+        return
+    from opentelemetry.context import attach, detach
+    from opentelemetry.propagate import extract
+
+    token = attach(extract(trace))
+    try:
+        yield
+    finally:
+        detach(token)
+
+
+@contextmanager
+def _bound(values: Mapping[str, Any] | None) -> Generator[None]:
+    if not values:
+        yield
+        return
+    from structlog.contextvars import bound_contextvars
+
+    with bound_contextvars(**values):
+        yield
+
+
+_tell: ContextVar[Tell | None] = ContextVar("callboard_tell", default=None)
+
+
+class _Forwarding(logging.Handler):
+    """Sends log records to where the call was made."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        tell = _tell.get()
+        if tell is None:
+            if logging.lastResort is not None:
+                logging.lastResort.handle(record)  # of a thread that works for no call
+            return
+        try:
+            said = record.getMessage()
+            if record.exc_info:
+                said += "\n" + logging.Formatter().formatException(record.exc_info)
+            place = [record.pathname, record.lineno, record.funcName]
+            tell({"log": [record.name, record.levelno, said[-_LONGEST_TEXT:], record.created, record.process, place]})
+        except Exception:
+            self.handleError(record)
+
+
+_forwarding = _Forwarding()
+
+
+def _forward_logs(level: int) -> None:
+    root = logging.getLogger()
+    root.setLevel(level)
+    if _forwarding not in root.handlers:
+        root.addHandler(_forwarding)
+
+
+def _log(said: list[Any]) -> None:
+    """Hand a record of a worker to the logger of the same name, as if it had been made here."""
+    name, level, message, created, process, place = said
+    if not isinstance(name, str) or not isinstance(message, str):
+        raise TypeError(f"{name!r:.80} and {message!r:.80} are no texts")
+    logger = logging.getLogger(name[:200])
+    if not logger.isEnabledFor(int(level)):
+        return
+    pathname, lineno, function = place
+    record = logger.makeRecord(
+        logger.name, int(level), str(pathname), int(lineno), message[-_LONGEST_TEXT:], (), None, str(function)
+    )
+    record.created, record.process = float(created), int(process)
+    record.processName = "worker"
+    logger.handle(record)

@@ -1,0 +1,15 @@
+"""For those who write engines: what runs bodies elsewhere, and what crosses with them.
+
+An engine (`callboard.Engine`) is given a `Body`. It asks for what is `carried` with it where the call waits, has it
+there as `arrived`, and lets `deliver` do here what the body says meanwhile.
+"""
+
+from callboard._calls._carried import arrived as arrived
+from callboard._calls._carried import carried as carried
+from callboard._calls._carried import deliver as deliver
+from callboard._engines import Body as Body
+from callboard._engines import Engine as Engine
+from callboard._engines import Seat as Seat
+from callboard.exceptions import EngineError as EngineError
+
+__all__ = ["Body", "Engine", "EngineError", "Seat", "arrived", "carried", "deliver"]
