@@ -14,9 +14,9 @@ LAYERS = {
     0: [
         "exceptions",
         "_actor_events",
+        "_call_events",
         "_callers",
         "_canonical",
-        "_engines",
         "_extras",
         "_lazy",
         "_suggestions",

@@ -27,22 +27,22 @@ if TYPE_CHECKING:
     # 1: supervised calls
     from callboard._actor_events import ActorEvent as ActorEvent
     from callboard._actor_events import AskEvent as AskEvent
+    from callboard._call_events import CallEvent as CallEvent
+    from callboard._call_events import RunEvent as RunEvent
+    from callboard._call_events import RunInfo as RunInfo
     from callboard._calls._observers import observe as observe
     from callboard._calls._progress import progress as progress
-
-    # 2: actors and engines
-    from callboard._engines import Engine as Engine
     from callboard._loops._deadline import cleanup as cleanup
     from callboard._loops._deadline import remaining as remaining
     from callboard._types import ActorStatistics as ActorStatistics
     from callboard._types import CallContext as CallContext
-    from callboard._types import CallEvent as CallEvent
     from callboard._types import CallPolicy as CallPolicy
+    from callboard._types import Engine as Engine
     from callboard._types import Limit as Limit
     from callboard._types import Rate as Rate
-    from callboard._types import RunEvent as RunEvent
-    from callboard._types import RunInfo as RunInfo
     from callboard._types import Statistics as Statistics
+
+    # 2: actors
     from callboard.actors._actor import Actor as Actor
     from callboard.actors._actor import handler as handler
     from callboard.actors._child import ChildSpec as ChildSpec
@@ -118,16 +118,14 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "_actor_events": ("ActorEvent", "AskEvent"),
-    "_engines": ("Engine",),
+    "_call_events": ("CallEvent", "RunEvent", "RunInfo"),
     "_types": (
         "ActorStatistics",
         "CallContext",
-        "CallEvent",
         "CallPolicy",
+        "Engine",
         "Limit",
         "Rate",
-        "RunEvent",
-        "RunInfo",
         "Statistics",
     ),
     "exceptions": (

@@ -7,9 +7,10 @@ Imports no sibling and knows neither LangChain nor LangGraph: a call is a mappin
 import inspect
 import math
 from collections.abc import Callable, Hashable, Mapping
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
-from types import MappingProxyType
-from typing import Any, Literal, NamedTuple, get_args
+from types import TracebackType
+from typing import Any, Literal, Protocol, get_args, runtime_checkable
 
 ToolCallLike = Mapping[str, Any]
 """A tool call as a model writes it: `{"name": ..., "args": {...}, "id": ...}`."""
@@ -102,6 +103,94 @@ class Limit:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Body:
+    """A function and its arguments, to be run somewhere else.
+
+    Args:
+        fn: what to run, sync or async.
+        args: for it.
+        kwargs: for it.
+        title: what to call it in errors, such as the name of the tool.
+        call_id: of the tool call that it is for, for errors.
+        grace: seconds that it has to end when it is cancelled, before it is killed; `None` for the engine's own.
+    """
+
+    fn: Callable[..., Any]
+    args: tuple[Any, ...] = ()
+    kwargs: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    title: str
+    call_id: str | None = None
+    grace: float | None = None
+
+
+class Seat(Protocol):
+    """A worker that one owner has for itself, such as an actor: what functions keep in its modules stays there."""
+
+    async def run_body(self, body: Body, /) -> Any:
+        """Run an async function there, beside those that run; return what it returns, raise what it raises.
+
+        All of them run on one event loop. If the caller is cancelled, the function is, and has its grace to end; one
+        that does not ends the seat.
+
+        Raises:
+            EngineError: if the seat has ended, or ends before there is a result.
+            TypeError: for what cannot cross; nothing was sent.
+        """
+        ...
+
+    async def until_ended(self) -> str:
+        """Wait until the worker has ended by itself, or was killed; says how, in words."""
+        ...
+
+
+@runtime_checkable
+class Engine(Protocol):
+    """Where bodies run, if not here: in processes, or on other machines.
+
+    Whoever uses it has it open (`async with`), in each event loop in which it is used. It may be opened by several at
+    once: it begins with the first of them and ends with the last.
+    """
+
+    async def __aenter__(self) -> Any:
+        """Have it ready in this event loop.
+
+        Raises:
+            ActorStartError: if it cannot be.
+        """
+        ...
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None, /
+    ) -> bool | None:
+        """Need it no more; the last one waits until everything of it has ended."""
+        ...
+
+    def check(self, fn: Callable[..., Any], /, *, title: str) -> None:
+        """Raise TypeError for a function that could not run there, as far as this can be known before it is called."""
+        ...
+
+    async def run_body(self, body: Body, /) -> Any:
+        """Run a function, sync or async; return what it returns, raise what it raises.
+
+        If the caller is cancelled, the function is ended, with whatever it has started, and waited for.
+
+        Raises:
+            EngineError: if it has no result; `ended` says whether it had begun.
+            TypeError: for what cannot cross; nothing was sent.
+        """
+        ...
+
+    def seat(self, title: str, /) -> AbstractAsyncContextManager[Seat]:
+        """Have a worker for oneself while the block runs; it is ended when the block is left.
+
+        Raises:
+            EngineError: if there is none.
+            ActorStartError: if it does not start.
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class CallPolicy:
     """How the calls of one tool are supervised.
 
@@ -138,110 +227,6 @@ class CallPolicy:
         _check_type("CallPolicy(limit=...)", self.limit, Limit, "Limit(concurrency=8)")
         if not isinstance(self.idempotent, bool):
             raise TypeError(f"CallPolicy(idempotent=...) is True or False, got {self.idempotent!r}")
-
-
-_NOTHING: Mapping[str, object] = MappingProxyType({})
-
-CallPhase = Literal["begun", "queued", "gave_up", "started", "attempt_ended", "noted", "ended"]
-"""`begun`: the call is in its task. `queued`: it waits for a place. `gave_up`: it waits no more, and has none.
-`started`: a body starts. `attempt_ended`: it ended. `noted`: something was decided about it. `ended`: the call ended.
-
-All are told in the task of the call, or of the attempt, that they are about; progress that had to wait, or came from
-another thread, in a task beside the calls of its batch."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunInfo:
-    """One run of an agent, as observers know it."""
-
-    number: int
-    """Tells runs apart, in this process."""
-    agent: str
-    run_id: str
-    thread_id: str | None = None
-    namespace: str = ""
-    """Of the agent within the graphs around it."""
-    resumes: str | None = None
-    """What an observer left on the run that this one goes on with; see `Observers.mark`."""
-
-
-class CallEvent(NamedTuple):
-    """One thing that happened to one call; what observers see.
-
-    Times are seconds on the clock of the event loop that runs the call. To be made by name: fields may be added.
-    """
-
-    # A tuple, because each call makes four or more: a frozen dataclass takes four times as long to be made.
-
-    phase: CallPhase
-    tool: str
-    call_id: str | None
-    time: float
-    number: int = 0
-    """Tells calls apart, in this process; models number theirs anew."""
-    batch: int = 0
-    """Tells batches apart, in this process."""
-    attempt: int = 0
-    """Which attempt this is about, from 1; 0 while none has started."""
-    queue_wait: float = 0.0
-    """Seconds that the attempt which just started had waited, or all of them together in `ended`."""
-    error: BaseException | None = None
-    """Why the attempt or the call ended without a result; also an error that became a message."""
-    what: str = ""
-    """What was noted, in one word, such as "retry"."""
-    facts: Mapping[str, object] = _NOTHING
-    """More about what was noted; never an argument or a result."""
-    message: str | None = None
-    """What a tool said of its progress, where that was noted. It may have arguments in it, and is not for what leaves
-    the process."""
-    call: ToolCallLike | None = None
-    """What the model asked for, in `begun`. Its arguments are not for what leaves the process."""
-    description: str | None = None
-    """In `begun`: what the tool says of itself."""
-    result: object = None
-    """What the call came to, in `ended`: a ToolMessage, a Command, or a list of them. As above."""
-    resumes: str | None = None
-    """In `begun`: what an observer left on the call when it was interrupted or its process killed."""
-    run: RunInfo | None = None
-    """The agent's run that made the call."""
-
-    def __repr__(self) -> str:
-        """Without what the call was asked, what it said and what it came to: somebody may log it."""
-        told = {name: value for name, value in self._asdict().items() if name not in ("call", "message", "result")}
-        return f"CallEvent({', '.join(f'{name}={value!r}' for name, value in told.items())})"
-
-
-RunPhase = Literal["begun", "asked", "answered", "ended"]
-"""`begun`: the run is in its task. `asked`: the model is. `answered`: it did, or failed. `ended`: the run ended."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunEvent:
-    """One thing that happened to one run of an agent; what observers of runs see.
-
-    Times are seconds on the clock of the event loop that runs the agent.
-    """
-
-    phase: RunPhase
-    run: RunInfo
-    time: float
-    error: BaseException | None = None
-    """Why the run ended early, or the model did not answer."""
-    questions: int = 0
-    """In `ended`: how many questions the run waits with."""
-    model: object = field(default=None, repr=False)
-    """In `asked` and `answered`: the model, with what is bound to it; `None` if it is chosen for each step."""
-    given: object = field(default=None, repr=False)
-    """The input of the run (`begun`) or the messages for the model (`asked`). Not for what leaves the process."""
-    result: object = field(default=None, repr=False)
-    """The state (`ended`) or the model's reply (`answered`). As above."""
-
-
-Observer = Callable[[CallEvent], None]
-"""Called in the event loop's thread, at once and often: it must be quick, and never fails a call."""
-
-RunObserver = Callable[[RunEvent], None]
-"""Called with each event of a run."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

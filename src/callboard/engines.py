@@ -7,9 +7,9 @@ there as `arrived`, and lets `deliver` do here what the body says meanwhile.
 from callboard._calls._carried import arrived as arrived
 from callboard._calls._carried import carried as carried
 from callboard._calls._carried import deliver as deliver
-from callboard._engines import Body as Body
-from callboard._engines import Engine as Engine
-from callboard._engines import Seat as Seat
+from callboard._types import Body as Body
+from callboard._types import Engine as Engine
+from callboard._types import Seat as Seat
 from callboard.exceptions import EngineError as EngineError
 
 __all__ = ["Body", "Engine", "EngineError", "Seat", "arrived", "carried", "deliver"]

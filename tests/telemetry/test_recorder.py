@@ -248,7 +248,7 @@ def _options(name: str) -> Any:
 
 def test_the_message_of_a_reply_with_no_usage_is_no_obstacle() -> None:
     """Not every model counts."""
-    from callboard._types import RunEvent, RunInfo
+    from callboard._call_events import RunEvent, RunInfo
     from callboard.telemetry._capture import Capture
     from callboard.telemetry._records import Records
 

@@ -11,6 +11,7 @@ from functools import partial
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar, TypeVarTuple, cast
 
 from callboard._actor_events import ActorObserver
+from callboard._call_events import CallEvent, CallPhase
 from callboard._calls._attempt import Attempt, ThreadPlaces
 from callboard._calls._call_time import CallTime
 from callboard._calls._context import Surroundings
@@ -22,7 +23,7 @@ from callboard._loops._deadline import current_timed, is_cleaning_up
 from callboard._loops._idle import alive
 from callboard._loops._protocol import ChildFn
 from callboard._loops._watchdog import Holder, marks
-from callboard._types import CallEvent, CallPhase, CallPolicy, ToolCallLike
+from callboard._types import CallPolicy, ToolCallLike
 from callboard.exceptions import CallCancelledError, CallRejectedError
 
 T = TypeVar("T")

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import get_args
 
-from callboard._types import CallPhase
+from callboard._call_events import CallPhase
 from callboard.telemetry._fields import Event, real, text, whole
 from callboard.telemetry._recorded_actors import RecordedActors
 from callboard.telemetry._timeline import (

@@ -19,8 +19,8 @@ from typing import BinaryIO, Self
 from pydantic_core import to_json
 
 from callboard._actor_events import ActorEvent, AskEvent
+from callboard._call_events import CallEvent, RunEvent
 from callboard._calls._observers import careful_observers, observed_by
-from callboard._types import CallEvent, RunEvent
 from callboard.telemetry._capture import MAX_LENGTH, Capture, Redactor
 from callboard.telemetry._records import FORMAT, Line, Records
 

@@ -7,7 +7,7 @@ from langchain_core.messages import AIMessage
 
 import callboard.telemetry._names as names
 from callboard._actor_events import ActorEvent, AskEvent
-from callboard._types import CallEvent, RunEvent
+from callboard._call_events import CallEvent, RunEvent
 from callboard.telemetry._capture import Capture, result_of
 from callboard.telemetry._model_facts import about_model, about_reply
 from callboard.telemetry._outcome import error_type, outcome_of, outcome_of_run

@@ -6,7 +6,7 @@ Spans, metrics, logs, recordings and the live view read calls here, so that they
 from collections.abc import Callable, Mapping
 from typing import Generic, Literal, Protocol, TypeVar
 
-from callboard._types import CallPhase
+from callboard._call_events import CallPhase
 
 Outcome = Literal["ok", "timeout", "deadline", "rejected", "error", "interrupted", "cancelled"]
 """How a call or a run ended. `timeout`: an attempt took too long. `deadline`: the budget of the whole was spent.

@@ -11,10 +11,11 @@ from langchain_core.tools import BaseTool
 from langgraph.errors import GraphBubbleUp
 from langgraph.types import Command
 
+from callboard._call_events import RunInfo
 from callboard._calls._call import SupervisedCall
 from callboard._calls._crossing import SyncMiddleware, TwoHalves
 from callboard._loops._door import is_missing
-from callboard._types import CallPolicy, RunInfo, ToolCallLike
+from callboard._types import CallPolicy, ToolCallLike
 from callboard.tools._call_output import Item, entries_in, is_output, items_in
 from callboard.tools._errors import is_control_flow
 from callboard.tools._langchain_middleware import (

@@ -7,8 +7,9 @@ from typing import Any
 from langchain_core.messages import ToolCall
 from langchain_core.tools import BaseTool
 
+from callboard._call_events import RunInfo
 from callboard._loops._door import from_sync
-from callboard._types import OnError, RunInfo, ToolCallLike
+from callboard._types import OnError, ToolCallLike
 from callboard.actors._actor_set import ActorSet
 from callboard.tools._chain import Chain, Middleware
 from callboard.tools._errors import Judge

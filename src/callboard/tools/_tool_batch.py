@@ -14,6 +14,7 @@ from langchain_core.tools import BaseTool
 from langgraph.errors import GraphInterrupt, ParentCommand, is_invalid_resume
 from pydantic import ValidationError
 
+from callboard._call_events import RunInfo
 from callboard._calls._attempt import Attempt
 from callboard._calls._batch import PORTION, Batch
 from callboard._calls._call import SupervisedCall, Terms
@@ -21,7 +22,6 @@ from callboard._calls._context import Surroundings, surroundings
 from callboard._calls._limits import NoKeyError
 from callboard._calls._observers import current_mark
 from callboard._langgraph import config_for_calls, read_state, runtime_of
-from callboard._types import RunInfo
 from callboard.tools._bounds import Refusal, admission
 from callboard.tools._call_context import call_context, context_of
 from callboard.tools._call_output import Output
