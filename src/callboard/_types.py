@@ -205,6 +205,7 @@ class CallPolicy:
         on_unknown: what becomes of a call of which is only known that it was begun, because its actor died, or
             because the process of an agent was killed: "rerun" it, "ask" a person, or let it "fail". Anything but
             "rerun" costs an agent a write before the body starts; it is not asked of idempotent tools.
+        runs_in: where its bodies run, such as a pool of processes, whose workers can be killed; `None` for here.
 
     Raises:
         ValueError: for a number out of range.
@@ -217,6 +218,7 @@ class CallPolicy:
     grace: float | None = None
     idempotent: bool = False
     on_unknown: OnUnknown = "rerun"
+    runs_in: Engine | None = None
 
     def __post_init__(self) -> None:
         if self.on_unknown not in _ON_UNKNOWN:
@@ -224,6 +226,7 @@ class CallPolicy:
         for name in ("timeout", "idle_timeout", "budget"):
             check_seconds(f"CallPolicy({name}=...)", getattr(self, name), zero=False)
         check_seconds("CallPolicy(grace=...)", self.grace)
+        check_engine("CallPolicy(runs_in=...)", self.runs_in)
         _check_type("CallPolicy(limit=...)", self.limit, Limit, "Limit(concurrency=8)")
         if not isinstance(self.idempotent, bool):
             raise TypeError(f"CallPolicy(idempotent=...) is True or False, got {self.idempotent!r}")
@@ -257,6 +260,12 @@ class Statistics:
     """Worker threads that outlived their calls and still hold their places."""
     actors: Mapping[str, ActorStatistics] = field(default_factory=dict[str, ActorStatistics])
     """By name, those among the tools."""
+
+
+def check_engine(name: str, value: object) -> None:
+    """Raise unless `value` is `None` or says where bodies run."""
+    if value is not None and (isinstance(value, type) or not isinstance(value, Engine)):
+        raise TypeError(f"{name} is an engine, such as Processes(workers=2) of callboard_actors; got {value!r}")
 
 
 def check_seconds(name: str, value: object, *, zero: bool = True) -> None:

@@ -279,6 +279,14 @@ class CallCancelledError(CallError):
         super().__init__(tool, call_id, f"Tool {tool!r} cancelled itself before it had a result.")
 
 
+def _not_started(tool: str, reason: str) -> str:
+    return f"{tool!r} was not started: {reason}."
+
+
+def _had_begun(tool: str, reason: str) -> str:
+    return f"{tool!r} had begun when {reason}. Whether it had its effect is unknown."
+
+
 class EngineError(CallError):
     """An engine has no result of a body that it was to run.
 
@@ -287,8 +295,16 @@ class EngineError(CallError):
     """
 
     def __init__(
-        self, tool: str, call_id: str | None, sentence: str, *, ended: EngineEnded, recurs: bool = False
+        self, tool: str, call_id: str | None, reason: str, *, ended: EngineEnded, recurs: bool = False
     ) -> None:
+        self.reason = reason
+        """What happened, to follow "because" or "when": "its worker process was killed by SIGKILL"."""
+        if ended == "unavailable":
+            sentence = _not_started(tool, reason)
+        elif ended == "unknown":
+            sentence = _had_begun(tool, reason)
+        else:
+            sentence = f"{tool!r} has finished, but its result is lost: {reason}."
         super().__init__(tool, call_id, sentence)
         self.ended = ended
         self.recurs = recurs
@@ -310,7 +326,7 @@ class ActorGoneError(ActorError):
 
     def __init__(self, tool: str, call_id: str | None, reason: str) -> None:
         self.reason = reason
-        super().__init__(tool, call_id, f"{tool!r} was not started: {reason}.")
+        super().__init__(tool, call_id, _not_started(tool, reason))
 
 
 class ActorDiedError(ActorError):
@@ -321,9 +337,7 @@ class ActorDiedError(ActorError):
     def __init__(self, tool: str, call_id: str | None, reason: str, *, loss: str = "") -> None:
         self.reason = reason
         more = f" {loss}" if loss else ""
-        super().__init__(
-            tool, call_id, f"{tool!r} had begun when {reason}. Whether it had its effect is unknown.{more}"
-        )
+        super().__init__(tool, call_id, _had_begun(tool, reason) + more)
 
 
 class DeadlockError(ActorError):

@@ -8,7 +8,7 @@ import threading
 from collections.abc import Awaitable, Callable, Coroutine, Generator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from functools import partial
-from typing import Any, Generic, NamedTuple, Protocol, TypeVar, TypeVarTuple, cast
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar, TypeVarTuple
 
 from callboard._actor_events import ActorObserver
 from callboard._call_events import CallEvent, CallPhase
@@ -312,9 +312,10 @@ def waiting() -> Generator[None]:
 
 
 def current_call() -> SupervisedCall[Any] | None:
-    """The call that the code which runs here belongs to."""
+    """The call that the code which runs here belongs to; none, in a worker of an engine."""
     here = reporter.get()
-    return cast("SupervisedCall[Any] | None", here.owner if isinstance(here, Attempt) else here)
+    found = here.owner if isinstance(here, Attempt) else here
+    return found if isinstance(found, SupervisedCall) else None
 
 
 def note(what: str, **facts: object) -> None:

@@ -359,6 +359,14 @@ class Cell:
         for message in lost:
             self.settle(message, None, ActorDiedError(message.title, message.call_id, reason))
 
+    def put_back(self, message: Message) -> bool:
+        """Have a message wait for the next life whose handler could not begin; False if nobody waits for it."""
+        with self.lock:
+            if message.cancel_asked or message.state != "running":
+                return False
+            message.scope = None
+            return True
+
     def _take_back(self) -> None:
         """Have those wait again, in front, that were taken and had not begun."""
         for message in reversed([one for one in self.mailbox.running if one.is_taken_only]):

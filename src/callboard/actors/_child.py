@@ -5,7 +5,7 @@ from inspect import signature
 from typing import Any, Generic, TypeVar, cast
 
 from callboard._suggestions import suggests_keywords
-from callboard._types import KeyFunction, LimitKey, check_count, check_seconds, key_function
+from callboard._types import Engine, KeyFunction, LimitKey, check_count, check_engine, check_seconds, key_function
 from callboard.actors._actor import Actor, keeps_snapshots, made_again
 from callboard.actors._ends import Lifespan
 from callboard.actors._journal_snapshots import JournalSnapshots
@@ -39,6 +39,7 @@ class ChildSpec(Generic[A]):
     save: Save
     intensity: int
     period: float
+    runs_in: Engine | None
 
     def kept_in(self, snapshots: Snapshots | JournalSnapshots) -> "ChildSpec[A]":
         """The same terms, with its state kept there."""
@@ -77,6 +78,7 @@ def child(
     save: Save | None = None,
     intensity: int = INTENSITY,
     period: float = PERIOD,
+    runs_in: Engine | None = None,
 ) -> ChildSpec[A]:
     """Say how an actor lives, for a supervisor or a node.
 
@@ -107,6 +109,8 @@ def child(
         intensity: where it has no supervisor that others share, as in a node and in `running`, how many restarts
             there may be within a period.
         period: seconds.
+        runs_in: where its code runs, such as a pool of processes: each life has a worker of its own there. Its
+            mailbox and its supervisor stay here. By default its code runs here, too.
 
     Raises:
         TypeError: for what is no actor, or an option of the wrong kind.
@@ -133,6 +137,7 @@ def child(
         save=save if save is not None else "each_call" if snapshots == JOURNAL else "at_end",
         intensity=intensity,
         period=period,
+        runs_in=runs_in,
     )
     _check_life(f"child({own})", spec)
     _check_instances(f"child({own})", spec)
@@ -151,6 +156,9 @@ def _check_life(where: str, spec: ChildSpec[Any]) -> None:
         )
     check_mailbox(where, spec.mailbox, spec.when_full)
     check_count(f"{where}: poison", spec.poison, least=1)
+    check_engine(f"{where}: runs_in", spec.runs_in)
+    if spec.runs_in is not None:
+        spec.runs_in.check(spec.kind, title=spec.name)
     lifespan = spec.lifespan
     for option, seconds in (("start_timeout", lifespan.start), ("stop_timeout", lifespan.stop)):
         if cast("object", seconds) is None:

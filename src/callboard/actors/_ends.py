@@ -5,7 +5,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Literal
 
-from callboard.exceptions import ActorStartError
+from callboard.exceptions import ActorStartError, EngineError
 
 How = Literal["stopped", "replaced", "crashed", "not_started", "never_starts"]
 """`stopped`: somebody asked it to. `replaced`: it has lived for as long as it may. `never_starts`: something that it
@@ -63,16 +63,14 @@ async def snapshot_or_none(name: str, taken: Taken) -> object:
         return None
 
 
-async def restored(
-    name: str, run: Callable[[Callable[[], object]], Awaitable[object]], restore: Callable[[], object]
-) -> None:
+async def restored(name: str, restore: Callable[[], Awaitable[object]]) -> None:
     """Have an actor go on from its snapshot.
 
     Raises:
         ActorStartError: if it does not take it.
     """
     try:
-        await run(restore)
+        await restore()
     except Exception as error:
         what = f"`restore` failed with the snapshot that is kept: {error!r}; have it take what earlier versions saved"
         raise ActorStartError(name, what) from error
@@ -83,6 +81,11 @@ def start_failed(name: str, error: BaseException) -> ActorStartError:
     failed = ActorStartError(name, repr(error), never=isinstance(error, _NEVER))
     failed.__cause__ = error
     return failed
+
+
+def death_of(name: str, error: BaseException) -> str:
+    """What an actor died of, in words."""
+    return f"{name} died: {error.reason}" if isinstance(error, EngineError) else f"{name} died of {error!r}"
 
 
 def bare(error: BaseException) -> BaseException:

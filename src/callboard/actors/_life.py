@@ -2,9 +2,9 @@
 
 import logging
 import math
-from collections.abc import Awaitable, Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any, cast
+from typing import Any
 
 from anyio import sleep_forever
 from anyio.lowlevel import checkpoint
@@ -15,11 +15,10 @@ from callboard._loops._protocol import Nursery, Scope, Wakeup
 from callboard._loops._watchdog import Holder, marks
 from callboard.actors._actor import CONTROL, Actor, keeps_snapshots, living
 from callboard.actors._cell import Cell
-from callboard.actors._ends import End, Keep, Lifespan, OnStart, bare, restored, snapshot_or_none, start_failed
+from callboard.actors._ends import End, Keep, Lifespan, OnStart, bare, death_of, snapshot_or_none, start_failed
 from callboard.actors._mailbox import is_awaited_here
 from callboard.actors._message import Message, current_message
-from callboard.actors._own_code import OwnCode
-from callboard.actors._reply import Reply
+from callboard.actors._own_code import Code, OnLost, OwnCode
 from callboard.actors._resources import Resources
 from callboard.exceptions import ActorDiedError, ActorStartError, CallCancelledError
 
@@ -46,6 +45,7 @@ class Life:
         on_start: told once.
         snapshot: the state to go on from; `None` for none.
         keep: keeps the state after each call, before its caller is answered; `None` to keep it at the end only.
+        code: runs its code, if that is not to be run here; takes who is to be told when it cannot any more.
     """
 
     def __init__(
@@ -57,6 +57,7 @@ class Life:
         snapshot: object,
         *,
         keep: Keep | None = None,
+        code: Callable[[OnLost], Code] | None = None,
     ) -> None:
         self.loop = current_loop()
         self.actor = actor
@@ -69,7 +70,7 @@ class Life:
         self._work: Scope | None = None
         self._nursery: Nursery | None = None
         self._wakeup: Wakeup = self.loop.wakeup()
-        self._own = OwnCode(f"callboard actor {cell.name}", self._break)
+        self.code: Code = OwnCode(actor, cell.name, self._break) if code is None else code(self._break)
         self._is_ending = self._is_hurried = False
         self._killed: str | None = None
         self._crash: BaseException | None = None
@@ -134,17 +135,12 @@ class Life:
                         await self._stop()
         except BaseException as exc:
             error = bare(exc)
-        self._own.close()
+        self.code.close()
         return self._end_of_service(error) if started else self._failed_start(error)
 
     async def _start(self, resources: Resources) -> None:
         self._outer.move(self.loop.now() + self._lifespan.start)
-        object.__setattr__(self.actor, "_resources", resources)
-        object.__setattr__(self.actor, "_own_code", self._own)
-        await self._own.run(self.actor.start)
-        if self._snapshot is not None:
-            await restored(self._cell.name, self._own.run, partial(self.actor.restore, self._snapshot))
-        object.__setattr__(self.actor, "_resources", None)
+        await self.code.start(resources, self._snapshot)
         self._outer.move(math.inf)
         self._snapshot = None
 
@@ -168,13 +164,13 @@ class Life:
         self._is_ending, self._work = True, None
         self._outer.move(self.loop.now() + self._lifespan.stop)
         if self._crash is None and self._killed is None and keeps_snapshots(type(self.actor)):
-            self._snapshot = await snapshot_or_none(self._cell.name, partial(self._own.run, self.actor.snapshot))
+            self._snapshot = await snapshot_or_none(self._cell.name, self.code.snapshot)
 
     async def _stop(self) -> None:
         if not self._is_cancelled():  # else its reason is known when what `start` has entered is left
             self._cell.die(self._why())  # nothing of the calls that had begun runs any more
         try:
-            await self._own.run_last(self.actor.stop)
+            await self.code.stop()
         except Exception as error:
             _log.warning("stopping the actor %r failed: %r", self._cell.name, error)
 
@@ -260,6 +256,8 @@ class Life:
             elif isinstance(exc, self.loop.cancelled_class):
                 self._end_with_actor(message)
                 raise
+            elif self.code.never_began(exc) and self._cell.put_back(message):
+                self._break(exc)
             elif self._is_broken_by(exc, message) or message.ends_actor(scope):
                 self._break_by(message, call, exc)
             else:
@@ -275,18 +273,9 @@ class Life:
         """Keep the state after a call, however it went; returns what its caller is told."""
         if self._keep is None or message.handler.group == CONTROL or (error is not None and self._crash is not None):
             return error
-        if (failed := await self._keep(partial(self._own.run, self.actor.snapshot), message.call_id)) is not None:
+        if (failed := await self._keep(self.code.snapshot, message.call_id)) is not None:
             self._break(failed)  # it comes back with the state that is kept
         return error or failed
-
-    def _called(self, message: Message) -> Awaitable[object]:
-        handler, args, kwargs = message.handler, message.args, message.kwargs
-        if handler.is_sync:
-            fn = partial(handler.fn, self.actor, *args, **kwargs)
-            return self._own.in_thread(fn, handler.title, message.grace)
-        if handler.deferred:
-            args = (Reply(message), *args)
-        return cast("Awaitable[object]", handler.fn(self.actor, *args, **kwargs))
 
     def _dies_at(self, message: Message, point: str) -> bool:
         fault = self._cell.fault
@@ -298,6 +287,8 @@ class Life:
     def _is_broken_by(self, error: BaseException, message: Message) -> bool:
         if message.passes is not None and message.passes(error):
             return False
+        if self.code.is_lost(error):
+            return True
         return isinstance(bare(error), self.actor.fatal) or not isinstance(error, Exception)
 
     def _end_with_actor(self, message: Message) -> None:
@@ -319,7 +310,7 @@ class Life:
             if self._dies_at(message, "begun"):
                 await sleep_forever()
             message.task = None if message.handler.is_sync else self.loop.task()
-            value = await self._called(message)
+            value = await self.code.handle(message)
             if self._dies_at(message, "done"):
                 await sleep_forever()
             return value
@@ -329,7 +320,7 @@ class Life:
         """Have the actor die of what a handler raised; that it was cancelled is not the call's fault."""
         if not message.cancel_asked:
             self._culprit = self._cell.poison.has_ended(*call)
-        died = ActorDiedError(message.title, message.call_id, f"{self._cell.name} died of {error!r}")
+        died = ActorDiedError(message.title, message.call_id, death_of(self._cell.name, error))
         died.__cause__ = error
         self._cell.handled(message, None, died)
         self._break(error)
@@ -344,7 +335,7 @@ class Life:
         name = self._cell.name
         if self._killed is not None:
             return f"{name} was ended: {self._killed}"
-        return f"{name} was stopped" if self._crash is None else f"{name} died of {self._crash!r}"
+        return f"{name} was stopped" if self._crash is None else death_of(name, self._crash)
 
     def _failed_start(self, error: BaseException | None) -> End:
         name = self._cell.name

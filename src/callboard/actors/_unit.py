@@ -1,6 +1,8 @@
 """One actor in the hands of its supervisor."""
 
 import logging
+from collections.abc import Callable
+from functools import partial
 from itertools import count
 from typing import Any, Protocol
 
@@ -13,9 +15,11 @@ from callboard._loops._protocol import EventLoop, Scope, Spawned
 from callboard.actors._actor import Actor, keeps_snapshots, made_again
 from callboard.actors._cell import Cell
 from callboard.actors._child import ChildSpec
+from callboard.actors._elsewhere import CodeElsewhere
 from callboard.actors._ends import End, Keep, Taken, snapshot_or_none, start_failed
 from callboard.actors._journal_snapshots import JournalSnapshots, own_key
 from callboard.actors._life import Life
+from callboard.actors._own_code import Code, OnLost
 from callboard.actors._restarts import Terms
 from callboard.actors._snapshot_store import JOURNAL, InMemorySnapshots, Snapshots
 from callboard.actors._watch import tell_of_life
@@ -122,7 +126,9 @@ class ActorUnit:
         object.__setattr__(actor, "key", own_key(self.cell.key))
         keeps_each = self._snapshots is not None and self.spec.save == "each_call"
         keep = _Turns(self._keep).keep if keeps_each else None
-        life = self._life = Life(self.cell, actor, self.spec.lifespan, on_start, snapshot, keep=keep)
+        life = self._life = Life(
+            self.cell, actor, self.spec.lifespan, on_start, snapshot, keep=keep, code=self._code(actor)
+        )
         self._task = loop.spawn(self._live, self.spec.lifespan.stop)
         try:
             await told.wait()
@@ -137,6 +143,11 @@ class ActorUnit:
 
     def _tell(self, phase: ActorPhase, error: BaseException | None = None) -> None:
         tell_of_life(phase, self.spec.name, self.cell.key, self.number, error=error, asks=self.cell.watched_asks())
+
+    def _code(self, actor: Actor) -> Callable[[OnLost], Code] | None:
+        """Who runs its code, if not its life."""
+        engine = self.spec.runs_in
+        return None if engine is None else partial(CodeElsewhere, engine, actor, self.cell.name, self.spec.lifespan)
 
     def _made(self) -> Actor:
         try:

@@ -11,6 +11,7 @@ from callboard.testing._clock import (
     virtual_clock_loop,
     virtual_trio,
 )
+from callboard.testing._engine import FakeEngine
 from callboard.testing._log import Event, Kind
 from callboard.testing._replies import calls, tool_call
 from callboard.testing._scripted_model import Line, Reply, ScriptedModel, ScriptEndedError
@@ -21,6 +22,7 @@ __all__ = [
     "ActorContract",
     "Backend",
     "Event",
+    "FakeEngine",
     "Kind",
     "Line",
     "Recorder",

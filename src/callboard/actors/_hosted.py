@@ -1,0 +1,112 @@
+"""Actors whose supervisor is in another process: what an engine's worker is asked to run."""
+
+from collections.abc import Hashable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from callboard._loops._current import current_loop
+from callboard._loops._protocol import Scope, Spawned
+from callboard.actors._actor import Actor
+from callboard.actors._cell import Cell
+from callboard.actors._ends import Lifespan
+from callboard.actors._life import Life
+from callboard.exceptions import ActorGoneError
+
+_ANY_NUMBER = 1_000_000
+"""Of messages: how many may wait is decided where the mailbox is."""
+
+
+@dataclass(frozen=True, slots=True)
+class Description:
+    """An actor, as it is made there."""
+
+    name: str
+    kind: type[Actor]
+    args: tuple[Any, ...]
+    kwargs: Mapping[str, Any]
+    key: Hashable
+
+    def made(self) -> Actor:
+        """The actor; which errors break it is decided by its supervisor, who is told of them."""
+        actor = self.kind(*self.args, **self.kwargs)
+        object.__setattr__(actor, "key", self.key)
+        object.__setattr__(actor, "fatal", ())
+        return actor
+
+
+class _Hosted:
+    """An actor that lives here."""
+
+    def __init__(self, description: Description, lifespan: Lifespan, state: object) -> None:
+        self.cell = Cell(description.name, description.kind, size=_ANY_NUMBER, when_full="wait", poison=_ANY_NUMBER)
+        self.cell.gone = None
+        self._failed: BaseException | None = None
+        self._started = current_loop().wakeup()
+        self.life = Life(self.cell, description.made(), lifespan, self._on_start, state)
+        self._task: Spawned = current_loop().spawn(self._live, lifespan.stop)
+
+    def _on_start(self, failed: BaseException | None) -> None:
+        self._failed = failed
+        self._started.set()
+
+    async def _live(self, scope: Scope) -> None:
+        with scope:
+            await self.life.run()
+
+    async def has_started(self) -> None:
+        try:
+            await self._started.wait()
+        except BaseException:
+            self.life.kill("its start was cancelled")
+            await self.has_ended()
+            raise
+        if self._failed is not None:
+            await self.has_ended()
+            raise self._failed
+
+    async def has_ended(self) -> None:
+        with current_loop().shield(float("inf")):
+            await self._task.wait()
+
+
+_hosted: dict[str, _Hosted] = {}
+
+
+def _found(ident: str, title: str) -> _Hosted:
+    try:
+        return _hosted[ident]
+    except KeyError:
+        raise ActorGoneError(title, None, "it does not live in this worker") from None
+
+
+async def start(ident: str, description: Description, lifespan: Lifespan, state: object) -> None:
+    """Make an actor and start it, from a snapshot unless that is `None`.
+
+    Raises:
+        ActorStartError: if it does not start.
+    """
+    hosted = _hosted[ident] = _Hosted(description, lifespan, state)
+    try:
+        await hosted.has_started()
+    except BaseException:
+        del _hosted[ident]
+        raise
+
+
+async def call(ident: str, name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+    """Run a handler, and return what it returns, or what its reply is sent."""
+    hosted = _found(ident, name)
+    return await hosted.cell.ask(hosted.cell.kind._handlers[name], args, kwargs)
+
+
+async def snapshot(ident: str) -> object:
+    """The state of an actor."""
+    return await _found(ident, "snapshot").life.code.snapshot()
+
+
+async def stop(ident: str) -> None:
+    """Stop an actor, and return when it has ended."""
+    hosted = _hosted.pop(ident, None)
+    if hosted is not None:
+        hosted.life.end()
+        await hosted.has_ended()

@@ -1,0 +1,173 @@
+"""An engine for tests: it runs bodies in this process, and loses them when it is told to."""
+
+import json
+import pickle
+from collections.abc import AsyncGenerator, Callable, Generator
+from contextlib import asynccontextmanager, contextmanager
+from contextvars import Context, copy_context
+from functools import partial
+from inspect import isawaitable, iscoroutinefunction
+from types import TracebackType
+from typing import Any, Self
+
+import anyio
+from anyio.to_thread import run_sync
+
+from callboard.engines import Body, Seat, arrived, carried, deliver
+from callboard.exceptions import EngineError
+
+
+class FakeEngine:
+    """Runs bodies in this process as if it were elsewhere; what crosses is pickled.
+
+    `kill` loses what runs, as a process does that is killed; `bodies` has the titles of all that began.
+    """
+
+    def __init__(self) -> None:
+        self.bodies: list[str] = []
+        """The titles of the bodies that began, in this order."""
+        self.opened = 0
+        """How many have it open."""
+        self.starts = 0
+        """How often it was opened by somebody while nobody had it open."""
+        self.seats = 0
+        """How many workers are somebody's own."""
+        self._running: set[_Running] = set()
+        self._refusals: list[str] = []
+
+    async def __aenter__(self) -> Self:
+        self.starts += not self.opened
+        self.opened += 1
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None, /
+    ) -> None:
+        self.opened -= 1
+
+    def check(self, fn: Callable[..., Any], /, *, title: str) -> None:
+        """Raise TypeError for what cannot be pickled."""
+        _pickled(fn, f"{title!r} cannot run elsewhere")
+
+    def refuse(self, reason: str) -> None:
+        """Have the next body not begin."""
+        self._refusals.append(reason)
+
+    def kill(self, reason: str = "its worker was killed by SIGKILL") -> None:
+        """Lose all that runs now, and end the workers that are somebody's own."""
+        for one in list(self._running):
+            one.lose(reason)
+
+    async def run_body(self, body: Body, /) -> Any:
+        """Run a function; see `callboard.Engine`."""
+        if not self.opened:
+            raise EngineError(body.title, body.call_id, "its engine is not open", ended="unavailable")
+        if self._refusals:
+            raise EngineError(body.title, body.call_id, self._refusals.pop(0), ended="unavailable")
+        with self._lost_with(body):
+            return await self._run(body)
+        raise AssertionError("it returns, or raises")
+
+    async def _run(self, body: Body) -> Any:
+        sent = pickle.loads(_pickled((body.fn, body.args, body.kwargs), f"{body.title!r}: its arguments"))  # noqa: S301
+        self.bodies.append(body.title)
+        found = await _as_elsewhere(partial(sent[0], *sent[1], **sent[2]), iscoroutinefunction(sent[0]))
+        try:
+            return pickle.loads(pickle.dumps(found))  # noqa: S301
+        except Exception as error:
+            raise EngineError(body.title, body.call_id, f"it cannot be pickled: {error}", ended="finished") from error
+
+    @contextmanager
+    def _lost_with(self, body: Body) -> Generator[None]:
+        running = _Running()
+        self._running.add(running)
+        try:
+            with running.scope:
+                yield
+        finally:
+            self._running.discard(running)
+        if running.reason is not None:
+            raise EngineError(body.title, body.call_id, running.reason, ended="unknown")
+
+    @asynccontextmanager
+    async def seat(self, title: str, /) -> AsyncGenerator[Seat]:
+        """Have a worker for oneself; see `callboard.Engine`."""
+        seat = _FakeSeat(self)
+        self.seats += 1
+        self._running.add(seat)
+        try:
+            yield seat
+        finally:
+            self._running.discard(seat)
+            self.seats -= 1
+
+
+class _Running:
+    """Something that runs, until it ends or is lost."""
+
+    def __init__(self) -> None:
+        self.scope = anyio.CancelScope()
+        self.reason: str | None = None
+
+    def lose(self, reason: str) -> None:
+        self.reason = reason
+        self.scope.cancel()
+
+
+class _FakeSeat(_Running):
+    """A worker that one owner has for itself."""
+
+    def __init__(self, engine: FakeEngine) -> None:
+        super().__init__()
+        self._engine = engine
+        self._ended = anyio.Event()
+
+    def lose(self, reason: str) -> None:
+        self.reason = reason
+        self._ended.set()
+
+    async def run_body(self, body: Body, /) -> Any:
+        if self.reason is not None:
+            raise EngineError(body.title, body.call_id, self.reason, ended="unavailable")
+        return await self._engine.run_body(body)
+
+    async def until_ended(self) -> str:
+        await self._ended.wait()
+        assert self.reason is not None
+        return self.reason
+
+
+async def _as_elsewhere(fn: Callable[[], Any], is_async: bool) -> Any:
+    """Run a function with none of the context variables that are set here."""
+    here, given, found = copy_context(), json.loads(json.dumps(carried())), list[Any]()
+
+    def tell(told: dict[str, Any]) -> None:
+        here.copy().run(deliver, json.loads(json.dumps(told)))
+
+    async def run() -> None:
+        with arrived(given, tell):
+            try:
+                value = fn() if is_async else await run_sync(fn, abandon_on_cancel=True)
+                found.append(await value if isawaitable(value) else value)
+            except Exception as error:
+                found.append(_Raised(error))
+
+    async with anyio.create_task_group() as group:
+        Context().run(group.start_soon, run)
+    if isinstance(found[0], _Raised):
+        raise found[0].error
+    return found[0]
+
+
+class _Raised:
+    """What a body has raised."""
+
+    def __init__(self, error: Exception) -> None:
+        self.error = error
+
+
+def _pickled(value: object, what: str) -> bytes:
+    try:
+        return pickle.dumps(value)
+    except Exception as error:
+        raise TypeError(f"{what} cannot be pickled: {error}") from error

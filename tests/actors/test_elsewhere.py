@@ -1,0 +1,363 @@
+"""Actors whose code runs on an engine: they live, answer, fail and come back as those whose code runs here."""
+
+import math
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import anyio
+import pytest
+
+from callboard import (
+    Actor,
+    ActorDiedError,
+    ActorGoneError,
+    ActorStartError,
+    CallEvent,
+    Reply,
+    Supervisor,
+    SupervisorError,
+    ToolNode,
+    child,
+    handler,
+    keyed,
+    observe,
+    progress,
+    remaining,
+    running,
+)
+from callboard.testing import FakeEngine, calls
+
+told: list[Any] = []
+gates: dict[str, anyio.Event] = {}
+
+
+@pytest.fixture(autouse=True)
+def _nothing_told() -> None:
+    told.clear()
+    gates.clear()
+
+
+class BrokenError(Exception):
+    """Means that the actor is broken."""
+
+
+class Notebook(Actor):
+    """Lines of text that stay."""
+
+    fatal = (BrokenError,)
+    groups = {"reads": 2}
+
+    def __init__(self, title: str, *, lines: tuple[str, ...] = ()) -> None:
+        self.title = title
+        self.lines = list(lines)
+
+    async def start(self) -> None:
+        told.append(("start", self.title, self.key))
+
+    async def stop(self) -> None:
+        told.append(("stop", self.title, len(self.lines)))
+
+    @handler
+    async def append(self, text: str) -> int:
+        """Write a line."""
+        self.lines.append(text)
+        return len(self.lines)
+
+    @handler
+    async def size(self) -> int:
+        """How many lines there are."""
+        return len(self.lines)
+
+    @handler
+    def where(self) -> tuple[int, int]:
+        """In which thread this runs, and how many lines there are."""
+        return threading.get_ident(), len(self.lines)
+
+    @handler(group="reads")
+    async def read(self) -> str:
+        """All lines."""
+        if "reading" in gates:
+            await gates["reading"].wait()
+        return "\n".join(self.lines)
+
+    @handler
+    async def fail(self, broken: bool) -> None:
+        """Raise an error."""
+        raise BrokenError("broken") if broken else ValueError("no")
+
+    @handler
+    async def wait(self) -> None:
+        """Wait for ever."""
+        try:
+            told.append(("waits", remaining()))
+            progress("still waiting")
+            await anyio.sleep(math.inf)
+        finally:
+            told.append("waits no more")
+
+    @handler(deferred=True)
+    async def later(self, reply: Reply[str], text: str) -> None:
+        """Answer when the gate is open."""
+
+        async def answer() -> None:
+            await gates["later"].wait()
+            reply.send(text)
+
+        told.append(answer)
+
+    @handler
+    async def exit(self) -> None:
+        """End the worker's code."""
+        raise SystemExit(3)
+
+
+class Counter(Actor):
+    """A number that lasts."""
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    @handler
+    async def add(self) -> int:
+        """One more."""
+        self.count += 1
+        return self.count
+
+    async def snapshot(self) -> int:
+        return self.count
+
+    async def restore(self, snapshot: int) -> None:
+        if snapshot < 0:
+            raise ValueError(f"{snapshot} is less than nothing")
+        self.count = snapshot
+
+
+async def test_an_actor_elsewhere_lives_and_answers_as_one_here() -> None:
+    """Its start, its handlers and its stop run there; its references are the same."""
+    engine = FakeEngine()
+    with anyio.fail_after(5):
+        async with running(child(Notebook("notes", lines=("first",)), runs_in=engine)) as notebook:
+            assert engine.seats == 1
+            assert await notebook.append("second") == 2
+            assert await notebook.size() == 2
+            assert await notebook.read() == "first\nsecond"
+
+    assert told == [("start", "notes", None), ("stop", "notes", 2)]
+    assert (engine.seats, engine.opened) == (0, 0)
+    assert engine.bodies == ["Notebook.start", "Notebook.append", "Notebook.size", "Notebook.read", "Notebook.stop"]
+
+
+@pytest.mark.real_clock
+async def test_plain_handlers_run_in_a_thread_of_the_actor_there() -> None:
+    """One for all, which is not the event loop's."""
+    with anyio.fail_after(5):
+        async with running(child(Notebook("notes"), runs_in=FakeEngine())) as notebook:
+            thread, size = await notebook.where()
+            assert (thread, size) == await notebook.where()
+    assert thread != threading.get_ident()
+
+
+async def test_errors_of_handlers_are_their_callers_and_fatal_ones_end_it() -> None:
+    """Which errors those are is decided by the supervisor, as for actors here."""
+    engine = FakeEngine()
+    with anyio.fail_after(60):
+        async with running(child(Notebook, "notes", runs_in=engine)) as notebook:
+            await notebook.append("lost")
+            with pytest.raises(ValueError, match="no"):
+                await notebook.fail(False)
+            assert await notebook.size() == 1
+            with pytest.raises(ActorDiedError, match="died of BrokenError"):
+                await notebook.fail(True)
+            assert await notebook.size() == 0
+    assert [one for one in told if one[0] == "start"] == [("start", "notes", None)] * 2
+
+
+async def test_exit_in_a_handler_ends_the_life_and_no_more() -> None:
+    """As here: whoever asked is told, and the next life begins."""
+    engine = FakeEngine()
+    with anyio.fail_after(60):
+        async with running(child(Notebook, "notes", runs_in=engine)) as notebook:
+            with pytest.raises(ActorDiedError, match="SystemExit"):
+                await notebook.exit()
+            assert await notebook.size() == 0
+
+
+async def test_whoever_asks_when_its_worker_dies_is_told_and_the_next_life_begins() -> None:
+    """A call that had begun is unknown; one that waited is answered by the next life."""
+    engine = FakeEngine()
+    with anyio.fail_after(60):
+        async with running(child(Notebook, "notes", runs_in=engine)) as notebook, anyio.create_task_group() as group:
+            found: list[Any] = []
+
+            async def ask(call: Callable[[], Any]) -> None:
+                try:
+                    found.append(await call())
+                except ActorDiedError as error:
+                    found.append(error)
+
+            group.start_soon(ask, notebook.wait)
+            await _until(lambda: bool(told[1:]))
+            group.start_soon(ask, notebook.size)
+            await anyio.sleep(0)
+            engine.kill()
+            await _until(lambda: len(found) == 2)
+
+    assert isinstance(found[0], ActorDiedError)
+    assert "its worker was killed by SIGKILL" in str(found[0])
+    assert found[1] == 0
+
+
+async def test_one_that_dies_while_nobody_asks_is_started_again() -> None:
+    """Its supervisor hears of it at once, and not from the next caller."""
+    engine = FakeEngine()
+    with anyio.fail_after(60):
+        async with running(child(Notebook, "notes", runs_in=engine)) as notebook:
+            engine.kill()
+            await _until(lambda: len(told) == 2)
+            assert await notebook.size() == 0
+    assert told[:2] == [("start", "notes", None)] * 2
+
+
+async def test_one_that_dies_again_and_again_ends_its_supervisor() -> None:
+    """The restart intensity is its supervisor's, wherever the code runs."""
+    engine = FakeEngine()
+    with anyio.fail_after(60), pytest.raises(SupervisorError):
+        async with running(child(Notebook, "notes", runs_in=engine, intensity=1)):
+            for lives in range(1, 4):
+                await _until(lambda lives=lives: len(told) == lives)  # type: ignore[misc]
+                engine.kill()
+            await anyio.sleep(math.inf)
+
+
+async def test_a_cancelled_call_ends_there_and_the_actor_goes_on() -> None:
+    """The cancellation reaches the handler, and nothing of it runs when the caller goes on."""
+    engine = FakeEngine()
+    with anyio.fail_after(60):
+        async with running(child(Notebook, "notes", runs_in=engine)) as notebook:
+            await notebook.append("stays")
+            with anyio.move_on_after(1):
+                await notebook.wait()
+            assert told[-1] == "waits no more"
+            assert await notebook.size() == 1
+
+
+async def test_handlers_of_a_group_run_side_by_side_there() -> None:
+    """As many as the group has."""
+    engine = FakeEngine()
+    gates["reading"] = anyio.Event()
+    with anyio.fail_after(60):
+        async with running(child(Notebook, "notes", runs_in=engine)) as notebook, anyio.create_task_group() as group:
+            for _ in range(3):
+                group.start_soon(notebook.read)
+            await _until(lambda: engine.bodies.count("Notebook.read") == 2)
+            await anyio.sleep(1)
+            assert engine.bodies.count("Notebook.read") == 2
+            gates["reading"].set()
+
+
+async def test_a_deferred_reply_is_sent_from_there() -> None:
+    """The mailbox moves on meanwhile."""
+    engine = FakeEngine()
+    gates["later"] = anyio.Event()
+    with anyio.fail_after(60):
+        async with running(child(Notebook, "notes", runs_in=engine)) as notebook, anyio.create_task_group() as group:
+            found: list[str] = []
+
+            async def ask() -> None:
+                found.append(await notebook.later("at last"))
+
+            group.start_soon(ask)
+            await _until(lambda: len(told) == 2)
+            assert await notebook.size() == 0
+            group.start_soon(told[1])
+            gates["later"].set()
+            await _until(lambda: bool(found))
+    assert found == ["at last"]
+
+
+async def test_a_state_is_kept_and_comes_back() -> None:
+    """Snapshots are taken there and kept here, also from key to key."""
+    engine = FakeEngine()
+    with anyio.fail_after(60):
+        async with keyed(child(Counter, cap=1, runs_in=engine)) as counters:
+            assert await counters["a"].add() == 1
+            assert await counters["b"].add() == 1
+            assert await counters["a"].add() == 2
+        async with running(child(Counter, runs_in=engine, save="each_call")) as counter:
+            assert await counter.add() == 1
+            engine.kill()
+            assert await counter.add() == 2
+
+
+async def test_a_snapshot_that_is_not_taken_is_told_with_what_it_said() -> None:
+    """It does not start, and says why, as here."""
+
+    class Store:
+        async def load(self, actor: str, key: object) -> object:
+            return -1
+
+        async def save(self, actor: str, key: object, snapshot: object) -> None: ...
+
+    with anyio.fail_after(60), pytest.raises(ActorStartError, match="-1 is less than nothing"):
+        async with running(child(Counter, runs_in=FakeEngine(), snapshots=Store())):
+            pass
+
+
+async def test_what_cannot_cross_is_told_before_anything_runs() -> None:
+    """A class that has no name elsewhere, when the terms are made; an argument, when the actor starts, once."""
+
+    class Local(Actor):
+        @handler
+        async def run(self) -> None: ...
+
+    engine = FakeEngine()
+    with pytest.raises(TypeError, match="'Local' cannot run elsewhere"):
+        child(Local, runs_in=engine)
+    with pytest.raises(TypeError, match=r"runs_in is an engine, such as Processes\(workers=2\).*got 'pool'"):
+        child(Notebook, "notes", runs_in="pool")  # type: ignore[arg-type]
+    with anyio.fail_after(60), pytest.raises(ActorStartError, match="cannot be pickled") as caught:
+        async with running(child(Notebook, lambda: "notes", runs_in=engine)):  # type: ignore[arg-type]
+            pass
+    assert caught.value.never
+    assert told == []
+
+
+async def test_progress_and_the_time_that_is_left_cross() -> None:
+    """What a handler says there is heard by whoever watches the call here."""
+    engine = FakeEngine()
+    node = ToolNode([child(Notebook, "notes", runs_in=engine)], timeout=7.0)
+    heard: list[CallEvent] = []
+    with anyio.fail_after(60), observe(heard.append):
+        [message] = await node.ainvoke([calls("wait")])
+    assert [one.message for one in heard if one.what == "progress"] == ["still waiting"]
+    assert "did not finish within its timeout of 7 s" in message.content
+    assert 6 < next(one[1] for one in told if one[0] == "waits") <= 7
+
+
+async def test_two_in_one_tree_have_a_worker_each() -> None:
+    """They share the engine, which is open as long as one of them lives."""
+    engine = FakeEngine()
+    with anyio.fail_after(60):
+        async with Supervisor([child(Notebook, "notes", runs_in=engine), child(Counter, runs_in=engine)]) as tree:
+            assert engine.seats == 2
+            assert await tree[Notebook].append("one") == await tree[Counter].add() == 1
+    assert (engine.seats, engine.opened) == (0, 0)
+
+
+async def test_a_seat_that_is_refused_is_no_life() -> None:
+    """An engine without room is an actor that does not start, and is tried again."""
+    engine = FakeEngine()
+    engine.refuse("it has no room")
+    with anyio.fail_after(60), pytest.raises(ActorStartError, match="it has no room"):
+        async with running(child(Notebook, "notes", runs_in=engine)):
+            pass
+    with pytest.raises(ActorGoneError):
+        async with running(child(Notebook, "notes", runs_in=engine)) as notebook:
+            pass
+        await notebook.size()
+
+
+async def _until(holds: Callable[[], bool]) -> None:
+    while not holds():
+        await anyio.sleep(0.01)
