@@ -113,6 +113,7 @@ class Body:
         title: what to call it in errors, such as the name of the tool.
         call_id: of the tool call that it is for, for errors.
         grace: seconds that it has to end when it is cancelled, before it is killed; `None` for the engine's own.
+        on_begin: called when it has its turn, here and from any thread: its timeout runs from then.
     """
 
     fn: Callable[..., Any]
@@ -121,6 +122,7 @@ class Body:
     title: str
     call_id: str | None = None
     grace: float | None = None
+    on_begin: Callable[[], object] | None = None
 
 
 class Seat(Protocol):

@@ -3,7 +3,7 @@
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Any, Protocol, TypeVar
 
-from callboard._calls._attempt_clock import AttemptClock, OutOfTime
+from callboard._calls._attempt_clock import AttemptClock, OutOfTime, Turn
 from callboard._calls._limits import Gate, Gates, Limiter, NoPlaceError
 from callboard._calls._progress import Progress, reporter
 from callboard._calls._throttle import Throttle
@@ -125,6 +125,10 @@ class Attempt:
         name, seconds = self._call["name"], found.seconds
         raise CallTimeoutError(name, owner.id, seconds, held=found.held, idle=found.is_idle) from found.cause
 
+    def waits(self) -> Turn | None:
+        """Have the time stand still until its body has its turn elsewhere; `None` if it has no timeout."""
+        return None if self.clock is None else Turn(self.clock)
+
     async def run_in_thread(self, fn: Callable[[], T]) -> T:
         """Run a sync body in a worker thread, which keeps the attempt's places until it ends."""
         name = f"tool {self._call['name']!r} (call {self._call.get('id')!r})"
@@ -180,3 +184,9 @@ class Attempt:
         if self._threads is not None:
             self._threads.abandoned.discard(self)
         self._leave_places()
+
+
+def own_attempt(tool: str) -> Attempt | None:
+    """The attempt of a tool that runs here; `None` in another tool that uses this one, whose timeout has the wait."""
+    attempt = reporter.get()
+    return attempt if isinstance(attempt, Attempt) and attempt.tool == tool else None

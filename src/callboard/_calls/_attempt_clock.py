@@ -86,3 +86,24 @@ class AttemptClock:
             self._idle.go_on(deadline)
         else:
             self._scope.move(deadline)
+
+
+class Turn:
+    """The wait of a body for its turn elsewhere: its timeout stands still meanwhile."""
+
+    __slots__ = ("_clock", "_is_over")
+
+    def __init__(self, clock: AttemptClock) -> None:
+        self._clock = clock
+        self._is_over = False
+        clock.hold()
+
+    def begin(self) -> None:
+        """Let the time go on, because the body begins; from any thread, once."""
+        self._is_over = True
+        self._clock.go_on()
+
+    def end(self) -> None:
+        """Let the time go on, if the body never began."""
+        if not self._is_over:
+            self._clock.go_on()

@@ -1,8 +1,12 @@
-"""The actors that somebody was given, such as a node: they live while it is open, or else for one block."""
+"""The actors that somebody was given, such as a node: they live while it is open, or else for one block.
+
+So do the engines that run bodies for it.
+"""
 
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from contextvars import ContextVar
+from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any
 
@@ -10,23 +14,41 @@ from callboard._loops._current import current_loop, is_over
 from callboard._loops._protocol import EventLoop
 from callboard._types import ActorStatistics
 from callboard.actors._child import ChildSpec
+from callboard.actors._held_engines import HeldEngines
 from callboard.actors._journal_snapshots import Journal, JournalSnapshots
 from callboard.actors._residents import Residents
 
-Lodging = Mapping[int, Residents]
-"""Where actors live, by the place of their terms in the set."""
+
+@dataclass(frozen=True, slots=True)
+class Lodging:
+    """Where actors live, and what is open for them and for tools that run elsewhere."""
+
+    residents: Mapping[int, Residents]
+    """By the place of their terms in the set."""
+    engines: HeldEngines = field(default_factory=HeldEngines)
+
+    async def close(self) -> None:
+        """Stop the actors, in the reverse order, and close what was open."""
+        try:
+            for one in reversed(list(self.residents.values())):
+                await one.close()
+        finally:
+            await self.engines.close()
 
 
 class ActorSet:
-    """Actors, and where they live now.
+    """Actors, and where they live now; and the engines that run bodies for whoever has them.
 
     Args:
         specs: their terms.
         owner: whose they are, for errors.
+        uses_engines: whether there are bodies that run elsewhere besides.
     """
 
-    def __init__(self, specs: Sequence[ChildSpec[Any]], owner: str) -> None:
+    def __init__(self, specs: Sequence[ChildSpec[Any]], owner: str, *, uses_engines: bool = False) -> None:
         self.specs = specs
+        self.is_needed = bool(specs) or uses_engines
+        """Whether there is anything that lives."""
         self._owner = owner
         self._open: Lodging | None = None
         self._opened_in: EventLoop | None = None
@@ -47,12 +69,14 @@ class ActorSet:
         interrupts = self._interrupts = list[BaseException]()
         lodging = self._lodging(interrupts)
         try:
-            for spec, residents in zip(self.specs, lodging.values(), strict=True):
+            for spec, residents in zip(self.specs, lodging.residents.values(), strict=True):
+                if spec.runs_in is not None:
+                    await lodging.engines.hold(spec.runs_in)  # from life to life
                 if spec.key is None and not spec.is_in_journal:
                     await residents.start(None)
         except BaseException:
             self._opened_in = None
-            await _close(lodging)
+            await lodging.close()
             raise
         self._open = lodging  # only now: who asks before would have another one start beside it
 
@@ -64,13 +88,13 @@ class ActorSet:
         """
         lodging, self._open, self._opened_in = self._open, None, None
         if lodging is not None:
-            await _close(lodging)
+            await lodging.close()
             _raise_first(self._interrupts)
 
     @asynccontextmanager
     async def living(self) -> AsyncGenerator[None]:
         """Have them live while the block runs, unless they do anyway; each starts when it is asked."""
-        if not self.specs or self.lodging() is not None:
+        if not self.is_needed or self.lodging() is not None:
             yield
             return
         interrupts = list[BaseException]()
@@ -80,7 +104,7 @@ class ActorSet:
             yield
         finally:
             _lodgings.reset(token)
-            await _close(lodging)
+            await lodging.close()
         _raise_first(interrupts)
 
     def statistics(self) -> Mapping[str, ActorStatistics]:
@@ -88,7 +112,7 @@ class ActorSet:
         lodging = self.lodging()
         if lodging is None:
             return {}
-        return {spec.name: one.statistics() for spec, one in zip(self.specs, lodging.values(), strict=True)}
+        return {spec.name: one.statistics() for spec, one in zip(self.specs, lodging.residents.values(), strict=True)}
 
     def lodging(self) -> Lodging | None:
         """Where they live now, as the calling task knows it."""
@@ -96,10 +120,11 @@ class ActorSet:
         return _lodgings.get().get(id(self)) or self._open
 
     def _lodging(self, interrupts: list[BaseException]) -> Lodging:
-        return {
+        residents = {
             number: Residents(spec.kept_in(JournalSnapshots()) if spec.is_in_journal else spec, interrupts.append)
             for number, spec in enumerate(self.specs)
         }
+        return Lodging(residents)
 
     @property
     def in_journal(self) -> list[str]:
@@ -113,8 +138,9 @@ class ActorSet:
         Raises:
             ThreadBusyError: if another run of the thread uses the same actors.
         """
-        lodging = self.lodging() or {}
-        here = [(one, kept) for one in lodging.values() if isinstance(kept := one.spec.snapshots, JournalSnapshots)]
+        lodging = self.lodging()
+        living = [] if lodging is None else lodging.residents.values()
+        here = [(one, kept) for one in living if isinstance(kept := one.spec.snapshots, JournalSnapshots)]
         token = _journals.set({**_journals.get(), id(self): journal})
         opened: list[tuple[Residents, JournalSnapshots]] = []
         try:
@@ -142,11 +168,6 @@ class ActorSet:
                 "have its state in a store: child(..., snapshots=InMemorySnapshots())"
             )
         return found
-
-
-async def _close(lodging: Lodging) -> None:
-    for residents in reversed(list(lodging.values())):
-        await residents.close()
 
 
 def _raise_first(interrupts: list[BaseException]) -> None:

@@ -90,7 +90,7 @@ class Runner:
         """
         actors = Workings(self.plan.tools).actors
         with entered(request.door):
-            if not actors.specs:
+            if not actors.is_needed:
                 return await self._run(checkpointer, request, put)
             async with actors.living():
                 return await self._run(checkpointer, request, put)

@@ -6,7 +6,7 @@ from collections.abc import AsyncGenerator, Callable, Generator
 from contextlib import asynccontextmanager, contextmanager
 from contextvars import Context, copy_context
 from functools import partial
-from inspect import isawaitable, iscoroutinefunction
+from inspect import iscoroutinefunction
 from types import TracebackType
 from typing import Any, Self
 
@@ -71,6 +71,8 @@ class FakeEngine:
     async def _run(self, body: Body) -> Any:
         sent = pickle.loads(_pickled((body.fn, body.args, body.kwargs), f"{body.title!r}: its arguments"))  # noqa: S301
         self.bodies.append(body.title)
+        if body.on_begin is not None:
+            body.on_begin()
         found = await _as_elsewhere(partial(sent[0], *sent[1], **sent[2]), iscoroutinefunction(sent[0]))
         try:
             return pickle.loads(pickle.dumps(found))  # noqa: S301
@@ -147,8 +149,7 @@ async def _as_elsewhere(fn: Callable[[], Any], is_async: bool) -> Any:
     async def run() -> None:
         with arrived(given, tell):
             try:
-                value = fn() if is_async else await run_sync(fn, abandon_on_cancel=True)
-                found.append(await value if isawaitable(value) else value)
+                found.append(await fn() if is_async else await run_sync(fn, abandon_on_cancel=True))
             except Exception as error:
                 found.append(_Raised(error))
 

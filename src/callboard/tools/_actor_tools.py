@@ -1,19 +1,18 @@
 """The handlers of an actor as tools."""
 
 import inspect
-from collections.abc import Awaitable, Hashable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Hashable, Iterable, Mapping
+from functools import partial
 from typing import Any, get_type_hints
 
 from langchain_core.runnables.config import var_child_runnable_config
 from langchain_core.tools import BaseTool, StructuredTool
 
-from callboard._calls._attempt import Attempt
-from callboard._calls._attempt_clock import AttemptClock
+from callboard._calls._attempt import own_attempt
 from callboard._calls._call import SupervisedCall, current_call, note
-from callboard._calls._progress import reporter
-from callboard._types import CallContext, KeyFunction, ToolCallLike
+from callboard._types import CallContext, Engine, KeyFunction, ToolCallLike
 from callboard.actors._actor import CONTROL, Actor, Handler, keeps_snapshots
-from callboard.actors._actor_set import ActorSet
+from callboard.actors._actor_set import ActorSet, Lodging
 from callboard.actors._cell import Cell
 from callboard.actors._child import ChildSpec, spec_of
 from callboard.actors._journal_snapshots import InThread
@@ -22,7 +21,7 @@ from callboard.exceptions import ActorDiedError, ActorGoneError, MailboxFullErro
 from callboard.tools._call_context import call_context
 from callboard.tools._errors import is_control_flow
 from callboard.tools._lost_state import LostState, with_notice
-from callboard.tools._unknown_outcome import OutcomeUnknown
+from callboard.tools._unknown_outcome import OutcomeUnknown, runs_again
 from callboard.tools._vocabulary import ToolRuntime
 
 _TAKES_MANY = (
@@ -32,8 +31,13 @@ _TAKES_MANY = (
 )
 
 
-def with_handlers(tools: Iterable[Any], owner: str) -> tuple[list[Any], ActorSet]:
+def with_handlers(tools: Iterable[Any], owner: str, *, uses_engines: bool) -> tuple[list[Any], ActorSet]:
     """What a node was given as tools, with the handlers of each actor in its place; and the actors.
+
+    Args:
+        tools: what it was given.
+        owner: the node, for errors.
+        uses_engines: whether bodies of tools run elsewhere.
 
     Raises:
         TypeError: for a handler of which a model cannot be told.
@@ -42,11 +46,11 @@ def with_handlers(tools: Iterable[Any], owner: str) -> tuple[list[Any], ActorSet
     given = list(tools)
     specs = [spec_of(one) for one in given if isinstance(one, (Actor, ChildSpec))]
     if not specs:
-        return given, ActorSet([], owner)
+        return given, ActorSet([], owner, uses_engines=uses_engines)
     names = [spec.name for spec in specs]
     if (twice := next((name for name in names if names.count(name) > 1), None)) is not None:
         raise ValueError(f"Two actors are named {twice!r}: give one of them a name: child({twice}(...), name='other')")
-    actors = ActorSet(specs, owner)
+    actors = ActorSet(specs, owner, uses_engines=uses_engines)
     numbers = iter(range(len(specs)))
     found: list[Any] = []
     for one in given:
@@ -82,6 +86,7 @@ def _tool(actors: ActorSet, number: int, handler: Handler, lost: LostState) -> B
         parameters.append(inspect.Parameter(_RUNTIME, inspect.Parameter.KEYWORD_ONLY, annotation=ToolRuntime))
         hints[_RUNTIME] = ToolRuntime
     call.__name__, call.__doc__, call.__module__ = handler.name, handler.fn.__doc__, handler.fn.__module__
+    call.__dict__["__callboard_actor__"] = actors.specs[number].name
     call.__dict__["__signature__"] = signature.replace(parameters=parameters)
     call.__annotations__ = hints
     tool = StructuredTool.from_function(
@@ -126,11 +131,17 @@ class _Ask:
             return self._alone(kwargs)
         supervised = current_call()
         runtime = kwargs.pop(_RUNTIME) if self.takes_runtime else None
-        residents = lodging[self._number]
+        residents = lodging.residents[self._number]
         key = None if self._spec.key is None else self._key(self._spec.key, supervised, kwargs, runtime)
         if self._spec.is_in_journal:
             key = self._in_thread(key)
-        return self._asked(residents.cell(key), _conversation(residents), supervised, kwargs)
+        asked = partial(self._asked, residents.cell(key), _conversation(residents), supervised, kwargs)
+        return asked() if self._spec.runs_in is None else self._once_open(lodging, self._spec.runs_in, asked)
+
+    async def _once_open(self, lodging: Lodging, engine: Engine, asked: Callable[[], Awaitable[Any]]) -> Any:
+        """Have its engine open from life to life."""
+        await lodging.engines.hold(engine)
+        return await asked()
 
     async def _alone(self, kwargs: dict[str, Any]) -> Any:
         """For who runs the tool without its node."""
@@ -163,9 +174,9 @@ class _Ask:
         self, cell: Cell, conversation: Hashable, supervised: SupervisedCall[Any] | None, kwargs: dict[str, Any]
     ) -> Any:
         lost: ActorDiedError | None = None
-        attempt = self._own_attempt()
+        attempt = own_attempt(self.name)
         while True:
-            turn = None if attempt is None or attempt.clock is None else _Turn(attempt.clock)
+            turn = None if attempt is None else attempt.waits()
             try:
                 result = await cell.ask(
                     self._handler,
@@ -178,7 +189,7 @@ class _Ask:
                 )
             except ActorDiedError as died:
                 # Poison ends this: a call that ends its actor again and again is refused.
-                if supervised is not None and _runs_again(supervised):
+                if supervised is not None and runs_again(supervised.policy):
                     note("rerun", actor=cell.child)
                     lost = died
                     continue
@@ -194,11 +205,6 @@ class _Ask:
                 if turn is not None:
                     turn.end()
             return self._with_notice(result, conversation, cell)
-
-    def _own_attempt(self) -> Attempt | None:
-        """The attempt that this is; `None` in another tool that uses this one, whose timeout has the wait in it."""
-        attempt = reporter.get()
-        return attempt if isinstance(attempt, Attempt) and attempt.tool == self.name else None
 
     def _question(self, call: ToolCallLike, cell: Cell) -> OutcomeUnknown:
         """What a person is asked: with what the model wrote, which a middleware may have filled in since."""
@@ -221,27 +227,6 @@ class _Ask:
         return ActorDiedError(died.tool, died.call_id, died.reason, loss=loss)
 
 
-class _Turn:
-    """The wait of a call for its turn: its timeout stands still meanwhile, for it is the handler's."""
-
-    __slots__ = ("_clock", "_is_over")
-
-    def __init__(self, clock: AttemptClock) -> None:
-        self._clock = clock
-        self._is_over = False
-        clock.hold()
-
-    def begin(self) -> None:
-        """Let the time go on, because the handler begins; in the actor's thread."""
-        self._is_over = True
-        self._clock.go_on()
-
-    def end(self) -> None:
-        """Let the time go on, if the handler never began."""
-        if not self._is_over:
-            self._clock.go_on()
-
-
 def _context_of(runtime: ToolRuntime[Any, Any] | None) -> CallContext:
     assert runtime is not None
     return call_context(runtime.config, runtime.state, runtime.context)
@@ -252,7 +237,3 @@ def _conversation(residents: Residents) -> Hashable:
     config = var_child_runnable_config.get() or {}
     thread = config.get("configurable", {}).get("thread_id")
     return residents.number if thread is None else str(thread)
-
-
-def _runs_again(supervised: SupervisedCall[Any]) -> bool:
-    return supervised.policy.idempotent or supervised.policy.on_unknown == "rerun"

@@ -12,6 +12,7 @@ from callboard._loops._door import from_sync
 from callboard._types import OnError, ToolCallLike
 from callboard.actors._actor_set import ActorSet
 from callboard.tools._chain import Chain, Middleware
+from callboard.tools._elsewhere import elsewhere
 from callboard.tools._errors import Judge
 from callboard.tools._inject import InjectedArgs, inject
 from callboard.tools._overrides import Injecting
@@ -56,7 +57,10 @@ class Setup:
         """How to run a tool by the door that was entered; middleware may bring one that the node does not know."""
         # A tool that a middleware makes for one call is not kept: its plan would keep it alive.
         plan = self.plans.of(tool) if self.tools.get(tool.name) is tool else plan_for(tool)
-        return plan.from_sync if plan.from_sync is not None and from_sync() else plan
+        if plan.from_sync is not None and from_sync():
+            plan = plan.from_sync
+        engine = self.supervision.engines.get(tool.name) if self.supervision.engines else None
+        return plan if engine is None else elsewhere(plan, engine, self.actors)
 
     def description(self, name: str) -> str | None:
         """What a tool says of itself; `None` for one that there is not."""

@@ -23,6 +23,7 @@ from callboard.tools._chain import (
     tools_of,
     wrapper_middleware,
 )
+from callboard.tools._elsewhere import check_elsewhere
 from callboard.tools._errors import ErrorHandling, ErrorPolicy, Judge
 from callboard.tools._inject import injected_args
 from callboard.tools._node_setup import Setup
@@ -73,8 +74,6 @@ def setup_of(given: Options, *, own_call: Callable[[str], Middleware] | None, ow
     name, middleware = given.name, given.middleware
     if not isinstance(given.tools, (list, tuple)):
         _check_tools_iterable(given.tools)
-    tools, actors = with_handlers(given.tools, f"the node {name!r}")
-    by_name = _by_name(tools, tools_of(middleware))
     supervision = Supervision(
         "ToolNode",
         f"node {name!r}",
@@ -83,9 +82,13 @@ def setup_of(given: Options, *, own_call: Callable[[str], Middleware] | None, ow
         policies=given.policies,
         grace=given.grace,
     )
+    tools, actors = with_handlers(given.tools, f"the node {name!r}", uses_engines=bool(supervision.engines))
+    by_name = _by_name(tools, tools_of(middleware))
     supervision.check_tools(by_name)
     for tool in by_name.values():
         injected_args(tool)  # what is wrong with them is said here; the rest of a plan is made by the first call
+    for tool_name, engine in supervision.engines.items():
+        check_elsewhere(plan_for(by_name[tool_name]), engine)
     errors = ErrorPolicy(given.handle_tool_errors)
     wrapper = wrapper_middleware(given.wrap_tool_call, given.awrap_tool_call)
     chain = chain_of(middleware, wrapper)

@@ -67,6 +67,8 @@ class Supervision:
         self.default = CallPolicy(timeout=timeout, grace=grace)
         self._owner = owner
         self.policies = _completed(f"{owner}(policies=...)", policies, self.default)
+        self.engines = {name: policy.runs_in for name, policy in self.policies.items() if policy.runs_in is not None}
+        """Where the bodies of some tools run, by name."""
         self.shared = [] if limit is None else [Limiter(limit, f"the queue of {queue}")]
         self.limiters = {name: [*_limiter(name, policy), *self.shared] for name, policy in self.policies.items()}
         self.takes_context = any(one.takes_context for some in (self.shared, *self.limiters.values()) for one in some)

@@ -105,7 +105,7 @@ class ToolBatch:
             GraphInterrupt: with the questions of all calls that wait for an answer.
             BaseException: the error of a call that nobody handles.
         """
-        return self._run_with_actors() if self.setup.actors.specs else self._run()
+        return self._run_with_actors() if self.setup.actors.is_needed else self._run()
 
     async def _run_with_actors(self) -> Any:
         actors = self.setup.actors

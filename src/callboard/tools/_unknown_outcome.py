@@ -7,6 +7,7 @@ from langchain_core.messages import ToolCall, ToolMessage
 from langgraph.errors import GraphInterrupt
 from langgraph.types import Interrupt
 
+from callboard._types import CallPolicy
 from callboard.tools._errors import error_message
 
 UNKNOWN = (
@@ -26,6 +27,11 @@ class OutcomeUnknown(GraphInterrupt):
 
     def __init__(self, name: str, args: dict[str, Any], why: str) -> None:
         super().__init__((question_about(name, args, why),))
+
+
+def runs_again(policy: CallPolicy) -> bool:
+    """Whether a call runs again of which nobody knows whether it had its effect."""
+    return policy.idempotent or policy.on_unknown == "rerun"
 
 
 def question_about(name: str, args: dict[str, Any], why: str) -> Interrupt:

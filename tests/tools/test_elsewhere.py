@@ -1,0 +1,384 @@
+"""Tools whose bodies run on an engine: what crosses, how long engines are open, and what is lost there."""
+
+import math
+from collections.abc import Callable
+from typing import Annotated, Any
+
+import anyio
+import pytest
+from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
+from langchain_core.runnables import RunnableConfig, ensure_config
+from langchain_core.tools import BaseTool, StructuredTool, tool
+from langgraph.checkpoint.memory import InMemorySaver
+from langgraph.store.base import BaseStore
+from langgraph.store.memory import InMemoryStore
+from langgraph.types import Command, interrupt
+
+from callboard import (
+    Actor,
+    CallEvent,
+    CallPolicy,
+    CallsInterrupted,
+    EngineError,
+    InjectedState,
+    InjectedStore,
+    ToolNode,
+    ToolRuntime,
+    child,
+    create_react_agent,
+    handler,
+    observe,
+    progress,
+    remaining,
+)
+from callboard.testing import FakeEngine, ScriptedModel, calls
+
+said: list[Any] = []
+
+
+@pytest.fixture(autouse=True)
+def _nothing_said() -> None:
+    said.clear()
+
+
+def double(number: int) -> int:
+    """Twice as much."""
+    return 2 * number
+
+
+async def wait(seconds: float) -> str:
+    """Wait."""
+    said.append(remaining())
+    progress("waits", done=1)
+    try:
+        await anyio.sleep(seconds)
+    finally:
+        said.append("ends")
+    return "waited"
+
+
+def where(config: RunnableConfig) -> str:
+    """What is in the config."""
+    found = config["configurable"]
+    return f"{found.get('thread_id')} {sorted(found)} {ensure_config()['configurable'].get('thread_id')}"
+
+
+def count(state: Annotated[dict[str, Any], InjectedState]) -> int:
+    """How many messages there are."""
+    return len(state["messages"])
+
+
+def look(runtime: ToolRuntime, what: str) -> str:
+    """Look at the runtime."""
+    if what == "writer":
+        runtime.stream_writer("out")
+    if what == "store":
+        runtime.store.get(("a",), "b")  # type: ignore[union-attr]
+    return f"{runtime.tool_call_id} {len(runtime.state['messages'])} {runtime.context}"
+
+
+def ask() -> str:
+    """Ask a person."""
+    return str(interrupt("may I?"))
+
+
+def go() -> Command[Any]:
+    """Change the state."""
+    return Command(update={"messages": [ToolMessage("gone", tool_call_id="call_1")]})
+
+
+def save(text: str, store: Annotated[BaseStore, InjectedStore()]) -> str:
+    """Save."""
+    return text
+
+
+def fail() -> None:
+    """Fail."""
+    raise ZeroDivisionError("by nothing")
+
+
+def _node(engine: FakeEngine, fn: Callable[..., Any] | BaseTool, **policy: Any) -> ToolNode:
+    name = fn.name if isinstance(fn, BaseTool) else fn.__name__
+    return ToolNode([fn], policies={name: CallPolicy(runs_in=engine, **policy)})
+
+
+async def _content(node: ToolNode, name: str, config: RunnableConfig | None = None, /, **args: Any) -> str:
+    state = {"messages": [HumanMessage("go"), calls((name, args))]}
+    [message] = (await node.ainvoke(state, config))["messages"]
+    assert isinstance(message, ToolMessage)
+    return str(message.content)
+
+
+@pytest.mark.real_clock
+async def test_a_plain_function_runs_on_the_engine() -> None:
+    """Its arguments are checked here, and what it returns is a message like any other."""
+    engine = FakeEngine()
+    node = _node(engine, double)
+    with anyio.fail_after(5):
+        assert await _content(node, "double", number=21) == "42"
+        assert "number" in await _content(node, "double", number="many")
+    assert engine.bodies == ["double"]
+
+
+async def test_progress_and_what_is_left_of_the_timeout_cross() -> None:
+    """So an idle timeout is kept alive, and whoever watches sees how far it is."""
+    engine = FakeEngine()
+    heard: list[CallEvent] = []
+    with anyio.fail_after(60), observe(heard.append):
+        assert await _content(_node(engine, wait, timeout=9.0), "wait", seconds=1.0) == "waited"
+    assert 8 < said[0] <= 9
+    assert [(one.message, dict(one.facts)) for one in heard if one.what == "progress"] == [("waits", {"done": 1})]
+
+
+async def test_a_timeout_ends_the_body_there() -> None:
+    """Nothing of it runs when the message is there."""
+    with anyio.fail_after(60):
+        content = await _content(_node(FakeEngine(), wait, timeout=2.0), "wait", seconds=math.inf)
+    assert "did not finish within its timeout of 2 s" in content
+    assert said[-1] == "ends"
+
+
+async def test_the_timeout_runs_from_when_the_body_has_its_turn() -> None:
+    """Whoever waits for a worker, or for the engine to start, does not run out of time for that."""
+
+    class Slow(FakeEngine):
+        async def __aenter__(self) -> Any:
+            await anyio.sleep(10)
+            return await super().__aenter__()
+
+    with anyio.fail_after(60):
+        assert await _content(_node(Slow(), wait, timeout=2.0), "wait", seconds=1.0) == "waited"
+
+
+async def test_an_engine_is_open_from_its_first_call_to_the_end_of_the_run_or_of_the_block() -> None:
+    """A run that does not need it does not start it."""
+    engine = FakeEngine()
+    node = ToolNode([wait, double], policies={"wait": CallPolicy(runs_in=engine)})
+    with anyio.fail_after(60):
+        await node.ainvoke([calls(("wait", {"seconds": 0.1}), ("wait", {"seconds": 0.2}))])
+        assert engine.opened == 0
+        async with node:
+            assert engine.opened == 0
+            before = engine.starts
+            await _content(node, "wait", seconds=0.1)
+            await _content(node, "wait", seconds=0.1)
+            assert engine.starts == before + 1
+            assert engine.opened
+        assert engine.opened == 0
+
+
+@pytest.mark.real_clock
+async def test_an_engine_that_is_not_needed_is_not_opened() -> None:
+    """It may take a while to start."""
+    engine = FakeEngine()
+    node = ToolNode([wait, double], policies={"wait": CallPolicy(runs_in=engine)})
+    with anyio.fail_after(5):
+        await _content(node, "double", number=1)
+    assert engine.starts == 0
+
+
+@pytest.mark.real_clock
+async def test_an_agent_has_it_open_for_a_run() -> None:
+    """From turn to turn."""
+    engine = FakeEngine()
+    model = ScriptedModel([calls(("double", {"number": 1})), calls(("double", {"number": 2})), AIMessage("done")])
+    agent = create_react_agent(model, _node(engine, double))
+    with anyio.fail_after(5):
+        found = await agent.ainvoke({"messages": [HumanMessage("go")]})
+    assert [one.content for one in found["messages"] if isinstance(one, ToolMessage)] == ["2", "4"]
+    assert (engine.starts, engine.opened) == (1, 0)
+
+
+@pytest.mark.real_clock
+async def test_config_and_runtime_cross_without_what_belongs_here() -> None:
+    """What is plain data does; a store or a writer says where it is when it is used."""
+    engine = FakeEngine()
+    config: RunnableConfig = {"configurable": {"thread_id": "t", "secret": object(), "__own": 1}}
+    with anyio.fail_after(5):
+        assert await _content(_node(engine, where), "where", config) == "t ['checkpoint_ns', 'thread_id'] t"
+        assert await _content(_node(engine, count), "count") == "2"
+        node = _node(engine, look)
+        assert await _content(node, "look", what="id") == "call_1 2 None"
+        with pytest.raises(RuntimeError, match=r"runtime\.stream_writer belongs to the process of the agent"):
+            await _content(node, "look", what="writer")
+
+
+@pytest.mark.real_clock
+async def test_a_store_of_a_runtime_says_where_it_is() -> None:
+    """As late as it is used, because most tools that take a runtime do not use it."""
+    agent = create_react_agent(
+        ScriptedModel([calls(("look", {"what": "store"})), AIMessage("done")]),
+        _node(FakeEngine(), look),
+        store=InMemoryStore(),
+    )
+    with anyio.fail_after(5), pytest.raises(RuntimeError, match=r"runtime\.store belongs to the process of the agent"):
+        await agent.ainvoke({"messages": [HumanMessage("go")]})
+
+
+@pytest.mark.real_clock
+async def test_a_command_comes_back_and_a_question_is_refused_with_a_remedy() -> None:
+    """Nobody can be asked from there."""
+    with anyio.fail_after(5):
+        found = await _node(FakeEngine(), go).ainvoke({"messages": [calls("go")]})
+        assert isinstance(found[0], Command)
+        agent = create_react_agent(
+            ScriptedModel([calls("ask")]), _node(FakeEngine(), ask), checkpointer=InMemorySaver()
+        )
+        with pytest.raises(
+            RuntimeError, match=r"interrupt\(\) was called in a body that runs elsewhere.*RequireApproval"
+        ):
+            await agent.ainvoke({"messages": [HumanMessage("go")]}, {"configurable": {"thread_id": "1"}})
+
+
+@pytest.mark.real_clock
+async def test_errors_come_back_as_themselves() -> None:
+    """What handles them here goes on to do so."""
+    with anyio.fail_after(5), pytest.raises(ZeroDivisionError, match="by nothing"):
+        await _content(_node(FakeEngine(), fail), "fail")
+
+
+async def _killed(engine: FakeEngine, node: ToolNode, times: int) -> Any:
+    """What becomes of a call whose worker is killed so often."""
+    found: list[Any] = []
+
+    async def call() -> None:
+        try:
+            found.append(await _content(node, "wait", seconds=5.0))
+        except CallsInterrupted as asked:
+            found.append(asked)
+
+    async with anyio.create_task_group() as group:
+        group.start_soon(call)
+        for begun in range(1, times + 1):
+            while len(engine.bodies) < begun:
+                await anyio.sleep(0.01)
+            engine.kill()
+            await anyio.sleep(0.01)
+    return found[0]
+
+
+async def test_a_call_that_is_lost_runs_again_but_not_for_ever() -> None:
+    """By default, and where it is idempotent; three times, and then it is told as what it is."""
+    for policy in ({}, {"on_unknown": "fail", "idempotent": True}):
+        engine = FakeEngine()
+        with anyio.fail_after(60):
+            assert await _killed(engine, _node(engine, wait, **policy), 2) == "waited"
+            engine.bodies.clear()
+            content = await _killed(engine, _node(engine, wait, **policy), 3)
+        assert "had begun when its worker was killed by SIGKILL. Whether it had its effect is unknown" in content
+        assert len(engine.bodies) == 3
+
+
+async def test_a_call_that_is_lost_fails_where_the_policy_says_so() -> None:
+    """It is not done twice."""
+    engine = FakeEngine()
+    with anyio.fail_after(60):
+        content = await _killed(engine, _node(engine, wait, on_unknown="fail"), 1)
+    assert "Whether it had its effect is unknown" in content
+    assert engine.bodies == ["wait"]
+
+
+async def test_a_person_is_asked_where_the_policy_says_so() -> None:
+    """With what the model wrote, and why nobody knows."""
+    engine = FakeEngine()
+    with anyio.fail_after(60):
+        asked = await _killed(engine, _node(engine, wait, on_unknown="ask"), 1)
+    assert isinstance(asked, CallsInterrupted)
+    [question] = asked.interrupts
+    assert question.value[0]["action_request"] == {"action": "wait", "args": {"seconds": 5.0}}
+    assert "its worker was killed by SIGKILL" in question.value[0]["description"]
+
+
+async def test_a_body_that_brings_its_end_about_does_not_run_again() -> None:
+    """It would happen again."""
+
+    class Ends(FakeEngine):
+        async def run_body(self, body: Any, /) -> Any:
+            self.bodies.append(body.title)
+            raise EngineError(body.title, body.call_id, "its worker exited with code 3", ended="unknown", recurs=True)
+
+    engine = Ends()
+    with anyio.fail_after(60):
+        assert "exited with code 3" in await _content(_node(engine, wait), "wait", seconds=1)
+    assert engine.bodies == ["wait"]
+
+
+async def test_a_call_that_did_not_begin_says_so() -> None:
+    """The engine has tried; whoever asks may ask again."""
+    engine = FakeEngine()
+    engine.refuse("it has no room")
+    with anyio.fail_after(60):
+        assert "'wait' was not started: it has no room" in await _content(_node(engine, wait), "wait", seconds=1)
+
+
+@pytest.mark.real_clock
+def test_sync_code_runs_bodies_elsewhere_too() -> None:
+    """By its own door."""
+    engine = FakeEngine()
+    found = _node(engine, double).invoke([calls(("double", {"number": 4}))])
+    assert found[0].content == "8"
+    assert engine.bodies == ["double"]
+
+
+class Own(BaseTool):
+    """A tool with its own way to be run."""
+
+    name: str = "own"
+    description: str = "Its own way."
+
+    def _run(self) -> str:
+        return "never"
+
+    async def ainvoke(self, input: Any, config: RunnableConfig | None = None, **kwargs: Any) -> Any:
+        return "own"
+
+
+class Notebook(Actor):
+    """Lines."""
+
+    @handler
+    async def read(self) -> str:
+        """Read."""
+        return ""
+
+
+def test_what_cannot_run_elsewhere_is_refused_when_the_node_is_built() -> None:
+    """With the tool, the argument and the remedy."""
+    engine = FakeEngine()
+    here = StructuredTool.from_function(lambda: "here", name="here", description="Here.")
+    for given, message in (
+        (save, r"the tool 'save': its argument 'store' is a store, which belongs to this process"),
+        (Own(), r"the tool 'own': Own has its own `invoke`"),
+        (here, r"'here' cannot run elsewhere cannot be pickled"),
+    ):
+        with pytest.raises(TypeError, match=message):
+            _node(engine, given)  # type: ignore[arg-type]
+    with pytest.raises(
+        TypeError, match=r"'read': it is a handler of the actor Notebook.*child\(\.\.\., runs_in=\.\.\.\)"
+    ):
+        ToolNode([child(Notebook)], policies={"read": CallPolicy(runs_in=engine)})
+    with pytest.raises(TypeError, match=r"CallPolicy\(runs_in=\.\.\.\) is an engine, such as Processes\(workers=2\)"):
+        CallPolicy(runs_in=FakeEngine)  # type: ignore[arg-type]
+
+
+class Careful(BaseTool):
+    """A tool as many are: its callbacks may stay away."""
+
+    name: str = "careful"
+    description: str = "Careful."
+
+    def _run(self, text: str, run_manager: Any = None) -> str:
+        return f"{text} {run_manager}"
+
+
+@pytest.mark.real_clock
+async def test_callbacks_that_may_stay_away_do() -> None:
+    """They belong to the process of the agent."""
+    with anyio.fail_after(5):
+        assert await _content(_node(FakeEngine(), Careful()), "careful", text="hm") == "hm None"
+
+
+@tool
+def decorated(text: str) -> str:
+    """A tool that hides its function."""
+    return text.upper()
