@@ -192,5 +192,5 @@ async def test_an_open_agent_remembers_no_thread_whose_actor_has_gone() -> None:
             for number in range(6):
                 await agent.ainvoke(GO, {"configurable": {"thread_id": str(number)}})
             lodging: Any = node._setup.actors.lodging()
-            kept = lodging[0].spec.snapshots
+            kept = lodging.residents[0].spec.snapshots
             assert len(kept._versions) <= 2

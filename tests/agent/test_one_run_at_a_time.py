@@ -320,16 +320,22 @@ async def test_threads_and_their_namesakes_elsewhere_are_not_held() -> None:
 
 async def test_a_stream_holds_like_any_run_and_is_told_like_any_run() -> None:
     """The error is what it yields; a reader that leaves lets go."""
-    saver = Entries()
-    agent = create_react_agent(ScriptedModel(["hi"], loop=True), [], checkpointer=saver)
+    saver, gate = Entries(), anyio.Event()
+
+    async def wait(state: Any) -> dict[str, Any]:
+        await gate.wait()
+        return {}
+
+    agent = create_react_agent(ScriptedModel(["hi"], loop=True), [], pre_model_hook=wait, checkpointer=saver)
 
     with anyio.fail_after(WAIT):
         async with aclosing(agent.astream(GO, CONFIG, stream_mode="values")) as stream:
-            await anext(stream)
+            await anext(stream)  # the run goes on beside its reader, to the gate
             with pytest.raises(ThreadBusyError):
                 await agent.ainvoke(GO, CONFIG)
             with pytest.raises(ThreadBusyError):
                 [chunk async for chunk in agent.astream(GO, CONFIG)]
+        gate.set()
         result = await agent.ainvoke(GO, CONFIG)
 
     assert result["messages"][-1].content == "hi"

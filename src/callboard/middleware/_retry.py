@@ -19,6 +19,7 @@ from callboard.exceptions import (
     ActorGoneError,
     CallRejectedError,
     CircuitOpenError,
+    EngineError,
     IdleMiddlewareWarning,
     PoisonousCallError,
 )
@@ -135,6 +136,8 @@ class Retry:
     def _is_worth_another(self, error: Exception, request: ToolCallRequest) -> bool:
         if is_control_flow(error) or isinstance(error, _FINAL) or not matches(self._on, error):
             return False
+        if isinstance(error, EngineError) and error.ended == "unavailable":
+            return True
         return isinstance(error, _NEVER_RAN) or self._may_run_twice(request)
 
     def _is_failure(self, output: Output, request: ToolCallRequest) -> bool:

@@ -12,6 +12,7 @@ from callboard.testing._clock import (
     virtual_trio,
 )
 from callboard.testing._engine import FakeEngine
+from callboard.testing._engine_contract import EngineContract
 from callboard.testing._log import Event, Kind
 from callboard.testing._replies import calls, tool_call
 from callboard.testing._scripted_model import Line, Reply, ScriptedModel, ScriptEndedError
@@ -21,6 +22,7 @@ __all__ = [
     "VIRTUAL_ASYNCIO",
     "ActorContract",
     "Backend",
+    "EngineContract",
     "Event",
     "FakeEngine",
     "Kind",

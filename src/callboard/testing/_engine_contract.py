@@ -1,0 +1,252 @@
+"""What any engine has to stand, as a suite."""
+
+import contextlib
+import logging
+import tempfile
+from collections.abc import AsyncGenerator, Callable
+from pathlib import Path
+from typing import Any
+
+import anyio
+
+from callboard._calls._observers import observe
+from callboard._types import Body, CallPolicy, Engine
+from callboard.engines import EngineError
+from callboard.exceptions import ActorGoneError
+from callboard.testing import _engine_bodies as bodies
+from callboard.testing._replies import calls
+from callboard.tools._node import ToolNode
+
+
+class EngineContract:
+    """A suite for an engine: subclass it in a test module, and say which engine it is and how to kill a worker.
+
+        class TestProcesses(EngineContract):
+            def engine(self) -> Processes:
+                return Processes(workers=2)
+
+            async def kill(self, engine: Processes, pid: int) -> None:
+                os.kill(pid, signal.SIGKILL)
+
+    The tests are async; let anyio's pytest plugin run them, on the backends that the engine is for.
+    """
+
+    patience = 60.0
+    """Seconds that each test may take."""
+
+    def engine(self) -> Engine:
+        """An engine that nobody has open, with room for two bodies at once."""
+        raise NotImplementedError("say which engine it is: def engine(self): return Processes(workers=2)")
+
+    async def kill(self, engine: Any, pid: int) -> None:
+        """End a worker as the kernel would, by the process id that a body in it has told."""
+        raise NotImplementedError("say how a worker is killed: os.kill(pid, signal.SIGKILL)")
+
+    @contextlib.asynccontextmanager
+    async def _open(self) -> AsyncGenerator[Any]:
+        with anyio.fail_after(self.patience):
+            async with self.engine() as engine:
+                yield engine
+
+    async def test_it_runs_functions_and_gives_back_what_they_return(self) -> None:
+        """Sync and async ones, with arguments by place and by name."""
+        async with self._open() as engine:
+            assert await engine.run_body(_body(bodies.add, 1)) == 2
+            assert await engine.run_body(_body(bodies.add_later, 1, other=2)) == 3
+
+    async def test_it_is_opened_by_several_and_left_in_any_order(self) -> None:
+        """And again, when nobody has it open any more."""
+        with anyio.fail_after(self.patience):
+            engine = self.engine()
+            for _ in range(2):
+                await engine.__aenter__()
+                await engine.__aenter__()
+                await engine.__aexit__(None, None, None)
+                assert await engine.run_body(_body(bodies.add, 1)) == 2
+                await engine.__aexit__(None, None, None)
+
+    async def test_whoever_has_not_opened_it_is_told(self) -> None:
+        """It did not begin."""
+        with anyio.fail_after(self.patience):
+            error = await _error_of(self.engine(), _body(bodies.add, 1))
+        assert isinstance(error, (EngineError, ActorGoneError))
+        assert error.ended == "unavailable"
+
+    async def test_errors_come_back_as_themselves(self) -> None:
+        """And the next body does not suffer from it."""
+        async with self._open() as engine:
+            error = await _error_of(engine, _body(bodies.fail, "no such page"))
+            assert isinstance(error, ValueError)
+            assert str(error) == "no such page"
+            assert await engine.run_body(_body(bodies.add, 1)) == 2
+
+    async def test_what_cannot_cross_is_a_type_error(self) -> None:
+        """A function without a name elsewhere, at once; an argument, when it is to go; neither runs."""
+        async with self._open() as engine:
+            engine.check(bodies.add, title="add")
+            assert "nameless" in _refusal_of(engine, lambda: None)
+            assert isinstance(await _error_of(engine, _body(bodies.add, lambda: 1)), TypeError)
+            assert await engine.run_body(_body(bodies.add, 1)) == 2
+
+    async def test_a_result_that_cannot_cross_has_finished(self) -> None:
+        """Whoever gets that does not do it again."""
+        async with self._open() as engine:
+            error = await _error_of(engine, _body(bodies.unsendable))
+        assert isinstance(error, EngineError)
+        assert error.ended == "finished"
+
+    async def test_more_than_it_has_room_for_wait_for_their_turn(self) -> None:
+        """And are told when they have it."""
+        async with self._open() as engine, anyio.create_task_group() as group:
+            begun: list[int] = []
+            found: list[int] = []
+
+            async def run(number: int) -> None:
+                body = _body(bodies.add_later, number, 0, on_begin=lambda: begun.append(number))
+                found.append(await engine.run_body(body))
+
+            for number in range(20):
+                group.start_soon(run, number)
+        assert sorted(found) == sorted(begun) == list(range(20))
+
+    async def test_deadline_progress_and_log_cross(self, caplog: Any) -> None:
+        """As if the body ran here."""
+        heard: list[Any] = []
+        with caplog.at_level(logging.WARNING), observe(heard.append):
+            async with self._open() as engine:
+                policy = CallPolicy(timeout=20.0, runs_in=engine)
+                node = ToolNode([bodies.tell], policies={"tell": policy})
+                [message] = await node.ainvoke([calls("tell")])
+        assert 0 < float(message.content) <= 20
+        told = [(one.message, dict(one.facts)) for one in heard if one.what == "progress"]
+        assert told == [("half", {"done": 1, "total": 2})]
+        assert [one.getMessage() for one in caplog.records if one.name == "callboard.testing.engine"] == [
+            "from elsewhere"
+        ]
+
+    async def test_a_cancelled_body_is_gone_when_its_caller_goes_on(self) -> None:
+        """An async one, and one that never looks up."""
+        for fn in (bodies.goes_on, bodies.goes_on_in_a_thread):
+            async with self._open() as engine, _file() as path:
+                async with anyio.create_task_group() as group:
+                    group.start_soon(engine.run_body, _body(fn, path, grace=0.2))
+                    await _until(lambda path=path: len(_text(path)) > 2)  # type: ignore[misc]
+                    group.cancel_scope.cancel()
+                written = _text(path)
+                await anyio.sleep(0.1)
+                assert _text(path) == written
+                assert await engine.run_body(_body(bodies.add, 1)) == 2
+
+    async def test_a_body_whose_worker_is_killed_is_unknown_and_its_neighbour_goes_on(self) -> None:
+        """And there is a worker again."""
+        async with self._open() as engine, _file() as path, anyio.create_task_group() as group:
+            found: list[BaseException] = []
+            sums: list[int] = []
+
+            async def doomed() -> None:
+                found.append(await _error_of(engine, _body(bodies.goes_on, path)))
+
+            async def neighbour() -> None:
+                while not found:
+                    sums.append(await engine.run_body(_body(bodies.add_later, 1)))
+
+            group.start_soon(doomed)
+            group.start_soon(neighbour)
+            await _until(lambda: bool(sums) and len(_text(path).splitlines()) == 2)
+            await self.kill(engine, int(_text(path).splitlines()[0]))
+            await _until(lambda: bool(found))
+            assert isinstance(found[0], EngineError)
+            assert found[0].ended == "unknown"
+            for _ in range(4):
+                assert await engine.run_body(_body(bodies.add, 1)) == 2
+
+    async def test_a_seat_keeps_what_is_kept_there_and_runs_several_at_once(self) -> None:
+        """Nobody else's bodies come there."""
+        async with self._open() as engine, _file() as path:
+            async with engine.seat("owner") as seat:
+                await seat.run_body(_body(bodies.forget))
+                assert await seat.run_body(_body(bodies.keep, 1)) == [1]
+                assert await seat.run_body(_body(bodies.keep, 2)) == [1, 2]
+                async with anyio.create_task_group() as group:
+                    for _ in range(3):
+                        group.start_soon(seat.run_body, _body(bodies.meet, path, 3))
+            assert await engine.run_body(_body(bodies.add, 1)) == 2
+
+    async def test_a_cancelled_body_in_a_seat_leaves_the_others_alone(self) -> None:
+        """What is kept stays, and what runs goes on."""
+        async with self._open() as engine, _file() as path, engine.seat("owner") as seat:
+            await seat.run_body(_body(bodies.forget))
+            await seat.run_body(_body(bodies.keep, 1))
+            async with anyio.create_task_group() as group:
+                group.start_soon(seat.run_body, _body(bodies.goes_on, path, grace=5.0))
+                await _until(lambda: len(_text(path)) > 2)
+                group.cancel_scope.cancel()
+            written = _text(path)
+            assert await seat.run_body(_body(bodies.keep, 2)) == [1, 2]
+            assert _text(path) == written
+
+    async def test_a_seat_whose_worker_is_killed_says_so(self) -> None:
+        """To whoever waits there, to whoever watches, and to whoever asks afterwards."""
+        async with self._open() as engine, _file() as path, engine.seat("owner") as seat:
+            found: list[Any] = []
+
+            async def doomed() -> None:
+                found.append(await _error_of(seat, _body(bodies.goes_on, path)))
+
+            async def watch() -> None:
+                found.append(await seat.until_ended())
+
+            async with anyio.create_task_group() as group:
+                group.start_soon(doomed)
+                group.start_soon(watch)
+                await _until(lambda: len(_text(path)) > 2)
+                await self.kill(engine, await seat.run_body(_body(bodies.where)))
+            [error] = [one for one in found if isinstance(one, EngineError)]
+            assert error.ended == "unknown"
+            assert [one for one in found if isinstance(one, str) and one]
+            later = await _error_of(seat, _body(bodies.where))
+            assert isinstance(later, EngineError)
+            assert later.ended == "unavailable"
+
+
+def _body(
+    fn: Callable[..., Any],
+    *args: Any,
+    grace: float | None = None,
+    on_begin: Callable[[], object] | None = None,
+    **kwargs: Any,
+) -> Body:
+    return Body(fn=fn, args=args, kwargs=kwargs, title=fn.__name__, grace=grace, on_begin=on_begin)
+
+
+async def _error_of(runs: Any, body: Body) -> Exception:
+    try:
+        await runs.run_body(body)
+    except Exception as error:
+        return error
+    raise AssertionError(f"{body.title} has raised nothing")
+
+
+@contextlib.asynccontextmanager
+async def _file() -> AsyncGenerator[str]:
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "written"
+        path.touch()
+        yield str(path)
+
+
+def _refusal_of(engine: Engine, fn: Callable[..., Any]) -> str:
+    try:
+        engine.check(fn, title="nameless")
+    except TypeError as error:
+        return str(error)
+    return ""
+
+
+def _text(path: str) -> str:
+    return Path(path).read_text()
+
+
+async def _until(holds: Callable[[], bool]) -> None:
+    while not holds():
+        await anyio.sleep(0.002)
