@@ -82,6 +82,17 @@ EngineEnded = Literal["unavailable", "unknown", "finished"]
 class CallboardError(Exception):
     """Base of every error that callboard raises for a condition of the world."""
 
+    def __reduce__(self) -> tuple[object, ...]:
+        # By its attributes: subclasses take other arguments than the sentence that they make of them.
+        return _remade, (type(self), self.args, self.__dict__)
+
+
+def _remade(cls: type[CallboardError], args: tuple[object, ...], attributes: dict[str, object]) -> CallboardError:
+    error = cls.__new__(cls)
+    error.args = args
+    error.__dict__.update(attributes)
+    return error
+
 
 class ThreadBusyError(CallboardError):
     """Another run has the thread: in this process, or in another one that is alive."""
@@ -91,9 +102,6 @@ class ThreadBusyError(CallboardError):
         self.holder = holder
         super().__init__(f"The thread {thread_id!r} is being run by {holder}. Wait until that run has ended.")
 
-    def __reduce__(self) -> tuple[object, ...]:
-        return type(self), (self.thread_id, self.holder)
-
 
 class RunDeadlineExceededError(CallboardError, TimeoutError):
     """The budget of an agent's run was spent (seconds); its thread is kept, and can go on."""
@@ -101,9 +109,6 @@ class RunDeadlineExceededError(CallboardError, TimeoutError):
     def __init__(self, budget: float) -> None:
         self.budget = budget
         super().__init__(f"The run was given up: its budget of {budget:g} s was spent.")
-
-    def __reduce__(self) -> tuple[object, ...]:
-        return type(self), (self.budget,)
 
 
 class StorageError(CallboardError):
@@ -113,9 +118,6 @@ class StorageError(CallboardError):
         self.where = where
         self.reason = reason
         super().__init__(f"{where} {reason}")
-
-    def __reduce__(self) -> tuple[object, ...]:
-        return type(self), (self.where, self.reason)
 
 
 class ActorStartError(CallboardError):
@@ -130,13 +132,6 @@ class ActorStartError(CallboardError):
         self.never = never
         super().__init__(f"The actor {actor!r} did not start: {reason}")
 
-    def __reduce__(self) -> tuple[object, ...]:
-        return _start_error, (type(self), self.actor, self.reason, self.never)
-
-
-def _start_error(cls: type[ActorStartError], actor: str, reason: str, never: bool) -> ActorStartError:
-    return cls(actor, reason, never=never)
-
 
 class SnapshotError(CallboardError):
     """The state of an actor cannot be kept in the journal of its thread; the call that led to it does not count."""
@@ -146,9 +141,6 @@ class SnapshotError(CallboardError):
         self.reason = reason
         super().__init__(f"The state of the actor {actor} cannot be kept in the journal: {reason}")
 
-    def __reduce__(self) -> tuple[object, ...]:
-        return type(self), (self.actor, self.reason)
-
 
 class SupervisorError(CallboardError):
     """A supervisor gave up: a child ended more often than it restarts them; what ended it is the `__cause__`."""
@@ -157,9 +149,6 @@ class SupervisorError(CallboardError):
         self.supervisor = supervisor
         self.reason = reason
         super().__init__(f"The supervisor {supervisor!r} gave up: {reason}")
-
-    def __reduce__(self) -> tuple[object, ...]:
-        return type(self), (self.supervisor, self.reason)
 
 
 class CallError(CallboardError):
@@ -173,21 +162,10 @@ class CallError(CallboardError):
         self.call_id = call_id
         super().__init__(sentence)
 
-    def __reduce__(self) -> tuple[object, ...]:
-        # By its attributes: subclasses take other arguments than the sentence that they make of them.
-        return _remade, (type(self), self.args, self.__dict__)
-
     @property
     def facts(self) -> dict[str, object]:
         """What programs may want to read off the message, besides `ended`."""
         return {}
-
-
-def _remade(cls: type[CallError], args: tuple[object, ...], attributes: dict[str, object]) -> CallError:
-    error = cls.__new__(cls)
-    error.args = args
-    error.__dict__.update(attributes)
-    return error
 
 
 class CallTimeoutError(CallError, TimeoutError):

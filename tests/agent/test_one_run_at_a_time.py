@@ -322,11 +322,12 @@ async def test_a_stream_holds_like_any_run_and_is_told_like_any_run() -> None:
     """The error is what it yields; a reader that leaves lets go."""
     saver, gate = Entries(), anyio.Event()
 
-    async def wait(state: Any) -> dict[str, Any]:
+    async def wait() -> str:
+        """Wait."""
         await gate.wait()
-        return {}
+        return ""
 
-    agent = create_react_agent(ScriptedModel(["hi"], loop=True), [], pre_model_hook=wait, checkpointer=saver)
+    agent = create_react_agent(ScriptedModel([calls("wait"), "hi"], loop=True), [wait], checkpointer=saver)
 
     with anyio.fail_after(WAIT):
         async with aclosing(agent.astream(GO, CONFIG, stream_mode="values")) as stream:

@@ -9,11 +9,11 @@ from typing import Any
 
 import anyio
 
+import callboard.testing._engine_bodies as bodies
 from callboard._calls._observers import observe
 from callboard._types import Body, CallPolicy, Engine
 from callboard.engines import EngineError
 from callboard.exceptions import ActorGoneError
-from callboard.testing import _engine_bodies as bodies
 from callboard.testing._replies import calls
 from callboard.tools._node import ToolNode
 
