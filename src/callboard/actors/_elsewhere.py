@@ -85,7 +85,8 @@ class CodeElsewhere:
     def handle(self, message: Message) -> Awaitable[object]:
         body = Body(
             fn=_hosted.call,
-            args=(self._ident, message.handler.name, message.args, message.kwargs),
+            args=(self._ident, message.handler.name, *message.args),
+            kwargs=message.kwargs,
             title=message.title,
             call_id=message.call_id,
             grace=message.grace,

@@ -93,7 +93,7 @@ async def start(ident: str, description: Description, lifespan: Lifespan, state:
         raise
 
 
-async def call(ident: str, name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+async def call(ident: str, name: str, /, *args: Any, **kwargs: Any) -> Any:
     """Run a handler, and return what it returns, or what its reply is sent."""
     hosted = _found(ident, name)
     return await hosted.cell.ask(hosted.cell.kind._handlers[name], args, kwargs)

@@ -87,7 +87,8 @@ class _BodyElsewhere:
         sent = {name: _sent(value, config) for name, value in kwargs.items()}
         return Body(
             fn=await_with_config if self._plan.kind == "async" else run_with_config,
-            args=(self._plan.fn, config, args, sent),
+            args=(self._plan.fn, config, *args),
+            kwargs=sent,
             title=self._plan.tool.name,
             call_id=None if supervised is None else supervised.id,
             grace=None if supervised is None else max(0.0, supervised.grace - _FOR_THE_KILL),

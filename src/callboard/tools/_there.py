@@ -8,9 +8,7 @@ from typing import Any
 _SCRATCHPAD = "__pregel_scratchpad"
 
 
-def run_with_config(
-    fn: Callable[..., Any], config: Mapping[str, Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]
-) -> Any:
+def run_with_config(fn: Callable[..., Any], config: Mapping[str, Any], /, *args: Any, **kwargs: Any) -> Any:
     """Run a plain function with the config that whatever it runs is to find.
 
     Raises:
@@ -22,7 +20,7 @@ def run_with_config(
 
 
 async def await_with_config(
-    fn: Callable[..., Awaitable[Any]], config: Mapping[str, Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]
+    fn: Callable[..., Awaitable[Any]], config: Mapping[str, Any], /, *args: Any, **kwargs: Any
 ) -> Any:
     """Run an async function with the config that whatever it runs is to find; raises what `run_with_config` does."""
     with _config(config):
