@@ -14,7 +14,8 @@ import anyio
 import pytest
 import sniffio
 
-from callboard import ActorError, ActorGoneError, ActorStartError, CallboardError
+from callboard import ActorGoneError, ActorStartError, CallboardError
+from callboard.engines import EngineError
 from callboard_actors.process import Processes, ResultLostError, WorkerDiedError, _kernel
 
 from . import _bodies as bodies
@@ -161,7 +162,7 @@ async def test_the_end_of_a_worker_is_an_error_that_says_how_it_ended(
                 await pool.run(fn, *args)
             assert await pool.run(bodies.pid) not in before
 
-    assert isinstance(caught.value, ActorError)
+    assert isinstance(caught.value, EngineError)
     assert (caught.value.begun, caught.value.ended) == (True, "unknown")
     assert caught.value.pid == before[0]
 

@@ -8,6 +8,7 @@ import sniffio
 from anyio.lowlevel import current_token
 
 from callboard import ActorGoneError, ActorStartError
+from callboard.engines import Body
 from callboard_actors.process._held_worker import HeldWorker
 from callboard_actors.process._held_zygote import HeldZygote
 from callboard_actors.process._settings import Settings, Terms
@@ -117,7 +118,7 @@ class Crew:
         """The process ids of the workers that live and are to go on."""
         return sorted(worker.pid for worker in self._members if worker.is_alive and worker.pid is not None)
 
-    async def take(self, name: str) -> HeldWorker:
+    async def take(self, body: Body) -> HeldWorker:
         """Wait for a worker that has nothing to do.
 
         Raises:
@@ -125,43 +126,46 @@ class Crew:
             RuntimeError: this is another event loop than that of the pool.
         """
         if current_token() != self._home:
-            raise RuntimeError(f"{name!r} was called in another event loop than that of its pool; open a pool for each")
+            raise RuntimeError(
+                f"{body.title!r} was called in another event loop than that of its pool; open a pool for each"
+            )
         while True:
             try:
                 worker = self._idle.receive_nowait()
             except anyio.WouldBlock:
-                worker = await self._receive(name)
+                worker = await self._receive(body)
             except (anyio.EndOfStream, anyio.ClosedResourceError):
-                raise self._gone(name) from None
+                raise self._gone(body) from None
             if worker.is_alive and worker.is_silent():
                 return worker
             # It has ended, or talks without being asked: another one comes in its place.
             with anyio.CancelScope(shield=True):
                 await self.ask_to_end(worker)
 
-    async def _receive(self, name: str) -> HeldWorker:
+    async def _receive(self, body: Body) -> HeldWorker:
         try:
             return await self._idle.receive()
         except (anyio.EndOfStream, anyio.ClosedResourceError):
-            raise self._gone(name) from None
+            raise self._gone(body) from None
 
-    def _gone(self, name: str) -> ActorGoneError:
-        return ActorGoneError(name, None, "its pool of processes is closed")
+    def _gone(self, body: Body) -> ActorGoneError:
+        return ActorGoneError(body.title, body.call_id, "its pool of processes is closed")
 
     def give_back(self, worker: HeldWorker) -> None:
         """Let others have it."""
         if not self.is_dismissed:
             self._idle_in.send_nowait(worker)
 
-    async def ask_to_end(self, worker: HeldWorker) -> None:
-        """Have it ended, and all that it has started, unless that is going on."""
+    async def ask_to_end(self, worker: HeldWorker, grace: float | None = None) -> None:
+        """Have it ended, and all that it has started, unless that is going on; the pool's grace is the longest."""
         if self._zygote is not None:
-            await self._zygote.end(worker, self._terms.grace)
+            longest = self._terms.grace
+            await self._zygote.end(worker, longest if grace is None else min(grace, longest))
 
-    async def end(self, worker: HeldWorker) -> None:
+    async def end(self, worker: HeldWorker, grace: float | None = None) -> None:
         """End it and wait until it has, whoever is cancelled meanwhile."""
         with anyio.CancelScope(shield=True):
-            await self.ask_to_end(worker)
+            await self.ask_to_end(worker, grace)
             await worker.ended.wait()
 
     async def dismiss(self) -> None:

@@ -1,4 +1,4 @@
-"""What crosses between the pool and its workers, on the pool's side: calls out, results and exceptions back."""
+"""What crosses between the pool and its workers, on the pool's side: bodies out, results and exceptions back."""
 
 import io
 import pickle
@@ -6,6 +6,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
+from callboard.engines import Body
 from callboard_actors.process._errors import ResultLostError, add_output
 from callboard_actors.process._frames import Kind
 
@@ -29,16 +30,24 @@ def name_of(fn: Callable[..., Any]) -> str:
     return getattr(fn, "__qualname__", None) or type(fn).__qualname__
 
 
-def packed(fn: Callable[..., Any], args: tuple[Any, ...]) -> bytes:
-    """Pickle a call.
+def packed(body: Body) -> bytes:
+    """Pickle a body.
 
     Raises:
         TypeError: it cannot be sent; says whether that is the function's doing, or which argument's.
     """
     try:
-        return _pickled((fn, args))
+        return _pickled((body.fn, body.args, dict(body.kwargs)))
     except Exception as error:
-        raise TypeError(_why_not(fn, args) or _refusal(fn, "call", error)) from error
+        raise TypeError(_why_not(body) or _refusal(body.title, "call", error)) from error
+
+
+def check(fn: Callable[..., Any], title: str) -> None:
+    """Raise TypeError for a function that cannot be sent."""
+    try:
+        _pickled(fn)
+    except Exception as error:
+        raise TypeError(_refusal(title, "function, which has to be importable by its name,", error)) from error
 
 
 def _pickled(value: object) -> bytes:
@@ -47,19 +56,20 @@ def _pickled(value: object) -> bytes:
     return buffer.getvalue()
 
 
-def _why_not(fn: Callable[..., Any], args: tuple[Any, ...]) -> str | None:
-    parts = [(fn, "function, which has to be importable by its name,")]
-    parts += [(value, f"argument {place} ({_shown(value)})") for place, value in enumerate(args, 1)]
+def _why_not(body: Body) -> str | None:
+    parts: list[tuple[object, str]] = [(body.fn, "function, which has to be importable by its name,")]
+    parts += [(value, f"argument {place} ({_shown(value)})") for place, value in enumerate(body.args, 1)]
+    parts += [(value, f"argument {name} ({_shown(value)})") for name, value in body.kwargs.items()]
     for value, what in parts:
         try:
             _pickled(value)
         except Exception as error:
-            return _refusal(fn, what, error)
+            return _refusal(body.title, what, error)
     return None
 
 
-def _refusal(fn: Callable[..., Any], what: str, error: Exception) -> str:
-    return f"{name_of(fn)!r} cannot run in a worker process: its {what} cannot be pickled: {error}"
+def _refusal(title: str, what: str, error: Exception) -> str:
+    return f"{title!r} cannot run in a worker process: its {what} cannot be pickled: {error}"
 
 
 def _shown(value: object) -> str:
@@ -69,22 +79,23 @@ def _shown(value: object) -> str:
         return f"of type {type(value).__qualname__}"
 
 
-def opened(kind: Kind, body: bytes | bytearray, *, name: str, output: str) -> Any:
+def opened(kind: Kind, reply: bytes | bytearray, body: Body, *, output: str) -> Any:
     """Return what a call has returned, or raise what it has raised.
 
     Raises:
         ResultLostError: neither can be had.
     """
     if kind is Kind.LOST:
-        raise ResultLostError(name, body.decode(errors="replace"), output=output)
+        raise ResultLostError(body.title, reply.decode(errors="replace"), call_id=body.call_id, output=output)
     try:
-        found = pickle.loads(body)  # noqa: S301 - from our own workers, which are trusted
+        found = pickle.loads(reply)  # noqa: S301 - from our own workers, which are trusted
     except Exception as error:
         said = f"it cannot be read here: {type(error).__qualname__}({error})"
-        raise ResultLostError(name, said, output=output) from error
+        raise ResultLostError(body.title, said, call_id=body.call_id, output=output) from error
     if kind is Kind.VALUE:
         return found
     if not isinstance(found, Exception):
-        raise ResultLostError(name, f"it raised an object of type {type(found).__qualname__}", output=output)
+        said = f"it raised an object of type {type(found).__qualname__}"
+        raise ResultLostError(body.title, said, call_id=body.call_id, output=output)
     add_output(found, output)
     raise found

@@ -1,26 +1,43 @@
-"""How a call in a worker can end without a result.
-
-`ended` tells the outcomes apart: a `WorkerDiedError` has "unavailable" where the call had not begun, and "unknown"
-where it had; a `ResultLostError` has "finished".
-"""
+"""How a call in a worker can end without a result."""
 
 import signal
 from typing import Literal
 
-from callboard import ActorError, CallboardError
+from callboard.engines import EngineError
 
 _SHOWN = 2_000
 """Characters of the output that a note has; the attribute has all that was kept."""
+_OWN_SIGNALS = frozenset(
+    {
+        signal.SIGXCPU,
+        signal.SIGSEGV,
+        signal.SIGABRT,
+        signal.SIGBUS,
+        signal.SIGILL,
+        signal.SIGFPE,
+    }
+)
+"""By which a process ends because of what runs in it."""
 
 
-class WorkerDiedError(ActorError):
+class WorkerDiedError(EngineError):
     """The worker process of a call has ended, and this call with it; others go on.
 
-    `ended` is "unavailable" if the call had not begun, and "unknown" if it had: it may have had its effect.
+    `ended` is "unavailable" if the call had not begun, and "unknown" if it had: it may have had its effect. `recurs`
+    says that the call itself ended the worker, by a crash, an exit or too much of what is bounded.
     """
 
     def __init__(
-        self, tool: str, reason: str, *, begun: bool, exitcode: int | None, pid: int | None, output: str
+        self,
+        tool: str,
+        reason: str,
+        *,
+        begun: bool,
+        call_id: str | None = None,
+        exitcode: int | None = None,
+        pid: int | None = None,
+        output: str = "",
+        recurs: bool = False,
     ) -> None:
         self.reason = reason
         self.begun = begun
@@ -29,32 +46,26 @@ class WorkerDiedError(ActorError):
         self.pid = pid
         self.output = output
         """The end of what it wrote to stdout and stderr during the call."""
-        self.ended = "unknown" if begun else "unavailable"
         sentence = f"{tool!r} was not started: {reason}."
         if begun:
             sentence = f"{tool!r} had begun when {reason}. Whether it had its effect is unknown."
-        super().__init__(tool, None, sentence)
+        ended: Literal["unknown", "unavailable"] = "unknown" if begun else "unavailable"
+        super().__init__(tool, call_id, sentence, ended=ended, recurs=begun and recurs)
         add_output(self, output)
 
 
-class ResultLostError(CallboardError):
-    """A call has finished in its worker and had its effect, but what it returned or raised did not arrive."""
+class ResultLostError(EngineError):
+    """A call has finished in its worker and had its effect, but what it returned or raised did not arrive.
 
-    ended: Literal["finished"] = "finished"
+    `ended` is "finished".
+    """
 
-    def __init__(self, tool: str, reason: str, *, output: str = "") -> None:
-        self.tool = tool
+    def __init__(self, tool: str, reason: str, *, call_id: str | None = None, output: str = "") -> None:
         self.reason = reason
         self.output = output
-        super().__init__(f"{tool!r} has finished, but its result is lost: {reason}")
+        sentence = f"{tool!r} has finished, but its result is lost: {reason}"
+        super().__init__(tool, call_id, sentence, ended="finished", recurs=True)
         add_output(self, output)
-
-    def __reduce__(self) -> tuple[object, ...]:
-        return _lost, (type(self), self.tool, self.reason, self.output)
-
-
-def _lost(cls: type[ResultLostError], tool: str, reason: str, output: str) -> ResultLostError:
-    return cls(tool, reason, output=output)
 
 
 def add_output(error: Exception, output: str) -> None:
@@ -62,6 +73,11 @@ def add_output(error: Exception, output: str) -> None:
     if output:
         more = "... " if len(output) > _SHOWN else ""
         error.add_note(f"Its stdout and stderr:\n{more}{output[-_SHOWN:]}")
+
+
+def is_own_doing(exitcode: int | None) -> bool:
+    """Whether a process that ended so was ended by what ran in it, and by nobody else."""
+    return exitcode is not None and (exitcode >= 0 or -exitcode in _OWN_SIGNALS)
 
 
 def end_of(exitcode: int | None, cpu: int | None) -> str:

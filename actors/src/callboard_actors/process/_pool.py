@@ -10,9 +10,10 @@ import anyio
 from anyio.abc import TaskGroup
 
 from callboard import ActorGoneError
+from callboard.engines import Body
 from callboard_actors.process._crew import Crew
-from callboard_actors.process._crossing import name_of, opened, packed
-from callboard_actors.process._errors import WorkerDiedError, end_of
+from callboard_actors.process._crossing import check, name_of, opened, packed
+from callboard_actors.process._errors import WorkerDiedError, end_of, is_own_doing
 from callboard_actors.process._frames import Kind
 from callboard_actors.process._held_worker import BrokenError, HeldWorker
 from callboard_actors.process._settings import Terms
@@ -110,6 +111,14 @@ class Processes:
         await group.__aexit__(None, None, None)
         return None
 
+    def check(self, fn: Callable[..., Any], /, *, title: str) -> None:
+        """Refuse a function that could not run in a worker, before it is called.
+
+        Raises:
+            TypeError: says why it could not; `title` is what to call it.
+        """
+        check(fn, title)
+
     @property
     def pids(self) -> list[int]:
         """The process ids of the workers that live; fewer than there should be while one is replaced."""
@@ -130,36 +139,48 @@ class Processes:
             ResultLostError: it finished, but its result cannot be pickled, or is larger than `max_result`.
             callboard.ActorGoneError: the pool is not open.
         """
-        name = name_of(fn)
-        body = packed(fn, args)
+        return await self.run_body(Body(fn=fn, args=args, title=name_of(fn)))
+
+    async def run_body(self, body: Body, /) -> Any:
+        """Run a body, as engines do; `run` is the short way.
+
+        It is ended within its own grace, if that is shorter than the pool's.
+
+        Raises:
+            TypeError: as `run`; so the others.
+            WorkerDiedError: its worker ended.
+            ResultLostError: it finished.
+            callboard.ActorGoneError: the pool is not open.
+        """
+        data = packed(body)
         for left in reversed(range(_ATTEMPTS)):
             if self._running is None:
-                raise ActorGoneError(name, None, "its pool of processes is not open")
+                raise ActorGoneError(body.title, body.call_id, "its pool of processes is not open")
             crew, _ = self._running
-            worker = await crew.take(name)
+            worker = await crew.take(body)
             try:
-                return await self._run_in(worker, crew, name, body)
+                return await self._run_in(worker, crew, body, data)
             except WorkerDiedError as error:
                 if error.begun or not left or crew.is_dismissed:
                     raise
         raise AssertionError("the last attempt returns or raises")
 
-    async def _run_in(self, worker: HeldWorker, crew: Crew, name: str, body: bytes) -> Any:
+    async def _run_in(self, worker: HeldWorker, crew: Crew, body: Body, data: bytes) -> Any:
         number = next(self._numbers)
         worker.use()
         try:
-            kind, reply = await worker.exchange(number, body, self._terms.max_result)
+            kind, reply = await worker.exchange(number, data, self._terms.max_result)
             output = "" if kind is Kind.VALUE else worker.output()
         except BrokenError as broken:
-            raise await self._death(worker, crew, name, number, broken.reason) from None
+            raise await self._death(worker, crew, body, number, broken.reason) from None
         except BaseException:
-            await crew.end(worker)
+            await crew.end(worker, body.grace)
             raise
         finally:
             worker.release()
         worn = self._terms.max_calls is not None and worker.calls >= self._terms.max_calls
         try:
-            return opened(kind, reply, name=name, output=output)
+            return opened(kind, reply, body, output=output)
         except MemoryError:
             worn = True  # what it holds, it may hold for ever
             raise
@@ -171,23 +192,28 @@ class Processes:
                 crew.give_back(worker)
 
     async def _death(
-        self, worker: HeldWorker, crew: Crew, name: str, number: int, reason: str | None
+        self, worker: HeldWorker, crew: Crew, body: Body, number: int, reason: str | None
     ) -> WorkerDiedError:
         """Wait until the worker has ended, and say how."""
+        recurs = reason is not None
         with anyio.CancelScope(shield=True):
             if reason is None:
                 with anyio.move_on_after(_TO_TELL):
                     await worker.ended.wait()
             if worker.asked_to_end:
-                reason = "its pool of processes was closed"
+                reason, recurs = "its pool of processes was closed", False
             elif not worker.ended.is_set():
-                reason = reason or "its worker process closed its socket"
-            await crew.end(worker)
+                reason, recurs = reason or "its worker process closed its socket", True
+            elif reason is None:
+                recurs = is_own_doing(worker.exitcode)
+            await crew.end(worker, body.grace)
         return WorkerDiedError(
-            name,
+            body.title,
             reason or end_of(worker.exitcode, self._terms.cpu),
+            call_id=body.call_id,
             begun=worker.has_begun(number),
             exitcode=worker.exitcode,
             pid=worker.pid,
             output=worker.output(),
+            recurs=recurs,
         )

@@ -40,8 +40,8 @@ def serve(sock: socket, notebook: int, settings: Settings) -> None:
 def _outcome(body: bytes | bytearray, backend: str) -> tuple[Kind, bytes]:
     # SystemExit ends the process, as it does elsewhere.
     try:
-        fn, args = pickle.loads(body)  # noqa: S301 - from the pool, which trusts itself
-        value = fn(*args)
+        fn, args, kwargs = pickle.loads(body)  # noqa: S301 - from the pool, which trusts itself
+        value = fn(*args, **kwargs)
         if isinstance(value, Coroutine):
             value = _awaited(value, backend)
     except Exception as error:

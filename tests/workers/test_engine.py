@@ -1,0 +1,77 @@
+"""What an engine promises, of worker processes: bodies, their names in errors, and whether an end would come again."""
+
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import anyio
+import pytest
+
+from callboard.engines import Body
+from callboard_actors.process import Processes, ResultLostError, WorkerDiedError
+
+from . import _bodies as bodies
+from ._processes import WAIT, started
+
+pytestmark = pytest.mark.real_clock
+
+
+async def test_a_body_runs_with_its_keywords_and_its_names_are_in_errors() -> None:
+    """A model is told of the tool that it called, not of the function behind it."""
+    with anyio.fail_after(WAIT):
+        async with Processes(workers=1) as pool:
+            assert await pool.run_body(Body(fn=bodies.add, args=(1,), kwargs={"other": 2}, title="sum")) == 3
+            with pytest.raises(WorkerDiedError, match=r"^'leave' had begun") as died:
+                await pool.run_body(Body(fn=bodies.end_with, kwargs={"code": 3}, title="leave", call_id="7"))
+            with pytest.raises(ResultLostError, match=r"^'lose' has finished") as lost:
+                await pool.run_body(Body(fn=bodies.return_unpicklable, title="lose", call_id="8"))
+            with pytest.raises(TypeError, match=r"^'sum' cannot run .* its argument other \(<function"):
+                await pool.run_body(Body(fn=bodies.add, args=(1,), kwargs={"other": lambda: 1}, title="sum"))
+
+    assert (died.value.tool, died.value.call_id) == ("leave", "7")
+    assert (lost.value.tool, lost.value.call_id, lost.value.ended) == ("lose", "8", "finished")
+
+
+@pytest.mark.parametrize(
+    ("fn", "args", "recurs"),
+    [
+        (bodies.signal_oneself, (signal.SIGKILL,), False),
+        (bodies.signal_oneself, (signal.SIGTERM,), False),
+        (bodies.end_at_once, (0,), True),
+        (bodies.send_raw, (b"\x00" * 100,), True),
+        (bodies.close_socket, (), True),
+        (bodies.segfault, (), True),
+    ],
+)
+async def test_an_end_that_would_come_again_says_so(
+    fn: Callable[..., object], args: tuple[object, ...], recurs: bool
+) -> None:
+    """What crashes its worker is not worth another one; what somebody else has killed is."""
+    with anyio.fail_after(WAIT):
+        async with Processes(workers=1, grace=0.2) as pool:
+            with pytest.raises(WorkerDiedError) as caught:
+                await pool.run(fn, *args)
+
+    assert (caught.value.ended, caught.value.recurs) == ("unknown", recurs)
+
+
+async def test_the_grace_of_a_body_is_kept_where_it_is_the_shorter(tmp_path: Path) -> None:
+    """A pool is generous, a policy may be strict."""
+    with anyio.fail_after(WAIT):
+        async with Processes(workers=1, grace=60) as pool, anyio.create_task_group() as group:
+            body = Body(fn=bodies.ignore_sigterm, args=(str(tmp_path),), title="deaf", grace=0.1)
+            group.start_soon(pool.run_body, body)
+            await started(tmp_path)
+            began = time.monotonic()
+            group.cancel_scope.cancel()
+
+    assert time.monotonic() - began < WAIT / 2
+
+
+def test_a_function_that_could_not_run_there_is_refused_before_it_is_called() -> None:
+    """When a node is built, and not by its first call in the night."""
+    pool = Processes()
+    pool.check(bodies.add, title="sum")
+    with pytest.raises(TypeError, match="'cube' cannot run in a worker process: its function"):
+        pool.check(lambda x: x**3, title="cube")
