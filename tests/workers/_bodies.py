@@ -5,6 +5,7 @@ import signal
 import stat
 import sys
 import time
+from contextvars import ContextVar
 
 
 def add(one: int, other: int) -> int:
@@ -215,3 +216,116 @@ def open_files() -> list[str]:
     from pathlib import Path
 
     return sorted(str(fd.readlink()).split(":")[0] for fd in Path("/proc/self/fd").iterdir() if fd.is_symlink())
+
+
+USER: ContextVar[str] = ContextVar("user")
+UNSET: ContextVar[str] = ContextVar("unset")
+
+
+def user() -> tuple[str, str]:
+    found = USER.get("nobody"), UNSET.get("nobody")
+    UNSET.set("somebody")
+    return found
+
+
+def time_left() -> float:
+    from callboard import remaining
+
+    return remaining()
+
+
+async def time_left_later() -> float:
+    return time_left()
+
+
+def go_on(steps: int, pause: float) -> int:
+    from callboard import progress
+
+    for step in range(steps):
+        progress(f"step {step}", done=step, total=steps)
+        time.sleep(pause)
+    return steps
+
+
+async def go_on_later(steps: int, pause: float) -> int:
+    import anyio
+
+    for _ in range(steps):
+        await anyio.to_thread.run_sync(go_on, 1, 0)
+        await anyio.sleep(pause)
+    return steps
+
+
+def log_much() -> None:
+    import logging
+
+    logger = logging.getLogger("callboard.tests.workers")
+    logger.debug("nobody wants to know")
+    logger.warning("it is %s", "late")
+    try:
+        raise KeyError("lost")
+    except KeyError:
+        logging.getLogger("made.only.there").exception("\0" * 100_000)
+
+
+def bound() -> dict[str, object]:
+    import structlog
+
+    return structlog.contextvars.get_contextvars()
+
+
+def trace() -> str:
+    from opentelemetry import trace
+
+    return format(trace.get_current_span().get_span_context().trace_id, "x")
+
+
+def flood(folder: str) -> None:
+    from callboard import progress
+
+    say_where(folder)
+    while True:
+        progress("x" * 100)
+
+
+def talk_on() -> None:
+    """Speak after the end, from a thread that goes on."""
+    import contextvars
+    import threading
+
+    def speak() -> None:
+        from callboard import progress
+
+        until = time.monotonic() + 0.5
+        while time.monotonic() < until:
+            progress("still here")
+
+    context = contextvars.copy_context()
+    threading.Thread(target=context.run, args=(speak,), daemon=True).start()
+
+
+def speak_in_a_signal_handler() -> int:
+    """Interrupt a word with another one, again and again."""
+    import itertools
+
+    from callboard import progress
+
+    heard = itertools.count()
+    signal.signal(signal.SIGALRM, lambda *_: progress(f"alarm {next(heard)}" * 1_000))
+    signal.setitimer(signal.ITIMER_REAL, 0.001, 0.001)
+    until = time.monotonic() + 0.3
+    while time.monotonic() < until:
+        progress("word" * 4_000)
+    signal.setitimer(signal.ITIMER_REAL, 0)
+    return next(heard)
+
+
+def speak_in_a_fork() -> None:
+    """A copy that speaks as well, and then comes back out of the call."""
+    from callboard import progress
+
+    child = os.fork()
+    for _ in range(100):
+        progress("who am I?")
+    if child:
+        os.waitpid(child, 0)

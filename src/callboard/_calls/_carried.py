@@ -10,9 +10,10 @@ import time
 from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
+from functools import partial
 from typing import Any, cast
 
-from callboard._calls._progress import Progress, progress, reporter
+from callboard._calls._progress import Progress, check_progress, progress, reporter
 from callboard._loops._deadline import DEFAULT_GRACE, Timed, current_timed, remaining
 from callboard._loops._protocol import EventLoop
 
@@ -87,16 +88,26 @@ def deliver(told: Told) -> None:
         ValueError: for what is no such word.
     """
     try:
-        ((kind, said),) = told.items()
-        if kind == "progress":
-            message, done, total = said
-            progress(message[:_LONGEST_TEXT], done=done, total=total)
-        elif kind == "log":
-            _log(said)
-        else:
-            raise ValueError(kind)
-    except (TypeError, ValueError, AttributeError) as error:
+        act = _understood(told)
+    except (TypeError, ValueError, AttributeError, OverflowError) as error:
         raise ValueError(f"{told!r:.200} says nothing that a body may say") from error
+    act()  # what observers and log handlers raise is theirs
+
+
+def _understood(told: Told) -> Callable[[], None]:
+    ((kind, said),) = told.items()
+    if kind == "progress":
+        message, done, total = said
+        check_progress(message, done, total)
+        return partial(progress, message[:_LONGEST_TEXT], done=done, total=total)
+    if kind == "log":
+        logger, record = _record(said)
+        return partial(logger.handle, record) if logger.isEnabledFor(record.levelno) else _nothing
+    raise ValueError(kind)
+
+
+def _nothing() -> None:
+    pass
 
 
 class _Monotonic:
@@ -174,18 +185,24 @@ def _forward_logs(level: int) -> None:
         root.addHandler(_forwarding)
 
 
-def _log(said: list[Any]) -> None:
-    """Hand a record of a worker to the logger of the same name, as if it had been made here."""
+def _record(said: list[Any]) -> tuple[logging.Logger, logging.LogRecord]:
+    """Make a record of a worker into one of ours, for the logger of its name, as if it had been made here."""
     name, level, message, created, process, place = said
     if not isinstance(name, str) or not isinstance(message, str):
         raise TypeError(f"{name!r:.80} and {message!r:.80} are no texts")
-    logger = logging.getLogger(name[:200])
-    if not logger.isEnabledFor(int(level)):
-        return
+    logger = _nearest_logger(name)
     pathname, lineno, function = place
     record = logger.makeRecord(
-        logger.name, int(level), str(pathname), int(lineno), message[-_LONGEST_TEXT:], (), None, str(function)
+        name[:200], int(level), str(pathname), int(lineno), message[-_LONGEST_TEXT:], (), None, str(function)
     )
     record.created, record.process = float(created), int(process)
     record.processName = "worker"
-    logger.handle(record)
+    return logger, record
+
+
+def _nearest_logger(name: str) -> logging.Logger:
+    """That of the name, or the one that such a logger would ask; none is made, for it would stay for ever."""
+    known = logging.Logger.manager.loggerDict
+    while name and not isinstance(known.get(name), logging.Logger):
+        name = name.rpartition(".")[0]
+    return logging.getLogger(name)

@@ -54,15 +54,20 @@ def progress(message: str = "", *, done: float | None = None, total: float | Non
         TypeError: for a message that is no text, or an amount that is no number.
         ValueError: for an amount that is negative, infinite or not a number.
     """
+    check_progress(message, done, total)
+    here = reporter.get()
+    if here is not None:
+        here.report(Progress(message, done, total))
+
+
+def check_progress(message: str, done: float | None, total: float | None) -> None:
+    """Refuse what says nothing of progress; raises as `progress` does."""
     if not isinstance(message, str):
         raise TypeError(f"progress(message) is a text, got {message!r}; an amount is progress(done=...)")
     if done is not None:
         _check_amount("done", done)
     if total is not None:
         _check_amount("total", total)
-    here = reporter.get()
-    if here is not None:
-        here.report(Progress(message, done, total))
 
 
 def _check_amount(name: str, value: object) -> None:

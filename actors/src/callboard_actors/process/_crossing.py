@@ -2,7 +2,7 @@
 
 import io
 import pickle
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
@@ -30,16 +30,16 @@ def name_of(fn: Callable[..., Any]) -> str:
     return getattr(fn, "__qualname__", None) or type(fn).__qualname__
 
 
-def packed(body: Body) -> bytes:
-    """Pickle a body.
+def packed(body: Body, variables: Mapping[str, Any]) -> bytes:
+    """Pickle a body, and the context variables that go with it.
 
     Raises:
         TypeError: it cannot be sent; says whether that is the function's doing, or which argument's.
     """
     try:
-        return _pickled((body.fn, body.args, dict(body.kwargs)))
+        return _pickled((body.fn, body.args, dict(body.kwargs), variables))
     except Exception as error:
-        raise TypeError(_why_not(body) or _refusal(body.title, "call", error)) from error
+        raise TypeError(_why_not(body, variables) or _refusal(body.title, "call", error)) from error
 
 
 def check(fn: Callable[..., Any], title: str) -> None:
@@ -56,10 +56,11 @@ def _pickled(value: object) -> bytes:
     return buffer.getvalue()
 
 
-def _why_not(body: Body) -> str | None:
+def _why_not(body: Body, variables: Mapping[str, Any]) -> str | None:
     parts: list[tuple[object, str]] = [(body.fn, "function, which has to be importable by its name,")]
     parts += [(value, f"argument {place} ({_shown(value)})") for place, value in enumerate(body.args, 1)]
     parts += [(value, f"argument {name} ({_shown(value)})") for name, value in body.kwargs.items()]
+    parts += [(value, f"context variable {name} ({_shown(value)})") for name, value in variables.items()]
     for value, what in parts:
         try:
             _pickled(value)

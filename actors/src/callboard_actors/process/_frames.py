@@ -4,10 +4,11 @@ Calls and their replies are a header and a body. Commands to the zygote have one
 with them; its reports have one size, too, but for the one that it cannot start.
 """
 
+import json
 import struct
 from enum import IntEnum
 from socket import socket
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 MAGIC: Final = b"cb"
 HEADER: Final = struct.Struct("!2sBQQ")
@@ -18,13 +19,19 @@ class Kind(IntEnum):
     """What the body of a frame is."""
 
     CALL = 1
-    """A pickle of a function and its arguments."""
+    """A call: what is carried with it, in JSON, and a pickle of a function and its arguments."""
     VALUE = 2
     """A pickle of what it returned."""
     RAISED = 3
     """A pickle of the exception that it raised."""
     LOST = 4
     """Text: why what it returned or raised cannot be sent."""
+    TOLD = 5
+    """What the call says while it runs, in JSON; so many of them as it likes, and none after its reply."""
+
+
+MAX_TOLD: Final = 64 * 1024
+"""Bytes of what a call says at once."""
 
 
 _KINDS: Final = {int(kind): kind for kind in Kind}
@@ -58,6 +65,22 @@ def header_of(data: bytes | bytearray | memoryview) -> Header:
     if magic != MAGIC or kind is None:
         raise GarbageError(f"{bytes(data)!r} begins no frame")
     return Header(kind, number, length)
+
+
+_LENGTH: Final = struct.Struct("!I")
+
+
+def call(carried: dict[str, Any], pickled: bytes) -> bytes:
+    """The body of a call."""
+    along = json.dumps(carried).encode()
+    return _LENGTH.pack(len(along)) + along + pickled
+
+
+def parts_of(call: bytes | bytearray) -> tuple[dict[str, Any], memoryview]:
+    """What is carried with a call, and its pickle."""
+    view = memoryview(call)
+    end = _LENGTH.size + _LENGTH.unpack_from(view)[0]
+    return json.loads(bytes(view[_LENGTH.size : end])), view[end:]
 
 
 COMMAND: Final = struct.Struct("!cQd")

@@ -4,19 +4,19 @@ import itertools
 import os
 import socket
 from collections import deque
+from collections.abc import Callable
 from contextlib import ExitStack, suppress
+from typing import Any
 
 import anyio
 
 from callboard_actors.process._frames import (
-    HEADER,
     NOTEBOOK,
     GarbageError,
-    Header,
     Kind,
     frame,
-    header_of,
 )
+from callboard_actors.process._reader import FrameReader, told_by
 
 _CHUNK = 64 * 1024
 
@@ -100,8 +100,10 @@ class HeldWorker:
         """Whether this call was begun; also of a worker that has ended."""
         return os.pread(self._notebook, NOTEBOOK.size, 0) == NOTEBOOK.pack(number)
 
-    async def exchange(self, number: int, body: bytes, max_result: int) -> tuple[Kind, bytes | bytearray]:
-        """Send a call and wait for its reply.
+    async def exchange(
+        self, number: int, body: bytes, max_result: int, deliver: Callable[[Any], None]
+    ) -> tuple[Kind, bytes | bytearray]:
+        """Send a call and wait for its reply; meanwhile, deliver what it tells.
 
         Raises:
             BrokenError: there is none, or something else.
@@ -109,14 +111,23 @@ class HeldWorker:
         self._take_output()
         self._kept.clear()
         self.calls += 1
+        reader = FrameReader(self._sock, max_result)
         try:
             await self._send(frame(Kind.CALL, number, body))
-            header, begin = await self._receive_header(number, max_result)
-            return header.kind, await self._receive_body(header, begin)
+            while True:
+                header, said = await reader.next()
+                if header.kind is Kind.CALL or header.number != number:
+                    raise GarbageError("it is for another call")
+                if header.kind is not Kind.TOLD:
+                    break
+                _hand_on(said, deliver)
+            if reader.has_more:
+                raise GarbageError("something follows it")
         except ConnectionError:
             raise BrokenError from None
         except GarbageError as error:
             raise BrokenError(f"its worker process sent what is no reply: {error}") from None
+        return header.kind, said
 
     async def _send(self, data: bytes) -> None:
         view = memoryview(data)
@@ -125,39 +136,6 @@ class HeldWorker:
                 view = view[self._sock.send(view) :]
             except BlockingIOError:
                 await anyio.wait_writable(self._sock)
-
-    async def _receive(self, most: int) -> bytes:
-        while True:
-            await anyio.wait_readable(self._sock)
-            try:
-                data = self._sock.recv(most)
-            except BlockingIOError:
-                continue
-            if not data:
-                raise BrokenError
-            return data
-
-    async def _receive_header(self, number: int, max_result: int) -> tuple[Header, bytes]:
-        data = await self._receive(_CHUNK)
-        while len(data) < HEADER.size:
-            data += await self._receive(_CHUNK)
-        header = header_of(data[: HEADER.size])
-        if header.kind is Kind.CALL or header.number != number:
-            raise GarbageError("it is for another call")
-        if header.length > max_result:
-            raise GarbageError(f"it has {header.length} bytes, and max_result is {max_result}")
-        return header, data[HEADER.size :]
-
-    async def _receive_body(self, header: Header, begin: bytes) -> bytes | bytearray:
-        if len(begin) > header.length:
-            raise GarbageError("something follows it")
-        if len(begin) == header.length:
-            return begin
-        # It grows with what is there: the worker's word is not enough to set memory aside.
-        body = bytearray(begin)
-        while len(body) < header.length:
-            body += await self._receive(min(header.length - len(body), 16 * _CHUNK))
-        return body
 
     async def collect_output(self) -> None:
         """Take what it writes to stdout and stderr, so that it never waits for a reader."""
@@ -203,6 +181,14 @@ class HeldWorker:
         self._sock.close()
         os.close(self._output)
         os.close(self._notebook)
+
+
+def _hand_on(said: bytes | bytearray, deliver: Callable[[Any], None]) -> None:
+    told = told_by(said)
+    try:
+        deliver(told)
+    except ValueError as error:
+        raise GarbageError(str(error)) from error
 
 
 class _Tail:

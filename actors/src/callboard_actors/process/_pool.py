@@ -10,13 +10,14 @@ import anyio
 from anyio.abc import TaskGroup
 
 from callboard import ActorGoneError
-from callboard.engines import Body
+from callboard.engines import Body, carried, deliver
 from callboard_actors.process._crew import Crew
 from callboard_actors.process._crossing import check, name_of, opened, packed
 from callboard_actors.process._errors import WorkerDiedError, end_of, is_own_doing
-from callboard_actors.process._frames import Kind
+from callboard_actors.process._frames import Kind, call
 from callboard_actors.process._held_worker import BrokenError, HeldWorker
 from callboard_actors.process._settings import Terms
+from callboard_actors.process._variables import Variables
 
 _T = TypeVar("_T")
 _Ts = TypeVarTuple("_Ts")
@@ -46,6 +47,8 @@ class Processes:
         max_result: bytes that a result may have as a pickle.
         max_output: bytes that are kept of what a call writes to stdout and stderr, the last, to be shown in errors.
         start_timeout: seconds for the start, `preload` included.
+        carries: context variables of yours that go with each call, as `"package.module:variable"`; their values are
+            pickled.
     """
 
     def __init__(
@@ -60,6 +63,7 @@ class Processes:
         max_result: int = 64 * 1024 * 1024,
         max_output: int = 64 * 1024,
         start_timeout: float = 30.0,
+        carries: Sequence[str] = (),
     ) -> None:
         if isinstance(preload, str):
             raise TypeError(f"preload={preload!r} is one string; give a list of names of modules")
@@ -76,6 +80,7 @@ class Processes:
             max_output=max_output,
             start_timeout=start_timeout,
         )
+        self._variables = Variables(carries)
         self._running: tuple[Crew, TaskGroup] | None = None
         self._numbers = itertools.count(1)
 
@@ -152,7 +157,7 @@ class Processes:
             ResultLostError: it finished.
             callboard.ActorGoneError: the pool is not open.
         """
-        data = packed(body)
+        data = packed(body, self._variables.values())
         for left in reversed(range(_ATTEMPTS)):
             if self._running is None:
                 raise ActorGoneError(body.title, body.call_id, "its pool of processes is not open")
@@ -169,7 +174,7 @@ class Processes:
         number = next(self._numbers)
         worker.use()
         try:
-            kind, reply = await worker.exchange(number, data, self._terms.max_result)
+            kind, reply = await worker.exchange(number, call(carried(), data), self._terms.max_result, deliver)
             output = "" if kind is Kind.VALUE else worker.output()
         except BrokenError as broken:
             raise await self._death(worker, crew, body, number, broken.reason) from None

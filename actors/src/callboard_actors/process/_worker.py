@@ -5,13 +5,19 @@ import os
 import pickle
 import sys
 import traceback
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
+from contextvars import copy_context
 from socket import socket
 from typing import Any
 
+from callboard.engines import arrived
 from callboard_actors.process import _kernel
-from callboard_actors.process._frames import NOTEBOOK, Kind, frame, receive_frame
+from callboard_actors.process._frames import NOTEBOOK, Kind, parts_of, receive_frame
 from callboard_actors.process._settings import Settings
+from callboard_actors.process._variables import set_all
+from callboard_actors.process._voice import Voice
+
+Tell = Callable[[dict[str, Any]], None]
 
 _TRACEBACK_BOUND = 16 * 1024
 
@@ -25,25 +31,32 @@ def serve(sock: socket, notebook: int, settings: Settings) -> None:
     for stream in (sys.stdout, sys.stderr):
         stream.reconfigure(line_buffering=True)  # type: ignore[union-attr]
     faulthandler.enable()
+    voice = Voice(sock)
     while (request := receive_frame(sock)) is not None:
         number, body = request
         # Before anything of the call runs; to unpickle it is to run it.
         os.pwrite(notebook, NOTEBOOK.pack(number), 0)
         if settings.terms.cpu is not None:
             _kernel.limit_processor_time(settings.terms.cpu)
-        kind, reply = _bounded(*_outcome(body, settings.backend), settings.terms.max_result)
+        tell = voice.begin(number)
+        # Of its own, so that the next call finds none of what this one sets.
+        outcome = copy_context().run(_outcome, body, tell, settings.backend)
+        kind, reply = _bounded(*outcome, settings.terms.max_result)
         sys.stdout.flush()
         sys.stderr.flush()
-        sock.sendall(frame(kind, number, reply))
+        voice.reply(number, kind, reply)
 
 
-def _outcome(body: bytes | bytearray, backend: str) -> tuple[Kind, bytes]:
+def _outcome(call: bytes | bytearray, tell: Tell, backend: str) -> tuple[Kind, bytes]:
+    given, pickled = parts_of(call)
     # SystemExit ends the process, as it does elsewhere.
     try:
-        fn, args, kwargs = pickle.loads(body)  # noqa: S301 - from the pool, which trusts itself
-        value = fn(*args, **kwargs)
-        if isinstance(value, Coroutine):
-            value = _awaited(value, backend)
+        with arrived(given, tell):
+            fn, args, kwargs, variables = pickle.loads(pickled)  # noqa: S301 - from the pool, which trusts itself
+            set_all(variables)
+            value = fn(*args, **kwargs)
+            if isinstance(value, Coroutine):
+                value = _awaited(value, backend)
     except Exception as error:
         return _raised(error)
     try:
