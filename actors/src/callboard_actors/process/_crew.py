@@ -1,28 +1,32 @@
 """The workers of a pool, kept at full strength: one task for the zygote, one for each place."""
 
-import math
+import logging
 import os
 
 import anyio
 import sniffio
-from anyio.lowlevel import current_token
 
 from callboard import ActorGoneError, ActorStartError
 from callboard.engines import Body
+from callboard_actors.process._errors import WorkerDiedError
 from callboard_actors.process._held_worker import HeldWorker
 from callboard_actors.process._held_zygote import HeldZygote
+from callboard_actors.process._idle import Idle
 from callboard_actors.process._settings import Settings, Terms
 
+_NAME = "Processes"
+_logger = logging.getLogger("callboard_actors.process")
+
 _PAUSE = 0.05
-"""Seconds before a place is filled again whose workers keep ending without a call; doubled each time."""
+"""Seconds before a place is filled again whose workers keep ending without a call, or a zygote started; doubled."""
 _LONGEST_PAUSE = 5.0
 
 
 class Crew:
     """Workers that live, and those among them that have nothing to do.
 
-    `keep` has to run in a task all the while; it heeds no cancellation but that by `dismiss`, because calls that are
-    cancelled wait for what it is told.
+    `keep` runs in a task of its own, which nobody cancels but `dismiss`, and the event loop when it ends: calls that
+    are cancelled wait for what it is told. What goes wrong in it, those are told who wait.
     """
 
     def __init__(self, terms: Terms) -> None:
@@ -30,51 +34,87 @@ class Crew:
         self._settings = Settings(parent=os.getpid(), backend=sniffio.current_async_library(), terms=terms)
         self._zygote: HeldZygote | None = None
         self._members: set[HeldWorker] = set()
-        self._idle_in, self._idle = anyio.create_memory_object_stream[HeldWorker](math.inf)
+        self._idle = Idle()
+        self._trouble: Exception | None = None
+        self._started = anyio.Event()
         self._full = anyio.Event()
-        self._keeping = anyio.CancelScope(shield=True)
-        self._home = current_token()
-        self.is_dismissed = False
+        self._dismissed = anyio.Event()
+        self._over = anyio.Event()
+        self._keeping = anyio.CancelScope()
+        self.failure: ActorStartError | None = None
+        """Why there never were any workers."""
 
-    async def start(self) -> None:
-        """Start the zygote.
-
-        Raises:
-            ActorStartError: it could not load what it should, or not in time.
-        """
-        with anyio.move_on_after(self._terms.start_timeout) as scope:
-            self._zygote = await HeldZygote.start(self._settings)
-        if scope.cancelled_caught:
-            raise self._late()
+    @property
+    def is_dismissed(self) -> bool:
+        """Whether it has to end."""
+        return self._dismissed.is_set()
 
     async def until_full(self) -> None:
-        """Wait for the first worker in each place.
+        """Wait for the first worker in each place, or for the failure.
 
         Raises:
             ActorStartError: they did not come in time.
         """
+        await self._started.wait()
         with anyio.move_on_after(self._terms.start_timeout):
             await self._full.wait()
         if not self._full.is_set():
             raise self._late()
 
     def _late(self) -> ActorStartError:
-        return ActorStartError("Processes", f"it was not ready within {self._terms.start_timeout:g} s")
+        return ActorStartError(_NAME, f"it was not ready within {self._terms.start_timeout:g} s")
 
     async def keep(self) -> None:
-        """Fill each place whenever it is empty, with a new zygote if the old one has died."""
-        with self._keeping:
-            while self._zygote is not None:
-                began = anyio.current_time()
-                try:
-                    await self._live(self._zygote)
-                finally:
-                    with anyio.CancelScope(shield=True):
-                        await self._zygote.close()
-                        self._zygote = None
-                if anyio.current_time() - began < 1:
-                    await anyio.sleep(_PAUSE)
-                self._zygote = await HeldZygote.start(self._settings)
+        """Fill each place whenever it is empty, with a new zygote if the old one has died, until it is dismissed."""
+        try:
+            with self._keeping:
+                async with anyio.create_task_group() as group:
+                    group.start_soon(self._end_all_when_dismissed)
+                    await self._live_on()
+                    group.cancel_scope.cancel()
+        finally:
+            self._dismissed.set()
+            self._idle.turn_away()
+            self._started.set()
+            self._full.set()
+            self._over.set()
+
+    async def _live_on(self) -> None:
+        pause = _PAUSE
+        while self.failure is None:
+            began = anyio.current_time()
+            try:
+                await self._live_with_a_zygote()
+            except Exception as error:
+                self._suffer(error)
+            pause = _PAUSE if anyio.current_time() - began > 1 else min(_LONGEST_PAUSE, pause * 2)
+            if self.failure is None:
+                await anyio.sleep(pause)
+
+    async def _live_with_a_zygote(self) -> None:
+        with anyio.move_on_after(self._terms.start_timeout) as scope:
+            self._zygote = await HeldZygote.start(self._settings)
+        if scope.cancelled_caught or self._zygote is None:
+            raise self._late()
+        self._trouble = None
+        self._started.set()
+        try:
+            await self._live(self._zygote)
+        finally:
+            with anyio.CancelScope(shield=True):
+                await self._zygote.close()
+                self._zygote = None
+
+    def _suffer(self, error: Exception) -> None:
+        """Tell those who wait that there are no workers, and why."""
+        if not self._started.is_set():
+            reason = f"its zygote process cannot be started: {error!r}"
+            self.failure = error if isinstance(error, ActorStartError) else ActorStartError(_NAME, reason)
+            return
+        if self._trouble is None:
+            _logger.error("a pool of processes has no workers, and tries again: %r", error)
+        self._trouble = error
+        self._idle.turn_away()
 
     async def _live(self, zygote: HeldZygote) -> None:
         async with anyio.create_task_group() as places:
@@ -88,20 +128,25 @@ class Crew:
         while not self.is_dismissed:
             try:
                 worker = HeldWorker(self._terms.max_output)
-            except OSError:  # as many files are open as may be; calls wait until there are fewer
+                await self._employ(worker, zygote)
+            except OSError as error:  # as many files are open as may be, or processes; calls wait until there are fewer
+                if not in_vain:
+                    _logger.warning("a worker process cannot be started; it is tried again until it can: %s", error)
                 in_vain += 1
             else:
-                await self._employ(worker, zygote)
                 in_vain = 0 if worker.calls else in_vain + 1
             if in_vain > 1:
-                await anyio.sleep(min(_LONGEST_PAUSE, _PAUSE * 2.0 ** (in_vain - 2)))
+                await anyio.sleep(min(_LONGEST_PAUSE, _PAUSE * 2.0 ** min(in_vain - 2, 10)))
 
     async def _employ(self, worker: HeldWorker, zygote: HeldZygote) -> None:
-        """Have a worker forked and let others have it, until it has ended."""
+        """Have a worker forked and let others have it, until it has ended.
+
+        Raises:
+            OSError: it cannot be forked.
+        """
         self._members.add(worker)
         try:
             await zygote.fork(worker)
-            await worker.settled.wait()
             if worker.is_alive:
                 self.give_back(worker)
                 if len(self.pids()) == self._terms.workers:
@@ -123,38 +168,30 @@ class Crew:
 
         Raises:
             ActorGoneError: there will be none.
-            RuntimeError: this is another event loop than that of the pool.
+            WorkerDiedError: nobody knows when there will be one.
         """
-        if current_token() != self._home:
-            raise RuntimeError(
-                f"{body.title!r} was called in another event loop than that of its pool; open a pool for each"
-            )
         while True:
-            try:
-                worker = self._idle.receive_nowait()
-            except anyio.WouldBlock:
-                worker = await self._receive(body)
-            except (anyio.EndOfStream, anyio.ClosedResourceError):
-                raise self._gone(body) from None
+            if self._trouble is not None or self.is_dismissed:
+                raise self._gone(body)
+            worker = await self._idle.take()
+            if worker is None:
+                raise self._gone(body)
             if worker.is_alive and worker.is_silent():
                 return worker
             # It has ended, or talks without being asked: another one comes in its place.
             with anyio.CancelScope(shield=True):
                 await self.ask_to_end(worker)
 
-    async def _receive(self, body: Body) -> HeldWorker:
-        try:
-            return await self._idle.receive()
-        except (anyio.EndOfStream, anyio.ClosedResourceError):
-            raise self._gone(body) from None
-
-    def _gone(self, body: Body) -> ActorGoneError:
-        return ActorGoneError(body.title, body.call_id, "its pool of processes is closed")
+    def _gone(self, body: Body) -> ActorGoneError | WorkerDiedError:
+        if self._trouble is None or self.is_dismissed:
+            return ActorGoneError(body.title, body.call_id, "its pool of processes is closed")
+        reason = f"its pool of processes has no workers, and tries to start some: {self._trouble}"
+        return WorkerDiedError(body.title, reason, begun=False, call_id=body.call_id)
 
     def give_back(self, worker: HeldWorker) -> None:
         """Let others have it."""
         if not self.is_dismissed:
-            self._idle_in.send_nowait(worker)
+            self._idle.put(worker)
 
     async def ask_to_end(self, worker: HeldWorker, grace: float | None = None) -> None:
         """Have it ended, and all that it has started, unless that is going on; the pool's grace is the longest."""
@@ -170,18 +207,23 @@ class Crew:
 
     async def dismiss(self) -> None:
         """End all workers, then the zygote; whoever waits for a worker is told that there is none."""
-        self.is_dismissed = True
-        self._idle_in.close()
+        self._dismissed.set()
+        self._idle.turn_away()
         with anyio.CancelScope(shield=True):
-            members = list(self._members)
-            for worker in members:
-                await self.ask_to_end(worker)
-            for worker in members:
-                await worker.ended.wait()
+            await self._over.wait()
+
+    async def _end_all_when_dismissed(self) -> None:
+        await self._dismissed.wait()
+        members = list(self._members)
+        for worker in members:
+            await self.ask_to_end(worker)
+        for worker in members:
+            await worker.ended.wait()
         self._keeping.cancel()
-        while True:  # nobody is left to take them
-            try:
-                self._idle.receive_nowait()
-            except (anyio.WouldBlock, anyio.EndOfStream):
-                break
-        self._idle.close()
+
+    def abandon(self) -> None:
+        """End everything at once, where the event loop has been closed, and nobody can wait any more."""
+        if self._zygote is not None:
+            self._zygote.kill()
+        for worker in self._members:
+            worker.abandon()

@@ -42,6 +42,8 @@ class HeldWorker:
         self.pid: int | None = None
         """Its process id, as soon as it has been forked."""
         self.exitcode: int | None = None
+        self.unforked: int | None = None
+        """Why it never was a process, by the number of the error."""
         self.asked_to_end = False
         self.calls = 0
         self.settled = anyio.Event()
@@ -176,6 +178,11 @@ class HeldWorker:
         self._closing = True
         if not self._in_use:
             self._close()
+
+    def abandon(self) -> None:
+        """Close our ends, whoever uses them, because nobody can."""
+        self._theirs.close()
+        self._close()
 
     def _close(self) -> None:
         self._sock.close()

@@ -78,12 +78,23 @@ class HeldZygote:
         self._ready = True
 
     async def fork(self, worker: HeldWorker) -> None:
-        """Ask for a process for this worker."""
+        """Ask for a process for this worker, and wait for it, or for the end of the zygote.
+
+        Raises:
+            OSError: there is none.
+        """
         self._workers[worker.number] = worker
         try:
             await self._command(COMMAND.pack(FORK, worker.number, 0.0), worker.fds())
+        except OSError:
+            del self._workers[worker.number]
+            worker.end(None)
+            raise
         finally:
             worker.handed_over()
+        await worker.settled.wait()
+        if worker.unforked is not None:
+            raise OSError(worker.unforked, os.strerror(worker.unforked))
 
     async def end(self, worker: HeldWorker, grace: float) -> None:
         """Ask for the end of a worker and of all that it has started, unless that has been asked for."""
@@ -113,18 +124,23 @@ class HeldZygote:
                 worker.settled.set()
             else:
                 del self._workers[number]
+                worker.unforked = None if what == ENDED else value
                 worker.end(value if what == ENDED else None)
         self._lose_all()
 
     def _lose_all(self) -> None:
         """The zygote has died: its workers die with it, by the kernel; what they have started is left to us."""
         self._gone = True
+        self._kill_groups()
+        for worker in self._workers.values():
+            worker.end(None)
+        self._workers.clear()
+
+    def _kill_groups(self) -> None:
         for worker in self._workers.values():
             if worker.pid is not None:
                 with suppress(ProcessLookupError, PermissionError):
                     os.killpg(worker.pid, signal.SIGKILL)
-            worker.end(None)
-        self._workers.clear()
 
     async def _receive_exactly(self, length: int) -> bytes | None:
         data = b""
@@ -152,6 +168,13 @@ class HeldZygote:
             await self._until_ended()
         self._process.kill()
         await self._until_ended()
+
+    def kill(self) -> None:
+        """End it at once, with all that is left, where nobody can wait."""
+        self._kill_groups()
+        self._control.close()
+        self._process.kill()
+        self._process.wait()
 
     async def _until_ended(self) -> None:
         while self._process.poll() is None:

@@ -7,15 +7,14 @@ from types import TracebackType
 from typing import Any, Self, TypeVar, TypeVarTuple, overload
 
 import anyio
-from anyio.abc import TaskGroup
 
-from callboard import ActorGoneError
 from callboard.engines import Body, carried, deliver
 from callboard_actors.process._crew import Crew
 from callboard_actors.process._crossing import check, name_of, opened, packed
 from callboard_actors.process._errors import WorkerDiedError, end_of, is_own_doing
 from callboard_actors.process._frames import Kind, call
 from callboard_actors.process._held_worker import BrokenError, HeldWorker
+from callboard_actors.process._openings import Openings
 from callboard_actors.process._settings import Terms
 from callboard_actors.process._variables import Variables
 
@@ -36,6 +35,9 @@ class Processes:
 
     Workers are forked from one process that has loaded `preload`; so one that was killed is replaced within
     milliseconds. They are trusted: what crosses are pickles. For Linux only, as yet.
+
+    It may be opened by several at once, in any number of event loops and threads: each event loop has workers of its
+    own, from the first who opens it there until the last has left.
 
     Args:
         workers: how many there are, and so how many calls run at once; others wait their turn.
@@ -81,40 +83,22 @@ class Processes:
             start_timeout=start_timeout,
         )
         self._variables = Variables(carries)
-        self._running: tuple[Crew, TaskGroup] | None = None
+        self._openings = Openings(self._terms)
         self._numbers = itertools.count(1)
 
     async def __aenter__(self) -> Self:
-        if self._running is not None:
-            raise RuntimeError("this pool of processes is open already; make another one")
-        crew = Crew(self._terms)
-        try:
-            await crew.start()
-        except BaseException:
-            await crew.dismiss()
-            raise
-        group = await anyio.create_task_group().__aenter__()
-        self._running = crew, group
-        group.start_soon(crew.keep)
-        try:
-            await crew.until_full()
-        except BaseException as error:
-            await self.__aexit__(type(error), error, error.__traceback__)
-            raise
+        """Have workers in this event loop.
+
+        Raises:
+            callboard.ActorStartError: they could not be started; `never` where it is no use to try again.
+        """
+        await self._openings.enter()
         return self
 
     async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> bool | None:
-        assert self._running is not None
-        crew, group = self._running
-        self._running = None
-        await crew.dismiss()
-        # Errors of the block pass by the group, which would wrap them; cancellations may be the group's own.
-        if isinstance(error, anyio.get_cancelled_exc_class()):
-            return await group.__aexit__(kind, error, traceback)
-        await group.__aexit__(None, None, None)
-        return None
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None, /
+    ) -> None:
+        await self._openings.leave()
 
     def check(self, fn: Callable[..., Any], /, *, title: str) -> None:
         """Refuse a function that could not run in a worker, before it is called.
@@ -127,7 +111,7 @@ class Processes:
     @property
     def pids(self) -> list[int]:
         """The process ids of the workers that live; fewer than there should be while one is replaced."""
-        return [] if self._running is None else self._running[0].pids()
+        return self._openings.pids()
 
     @overload
     async def run(self, fn: Callable[[*_Ts], Coroutine[Any, Any, _T]], *args: *_Ts) -> _T: ...
@@ -159,9 +143,7 @@ class Processes:
         """
         data = packed(body, self._variables.values())
         for left in reversed(range(_ATTEMPTS)):
-            if self._running is None:
-                raise ActorGoneError(body.title, body.call_id, "its pool of processes is not open")
-            crew, _ = self._running
+            crew = self._openings.here(body)
             worker = await crew.take(body)
             try:
                 return await self._run_in(worker, crew, body, data)
