@@ -155,6 +155,8 @@ class Processes:
     async def _run_in(self, worker: HeldWorker, crew: Crew, body: Body, data: bytes) -> Any:
         number = next(self._numbers)
         worker.use()
+        if body.on_begin is not None:
+            body.on_begin()  # first, because its deadline, which is carried along, runs from now
         try:
             kind, reply = await worker.exchange(number, call(carried(), data), self._terms.max_result, deliver)
             output = "" if kind is Kind.VALUE else worker.output()
