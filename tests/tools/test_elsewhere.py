@@ -5,7 +5,9 @@ from collections.abc import Callable
 from typing import Annotated, Any
 
 import anyio
+import anyio.to_thread
 import pytest
+from anyio.lowlevel import current_token
 from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
 from langchain_core.runnables import RunnableConfig, ensure_config
 from langchain_core.tools import BaseTool, StructuredTool, tool
@@ -382,3 +384,31 @@ async def test_callbacks_that_may_stay_away_do() -> None:
 def decorated(text: str) -> str:
     """A tool that hides its function."""
     return text.upper()
+
+
+@pytest.mark.real_clock
+async def test_a_node_that_is_open_in_one_loop_is_used_in_another() -> None:
+    """Each has the engine open for itself: a pool belongs to the event loop that waits for it."""
+    loops: dict[object, int] = {}
+
+    class Belongs(FakeEngine):
+        async def __aenter__(self) -> Any:
+            loops[current_token()] = loops.get(current_token(), 0) + 1
+            return await super().__aenter__()
+
+        async def __aexit__(self, *args: object) -> None:
+            loops[current_token()] -= 1
+            return await super().__aexit__(*args)
+
+        async def run_body(self, body: Any, /) -> Any:
+            assert loops[current_token()]
+            return await super().run_body(body)
+
+    node = _node(Belongs(), double)
+    with anyio.fail_after(5):
+        async with node:
+            assert await _content(node, "double", number=1) == "2"
+            there = await anyio.to_thread.run_sync(node.invoke, [calls(("double", {"number": 2}))])
+            assert there[0].content == "4"
+            assert sorted(loops.values()) == [0, 1]
+    assert set(loops.values()) == {0}

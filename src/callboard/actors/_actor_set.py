@@ -3,8 +3,8 @@
 So do the engines that run bodies for it.
 """
 
-from collections.abc import AsyncGenerator, Mapping, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncGenerator, Generator, Mapping, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from types import MappingProxyType
@@ -26,6 +26,13 @@ class Lodging:
     residents: Mapping[int, Residents]
     """By the place of their terms in the set."""
     engines: HeldEngines = field(default_factory=HeldEngines)
+    loop: EventLoop = field(default_factory=current_loop)
+    """In which the engines are open."""
+
+    @property
+    def is_here(self) -> bool:
+        """Whether that is the running one."""
+        return self.loop is current_loop()
 
     async def close(self) -> None:
         """Stop the actors, in the reverse order, and close what was open."""
@@ -94,18 +101,34 @@ class ActorSet:
     @asynccontextmanager
     async def living(self) -> AsyncGenerator[None]:
         """Have them live while the block runs, unless they do anyway; each starts when it is asked."""
-        if not self.is_needed or self.lodging() is not None:
+        known = self.lodging()
+        if not self.is_needed or (known is not None and known.is_here):
             yield
             return
+        if known is not None:
+            # Actors may be asked from any loop, and an engine is open in one.
+            with self._known_here(Lodging(known.residents)) as lodging:
+                try:
+                    yield
+                finally:
+                    await lodging.engines.close()
+            return
         interrupts = list[BaseException]()
-        lodging = self._lodging(interrupts)
+        with self._known_here(self._lodging(interrupts)) as lodging:
+            try:
+                yield
+            finally:
+                await lodging.close()
+        _raise_first(interrupts)
+
+    @contextmanager
+    def _known_here(self, lodging: Lodging) -> Generator[Lodging]:
+        """Have the calling task, and what it starts, know where they live."""
         token = _lodgings.set({**_lodgings.get(), id(self): lodging})
         try:
-            yield
+            yield lodging
         finally:
             _lodgings.reset(token)
-            await lodging.close()
-        _raise_first(interrupts)
 
     def statistics(self) -> Mapping[str, ActorStatistics]:
         """What they do, by name; of those that live as the calling task knows it."""

@@ -10,6 +10,7 @@ from langchain_core.tools import BaseTool, StructuredTool
 
 from callboard._calls._attempt import own_attempt
 from callboard._calls._call import SupervisedCall, current_call, note
+from callboard._loops._current import current_loop
 from callboard._types import CallContext, Engine, KeyFunction, ToolCallLike
 from callboard.actors._actor import CONTROL, Actor, Handler, keeps_snapshots
 from callboard.actors._actor_set import ActorSet, Lodging
@@ -136,7 +137,10 @@ class _Ask:
         if self._spec.is_in_journal:
             key = self._in_thread(key)
         asked = partial(self._asked, residents.cell(key), _conversation(residents), supervised, kwargs)
-        return asked() if self._spec.runs_in is None else self._once_open(lodging, self._spec.runs_in, asked)
+        engine = self._spec.runs_in
+        if engine is None or residents.loop is not current_loop():
+            return asked()
+        return self._once_open(lodging, engine, asked)
 
     async def _once_open(self, lodging: Lodging, engine: Engine, asked: Callable[[], Awaitable[Any]]) -> Any:
         """Have its engine open from life to life."""
