@@ -1,0 +1,132 @@
+"""Tools of nodes and agents whose bodies run in worker processes, and actors that live in one."""
+
+import os
+import signal
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
+from langgraph.types import Command
+
+from callboard import ActorDiedError, CallPolicy, ToolNode, child, create_react_agent, running
+from callboard.testing import ScriptedModel, calls
+from callboard_actors.process import Processes
+
+from . import _tools as tools
+from ._processes import WAIT, alive, descendants, started
+
+pytestmark = pytest.mark.real_clock
+
+
+def _node(pool: Processes, **policy: Any) -> ToolNode:
+    given = [tools.hang, tools.end, tools.later, tools.number_of_messages, tools.leave, tools.draw]
+    return ToolNode(given, policies={one.name: CallPolicy(runs_in=pool, **policy) for one in given})
+
+
+async def _run(node: ToolNode, *requests: Any) -> list[Any]:
+    found = await node.ainvoke({"messages": [HumanMessage("go"), calls(*requests)]})
+    return found if isinstance(found, list) else found["messages"]
+
+
+@pytest.mark.parametrize(
+    "how",
+    [
+        pytest.param("spin_in_c", marks=pytest.mark.exhaustive),
+        "sleep_in_c",
+        pytest.param("ignore_sigterm", marks=pytest.mark.exhaustive),
+        pytest.param("fork_a_grandchild", marks=pytest.mark.exhaustive),
+    ],
+)
+async def test_a_tool_that_hangs_ends_with_its_timeout_and_its_neighbour_has_its_result(
+    tmp_path: Path, how: str
+) -> None:
+    """With a thread, it would hold a place for ever."""
+    before = descendants(os.getpid())
+    with anyio.fail_after(WAIT):
+        node = _node(Processes(workers=2), timeout=1.0, grace=0.3)
+        hung, fine = await _run(node, ("hang", {"how": how, "folder": str(tmp_path)}), ("later", {"text": "fine"}))
+    assert "did not finish within its timeout of 1 s" in hung.content
+    assert fine.content.startswith("fine from ")
+    assert alive(await started(tmp_path)) == set()
+    assert descendants(os.getpid()) == before
+
+
+async def test_a_tool_that_ends_its_process_fails_alone_and_says_how() -> None:
+    """It is not run again, because it would do so again."""
+    with anyio.fail_after(WAIT):
+        async with _node(Processes(workers=1)) as node:
+            [ended] = await _run(node, ("end", {"code": 3}))
+            [fine] = await _run(node, ("later", {"text": "fine"}))
+    assert "its worker process exited with code 3" in ended.content
+    assert ended.status == "error"
+    assert fine.status == "success"
+
+
+async def test_state_commands_and_artifacts_cross() -> None:
+    """As they do for tools that run here."""
+    with anyio.fail_after(WAIT):
+        async with _node(Processes(workers=1)) as node:
+            [count] = await _run(node, "number_of_messages")
+            [command] = await _run(node, "leave")
+            [drawn] = await _run(node, ("draw", {"size": 5}))
+    assert count.content == "2"
+    assert isinstance(command, Command)
+    assert (drawn.content, drawn.artifact) == ("5 pixels", b"xxxxx")
+
+
+async def test_an_agent_has_its_tools_run_in_one_pool_from_turn_to_turn() -> None:
+    """The workers are the same."""
+    model = ScriptedModel([calls(("later", {"text": "a"})), calls(("later", {"text": "b"})), AIMessage("done")])
+    with anyio.fail_after(WAIT):
+        agent = create_react_agent(model, _node(Processes(workers=1)))
+        found = await agent.ainvoke({"messages": [HumanMessage("go")]})
+    first, second = [str(one.content) for one in found["messages"] if isinstance(one, ToolMessage)]
+    assert first.removeprefix("a") == second.removeprefix("b")
+    assert str(os.getpid()) not in first
+
+
+def test_sync_code_has_them_too() -> None:
+    """The pool is started for each run that needs it."""
+    for _ in range(2):
+        found = _node(Processes(workers=1)).invoke([calls(("later", {"text": "a"}))])
+        assert found[0].content.startswith("a from ")
+
+
+async def test_an_actor_lives_in_a_process_of_its_own_and_comes_back_in_another_with_its_state() -> None:
+    """Plain handlers included; what it holds is kept after each call, where somebody asks for that."""
+    with anyio.fail_after(WAIT):
+        async with (
+            Processes(workers=1) as pool,
+            running(child(tools.Desk, "the study", runs_in=pool, save="each_call")) as desk,
+        ):
+            assert await desk.put("a letter") == "in the study, a letter"
+            first = await desk.where()
+            assert first not in {os.getpid(), *pool.pids}
+            os.kill(first, signal.SIGKILL)
+            while (second := await _where(desk)) in (None, first):
+                await anyio.sleep(0.01)
+            assert await desk.put("a bill") == "in the study, a letter, a bill"
+        assert alive([first, second]) == set()  # type: ignore[list-item]
+
+
+async def _where(desk: tools.Desk) -> int | None:
+    try:
+        return await desk.where()
+    except ActorDiedError:
+        return None
+
+
+async def test_a_handler_that_hangs_in_c_ends_its_process_and_the_model_is_told_what_is_lost(tmp_path: Path) -> None:
+    """After its timeout and its grace; the next call is answered by the next life."""
+    with anyio.fail_after(WAIT):
+        policies = {"hang": CallPolicy(timeout=0.5, grace=0.3)}
+        async with ToolNode([child(tools.Desk, "the hall", runs_in=Processes(workers=1))], policies=policies) as node:
+            await _run(node, ("put", {"paper": "a letter"}))
+            [hung] = await _run(node, ("hang", {"folder": str(tmp_path)}))
+            [put] = await _run(node, ("put", {"paper": "a bill"}))
+    assert "did not finish within its timeout of 0.5 s" in hung.content
+    assert "in the hall, a bill" in put.content
+    assert "lost" in put.content
+    assert alive(await started(tmp_path)) == set()
