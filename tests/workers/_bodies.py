@@ -329,3 +329,58 @@ def speak_in_a_fork() -> None:
         progress("who am I?")
     if child:
         os.waitpid(child, 0)
+
+
+async def wait_there(folder: str) -> None:
+    import anyio
+
+    say_where(folder)
+    await anyio.sleep(600)
+
+
+async def block_the_loop(folder: str) -> None:
+    say_where(folder)
+    time.sleep(600)
+
+
+async def flood_there(folder: str) -> None:
+    flood(folder)
+
+
+async def clean_up_slowly(folder: str) -> None:
+    import pathlib
+
+    import anyio
+
+    say_where(folder)
+    try:
+        await anyio.sleep(600)
+    finally:
+        with anyio.CancelScope(shield=True):
+            await anyio.sleep(0.1)
+        (pathlib.Path(folder) / "0").touch()
+
+
+async def speak_there(text: str) -> str:
+    import anyio
+
+    from callboard import progress
+
+    for _ in range(5):
+        progress(text)
+        await anyio.sleep(0.001)
+    return text
+
+
+async def send_raw_there(data: bytes) -> None:
+    import anyio
+
+    for fd in range(3, 64):  # the event loop has some, too
+        if _is_socket(fd):
+            os.write(fd, data)
+    await anyio.sleep(600)
+
+
+async def end_there() -> None:
+    print("last words")
+    sys.exit(3)

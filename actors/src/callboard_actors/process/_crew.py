@@ -2,13 +2,18 @@
 
 import logging
 import os
+from collections.abc import Callable, Coroutine
+from contextvars import Context
+from typing import Any
 
 import anyio
 import sniffio
+from anyio.abc import TaskGroup
 
 from callboard import ActorGoneError, ActorStartError
 from callboard.engines import Body
 from callboard_actors.process._errors import WorkerDiedError
+from callboard_actors.process._frames import SEAT
 from callboard_actors.process._held_worker import HeldWorker
 from callboard_actors.process._held_zygote import HeldZygote
 from callboard_actors.process._idle import Idle
@@ -34,6 +39,8 @@ class Crew:
         self._settings = Settings(parent=os.getpid(), backend=sniffio.current_async_library(), terms=terms)
         self._zygote: HeldZygote | None = None
         self._members: set[HeldWorker] = set()
+        self._seats: set[HeldWorker] = set()
+        self._group: TaskGroup | None = None
         self._idle = Idle()
         self._trouble: Exception | None = None
         self._started = anyio.Event()
@@ -69,6 +76,7 @@ class Crew:
         try:
             with self._keeping:
                 async with anyio.create_task_group() as group:
+                    self._group = group
                     group.start_soon(self._end_all_when_dismissed)
                     await self._live_on()
                     group.cancel_scope.cancel()
@@ -159,6 +167,41 @@ class Crew:
             self._members.discard(worker)
             worker.close()
 
+    async def hire(self, title: str) -> HeldWorker:
+        """Have a worker forked for one owner, which is to let it go.
+
+        Raises:
+            WorkerDiedError: there is none.
+        """
+        while self._zygote is None and self._trouble is None and not self.is_dismissed:
+            await anyio.sleep(_PAUSE / 10)  # another one is being started
+        try:
+            if self._zygote is None:
+                raise OSError("its pool of processes is closed" if self._trouble is None else f"{self._trouble}")
+            worker = HeldWorker(self._terms.max_output)
+            self._seats.add(worker)
+            try:
+                await self._zygote.fork(worker, SEAT)
+                if not worker.is_alive:
+                    raise OSError("its zygote process has ended")
+            except BaseException:
+                await self.let_go(worker)
+                raise
+        except OSError as error:
+            raise WorkerDiedError(title, f"a worker process cannot be started: {error}", begun=False) from error
+        return worker
+
+    async def let_go(self, worker: HeldWorker) -> None:
+        """End a worker that was hired, and close it."""
+        await self.end(worker)
+        self._seats.discard(worker)
+        worker.close()
+
+    def look_after(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        """Run something as long as it takes, or as the crew lives."""
+        assert self._group is not None
+        Context().run(self._group.start_soon, work)
+
     def pids(self) -> list[int]:
         """The process ids of the workers that live and are to go on."""
         return sorted(worker.pid for worker in self._members if worker.is_alive and worker.pid is not None)
@@ -214,7 +257,7 @@ class Crew:
 
     async def _end_all_when_dismissed(self) -> None:
         await self._dismissed.wait()
-        members = list(self._members)
+        members = [*self._members, *self._seats]
         for worker in members:
             await self.ask_to_end(worker)
         for worker in members:
@@ -225,5 +268,5 @@ class Crew:
         """End everything at once, where the event loop has been closed, and nobody can wait any more."""
         if self._zygote is not None:
             self._zygote.kill()
-        for worker in self._members:
+        for worker in self._members | self._seats:
             worker.abandon()

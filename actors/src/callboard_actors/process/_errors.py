@@ -39,18 +39,14 @@ class WorkerDiedError(EngineError):
         output: str = "",
         recurs: bool = False,
     ) -> None:
-        self.reason = reason
+        ended: Literal["unknown", "unavailable"] = "unknown" if begun else "unavailable"
+        super().__init__(tool, call_id, reason, ended=ended, recurs=begun and recurs)
         self.begun = begun
         self.exitcode = exitcode
         """As `multiprocessing` has it: minus the number of the signal, if it was one. `None` if nobody knows."""
         self.pid = pid
         self.output = output
         """The end of what it wrote to stdout and stderr during the call."""
-        sentence = f"{tool!r} was not started: {reason}."
-        if begun:
-            sentence = f"{tool!r} had begun when {reason}. Whether it had its effect is unknown."
-        ended: Literal["unknown", "unavailable"] = "unknown" if begun else "unavailable"
-        super().__init__(tool, call_id, sentence, ended=ended, recurs=begun and recurs)
         add_output(self, output)
 
 
@@ -61,10 +57,8 @@ class ResultLostError(EngineError):
     """
 
     def __init__(self, tool: str, reason: str, *, call_id: str | None = None, output: str = "") -> None:
-        self.reason = reason
+        super().__init__(tool, call_id, reason, ended="finished", recurs=True)
         self.output = output
-        sentence = f"{tool!r} has finished, but its result is lost: {reason}"
-        super().__init__(tool, call_id, sentence, ended="finished", recurs=True)
         add_output(self, output)
 
 

@@ -28,6 +28,8 @@ class Kind(IntEnum):
     """Text: why what it returned or raised cannot be sent."""
     TOLD = 5
     """What the call says while it runs, in JSON; so many of them as it likes, and none after its reply."""
+    CANCEL = 6
+    """To a seat: a call is to end. It has no body."""
 
 
 MAX_TOLD: Final = 64 * 1024
@@ -87,6 +89,8 @@ COMMAND: Final = struct.Struct("!cQd")
 """What to do, with which worker, how long its grace is."""
 FORK: Final = b"F"
 """Have a new worker; its socket, its output and its notebook come along."""
+SEAT: Final = b"S"
+"""Have a new worker with an event loop, for one owner; with the same things."""
 END: Final = b"E"
 """Terminate a worker and all it has started; kill them when the grace is over."""
 
@@ -99,7 +103,10 @@ ENDED: Final = b"E"
 FAILED: Final = b"X"
 
 NOTEBOOK: Final = struct.Struct("!Q")
-"""What a worker writes down when it begins a call: its number. It outlives the worker."""
+"""What a worker writes down when it begins a call: its number. It outlives the worker.
+
+In a seat, the calls with smaller numbers have begun before.
+"""
 
 
 def receive_frame(sock: socket) -> tuple[int, bytes | bytearray] | None:

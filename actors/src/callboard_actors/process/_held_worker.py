@@ -100,7 +100,12 @@ class HeldWorker:
 
     def has_begun(self, number: int) -> bool:
         """Whether this call was begun; also of a worker that has ended."""
-        return os.pread(self._notebook, NOTEBOOK.size, 0) == NOTEBOOK.pack(number)
+        return self.last_begun() == number
+
+    def last_begun(self) -> int:
+        """The number of the call that was begun last; 0 if there was none."""
+        data = os.pread(self._notebook, NOTEBOOK.size, 0)
+        return int(NOTEBOOK.unpack(data)[0]) if len(data) == NOTEBOOK.size else 0
 
     async def exchange(
         self, number: int, body: bytes, max_result: int, deliver: Callable[[Any], None]
@@ -113,16 +118,16 @@ class HeldWorker:
         self._take_output()
         self._kept.clear()
         self.calls += 1
-        reader = FrameReader(self._sock, max_result)
+        reader = self.reader(max_result)
         try:
-            await self._send(frame(Kind.CALL, number, body))
+            await self.send(frame(Kind.CALL, number, body))
             while True:
                 header, said = await reader.next()
-                if header.kind is Kind.CALL or header.number != number:
+                if header.kind in (Kind.CALL, Kind.CANCEL) or header.number != number:
                     raise GarbageError("it is for another call")
                 if header.kind is not Kind.TOLD:
                     break
-                _hand_on(said, deliver)
+                hand_on(said, deliver)
             if reader.has_more:
                 raise GarbageError("something follows it")
         except ConnectionError:
@@ -131,7 +136,12 @@ class HeldWorker:
             raise BrokenError(f"its worker process sent what is no reply: {error}") from None
         return header.kind, said
 
-    async def _send(self, data: bytes) -> None:
+    def reader(self, max_result: int) -> FrameReader:
+        """What reads what it says."""
+        return FrameReader(self._sock, max_result)
+
+    async def send(self, data: bytes) -> None:
+        """Send a frame, all of it; nobody else does meanwhile."""
         view = memoryview(data)
         while view:
             try:
@@ -190,7 +200,12 @@ class HeldWorker:
         os.close(self._notebook)
 
 
-def _hand_on(said: bytes | bytearray, deliver: Callable[[Any], None]) -> None:
+def hand_on(said: bytes | bytearray, deliver: Callable[[Any], None]) -> None:
+    """Deliver a word.
+
+    Raises:
+        GarbageError: it says nothing.
+    """
     told = told_by(said)
     try:
         deliver(told)

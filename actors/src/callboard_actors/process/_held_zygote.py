@@ -77,7 +77,7 @@ class HeldZygote:
         assert what == READY
         self._ready = True
 
-    async def fork(self, worker: HeldWorker) -> None:
+    async def fork(self, worker: HeldWorker, what: bytes = FORK) -> None:
         """Ask for a process for this worker, and wait for it, or for the end of the zygote.
 
         Raises:
@@ -85,13 +85,15 @@ class HeldZygote:
         """
         self._workers[worker.number] = worker
         try:
-            await self._command(COMMAND.pack(FORK, worker.number, 0.0), worker.fds())
-        except OSError:
+            await self._command(COMMAND.pack(what, worker.number, 0.0), worker.fds())
+        except BaseException:
             del self._workers[worker.number]
             worker.end(None)
             raise
         finally:
             worker.handed_over()
+        if self._gone and self._workers.pop(worker.number, None) is not None:
+            worker.end(None)
         await worker.settled.wait()
         if worker.unforked is not None:
             raise OSError(worker.unforked, os.strerror(worker.unforked))

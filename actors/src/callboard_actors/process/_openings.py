@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from anyio.lowlevel import EventLoopToken, current_token
 
 from callboard import ActorGoneError
-from callboard.engines import Body
 from callboard_actors.process._crew import Crew
 from callboard_actors.process._own_task import spawn
 from callboard_actors.process._settings import Terms
@@ -67,7 +66,7 @@ class Openings:
                 if opening is not None:
                     opening.crew.abandon()
 
-    def here(self, body: Body) -> Crew:
+    def here(self, title: str, call_id: str | None = None) -> Crew:
         """The crew of this event loop.
 
         Raises:
@@ -79,11 +78,11 @@ class Openings:
             return opening.crew
         if self._by_loop:
             raise RuntimeError(
-                f"{body.title!r} was called in another event loop than that of its pool; "
+                f"{title!r} was called in another event loop than that of its pool; "
                 "open it there, too, with `async with`"
             )
         reason = "its pool of processes is not open; call it within `async with` of the pool"
-        raise ActorGoneError(body.title, body.call_id, reason)
+        raise ActorGoneError(title, call_id, reason)
 
     def pids(self) -> list[int]:
         """Of all workers in all event loops."""

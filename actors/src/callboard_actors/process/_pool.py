@@ -2,7 +2,8 @@
 
 import itertools
 import sys
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import AsyncGenerator, Callable, Coroutine, Sequence
+from contextlib import asynccontextmanager
 from types import TracebackType
 from typing import Any, Self, TypeVar, TypeVarTuple, overload
 
@@ -13,6 +14,7 @@ from callboard_actors.process._crew import Crew
 from callboard_actors.process._crossing import check, name_of, opened, packed
 from callboard_actors.process._errors import WorkerDiedError, end_of, is_own_doing
 from callboard_actors.process._frames import Kind, call
+from callboard_actors.process._held_seat import HeldSeat
 from callboard_actors.process._held_worker import BrokenError, HeldWorker
 from callboard_actors.process._openings import Openings
 from callboard_actors.process._settings import Terms
@@ -143,7 +145,7 @@ class Processes:
         """
         data = packed(body, self._variables.values())
         for left in reversed(range(_ATTEMPTS)):
-            crew = self._openings.here(body)
+            crew = self._openings.here(body.title, body.call_id)
             worker = await crew.take(body)
             try:
                 return await self._run_in(worker, crew, body, data)
@@ -152,8 +154,32 @@ class Processes:
                     raise
         raise AssertionError("the last attempt returns or raises")
 
+    @asynccontextmanager
+    async def seat(self, title: str, /) -> AsyncGenerator[HeldSeat]:
+        """Have a worker for oneself while the block runs; it is none of the `workers`.
+
+        One event loop runs there, and async functions beside each other on it. `cpu` and `max_calls` are not for it.
+
+        Raises:
+            WorkerDiedError: there is none.
+            callboard.ActorGoneError: the pool is not open.
+        """
+        crew = self._openings.here(title)
+        worker = await crew.hire(title)
+        seat = HeldSeat(title, worker, crew.end, self._terms, self._variables)
+        crew.look_after(seat.keep)
+        try:
+            yield seat
+        finally:
+            await crew.end(worker)
+            with anyio.CancelScope(shield=True):
+                await seat.over.wait()
+                await crew.let_go(worker)
+
     async def _run_in(self, worker: HeldWorker, crew: Crew, body: Body, data: bytes) -> Any:
         number = next(self._numbers)
+        if body.on_begin is not None:
+            body.on_begin()
         worker.use()
         if body.on_begin is not None:
             body.on_begin()  # first, because its deadline, which is carried along, runs from now

@@ -1,7 +1,7 @@
-"""Frames out of a worker's socket, one after the other; the worker is not believed."""
+"""Frames out of a socket, one after the other; a worker is not believed."""
 
 import json
-from socket import socket
+from socket import MSG_DONTWAIT, socket
 from typing import Any, Final
 
 import anyio
@@ -15,10 +15,10 @@ _FRAMES_IN_A_ROW: Final = 32
 
 
 class FrameReader:
-    """Reads what a worker says.
+    """Reads what the other end says.
 
     Args:
-        sock: of the worker; it does not block.
+        sock: of a worker, or a seat's own.
         max_result: bytes that a reply may have.
     """
 
@@ -71,7 +71,7 @@ class FrameReader:
         while True:
             await anyio.wait_readable(self._sock)
             try:
-                data = self._sock.recv(most)
+                data = self._sock.recv(most, MSG_DONTWAIT)
             except BlockingIOError:
                 continue
             if not data:

@@ -24,13 +24,7 @@ _TRACEBACK_BOUND = 16 * 1024
 
 def serve(sock: socket, notebook: int, settings: Settings) -> None:
     """Answer calls; return when nobody is left who would make one."""
-    _kernel.leave_no_core()
-    if settings.terms.memory is not None:
-        _kernel.limit_memory(settings.terms.memory)
-    # What was printed before a crash is worth the most.
-    for stream in (sys.stdout, sys.stderr):
-        stream.reconfigure(line_buffering=True)  # type: ignore[union-attr]
-    faulthandler.enable()
+    prepare(settings)
     voice = Voice(sock)
     while (request := receive_frame(sock)) is not None:
         number, body = request
@@ -41,10 +35,21 @@ def serve(sock: socket, notebook: int, settings: Settings) -> None:
         tell = voice.begin(number)
         # Of its own, so that the next call finds none of what this one sets.
         outcome = copy_context().run(_outcome, body, tell, settings.backend)
-        kind, reply = _bounded(*outcome, settings.terms.max_result)
+        kind, reply = bounded(*outcome, settings.terms.max_result)
         sys.stdout.flush()
         sys.stderr.flush()
         voice.reply(number, kind, reply)
+
+
+def prepare(settings: Settings) -> None:
+    """Set up this process as a worker."""
+    _kernel.leave_no_core()
+    if settings.terms.memory is not None:
+        _kernel.limit_memory(settings.terms.memory)
+    # What was printed before a crash is worth the most.
+    for stream in (sys.stdout, sys.stderr):
+        stream.reconfigure(line_buffering=True)  # type: ignore[union-attr]
+    faulthandler.enable()
 
 
 def _outcome(call: bytes | bytearray, tell: Tell, backend: str) -> tuple[Kind, bytes]:
@@ -58,7 +63,12 @@ def _outcome(call: bytes | bytearray, tell: Tell, backend: str) -> tuple[Kind, b
             if isinstance(value, Coroutine):
                 value = _awaited(value, backend)
     except Exception as error:
-        return _raised(error)
+        return raised(error)
+    return returned(value)
+
+
+def returned(value: object) -> tuple[Kind, bytes]:
+    """The reply of a call that has returned something."""
     try:
         return Kind.VALUE, pickle.dumps(value, pickle.HIGHEST_PROTOCOL)
     except Exception as error:
@@ -75,7 +85,8 @@ def _awaited(coroutine: Coroutine[Any, Any, Any], backend: str) -> Any:
     return anyio.run(main, backend=backend)
 
 
-def _raised(error: Exception) -> tuple[Kind, bytes]:
+def raised(error: Exception) -> tuple[Kind, bytes]:
+    """The reply of a call that has raised something."""
     if error.__traceback__ is not None:
         error.__traceback__ = error.__traceback__.tb_next  # without our own frame
     told = "".join(traceback.format_exception(error))[-_TRACEBACK_BOUND:]
@@ -90,7 +101,8 @@ def _raised(error: Exception) -> tuple[Kind, bytes]:
     return Kind.RAISED, body
 
 
-def _bounded(kind: Kind, body: bytes, most: int) -> tuple[Kind, bytes]:
+def bounded(kind: Kind, body: bytes, most: int) -> tuple[Kind, bytes]:
+    """A reply, or that it is too large."""
     if len(body) <= most:
         return kind, body
     if kind is Kind.LOST:

@@ -10,17 +10,16 @@ import os
 import pickle
 import select
 import signal
-import sys
 import threading
 import time
 import traceback
 from array import array
-from contextlib import suppress
 from dataclasses import dataclass
 from socket import CMSG_LEN, MSG_CMSG_CLOEXEC, SCM_RIGHTS, SOL_SOCKET, socket, socketpair
 from typing import NoReturn
 
-from callboard_actors.process import _kernel, _worker
+from callboard_actors.process import _kernel, _seat, _worker
+from callboard_actors.process._exits import exit_code, flush
 from callboard_actors.process._frames import (
     COMMAND,
     END,
@@ -30,6 +29,7 @@ from callboard_actors.process._frames import (
     FORKED,
     READY,
     REPORT,
+    SEAT,
     UNFORKED,
     receive_exactly,
     receive_frame,
@@ -169,8 +169,8 @@ class _Zygote:
         if command is None:
             return False
         what, number, grace = COMMAND.unpack(command)
-        if what == FORK:
-            self._fork(number, fds)
+        if what in (FORK, SEAT):
+            self._fork(number, fds, is_seat=what == SEAT)
         elif what == END:
             self._end(number, grace)
         return True
@@ -186,7 +186,7 @@ class _Zygote:
             data = data + rest if rest else b""
         return data or None, list(fds)
 
-    def _fork(self, number: int, fds: list[int]) -> None:
+    def _fork(self, number: int, fds: list[int], *, is_seat: bool) -> None:
         # A worker that is to end before it has handlers of its own hears of it when it has them.
         signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
         try:
@@ -195,7 +195,7 @@ class _Zygote:
             _tell(self._control, UNFORKED, number, error.errno or 0)
         else:
             if not pid:
-                self._become_worker(*fds)
+                self._become_worker(*fds, is_seat=is_seat)
             self._living[pid] = _Child(number)
             _tell(self._control, FORKED, number, pid)
         finally:
@@ -203,7 +203,7 @@ class _Zygote:
             for fd in fds:
                 os.close(fd)
 
-    def _become_worker(self, sock: int, output: int, notebook: int) -> NoReturn:
+    def _become_worker(self, sock: int, output: int, notebook: int, *, is_seat: bool) -> NoReturn:
         code = 1
         try:
             os.setpgid(0, 0)
@@ -222,14 +222,15 @@ class _Zygote:
             os.dup2(output, 1)
             os.dup2(output, 2)
             os.close(output)
-            _worker.serve(socket(fileno=sock), notebook, self._settings)
+            serve = _seat.serve if is_seat else _worker.serve
+            serve(socket(fileno=sock), notebook, self._settings)
             code = 0
         except SystemExit as end:
-            code = _exit_code(end)
+            code = exit_code(end)
         except BaseException:
             traceback.print_exc()
         finally:
-            _flush()
+            flush()
             os._exit(code)
 
     def _end(self, number: int, grace: float) -> None:
@@ -304,18 +305,3 @@ def _signal_group(leader: int, number: signal.Signals) -> None:
             pass  # it has just been forked, and has no group of its own yet
         except PermissionError:
             pass  # all that is left of the group belongs to somebody else
-
-
-def _exit_code(end: SystemExit) -> int:
-    if end.code is None:
-        return 0
-    if isinstance(end.code, int):
-        return end.code & 0xFF
-    sys.stderr.write(f"{end.code}\n")  # as the interpreter does
-    return 1
-
-
-def _flush() -> None:
-    for stream in (sys.stdout, sys.stderr):
-        with suppress(OSError, ValueError):
-            stream.flush()

@@ -1,0 +1,223 @@
+"""A seat, as its owner holds it: calls side by side, their replies in any order, and how it ended."""
+
+import itertools
+from collections import deque
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import anyio
+
+from callboard.engines import Body, carried, deliver
+from callboard_actors.process._crossing import opened, packed
+from callboard_actors.process._errors import WorkerDiedError, end_of, is_own_doing
+from callboard_actors.process._frames import GarbageError, Header, Kind, call, frame
+from callboard_actors.process._held_worker import HeldWorker, hand_on
+from callboard_actors.process._settings import Terms
+from callboard_actors.process._variables import Variables
+
+_WORDS = 1_000
+"""Of one call, that wait to be delivered; of more, the newest."""
+_TO_TELL = 0.5
+"""Seconds for the zygote to say that a worker has ended whose socket is closed; else it has closed it itself."""
+
+
+class _Open:
+    """A call that has no reply yet."""
+
+    def __init__(self) -> None:
+        self.words = deque[bytes | bytearray](maxlen=_WORDS)
+        self.reply: tuple[Kind, bytes | bytearray] | None = None
+        self.is_lost = False
+        self._news = anyio.Event()
+
+    @property
+    def is_over(self) -> bool:
+        return self.reply is not None or self.is_lost
+
+    def tell(self) -> None:
+        """Wake up who waits."""
+        self._news.set()
+
+    async def news(self) -> None:
+        """Wait until there is something new."""
+        await self._news.wait()
+        self._news = anyio.Event()
+
+
+class HeldSeat:
+    """A worker that one owner has for itself; see `callboard.Engine.seat`.
+
+    `keep` runs in a task of the pool as long as the worker lives.
+    """
+
+    def __init__(
+        self,
+        title: str,
+        worker: HeldWorker,
+        end: Callable[[HeldWorker, float | None], Awaitable[None]],
+        terms: Terms,
+        variables: Variables,
+    ) -> None:
+        self._title = title
+        self._worker = worker
+        self._end = end
+        self._terms = terms
+        self._variables = variables
+        self._numbers = itertools.count(1)
+        self._calls: dict[int, _Open] = {}
+        self._due = deque[tuple[int, bytes]]()
+        self._more = anyio.Event()
+        self._broken: str | None = None
+        self._reason: str | None = None
+        self._recurs = False
+        self.over = anyio.Event()
+        """Nobody reads from the worker, nor writes to it."""
+
+    async def until_ended(self) -> str:
+        """Wait until the worker has ended by itself, or was killed; says how, in words."""
+        await self.over.wait()
+        assert self._reason is not None
+        return self._reason
+
+    async def run_body(self, body: Body, /) -> Any:
+        """Run an async function there, beside those that run; see `callboard.Seat`."""
+        if self._reason is not None or self._worker.asked_to_end:
+            raise self._death(body, begun=False)
+        data = frame(Kind.CALL, number := next(self._numbers), call(carried(), packed(body, self._variables.values())))
+        self._calls[number] = one = _Open()
+        self._send(number, data)
+        if body.on_begin is not None:
+            body.on_begin()
+        try:
+            reply = await self._reply(one)
+        except GarbageError as error:
+            await self._break(f"its worker process sent what is no reply: {error}")
+            with anyio.CancelScope(shield=True):
+                await self.over.wait()
+            reply = None
+        except BaseException:
+            with anyio.CancelScope(shield=True):
+                await self._cancel(number, one, body)
+            raise
+        finally:
+            del self._calls[number]
+        if reply is None:
+            raise self._death(body, begun=self._worker.last_begun() >= number)
+        output = "" if reply[0] is Kind.VALUE else self._worker.output()
+        return opened(*reply, body, output=output)
+
+    async def _reply(self, one: _Open) -> tuple[Kind, bytes | bytearray] | None:
+        while True:
+            await one.news()
+            while one.words:
+                hand_on(one.words.popleft(), deliver)
+            if one.is_over:
+                return one.reply
+
+    async def _cancel(self, number: int, one: _Open, body: Body) -> None:
+        """End a call whose caller has gone, if need be with the worker."""
+        if self._has_not_left(number):
+            return
+        self._send(number, frame(Kind.CANCEL, number, b""))
+        with anyio.move_on_after(self._terms.grace if body.grace is None else min(body.grace, self._terms.grace)):
+            while not one.is_over:
+                await one.news()
+        if not one.is_over:
+            await self._break(
+                f"{body.title!r} had been cancelled there and did not end within its grace", by_itself=False
+            )
+
+    def _has_not_left(self, number: int) -> bool:
+        """Whether a call waited to be sent; then it does so no more. The first one may have been sent in part."""
+        for place, (other, _) in enumerate(self._due):
+            if other == number and place:
+                del self._due[place]
+                return True
+        return False
+
+    def _death(self, body: Body, *, begun: bool) -> WorkerDiedError:
+        worker = self._worker
+        return WorkerDiedError(
+            body.title,
+            self._reason or f"the worker process of {self._title!r} is ended",
+            begun=begun,
+            call_id=body.call_id,
+            exitcode=worker.exitcode,
+            pid=worker.pid,
+            output=worker.output(),
+            recurs=self._recurs,
+        )
+
+    def _send(self, number: int, data: bytes) -> None:
+        self._due.append((number, data))
+        self._more.set()
+
+    async def keep(self) -> None:
+        """Write and read until the worker has ended, and tell all who wait for it."""
+        self._worker.use()
+        try:
+            async with anyio.create_task_group() as group:
+                group.start_soon(self._worker.collect_output)
+                group.start_soon(self._speak)
+                group.start_soon(self._listen)
+                await self._worker.ended.wait()
+                group.cancel_scope.cancel()
+        finally:
+            self._settle()
+
+    def _settle(self) -> None:
+        worker = self._worker
+        if self._broken is not None:
+            self._reason = self._broken
+        elif worker.asked_to_end:
+            self._reason = "its worker process was ended with its block, or with its pool"
+        else:
+            self._reason = end_of(worker.exitcode, None)
+            self._recurs = is_own_doing(worker.exitcode)
+        for one in self._calls.values():
+            one.is_lost = True
+            one.tell()
+        self._worker.release()
+        self.over.set()
+
+    async def _speak(self) -> None:
+        try:
+            while True:
+                while self._due:
+                    await self._worker.send(self._due[0][1])
+                    self._due.popleft()
+                self._more = anyio.Event()
+                await self._more.wait()
+        except ConnectionError:
+            pass  # who listens hears of it
+
+    async def _listen(self) -> None:
+        reader = self._worker.reader(self._terms.max_result)
+        try:
+            while True:
+                self._take_in(*await reader.next())
+        except ConnectionError:
+            with anyio.move_on_after(_TO_TELL):
+                await self._worker.ended.wait()
+            if not self._worker.ended.is_set():
+                await self._break("its worker process closed its socket")
+        except GarbageError as error:
+            await self._break(f"its worker process sent what is no reply: {error}")
+
+    def _take_in(self, header: Header, said: bytes | bytearray) -> None:
+        one = self._calls.get(header.number)
+        if one is None or one.is_over or header.kind in (Kind.CALL, Kind.CANCEL):
+            raise GarbageError("it is for no call")
+        if header.kind is Kind.TOLD:
+            one.words.append(said)
+        else:
+            one.reply = header.kind, said
+        one.tell()
+
+    async def _break(self, reason: str, *, by_itself: bool = True) -> None:
+        """End the worker, because it is of no more use."""
+        if self._broken is None and not self._worker.asked_to_end:
+            self._broken, self._recurs = reason, by_itself
+        await self._end(self._worker, None if by_itself else 0.0)
+        with anyio.CancelScope(shield=True):
+            await self._worker.ended.wait()

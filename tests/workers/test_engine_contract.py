@@ -1,0 +1,25 @@
+"""Worker processes are an engine like any."""
+
+import os
+import signal
+from typing import Any
+
+import pytest
+
+from callboard.engines import Engine
+from callboard.testing import EngineContract
+from callboard_actors.process import Processes
+
+pytestmark = [pytest.mark.real_clock, pytest.mark.exhaustive]
+
+
+class TestProcesses(EngineContract):
+    """Held to what callboard's own suite for engines asks."""
+
+    patience = 20.0
+
+    def engine(self) -> Engine:
+        return Processes(workers=2, grace=1.0, preload=["callboard.testing"])  # which takes seconds
+
+    async def kill(self, engine: Any, pid: int) -> None:
+        os.kill(pid, signal.SIGKILL)

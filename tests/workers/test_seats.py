@@ -1,0 +1,141 @@
+"""A worker that one owner has for itself: async functions side by side, and how it ends."""
+
+import os
+import signal
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+
+from callboard.engines import Body, EngineError
+from callboard_actors.process import Processes, WorkerDiedError
+from callboard_actors.process._frames import HEADER, MAGIC, Kind
+
+from . import _bodies as bodies
+from ._processes import WAIT, alive, descendants, open_fds, started
+
+pytestmark = pytest.mark.real_clock
+
+
+def _body(fn: Callable[..., Any], *args: Any, grace: float | None = None) -> Body:
+    return Body(fn=fn, args=args, title=fn.__name__, grace=grace)
+
+
+async def test_a_seat_is_no_worker_of_the_pool_and_ends_with_its_block() -> None:
+    """Neither a process nor a file is left of it; the pool has as many workers as before."""
+    with anyio.fail_after(WAIT):
+        async with Processes(workers=1) as pool:
+            workers = pool.pids
+            before, fds = descendants(os.getpid()), open_fds()
+            for _ in range(3):
+                async with pool.seat("owner") as seat:
+                    found = await seat.run_body(_body(bodies.add_later, 1, 2))
+                    assert found[0] == 3
+                    assert len(descendants(os.getpid()) - before) == 1
+                    assert pool.pids == workers
+                assert descendants(os.getpid()) == before
+            assert open_fds() == fds
+
+
+async def test_a_cancelled_function_cleans_up_and_is_waited_for(tmp_path: Path) -> None:
+    """The seat is the actor's state: it lives on."""
+    with anyio.fail_after(WAIT):
+        async with Processes(workers=1) as pool, pool.seat("owner") as seat:
+            async with anyio.create_task_group() as group:
+                group.start_soon(seat.run_body, _body(bodies.clean_up_slowly, str(tmp_path)))
+                await started(tmp_path)
+                group.cancel_scope.cancel()
+            assert (tmp_path / "0").exists()
+            assert (await seat.run_body(_body(bodies.add_later, 1, 2)))[0] == 3
+
+
+async def test_one_that_does_not_end_within_its_grace_ends_the_seat(tmp_path: Path) -> None:
+    """Whoever else has a call there is told that its end is unknown; the pool goes on."""
+    found: list[WorkerDiedError] = []
+
+    async def neighbour(seat: Any, folder: Path) -> None:
+        with pytest.raises(WorkerDiedError, match="did not end within its grace") as caught:
+            await seat.run_body(_body(bodies.wait_there, str(folder)))
+        found.append(caught.value)
+
+    here, there = tmp_path / "here", tmp_path / "there"
+    here.mkdir()
+    there.mkdir()
+    with anyio.fail_after(WAIT):
+        async with Processes(workers=1) as pool, pool.seat("owner") as seat:
+            async with anyio.create_task_group() as outer:
+                outer.start_soon(neighbour, seat, there)
+                await started(there)
+                async with anyio.create_task_group() as group:
+                    group.start_soon(seat.run_body, _body(bodies.block_the_loop, str(here), grace=0.2))
+                    busy = await started(here)
+                    assert await pool.run(bodies.add, 1, 2) == 3
+                    group.cancel_scope.cancel()
+                assert alive(busy) == set()
+            assert "did not end within its grace" in await seat.until_ended()
+            with pytest.raises(WorkerDiedError) as late:
+                await seat.run_body(_body(bodies.wait_there, str(there)))
+
+    assert (found[0].ended, found[0].recurs, late.value.ended) == ("unknown", False, "unavailable")
+
+
+@pytest.mark.parametrize(
+    ("fn", "args", "reason", "recurs"),
+    [
+        (bodies.end_there, (), "exited with code 3", True),
+        (bodies.send_raw_there, (b"\x00" * 100,), "sent what is no reply", True),
+        (bodies.send_raw_there, (HEADER.pack(MAGIC, Kind.VALUE, 99, 0),), "it is for no call", True),
+        (bodies.send_raw_there, (HEADER.pack(MAGIC, Kind.TOLD, 1, 2) + b"[]",), "sent what is no reply", True),
+    ],
+)
+async def test_what_ends_a_seat_is_told_to_every_open_call(
+    tmp_path: Path, fn: Callable[..., Any], args: tuple[object, ...], reason: str, recurs: bool
+) -> None:
+    """And to whoever watches it."""
+    ends: list[EngineError] = []
+
+    async def call(seat: Any, body: Body) -> None:
+        with pytest.raises(WorkerDiedError, match=reason) as caught:
+            await seat.run_body(body)
+        ends.append(caught.value)
+
+    with anyio.fail_after(WAIT):
+        async with Processes(workers=1, grace=0.2) as pool, pool.seat("owner") as seat:
+            async with anyio.create_task_group() as group:
+                group.start_soon(call, seat, _body(bodies.wait_there, str(tmp_path)))
+                await started(tmp_path)
+                group.start_soon(call, seat, _body(fn, *args))
+            assert reason in await seat.until_ended()
+
+    assert [(end.ended, end.recurs) for end in ends] == [("unknown", recurs)] * 2
+
+
+async def test_a_seat_that_never_stops_talking_holds_up_nobody(tmp_path: Path) -> None:
+    """Its words are bounded, its owner and the pool go on, and it is ended like any."""
+    with anyio.fail_after(WAIT):
+        async with Processes(workers=1, grace=0.2) as pool, pool.seat("owner") as seat:
+            async with anyio.create_task_group() as group:
+                group.start_soon(seat.run_body, _body(bodies.flood_there, str(tmp_path)))
+                await started(tmp_path)
+                for number in range(20):
+                    assert await pool.run(bodies.add, number, 1) == number + 1
+                group.cancel_scope.cancel()
+
+
+async def test_calls_of_a_seat_that_is_killed_are_unknown(tmp_path: Path) -> None:
+    """`kill -9`, as the kernel does."""
+    with anyio.fail_after(WAIT):
+        async with Processes(workers=1) as pool, pool.seat("owner") as seat:
+            async with anyio.create_task_group() as group:
+                group.start_soon(_killed, seat, str(tmp_path))
+                [pid] = await started(tmp_path)
+                os.kill(pid, signal.SIGKILL)
+            assert "killed by SIGKILL" in await seat.until_ended()
+
+
+async def _killed(seat: Any, folder: str) -> None:
+    with pytest.raises(WorkerDiedError, match=r"'wait_there' had begun when its worker .* SIGKILL") as caught:
+        await seat.run_body(_body(bodies.wait_there, folder))
+    assert not caught.value.recurs
