@@ -1,18 +1,21 @@
 """What crosses between the pool and its workers, on the pool's side: bodies out, results and exceptions back."""
 
+import inspect
 import io
 import pickle
 from collections.abc import Callable, Mapping
 from functools import partial
+from types import FunctionType
 from typing import Any
 
 from callboard.engines import Body
 from callboard_actors.process._errors import ResultLostError, add_output
 from callboard_actors.process._frames import Kind
+from callboard_actors.process._names import found_behind, way_to
 
 
 class _Pickler(pickle.Pickler):
-    """Refuses what would be looked for in another `__main__`."""
+    """Finds functions behind their decorators; refuses what would be looked for in another `__main__`."""
 
     def reducer_override(self, obj: Any) -> Any:
         # Functions and classes have a name of their own; it is by this that a worker would look for them.
@@ -20,6 +23,8 @@ class _Pickler(pickle.Pickler):
             raise pickle.PicklingError(
                 f"{obj.__qualname__} is defined in __main__, which a worker does not load; move it into a module"
             )
+        if isinstance(obj, FunctionType) and (way := way_to(obj)):
+            return found_behind, (obj.__module__, obj.__qualname__, way)
         return NotImplemented
 
 
@@ -43,7 +48,13 @@ def packed(body: Body, variables: Mapping[str, Any]) -> bytes:
 
 
 def check(fn: Callable[..., Any], title: str) -> None:
-    """Raise TypeError for a function that cannot be sent."""
+    """Raise TypeError for a function that cannot be sent, or whose result could not."""
+    inner = fn.func if isinstance(fn, partial) else fn
+    if inspect.isgeneratorfunction(inner) or inspect.isasyncgenfunction(inner):
+        raise TypeError(
+            f"{title!r} cannot run in a worker process: it is a generator function, whose values cannot be sent one by "
+            "one; have it return a list, and tell of its progress by callboard.progress()"
+        )
     try:
         _pickled(fn)
     except Exception as error:
@@ -67,6 +78,13 @@ def _why_not(body: Body, variables: Mapping[str, Any]) -> str | None:
         except Exception as error:
             return _refusal(body.title, what, error)
     return None
+
+
+def module_of(fn: Callable[..., Any]) -> str | None:
+    """The module that a worker loads for a function."""
+    if isinstance(fn, partial):
+        return module_of(fn.func)
+    return getattr(fn, "__module__", None)
 
 
 def _refusal(title: str, what: str, error: Exception) -> str:

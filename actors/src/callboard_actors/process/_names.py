@@ -1,0 +1,50 @@
+"""Functions by the names under which a worker finds them, decorated ones too.
+
+A function that is not what its own name leads to, because a decorator has put something in its place, is found
+behind that: LangChain's `@tool` keeps it as `func` or `coroutine`, others as `fn` or `__wrapped__`.
+"""
+
+import importlib
+import sys
+from types import FunctionType
+from typing import Any
+
+_BEHIND = ("func", "coroutine", "fn", "__wrapped__")
+_DEEPEST = 8
+"""Decorators on top of each other that are looked behind."""
+
+
+def way_to(fn: FunctionType) -> tuple[str, ...]:
+    """By which attributes it is reached from what its name leads to; none if that is it, or if there is no way."""
+    try:
+        found = _named(fn.__module__, fn.__qualname__)
+    except (ImportError, AttributeError):
+        return ()
+    return _way(found, fn, ()) or ()
+
+
+def _way(found: object, fn: FunctionType, gone: tuple[str, ...]) -> tuple[str, ...] | None:
+    if found is fn:
+        return gone
+    if len(gone) == _DEEPEST:
+        return None
+    for name in _BEHIND:
+        inner = getattr(found, name, None)
+        if inner is not None and (way := _way(inner, fn, (*gone, name))) is not None:
+            return way
+    return None
+
+
+def found_behind(module: str, qualname: str, way: tuple[str, ...]) -> Any:
+    """Go that way, in a worker."""
+    found = _named(module, qualname)
+    for name in way:
+        found = getattr(found, name)
+    return found
+
+
+def _named(module: str, qualname: str) -> Any:
+    found: Any = sys.modules.get(module) or importlib.import_module(module)
+    for name in qualname.split("."):
+        found = getattr(found, name)
+    return found

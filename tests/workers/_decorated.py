@@ -1,0 +1,41 @@
+"""Functions as users have them: behind decorators."""
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+
+class Wrapped:
+    """As a framework makes of a function."""
+
+    def __init__(self, fn: Callable[..., Any]) -> None:
+        self.fn = fn
+
+
+def logged(fn: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(fn)
+    def inner(*args: Any) -> Any:
+        return fn(*args)
+
+    return inner
+
+
+@Wrapped
+def double(number: int) -> int:
+    return 2 * number
+
+
+@Wrapped
+@logged
+def triple(number: int) -> int:
+    return 3 * number
+
+
+class Counter:
+    """Something with state that can be pickled."""
+
+    def __init__(self, start: int) -> None:
+        self.start = start
+
+    def plus(self, number: int) -> int:
+        return self.start + number

@@ -1,0 +1,63 @@
+"""Which functions workers find, and what is said of those that they cannot."""
+
+import inspect
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import anyio
+import pytest
+
+from callboard_actors.process import Processes
+
+from . import _decorated, _decorated_tools
+from ._processes import WAIT
+
+pytestmark = pytest.mark.real_clock
+
+
+async def test_functions_behind_decorators_are_found() -> None:
+    """Of what stands under their name, whichever way they are kept there; methods go with their objects."""
+    with anyio.fail_after(WAIT):
+        async with Processes(workers=1) as pool:
+            for fn in (_decorated.double.fn, _decorated.triple.fn):
+                pool.check(fn, title="tool")
+            assert await pool.run(_decorated.double.fn, 2) == 4
+            assert await pool.run(_decorated.triple.fn, 2) == 6
+            assert await pool.run(inspect.unwrap(_decorated.triple.fn), 2) == 6
+            assert await pool.run(partial(_decorated.double.fn, 4)) == 8
+            assert await pool.run(_decorated.Counter(3).plus, 2) == 5
+
+
+async def test_functions_of_langchains_tools_are_found() -> None:
+    """`@tool` leaves a tool under the name of the function, in nearly every program that has one."""
+    tools: list[Any] = [_decorated_tools.halve, _decorated_tools.halve_later]
+    pool = Processes(workers=1)
+    with anyio.fail_after(WAIT):
+        async with pool:
+            for fn in (tools[0].func, tools[1].coroutine):
+                pool.check(fn, title="halve")
+                assert await pool.run(fn, 3) == 1.5
+
+
+def _lists() -> Any:
+    yield 1
+
+
+async def _lists_later() -> Any:
+    yield 1
+
+
+@pytest.mark.parametrize(
+    ("fn", "message"),
+    [
+        (lambda: 1, "'tool' cannot run in a worker process: its function, which has to be importable"),
+        (_lists, "'tool' cannot run .* it is a generator function, .* have it return a list"),
+        (_lists_later, "it is a generator function"),
+        (partial(_lists), "it is a generator function"),
+    ],
+)
+def test_what_no_worker_could_run_is_refused_with_a_remedy(fn: Callable[..., Any], message: str) -> None:
+    """When a node is built."""
+    with pytest.raises(TypeError, match=message):
+        Processes().check(fn, title="tool")
