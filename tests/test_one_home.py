@@ -261,3 +261,10 @@ def test_litter_is_looked_for_in_one_place() -> None:
     """What only the collector can free, and with which of its switches that is seen."""
     sign = "gc.DEBUG_" + "SAVEALL"
     assert [path.name for path in TESTS.rglob("*.py") if sign in path.read_text()] == ["helpers.py"]
+
+
+def test_the_kernel_is_asked_in_one_place() -> None:
+    """Whoever calls into the C library by himself forgets some day to look at its errors."""
+    actors = TESTS.parent / "actors" / "src"
+
+    assert [path.name for path in actors.rglob("*.py") if "ctypes.CDLL(" in path.read_text()] == ["_libc.py"]

@@ -4,20 +4,28 @@
         value = await pool.run(fn, *args)
 
 This is the pool by itself. What comes on top of it: tools and actors that say `runs_in=pool`, context variables,
-deadlines and progress across the border, confinement of code that is not trusted, and systems other than Linux.
+deadlines and progress across the border, and systems other than Linux.
 """
 
 from typing import TYPE_CHECKING, Any
 
 # The zygote lives in this package, too, and every worker would pay for what it imports.
 if TYPE_CHECKING:
+    from callboard_actors.process._confine import Confine as Confine
     from callboard_actors.process._errors import ResultLostError as ResultLostError
+    from callboard_actors.process._errors import WorkerCallError as WorkerCallError
     from callboard_actors.process._errors import WorkerDiedError as WorkerDiedError
     from callboard_actors.process._pool import Processes as Processes
 
-__all__ = ["Processes", "ResultLostError", "WorkerDiedError"]
+__all__ = ["Confine", "Processes", "ResultLostError", "WorkerCallError", "WorkerDiedError"]
 
-_HOMES = {"Processes": "_pool", "ResultLostError": "_errors", "WorkerDiedError": "_errors"}
+_HOMES = {
+    "Confine": "_confine",
+    "Processes": "_pool",
+    "ResultLostError": "_errors",
+    "WorkerCallError": "_errors",
+    "WorkerDiedError": "_errors",
+}
 
 
 def __getattr__(name: str) -> Any:

@@ -223,7 +223,7 @@ class Crew:
                 return worker
             # It has ended, or talks without being asked: another one comes in its place.
             with anyio.CancelScope(shield=True):
-                await self.ask_to_end(worker)
+                await self.ask_to_end(worker, self._terms.last_grace)
 
     def _gone(self, body: Body) -> ActorGoneError | WorkerDiedError:
         if self._trouble is None or self.is_dismissed:

@@ -3,6 +3,7 @@
 import signal
 from typing import Literal
 
+from callboard import CallboardError
 from callboard.engines import EngineError
 
 _SHOWN = 2_000
@@ -60,6 +61,17 @@ class ResultLostError(EngineError):
         super().__init__(tool, call_id, reason, ended="finished", recurs=True)
         self.output = output
         add_output(self, output)
+
+
+class WorkerCallError(CallboardError):
+    """A call in a confined worker has raised what is not brought back as itself: only Python's own exceptions are."""
+
+    def __init__(self, tool: str, type_name: str, text: str) -> None:
+        self.tool = tool
+        self.type_name = type_name
+        """What the exception's class was called there."""
+        self.text = text
+        super().__init__(f"{tool!r} has raised {type_name}: {text}")
 
 
 def add_output(error: Exception, output: str) -> None:

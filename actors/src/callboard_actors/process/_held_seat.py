@@ -8,10 +8,11 @@ from typing import Any
 import anyio
 
 from callboard.engines import Body, carried, deliver
-from callboard_actors.process._crossing import opened, packed
+from callboard_actors.process._crossing import packed
 from callboard_actors.process._errors import WorkerDiedError, end_of, is_own_doing
 from callboard_actors.process._frames import GarbageError, Header, Kind, call, frame
 from callboard_actors.process._held_worker import HeldWorker, hand_on
+from callboard_actors.process._plain_crossing import opener
 from callboard_actors.process._settings import Terms
 from callboard_actors.process._variables import Variables
 
@@ -63,6 +64,7 @@ class HeldSeat:
         self._end = end
         self._terms = terms
         self._variables = variables
+        self._opened = opener(terms)
         self._numbers = itertools.count(1)
         self._calls: dict[int, _Open] = {}
         self._due = deque[tuple[int, bytes]]()
@@ -104,7 +106,7 @@ class HeldSeat:
         if reply is None:
             raise self._death(body, begun=self._worker.last_begun() >= number)
         output = "" if reply[0] is Kind.VALUE else self._worker.output()
-        return opened(*reply, body, output=output)
+        return self._opened(*reply, body, output=output)
 
     async def _reply(self, one: _Open) -> tuple[Kind, bytes | bytearray] | None:
         while True:

@@ -1,5 +1,6 @@
 """A worker, as the pool holds it: its number, our ends of its sockets, and how it ended."""
 
+import fcntl
 import itertools
 import os
 import socket
@@ -62,7 +63,11 @@ class HeldWorker:
             opened.callback(os.close, self._their_output)
             os.set_blocking(self._output, False)
             # A file and no message, because it can be read when nobody is left to send.
-            self._notebook = os.memfd_create("callboard-begun")
+            self._notebook = os.memfd_create("callboard-begun", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+            opened.callback(os.close, self._notebook)
+            # Of one size, because no limit of the worker's would count what it holds.
+            os.ftruncate(self._notebook, NOTEBOOK.size)
+            fcntl.fcntl(self._notebook, fcntl.F_ADD_SEALS, fcntl.F_SEAL_GROW | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_SEAL)
             opened.pop_all()
 
     def fds(self) -> list[int]:

@@ -11,6 +11,7 @@ from contextlib import suppress
 import anyio
 
 from callboard import ActorStartError
+from callboard_actors.process._confine import Confine
 from callboard_actors.process._frames import (
     COMMAND,
     END,
@@ -52,7 +53,7 @@ class HeldZygote:
         ours, theirs = socket.socketpair()
         with theirs:
             try:
-                zygote = cls(_started(theirs), ours)
+                zygote = cls(_started(theirs, settings.terms.confine), ours)
             except BaseException:
                 ours.close()
                 raise
@@ -183,7 +184,7 @@ class HeldZygote:
             await anyio.sleep(0.001)
 
 
-def _started(control: socket.socket) -> "subprocess.Popen[bytes]":
+def _started(control: socket.socket, confine: Confine | None) -> "subprocess.Popen[bytes]":
     # Our way to modules is the workers' way, too.
     code = (
         f"import sys; sys.path[:] = {sys.path!r}\n"
@@ -196,4 +197,5 @@ def _started(control: socket.socket) -> "subprocess.Popen[bytes]":
         stdin=subprocess.DEVNULL,
         stdout=2,
         start_new_session=True,
+        env=None if confine is None else confine.environment_from(os.environ),
     )

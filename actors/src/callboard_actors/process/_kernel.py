@@ -1,31 +1,25 @@
 """What is asked of the kernel: limits, and who is told when a parent dies. Used in zygote and workers."""
 
-import ctypes
 import os
 import resource
 from pathlib import Path
 from signal import Signals
+
+from callboard_actors.process._libc import prctl
 
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
 _CHILDREN = Path("/proc/thread-self/children")
 
 
-def _prctl(option: int, value: int) -> None:
-    libc = ctypes.CDLL(None, use_errno=True)
-    if libc.prctl(option, ctypes.c_ulong(value), 0, 0, 0) != 0:
-        number = ctypes.get_errno()
-        raise OSError(number, os.strerror(number))
-
-
 def signal_when_parent_dies(number: Signals) -> None:
     """Have the kernel send a signal to this process when the thread that made it ends."""
-    _prctl(_PR_SET_PDEATHSIG, number)
+    prctl(_PR_SET_PDEATHSIG, number)
 
 
 def adopt_orphans() -> None:
     """Become the parent of all descendants whose own parent dies."""
-    _prctl(_PR_SET_CHILD_SUBREAPER, 1)
+    prctl(_PR_SET_CHILD_SUBREAPER, 1)
 
 
 def children() -> set[int]:
@@ -53,13 +47,22 @@ def limit_memory(size: int) -> None:
     resource.setrlimit(resource.RLIMIT_AS, (size, size))
 
 
+def limit_files(count: int) -> None:
+    """Refuse this process more than so many open files."""
+    resource.setrlimit(resource.RLIMIT_NOFILE, (count, count))
+
+
 def leave_no_core() -> None:
     """A crash of a big process would write it all to disk before it ends."""
     resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
 
 
-def limit_processor_time(seconds: int) -> None:
-    """Have this process killed by SIGXCPU when it has used so many more seconds, rounded up."""
+def limit_processor_time(seconds: int, *, for_good: bool) -> None:
+    """Have this process killed by SIGXCPU when it has used so many more seconds, rounded up.
+
+    `for_good` is for one that might ignore the signal, or lift the limit: a second later it is killed by SIGKILL.
+    """
     used = resource.getrusage(resource.RUSAGE_SELF)
     most = int(used.ru_utime + used.ru_stime) + 1 + seconds
-    resource.setrlimit(resource.RLIMIT_CPU, (most, resource.getrlimit(resource.RLIMIT_CPU)[1]))
+    hard = most + 1 if for_good else resource.getrlimit(resource.RLIMIT_CPU)[1]
+    resource.setrlimit(resource.RLIMIT_CPU, (most, hard))

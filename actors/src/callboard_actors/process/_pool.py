@@ -1,6 +1,7 @@
 """`Processes`: functions in worker processes, which can be killed."""
 
 import itertools
+import math
 import sys
 from collections.abc import AsyncGenerator, Callable, Coroutine, Sequence
 from contextlib import asynccontextmanager
@@ -10,13 +11,15 @@ from typing import Any, Self, TypeVar, TypeVarTuple, overload
 import anyio
 
 from callboard.engines import Body, carried, deliver
+from callboard_actors.process._confine import Confine
 from callboard_actors.process._crew import Crew
-from callboard_actors.process._crossing import check, name_of, opened, packed
+from callboard_actors.process._crossing import check, name_of, packed
 from callboard_actors.process._errors import WorkerDiedError, end_of, is_own_doing
 from callboard_actors.process._frames import Kind, call
 from callboard_actors.process._held_seat import HeldSeat
 from callboard_actors.process._held_worker import BrokenError, HeldWorker
 from callboard_actors.process._openings import Openings
+from callboard_actors.process._plain_crossing import opener
 from callboard_actors.process._settings import Terms
 from callboard_actors.process._variables import Variables
 
@@ -36,7 +39,7 @@ class Processes:
             value = await pool.run(fn, *args)
 
     Workers are forked from one process that has loaded `preload`; so one that was killed is replaced within
-    milliseconds. They are trusted: what crosses are pickles. For Linux only, as yet.
+    milliseconds. They are trusted, unless `confine` says otherwise: what crosses are pickles. For Linux only, as yet.
 
     It may be opened by several at once, in any number of event loops and threads: each event loop has workers of its
     own, from the first who opens it there until the last has left.
@@ -48,11 +51,14 @@ class Processes:
         max_calls: after so many calls a worker is replaced; `None` for never.
         memory: bytes of address space for each worker; beyond is a `MemoryError`, or its end.
         cpu: seconds of processor time for each call; then SIGXCPU ends its worker.
+        files: how many files a worker may have open.
+        nice: by how much workers stand back where processor time is short, up to 19.
         max_result: bytes that a result may have as a pickle.
         max_output: bytes that are kept of what a call writes to stdout and stderr, the last, to be shown in errors.
         start_timeout: seconds for the start, `preload` included.
         carries: context variables of yours that go with each call, as `"package.module:variable"`; their values are
             pickled.
+        confine: what workers may do, if what runs in them is not trusted. They answer in JSON, and serve one call.
     """
 
     def __init__(
@@ -64,10 +70,13 @@ class Processes:
         max_calls: int | None = None,
         memory: int | None = None,
         cpu: int | None = None,
+        files: int | None = None,
+        nice: int | None = None,
         max_result: int = 64 * 1024 * 1024,
         max_output: int = 64 * 1024,
         start_timeout: float = 30.0,
         carries: Sequence[str] = (),
+        confine: Confine | None = None,
     ) -> None:
         if isinstance(preload, str):
             raise TypeError(f"preload={preload!r} is one string; give a list of names of modules")
@@ -80,11 +89,15 @@ class Processes:
             max_calls=max_calls,
             memory=memory,
             cpu=cpu,
+            files=files,
+            nice=nice,
             max_result=max_result,
             max_output=max_output,
             start_timeout=start_timeout,
+            confine=confine,
         )
         self._variables = Variables(carries)
+        self._opened = opener(self._terms)
         self._openings = Openings(self._terms)
         self._numbers = itertools.count(1)
 
@@ -178,8 +191,6 @@ class Processes:
 
     async def _run_in(self, worker: HeldWorker, crew: Crew, body: Body, data: bytes) -> Any:
         number = next(self._numbers)
-        if body.on_begin is not None:
-            body.on_begin()
         worker.use()
         if body.on_begin is not None:
             body.on_begin()  # first, because its deadline, which is carried along, runs from now
@@ -193,16 +204,16 @@ class Processes:
             raise
         finally:
             worker.release()
-        worn = self._terms.max_calls is not None and worker.calls >= self._terms.max_calls
+        worn = self._terms.serves_once or worker.calls >= (self._terms.max_calls or math.inf)
         try:
-            return opened(kind, reply, body, output=output)
+            return self._opened(kind, reply, body, output=output)
         except MemoryError:
             worn = True  # what it holds, it may hold for ever
             raise
         finally:
             if worn:
                 with anyio.CancelScope(shield=True):
-                    await crew.ask_to_end(worker)
+                    await crew.ask_to_end(worker, self._terms.last_grace)
             else:
                 crew.give_back(worker)
 

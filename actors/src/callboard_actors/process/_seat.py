@@ -13,7 +13,7 @@ from callboard_actors.process._frames import NOTEBOOK, Kind, parts_of
 from callboard_actors.process._settings import Settings
 from callboard_actors.process._variables import set_all
 from callboard_actors.process._voice import Voice
-from callboard_actors.process._worker import bounded, prepare, raised, returned
+from callboard_actors.process._worker import Replies, bounded, prepare, replies_of, without_own_frame
 
 _MOST = 2**40
 """Bytes that a call may have; the pool is believed."""
@@ -39,6 +39,7 @@ class _Seat:
         self._voice = Voice(sock)
         self._notebook = notebook
         self._max_result = settings.terms.max_result
+        self._replies = replies_of(settings)
         self._is_trio = settings.backend == "trio"
         self._cancels: dict[int, Callable[[], object]] = {}
 
@@ -67,7 +68,9 @@ class _Seat:
                     cancel()
                 continue
             os.pwrite(self._notebook, NOTEBOOK.pack(header.number), 0)
-            self._cancels[header.number] = start(_Call(header.number, body, self._answer, self._voice).run)
+            self._cancels[header.number] = start(
+                _Call(header.number, body, self._answer, self._voice, self._replies).run
+            )
 
     def _answer(self, number: int, kind: Kind, body: bytes) -> None:
         del self._cancels[number]
@@ -80,12 +83,18 @@ class _Call:
     """One call, in a task of its own."""
 
     def __init__(
-        self, number: int, call: bytes | bytearray, answer: Callable[[int, Kind, bytes], None], voice: Voice
+        self,
+        number: int,
+        call: bytes | bytearray,
+        answer: Callable[[int, Kind, bytes], None],
+        voice: Voice,
+        replies: Replies,
     ) -> None:
         self._number = number
         self._call = call
         self._answer = answer
         self._tell = voice.begin(number)
+        self._replies = replies
 
     async def run(self) -> None:
         """Run it; whatever it ends with is its answer, be it that it was cancelled."""
@@ -109,8 +118,8 @@ class _Call:
                 if isinstance(value, Coroutine):
                     value = await value
         except Exception as error:
-            return raised(error)
-        return returned(value)
+            return self._replies.raised(without_own_frame(error))
+        return self._replies.returned(value)
 
 
 def _starts_on_asyncio() -> _Starts:

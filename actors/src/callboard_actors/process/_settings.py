@@ -1,7 +1,13 @@
 """The terms on which workers live; pool, zygote and workers have the same."""
 
 import math
+import resource
 from dataclasses import dataclass
+
+from callboard_actors.process._confine import Confine
+
+_OWN_FILES = 16
+_NICEST = 19
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -14,23 +20,57 @@ class Terms:
     max_calls: int | None
     memory: int | None
     cpu: int | None
+    files: int | None
+    nice: int | None
     max_result: int
     max_output: int
     start_timeout: float
+    confine: Confine | None
 
     def __post_init__(self) -> None:
-        for name in ("workers", "max_calls", "memory", "cpu", "max_result", "max_output"):
+        for name in ("workers", "max_calls", "memory", "cpu", "files", "nice", "max_result", "max_output"):
             value = getattr(self, name)
-            if value is None and name in ("max_calls", "memory", "cpu"):
+            if value is None and name in ("max_calls", "memory", "cpu", "files", "nice"):
                 continue
             if not isinstance(value, int):
                 raise TypeError(f"{name}={value!r} is no integer")
             if value < 1:
                 raise ValueError(f"{name}={value!r} is less than 1")
+        _check_limits(self.files, self.nice)
+        if self.confine is not None:
+            self._check_confine(self.confine)
         for name in ("grace", "start_timeout"):
             seconds = getattr(self, name)
             if not 0 <= seconds < math.inf:
                 raise ValueError(f"{name}={seconds!r} is no number of seconds")
+
+    def _check_confine(self, confine: Confine) -> None:
+        if not isinstance(confine, Confine):
+            raise TypeError(f"confine={confine!r} is no Confine")
+        if self.max_calls not in (None, 1) and not confine.reuse:
+            raise ValueError(f"max_calls={self.max_calls} needs Confine(reuse=True): else a worker serves one call")
+        if self.cpu is not None and confine.reuse:
+            raise ValueError(f"cpu={self.cpu} needs Confine(reuse=False): a call could lift the limit of the next one")
+
+    @property
+    def serves_once(self) -> bool:
+        """Whether a worker gets one call and no other, because of what the first might leave behind."""
+        return self.confine is not None and not self.confine.reuse
+
+    @property
+    def last_grace(self) -> float:
+        """The grace of a worker that has done its work: what is confined has nothing to put in order."""
+        return self.grace if self.confine is None else 0.0
+
+
+def _check_limits(files: int | None, nice: int | None) -> None:
+    most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    if files is not None and files < _OWN_FILES:
+        raise ValueError(f"files={files} is less than {_OWN_FILES}, which a worker and its modules need themselves")
+    if files is not None and most != resource.RLIM_INFINITY and files > most:
+        raise ValueError(f"files={files} is more than the {most} that this process may have itself")
+    if nice is not None and nice > _NICEST:
+        raise ValueError(f"nice={nice} is more than {_NICEST}, the most there is")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

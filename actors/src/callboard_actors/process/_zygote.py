@@ -16,7 +16,7 @@ import traceback
 from array import array
 from dataclasses import dataclass
 from socket import CMSG_LEN, MSG_CMSG_CLOEXEC, SCM_RIGHTS, SOL_SOCKET, socket, socketpair
-from typing import NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 from callboard_actors.process import _kernel, _seat, _worker
 from callboard_actors.process._exits import exit_code, flush
@@ -36,6 +36,9 @@ from callboard_actors.process._frames import (
 )
 from callboard_actors.process._settings import Settings
 
+if TYPE_CHECKING:
+    from callboard_actors.process._confinement import Confinement
+
 _FDS = 3
 """That come with the command to fork."""
 _ORPHANS_TIME = 1.0
@@ -52,12 +55,13 @@ def main(control: int) -> NoReturn:
     sock.set_inheritable(False)
     try:
         settings = _settings(sock)
+        confinement = _confinement(settings)
         _load(settings.terms.preload)
     except BaseException as error:
         text = str(error) if isinstance(error, _Fatal) else "".join(traceback.format_exception(error))
         _tell(sock, FAILED, 0, len(text.encode()), text.encode())
         os._exit(1)
-    zygote = _Zygote(sock, settings)
+    zygote = _Zygote(sock, settings, confinement)
     try:
         zygote.run()
     except ConnectionError:
@@ -78,6 +82,23 @@ def _settings(sock: socket) -> Settings:
     settings = pickle.loads(found[1])  # noqa: S301 - from our parent
     assert isinstance(settings, Settings)
     return settings
+
+
+def _confinement(settings: Settings) -> "Confinement | None":
+    if settings.terms.confine is None:
+        return None
+    # Only those who need them pay for them.
+    from callboard_actors.process import _plain_replies as _plain_replies
+    from callboard_actors.process import _reader as _reader
+    from callboard_actors.process._confinement import CannotConfineError, Confinement
+
+    importlib.import_module(settings.backend)  # trio looks for a library by starting a compiler
+    try:
+        confinement = Confinement(settings.terms.confine)
+        confinement.rehearse()
+    except CannotConfineError as error:
+        raise _Fatal(str(error)) from error
+    return confinement
 
 
 def _load(modules: tuple[str, ...]) -> None:
@@ -114,8 +135,9 @@ class _Ended:
 class _Zygote:
     """The loop of the zygote."""
 
-    def __init__(self, control: socket, settings: Settings) -> None:
+    def __init__(self, control: socket, settings: Settings, confinement: "Confinement | None") -> None:
         self._control = control
+        self._confinement = confinement
         self._settings = settings
         self._living: dict[int, _Child] = {}
         self._ended: list[_Ended] = []
@@ -222,6 +244,8 @@ class _Zygote:
             os.dup2(output, 1)
             os.dup2(output, 2)
             os.close(output)
+            if self._confinement is not None:
+                self._confinement.enter([sock, notebook])
             serve = _seat.serve if is_seat else _worker.serve
             serve(socket(fileno=sock), notebook, self._settings)
             code = 0

@@ -1,0 +1,78 @@
+"""`Confine`: what a worker may do that is not trusted, and what environment it has."""
+
+import os
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+_INHERITED = ("PATH", "LANG", "TZ")
+_NOWHERE = "/nonexistent"
+"""What Debian has as the home of those who have none."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Confine:
+    """What the workers of a pool may do, if what runs in them is not trusted; all else is refused by the kernel.
+
+    They always may read the interpreter and the modules that it loads, and use the processor, memory and threads.
+
+    Args:
+        read: files and folders, with all that is below them. They have to be there.
+        write: likewise; they may be read, too. Modes, owners and times stay as they are.
+        network: whether they may connect anywhere and listen, by TCP and UDP. UNIX sockets are refused all the same.
+        processes: whether they may start processes, and execute what they may read.
+        environment: variables, beside a few without secrets: PATH, LANG, LC_*, TZ, and a HOME that is not there.
+        modules: folders from which they may load modules, beside the standard library and site-packages; `None` for
+            all of `sys.path`. Whatever else is in them can be read.
+        reuse: whether a worker that has finished a call may get another one. What the first has left behind can read
+            the second one's arguments, and answer for it.
+    """
+
+    read: Iterable[str | os.PathLike[str]] = ()
+    write: Iterable[str | os.PathLike[str]] = ()
+    network: bool = False
+    processes: bool = False
+    environment: Mapping[str, str] = field(default_factory=dict[str, str], hash=False)
+    modules: Iterable[str | os.PathLike[str]] | None = None
+    reuse: bool = False
+
+    def __post_init__(self) -> None:
+        for name in ("read", "write", "modules"):
+            value = getattr(self, name)
+            if name != "modules" or value is not None:
+                object.__setattr__(self, name, _paths(name, value))
+        for name in ("network", "processes", "reuse"):
+            if not isinstance(getattr(self, name), bool):
+                raise TypeError(f"{name}={getattr(self, name)!r} is neither True nor False")
+        object.__setattr__(self, "environment", _variables(self.environment))
+
+    def environment_from(self, ours: Mapping[str, str]) -> dict[str, str]:
+        """All variables that a worker has, if these are ours."""
+        kept = {name: value for name, value in ours.items() if name in _INHERITED or name.startswith("LC_")}
+        return kept | {"HOME": _NOWHERE} | dict(self.environment)
+
+
+def _paths(name: str, value: Any) -> tuple[str, ...]:
+    if isinstance(value, str | bytes | os.PathLike) or not isinstance(value, Iterable):
+        raise TypeError(f"{name}={value!r} is no list of paths")
+    return tuple(_resolved(name, one) for one in value)
+
+
+def _resolved(name: str, path: Any) -> str:
+    if not isinstance(path, str | os.PathLike) or not isinstance(os.fspath(path), str):
+        raise TypeError(f"{name} has {path!r}, which is no path")
+    if not Path(path).exists():
+        raise ValueError(f"{name} has {os.fspath(path)!r}, which is not there; a confined worker cannot get it later")
+    return os.path.realpath(path)
+
+
+def _variables(value: Any) -> dict[str, str]:
+    if not isinstance(value, Mapping):
+        raise TypeError(f"environment={value!r} is no mapping of names to values")
+    for name, text in value.items():
+        if not isinstance(name, str) or not isinstance(text, str):
+            raise TypeError(f"environment has {name!r}: {text!r}, and both have to be strings")
+        if not name or "=" in name or "\0" in name + text:
+            raise ValueError(f"environment has {name!r}: {text!r}, which no process can have")
+    return dict(value)

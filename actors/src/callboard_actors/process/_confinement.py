@@ -1,0 +1,152 @@
+"""Confinement, carried out: what the zygote opens once, and what each worker does to itself before its first call."""
+
+import os
+import resource
+import struct
+import sys
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Final, NoReturn
+
+from callboard_actors.process import _landlock, _seccomp, _syscalls
+from callboard_actors.process._confine import Confine
+from callboard_actors.process._libc import syscall
+from callboard_actors.process._readable import always_readable
+
+_CAPSET: Final = {"x86_64": 126, "aarch64": 91}
+_CAPABILITIES: Final = 0x20080522
+"""The version of the structures."""
+_DONE: Final = b"done"
+_MORE_TASKS: Final = 256
+"""Threads and processes that the user of a worker may have beside those of now; not counted for root."""
+
+
+class CannotConfineError(Exception):
+    """This system cannot keep what is promised; says what is missing."""
+
+
+class Confinement:
+    """What workers are confined to.
+
+    Paths are opened here, before any worker runs: one that may write could put a link in the place of another path.
+    """
+
+    def __init__(self, confine: Confine) -> None:
+        self._confine = confine
+        self._machine = _machine()
+        self._landlock = _landlock_for(confine)
+        self._rules = list(self._opened())
+        _seccomp.program(self._machine, 0, self._allowed())  # most of it is the same for all, and made once
+
+    def _opened(self) -> Iterator[_landlock.Rule]:
+        more = _landlock.EXECUTE if self._confine.processes else 0
+        for path in always_readable(self._confine.modules, network=self._confine.network):
+            yield _landlock.rule(path, _landlock.READ | more)
+        yield _landlock.rule("/dev/null", _landlock.WRITE)
+        for one in self._confine.read:
+            yield self._asked_for("read", str(one), _landlock.READ | more)
+        for one in self._confine.write:
+            yield self._asked_for("write", str(one), _landlock.WRITE | more)
+
+    def _asked_for(self, name: str, path: str, rights: int) -> _landlock.Rule:
+        try:
+            return _landlock.rule(path, rights)
+        except OSError as error:
+            raise CannotConfineError(f"{name} has {path!r}, which cannot be had: {error}") from error
+
+    def rehearse(self) -> None:
+        """Confine a process that does nothing else; it tells what the kernel refuses."""
+        heard, told = os.pipe()
+        pid = os.fork()
+        if not pid:
+            self._perform(told)
+        os.close(told)
+        with os.fdopen(heard, "rb") as stream:
+            reason = stream.read()
+        os.waitpid(pid, 0)
+        if reason != _DONE:
+            said = reason.decode(errors="replace") or "it ended without a word"
+            raise CannotConfineError(f"this system cannot confine a worker: {said}")
+
+    def _perform(self, told: int) -> NoReturn:
+        try:
+            self.enter([told])
+            os.write(told, _DONE)
+        except BaseException as error:  # this process ends here, whatever it was
+            os.write(told, repr(error).encode())
+        finally:
+            os._exit(0)
+
+    def enter(self, fds: Iterable[int]) -> None:
+        """Confine this process, for good; of its files it keeps these, and the first three."""
+        with suppress(OSError):  # a promise to our neighbours, not one about the worker
+            Path("/proc/self/oom_score_adj").write_text("1000")
+        if os.geteuid() != 0:
+            most = _tasks_of(os.geteuid()) + _MORE_TASKS
+            hard = resource.getrlimit(resource.RLIMIT_NPROC)[1]
+            most = most if hard == resource.RLIM_INFINITY else min(most, hard)
+            resource.setrlimit(resource.RLIMIT_NPROC, (most, most))
+        _seccomp.take_no_new_privileges()
+        _drop_capabilities(self._machine)
+        _landlock.restrict(self._rules, self._landlock, network=self._confine.network)
+        _close_all_but({0, 1, 2, *fds})
+        _seccomp.install(_seccomp.program(self._machine, os.getpid(), self._allowed()))
+
+    def _allowed(self) -> _seccomp.Allowed:
+        return _seccomp.Allowed(
+            network=self._confine.network,
+            processes=self._confine.processes,
+            signals=self._landlock >= _landlock.SIGNALS,
+        )
+
+
+def _machine() -> str:
+    machine = os.uname().machine
+    if machine not in _syscalls.MACHINES or sys.maxsize < 2**32:
+        known = " and ".join(_syscalls.MACHINES)
+        raise CannotConfineError(f"confine= is for 64 bit programs on {known} as yet, and this is {machine}")
+    return machine
+
+
+def _landlock_for(confine: Confine) -> int:
+    found = _landlock.version()
+    reason = why_not(confine, found)
+    if reason:
+        raise CannotConfineError(reason)
+    return found
+
+
+def why_not(confine: Confine, version: int) -> str | None:
+    """Say what a kernel whose Landlock has this version lacks for what is asked; `None` if nothing."""
+    if not version:
+        return (
+            "confine= needs Landlock, which this kernel lacks, or was not told to use (since Linux 5.13; lsm=landlock)"
+        )
+    if version < _landlock.TRUNCATES:
+        return f"confine= needs Landlock 3 (Linux 6.2), and this kernel has {version}: reading a file would empty it"
+    if confine.processes and version < _landlock.SIGNALS:
+        return f"processes=True needs Landlock 6 (Linux 6.12), and this kernel has {version}: signals would go anywhere"
+    return None
+
+
+def _tasks_of(user: int) -> int:
+    found = 0
+    for entry in Path("/proc").iterdir():
+        with suppress(OSError):
+            if entry.name.isdigit() and entry.stat().st_uid == user:
+                found += int((entry / "stat").read_text().rpartition(")")[2].split()[17])
+    return found
+
+
+def _drop_capabilities(machine: str) -> None:
+    """Root stays the owner of its files, and is nothing else."""
+    syscall("capset", _CAPSET[machine], struct.pack("=Ii", _CAPABILITIES, 0), bytes(24))
+
+
+def _close_all_but(fds: set[int]) -> None:
+    first = 0
+    for fd in [*sorted(fds), 2**31 - 1]:
+        if first < fd:  # an empty range closes all of them
+            os.closerange(first, fd)
+        first = fd + 1

@@ -1,0 +1,27 @@
+"""What Python has no function for is asked of the kernel here; what it refuses is an `OSError`."""
+
+import ctypes
+import os
+from functools import cache
+
+
+@cache
+def _libc() -> ctypes.CDLL:
+    return ctypes.CDLL(None, use_errno=True)
+
+
+def prctl(option: int, value: int, pointer: object = None) -> None:
+    """Change something about this process."""
+    _checked(_libc().prctl(option, ctypes.c_ulong(value), pointer, ctypes.c_ulong(0), ctypes.c_ulong(0)), "prctl")
+
+
+def syscall(what: str, number: int, *args: object) -> int:
+    """Make a system call; `what` is how its error calls it."""
+    return _checked(_libc().syscall(ctypes.c_long(number), *args), what)
+
+
+def _checked(result: int, what: str) -> int:
+    if result < 0:
+        number = ctypes.get_errno()
+        raise OSError(number, f"{what}: {os.strerror(number)}")
+    return result

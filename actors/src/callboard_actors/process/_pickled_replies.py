@@ -1,0 +1,39 @@
+"""What a trusted worker answers, on its side: pickles."""
+
+import os
+import pickle
+import traceback
+
+from callboard_actors.process._frames import Kind
+
+_TRACEBACK_BOUND = 16 * 1024
+
+
+def returned(value: object) -> tuple[Kind, bytes]:
+    """Answer with what a call has returned."""
+    try:
+        return Kind.VALUE, pickle.dumps(value, pickle.HIGHEST_PROTOCOL)
+    except Exception as error:
+        text = f"it returned an object of type {type(value).__qualname__}, which cannot be pickled: {_said(error)}"
+        return Kind.LOST, text.encode()
+
+
+def raised(error: Exception) -> tuple[Kind, bytes]:
+    """Answer with what a call has raised; the caller has taken our own frame off."""
+    told = "".join(traceback.format_exception(error))[-_TRACEBACK_BOUND:]
+    note = f"In worker process {os.getpid()}:\n{told}"
+    try:
+        error.add_note(note)
+        body = pickle.dumps(error, pickle.HIGHEST_PROTOCOL)
+        pickle.loads(body)  # noqa: S301 - many exceptions are pickled and never read again
+    except Exception as problem:
+        text = f"it raised {_said(error)}, which cannot be pickled: {_said(problem)}\n{note}"
+        return Kind.LOST, text.encode(errors="replace")
+    return Kind.RAISED, body
+
+
+def _said(error: Exception) -> str:
+    try:
+        return f"{type(error).__qualname__}({error})"
+    except Exception:
+        return type(error).__qualname__

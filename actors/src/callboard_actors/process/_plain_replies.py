@@ -1,0 +1,46 @@
+"""What a confined worker answers, on its side: JSON, and for an exception its name and its text."""
+
+import json
+import traceback
+from typing import Any
+
+from pydantic_core import to_json
+
+from callboard_actors.process._frames import Kind
+
+TEXT_BOUND = 16 * 1024
+"""Characters of each text that tells of an exception."""
+_PIECE_BOUND = 1024
+"""Characters of each frame of a traceback, and of the text below it, which comes by itself."""
+
+
+def returned(value: Any) -> tuple[Kind, bytes]:
+    """Answer with what a call has returned."""
+    try:
+        return Kind.VALUE, to_json(value)
+    except Exception as error:
+        return Kind.LOST, f"it returned {_type_of(value)}, which is no JSON: {_text_of(error)}".encode(errors="replace")
+
+
+def raised(error: Exception) -> tuple[Kind, bytes]:
+    """Answer with what a call has raised; the caller has taken our own frame off."""
+    told = {
+        "module": type(error).__module__,
+        "type": type(error).__qualname__,
+        "text": _text_of(error),
+        "traceback": "".join(piece[:_PIECE_BOUND] for piece in traceback.format_exception(error))[-TEXT_BOUND:],
+    }
+    return Kind.RAISED, json.dumps(told).encode()
+
+
+def _type_of(value: Any) -> str:
+    return f"an object of type {type(value).__qualname__}"
+
+
+def _text_of(error: Exception) -> str:
+    try:
+        # A KeyError shows its key as it would be written in a program.
+        text = error.args[0] if isinstance(error, KeyError) and error.args else error
+        return str(text)[:TEXT_BOUND]
+    except Exception:
+        return ""

@@ -1,0 +1,363 @@
+"""What a confined worker should not get at. Each works where nothing is confined, and says so by returning True."""
+
+# The system call is the matter here, not the way to write it.
+# ruff: noqa: PTH101, PTH102, PTH104, PTH108, PTH116, PTH123, PTH208, PTH211
+
+import ctypes
+import fcntl
+import os
+import resource
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+
+def read(path: str) -> bool:
+    return bool(Path(path).read_bytes())
+
+
+def read_a_little(path: str) -> bool:
+    with open(path, "rb") as file:
+        return file.read(1) is not None
+
+
+def open_to_read(path: str) -> bool:
+    os.close(os.open(path, os.O_RDONLY))
+    return True
+
+
+def list_folder(path: str) -> bool:
+    return isinstance(os.listdir(path), list)
+
+
+def write(path: str) -> bool:
+    Path(path).write_text("changed")
+    return True
+
+
+def append(path: str) -> bool:
+    with open(path, "a") as file:
+        file.write("more")
+    return True
+
+
+def truncate(path: str) -> bool:
+    os.truncate(path, 0)
+    return True
+
+
+def truncate_by_reading(path: str) -> bool:
+    os.close(os.open(path, os.O_RDONLY | os.O_TRUNC))
+    return True
+
+
+def unlink(path: str) -> bool:
+    os.unlink(path)
+    return True
+
+
+def make_folder(path: str) -> bool:
+    os.mkdir(path)
+    return True
+
+
+def rename(path: str, to: str) -> bool:
+    os.rename(path, to)
+    return True
+
+
+def hard_link(path: str, to: str) -> bool:
+    os.link(path, to)
+    return read(to)
+
+
+def read_by_symlink(path: str, to: str) -> bool:
+    os.symlink(path, to)
+    return read(to)
+
+
+def write_by_symlink(path: str, to: str) -> bool:
+    os.symlink(path, to)
+    return write(to)
+
+
+def read_below_a_folder(folder: str, rest: str) -> bool:
+    fd = os.open(folder, os.O_PATH)
+    return bool(os.read(os.open(rest, os.O_RDONLY, dir_fd=fd), 1))
+
+
+def change_mode(path: str) -> bool:
+    os.chmod(path, 0o600)
+    return True
+
+
+def change_mode_by_fd(path: str) -> bool:
+    os.fchmod(os.open(path, os.O_RDONLY), 0o644)
+    return True
+
+
+def change_times(path: str) -> bool:
+    os.utime(path)
+    return True
+
+
+def change_owner(path: str) -> bool:
+    os.chown(path, os.getuid(), os.getgid())
+    return True
+
+
+def set_attribute(path: str) -> bool:
+    os.setxattr(path, "user.callboard", b"1")
+    return True
+
+
+def make_fifo(path: str) -> bool:
+    os.mkfifo(path)
+    return True
+
+
+def connect(family: int, kind: int, address: object) -> bool:
+    with socket.socket(family, kind) as sock:
+        sock.connect(tuple(address) if isinstance(address, list) else address)
+        sock.send(b"hello")
+    return True
+
+
+def listen() -> bool:
+    with socket.create_server(("127.0.0.1", 0)) as sock:
+        return sock.getsockname()[1] > 0
+
+
+def send_datagram(address: str) -> bool:
+    """From a socket that is allowed to all, were it of this kind."""
+    one, _ = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)
+    return one.sendto(b"hello", address) == 5
+
+
+def bind_to_path(path: str) -> bool:
+    with socket.socket(socket.AF_UNIX) as sock:
+        sock.bind(path)
+    return True
+
+
+def send_signal(pid: int) -> bool:
+    os.kill(pid, signal.SIGCONT)
+    return True
+
+
+def send_signal_to_thread(pid: int) -> bool:
+    return _call({"x86_64": 200, "aarch64": 130}, pid, int(signal.SIGCONT))
+
+
+def send_signal_to_group(pid: int) -> bool:
+    os.killpg(os.getpgid(pid), signal.SIGCONT)
+    return True
+
+
+def send_signal_by_pidfd(pid: int) -> bool:
+    signal.pidfd_send_signal(os.pidfd_open(pid), signal.SIGCONT)
+    return True
+
+
+def have_signals_sent(pid: int) -> bool:
+    """By a file that is ready, to whoever is said to own it."""
+    fcntl.fcntl(os.pipe()[0], fcntl.F_SETOWN, pid)
+    return True
+
+
+def trace(pid: int) -> bool:
+    """Seize it; it is let go when the worker ends."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    return _checked(libc.ptrace(0x4206, pid, None, None))
+
+
+def read_memory(pid: int) -> bool:
+    """By no file; there is nothing at this address, which the kernel says only to who may look."""
+    return _call({"x86_64": 310, "aarch64": 270}, pid, None, 0, None, 0, 0)
+
+
+def change_limits(pid: int) -> bool:
+    hard = resource.prlimit(pid, resource.RLIMIT_CORE)[1]
+    resource.prlimit(pid, resource.RLIMIT_CORE, (0, hard))
+    return True
+
+
+def change_priority(pid: int) -> bool:
+    os.setpriority(os.PRIO_PROCESS, pid, 1)
+    return True
+
+
+def choose_processors(pid: int) -> bool:
+    os.sched_setaffinity(pid, os.sched_getaffinity(pid))
+    return True
+
+
+def outlive_the_parent() -> bool:
+    return _call({"x86_64": 157, "aarch64": 167}, 1, 0, 0, 0, 0)
+
+
+def dies_with_its_parent() -> bool:
+    number = ctypes.c_int()
+    _call({"x86_64": 157, "aarch64": 167}, 2, ctypes.byref(number), 0, 0, 0)
+    return number.value == signal.SIGKILL
+
+
+def has_variable(name: str) -> bool:
+    if name not in os.environ:
+        raise PermissionError(name)
+    return True
+
+
+def fork() -> bool:
+    pid = os.fork()
+    if not pid:
+        os._exit(0)
+    return os.waitpid(pid, 0)[1] == 0
+
+
+def fork_bomb(count: int) -> bool:
+    """A small one."""
+    for _ in range(count):
+        if not os.fork():
+            time.sleep(60)
+            os._exit(0)
+    return True
+
+
+def fork_by_clone() -> bool:
+    pid = ctypes.CDLL(None, use_errno=True).syscall({"x86_64": 56, "aarch64": 220}[_machine()], 17, 0, 0, 0, 0)
+    if not pid:
+        os._exit(0)
+    return _checked(pid)
+
+
+def execute(*command: str) -> bool:
+    subprocess.run(command, check=True)
+    return True
+
+
+def new_namespace() -> bool:
+    return _checked(ctypes.CDLL(None, use_errno=True).unshare(0x10000000))
+
+
+def keyring() -> bool:
+    return _call({"x86_64": 250, "aarch64": 219}, 0, ctypes.c_long(-3), 1)
+
+
+def memory_without_bound() -> bool:
+    return os.memfd_create("more") > 0
+
+
+def ring() -> bool:
+    return _call({"x86_64": 425, "aarch64": 425}, 1, ctypes.create_string_buffer(256))
+
+
+def shared_memory() -> bool:
+    return _call({"x86_64": 29, "aarch64": 194}, 0, ctypes.c_size_t(4096), 0o1600)
+
+
+def _call(numbers: dict[str, int], *args: object) -> bool:
+    return _checked(ctypes.CDLL(None, use_errno=True).syscall(numbers[_machine()], *args))
+
+
+def _machine() -> str:
+    return os.uname().machine
+
+
+def _checked(result: int) -> bool:
+    if result < 0:
+        number = ctypes.get_errno()
+        raise OSError(number, os.strerror(number))
+    return True
+
+
+# What works in a confined worker, too.
+
+
+def is_there(path: str) -> int:
+    return os.stat(path).st_size
+
+
+def thread_sum() -> int:
+    found: list[int] = []
+    threads = [threading.Thread(target=found.append, args=(number,)) for number in range(5)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return sum(found)
+
+
+def import_late(names: list[str]) -> list[str]:
+    assert not set(names) & sys.modules.keys()
+    return [__import__(name).__name__ for name in names]
+
+
+def compute_in_c() -> str:
+    import decimal
+    import sqlite3
+    import ssl
+
+    with sqlite3.connect(":memory:") as database:
+        [number] = database.execute("select 20 + 22").fetchone()
+    return f"{decimal.Decimal(number) / 4} {ssl.create_default_context().verify_mode.name}"
+
+
+def own_pair() -> bytes:
+    one, other = socket.socketpair()
+    one.send(b"hello")
+    return other.recv(5)
+
+
+def signal_oneself_and_hear() -> bool:
+    heard: list[int] = []
+    signal.signal(signal.SIGUSR1, lambda number, _: heard.append(number))
+    os.kill(os.getpid(), signal.SIGUSR1)
+    signal.raise_signal(signal.SIGUSR1)
+    return len(heard) == 2
+
+
+def what_time_it_is() -> str:
+    import zoneinfo
+    from datetime import datetime
+
+    return datetime(2026, 7, 1, tzinfo=zoneinfo.ZoneInfo("Europe/Vienna")).isoformat()
+
+
+def kinds_of_open_files() -> dict[int, str]:
+    """What its descriptors are, without a look at /proc."""
+    import stat
+
+    kinds = {stat.S_ISSOCK: "socket", stat.S_ISFIFO: "pipe", stat.S_ISCHR: "device", stat.S_ISREG: "file"}
+    found: dict[int, str] = {}
+    for fd in range(4096):
+        try:
+            mode = os.fstat(fd).st_mode
+        except OSError:
+            continue
+        found[fd] = next((name for test, name in kinds.items() if test(mode)), "other")
+    return found
+
+
+def open_many(count: int) -> int:
+    return len([open("/dev/null", "rb") for _ in range(count)])
+
+
+def nice() -> int:
+    return os.getpriority(os.PRIO_PROCESS, 0)
+
+
+def burn_deaf() -> None:
+    signal.signal(signal.SIGXCPU, signal.SIG_IGN)
+    hard = resource.getrlimit(resource.RLIMIT_CPU)[1]
+    resource.setrlimit(resource.RLIMIT_CPU, (hard, hard))
+    while True:
+        pass
+
+
+def capabilities() -> list[str]:
+    return [line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("Cap")]

@@ -1,0 +1,135 @@
+"""What a worker does that is against us: to the socket, the output and the notebook that it has."""
+
+import os
+import pickle
+import signal
+import stat
+import threading
+import time
+from pathlib import Path
+
+from callboard_actors.process._frames import HEADER, MAGIC, Kind
+
+CHUNK = bytes(1024 * 1024)
+
+
+class Bomb:
+    """Leaves a trace where it is unpickled, unless that is where it was made for."""
+
+    def __init__(self, trace: str) -> None:
+        self.trace = trace
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return Path.touch, (Path(self.trace),)
+
+
+def frame(kind: int, number: int, body: bytes, length: int | None = None) -> bytes:
+    return HEADER.pack(MAGIC, kind, number, len(body) if length is None else length) + body
+
+
+def _fds(test: object) -> list[int]:
+    found = []
+    for fd in range(3, 256):
+        try:
+            mode = os.fstat(fd).st_mode
+        except OSError:
+            continue
+        if test(mode):  # type: ignore[operator]
+            found.append(fd)
+    return found
+
+
+def _socket() -> int:
+    return _fds(stat.S_ISSOCK)[0]
+
+
+def send(data: bytes) -> None:
+    """And be silent."""
+    os.write(_socket(), data)
+    time.sleep(600)
+
+
+def send_bomb(kind: int, number: int, trace: str) -> None:
+    send(frame(kind, number, pickle.dumps(Bomb(trace))))
+
+
+def send_and_return(data: bytes) -> str:
+    os.write(_socket(), data)
+    return "returned"
+
+
+def answer_for_others(first: int, count: int) -> str:
+    """Leave behind a thread that says, again and again, what those who come are to be told."""
+    fd = _socket()
+
+    def forge() -> None:
+        while True:
+            for number in range(first, first + count):
+                os.write(fd, frame(Kind.VALUE, number, b'"forged"'))
+                time.sleep(0.0005)
+
+    def wait() -> None:
+        time.sleep(0.02)
+        forge()
+
+    threading.Thread(target=wait, daemon=True).start()
+    return "returned"
+
+
+def stay(seconds: float) -> str:
+    """Leave behind a thread, deaf to SIGTERM."""
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    threading.Thread(target=time.sleep, args=(seconds,)).start()
+    return "returned"
+
+
+def flood_socket(header: bytes, size: int) -> None:
+    fd = _socket()
+    os.write(fd, header)
+    for _ in range(size // len(CHUNK)):
+        os.write(fd, CHUNK)
+    time.sleep(600)
+
+
+def flood_words(number: int, count: int) -> str:
+    """As fast as they are read."""
+    fd = _socket()
+    word = frame(Kind.TOLD, number, b'{"nobody": "' + b"x" * 32_000 + b'"}')
+    for _ in range(count):
+        view = memoryview(word)
+        while view:
+            view = view[os.write(fd, view) :]
+    time.sleep(600)
+    return "returned"
+
+
+def flood_output(size: int) -> str:
+    for _ in range(size // len(CHUNK)):
+        view = memoryview(CHUNK)
+        while view:
+            view = view[os.write(1, view) :]
+    return "returned"
+
+
+def close_socket() -> None:
+    os.close(_socket())
+    time.sleep(600)
+
+
+def deny_to_have_begun(trace: str) -> None:
+    """Rub out what the notebook says, and end, to be given to another worker, and another."""
+    for fd in _fds(stat.S_ISREG):
+        os.pwrite(fd, bytes(8), 0)
+    with Path(trace).open("a") as file:
+        file.write("run\n")
+    os._exit(0)
+
+
+def grow_notebook() -> int:
+    """Memory that no limit counts."""
+    [fd] = _fds(stat.S_ISREG)
+    return os.pwrite(fd, CHUNK, 0)
+
+
+def raise_many_times_its_size() -> None:
+    raise ValueError("x" * 50_000_000)

@@ -1,0 +1,374 @@
+"""What a confined worker cannot do. Each test first shows that it works in a worker that is not confined."""
+
+import os
+import socket
+import subprocess
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+
+from callboard import ActorStartError
+from callboard_actors.process import Confine, Processes, WorkerCallError, WorkerDiedError
+
+from . import _attempts as attempts
+from . import _bodies as bodies
+from ._processes import WAIT, descendants
+
+pytestmark = pytest.mark.real_clock
+
+
+@dataclass(frozen=True)
+class World:
+    """Folders, sockets and a process; a worker may write to one folder and read another."""
+
+    outside: Path
+    readable: Path
+    writable: Path
+    tcp: tuple[str, int]
+    udp: tuple[str, int]
+    unix: str
+    abstract: str
+    neighbour: int
+
+    def secret(self) -> str:
+        """A file that is none of its business."""
+        path = self.outside / "secret"
+        path.write_text("secret")
+        return str(path)
+
+    def book(self) -> str:
+        """A file to be read only."""
+        path = self.readable / "book"
+        path.write_text("book")
+        return str(path)
+
+    def new(self) -> str:
+        """A name in the folder that may be written to, which is not there."""
+        path = self.writable / "new"
+        path.unlink(missing_ok=True)
+        return str(path)
+
+    def above(self) -> str:
+        """The way to the secret out of the folder that may be written to."""
+        self.secret()
+        return f"{self.writable}/../outside/secret"
+
+    def no_folder(self) -> str:
+        """A name for a folder, which is not there."""
+        path = self.outside / "folder"
+        if path.exists():
+            path.rmdir()
+        return str(path)
+
+    def contents(self) -> dict[str, str]:
+        """What cannot have changed."""
+        folders = (self.outside, self.readable)
+        return {str(path): path.read_text() for folder in folders for path in folder.iterdir() if path.is_file()}
+
+    def confine(self, **more: Any) -> Confine:
+        return Confine(read=[self.readable], write=[self.writable], **more)
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[World]:
+    for name in ("outside", "readable", "writable"):
+        (tmp_path / name).mkdir()
+    abstract = f"\0callboard-{os.getpid()}-{id(tmp_path)}"
+    path = str(tmp_path / "s")
+    with (
+        socket.create_server(("127.0.0.1", 0)) as tcp,
+        socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as udp,
+        socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as unix,
+        socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as hidden,
+        subprocess.Popen(["sleep", "600"]) as neighbour,
+    ):
+        try:
+            udp.bind(("127.0.0.1", 0))
+            unix.bind(path)
+            hidden.bind(abstract)
+            yield World(
+                outside=tmp_path / "outside",
+                readable=tmp_path / "readable",
+                writable=tmp_path / "writable",
+                tcp=tcp.getsockname(),
+                udp=udp.getsockname(),
+                unix=path,
+                abstract=abstract,
+                neighbour=neighbour.pid,
+            )
+        finally:
+            neighbour.kill()
+
+
+@asynccontextmanager
+async def confined(confine: Confine, **more: Any) -> AsyncIterator[Processes]:
+    with anyio.fail_after(WAIT):
+        async with Processes(workers=1, grace=0.2, confine=confine, **more) as pool:
+            yield pool
+
+
+Attempt = Callable[[World], tuple[Callable[..., bool], tuple[object, ...]]]
+
+FILES: dict[str, Attempt] = {
+    "read": lambda world: (attempts.read, (world.secret(),)),
+    "read by ..": lambda world: (attempts.read, (world.above(),)),
+    "read below a folder": lambda world: (
+        attempts.read_below_a_folder,
+        (str(world.outside.parent), str(Path(world.secret()).relative_to(world.outside.parent))),
+    ),
+    "list": lambda world: (attempts.list_folder, (str(world.outside),)),
+    "list the root": lambda world: (attempts.list_folder, ("/",)),
+    "read a symlink to it": lambda world: (attempts.read_by_symlink, (world.secret(), world.new())),
+    "write to a symlink to it": lambda world: (attempts.write_by_symlink, (world.secret(), world.new())),
+    "read a hard link to it": lambda world: (attempts.hard_link, (world.secret(), world.new())),
+    "hard link a book": lambda world: (attempts.hard_link, (world.book(), world.new())),
+    "write": lambda world: (attempts.write, (world.secret(),)),
+    "write a new one": lambda world: (attempts.write, (str(world.outside / "new"),)),
+    "write a book": lambda world: (attempts.write, (world.book(),)),
+    "append": lambda world: (attempts.append, (world.secret(),)),
+    "truncate": lambda world: (attempts.truncate, (world.secret(),)),
+    "truncate a book": lambda world: (attempts.truncate, (world.book(),)),
+    "truncate a book by reading": lambda world: (attempts.truncate_by_reading, (world.book(),)),
+    "unlink": lambda world: (attempts.unlink, (world.secret(),)),
+    "unlink a book": lambda world: (attempts.unlink, (world.book(),)),
+    "move out of the way": lambda world: (attempts.rename, (world.secret(), world.secret() + "2")),
+    "move to where it may": lambda world: (attempts.rename, (world.secret(), world.new())),
+    "make a folder": lambda world: (attempts.make_folder, (world.no_folder(),)),
+    "make a fifo": lambda world: (attempts.make_fifo, (world.new(),)),
+    "change mode": lambda world: (attempts.change_mode, (world.secret(),)),
+    "change the mode of a book": lambda world: (attempts.change_mode_by_fd, (world.book(),)),
+    "change times": lambda world: (attempts.change_times, (world.secret(),)),
+    "change owner": lambda world: (attempts.change_owner, (world.secret(),)),
+    "set an attribute": lambda world: (attempts.set_attribute, (world.secret(),)),
+    "environment of the parent": lambda world: (attempts.read, (f"/proc/{os.getpid()}/environ",)),
+    "its own, as it was": lambda world: (attempts.read, ("/proc/self/environ",)),
+    "memory of the parent": lambda world: (attempts.open_to_read, (f"/proc/{os.getpid()}/mem",)),
+    "files of the parent": lambda world: (attempts.list_folder, (f"/proc/{os.getpid()}/fd",)),
+    "users of the machine": lambda world: (attempts.read, ("/etc/passwd",)),
+}
+NETWORK: dict[str, Attempt] = {
+    "TCP": lambda world: (attempts.connect, (socket.AF_INET, socket.SOCK_STREAM, world.tcp)),
+    "listen": lambda world: (attempts.listen, ()),
+    "UDP": lambda world: (attempts.connect, (socket.AF_INET, socket.SOCK_DGRAM, world.udp)),
+    "UNIX": lambda world: (attempts.connect, (socket.AF_UNIX, socket.SOCK_DGRAM, world.unix)),
+    "abstract": lambda world: (attempts.connect, (socket.AF_UNIX, socket.SOCK_DGRAM, world.abstract)),
+    "UNIX from a pair": lambda world: (attempts.send_datagram, (world.unix,)),
+    "bind to a path": lambda world: (attempts.bind_to_path, (world.new(),)),
+}
+OTHERS: dict[str, Attempt] = {
+    "signal to the parent": lambda world: (attempts.send_signal, (os.getpid(),)),
+    "signal to a neighbour": lambda world: (attempts.send_signal, (world.neighbour,)),
+    "signal to a thread": lambda world: (attempts.send_signal_to_thread, (world.neighbour,)),
+    "signal to a group": lambda world: (attempts.send_signal_to_group, (world.neighbour,)),
+    "signal by pidfd": lambda world: (attempts.send_signal_by_pidfd, (world.neighbour,)),
+    "signal by a file": lambda world: (attempts.have_signals_sent, (world.neighbour,)),
+    "ptrace": lambda world: (attempts.trace, (world.neighbour,)),
+    "memory": lambda world: (attempts.read_memory, (world.neighbour,)),
+    "limits": lambda world: (attempts.change_limits, (world.neighbour,)),
+    "priority": lambda world: (attempts.change_priority, (world.neighbour,)),
+    "processors": lambda world: (attempts.choose_processors, (world.neighbour,)),
+    "outlive the parent": lambda world: (attempts.outlive_the_parent, ()),
+    "fork": lambda world: (attempts.fork, ()),
+    "fork bomb": lambda world: (attempts.fork_bomb, (20,)),
+    "clone": lambda world: (attempts.fork_by_clone, ()),
+    "execute": lambda world: (attempts.execute, ("/bin/true",)),
+    "namespace": lambda world: (attempts.new_namespace, ()),
+    "keyring": lambda world: (attempts.keyring, ()),
+    "memory without bound": lambda world: (attempts.memory_without_bound, ()),
+    "shared memory": lambda world: (attempts.shared_memory, ()),
+}
+ALL = FILES | NETWORK | OTHERS
+QUICK = ("read", "write", "TCP", "signal to the parent", "fork")
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[] if name in QUICK else pytest.mark.exhaustive) for name in ALL]
+)
+async def test_what_works_elsewhere_is_refused_to_a_confined_worker(world: World, name: str) -> None:
+    """By the kernel, with an error that the call may handle; nothing has happened."""
+    with anyio.fail_after(WAIT):
+        async with Processes(workers=1, grace=0) as pool:
+            fn, args = ALL[name](world)
+            assert await pool.run(fn, *args) is True
+    fn, args = ALL[name](world)
+    before = world.contents()
+    async with confined(world.confine()) as pool:
+        with pytest.raises(OSError) as caught:
+            await pool.run(fn, *args)
+        assert await pool.run(bodies.add, 1, 2) == 3
+
+    assert any(f"[Errno {number}]" in str(caught.value) for number in (1, 13, 18))
+    assert world.contents() == before
+
+
+async def test_a_secret_in_the_environment_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nor is it in the memory of the worker, whose zygote was started without it; what was asked for is there."""
+    monkeypatch.setenv("CALLBOARD_SECRET", "secret")
+    monkeypatch.setenv("LC_TIME", "C")
+    with anyio.fail_after(WAIT):
+        async with Processes(workers=1) as pool:
+            assert await pool.run(attempts.has_variable, "CALLBOARD_SECRET")
+            helpers = descendants(os.getpid())
+    async with confined(Confine(environment={"GIVEN": "1"})) as pool:
+        with pytest.raises(PermissionError):
+            await pool.run(attempts.has_variable, "CALLBOARD_SECRET")
+        assert await pool.run(attempts.has_variable, "GIVEN")
+        assert await pool.run(attempts.has_variable, "LC_TIME")
+        below = descendants(os.getpid()) - helpers
+        told = [read_environment(pid) for pid in below]
+
+    assert any(b"GIVEN=1" in one for one in told)
+    assert not any(b"CALLBOARD_SECRET" in one for one in told)
+
+
+def read_environment(pid: int) -> bytes:
+    try:
+        return Path(f"/proc/{pid}/environ").read_bytes()
+    except (FileNotFoundError, ProcessLookupError):
+        return b""  # it has ended
+
+
+async def test_a_confined_worker_has_no_files_but_its_own() -> None:
+    """Not even the notebook of what has begun, which another one might be told from."""
+    async with confined(Confine()) as pool:
+        found = await pool.run(attempts.kinds_of_open_files)
+
+    assert sorted(found.values()) == ["device", "pipe", "pipe", "socket"]
+
+
+async def test_root_is_nothing_but_the_owner_of_its_files() -> None:
+    """A capability is a way around what is confined."""
+    async with confined(Confine(read=["/proc"])) as pool:
+        told = await pool.run(attempts.capabilities)
+
+    assert {line.split()[1] for line in told if not line.startswith("CapBnd")} == {"0" * 16}
+
+
+@pytest.mark.parametrize(
+    ("fn", "args", "value"),
+    [
+        (attempts.thread_sum, (), 10),
+        (attempts.compute_in_c, (), "10.5 CERT_REQUIRED"),
+        (attempts.import_late, (["xml.sax", "mailbox", "wave"],), ["xml", "mailbox", "wave"]),
+        (attempts.own_pair, (), b"hello"),
+        (attempts.signal_oneself_and_hear, (), True),
+        (attempts.what_time_it_is, (), "2026-07-01T00:00:00+02:00"),
+        (attempts.append, ("/dev/null",), True),
+        (attempts.read_a_little, ("/dev/urandom",), True),
+        (attempts.choose_processors, (0,), True),
+        (attempts.dies_with_its_parent, (), True),
+    ],
+)
+async def test_what_python_needs_goes_on_in_a_confined_worker(
+    fn: Callable[..., Any], args: tuple[object, ...], value: object
+) -> None:
+    """Threads, modules in C that are loaded late, pairs of sockets, signals to oneself, zones of time."""
+    async with confined(Confine()) as pool:
+        assert await pool.run(fn, *args) == value
+
+
+async def test_async_functions_run_in_a_confined_worker() -> None:
+    """An event loop has a selector and a pair of sockets of its own."""
+    async with confined(Confine()) as pool:
+        assert (await pool.run(bodies.add_later, 1, 2))[0] == 3
+
+
+async def test_a_folder_may_be_read_and_another_written_to(world: World) -> None:
+    """With all that is below; a file that is written can be read, moved and deleted."""
+    new = world.new()
+    async with confined(world.confine()) as pool:
+        assert await pool.run(attempts.read, world.book())
+        assert await pool.run(attempts.write, new)
+        assert await pool.run(attempts.append, new)
+        assert await pool.run(attempts.read, new)
+        assert await pool.run(attempts.make_folder, f"{world.writable}/folder")
+        assert await pool.run(attempts.rename, new, f"{world.writable}/folder/moved")
+
+    assert (world.writable / "folder" / "moved").read_text() == "changedmore"
+
+
+async def test_that_a_file_is_there_can_be_seen(world: World) -> None:
+    """Landlock does not keep names, sizes and times of files; the docs say so."""
+    async with confined(Confine()) as pool:
+        assert await pool.run(attempts.is_there, world.secret()) == len("secret")
+
+
+async def test_network_that_was_asked_for_is_there_and_nothing_beside_it(world: World) -> None:
+    """UNIX sockets are ways to other programs of this machine."""
+    async with confined(Confine(network=True)) as pool:
+        assert await pool.run(attempts.connect, socket.AF_INET, socket.SOCK_STREAM, world.tcp)
+        assert await pool.run(attempts.connect, socket.AF_INET, socket.SOCK_DGRAM, world.udp)
+        assert await pool.run(attempts.listen)
+        for name in ("UNIX", "abstract", "UNIX from a pair", "fork", "signal to the parent", "read"):
+            fn, args = ALL[name](world)
+            with pytest.raises(OSError):
+                await pool.run(fn, *args)
+
+
+async def test_processes_that_were_asked_for_are_confined_too(world: World) -> None:
+    """They execute what may be read; what they start ends with the call."""
+    confine = Confine(read=["/usr/bin", "/bin"], processes=True)
+    async with confined(confine) as pool:
+        helpers = descendants(os.getpid()) - set(pool.pids)
+        assert await pool.run(attempts.fork)
+        assert await pool.run(attempts.execute, "/bin/true")
+        assert await pool.run(attempts.fork_bomb, 20)
+        assert await pool.run(bodies.add, 1, 2) == 3
+        for name in ("signal to the parent", "signal to a group", "ptrace", "TCP", "namespace", "memory"):
+            fn, args = ALL[name](world)
+            with pytest.raises(OSError):
+                await pool.run(fn, *args)
+        with pytest.raises(WorkerCallError, match=r"CalledProcessError: .* returned non-zero exit status 1"):
+            await pool.run(attempts.execute, "/bin/cat", world.secret())
+        with anyio.fail_after(WAIT):
+            while descendants(os.getpid()) - helpers != set(pool.pids) or not pool.pids:
+                await anyio.sleep(0.005)
+
+
+@pytest.mark.parametrize("confine", [None, Confine()])
+async def test_limits_hold_with_and_without_confinement(confine: Confine | None) -> None:
+    """Open files, processor time for others, memory."""
+    most = 2 * 1024**3
+    with anyio.fail_after(WAIT):
+        async with Processes(workers=1, grace=0, files=64, nice=5, memory=most, confine=confine) as pool:
+            assert await pool.run(attempts.nice) == 5
+            assert await pool.run(attempts.open_many, 10) == 10
+            with pytest.raises(OSError, match="Too many open files"):
+                await pool.run(attempts.open_many, 100)
+            with pytest.raises(MemoryError):
+                await pool.run(bodies.fill_memory)
+            assert await pool.run(bodies.add, 1, 2) == 3
+
+
+@pytest.mark.exhaustive
+async def test_processor_time_cannot_be_had_by_ignoring_the_signal() -> None:
+    """SIGXCPU can be caught; the kernel has another word."""
+    async with confined(Confine(), cpu=1) as pool:
+        with pytest.raises(WorkerDiedError, match="SIGKILL"):
+            await pool.run(attempts.burn_deaf)
+        assert await pool.run(bodies.add, 1, 2) == 3
+
+
+async def test_a_worker_serves_one_call_unless_told_otherwise() -> None:
+    """What a call leaves behind, such as a thread, could read the arguments of the next and answer for it."""
+    async with confined(Confine()) as pool:
+        assert len({await pool.run(bodies.pid) for _ in range(4)}) == 4
+    async with confined(Confine(reuse=True)) as pool:
+        assert len({await pool.run(bodies.pid) for _ in range(4)}) == 1
+
+
+async def test_a_path_that_has_become_a_link_is_refused_at_the_start(world: World) -> None:
+    """A worker of before may have put it there, to be given more."""
+    confine = Confine(read=[world.readable])
+    world.readable.rmdir()
+    world.readable.symlink_to("/etc")
+    with anyio.fail_after(WAIT), pytest.raises(ActorStartError, match="leads to /etc now") as caught:
+        async with Processes(workers=1, confine=confine):
+            pass
+
+    assert caught.value.never

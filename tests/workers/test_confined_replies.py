@@ -1,0 +1,159 @@
+"""What a confined worker answers is data: read as JSON, never unpickled."""
+
+import pickle
+from collections.abc import Callable
+from datetime import UTC, datetime
+from decimal import Decimal
+from typing import Any
+
+import anyio
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from callboard.engines import Body
+from callboard_actors.process import Confine, Processes, ResultLostError, WorkerCallError
+from callboard_actors.process._frames import Kind
+from callboard_actors.process._plain_crossing import opened_plain
+from callboard_actors.process._plain_replies import returned
+
+from . import _answers as answers
+from ._processes import WAIT
+
+real_clock = pytest.mark.real_clock
+
+
+@real_clock
+async def test_results_are_what_their_annotation_says() -> None:
+    """Made here, from JSON; without an annotation, or with one that nobody could follow, they are plain data."""
+    with anyio.fail_after(WAIT):
+        async with Processes(workers=2, grace=0, confine=Confine(reuse=True)) as pool:
+            assert await pool.run(answers.point) == answers.Point(1)
+            assert await pool.run(answers.place) == answers.Place(
+                name="here", points=[answers.Point(1), answers.Point(2)]
+            )
+            assert await pool.run(answers.row) == {"when": datetime(2026, 1, 2, tzinfo=UTC), "price": Decimal("1.10")}
+            assert await pool.run(answers.by_number) == {1: (2, 3)}
+            assert await pool.run(answers.text_as_bytes) == b"text"
+            assert await pool.run(answers.nothing) is None
+            assert await pool.run(answers.unannotated) == {"one": [1, 2.5, None, True], "2": ["three"]}
+            assert await pool.run(answers.unknown_annotation) == [1]
+
+
+@real_clock
+@pytest.mark.parametrize(
+    ("fn", "reason"),
+    [
+        (answers.opaque, "it returned an object of type object, which is no JSON: Unable to serialize unknown type"),
+        (answers.picture, "it returned an object of type dict, which is no JSON: .*invalid utf-8"),
+        (answers.deep, "it returned an object of type list, which is no JSON: .*depth"),
+        (answers.not_a_point, "it cannot be read here: .* validation error for Point"),
+    ],
+)
+async def test_a_result_that_is_no_json_is_lost_and_says_which_type(fn: Callable[[], Any], reason: str) -> None:
+    """It had its effect."""
+    with anyio.fail_after(WAIT):
+        async with Processes(workers=1, grace=0, confine=Confine()) as pool:
+            with pytest.raises(ResultLostError, match=reason) as caught:
+                await pool.run(fn)
+
+    assert caught.value.ended == "finished"
+
+
+@real_clock
+async def test_pythons_own_exceptions_come_back_with_their_text_and_others_by_name() -> None:
+    """To bring back a class that a worker names would be to run what it wants here."""
+    with anyio.fail_after(WAIT):
+        async with Processes(workers=1, grace=0, confine=Confine(reuse=True)) as pool:
+
+            async def caught(name: str) -> Exception:
+                with pytest.raises(Exception) as found:
+                    await pool.run(answers.fail, name)
+                assert "in fail" in found.value.__notes__[0]
+                assert "before it" in found.value.__notes__[1]
+                return found.value
+
+            assert repr(await caught("value")) == """ValueError("('wrong', 1)")"""
+            assert repr(await caught("key")) == "KeyError('missing')"
+            assert repr(await caught("os")) == """FileNotFoundError("[Errno 2] No such file or directory: '/x'")"""
+            assert len(str(await caught("long"))) == 16 * 1024
+            for name, type_name, text in [
+                ("own", "OwnError", "of mine"),
+                ("strange", "StrangeError", ""),
+                ("group", "ExceptionGroup", "several (1 sub-exception)"),
+                ("unicode", "UnicodeDecodeError", "'utf-8' codec can't decode byte 0xff in position 0: invalid"),
+                ("stop", "StopIteration", "1"),
+            ]:
+                error = await caught(name)
+                assert isinstance(error, WorkerCallError)
+                assert (error.tool, error.type_name, error.text) == ("fail", type_name, text)
+                assert str(error) == f"'fail' has raised {type_name}: {text}"
+                assert repr(pickle.loads(pickle.dumps(error))) == repr(error)
+
+
+@given(
+    value=st.recursive(
+        st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(),
+        lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
+    )
+)
+def test_plain_data_comes_back_as_it_was(value: object) -> None:
+    """Infinities, large numbers and every text that is one."""
+    kind, reply = returned(value)
+    assert kind is Kind.VALUE
+    assert _opened(kind, reply) == value
+
+
+def _opened(kind: Kind, reply: bytes, fn: Callable[..., Any] = answers.give) -> Any:
+    return opened_plain(kind, reply, Body(fn=fn, args=(), title="give"), output="")
+
+
+class Bomb:
+    """Goes off when it is unpickled."""
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return pytest.fail, ("it was unpickled",)
+
+
+@pytest.mark.parametrize(
+    ("kind", "reply"),
+    [
+        (Kind.VALUE, pickle.dumps(Bomb())),
+        (Kind.RAISED, pickle.dumps(Bomb())),
+        (Kind.VALUE, b""),
+        (Kind.VALUE, b"[" * 1_000_000),
+        (Kind.VALUE, b"[" * 10_000 + b"]" * 10_000),
+        (Kind.VALUE, b"[" + b"[]," * 5_000_000 + b"[]]"),
+        (Kind.VALUE, b'{"a":' * 1_500_000),
+        (Kind.VALUE, b"1" * 1_000_000),
+        (Kind.VALUE, b"\xff\xfe"),
+        (Kind.VALUE, b'"\\ud800"'),
+        (Kind.RAISED, b"{}"),
+        (Kind.RAISED, b"[]"),
+        (Kind.RAISED, b'{"module": "builtins", "type": ["ValueError"], "text": "", "traceback": ""}'),
+        (Kind.RAISED, b'{"module": "m", "type": "T", "text": "' + b"x" * 100_000 + b'", "traceback": ""}'),
+        (Kind.LOST, b"\xff" * 100_000),
+    ],
+)
+def test_what_no_honest_worker_says_is_an_error_of_its_call(kind: Kind, reply: bytes) -> None:
+    """Deep, long, wrong or no JSON at all; the text of the error is short."""
+    with pytest.raises(ResultLostError) as caught:
+        _opened(kind, reply)
+
+    assert len(str(caught.value)) < 20_000
+
+
+@pytest.mark.parametrize("type_name", ["SystemExit", "KeyboardInterrupt", "GeneratorExit", "exec", "print", "object"])
+def test_no_name_that_a_worker_gives_makes_anything_but_an_error(type_name: str) -> None:
+    """What ends a program, or is no exception, is looked for in vain."""
+    reply = f'{{"module": "builtins", "type": "{type_name}", "text": "1", "traceback": ""}}'.encode()
+
+    with pytest.raises(WorkerCallError):
+        _opened(Kind.RAISED, reply)
+
+
+def test_many_commas_in_a_text_are_a_text() -> None:
+    """The bound is on values."""
+    text = 'a,b[c{"' * 400_000
+
+    assert _opened(*returned(text)) == text

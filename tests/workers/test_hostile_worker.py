@@ -1,0 +1,210 @@
+"""A worker that is against us gets an error for its own call, and nothing else."""
+
+import resource
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+
+from callboard_actors.process import Confine, Processes, ResultLostError, WorkerDiedError
+from callboard_actors.process._frames import Kind
+
+from . import _bodies as bodies
+from . import _hostile as hostile
+from ._processes import WAIT
+
+pytestmark = pytest.mark.real_clock
+
+GRACE = 0.2
+MOST = 1024 * 1024
+"""Bytes that a result may have here."""
+GIGABYTE = 1024**3
+
+
+@asynccontextmanager
+async def besieged(**confine: Any) -> AsyncIterator[Processes]:
+    """A pool whose other worker answers calls all the while, and which is at full strength afterwards."""
+    with anyio.fail_after(WAIT):
+        async with Processes(workers=2, grace=GRACE, max_result=MOST, confine=Confine(**confine)) as pool:
+            answered: list[int] = []
+
+            async def neighbour() -> None:
+                while True:
+                    answered.append(await pool.run(bodies.add, 1, 2))
+
+            before = _memory()
+            async with anyio.create_task_group() as group:
+                group.start_soon(neighbour)
+                yield pool
+                group.cancel_scope.cancel()
+            with anyio.fail_after(GRACE + 2):
+                while len(pool.pids) < 2:
+                    await anyio.sleep(0.001)
+            assert await pool.run(bodies.add, 1, 2) == 3
+            assert set(answered) <= {3}
+            assert _memory() - before < 64 * 1024
+
+
+def _memory() -> int:
+    """The most that this process ever had, in KB."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+
+
+@asynccontextmanager
+async def alone(**confine: Any) -> AsyncIterator[Processes]:
+    """A pool of one worker, in which calls are numbered from 1."""
+    with anyio.fail_after(WAIT):
+        async with Processes(workers=1, grace=GRACE, max_result=MOST, confine=Confine(**confine)) as pool:
+            yield pool
+            assert await pool.run(bodies.add, 1, 2) == 3
+
+
+@pytest.mark.parametrize("kind", [Kind.VALUE, Kind.RAISED])
+async def test_a_pickle_as_a_reply_is_never_loaded(tmp_path: Path, kind: Kind) -> None:
+    """It would run here, with all that we may; in a pool that trusts its workers it does."""
+    trusting, confined = str(tmp_path / "trusting"), str(tmp_path / "confined")
+    with anyio.fail_after(WAIT):
+        async with Processes(workers=1, grace=GRACE) as pool:
+            if kind is Kind.VALUE:
+                await pool.run(hostile.send_bomb, kind, 1, trusting)
+            else:
+                with pytest.raises(ResultLostError):
+                    await pool.run(hostile.send_bomb, kind, 1, trusting)
+    assert Path(trusting).exists()
+    async with alone() as pool:
+        with pytest.raises(ResultLostError, match="it cannot be read here"):
+            await pool.run(hostile.send_bomb, kind, 1, confined)
+
+    assert not Path(confined).exists()
+
+
+@pytest.mark.parametrize(
+    ("data", "reason"),
+    [
+        (b"\x00" * 100, "begins no frame"),
+        (b"cb", None),
+        (hostile.frame(Kind.VALUE, 999, b"1"), "it is for another call"),
+        (hostile.frame(Kind.CALL, 1, b"1"), "it is for another call"),
+        (hostile.frame(Kind.VALUE, 1, b"1") + b"more", "something follows it"),
+        (hostile.frame(Kind.VALUE, 1, b"1") * 2, "something follows it"),
+        (hostile.frame(Kind.VALUE, 1, b"", 2**60), "and max_result is"),
+        (hostile.frame(Kind.VALUE, 1, b"1", 1000), None),
+        (hostile.frame(Kind.TOLD, 1, b"[" * 60_000), "no JSON"),
+        (hostile.frame(Kind.TOLD, 1, b"1", 2**30), "are the most"),
+    ],
+)
+async def test_what_is_no_reply_ends_the_worker_and_its_call(data: bytes, reason: str | None) -> None:
+    """And where it is only half of one, the timeout of the call does."""
+    async with alone() as pool:
+        if reason is None:
+            with anyio.move_on_after(0.3) as scope:
+                await pool.run(hostile.send, data)
+            assert scope.cancelled_caught
+        else:
+            with pytest.raises(WorkerDiedError, match=reason):
+                await pool.run(hostile.send, data)
+
+
+async def test_a_closed_socket_ends_the_call() -> None:
+    """Nobody would answer."""
+    async with besieged() as pool:
+        with pytest.raises(WorkerDiedError, match="closed its socket"):
+            await pool.run(hostile.close_socket)
+
+
+@pytest.mark.parametrize("reuse", [False, True])
+async def test_a_reply_before_it_is_asked_for_is_nobodys(reuse: bool) -> None:
+    """One for the next call, sent by this one."""
+    async with alone(reuse=reuse) as pool:
+        with pytest.raises(WorkerDiedError, match="it is for another call"):
+            await pool.run(hostile.send_and_return, hostile.frame(Kind.VALUE, 2, b"1"))
+        assert await pool.run(bodies.add, 1, 2) == 3
+
+
+async def test_a_call_that_is_answered_twice_has_one_answer() -> None:
+    """Its own doing; the second answer reaches nobody, whether or not it is there when the first is read."""
+    async with alone() as pool:
+        with suppress(WorkerDiedError):
+            await pool.run(hostile.send_and_return, hostile.frame(Kind.VALUE, 1, b'"forged"'))
+        for _ in range(3):
+            assert await pool.run(bodies.add, 1, 2) == 3
+
+
+async def test_what_a_call_leaves_behind_answers_for_nobody() -> None:
+    """A thread that goes on after its call, with the right numbers: the worker ends with the call."""
+    async with alone() as pool:
+        assert await pool.run(hostile.answer_for_others, 2, 50) == "returned"
+        for _ in range(20):
+            assert await pool.run(bodies.add, 1, 2) == 3
+
+
+async def test_a_worker_that_will_not_go_is_replaced_at_once() -> None:
+    """Nothing that is confined gets a grace after its call."""
+    with anyio.fail_after(WAIT):
+        async with Processes(workers=1, grace=10, confine=Confine()) as pool:
+            began = time.monotonic()
+            assert await pool.run(hostile.stay, 600) == "returned"
+            assert await pool.run(bodies.add, 1, 2) == 3
+            assert time.monotonic() - began < 5
+
+
+async def test_a_call_that_denies_to_have_begun_is_not_run_again(tmp_path: Path) -> None:
+    """In a pool that trusts its workers it would be, for it could not have said so."""
+    trusting, confined = tmp_path / "trusting", tmp_path / "confined"
+    with anyio.fail_after(WAIT):
+        async with Processes(workers=1, grace=GRACE) as pool:
+            with pytest.raises(WorkerDiedError, match="was not started"):
+                await pool.run(hostile.deny_to_have_begun, str(trusting))
+    assert len(trusting.read_text().splitlines()) > 1
+    confined.touch()
+    async with alone(write=[tmp_path]) as pool:
+        with pytest.raises(WorkerDiedError, match="had begun"):
+            await pool.run(hostile.deny_to_have_begun, str(confined))
+
+    assert len(confined.read_text().splitlines()) == 1
+
+
+async def test_the_notebook_of_a_worker_holds_one_number() -> None:
+    """It is memory that no limit counts."""
+    async with alone(reuse=True) as pool:
+        with pytest.raises(PermissionError):
+            await pool.run(hostile.grow_notebook)
+
+
+async def test_the_text_of_an_error_has_a_bound() -> None:
+    """It is shown to a model, and written to logs."""
+    async with besieged() as pool:
+        with pytest.raises(ValueError) as caught:
+            await pool.run(hostile.raise_many_times_its_size)
+
+    assert len(str(caught.value)) < 20_000
+    assert sum(len(note) for note in caught.value.__notes__) < 20_000
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize(
+    ("body", "args"),
+    [
+        (hostile.flood_socket, (b"", GIGABYTE)),
+        (hostile.flood_socket, (hostile.frame(Kind.VALUE, 1, b"", MOST), GIGABYTE)),
+        (hostile.flood_words, (1, 30_000)),
+    ],
+)
+async def test_a_gigabyte_over_the_socket_is_read_no_further_than_a_reply_may_go(
+    body: Callable[..., Any], args: tuple[Any, ...]
+) -> None:
+    """Our memory has a bound, and the worker's neighbours have their turn."""
+    async with besieged() as pool:
+        with pytest.raises((WorkerDiedError, ResultLostError)):
+            await pool.run(body, *args)
+
+
+@pytest.mark.exhaustive
+async def test_a_gigabyte_of_output_is_taken_and_not_kept() -> None:
+    """The last of it is shown in errors."""
+    async with besieged() as pool:
+        assert await pool.run(hostile.flood_output, GIGABYTE) == "returned"
