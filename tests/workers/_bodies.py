@@ -20,6 +20,10 @@ async def add_later(one: int, other: int) -> tuple[int, str]:
     return one + other, sniffio.current_async_library()
 
 
+def is_loaded(module: str) -> bool:
+    return module in sys.modules
+
+
 def pid() -> int:
     return os.getpid()
 

@@ -1,6 +1,7 @@
 """Which functions workers find, and what is said of those that they cannot."""
 
 import inspect
+import logging
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -10,6 +11,7 @@ import pytest
 
 from callboard_actors.process import Processes
 
+from . import _bodies as bodies
 from . import _decorated, _decorated_tools
 from ._processes import WAIT
 
@@ -61,3 +63,29 @@ def test_what_no_worker_could_run_is_refused_with_a_remedy(fn: Callable[..., Any
     """When a node is built."""
     with pytest.raises(TypeError, match=message):
         Processes().check(fn, title="tool")
+
+
+async def test_modules_of_checked_functions_are_preloaded() -> None:
+    """So that not every worker has to load them."""
+    pool = Processes(workers=1)
+    pool.check(_decorated.double.fn, title="double")
+    with anyio.fail_after(WAIT):
+        async with pool:
+            assert await pool.run(bodies.is_loaded, _decorated.__name__)
+
+
+async def test_modules_that_cannot_be_preloaded_are_left_to_the_workers(caplog: pytest.LogCaptureFixture) -> None:
+    """One that starts a thread, or ends its process, is told in the log; the others are preloaded all the same."""
+    caplog.set_level(logging.INFO, "callboard_actors.process")
+    pool = Processes(workers=1)
+    thread = f"{__package__}._starts_a_thread"
+    for name in ("no_such_module", thread):
+        pool._openings.want(name)
+    pool.check(_decorated.double.fn, title="double")
+    with anyio.fail_after(WAIT):
+        async with pool:
+            assert await pool.run(bodies.is_loaded, _decorated.__name__)
+            assert not await pool.run(bodies.is_loaded, thread)
+
+    said = [record.getMessage() for record in caplog.records if record.name == "callboard_actors.process"]
+    assert said == [f"{thread} starts threads or ends its process, so each worker loads it by itself"]

@@ -3,8 +3,7 @@
     async with Processes(workers=2, preload=["json"]) as pool:
         value = await pool.run(fn, *args)
 
-This is the pool by itself. What comes on top of it: tools and actors that say `runs_in=pool`, context variables,
-deadlines and progress across the border, and systems other than Linux.
+It is an engine: tools and actors that say `runs_in=pool` run there.
 """
 
 from typing import TYPE_CHECKING, Any

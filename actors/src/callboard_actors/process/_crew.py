@@ -4,6 +4,7 @@ import logging
 import os
 from collections.abc import Callable, Coroutine
 from contextvars import Context
+from dataclasses import replace
 from typing import Any
 
 import anyio
@@ -15,7 +16,7 @@ from callboard.engines import Body
 from callboard_actors.process._errors import WorkerDiedError
 from callboard_actors.process._frames import SEAT
 from callboard_actors.process._held_worker import HeldWorker
-from callboard_actors.process._held_zygote import HeldZygote
+from callboard_actors.process._held_zygote import HeldZygote, UnloadableError
 from callboard_actors.process._idle import Idle
 from callboard_actors.process._settings import Settings, Terms
 
@@ -34,9 +35,10 @@ class Crew:
     are cancelled wait for what it is told. What goes wrong in it, those are told who wait.
     """
 
-    def __init__(self, terms: Terms) -> None:
+    def __init__(self, terms: Terms, wanted: dict[str, None]) -> None:
         self._terms = terms
         self._settings = Settings(parent=os.getpid(), backend=sniffio.current_async_library(), terms=terms)
+        self._wanted = wanted
         self._zygote: HeldZygote | None = None
         self._members: set[HeldWorker] = set()
         self._seats: set[HeldWorker] = set()
@@ -101,7 +103,7 @@ class Crew:
 
     async def _live_with_a_zygote(self) -> None:
         with anyio.move_on_after(self._terms.start_timeout) as scope:
-            self._zygote = await HeldZygote.start(self._settings)
+            self._zygote = await self._new_zygote()
         if scope.cancelled_caught or self._zygote is None:
             raise self._late()
         self._trouble = None
@@ -112,6 +114,15 @@ class Crew:
             with anyio.CancelScope(shield=True):
                 await self._zygote.close()
                 self._zygote = None
+
+    async def _new_zygote(self) -> HeldZygote:
+        while True:
+            names = tuple(name for name in self._wanted if name not in self._terms.preload)
+            try:
+                return await HeldZygote.start(replace(self._settings, wanted=names))
+            except UnloadableError as error:
+                self._wanted.pop(error.module, None)
+                _logger.info("%s starts threads or ends its process, so each worker loads it by itself", error.module)
 
     def _suffer(self, error: Exception) -> None:
         """Tell those who wait that there are no workers, and why."""

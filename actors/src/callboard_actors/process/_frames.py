@@ -96,6 +96,8 @@ END: Final = b"E"
 
 REPORT: Final = struct.Struct("!cQq")
 """What happened, to which worker, and its process id, exit code, error number or length of a text."""
+LOADING: Final = b"L"
+"""That it tries to load a module, by its place among those wanted; if it ends there, that one cannot be."""
 READY: Final = b"R"
 FORKED: Final = b"F"
 UNFORKED: Final = b"U"

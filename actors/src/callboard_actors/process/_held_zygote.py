@@ -19,6 +19,7 @@ from callboard_actors.process._frames import (
     FAILED,
     FORK,
     FORKED,
+    LOADING,
     READY,
     REPORT,
     Kind,
@@ -30,6 +31,14 @@ from callboard_actors.process._settings import Settings
 _NAME = "Processes"
 _TO_END = 3.0
 """Seconds for it to end by itself; it has less to do than that."""
+
+
+class UnloadableError(Exception):
+    """A zygote cannot go on with a module that it need not have loaded."""
+
+    def __init__(self, module: str) -> None:
+        self.module = module
+        super().__init__(module)
 
 
 class HeldZygote:
@@ -48,6 +57,7 @@ class HeldZygote:
         """Start it, and wait until it has loaded what it should.
 
         Raises:
+            UnloadableError: it cannot load one of the modules that are wanted.
             ActorStartError: it could not.
         """
         ours, theirs = socket.socketpair()
@@ -60,18 +70,23 @@ class HeldZygote:
         ours.sendall(frame(Kind.CALL, 0, pickle.dumps(settings)))
         ours.setblocking(False)
         try:
-            await zygote._until_ready()
+            await zygote._until_ready(settings.wanted)
         except BaseException:
             with anyio.CancelScope(shield=True):
                 await zygote.close()
             raise
         return zygote
 
-    async def _until_ready(self) -> None:
-        data = await self._receive_exactly(REPORT.size)
-        if data is None:
-            raise ActorStartError(_NAME, "its zygote process ended at once; what it says is on stderr")
-        what, _, length = REPORT.unpack(data)
+    async def _until_ready(self, wanted: tuple[str, ...]) -> None:
+        what, length, loading = LOADING, 0, None
+        while what == LOADING:
+            data = await self._receive_exactly(REPORT.size)
+            if data is None and loading is not None:
+                raise UnloadableError(loading)
+            if data is None:
+                raise ActorStartError(_NAME, "its zygote process ended at once; what it says is on stderr")
+            what, number, length = REPORT.unpack(data)
+            loading = wanted[number] if what == LOADING else None
         if what == FAILED:
             text = await self._receive_exactly(length) or b""
             raise ActorStartError(_NAME, text.decode(errors="replace"), never=True)

@@ -22,7 +22,12 @@ class Openings:
 
     def __init__(self, terms: Terms) -> None:
         self._terms = terms
+        self._wanted: dict[str, None] = {}
         self._by_loop: dict[EventLoopToken, _Opening] = {}
+
+    def want(self, module: str) -> None:
+        """Have crews that start from now on preload a module, if that is possible."""
+        self._wanted[module] = None
 
     async def enter(self) -> None:
         """Have a crew in this event loop, at full strength.
@@ -34,7 +39,7 @@ class Openings:
         here = current_token()
         opening = self._by_loop.get(here)
         if opening is None or opening.crew.failure is not None:
-            opening = self._by_loop[here] = _Opening(Crew(self._terms))
+            opening = self._by_loop[here] = _Opening(Crew(self._terms, self._wanted))
             spawn(opening.crew.keep, "callboard_actors.process")
         opening.openers += 1
         try:

@@ -13,7 +13,7 @@ import anyio
 from callboard.engines import Body, carried, deliver
 from callboard_actors.process._confine import Confine
 from callboard_actors.process._crew import Crew
-from callboard_actors.process._crossing import check, name_of, packed
+from callboard_actors.process._crossing import check, module_of, name_of, packed
 from callboard_actors.process._errors import WorkerDiedError, end_of, is_own_doing
 from callboard_actors.process._frames import Kind, call
 from callboard_actors.process._held_seat import HeldSeat
@@ -118,10 +118,15 @@ class Processes:
     def check(self, fn: Callable[..., Any], /, *, title: str) -> None:
         """Refuse a function that could not run in a worker, before it is called.
 
+        Its module is preloaded, if it can be, whenever workers are started from then on.
+
         Raises:
             TypeError: says why it could not; `title` is what to call it.
         """
         check(fn, title)
+        module = module_of(fn)
+        if module is not None and module != "__main__":
+            self._openings.want(module)
 
     @property
     def pids(self) -> list[int]:

@@ -82,3 +82,5 @@ class Settings:
     backend: str
     """The event loop for async functions: "asyncio" or "trio"."""
     terms: Terms
+    wanted: tuple[str, ...] = ()
+    """Modules that are preloaded besides, where that works."""

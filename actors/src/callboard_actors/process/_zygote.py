@@ -10,6 +10,7 @@ import os
 import pickle
 import select
 import signal
+import sys
 import threading
 import time
 import traceback
@@ -27,6 +28,7 @@ from callboard_actors.process._frames import (
     FAILED,
     FORK,
     FORKED,
+    LOADING,
     READY,
     REPORT,
     SEAT,
@@ -57,6 +59,10 @@ def main(control: int) -> NoReturn:
         settings = _settings(sock)
         confinement = _confinement(settings)
         _load(settings.terms.preload)
+        _try_to_load(sock, settings.wanted)
+        # What nobody frees, nobody copies.
+        gc.collect()
+        gc.freeze()
     except BaseException as error:
         text = str(error) if isinstance(error, _Fatal) else "".join(traceback.format_exception(error))
         _tell(sock, FAILED, 0, len(text.encode()), text.encode())
@@ -110,9 +116,19 @@ def _load(modules: tuple[str, ...]) -> None:
             raise _Fatal(f"preload={name!r} cannot be imported: {error!r}\n{told}") from error
         if threading.active_count() > 1:
             raise _Fatal(f"preload={name!r} starts a thread, which a fork would lose; leave it to the workers")
-    # What nobody frees, nobody copies.
-    gc.collect()
-    gc.freeze()
+
+
+def _try_to_load(sock: socket, modules: tuple[str, ...]) -> None:
+    for place, name in enumerate(modules):
+        _tell(sock, LOADING, place, 0)
+        try:
+            importlib.import_module(name)
+        except SystemExit:
+            os._exit(1)
+        except Exception as error:
+            sys.stderr.write(f"callboard: {name} is not preloaded in worker processes: {error!r}\n")
+        if threading.active_count() > 1:
+            os._exit(1)  # the pool starts another zygote, without it
 
 
 def _tell(sock: socket, what: bytes, number: int, value: int, text: bytes = b"") -> None:
