@@ -26,7 +26,7 @@ from callboard import (
     remaining,
     running,
 )
-from callboard.testing import FakeEngine, calls
+from callboard.testing import FakeEngine, calls, tool_call
 
 told: list[Any] = []
 gates: dict[str, anyio.Event] = {}
@@ -206,6 +206,29 @@ async def test_whoever_asks_when_its_worker_dies_is_told_and_the_next_life_begin
     assert isinstance(found[0], ActorDiedError)
     assert "its worker was killed by SIGKILL" in str(found[0])
     assert found[1] == 0
+
+
+@pytest.mark.parametrize(("recurs", "times"), [(True, 1), (False, 2)])
+async def test_a_call_that_ended_its_worker_itself_is_not_run_again(recurs: bool, times: int) -> None:
+    """It would end the next one, too; one that somebody else has killed may end well the second time."""
+    engine = FakeEngine()
+    node = ToolNode([child(Notebook, "notes", runs_in=engine)])
+    with anyio.fail_after(60):
+        async with node, anyio.create_task_group() as group:
+            found: list[Any] = []
+
+            async def ask() -> None:
+                found.extend((await node.ainvoke([tool_call("wait", "1")]))["messages"])
+
+            group.start_soon(ask)
+            await _until(lambda: engine.bodies.count("Notebook.wait") + engine.bodies.count("wait") == 1)
+            engine.kill("its worker exited with code 3", recurs=recurs)
+            if not recurs:
+                await _until(lambda: engine.bodies.count("Notebook.wait") + engine.bodies.count("wait") == 2)
+                engine.kill("its worker exited with code 3", recurs=True)
+
+    assert engine.bodies.count("Notebook.wait") + engine.bodies.count("wait") == times
+    assert found[0].content.endswith("Whether it had its effect is unknown. What Notebook held is lost.")
 
 
 async def test_one_that_dies_while_nobody_asks_is_started_again() -> None:

@@ -45,6 +45,7 @@ class CodeElsewhere:
         self._seat: Seat | None = None
         self._deferred: Nursery | None = None
         self._is_lost = False
+        self._asked = 0
 
     async def start(self, resources: Resources, snapshot: object) -> None:
         await resources.enter(self._engine)
@@ -60,9 +61,11 @@ class CodeElsewhere:
             raise ActorStartError(self._name, f"{error}", never=True) from error
 
     async def _watch(self) -> None:
-        """Say so when the worker has ended while nobody asks it."""
+        """Say so when the worker has ended while nobody asks it; who does knows more."""
         assert self._seat is not None
-        self._lose(EngineError(self._name, None, await self._seat.until_ended(), ended="unknown"))
+        reason = await self._seat.until_ended()
+        if not self._asked:
+            self._lose(EngineError(self._name, None, reason, ended="unknown"))
 
     def _lose(self, error: EngineError) -> None:
         if not self._is_lost:
@@ -91,7 +94,14 @@ class CodeElsewhere:
             call_id=message.call_id,
             grace=message.grace,
         )
-        return self._owing(message, body) if message.handler.deferred else self._run_body(body)
+        return self._owing(message, body) if message.handler.deferred else self._ask(body)
+
+    async def _ask(self, body: Body) -> Any:
+        self._asked += 1
+        try:
+            return await self._run_body(body)
+        finally:
+            self._asked -= 1
 
     async def _owing(self, message: Message, body: Body) -> None:
         """Have a handler run that takes its reply along: the next message does not wait for that here, but there."""

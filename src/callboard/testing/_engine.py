@@ -53,9 +53,10 @@ class FakeEngine:
         """Have the next body not begin."""
         self._refusals.append(reason)
 
-    def kill(self, reason: str = "its worker was killed by SIGKILL") -> None:
-        """Lose all that runs now, and end the workers that are somebody's own."""
+    def kill(self, reason: str = "its worker was killed by SIGKILL", *, recurs: bool = False) -> None:
+        """Lose all that runs now, and end the workers that are somebody's own; `recurs` if it was their own doing."""
         for one in list(self._running):
+            one.recurs = recurs
             one.lose(reason)
 
     async def run_body(self, body: Body, /) -> Any:
@@ -89,7 +90,7 @@ class FakeEngine:
         finally:
             self._running.discard(running)
         if running.reason is not None:
-            raise EngineError(body.title, body.call_id, running.reason, ended="unknown")
+            raise EngineError(body.title, body.call_id, running.reason, ended="unknown", recurs=running.recurs)
 
     @asynccontextmanager
     async def seat(self, title: str, /) -> AsyncGenerator[Seat]:
@@ -110,6 +111,7 @@ class _Running:
     def __init__(self) -> None:
         self.scope = anyio.CancelScope()
         self.reason: str | None = None
+        self.recurs = False
 
     def lose(self, reason: str) -> None:
         self.reason = reason

@@ -18,7 +18,7 @@ from callboard.actors._cell import Cell
 from callboard.actors._child import ChildSpec, spec_of
 from callboard.actors._journal_snapshots import InThread
 from callboard.actors._residents import Residents
-from callboard.exceptions import ActorDiedError, ActorGoneError, MailboxFullError
+from callboard.exceptions import ActorDiedError, ActorGoneError, EngineError, MailboxFullError
 from callboard.tools._call_context import call_context
 from callboard.tools._errors import is_control_flow
 from callboard.tools._lost_state import LostState, with_notice
@@ -193,7 +193,7 @@ class _Ask:
                 )
             except ActorDiedError as died:
                 # Poison ends this: a call that ends its actor again and again is refused.
-                if supervised is not None and runs_again(supervised.policy):
+                if supervised is not None and not _recurs(died) and runs_again(supervised.policy):
                     note("rerun", actor=cell.child)
                     lost = died
                     continue
@@ -241,3 +241,8 @@ def _conversation(residents: Residents) -> Hashable:
     config = var_child_runnable_config.get() or {}
     thread = config.get("configurable", {}).get("thread_id")
     return residents.number if thread is None else str(thread)
+
+
+def _recurs(died: ActorDiedError) -> bool:
+    """Whether the call has ended its worker itself, and would again."""
+    return isinstance(died.__cause__, EngineError) and died.__cause__.recurs

@@ -10,6 +10,7 @@ _SHOWN = 2_000
 """Characters of the output that a note has; the attribute has all that was kept."""
 _OWN_SIGNALS = frozenset(
     {
+        signal.SIGALRM,
         signal.SIGXCPU,
         signal.SIGSEGV,
         signal.SIGABRT,
