@@ -1,0 +1,16 @@
+"""Names of a package that are loaded when they are first asked for, because workers import the package too."""
+
+from collections.abc import Callable, Mapping
+from importlib import import_module
+from typing import Any
+
+
+def on_demand(package: str, homes: Mapping[str, str]) -> Callable[[str], Any]:
+    """A `__getattr__` for a package, of a table of the modules that its names come from."""
+
+    def get(name: str) -> Any:
+        if name not in homes:
+            raise AttributeError(f"module {package!r} has no attribute {name!r}")
+        return getattr(import_module(f"{package}.{homes[name]}"), name)
+
+    return get

@@ -1,0 +1,18 @@
+"""Commands in a working directory, as tools: `Shell`.
+
+    node = ToolNode([Shell("project", allow=["git", "ls", "pytest"])])
+
+Each command runs in a worker process of the shell's own; a cancelled one dies with all that it has started, and the
+others go on. Jobs run in the background until they end, are stopped, or the shell ends.
+"""
+
+from typing import TYPE_CHECKING
+
+from callboard_actors._on_demand import on_demand
+
+if TYPE_CHECKING:
+    from callboard_actors.shell._shell import Shell as Shell
+
+__all__ = ["Shell"]
+
+__getattr__ = on_demand(__name__, {"Shell": "_shell"})

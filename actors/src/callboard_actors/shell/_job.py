@@ -1,0 +1,71 @@
+"""A command, as its shell knows it: how far it is, and what a model is told of it."""
+
+import signal
+from dataclasses import dataclass, field
+
+import anyio
+
+from callboard_actors.shell._command import Ending
+from callboard_actors.shell._spool import SpoolReader
+
+_TITLE = 60
+
+
+@dataclass(slots=True, eq=False)
+class Job:
+    """One command, from its begin until nobody asks for it any more."""
+
+    number: int
+    command: str
+    spool: SpoolReader
+    began: float
+    timeout: float | None = None
+    ending: Ending | None = None
+    failure: str = ""
+    """Why nobody knows how it ended."""
+    is_stopped: bool = False
+    scope: anyio.CancelScope = field(default_factory=anyio.CancelScope)
+    ended: anyio.Event = field(default_factory=anyio.Event)
+
+    @property
+    def title(self) -> str:
+        """Its command, in a line."""
+        line = " ".join(self.command.split())
+        return line if len(line) <= _TITLE else f"{line[:_TITLE]}..."
+
+    def state(self, now: float) -> str:
+        """How far it is, in a sentence."""
+        if not self.ended.is_set():
+            return f"running for {now - self.began:.1f} s."
+        if self.is_stopped:
+            return "stopped."
+        if self.ending is None:
+            return f"lost: {self.failure}."
+        return told(self.ending, self.timeout)
+
+
+def told(ending: Ending, timeout: float | None) -> str:
+    """How a command ended, in a sentence."""
+    code, seconds = ending["exitcode"], f"{ending['seconds']:.1f} s"
+    if code is None:
+        return f"not started: {ending['error']}."
+    if ending["is_late"]:
+        return f"ended by its timeout of {timeout:g} s."
+    end = f"exit code {code} after {seconds}." if code >= 0 else f"killed by {_signal_name(-code)} after {seconds}."
+    if left := ending["left_running"]:
+        what = "A process that it left running was" if left == 1 else f"{left} processes that it left running were"
+        end += f" {what} ended with it; what has to go on is for start_job(command)."
+    return end
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
+
+
+def with_output(sentence: str, output: str) -> str:
+    """What a model reads of a command."""
+    sentence = sentence[:1].upper() + sentence[1:]
+    return f"{sentence}\n{output}" if output.strip() else f"{sentence} No output."

@@ -1,0 +1,85 @@
+"""Output as a model reads it, and where it is kept meanwhile."""
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from callboard_actors._excerpts import Excerpt, clean
+from callboard_actors.shell._spool import SpoolReader, SpoolWriter
+
+
+@pytest.mark.parametrize(
+    ("written", "read"),
+    [
+        ("\x1b[31mred\x1b[0m \x1b]0;title\x07plain", "red plain"),
+        ("\x1b]8;;http://a\x1b\\link\x1b]8;;\x1b\\", "link"),
+        ("10%\r50%\r100%\ndone\r\n", "100%\ndone\n"),
+        ("b\x08bo\x08ol\x08ld", "bold"),
+        ("a\x00b\x07c\x9b1md\x7f\te", "abcd\te"),
+        ("cut \x1b[3", "cut "),
+        ("cut \x1b", "cut "),
+        ("an \x1b(Bascii", "an ascii"),
+    ],
+)
+def test_escapes_and_control_characters_are_gone(written: str, read: str) -> None:
+    """What a terminal would show in the end is what a model reads."""
+    assert clean(written) == read
+
+
+@given(st.text())
+def test_nothing_but_text_is_left(text: str) -> None:
+    """Whatever there was."""
+    assert all(sign in "\n\t" or not (ord(sign) < 32 or 127 <= ord(sign) < 160) for sign in clean(text))
+
+
+@given(st.text(alphabet="aä€😀", min_size=1, max_size=60), st.data())
+def test_no_character_is_cut(text: str, data: st.DataObject) -> None:
+    """Half of one would be read as something that nobody wrote."""
+    whole = text.encode()
+    end = data.draw(st.integers(0, len(whole)))
+    begin = data.draw(st.integers(end, len(whole)))
+    read = Excerpt(whole[:end], begin - end, whole[begin:]).text()
+
+    assert "\ufffd" not in read
+    if begin == end:
+        assert read == text
+    else:
+        head, tail = read.split(f"[... {begin - end:,} bytes left out ...]\n")
+        assert text.startswith(head.removesuffix("\n"))
+        assert text.endswith(tail)
+
+
+@given(st.lists(st.one_of(st.binary(max_size=60), st.none()), max_size=30), st.integers(2, 50))
+def test_a_spool_has_the_ends_of_what_was_written_since_the_last_look(
+    tmp_path_factory: pytest.TempPathFactory, written: list[bytes | None], size: int
+) -> None:
+    """`None` is a look. All is there as long as it fits; then the head that nobody saw, and the last."""
+    path = tmp_path_factory.mktemp("spool") / "1"
+    since = total = b""
+    with SpoolReader(path, size) as reader, SpoolWriter(str(path), size) as writer:
+        for one in [*written, None]:
+            if one is not None:
+                writer.write(one)
+                since, total = since + one, total + one
+                continue
+            found = reader.look()
+            assert found.size == len(since)
+            assert since.startswith(found.head)
+            assert since.endswith(found.tail)
+            if found.left_out:
+                assert len(found.tail) == size - size // 2
+            elif not found.left_out:
+                assert found.head + found.tail == since
+            since = b""
+
+
+def test_a_spool_that_was_spoiled_is_read_as_what_it_is(tmp_path: Path) -> None:
+    """A command that is not trusted may write into the file of its own output."""
+    path = tmp_path / "1"
+    with SpoolReader(path, 100) as reader:
+        path.write_bytes(b"\xff" * 50)
+        assert len(reader.look().text()) < 1000
+        path.write_bytes(b"")
+        assert reader.look().text() == ""

@@ -1,0 +1,196 @@
+"""Whatever a command does, it ends, nothing of it is left, and its model reads something short."""
+
+import os
+import shutil
+from pathlib import Path
+
+import anyio
+import pytest
+from tests.workers._processes import descendants, open_fds
+
+from callboard import running
+from callboard_actors.shell import Shell
+
+from ._left import WAIT, alive, noted
+
+pytestmark = pytest.mark.real_clock
+
+
+def shell(folder: Path, **options: object) -> Shell:
+    return Shell(folder, unrestricted=True, grace=0.3, **options)
+
+
+LEAVES_BEHIND = {
+    "in the background": "sleep 600 & echo $! >> pids",
+    "with nohup": "nohup sleep 600 >/dev/null 2>&1 & echo $! >> pids",
+    "in a session of its own": "setsid sh -c 'echo $$ >> pids; exec sleep 600' & sleep 0.3",
+    "forked twice": "(setsid sh -c 'echo $$ >> pids; exec sleep 600' >/dev/null 2>&1 &) & sleep 0.3",
+    "deaf to SIGTERM": "(trap '' TERM HUP; echo $BASHPID >> pids; while :; do sleep 1; done) & sleep 0.3",
+}
+
+
+@pytest.mark.parametrize("command", LEAVES_BEHIND.values(), ids=LEAVES_BEHIND)
+async def test_what_a_command_leaves_running_ends_with_it_and_its_model_is_told(tmp_path: Path, command: str) -> None:
+    """Models start servers with `&`, and would wonder where they went."""
+    with anyio.fail_after(WAIT):
+        async with running(shell(tmp_path)) as actor:
+            said = await actor.run(command)
+            pids = await noted(tmp_path / "pids")
+
+            assert alive(pids) == set()
+            assert "left running" in said
+            assert "start_job" in said
+
+
+@pytest.mark.parametrize("command", LEAVES_BEHIND.values(), ids=LEAVES_BEHIND)
+@pytest.mark.parametrize("how", ["late", "cancelled"])
+@pytest.mark.exhaustive
+async def test_what_is_late_or_cancelled_ends_with_all_that_it_has_started(
+    tmp_path: Path, command: str, how: str
+) -> None:
+    """Also what has left its group, its session and its parent."""
+    with anyio.fail_after(WAIT):
+        async with running(shell(tmp_path)) as actor:
+            if how == "late":
+                said = await actor.run(f"{command}; sleep 600", 1.0)
+                assert said.startswith("Ended by its timeout")
+            else:
+                async with anyio.create_task_group() as group:
+                    group.start_soon(actor.run, f"{command}; sleep 600")
+                    await noted(tmp_path / "pids")
+                    group.cancel_scope.cancel()
+            assert alive(await noted(tmp_path / "pids")) == set()
+
+
+async def test_one_that_ignores_sigterm_is_killed_after_the_grace(tmp_path: Path) -> None:
+    """With its output so far."""
+    with anyio.fail_after(WAIT):
+        async with running(shell(tmp_path)) as actor:
+            said = await actor.run("trap '' TERM; echo $$ >> pids; echo deaf; while :; do sleep 1; done", 0.3)
+
+            assert alive(await noted(tmp_path / "pids")) == set()
+            assert said.splitlines()[-1] == "deaf"
+
+
+async def test_one_that_takes_its_leave_at_sigterm_may(tmp_path: Path) -> None:
+    """The grace is for that, and what it says then is read."""
+    with anyio.fail_after(WAIT):
+        async with running(shell(tmp_path)) as actor:
+            said = await actor.run("trap 'echo bye; exit' TERM; echo hello; while :; do :; done", 0.3)
+
+    assert said.splitlines()[1:] == ["hello", "bye"]
+
+
+async def test_one_that_writes_for_ever_costs_what_is_kept(tmp_path: Path) -> None:
+    """Its pipe is emptied, and nothing of it grows."""
+    with anyio.fail_after(WAIT):
+        async with running(shell(tmp_path, max_output=1000)) as actor:
+            said = await actor.run("yes", 0.5)
+
+    assert said.startswith("Ended by its timeout")
+    assert "bytes left out" in said
+    assert len(said) < 1500
+
+
+@pytest.mark.exhaustive
+async def test_a_gigabyte_of_output_is_read_to_its_end(tmp_path: Path) -> None:
+    """A command that waited for a reader would never end."""
+    with anyio.fail_after(60):
+        async with running(shell(tmp_path, max_output=1000)) as actor:
+            said = await actor.run("echo first; head -c 1000000000 /dev/zero | tr '\\0' a; echo; echo last", 50)
+
+    assert said.startswith("Exit code 0")
+    assert said.splitlines()[1] == "first"
+    assert said.splitlines()[-1] == "last"
+    assert "999,999,0" in said
+
+
+async def test_what_cannot_be_a_command_is_refused_in_words(tmp_path: Path) -> None:
+    """NUL, nothing at all, and more than the kernel takes."""
+    with anyio.fail_after(WAIT):
+        async with running(shell(tmp_path)) as actor:
+            assert (await actor.run("echo \0")).startswith("Refused: there is a NUL")
+            assert (await actor.run("  ")) == "Refused: the command is empty."
+            assert "Argument list too long" in await actor.run("echo " + "a" * 3_000_000)
+            assert (await actor.run("ls", -1.0)).startswith("Refused: timeout=-1")
+
+
+async def test_a_directory_that_is_deleted_meanwhile_is_told(tmp_path: Path) -> None:
+    """By the next command, which cannot begin."""
+    folder = tmp_path / "work"
+    folder.mkdir()
+    with anyio.fail_after(WAIT):
+        async with running(shell(folder)) as actor:
+            await actor.run("rmdir ../work")
+            said = await actor.run("ls")
+            folder.mkdir()
+            again = await actor.run("ls")
+
+    assert said == f"Not started: the working directory {folder} is not there (any more). No output."
+    assert again.startswith("Exit code 0")
+
+
+async def test_one_that_kills_its_worker_ends_nobody_else(tmp_path: Path) -> None:
+    """What it has started goes with the worker; the next command has another one."""
+    with anyio.fail_after(WAIT):
+        async with running(shell(tmp_path)) as actor:
+            said = await actor.run("setsid sh -c 'echo $$ >> pids; sleep 600' & sleep 0.3; kill -9 $PPID; sleep 600")
+            assert "killed by SIGKILL" in said
+            assert (await actor.run("echo well")).splitlines()[1:] == ["well"]
+            assert alive(await noted(tmp_path / "pids")) == set()
+
+
+@pytest.mark.exhaustive
+async def test_one_that_stops_its_worker_is_ended_all_the_same(tmp_path: Path) -> None:
+    """The worker cannot keep its time then; the shell does."""
+    with anyio.fail_after(WAIT):
+        async with running(shell(tmp_path)) as actor:
+            said = await actor.run("echo $$ >> pids; kill -STOP $PPID; sleep 600", 0.5)
+            assert said.startswith("Ended by its timeout")
+            assert alive(await noted(tmp_path / "pids")) == set()
+
+
+async def test_binary_output_is_told_and_not_shown(tmp_path: Path) -> None:
+    """A model has no use for it, and it may end a terminal's or a protocol's day."""
+    with anyio.fail_after(WAIT):
+        async with running(shell(tmp_path)) as actor:
+            said = await actor.run(r"printf '\177ELF\0\1\2'")
+
+    assert said.splitlines()[1] == "[binary output, 7 bytes, is not shown; it begins with 7f 45 4c 46 00 01 02]"
+
+
+async def test_nothing_is_left_when_the_shell_ends(tmp_path: Path) -> None:
+    """No process, no file, no descriptor."""
+    before, fds = descendants(os.getpid()), open_fds()
+    with anyio.fail_after(WAIT):
+        async with running(shell(tmp_path)) as actor:
+            await actor.start_job("echo $$ >> pids; exec sleep 600")
+            await actor.start_job("setsid sh -c 'echo $$ >> pids; trap \"\" TERM; sleep 600 & sleep 600'")
+            pids = await noted(tmp_path / "pids", 2)
+            spools = actor_spools()
+            assert len(spools) == 1
+        assert alive(pids) == set()
+        assert actor_spools() == set()
+        assert descendants(os.getpid()) == before
+        assert open_fds() == fds
+
+
+def actor_spools() -> set[Path]:
+    """The folders of shells of this process."""
+    import tempfile
+
+    mine = f"callboard-shell-{os.getpid()}-"
+    return {one for one in Path(tempfile.gettempdir()).iterdir() if one.name.startswith(mine)}
+
+
+@pytest.mark.exhaustive
+async def test_many_commands_leave_nothing(tmp_path: Path) -> None:
+    """Nothing grows with them."""
+    with anyio.fail_after(90):
+        async with running(shell(tmp_path)) as actor:
+            await actor.run("true")
+            fds = open_fds()
+            for number in range(50):
+                assert (await actor.run(f"sleep 600 & echo {number}")).splitlines()[-1] == str(number)
+            assert open_fds() <= fds + 2
+    assert shutil.which("sh")

@@ -1,0 +1,109 @@
+"""Commands that go on in the background, and can be asked about."""
+
+from pathlib import Path
+
+import anyio
+import pytest
+
+from callboard import ToolNode, running
+from callboard.testing import tool_call
+from callboard_actors.shell import Shell
+
+from ._left import WAIT, alive, noted
+
+pytestmark = pytest.mark.real_clock
+
+
+def shell(folder: Path, **options: object) -> Shell:
+    return Shell(folder, unrestricted=True, grace=0.3, **options)
+
+
+async def test_a_job_survives_the_call_that_started_it(tmp_path: Path) -> None:
+    """Its output is read bit by bit, and its exit code in the end."""
+    with anyio.fail_after(WAIT):
+        async with running(shell(tmp_path)) as actor:
+            said = await actor.start_job("echo one; echo $$ >> pids; until test -e go; do sleep 0.02; done; exit 4")
+            await noted(tmp_path / "pids")
+            first = await actor.job(1)
+            second = await actor.job(1)
+            (tmp_path / "go").touch()
+            last = await actor.job(1, 20.0)
+
+    assert said == "Job 1 is started. job(1) shows its output, stop_job(1) ends it."
+    assert "): running for " in first
+    assert first.endswith("\none\n")
+    assert second.endswith(" s. No output.")
+    assert "): exit code 4 after " in last
+
+
+async def test_a_job_lives_as_long_as_any_of_its_processes(tmp_path: Path) -> None:
+    """Servers put themselves into the background."""
+    with anyio.fail_after(WAIT):
+        async with running(shell(tmp_path)) as actor:
+            await actor.start_job("(setsid sh -c 'echo $$ >> pids; sleep 600' &)")
+            pids = await noted(tmp_path / "pids")
+            await anyio.sleep(0.5)
+            assert "): running for " in await actor.job(1)
+            assert alive(pids) == pids
+            assert "): stopped." in await actor.stop_job(1)
+            assert alive(pids) == set()
+            assert "): stopped." in await actor.stop_job(1)
+
+
+async def test_more_jobs_than_there_may_be_are_refused_by_name(tmp_path: Path) -> None:
+    """And commands go on meanwhile: jobs take no place from them."""
+    with anyio.fail_after(WAIT):
+        async with running(shell(tmp_path, max_jobs=2, parallel=1)) as actor:
+            assert await actor.jobs() == "There are no jobs. start_job(command) starts one."
+            await actor.start_job("sleep 600")
+            await actor.start_job("sleep 601")
+            said = await actor.start_job("sleep 602")
+            assert said == (
+                "Refused: no more than 2 jobs run at once: 1 (sleep 600), 2 (sleep 601). stop_job(job_id) ends one."
+            )
+            assert (await actor.run("echo well")).endswith("well\n")
+            await actor.stop_job(1)
+            assert (await actor.start_job("sleep 603")).startswith("Job ")
+            assert (await actor.jobs()).splitlines()[0] == "1 (sleep 600): stopped."
+
+
+async def test_jobs_that_have_ended_are_forgotten_one_day(tmp_path: Path) -> None:
+    """Their output would be kept for ever."""
+    with anyio.fail_after(WAIT):
+        async with running(shell(tmp_path, max_ended=1)) as actor:
+            for number in (1, 2, 3):
+                await actor.start_job("echo well")
+                await actor.job(number, 20.0)
+            said = await actor.job(1)
+
+    assert said == "There is no job 1. Jobs: 3."
+
+
+@pytest.mark.exhaustive
+async def test_output_that_nobody_looked_at_keeps_its_ends(tmp_path: Path) -> None:
+    """A server may write for days."""
+    with anyio.fail_after(WAIT):
+        async with running(shell(tmp_path, max_output=1000)) as actor:
+            await actor.start_job("seq 100000; echo $$ >> pids; until test -e go; do sleep 0.02; done; seq 5")
+            await noted(tmp_path / "pids")
+            first = (await actor.job(1)).splitlines()
+            (tmp_path / "go").touch()
+            last = (await actor.job(1, 20.0)).splitlines()
+
+    assert first[1] == "1"
+    assert any("bytes left out" in line for line in first)
+    assert first[-1] == "100000"
+    assert last[1:] == ["1", "2", "3", "4", "5"]
+
+
+async def test_in_a_node_a_job_ends_with_the_node(tmp_path: Path) -> None:
+    """Between two batches it goes on."""
+    node = ToolNode([shell(tmp_path)])
+    with anyio.fail_after(WAIT):
+        async with node:
+            await node.ainvoke([tool_call("start_job", "1", command="echo $$ >> pids; exec sleep 600")])
+            pids = await noted(tmp_path / "pids")
+            found = await node.ainvoke([tool_call("jobs", "2")])
+            assert found["messages"][0].content.startswith("1 (echo $$ >> pids; exec sleep 600): running")
+            assert alive(pids) == pids
+    assert alive(pids) == set()
