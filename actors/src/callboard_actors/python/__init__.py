@@ -1,0 +1,18 @@
+"""Python that a model writes, as a tool: `python_tool`.
+
+    node = ToolNode([python_tool(packages=["numpy"])])
+
+Each conversation has an interpreter of its own, in a confined worker process, which keeps its names between calls.
+"""
+
+from typing import TYPE_CHECKING
+
+from callboard_actors._on_demand import on_demand
+
+if TYPE_CHECKING:
+    from callboard_actors.python._python import Python as Python
+    from callboard_actors.python._tool import python_tool as python_tool
+
+__all__ = ["Python", "python_tool"]
+
+__getattr__ = on_demand(__name__, {"Python": "_python", "python_tool": "_tool"})

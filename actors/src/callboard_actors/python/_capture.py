@@ -1,0 +1,139 @@
+"""What a cell writes, in its order: by `print`, from C, and from processes that it starts."""
+
+import io
+import os
+import select
+import stat
+import sys
+import threading
+from contextlib import suppress
+from typing import Any, TextIO
+
+from callboard_actors._excerpts import Excerpt
+
+_CHUNK = 64 * 1024
+_MOST_AT_END = 64
+"""Chunks that are read when a cell has ended; somebody else may write for ever."""
+
+
+class Kept:
+    """The head of what was written, and the last of the rest."""
+
+    def __init__(self, most: int) -> None:
+        self._most_head = most // 2
+        self._most_tail = most - most // 2
+        self._head = bytearray()
+        self._tail = bytearray()
+        self._size = 0
+
+    def add(self, data: bytes) -> None:
+        """Take more."""
+        self._size += len(data)
+        room = self._most_head - len(self._head)
+        self._head += data[:room]
+        self._tail += data[max(0, room) :]
+        if len(self._tail) > 2 * self._most_tail + _CHUNK:
+            del self._tail[: -self._most_tail]
+
+    def taken(self) -> Excerpt:
+        """What there is; then there is nothing."""
+        tail = bytes(self._tail[-self._most_tail :])
+        found = Excerpt(bytes(self._head), self._size - len(self._head) - len(tail), tail)
+        self._head.clear()
+        self._tail.clear()
+        self._size = 0
+        return found
+
+
+class Capture:
+    """The file descriptors 1 and 2, and `sys.stdout` and `sys.stderr`, while a cell runs.
+
+    They are those of the whole process, which therefore belongs to one interpreter.
+    """
+
+    def __init__(self, most: int) -> None:
+        self._kept = Kept(most)
+        self._lock = threading.Lock()
+        self._pipe: tuple[int, int] | None = None
+        self._replaced: tuple[Any, Any, int, int] | None = None
+
+    def begin(self) -> None:
+        """Take what is written from now on."""
+        if self._pipe is None or not _is_whole(self._pipe):
+            self._pipe = self._opened()
+        theirs = self._pipe[1]
+        self._replaced = sys.stdout, sys.stderr, _copy(1), _copy(2)
+        os.dup2(theirs, 1)
+        os.dup2(theirs, 2)
+        sys.stdout, sys.stderr = _stream(1), _stream(2)
+
+    def _opened(self) -> tuple[int, int]:
+        ours, theirs = os.pipe()
+        os.set_blocking(ours, False)
+        threading.Thread(target=self._read, args=(ours,), name="callboard-cell-output", daemon=True).start()
+        return ours, theirs
+
+    def _read(self, fd: int) -> None:
+        poll = select.poll()
+        poll.register(fd, select.POLLIN)
+        with suppress(OSError, ValueError):  # it was closed
+            while not any(event & (select.POLLNVAL | select.POLLERR) for _, event in poll.poll()):
+                with self._lock:
+                    if not self._take(fd):
+                        return
+
+    def _take(self, fd: int) -> bool:
+        try:
+            data = os.read(fd, _CHUNK)
+        except BlockingIOError:
+            return True
+        self._kept.add(data)
+        return bool(data)
+
+    def end(self) -> Excerpt:
+        """Give back what was taken, and tell what was written."""
+        assert self._replaced is not None
+        assert self._pipe is not None
+        for stream in (sys.stdout, sys.stderr):
+            with suppress(BaseException):  # it may be anything by now
+                stream.flush()
+        sys.stdout, sys.stderr, *former = self._replaced
+        self._replaced = None
+        for fd, copy in zip((1, 2), former, strict=True):
+            os.dup2(copy, fd)
+            os.close(copy)
+        fd = self._pipe[0]
+        with self._lock, suppress(OSError):
+            for _ in range(_MOST_AT_END):
+                before = self._kept._size
+                if not self._take(fd) or self._kept._size == before:
+                    break
+            return self._kept.taken()
+        return self._kept.taken()
+
+    def close(self) -> None:
+        """Close the pipe; its thread ends then."""
+        if self._pipe is not None:
+            os.close(self._pipe[1])  # the reader's end: its thread still looks at it
+            self._pipe = None
+
+
+def _is_whole(pipe: tuple[int, int]) -> bool:
+    """Whether no cell has closed it, and perhaps opened something else in its place."""
+    try:
+        ours, theirs = map(os.fstat, pipe)
+    except OSError:
+        return False
+    return stat.S_ISFIFO(ours.st_mode) and ours.st_ino == theirs.st_ino
+
+
+def _copy(fd: int) -> int:
+    try:
+        return os.dup(fd)
+    except OSError:
+        return os.open(os.devnull, os.O_RDWR)
+
+
+def _stream(fd: int) -> TextIO:
+    raw = io.FileIO(fd, "wb", closefd=False)
+    return io.TextIOWrapper(raw, encoding="utf-8", errors="backslashreplace", write_through=True)

@@ -1,0 +1,104 @@
+"""`Python`: an actor that runs what a model writes."""
+
+import math
+import sys
+from collections.abc import Sequence
+from importlib.util import find_spec
+from typing import Any, cast
+
+from callboard import Actor, handler, remaining
+from callboard_actors.python._answer import answer
+from callboard_actors.python._interpreter import Interpreter, own_process
+from callboard_actors.python._pictures import Budget
+
+_MOST_TIME = 0.8
+"""Of the time that a call has left; the rest is for its answer."""
+
+
+class Python(Actor):
+    """An interpreter of Python, whose process is its own.
+
+    It is no use without such a process: `python_tool` gives it one, which is confined. With a pool of your own,
+    `child(Python(...), runs_in=pool)`, the pool says what the code may do.
+
+    Args:
+        keeps_state: whether names stay from call to call. The modules that were imported stay loaded in any case.
+        packages: those that the code may count on, beside the standard library; its model is told where another one
+            is missing.
+        timeout: seconds for a cell. Then it is interrupted, and names stay.
+        grace: seconds after that, in which a cell that is deaf to it has to end, before its process is killed and
+            names are gone.
+        max_output: bytes of the output of a cell that a model reads, head and tail.
+        max_value: characters of the value of its last expression.
+        pictures: whether figures of matplotlib are shown, and how many of a cell.
+        max_picture: bytes that one may have as PNG.
+
+    Raises:
+        ValueError: a package is not there, or a number out of range.
+    """
+
+    def __init__(
+        self,
+        *,
+        keeps_state: bool = True,
+        packages: Sequence[str] = (),
+        timeout: float = 60.0,
+        grace: float = 2.0,
+        max_output: int = 20_000,
+        max_value: int = 10_000,
+        pictures: bool | int = True,
+        max_picture: int = 1_000_000,
+    ) -> None:
+        if isinstance(packages, str):
+            raise TypeError(f"Python(packages={packages!r}) is one string; give a list of names")
+        if missing := [name for name in packages if find_spec(name.partition(".")[0]) is None]:
+            raise ValueError(f"Python(packages=[...]): {missing[0]!r} is not installed here")
+        for name, seconds in (("timeout", timeout), ("grace", grace)):
+            if not 0 < seconds < math.inf:
+                raise ValueError(f"Python({name}={seconds!r}) is a number of seconds")
+        for name, number in (("max_output", max_output), ("max_value", max_value), ("max_picture", max_picture)):
+            if not isinstance(cast("object", number), int) or number < 100:
+                raise ValueError(f"Python({name}={number!r}) is a number, at least 100")
+        self._packages = tuple(packages)
+        self._timeout, self._grace = timeout, grace
+        self._keeps_state, self._max_output, self._max_value = keeps_state, max_output, max_value
+        self._pictures = Budget(4 if pictures is True else int(pictures), max_picture)
+
+    def start(self) -> None:
+        """Make the interpreter.
+
+        Raises:
+            ValueError: this process is not its own.
+        """
+        if not _is_worker():
+            raise ValueError(
+                "Python(...) would run what a model writes in this process. Give it one of its own: "
+                "ToolNode([python_tool(...)]), or child(Python(...), runs_in=pool)"
+            )
+        own_process()
+        self._interpreter = Interpreter(
+            keeps_state=self._keeps_state,
+            max_output=self._max_output,
+            max_value=self._max_value,
+            pictures=self._pictures,
+            grace=self._grace,
+        )
+
+    def stop(self) -> None:
+        """End what goes on between cells."""
+        self._interpreter.close()
+
+    @handler(on_cancel="restart")
+    def run_python(self, code: str) -> str | list[dict[str, Any]]:
+        """Run Python code in an interpreter that keeps its names, like a notebook.
+
+        The answer has what it printed, the value of the last expression, and matplotlib's figures. Top-level await
+        works. There is no input.
+        """
+        timeout = max(0.1, min(self._timeout, _MOST_TIME * remaining()))
+        return answer(self._interpreter.run(code, timeout), self._packages)
+
+
+def _is_worker() -> bool:
+    """Whether this process is a worker of a pool."""
+    return "callboard_actors.process._worker" in sys.modules

@@ -1,0 +1,63 @@
+"""The time that a cell has: first it is interrupted, and keeps its names; what is deaf to that is killed."""
+
+import ctypes
+import signal
+import threading
+from types import TracebackType
+
+
+class CellTimeoutError(BaseException):
+    """Raised within a cell when its time is over; no `except Exception` of the cell's stops it."""
+
+    __module__ = "builtins"  # for its traceback, whose reader knows no module of ours
+
+
+class TimeLimit:
+    """A block that is interrupted after a time, and whose process is killed after a grace.
+
+    The kill is the kernel's own, by SIGALRM: it needs nobody who would still run Python.
+    """
+
+    def __init__(self, seconds: float | None, grace: float | None) -> None:
+        self._seconds = seconds
+        self._grace = grace
+        self._thread = threading.get_ident()
+        self._lock = threading.Lock()
+        self._is_over = False
+        self._timer: threading.Timer | None = None
+
+    def __enter__(self) -> None:
+        if self._seconds is None:
+            return
+        self._timer = threading.Timer(self._seconds, self._interrupt)
+        self._timer.daemon = True
+        self._timer.start()
+        if self._grace is not None:
+            signal.setitimer(signal.ITIMER_REAL, self._seconds + self._grace)
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.end()
+
+    def end(self) -> None:
+        """End it, again if it was interrupted in that."""
+        if self._timer is None:
+            return
+        with self._lock:
+            self._is_over = True
+            _raise_in(self._thread, None)  # one that has not arrived yet would hit somebody else
+        self._timer.cancel()
+        if self._grace is not None:
+            signal.setitimer(signal.ITIMER_REAL, 0)
+
+    def _interrupt(self) -> None:
+        with self._lock:
+            if not self._is_over:
+                _raise_in(self._thread, CellTimeoutError)
+
+
+def _raise_in(thread: int, error: type[BaseException] | None) -> None:
+    ctypes.pythonapi.PyThreadState_SetAsyncExc(
+        ctypes.c_ulong(thread), None if error is None else ctypes.py_object(error)
+    )

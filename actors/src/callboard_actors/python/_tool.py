@@ -1,0 +1,92 @@
+"""`python_tool`: an interpreter for each conversation, in a process of its own."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from callboard import CallContext, ChildSpec, Engine, child
+from callboard_actors.process import Processes
+from callboard_actors.python._python import Python
+
+_INTENSITY = 20
+"""Restarts within a minute; a model that kills its interpreter again and again is told each time."""
+
+
+def by_thread(_: Mapping[str, Any], context: CallContext) -> str:
+    """The conversation that a call belongs to; one for all that say nothing of it."""
+    return str(context.config.get("configurable", {}).get("thread_id", ""))
+
+
+def python_tool(
+    *,
+    runs_in: Engine | None = None,
+    unrestricted: bool = False,
+    preload: Sequence[str] = (),
+    memory: int | None = 2 * 1024**3,
+    idle: float = 600.0,
+    cap: int = 8,
+    keeps_state: bool = True,
+    packages: Sequence[str] = (),
+    timeout: float = 60.0,
+    grace: float = 2.0,
+    max_output: int = 20_000,
+    max_value: int = 10_000,
+    pictures: bool | int = True,
+    max_picture: int = 1_000_000,
+) -> ChildSpec[Python]:
+    """The tool "run this Python", for a node or an agent.
+
+        agent = create_react_agent(model, [python_tool(packages=["numpy"], preload=["numpy"])])
+
+    Each conversation, told by its `thread_id`, has an interpreter of its own, in a worker process of its own.
+
+    Args:
+        runs_in: a pool of your own, which says what the code may do.
+        unrestricted: whether the code may do whatever this user may. There has to be one of the two.
+        preload: modules that workers have loaded when they begin, so that the first call is fast.
+        memory: bytes of address space for each interpreter.
+        idle: seconds after which one goes that nobody asks; its names go with it.
+        cap: how many there are at once; the one that was asked least recently goes first.
+        keeps_state: this and what follows is as `Python` has it.
+        packages: those that the code may count on.
+        timeout: seconds for a cell.
+        grace: seconds for one that is deaf to its interruption.
+        max_output: bytes of output that a model reads.
+        max_value: characters of the value of the last expression.
+        pictures: whether figures are shown, and how many.
+        max_picture: bytes that one may have.
+
+    Raises:
+        ValueError: for a pool of one's own and options of ours; a package that is not there; a number out of range.
+    """
+    _check_place(runs_in, unrestricted, preload)
+    python = Python(
+        keeps_state=keeps_state,
+        packages=packages,
+        timeout=timeout,
+        grace=grace,
+        max_output=max_output,
+        max_value=max_value,
+        pictures=pictures,
+        max_picture=max_picture,
+    )
+    engine = _pool(preload, memory) if runs_in is None else runs_in
+    return child(
+        python, key=by_thread, idle=idle, cap=cap, poison=1, intensity=_INTENSITY, stop_timeout=grace, runs_in=engine
+    )
+
+
+def _check_place(runs_in: Engine | None, unrestricted: bool, preload: Sequence[str]) -> None:
+    if runs_in is None and not unrestricted:
+        raise ValueError(
+            "python_tool(...) runs what a model writes. Say where: runs_in=pool for a pool whose workers are confined, "
+            "or unrestricted=True for a process that may do whatever this user may"
+        )
+    if runs_in is not None and unrestricted:
+        raise ValueError("python_tool(unrestricted=True) is for the pool that it makes; runs_in=... is another one")
+    if runs_in is not None and preload:
+        raise ValueError("python_tool(preload=...) is for the pool that it makes; preload in yours")
+
+
+def _pool(preload: Sequence[str], memory: int | None) -> Processes:
+    home = [Python.__module__, "callboard_actors.python._interpreter"]
+    return Processes(workers=1, preload=[*home, *preload], memory=memory, grace=1.0)

@@ -1,0 +1,58 @@
+"""Two conversations with Python: each has names of its own, and one of them kills its interpreter.
+
+What is late is interrupted and keeps its names; what is deaf to that is killed, and its model is told that they are
+gone. The other conversation does not notice.
+"""
+
+import logging
+
+import anyio
+
+from callboard import ToolNode, create_react_agent
+from callboard.testing import ScriptedModel, calls
+from callboard_actors.python import python_tool
+
+CAREFUL = [
+    "prices = {'tea': 3, 'ham': 5}",
+    "print('sum'); sum(prices.values())",
+    "prices['jam']",
+]
+CARELESS = [
+    "prices = {'tea': 4}",
+    "while True: pass",
+    "prices",
+    "10 ** 10 ** 9",
+    "prices",
+]
+
+
+async def converse(thread: str, cells: list[str], node: ToolNode, told: dict[str, list[str]]) -> None:
+    model = ScriptedModel([*(calls(("run_python", {"code": code})) for code in cells), "Done."])
+    agent = create_react_agent(model, node)
+    run = await agent.ainvoke({"messages": [("user", "Please.")]}, {"configurable": {"thread_id": thread}})
+    told[thread] = [message.text for message in run["messages"] if message.type == "tool"]
+
+
+async def main() -> None:
+    logging.getLogger("callboard").setLevel(logging.ERROR)  # that an interpreter was restarted is no surprise here
+    told: dict[str, list[str]] = {}
+    # This program's own code, and no model's; a model's would have a confined pool: runs_in=pool.
+    node = ToolNode([python_tool(unrestricted=True, timeout=0.5, grace=0.5)])
+    async with node, anyio.create_task_group() as group:
+        group.start_soon(converse, "careful", CAREFUL, node, told)
+        group.start_soon(converse, "careless", CARELESS, node, told)
+
+    for thread, answers in told.items():
+        print(f"-- {thread}", *answers, sep="\n")
+    assert told["careful"][1] == "sum\nOut[2]: 8"
+    assert told["careful"][2].endswith("KeyError: 'jam'")
+    _, interrupted, still, killed, gone = told["careless"]
+    assert interrupted.endswith("its names stay.]")
+    assert still == "Out[3]: {'tea': 4}"
+    assert killed.endswith("What Python['careless'] held is lost.")
+    assert gone.endswith("NameError: name 'prices' is not defined")
+
+
+if __name__ == "__main__":
+    anyio.run(main)
+    anyio.run(main, backend="trio")

@@ -1,0 +1,166 @@
+"""Python as a tool: an interpreter for each conversation, in a process of its own."""
+
+import os
+from typing import Any
+
+import anyio
+import pytest
+from tests.workers._processes import descendants
+
+from callboard import CallPolicy, ChildSpec, ToolNode, create_react_agent, running
+from callboard.testing import ScriptedModel, calls, tool_call
+from callboard_actors.python import Python, python_tool
+
+pytestmark = pytest.mark.real_clock
+
+WAIT = 60
+
+
+def tool(**options: Any) -> ChildSpec[Python]:
+    return python_tool(unrestricted=True, **options)
+
+
+async def told(node: ToolNode, code: str, thread: str = "a") -> Any:
+    call = tool_call("run_python", code[:20], code=code)
+    found = await node.ainvoke([call], {"configurable": {"thread_id": thread}})
+    return found["messages"][0].content
+
+
+async def test_each_conversation_has_names_of_its_own() -> None:
+    """And finds them again with its next call."""
+    with anyio.fail_after(WAIT):
+        async with ToolNode([tool()]) as node:
+            assert await told(node, "x = 42") == "Done; no output."
+            assert await told(node, "x") == "Out[2]: 42"
+            assert "NameError: name 'x' is not defined" in await told(node, "x", "b")
+            assert await told(node, "print('hi'); await __import__('asyncio').sleep(0)\nx + 1") == "hi\nOut[3]: 43"
+
+
+async def test_nothing_is_left_when_the_node_ends() -> None:
+    """Neither interpreters nor what they have started."""
+    before = descendants(os.getpid())
+    with anyio.fail_after(WAIT):
+        async with ToolNode([tool()]) as node:
+            await told(node, "import threading, time; threading.Thread(target=time.sleep, args=(600,)).start()")
+            await told(node, "1", "b")
+            assert len(descendants(os.getpid()) - before) >= 3
+        assert descendants(os.getpid()) == before
+
+
+KILLERS = {
+    "exits": "import os; os._exit(3)",
+    "crashes": "import ctypes; ctypes.string_at(0)",
+    "is deaf to its timeout": "10 ** 10 ** 9",
+}
+
+
+@pytest.mark.parametrize("code", KILLERS.values(), ids=KILLERS)
+async def test_an_interpreter_that_was_killed_is_told_as_lost_names(code: str) -> None:
+    """It is not run again; the next call has a fresh one, and other conversations notice nothing."""
+    with anyio.fail_after(WAIT):
+        async with ToolNode([tool(timeout=0.5, grace=0.3)]) as node:
+            await told(node, "x = 42")
+            await told(node, "x = 43", "b")
+            said = await told(node, code)
+            assert said.startswith("Error: 'run_python' had begun when Python['a'] died: its worker process ")
+            assert said.endswith("What Python['a'] held is lost.")
+            assert (await told(node, "x")).endswith("NameError: name 'x' is not defined")
+            assert await told(node, "x", "b") == "Out[2]: 43"
+
+
+async def test_one_that_somebody_killed_is_told_with_the_next_result() -> None:
+    """As when memory runs out; the code is not run once more to see."""
+    with anyio.fail_after(WAIT):
+        async with ToolNode([tool()]) as node:
+            await told(node, "x = 42")
+            said = await told(node, "import os; os.kill(os.getpid(), 9)")
+            assert "it ended its actor 1 times" in said
+            assert (await told(node, "1")) == "Out[1]: 1\n\n(Python['a'] was restarted, and what it held is lost.)"
+
+
+async def test_memory_over_the_bound_is_an_error_of_the_cell() -> None:
+    """Names stay."""
+    with anyio.fail_after(WAIT):
+        async with ToolNode([tool(memory=1024**3)]) as node:
+            await told(node, "x = 42")
+            assert "MemoryError" in await told(node, "b = bytearray(2 * 1024**3)")
+            assert await told(node, "x") == "Out[3]: 42"
+
+
+@pytest.mark.parametrize("code", ["import time; time.sleep(600)", "while True: print('y' * 1000)"])
+async def test_a_cancelled_call_ends_its_interpreter(code: str) -> None:
+    """A thread could not be stopped."""
+    with anyio.fail_after(WAIT):
+        async with ToolNode([tool()], policies={"run_python": CallPolicy(timeout=0.5, grace=0.2)}) as node:
+            await told(node, "x = 42")
+            late = await told(node, code)
+            assert "did not finish" in late or "interrupted after" in late
+            after = await told(node, "1 + 1")
+            assert after.startswith("Out[")
+
+
+async def test_infinite_output_is_cut_and_the_cell_interrupted() -> None:
+    """Both ends of it are there, and names stay."""
+    with anyio.fail_after(WAIT):
+        async with ToolNode([tool(timeout=0.5, max_output=1000)]) as node:
+            await told(node, "x = 42")
+            said = await told(node, "while True: print('y' * 100)")
+            assert "bytes left out" in said
+            assert "interrupted after its 0.5 s" in said
+            assert len(said) < 2000
+            assert await told(node, "x") == "Out[3]: 42"
+
+
+async def test_a_missing_package_is_told_with_those_that_are_there() -> None:
+    """Models try to install things."""
+    with anyio.fail_after(WAIT):
+        async with ToolNode([tool(packages=["anyio"])]) as node:
+            said = await told(node, "import no_such_package")
+
+    assert said.endswith("['no_such_package' is not there and cannot be installed; there are: anyio]")
+
+
+async def test_figures_are_content_blocks_of_the_message() -> None:
+    """As chat models take them; here matplotlib is a module of the cell's own making."""
+    code = (
+        "import sys, types\n"
+        "class F:\n    def savefig(self, file, **_): file.write(b'PNG')\n"
+        "m = types.ModuleType('p'); m.get_fignums = lambda: [1]; m.figure = lambda n: F(); m.close = lambda w: None\n"
+        "sys.modules['matplotlib.pyplot'] = m\nprint('drawn')"
+    )
+    with anyio.fail_after(WAIT):
+        async with ToolNode([tool()]) as node:
+            text, picture = await told(node, code)
+
+    assert text == {"type": "text", "text": "drawn\n[1 figure]"}
+    assert picture == {"type": "image", "base64": "UE5H", "mime_type": "image/png"}
+
+
+async def test_an_agent_has_it_in_one_line() -> None:
+    """Where nothing is open, it lives for a run."""
+    model = ScriptedModel([calls(("run_python", {"code": "x = 20"})), calls(("run_python", {"code": "x + 1"})), "21."])
+    with anyio.fail_after(WAIT):
+        run = await create_react_agent(model, [tool()]).ainvoke({"messages": [("user", "20 + 1?")]})
+
+    assert [message.text for message in run["messages"] if message.type == "tool"] == ["Done; no output.", "Out[2]: 21"]
+
+
+async def test_without_a_process_of_its_own_it_does_not_start() -> None:
+    """It would run what a model writes in this one."""
+    with anyio.fail_after(WAIT), pytest.raises(Exception, match=r"python_tool\(\.\.\.\)"):
+        async with running(Python()):
+            pass
+
+
+def test_what_cannot_work_is_refused_when_it_is_said() -> None:
+    """Not when a model asks."""
+    with pytest.raises(ValueError, match=r"runs_in=pool .* unrestricted=True"):
+        python_tool()
+    with pytest.raises(ValueError, match="'no_such_package' is not installed"):
+        tool(packages=["no_such_package"])
+    with pytest.raises(TypeError, match="one string"):
+        tool(packages="numpy")
+    with pytest.raises(ValueError, match="timeout=0"):
+        tool(timeout=0)
+    with pytest.raises(ValueError, match="max_output=1"):
+        tool(max_output=1)

@@ -1,0 +1,255 @@
+"""The interpreter by itself: code in, a record out."""
+
+import os
+import subprocess
+import sys
+import types
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from callboard_actors.python._interpreter import Interpreter
+from callboard_actors.python._pictures import Budget
+
+
+@pytest.fixture
+def python() -> Iterator[Interpreter]:
+    interpreter = Interpreter(max_output=1000, max_value=1000)
+    yield interpreter
+    interpreter.close()
+
+
+def test_names_stay_and_the_last_expression_is_shown(python: Interpreter) -> None:
+    """Like a notebook."""
+    assert python.run("x = 20")["value"] is None
+    record = python.run("x += 1\nx * 2")
+
+    assert (record["value"], record["output"], record["error"]) == ("42", "", "")
+    assert python.run("")["value"] is None
+
+
+def test_names_are_gone_where_no_state_is_kept() -> None:
+    """Each cell begins anew."""
+    python = Interpreter(keeps_state=False)
+    python.run("x = 1")
+
+    assert python.run("x")["error"].endswith("NameError: name 'x' is not defined")
+    python.close()
+
+
+def test_all_that_is_written_is_there_in_its_order(python: Interpreter) -> None:
+    """By Python, by C, and by processes."""
+    code = (
+        "import os, sys, subprocess\n"
+        "print('one'); print('two', file=sys.stderr); os.write(1, b'three\\n')\n"
+        "subprocess.run(['echo', 'four']); os.system('echo five >&2'); print('six', end='')"
+    )
+
+    assert python.run(code)["output"] == "one\ntwo\nthree\nfour\nfive\nsix"
+    assert python.run("print('seven')")["output"] == "seven\n"
+
+
+def test_output_is_kept_at_both_ends(python: Interpreter) -> None:
+    """And nothing grows with it."""
+    output = python.run("for n in range(200_000): print(n)")["output"]
+
+    assert output.startswith("0\n1\n2\n")
+    assert output.endswith("\n199998\n199999\n")
+    assert "bytes left out" in output
+    assert len(output) < 1100
+
+
+def test_a_traceback_has_the_lines_of_the_code_and_no_others(python: Interpreter) -> None:
+    """Nobody is helped by frames of ours or of a library."""
+    python.run("def divide(a, b):\n    return a / b")
+    error = python.run("import json\ndivide(1, 0)")["error"]
+
+    assert error == (
+        "Traceback (most recent call last):\n"
+        '  File "<cell 2>", line 2, in <module>\n'
+        "    divide(1, 0)\n"
+        '  File "<cell 1>", line 2, in divide\n'
+        "    return a / b\n"
+        "           ~~^~~\n"
+        "ZeroDivisionError: division by zero"
+    )
+    inside = python.run("import json\njson.loads('{')")["error"]
+    assert "json/" not in inside
+    assert '"<cell 3>", line 2' in inside
+
+
+def test_causes_and_groups_are_told(python: Interpreter) -> None:
+    """They say more than the error that they led to."""
+    error = python.run("try:\n    1 / 0\nexcept ZeroDivisionError as e:\n    raise ExceptionGroup('g', [KeyError(1)])")
+
+    assert "ZeroDivisionError" in error["error"]
+    assert "KeyError: 1" in error["error"]
+
+
+@pytest.mark.parametrize(
+    ("code", "told"),
+    [
+        ("x = (", "SyntaxError"),
+        ("\0", "null byte"),
+        ("raise SystemExit(3)", "SystemExit(3) [the cell ended there. The interpreter goes on"),
+        ("import sys; sys.exit()", "SystemExit(None)"),
+        ("raise KeyboardInterrupt", "KeyboardInterrupt"),
+        ("raise GeneratorExit", "GeneratorExit"),
+        ("def f(): f()\nf()", "RecursionError"),
+        ("(" * 2000 + ")" * 2000, "Error"),
+        ("class E(Exception):\n    def __str__(self): raise SystemExit\nraise E", "E"),
+        ("class M(type):\n    __name__ = 1\nclass E(Exception, metaclass=M): pass\nraise E('x')", "E"),
+    ],
+)
+def test_what_ends_a_cell_is_told_and_ends_no_more(python: Interpreter, code: str, told: str) -> None:
+    """The next one finds its names."""
+    python.run("x = 42")
+    record = python.run(code)
+
+    assert told in record["error"]
+    assert len(record["error"]) < 6000
+    assert python.run("x")["value"] == "42"
+
+
+@pytest.mark.parametrize(
+    ("code", "told"),
+    [
+        ("class A:\n    def __repr__(self): raise ValueError\nA()", "<A, whose repr raised ValueError>"),
+        ("class A:\n    def __repr__(self): raise SystemExit\nA()", "<A, whose repr raised SystemExit>"),
+        ("class A:\n    def __repr__(self): return 1\nA()", "<A, whose repr raised TypeError>"),
+        (
+            "class S(str):\n    def __len__(self): return 1\nclass A:\n    def __repr__(self): return S('abc')\nA()",
+            "abc",
+        ),
+        ("'\\ud800'", "'\\ud800'"),
+    ],
+)
+def test_a_value_that_cannot_be_shown_is_told(python: Interpreter, code: str, told: str) -> None:
+    """Values are the code's own, and do what they like."""
+    assert python.run(code)["value"] == told
+
+
+def test_a_large_value_is_shown_at_both_ends(python: Interpreter) -> None:
+    """A hundred megabytes would be read by nobody."""
+    value = python.run("'ä' * 100_000_000")["value"]
+
+    assert value is not None
+    assert value.startswith("'ää")
+    assert value.endswith("ää'")
+    assert "left out" in value
+    assert len(value) < 1100
+
+
+def test_await_works_at_the_top_and_tasks_go_on_in_the_next_cell(python: Interpreter) -> None:
+    """There is one event loop, that of the interpreter."""
+    python.run("import asyncio\nasync def f():\n    await asyncio.sleep(0)\n    return 42")
+    assert python.run("await asyncio.sleep(0)\nt = asyncio.ensure_future(f())")["error"] == ""
+    assert python.run("await t")["value"] == "42"
+    error = python.run("async def g():\n    1 / 0\nawait g()")["error"]
+    assert error.splitlines()[1:3] == ['  File "<cell 4>", line 3, in <module>', "    await g()"]
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "import builtins\ndel builtins.len, builtins.print, builtins.Exception",
+        "import builtins\nbuiltins.__dict__.clear()",
+        "import builtins\nbuiltins.open = builtins.isinstance = None",
+        "import os\nos.close(1); os.close(2)",
+        "import sys\nsys.stdout = sys.stderr = None",
+        "import sys\nclass A:\n    def flush(self): raise SystemExit\nsys.stdout = A()",
+        "import sys\nsys.stdout.close()",
+        "import sys\nsys.setrecursionlimit(50)",
+        "import os\nos.dup2(0, 1)",
+        "import sys\nsys.modules.pop('__main__')",
+        "import os\nos.system('sleep 1 &')",
+        "import os\nos.chdir('/')\nprint('x' * 10_000_000)",
+        "globals().clear()",
+    ],
+)
+def test_a_cell_that_breaks_things_breaks_them_for_itself_only(python: Interpreter, code: str) -> None:
+    """The next one has a whole interpreter again."""
+    directory = Path.cwd()
+    try:
+        python.run(code)
+        record = python.run("print(len('four')); isinstance(1, int)")
+        assert (record["output"], record["value"], record["error"]) == ("4\n", "True", "")
+    finally:
+        os.chdir(directory)
+    assert sys.stdout is not None
+
+
+def test_what_a_cell_defines_belongs_to_main(python: Interpreter) -> None:
+    """So that it can be pickled, and that scripts find that they are run."""
+    code = (
+        "import pickle, dataclasses\n@dataclasses.dataclass\nclass A:\n    x: 'int' = 1\n"
+        "if __name__ == '__main__':\n    print(pickle.loads(pickle.dumps(A())))"
+    )
+
+    assert python.run(code)["output"] == "A(x=1)\n"
+
+
+def test_a_late_cell_is_interrupted_and_names_stay(python: Interpreter) -> None:
+    """No `except Exception` stops that."""
+    python.run("x = 42")
+    record = python.run("while True:\n    try:\n        x\n    except Exception:\n        pass", 0.2)
+
+    assert record["error"].endswith("[interrupted after its 0.2 s. The interpreter goes on, and its names stay.]")
+    assert '"<cell 2>"' in record["error"]
+    assert python.run("x")["value"] == "42"
+
+
+def test_one_that_is_deaf_to_that_is_killed_by_the_kernel() -> None:
+    """It needs nobody who would still run Python."""
+    code = (
+        "from callboard_actors.python._interpreter import Interpreter\n"
+        "Interpreter(grace=0.2).run('10 ** 10 ** 9', 0.2)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], timeout=60, check=False)
+
+    assert done.returncode == -14
+
+
+class _Figure:
+    def __init__(self, size: int) -> None:
+        self.size = size
+
+    def savefig(self, file, *, format, dpi) -> None:
+        if self.size < 0:
+            raise ValueError("it has no colour of that name")
+        file.write(b"P" * (self.size * dpi // 100))
+
+
+def _pyplot(monkeypatch: pytest.MonkeyPatch, *sizes: int) -> dict[int, _Figure]:
+    """As much of matplotlib as is used; the real one is not installed for tests."""
+    figures = {number: _Figure(size) for number, size in enumerate(sizes, 1)}
+    pyplot = types.ModuleType("matplotlib.pyplot")
+    pyplot.get_fignums = lambda: list(figures)
+    pyplot.figure = figures.__getitem__
+    pyplot.close = lambda which: figures.clear()
+    monkeypatch.setitem(sys.modules, "matplotlib.pyplot", pyplot)
+    return figures
+
+
+def test_figures_come_back_within_a_budget(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A large one is drawn smaller, a larger one told; and all are closed."""
+    figures = _pyplot(monkeypatch, 50, 150, 5000, -1, 50)
+    python = Interpreter(pictures=Budget(4, 100))
+    record = python.run("1")
+    python.close()
+
+    assert [len(picture) for picture in record["pictures"]] == [68, 100]
+    assert record["notes"] == [
+        "[figure 3 is not shown: as PNG it has more than 100 bytes]",
+        "[figure 4 cannot be drawn: ValueError: it has no colour of that name]",
+        "[1 more figures are not shown; no more than 4 are]",
+    ]
+    assert figures == {}
+
+
+def test_nothing_of_matplotlib_is_loaded_by_us(python: Interpreter) -> None:
+    """It takes a second, and most cells draw nothing."""
+    python.run("1")
+
+    assert "matplotlib" not in sys.modules
