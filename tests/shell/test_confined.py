@@ -1,0 +1,67 @@
+"""A confined shell runs any command, and the kernel says what it may touch."""
+
+from pathlib import Path
+
+import anyio
+import pytest
+
+from callboard import running
+from callboard_actors.process import Confine
+from callboard_actors.shell import Shell
+
+from ._left import WAIT, alive, noted
+
+pytestmark = pytest.mark.real_clock
+
+
+async def test_a_confined_command_touches_what_it_was_given_and_nothing_else(tmp_path: Path) -> None:
+    """It writes where it may; the rest of the machine is not there for it."""
+    work, secret = tmp_path / "work", tmp_path / "secret"
+    work.mkdir()
+    secret.write_text("secret")
+    confine = Confine(write=[work], processes=True)
+    with anyio.fail_after(WAIT):
+        async with running(Shell(work, confine=confine, grace=0.3)) as shell:
+            said = await shell.run(
+                "echo mine > file; cat file; ls /usr/bin | head -1; cat ../secret; echo no > ../other"
+            )
+
+    assert "mine" in said.splitlines()
+    assert "secret: Permission denied" in said
+    assert "../other: Permission denied" in said
+    assert (work / "file").read_text() == "mine\n"
+    assert not (tmp_path / "other").exists()
+
+
+async def test_a_confined_command_that_is_late_ends_with_all_that_it_has_started(tmp_path: Path) -> None:
+    """As one that is not confined."""
+    confine = Confine(write=[tmp_path], processes=True)
+    command = "setsid sh -c 'echo $$ >> pids; exec sleep 600' & echo begun; sleep 600"
+    with anyio.fail_after(WAIT):
+        async with running(Shell(tmp_path, confine=confine, grace=0.3)) as shell:
+            said = await shell.run(command, 1.0)
+            assert said.endswith("\nbegun\n")
+            assert alive(await noted(tmp_path / "pids")) == set()
+            left = await shell.run("(setsid sh -c 'echo $$ >> pids; exec sleep 600' &) ; sleep 0.3; echo done")
+            assert left.endswith("\ndone\n")
+            assert alive(await noted(tmp_path / "pids", 2)) == set()
+
+
+async def test_a_confined_job_can_be_asked_and_stopped(tmp_path: Path) -> None:
+    """Its output is in a file that it may write, and nothing else of the shell's."""
+    confine = Confine(write=[tmp_path], processes=True)
+    with anyio.fail_after(WAIT):
+        async with running(Shell(tmp_path, confine=confine, grace=0.3)) as shell:
+            await shell.start_job("echo ready; echo $$ >> pids; exec sleep 600")
+            pids = await noted(tmp_path / "pids")
+            assert (await shell.job(1)).endswith("\nready\n")
+            assert (await shell.stop_job(1)).startswith("Job 1 (echo ready")
+            assert alive(pids) == set()
+
+
+def test_a_confinement_in_which_no_command_could_run_is_refused(tmp_path: Path) -> None:
+    """When it is said, and not with each command."""
+    with pytest.raises(ValueError, match="Confine.processes=True"):
+        Shell(tmp_path, confine=Confine(write=[tmp_path]))
+    with pytest.raises(ValueError, match="working directory"):
+        Shell(tmp_path, confine=Confine(read=["/usr"], processes=True))
