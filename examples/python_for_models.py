@@ -37,7 +37,7 @@ async def main() -> None:
     logging.getLogger("callboard").setLevel(logging.ERROR)  # that an interpreter was restarted is no surprise here
     told: dict[str, list[str]] = {}
     # This program's own code, and no model's; a model's would have a confined pool: runs_in=pool.
-    node = ToolNode([python_tool(unrestricted=True, timeout=0.5, grace=0.5)])
+    node = ToolNode([python_tool(timeout=0.5, grace=0.5)])
     async with node, anyio.create_task_group() as group:
         group.start_soon(converse, "careful", CAREFUL, node, told)
         group.start_soon(converse, "careless", CARELESS, node, told)

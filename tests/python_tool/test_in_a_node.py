@@ -9,6 +9,7 @@ from tests.workers._processes import descendants
 
 from callboard import CallPolicy, ChildSpec, ToolNode, create_react_agent, running
 from callboard.testing import ScriptedModel, calls, tool_call
+from callboard_actors.process import Confine, Processes
 from callboard_actors.python import Python, python_tool
 
 pytestmark = pytest.mark.real_clock
@@ -154,8 +155,10 @@ async def test_without_a_process_of_its_own_it_does_not_start() -> None:
 
 def test_what_cannot_work_is_refused_when_it_is_said() -> None:
     """Not when a model asks."""
-    with pytest.raises(ValueError, match=r"runs_in=pool .* unrestricted=True"):
-        python_tool()
+    with pytest.raises(ValueError, match=r"more than one of confine=\.\.\., runs_in=\.\.\. and unrestricted=True"):
+        python_tool(confine=Confine(), unrestricted=True)
+    with pytest.raises(ValueError, match="preload in yours"):
+        python_tool(runs_in=Processes(workers=1), preload=["json"])
     with pytest.raises(ValueError, match="'no_such_package' is not installed"):
         tool(packages=["no_such_package"])
     with pytest.raises(TypeError, match="one string"):

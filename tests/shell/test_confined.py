@@ -61,7 +61,7 @@ async def test_a_confined_job_can_be_asked_and_stopped(tmp_path: Path) -> None:
 
 def test_a_confinement_in_which_no_command_could_run_is_refused(tmp_path: Path) -> None:
     """When it is said, and not with each command."""
-    with pytest.raises(ValueError, match="Confine.processes=True"):
+    with pytest.raises(ValueError, match=r"Confine.processes=True"):
         Shell(tmp_path, confine=Confine(write=[tmp_path]))
     with pytest.raises(ValueError, match="working directory"):
         Shell(tmp_path, confine=Confine(read=["/usr"], processes=True))

@@ -9,7 +9,8 @@ from typing import Any, NoReturn
 
 import anyio
 
-from callboard import progress, remaining
+from callboard._calls._progress import progress
+from callboard._loops._deadline import remaining
 
 _kept: list[int] = []
 

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from callboard import CallContext, ChildSpec, Engine, child
-from callboard_actors.process import Processes
+from callboard_actors.process import Confine, Processes
 from callboard_actors.python._python import Python
 
 _INTENSITY = 20
@@ -18,6 +18,7 @@ def by_thread(_: Mapping[str, Any], context: CallContext) -> str:
 
 def python_tool(
     *,
+    confine: Confine | None = None,
     runs_in: Engine | None = None,
     unrestricted: bool = False,
     preload: Sequence[str] = (),
@@ -37,11 +38,13 @@ def python_tool(
 
         agent = create_react_agent(model, [python_tool(packages=["numpy"], preload=["numpy"])])
 
-    Each conversation, told by its `thread_id`, has an interpreter of its own, in a worker process of its own.
+    Each conversation, told by its `thread_id`, has an interpreter of its own, in a worker process of its own. That is
+    confined: by default the code may load what is installed, and compute.
 
     Args:
-        runs_in: a pool of your own, which says what the code may do.
-        unrestricted: whether the code may do whatever this user may. There has to be one of the two.
+        confine: what else it may do, a `callboard_actors.process.Confine`.
+        runs_in: a pool of your own instead, which says what the code may do.
+        unrestricted: whether the code may do whatever this user may.
         preload: modules that workers have loaded when they begin, so that the first call is fast.
         memory: bytes of address space for each interpreter.
         idle: seconds after which one goes that nobody asks; its names go with it.
@@ -56,9 +59,10 @@ def python_tool(
         max_picture: bytes that one may have.
 
     Raises:
-        ValueError: for a pool of one's own and options of ours; a package that is not there; a number out of range.
+        ValueError: for more than one of the first three; a pool of one's own and options of ours; a package that is
+            not there; a number out of range.
     """
-    _check_place(runs_in, unrestricted, preload)
+    _check_place(confine, runs_in, unrestricted, preload)
     python = Python(
         keeps_state=keeps_state,
         packages=packages,
@@ -69,24 +73,24 @@ def python_tool(
         pictures=pictures,
         max_picture=max_picture,
     )
-    engine = _pool(preload, memory) if runs_in is None else runs_in
+    if confine is None and not unrestricted:
+        confine = Confine(modules=[])
+    engine = _pool(preload, memory, confine) if runs_in is None else runs_in
     return child(
         python, key=by_thread, idle=idle, cap=cap, poison=1, intensity=_INTENSITY, stop_timeout=grace, runs_in=engine
     )
 
 
-def _check_place(runs_in: Engine | None, unrestricted: bool, preload: Sequence[str]) -> None:
-    if runs_in is None and not unrestricted:
+def _check_place(confine: Confine | None, runs_in: Engine | None, unrestricted: bool, preload: Sequence[str]) -> None:
+    if (confine is not None) + (runs_in is not None) + unrestricted > 1:
         raise ValueError(
-            "python_tool(...) runs what a model writes. Say where: runs_in=pool for a pool whose workers are confined, "
-            "or unrestricted=True for a process that may do whatever this user may"
+            "python_tool(...) is given more than one of confine=..., runs_in=... and unrestricted=True, which say what "
+            "the code may do; give one of them, or none to have it confined"
         )
-    if runs_in is not None and unrestricted:
-        raise ValueError("python_tool(unrestricted=True) is for the pool that it makes; runs_in=... is another one")
     if runs_in is not None and preload:
         raise ValueError("python_tool(preload=...) is for the pool that it makes; preload in yours")
 
 
-def _pool(preload: Sequence[str], memory: int | None) -> Processes:
+def _pool(preload: Sequence[str], memory: int | None, confine: Confine | None) -> Processes:
     home = [Python.__module__, "callboard_actors.python._interpreter"]
-    return Processes(workers=1, preload=[*home, *preload], memory=memory, grace=1.0)
+    return Processes(workers=1, preload=[*home, *preload], memory=memory, grace=1.0, confine=confine)

@@ -1,0 +1,58 @@
+"""Python that a model writes is confined, unless somebody says otherwise."""
+
+from pathlib import Path
+
+import anyio
+import pytest
+
+from callboard import ToolNode
+from callboard_actors.process import Confine
+from callboard_actors.python import python_tool
+
+from .test_in_a_node import WAIT, told
+
+pytestmark = pytest.mark.real_clock
+
+_ATTEMPTS = {
+    "reads": "open({secret!r}).read()",
+    "writes": "open({folder!r} + '/written', 'w').write('x')",
+    "connects": "import socket; socket.socket() and 'connected'",
+    "starts": "import os; os.fork() and 'started'",
+    "environment": "import os; os.environ['SECRET_KEY']",
+}
+
+
+async def test_what_code_may_do_unrestricted_it_may_not_by_default(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Files, the network, processes, our environment: each works where somebody has allowed it."""
+    secret = tmp_path / "secret"
+    secret.write_text("a secret")
+    monkeypatch.setenv("SECRET_KEY", "a key")
+    codes = {name: code.format(secret=str(secret), folder=str(tmp_path)) for name, code in _ATTEMPTS.items()}
+    with anyio.fail_after(WAIT):
+        async with ToolNode([python_tool(unrestricted=True)]) as free, ToolNode([python_tool()]) as confined:
+            for name, code in codes.items():
+                assert "Error" not in await told(free, code), name
+                refused = await told(confined, code)
+                assert ("KeyError" if name == "environment" else "PermissionError") in refused, name
+            assert await told(confined, "import json, sqlite3, decimal; json.dumps([1])") == "Out[6]: '[1]'"
+
+
+async def test_it_may_do_besides_what_somebody_has_said(tmp_path: Path) -> None:
+    """Such as to leave a file where others find it."""
+    with anyio.fail_after(WAIT):
+        async with ToolNode([python_tool(confine=Confine(write=[tmp_path]))]) as node:
+            await told(node, f"open({str(tmp_path)!r} + '/written', 'w').write('x')")
+    assert (tmp_path / "written").read_text() == "x"
+
+
+@pytest.mark.exhaustive
+async def test_a_confined_interpreter_that_crashes_is_told_as_lost_and_comes_back() -> None:
+    """As one that is not confined."""
+    with anyio.fail_after(WAIT):
+        async with ToolNode([python_tool(timeout=0.5, grace=0.3)]) as node:
+            for end in ("import os; os._exit(3)", "10 ** 10 ** 9"):
+                await told(node, "x = 1")
+                assert "is lost" in await told(node, end)
+                assert "NameError" in await told(node, "x")
