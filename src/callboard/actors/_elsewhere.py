@@ -1,6 +1,7 @@
 """The code of an actor in a worker of an engine; its life, its mailbox and its supervisor are here."""
 
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from typing import Any
 from uuid import uuid4
 
@@ -15,6 +16,14 @@ from callboard.actors._message import Message
 from callboard.actors._own_code import OnLost
 from callboard.actors._resources import Resources
 from callboard.exceptions import ActorDiedError, ActorStartError, EngineError
+
+_FOR_THE_KILL = 0.1
+"""Seconds of a grace that are left for an engine to kill what did not end within the rest."""
+
+
+def grace_there(grace: float) -> float:
+    """The grace that a body has on an engine, if its call has that one here."""
+    return max(0.0, grace - _FOR_THE_KILL)
 
 
 class CodeElsewhere:
@@ -44,8 +53,10 @@ class CodeElsewhere:
         self._ident = uuid4().hex
         self._seat: Seat | None = None
         self._deferred: Nursery | None = None
-        self._is_lost = False
+        self._is_lost = self._is_stopping = False
         self._asked = 0
+        self._ended: str | None = None
+        """How its worker has ended, or what it had there, as soon as that is known."""
 
     async def start(self, resources: Resources, snapshot: object) -> None:
         await resources.enter(self._engine)
@@ -59,18 +70,29 @@ class CodeElsewhere:
         except TypeError as error:
             # What cannot cross will not cross the next time.
             raise ActorStartError(self._name, f"{error}", never=True) from error
+        await resources.enter(beside(self._watch_life))
 
     async def _watch(self) -> None:
-        """Say so when the worker has ended while nobody asks it; who does knows more."""
+        """Say so when the worker has ended."""
         assert self._seat is not None
-        reason = await self._seat.until_ended()
-        if not self._asked:
-            self._lose(EngineError(self._name, None, reason, ended="unknown"))
+        self._note_end(await self._seat.until_ended())
 
-    def _lose(self, error: EngineError) -> None:
-        if not self._is_lost:
+    async def _watch_life(self) -> None:
+        """Say so when what lives in the worker has ended, such as for a thread that went on after its call."""
+        assert self._seat is not None
+        body = Body(fn=_hosted.until_ended, args=(self._ident,), title=self._name, grace=_FOR_THE_KILL)
+        with suppress(EngineError):  # that the worker has ended is seen by the other one
+            self._note_end(await self._seat.run_body(body))
+
+    def _note_end(self, reason: str) -> None:
+        self._ended = self._ended or reason
+        self._lose_if_quiet()
+
+    def _lose_if_quiet(self) -> None:
+        """Have the life here end; whoever asks knows more about how, and goes first."""
+        if self._ended is not None and not (self._asked or self._is_lost or self._is_stopping):
             self._is_lost = True
-            self._on_lost(error)
+            self._on_lost(EngineError(self._name, None, self._ended, ended="unknown"))
 
     def _run(self, fn: Callable[..., Awaitable[Any]], what: str, *args: object) -> Awaitable[Any]:
         title = f"{self._actor.__class__.__name__}.{what}"
@@ -92,7 +114,7 @@ class CodeElsewhere:
             kwargs=message.kwargs,
             title=message.title,
             call_id=message.call_id,
-            grace=message.grace,
+            grace=grace_there(message.grace),
         )
         return self._owing(message, body) if message.handler.deferred else self._ask(body)
 
@@ -102,6 +124,7 @@ class CodeElsewhere:
             return await self._run_body(body)
         finally:
             self._asked -= 1
+            self._lose_if_quiet()
 
     async def _owing(self, message: Message, body: Body) -> None:
         """Have a handler run that takes its reply along: the next message does not wait for that here, but there."""
@@ -128,6 +151,7 @@ class CodeElsewhere:
         return await self._run(_hosted.snapshot, "snapshot")
 
     async def stop(self) -> None:
+        self._is_stopping = True
         if self._deferred is not None:
             self._deferred.cancel()
         if not self._is_lost:

@@ -4,6 +4,8 @@ from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from anyio import Event
+
 from callboard._loops._current import current_loop
 from callboard._loops._protocol import Scope, Spawned
 from callboard.actors._actor import Actor
@@ -41,7 +43,9 @@ class _Hosted:
         self.cell = Cell(description.name, description.kind, size=_ANY_NUMBER, when_full="wait", poison=_ANY_NUMBER)
         self.cell.gone = None
         self._failed: BaseException | None = None
-        self._started = current_loop().wakeup()
+        self.end = "its task there was cancelled"
+        """How it has ended, in words."""
+        self._started, self._over = current_loop().wakeup(), Event()
         self.life = Life(self.cell, description.made(), lifespan, self._on_start, state)
         self._task: Spawned = current_loop().spawn(self._live, lifespan.stop)
 
@@ -51,7 +55,10 @@ class _Hosted:
 
     async def _live(self, scope: Scope) -> None:
         with scope:
-            await self.life.run()
+            end = await self.life.run()
+            self.end = f"its code there ended: {end.error!r}" if end.error is not None else "its code there has ended"
+            self.cell.finish(self.end)
+        self._over.set()
 
     async def has_started(self) -> None:
         try:
@@ -67,6 +74,10 @@ class _Hosted:
     async def has_ended(self) -> None:
         with current_loop().shield(float("inf")):
             await self._task.wait()
+
+    async def until_over(self) -> str:
+        await self._over.wait()
+        return self.end
 
 
 _hosted: dict[str, _Hosted] = {}
@@ -102,6 +113,11 @@ async def call(ident: str, name: str, /, *args: Any, **kwargs: Any) -> Any:
 async def snapshot(ident: str) -> object:
     """The state of an actor."""
     return await _found(ident, "snapshot").life.code.snapshot()
+
+
+async def until_ended(ident: str) -> str:
+    """Wait until an actor has ended; says how, in words."""
+    return await _found(ident, "until_ended").until_over()
 
 
 async def stop(ident: str) -> None:

@@ -12,6 +12,7 @@ from callboard._calls._attempt import own_attempt
 from callboard._calls._call import SupervisedCall, current_call, note
 from callboard._types import Body, Engine
 from callboard.actors._actor_set import ActorSet
+from callboard.actors._elsewhere import grace_there
 from callboard.exceptions import EngineError
 from callboard.tools._inject import written_args
 from callboard.tools._plan import Plan
@@ -21,8 +22,6 @@ from callboard.tools._vocabulary import ToolRuntime
 
 _MOST_ATTEMPTS = 3
 """Bodies of one call that are begun, if they are lost again and again."""
-_FOR_THE_KILL = 0.1
-"""Seconds of a grace that are left for the engine to kill what did not end within the rest."""
 _OF_CONFIG = ("tags", "metadata", "recursion_limit", "max_concurrency", "run_name")
 _PLAIN = (str, int, float, bool, type(None))
 
@@ -91,7 +90,7 @@ class _BodyElsewhere:
             kwargs=sent,
             title=self._plan.tool.name,
             call_id=None if supervised is None else supervised.id,
-            grace=None if supervised is None else max(0.0, supervised.grace - _FOR_THE_KILL),
+            grace=None if supervised is None else grace_there(supervised.grace),
         )
 
     def _ask(self, supervised: SupervisedCall[Any], error: EngineError) -> NoReturn:

@@ -69,6 +69,7 @@ class HeldSeat:
         self._calls: dict[int, _Open] = {}
         self._due = deque[tuple[int, bytes]]()
         self._more = anyio.Event()
+        self._given_up = anyio.Event()
         self._broken: str | None = None
         self._reason: str | None = None
         self._recurs = False
@@ -98,8 +99,12 @@ class HeldSeat:
                 await self.over.wait()
             reply = None
         except BaseException:
-            with anyio.CancelScope(shield=True):
-                await self._cancel(number, one, body)
+            try:
+                with anyio.CancelScope(shield=True):
+                    await self._cancel(number, one, body)
+            except BaseException:
+                self._give_up(body)  # whoever waits was cancelled once more, and does not wait for it
+                raise
             raise
         finally:
             del self._calls[number]
@@ -125,9 +130,17 @@ class HeldSeat:
             while not one.is_over:
                 await one.news()
         if not one.is_over:
-            await self._break(
-                f"{body.title!r} had been cancelled there and did not end within its grace", by_itself=False
-            )
+            await self._break(_deaf(body), by_itself=False)
+
+    def _give_up(self, body: Body) -> None:
+        """Have the worker ended, by a task of the pool."""
+        if self._broken is None and not self._worker.asked_to_end:
+            self._broken, self._recurs = _deaf(body), False
+        self._given_up.set()
+
+    async def _end_if_given_up(self) -> None:
+        await self._given_up.wait()
+        await self._break("nobody waited for it", by_itself=False)
 
     def _has_not_left(self, number: int) -> bool:
         """Whether a call waited to be sent; then it does so no more. The first one may have been sent in part."""
@@ -162,6 +175,7 @@ class HeldSeat:
                 group.start_soon(self._worker.collect_output)
                 group.start_soon(self._speak)
                 group.start_soon(self._listen)
+                group.start_soon(self._end_if_given_up)
                 await self._worker.ended.wait()
                 group.cancel_scope.cancel()
         finally:
@@ -223,3 +237,7 @@ class HeldSeat:
         await self._end(self._worker, None if by_itself else 0.0)
         with anyio.CancelScope(shield=True):
             await self._worker.ended.wait()
+
+
+def _deaf(body: Body) -> str:
+    return f"{body.title!r} had been cancelled there and did not end within its grace"
