@@ -45,7 +45,7 @@ from callboard import (
     remaining,
 )
 from callboard.middleware import Retry, Supervise, note
-from callboard.testing import Recorder, ScriptedModel, calls, tool_call
+from callboard.testing import FakeEngine, Recorder, ScriptedModel, calls, tool_call
 
 pytestmark = [pytest.mark.backends("asyncio"), pytest.mark.real_clock]
 
@@ -1027,3 +1027,9 @@ def test_without_langchain_the_error_names_the_extra() -> None:
 
     assert "ImportError: Supervise is for LangChain's create_agent: pip install 'callboard[langchain]'" in done.stderr
     assert in_a_fresh_process("import sys; sys.modules['langchain'] = None\nimport callboard.middleware").stderr == ""
+
+
+def test_a_policy_that_would_have_a_body_run_elsewhere_is_refused() -> None:
+    """LangChain's agent runs the bodies of its tools itself, and would not know of it."""
+    with pytest.raises(ValueError, match=r"'slow' has runs_in, and LangChain's agent runs the bodies"):
+        Supervise(policies={"slow": CallPolicy(runs_in=FakeEngine())})

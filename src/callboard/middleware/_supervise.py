@@ -71,7 +71,7 @@ class Supervise(AgentMiddleware[Any, Any, Any]):
             as that of a tool which other middleware brings along for some model requests only.
 
     Raises:
-        ValueError: for a number out of range.
+        ValueError: for a number out of range; for a policy with `runs_in`, because LangChain's agent runs the bodies.
         TypeError: for a middleware or an option of the wrong kind.
     """
 
@@ -90,8 +90,12 @@ class Supervise(AgentMiddleware[Any, Any, Any]):
         check_missing("Supervise", missing)
         self._middleware = middleware_in("Supervise(middleware=...)", middleware)
         self.tools = tools_of(self._middleware)
+        supervision = Supervision(
+            "Supervise", "the agent", timeout=timeout, limit=limit, policies=policies, grace=grace
+        )
+        _refuse_engines(supervision)
         self._setup = _Setup(
-            Supervision("Supervise", "the agent", timeout=timeout, limit=limit, policies=policies, grace=grace),
+            supervision,
             chain_of(self._middleware, None),
             ErrorPolicy(handle_tool_errors),
             ToolFacts(plan_for),
@@ -265,3 +269,11 @@ def _in_thread(tool: BaseTool, attempt: Attempt) -> BaseTool:
     copy = tool.model_copy()
     object.__setattr__(copy, "ainvoke", ainvoke)
     return copy
+
+
+def _refuse_engines(supervision: Supervision) -> None:
+    if supervision.engines:
+        raise ValueError(
+            f"Supervise(policies=...): {next(iter(supervision.engines))!r} has runs_in, and LangChain's agent runs the "
+            "bodies of its tools itself. Use callboard.ToolNode, or an agent of callboard's, for tools that run elsewhere"
+        )
