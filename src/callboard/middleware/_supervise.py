@@ -275,5 +275,5 @@ def _refuse_engines(supervision: Supervision) -> None:
     if supervision.engines:
         raise ValueError(
             f"Supervise(policies=...): {next(iter(supervision.engines))!r} has runs_in, and LangChain's agent runs the "
-            "bodies of its tools itself. Use callboard.ToolNode, or an agent of callboard's, for tools that run elsewhere"
+            "bodies of its tools itself. Tools that run elsewhere are for callboard.ToolNode and callboard's agents"
         )
