@@ -18,6 +18,7 @@ from callboard_actors.process._frames import SEAT
 from callboard_actors.process._held_worker import HeldWorker
 from callboard_actors.process._held_zygote import HeldZygote, UnloadableError
 from callboard_actors.process._idle import Idle
+from callboard_actors.process._main_module import HERE, main_module
 from callboard_actors.process._settings import Settings, Terms
 
 _NAME = "Processes"
@@ -37,7 +38,9 @@ class Crew:
 
     def __init__(self, terms: Terms, wanted: dict[str, None]) -> None:
         self._terms = terms
-        self._settings = Settings(parent=os.getpid(), backend=sniffio.current_async_library(), terms=terms)
+        self._settings = Settings(
+            parent=os.getpid(), backend=sniffio.current_async_library(), terms=terms, main=main_module()
+        )
         self._wanted = wanted
         self._zygote: HeldZygote | None = None
         self._members: set[HeldWorker] = set()
@@ -71,7 +74,10 @@ class Crew:
             raise self._late()
 
     def _late(self) -> ActorStartError:
-        return ActorStartError(_NAME, f"it was not ready within {self._terms.start_timeout:g} s")
+        reason = f"it was not ready within {self._terms.start_timeout:g} s"
+        if HERE in self._wanted:
+            reason += '; it loads __main__, which may run for ever unless that is below `if __name__ == "__main__":`'
+        return ActorStartError(_NAME, reason)
 
     async def keep(self) -> None:
         """Fill each place whenever it is empty, with a new zygote if the old one has died, until it is dismissed."""

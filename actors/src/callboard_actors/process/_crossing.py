@@ -11,21 +11,33 @@ from typing import Any
 from callboard.engines import Body
 from callboard_actors.process._errors import ResultLostError, add_output
 from callboard_actors.process._frames import Kind
-from callboard_actors.process._names import found_behind, way_to
+from callboard_actors.process._main_module import HERE, NAMES, main_module
+from callboard_actors.process._names import found_behind, named, way_to
+from callboard_actors.process._pickles import loads
 
 
 class _Pickler(pickle.Pickler):
-    """Finds functions behind their decorators; refuses what would be looked for in another `__main__`."""
+    """Finds functions behind their decorators; refuses what is of a `__main__` that no worker could load."""
 
     def reducer_override(self, obj: Any) -> Any:
         # Functions and classes have a name of their own; it is by this that a worker would look for them.
-        if hasattr(obj, "__qualname__") and getattr(obj, "__module__", None) == "__main__":
-            raise pickle.PicklingError(
-                f"{obj.__qualname__} is defined in __main__, which a worker does not load; move it into a module"
-            )
+        if hasattr(obj, "__qualname__") and getattr(obj, "__module__", None) in NAMES:
+            _check_main(obj.__module__, obj.__qualname__)
         if isinstance(obj, FunctionType) and (way := way_to(obj)):
             return found_behind, (obj.__module__, obj.__qualname__, way)
         return NotImplemented
+
+
+def _check_main(module: str, qualname: str) -> None:
+    if main_module() is None:
+        raise pickle.PicklingError(
+            f"{qualname} is defined in __main__, which is no script or module that a worker could load (but a REPL, "
+            "a notebook, `python -c` or the __main__.py of a package); move it into a module"
+        )
+    try:
+        named(module, qualname)
+    except AttributeError as error:
+        raise pickle.PicklingError(str(error)) from error
 
 
 def name_of(fn: Callable[..., Any]) -> str:
@@ -84,7 +96,8 @@ def module_of(fn: Callable[..., Any]) -> str | None:
     """The module that a worker loads for a function."""
     if isinstance(fn, partial):
         return module_of(fn.func)
-    return getattr(fn, "__module__", None)
+    module = getattr(fn, "__module__", None)
+    return HERE if module in NAMES else module
 
 
 def _refusal(title: str, what: str, error: Exception) -> str:
@@ -107,7 +120,7 @@ def opened(kind: Kind, reply: bytes | bytearray, body: Body, *, output: str) -> 
     if kind is Kind.LOST:
         raise ResultLostError(body.title, reply.decode(errors="replace"), call_id=body.call_id, output=output)
     try:
-        found = pickle.loads(reply)  # noqa: S301 - from our own workers, which are trusted
+        found = loads(reply)
     except Exception as error:
         said = f"it cannot be read here: {type(error).__qualname__}({error})"
         raise ResultLostError(body.title, said, call_id=body.call_id, output=output) from error

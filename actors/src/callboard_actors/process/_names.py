@@ -4,10 +4,10 @@ A function that is not what its own name leads to, because a decorator has put s
 behind that: LangChain's `@tool` keeps it as `func` or `coroutine`, others as `fn` or `__wrapped__`.
 """
 
-import importlib
-import sys
 from types import FunctionType
 from typing import Any
+
+from callboard_actors.process._main_module import NAMES, missing, module_named
 
 _BEHIND = ("func", "coroutine", "fn", "__wrapped__")
 _DEEPEST = 8
@@ -17,7 +17,7 @@ _DEEPEST = 8
 def way_to(fn: FunctionType) -> tuple[str, ...]:
     """By which attributes it is reached from what its name leads to; none if that is it, or if there is no way."""
     try:
-        found = _named(fn.__module__, fn.__qualname__)
+        found = named(fn.__module__, fn.__qualname__)
     except (ImportError, AttributeError):
         return ()
     return _way(found, fn, ()) or ()
@@ -37,14 +37,23 @@ def _way(found: object, fn: FunctionType, gone: tuple[str, ...]) -> tuple[str, .
 
 def found_behind(module: str, qualname: str, way: tuple[str, ...]) -> Any:
     """Go that way, in a worker."""
-    found = _named(module, qualname)
+    found = named(module, qualname)
     for name in way:
         found = getattr(found, name)
     return found
 
 
-def _named(module: str, qualname: str) -> Any:
-    found: Any = sys.modules.get(module) or importlib.import_module(module)
-    for name in qualname.split("."):
-        found = getattr(found, name)
+def named(module: str, qualname: str) -> Any:
+    """Find what has this name in a module.
+
+    Raises:
+        ImportError: there is no such module.
+        AttributeError: there is nothing of that name in it.
+    """
+    found: Any = module_named(module)
+    try:
+        for name in qualname.split("."):
+            found = getattr(found, name)
+    except AttributeError as error:
+        raise AttributeError(missing(qualname) if module in NAMES else str(error)) from error
     return found

@@ -5,8 +5,9 @@ from dataclasses import dataclass
 
 from anyio.lowlevel import EventLoopToken, current_token
 
-from callboard import ActorGoneError
+from callboard import ActorGoneError, ActorStartError
 from callboard_actors.process._crew import Crew
+from callboard_actors.process._main_module import why_no_pool
 from callboard_actors.process._own_task import spawn
 from callboard_actors.process._settings import Terms
 
@@ -35,6 +36,8 @@ class Openings:
         Raises:
             ActorStartError: there is none.
         """
+        if (reason := why_no_pool()) is not None:
+            raise ActorStartError("Processes", reason, never=True)
         self._leave_closed_loops()
         here = current_token()
         opening = self._by_loop.get(here)

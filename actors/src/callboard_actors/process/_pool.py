@@ -125,7 +125,7 @@ class Processes:
         """
         check(fn, title)
         module = module_of(fn)
-        if module is not None and module != "__main__":
+        if module is not None:
             self._openings.want(module)
 
     @property

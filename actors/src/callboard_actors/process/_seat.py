@@ -1,7 +1,6 @@
 """A seat, from within: a worker with one event loop, on which its owner's async functions run side by side."""
 
 import os
-import pickle
 import sys
 from collections.abc import Callable, Coroutine
 from socket import socket
@@ -10,6 +9,7 @@ from typing import Any, Protocol
 from callboard.engines import arrived
 from callboard_actors.process._exits import exit_code, flush
 from callboard_actors.process._frames import NOTEBOOK, Kind, parts_of
+from callboard_actors.process._pickles import loads
 from callboard_actors.process._settings import Settings
 from callboard_actors.process._variables import set_all
 from callboard_actors.process._voice import Voice
@@ -112,7 +112,7 @@ class _Call:
         given, pickled = parts_of(self._call)
         try:
             with arrived(given, self._tell):
-                fn, args, kwargs, variables = pickle.loads(pickled)  # noqa: S301 - from the pool, which trusts itself
+                fn, args, kwargs, variables = loads(pickled)
                 set_all(variables)
                 value = fn(*args, **kwargs)
                 if isinstance(value, Coroutine):

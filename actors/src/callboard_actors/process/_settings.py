@@ -5,6 +5,7 @@ import resource
 from dataclasses import dataclass
 
 from callboard_actors.process._confine import Confine
+from callboard_actors.process._main_module import MainModule
 
 _OWN_FILES = 16
 _NICEST = 19
@@ -84,3 +85,5 @@ class Settings:
     terms: Terms
     wanted: tuple[str, ...] = ()
     """Modules that are preloaded besides, where that works."""
+    main: MainModule | None = None
+    """The main module of whoever has the pool, if it can be loaded."""

@@ -2,8 +2,9 @@
 
 from collections.abc import Mapping, Sequence
 from contextvars import ContextVar
-from importlib import import_module
 from typing import Any
+
+from callboard_actors.process._main_module import module_named
 
 
 class Variables:
@@ -34,7 +35,7 @@ def _variable(name: str) -> ContextVar[Any]:
     if not attribute:
         raise ValueError(f"carries={name!r} names no variable; write it as 'package.module:variable'")
     try:
-        found = getattr(import_module(module), attribute)
+        found = getattr(module_named(module), attribute)
     except (ImportError, AttributeError) as error:
         raise ValueError(f"carries={name!r} cannot be found: {error}") from error
     if not isinstance(found, ContextVar):

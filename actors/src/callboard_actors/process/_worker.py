@@ -2,7 +2,6 @@
 
 import faulthandler
 import os
-import pickle
 import sys
 from collections.abc import Callable, Coroutine
 from contextvars import copy_context
@@ -12,6 +11,7 @@ from typing import Any, Protocol
 from callboard.engines import arrived
 from callboard_actors.process import _kernel
 from callboard_actors.process._frames import NOTEBOOK, Kind, parts_of, receive_frame
+from callboard_actors.process._pickles import loads
 from callboard_actors.process._settings import Settings
 from callboard_actors.process._variables import set_all
 from callboard_actors.process._voice import Voice
@@ -74,7 +74,7 @@ def _outcome(call: bytes | bytearray, tell: Tell, backend: str, replies: Replies
     # SystemExit ends the process, as it does elsewhere.
     try:
         with arrived(given, tell):
-            fn, args, kwargs, variables = pickle.loads(pickled)  # noqa: S301 - from the pool, which trusts itself
+            fn, args, kwargs, variables = loads(pickled)
             set_all(variables)
             value = fn(*args, **kwargs)
             if isinstance(value, Coroutine):

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from socket import CMSG_LEN, MSG_CMSG_CLOEXEC, SCM_RIGHTS, SOL_SOCKET, socket, socketpair
 from typing import TYPE_CHECKING, NoReturn
 
-from callboard_actors.process import _kernel, _seat, _worker
+from callboard_actors.process import _kernel, _main_module, _seat, _worker
 from callboard_actors.process._exits import exit_code, flush
 from callboard_actors.process._frames import (
     COMMAND,
@@ -57,6 +57,7 @@ def main(control: int) -> NoReturn:
     sock.set_inheritable(False)
     try:
         settings = _settings(sock)
+        _main_module.expect(settings.main)
         confinement = _confinement(settings)
         _load(settings.terms.preload)
         _try_to_load(sock, settings.wanted)
@@ -110,7 +111,7 @@ def _confinement(settings: Settings) -> "Confinement | None":
 def _load(modules: tuple[str, ...]) -> None:
     for name in modules:
         try:
-            importlib.import_module(name)
+            _main_module.module_named(name)
         except Exception as error:
             told = "".join(traceback.format_exception(error))
             raise _Fatal(f"preload={name!r} cannot be imported: {error!r}\n{told}") from error
@@ -122,10 +123,12 @@ def _try_to_load(sock: socket, modules: tuple[str, ...]) -> None:
     for place, name in enumerate(modules):
         _tell(sock, LOADING, place, 0)
         try:
-            importlib.import_module(name)
+            _main_module.module_named(name)
         except SystemExit:
             os._exit(1)
         except Exception as error:
+            if _main_module.is_unguarded():
+                raise _Fatal(str(error)) from error
             sys.stderr.write(f"callboard: {name} is not preloaded in worker processes: {error!r}\n")
         if threading.active_count() > 1:
             os._exit(1)  # the pool starts another zygote, without it

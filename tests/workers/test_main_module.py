@@ -1,0 +1,415 @@
+"""What a script defines, in its workers: everybody's first program has its tools in `__main__`."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from ._processes import WAIT
+
+pytestmark = pytest.mark.real_clock
+
+_HEAD = """
+import os, sys
+from contextlib import suppress
+from contextvars import ContextVar
+from dataclasses import dataclass
+from enum import Enum
+
+import anyio
+from langchain_core.messages import AIMessage, HumanMessage
+from langchain_core.tools import tool
+
+from callboard import Actor, ActorStartError, CallPolicy, ToolNode, child, create_react_agent, handler, running
+from callboard.testing import ScriptedModel, calls
+from callboard_actors.process import Confine, Processes, WorkerCallError
+
+with suppress(PermissionError), open({log!r}, "a") as log:
+    log.write("loaded by " + __name__ + "\\n")
+
+
+class Color(Enum):
+    RED = 1
+
+
+@dataclass
+class Point:
+    x: int
+    color: Color
+
+    def moved(self, by: int) -> "Point":
+        return Point(self.x + by, self.color)
+
+
+class Oops(Exception):
+    pass
+
+
+class Desk(Actor):
+    def __init__(self, first: Point) -> None:
+        self.points = [first]
+
+    @handler
+    async def put(self, point: Point) -> list[Point]:
+        '''Put a point there.'''
+        if point.x < 0:
+            raise Oops("negative")
+        self.points.append(point)
+        return self.points
+
+
+who: ContextVar[str] = ContextVar("who")
+
+
+def whose() -> str:
+    return who.get()
+
+
+def point(x: int) -> Point:
+    return Point(x, Color.RED)
+
+
+def fail(x: int) -> None:
+    raise Oops(x)
+
+
+def pid() -> int:
+    return os.getpid()
+
+
+@tool
+def double(x: int) -> str:
+    "Double it."
+    return f"{{2 * x}} {{'here' if __name__ == '__main__' else 'there'}}"
+
+
+@tool
+async def halve(x: int) -> str:
+    "Halve it."
+    await anyio.sleep(0)
+    return f"{{x // 2}} {{'here' if __name__ == '__main__' else 'there'}}"
+
+
+async def nested(backend: str) -> Point:
+    async with Processes(workers=1) as pool:
+        found = await pool.run(point, 5)
+        assert type(found) is Point
+        assert await pool.run(pid) != os.getpid()
+        return found
+
+
+def in_pool(*given, confine=None):
+    pool = Processes(workers=1, confine=confine)
+    return ToolNode(list(given), policies={{one.name: CallPolicy(runs_in=pool, timeout={wait}) for one in given}})
+
+
+{more}
+"""
+
+_GUARDED = """
+async def main() -> None:
+{body}
+
+
+if __name__ == "__main__":
+    def late() -> int:
+        return 1
+
+    anyio.run(main, backend={backend!r})
+"""
+
+
+def _script(folder: Path, body: str, *, backend: str = "asyncio", more: str = "", tail: str = _GUARDED) -> Path:
+    indented = "\n".join(f"    {line}" for line in body.strip().splitlines())
+    text = _HEAD.format(log=str(folder / "log"), wait=WAIT, more=more) + tail.format(body=indented, backend=backend)
+    path = folder / "program.py"
+    path.write_text(text)
+    return path
+
+
+def _run(*arguments: object, cwd: Path, given: str | None = None) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, *(str(one) for one in arguments)]
+    return subprocess.run(command, cwd=cwd, input=given, capture_output=True, text=True, timeout=WAIT * 2, check=False)
+
+
+def _passes(*arguments: object, cwd: Path) -> None:
+    found = _run(*arguments, cwd=cwd)
+    assert (found.returncode, found.stdout.strip()) == (0, "passed"), found.stdout + found.stderr
+
+
+def _loads(folder: Path) -> list[str]:
+    return (folder / "log").read_text().splitlines()
+
+
+_VALUES = """
+async with Processes(workers=1) as pool:
+    found = await pool.run(point, 3)
+    assert type(found) is Point and found.color is Color.RED, found
+    assert await pool.run(found.moved, 2) == Point(5, Color.RED)
+    try:
+        await pool.run(fail, 4)
+    except Oops as error:
+        assert type(error) is Oops and error.args == (4,)
+    else:
+        assert False
+print("passed")
+"""
+
+
+@pytest.mark.parametrize("backend", ["asyncio", "trio"])
+def test_what_a_script_defines_runs_in_workers_and_comes_back_as_itself(tmp_path: Path, backend: str) -> None:
+    """Functions, methods, dataclasses, enums and exceptions; each worker loads the script when it first needs it."""
+    _passes(_script(tmp_path, _VALUES, backend=backend), cwd=tmp_path)
+    assert _loads(tmp_path) == ["loaded by __main__", "loaded by __mp_main__"]
+
+
+@pytest.mark.parametrize("backend", ["asyncio", pytest.param("trio", marks=pytest.mark.exhaustive)])
+def test_tools_of_a_script_run_in_workers_which_load_it_once_for_all(tmp_path: Path, backend: str) -> None:
+    """The node has seen them before the pool is opened, so that the script is preloaded."""
+    body = """
+async with in_pool(double, halve) as node:
+    for _ in range(2):
+        found = await node.ainvoke({"messages": [calls(("double", {"x": 21}), ("halve", {"x": 42}))]})
+        assert [one.content for one in found["messages"]] == ["42 there", "21 there"], found
+print("passed")
+"""
+    _passes(_script(tmp_path, body, backend=backend), cwd=tmp_path)
+    assert _loads(tmp_path) == ["loaded by __main__", "loaded by __mp_main__"]
+
+
+_BARE = """
+async def main() -> None:
+{body}
+
+
+anyio.run(main, backend={backend!r})
+"""
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "async with in_pool(double) as node:\n    await node.ainvoke({'messages': [calls(('double', {'x': 1}))]})",
+        pytest.param("async with Processes() as pool:\n    await pool.run(pid)", marks=pytest.mark.exhaustive),
+        pytest.param(
+            "try:\n"
+            "    async with in_pool(double) as node:\n"
+            "        await node.ainvoke({'messages': [calls(('double', {'x': 1}))]})\n"
+            "except ActorStartError as error:\n"
+            "    if __name__ == '__main__':\n"
+            "        raise",
+            marks=pytest.mark.exhaustive,
+        ),
+    ],
+    ids=["tools", "functions", "refusal handled"],
+)
+@pytest.mark.parametrize("backend", ["asyncio", "trio"])
+def test_a_script_without_a_guard_is_told_to_have_one(tmp_path: Path, body: str, backend: str) -> None:
+    """Its workers would run it, and start workers, which would run it; even if it takes no notice of the error."""
+    found = _run(_script(tmp_path, body, backend=backend, tail=_BARE), cwd=tmp_path)
+    assert found.returncode == 1
+    assert "program.py opens a pool while a worker process loads it as its main module" in found.stderr
+    assert 'below `if __name__ == "__main__":`' in found.stderr, found.stderr
+    assert len(_loads(tmp_path)) == 2
+
+
+_INLINE = """
+import anyio
+from callboard_actors.process import Processes
+
+def add(x):
+    return x
+
+try:
+    Processes().check(add, title="add")
+except TypeError as error:
+    print(error)
+"""
+
+
+@pytest.mark.parametrize(
+    "how",
+    ["-c", pytest.param("stdin", marks=pytest.mark.exhaustive), pytest.param("package", marks=pytest.mark.exhaustive)],
+)
+def test_what_no_worker_could_load_is_refused_with_a_remedy(tmp_path: Path, how: str) -> None:
+    """A text without a file, and the `__main__` of a package, which does without a guard as a rule."""
+    (tmp_path / "package").mkdir()
+    (tmp_path / "package" / "__main__.py").write_text(_INLINE)
+    arguments, given = {
+        "-c": (["-c", _INLINE], None),
+        "stdin": (["-"], _INLINE),
+        "package": (["-m", "package"], None),
+    }[how]
+    found = _run(*arguments, cwd=tmp_path, given=given)
+    assert "'add' cannot run in a worker process" in found.stdout, found.stdout + found.stderr
+    assert "add is defined in __main__, which is no script" in found.stdout
+    assert "move it into a module" in found.stdout
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("backend", ["asyncio", "trio"])
+def test_a_module_run_by_its_name_is_loaded_by_its_name(tmp_path: Path, backend: str) -> None:
+    """So that it may import its neighbours relatively."""
+    folder = tmp_path / "package"
+    folder.mkdir()
+    (folder / "__init__.py").touch()
+    (folder / "neighbour.py").write_text("value = 7")
+    _script(folder, f"from . import neighbour\n{_VALUES}", backend=backend, more="from .neighbour import value")
+    _passes("-m", "package.program", cwd=tmp_path)
+    assert _loads(folder) == ["loaded by __main__", "loaded by __mp_main__"]
+
+
+_PROGRAMS = {
+    "an agent": """
+model = ScriptedModel([calls(("double", {"x": 4})), AIMessage("done")])
+agent = create_react_agent(model, in_pool(double))
+found = await agent.ainvoke({"messages": [HumanMessage("go")]})
+assert [one.content for one in found["messages"]][2:] == ["8 there", "done"], found
+""",
+    "an actor": """
+async with Processes(workers=1) as pool, running(child(Desk, point(1), runs_in=pool)) as desk:
+    found = await desk.put(point(2))
+    assert found == [point(1), point(2)], found
+    try:
+        await desk.put(point(-1))
+    except Oops as error:
+        assert str(error) == "negative"
+    else:
+        assert False
+""",
+    "confined tools": """
+async with in_pool(double, confine=Confine(modules=[])) as node:
+    found = await node.ainvoke({"messages": [calls(("double", {"x": 21}))]})
+    assert found["messages"][0].content == "42 there", found
+""",
+    "confined functions": """
+async with Processes(workers=1, confine=Confine()) as pool:
+    assert await pool.run(point, 3) == point(3)
+    try:
+        await pool.run(fail, 3)
+    except WorkerCallError as error:
+        assert error.type_name == "Oops"
+    else:
+        assert False
+async with Processes(workers=1, confine=Confine(modules=[])) as pool:
+    try:
+        await pool.run(point, 3)
+    except RuntimeError as error:
+        assert "name it in Confine(read=[...])" in str(error), error
+    else:
+        assert False
+async with Processes(workers=1, confine=Confine(modules=[], read=[__file__])) as pool:
+    assert await pool.run(point, 3) == point(3)
+""",
+    "a pool inside of a worker": """
+async with Processes(workers=1) as pool:
+    found = await pool.run(nested, "asyncio")
+    assert type(found) is Point and found == point(5), found
+for _ in range(500):
+    if not children():
+        break
+    await anyio.sleep(0.01)
+assert not children(), children()
+""",
+    "a variable": """
+who.set("me")
+async with Processes(workers=1, carries=["__main__:who"]) as pool:
+    assert await pool.run(whose) == "me"
+""",
+    "what is below the guard": """
+async with Processes(workers=1) as pool:
+    try:
+        await pool.run(late)
+    except AttributeError as error:
+        assert "late is not in" in str(error) and "define it above `if __name__" in str(error), error
+    else:
+        assert False
+""",
+    "text about main": """
+async with Processes(workers=1) as pool:
+    assert await pool.run(len, "if __name__ == '__main__': main()") == 33
+with open(LOG) as log:
+    assert log.read() == "loaded by __main__\\n"
+""",
+}
+
+_MORE = """
+from pathlib import Path
+
+LOG = {log!r}
+
+def children():
+    return Path(f"/proc/self/task/{{os.getpid()}}/children").read_text().split()
+"""
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("backend", ["asyncio", "trio"])
+@pytest.mark.parametrize("what", _PROGRAMS)
+def test_a_script_is_a_module_as_good_as_any(tmp_path: Path, what: str, backend: str) -> None:
+    """Wherever what it defines is used in a worker; one that is confined reads it as it reads other files."""
+    more = _MORE.format(log=str(tmp_path / "log"))
+    _passes(_script(tmp_path, f"{_PROGRAMS[what]}\nprint('passed')", backend=backend, more=more), cwd=tmp_path)
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize(
+    ("effect", "said"),
+    [
+        ("raise ValueError('no display')", "ValueError(no display)"),
+        ("sys.exit(3)", "SystemExit(3)"),
+        ("anyio.run(anyio.sleep, 0); input()", "EOFError"),
+    ],
+)
+@pytest.mark.parametrize("checked", [True, False])
+def test_a_script_that_cannot_be_loaded_fails_its_calls_once_and_says_why(
+    tmp_path: Path, effect: str, said: str, checked: bool
+) -> None:
+    """What it did is not done again by each call; functions of other modules run all the same."""
+    body = f"""
+pool = Processes(workers=1)
+if {checked}:
+    pool.check(pid, title="pid")
+async with pool:
+    for _ in range(2):
+        try:
+            await pool.run(pid)
+        except RuntimeError as error:
+            assert {said!r} in str(error) and 'below `if __name__' in str(error), error
+        else:
+            assert False
+    assert await pool.run(len, "four") == 4
+print("passed")
+"""
+    _passes(_script(tmp_path, body, more=f"if __name__ != '__main__':\n    {effect}"), cwd=tmp_path)
+    assert _loads(tmp_path) == ["loaded by __main__", "loaded by __mp_main__"]
+
+
+@pytest.mark.exhaustive
+def test_a_script_that_starts_a_thread_is_loaded_by_each_worker(tmp_path: Path) -> None:
+    """A fork would lose it."""
+    more = "import threading\nthreading.Thread(target=threading.Event().wait, daemon=True).start()"
+    body = """
+async with in_pool(double) as node:
+    found = await node.ainvoke({"messages": [calls(("double", {"x": 21}))]})
+    assert found["messages"][0].content == "42 there", found
+print("passed")
+"""
+    _passes(_script(tmp_path, body, more=more), cwd=tmp_path)
+
+
+@pytest.mark.exhaustive
+def test_a_script_that_never_ends_is_told_of_the_guard_in_time(tmp_path: Path) -> None:
+    """A server, for instance, that was meant for the program alone."""
+    body = """
+pool = Processes(workers=1, start_timeout=2.0)
+pool.check(pid, title="pid")
+try:
+    async with pool:
+        assert False
+except ActorStartError as error:
+    assert "it was not ready within 2 s; it loads __main__" in str(error), error
+print("passed")
+"""
+    _passes(_script(tmp_path, body, more="if __name__ != '__main__':\n    anyio.run(anyio.sleep, 60)"), cwd=tmp_path)
