@@ -7,12 +7,13 @@ import time
 import anyio
 from tests.workers import _bodies as bodies
 
-from callboard_actors.process import Processes
+from callboard_actors.process import Confine, Processes
 
 
-async def main(folder: str, forks: bool) -> None:
-    async with Processes(workers=3) as pool, anyio.create_task_group() as group:
-        if forks:
+async def main(folder: str, mode: str) -> None:
+    inside = Confine(isolation="bubblewrap", write=[folder], processes=True) if mode == "bubblewrap" else None
+    async with Processes(workers=3, confine=inside) as pool, anyio.create_task_group() as group:
+        if mode == "forks":
             # It holds a copy of every socket, so that none of them closes when this program is killed.
             multiprocessing.get_context("fork").Process(target=time.sleep, args=(5,), daemon=True).start()
         group.start_soon(pool.run, bodies.fork_a_grandchild, folder)
@@ -20,4 +21,4 @@ async def main(folder: str, forks: bool) -> None:
 
 
 if __name__ == "__main__":
-    anyio.run(main, sys.argv[2], sys.argv[3] == "forks", backend=sys.argv[1])
+    anyio.run(main, sys.argv[2], sys.argv[3], backend=sys.argv[1])

@@ -4,11 +4,16 @@ import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Final, Literal
 
 _INHERITED = ("PATH", "LANG", "TZ")
 _NOWHERE = "/nonexistent"
 """What Debian has as the home of those who have none."""
+_ISOLATIONS: Final = ("landlock", "bubblewrap")
+TEMPORARY: Final = "/tmp"  # noqa: S108 - nobody else's
+"""The folder for temporary files of those who have a file system of their own."""
+INIT: Final = 1
+"""The process id of the first process of those who have such ids of their own, as they see it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,6 +32,9 @@ class Confine:
             all of `sys.path`. Whatever else is in them can be read.
         reuse: whether a worker that has finished a call may get another one. What the first has left behind can read
             the second one's arguments, and answer for it.
+        isolation: "landlock" refuses what is not theirs; with "bubblewrap", which has to be installed, that is not
+            even there: they are in namespaces of their own, with a /proc, /dev and /tmp of their own. The latter is
+            shared by the workers of an event loop, and lasts as long as they.
     """
 
     read: Iterable[str | os.PathLike[str]] = ()
@@ -36,6 +44,7 @@ class Confine:
     environment: Mapping[str, str] = field(default_factory=dict[str, str], hash=False)
     modules: Iterable[str | os.PathLike[str]] | None = None
     reuse: bool = False
+    isolation: Literal["landlock", "bubblewrap"] = "landlock"
 
     def __post_init__(self) -> None:
         for name in ("read", "write", "modules"):
@@ -45,12 +54,20 @@ class Confine:
         for name in ("network", "processes", "reuse"):
             if not isinstance(getattr(self, name), bool):
                 raise TypeError(f"{name}={getattr(self, name)!r} is neither True nor False")
+        if self.isolation not in _ISOLATIONS:
+            raise ValueError(f"isolation={self.isolation!r} is neither {' nor '.join(map(repr, _ISOLATIONS))}")
         object.__setattr__(self, "environment", _variables(self.environment))
 
     def environment_from(self, ours: Mapping[str, str]) -> dict[str, str]:
         """All variables that a worker has, if these are ours."""
         kept = {name: value for name, value in ours.items() if name in _INHERITED or name.startswith("LC_")}
-        return kept | {"HOME": _NOWHERE} | dict(self.environment)
+        own = {"TMPDIR": TEMPORARY} if self.in_bubblewrap else {}
+        return kept | {"HOME": _NOWHERE} | own | dict(self.environment)
+
+    @property
+    def in_bubblewrap(self) -> bool:
+        """Whether workers have namespaces and a file system of their own."""
+        return self.isolation == "bubblewrap"
 
 
 def _paths(name: str, value: Any) -> tuple[str, ...]:

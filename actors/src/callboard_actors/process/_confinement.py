@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Final, NoReturn
 
 from callboard_actors.process import _landlock, _seccomp, _syscalls
-from callboard_actors.process._confine import Confine
+from callboard_actors.process._confine import TEMPORARY, Confine
 from callboard_actors.process._libc import syscall
 from callboard_actors.process._readable import always_readable
 
@@ -46,6 +46,8 @@ class Confinement:
         yield _landlock.rule("/dev/null", _landlock.WRITE)
         for one in self._confine.read:
             yield self._asked_for("read", str(one), _landlock.READ | more)
+        if self._confine.in_bubblewrap:
+            yield _landlock.rule(TEMPORARY, _landlock.WRITE | more)
         for one in self._confine.write:
             yield self._asked_for("write", str(one), _landlock.WRITE | more)
 

@@ -13,6 +13,7 @@ from anyio.abc import TaskGroup
 
 from callboard import ActorGoneError, ActorStartError
 from callboard.engines import Body
+from callboard_actors.process._confine import INIT
 from callboard_actors.process._errors import WorkerDiedError
 from callboard_actors.process._frames import SEAT
 from callboard_actors.process._held_worker import HeldWorker
@@ -38,8 +39,9 @@ class Crew:
 
     def __init__(self, terms: Terms, wanted: dict[str, None]) -> None:
         self._terms = terms
+        parent = os.getpid() if terms.confine is None or not terms.confine.in_bubblewrap else INIT
         self._settings = Settings(
-            parent=os.getpid(), backend=sniffio.current_async_library(), terms=terms, main=main_module()
+            parent=parent, backend=sniffio.current_async_library(), terms=terms, main=main_module()
         )
         self._wanted = wanted
         self._zygote: HeldZygote | None = None

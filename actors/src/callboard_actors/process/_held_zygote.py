@@ -11,7 +11,9 @@ from contextlib import suppress
 import anyio
 
 from callboard import ActorStartError
+from callboard_actors.process._bubblewrap import Inside, why_it_failed, wrapped
 from callboard_actors.process._confine import Confine
+from callboard_actors.process._confinement import CannotConfineError
 from callboard_actors.process._frames import (
     COMMAND,
     END,
@@ -44,8 +46,9 @@ class UnloadableError(Exception):
 class HeldZygote:
     """A running zygote, and the workers that it has."""
 
-    def __init__(self, process: subprocess.Popen[bytes], control: socket.socket) -> None:
+    def __init__(self, process: subprocess.Popen[bytes], inside: Inside | None, control: socket.socket) -> None:
         self._process = process
+        self._inside = inside
         self._control = control
         self._sending = anyio.Lock()
         self._workers: dict[int, HeldWorker] = {}
@@ -63,30 +66,34 @@ class HeldZygote:
         ours, theirs = socket.socketpair()
         with theirs:
             try:
-                zygote = cls(_started(theirs, settings.terms.confine), ours)
+                zygote = cls(*_started(theirs, settings.terms.confine), ours)
+            except CannotConfineError as error:
+                ours.close()
+                raise ActorStartError(_NAME, str(error), never=True) from error
             except BaseException:
                 ours.close()
                 raise
-        ours.sendall(frame(Kind.CALL, 0, pickle.dumps(settings)))
+        with suppress(ConnectionError):  # it has ended; why is told below
+            ours.sendall(frame(Kind.CALL, 0, pickle.dumps(settings)))
         ours.setblocking(False)
         try:
-            await zygote._until_ready(settings.wanted)
+            await zygote._until_ready(settings)
         except BaseException:
             with anyio.CancelScope(shield=True):
                 await zygote.close()
             raise
         return zygote
 
-    async def _until_ready(self, wanted: tuple[str, ...]) -> None:
+    async def _until_ready(self, settings: Settings) -> None:
         what, length, loading = LOADING, 0, None
         while what == LOADING:
             data = await self._receive_exactly(REPORT.size)
             if data is None and loading is not None:
                 raise UnloadableError(loading)
             if data is None:
-                raise ActorStartError(_NAME, "its zygote process ended at once; what it says is on stderr")
+                raise await _ended_at_once(settings.terms.confine)
             what, number, length = REPORT.unpack(data)
-            loading = wanted[number] if what == LOADING else None
+            loading = settings.wanted[number] if what == LOADING else None
         if what == FAILED:
             text = await self._receive_exactly(length) or b""
             raise ActorStartError(_NAME, text.decode(errors="replace"), never=True)
@@ -138,7 +145,7 @@ class HeldZygote:
             what, number, value = REPORT.unpack(data)
             worker = self._workers[number]
             if what == FORKED:
-                worker.pid = value
+                worker.pid = value if self._inside is None else self._inside.pid(value)
                 worker.settled.set()
             else:
                 del self._workers[number]
@@ -147,9 +154,13 @@ class HeldZygote:
         self._lose_all()
 
     def _lose_all(self) -> None:
-        """The zygote has died: its workers die with it, by the kernel; what they have started is left to us."""
+        """The zygote has died: its workers die with it, by the kernel; what they have started is left to us.
+
+        Inside of bubblewrap that dies, too, all of it.
+        """
         self._gone = True
-        self._kill_groups()
+        if self._inside is None:
+            self._kill_groups()
         for worker in self._workers.values():
             worker.end(None)
         self._workers.clear()
@@ -181,36 +192,52 @@ class HeldZygote:
         anyio.notify_closing(self._control)
         self._control.close()
         if not self._ready:
-            self._process.kill()  # it loads modules, does not listen, and has no workers
+            self._kill()  # it loads modules, does not listen, and has no workers
         with anyio.move_on_after(_TO_END):
             await self._until_ended()
-        self._process.kill()
+        self._kill()
         await self._until_ended()
 
     def kill(self) -> None:
         """End it at once, with all that is left, where nobody can wait."""
-        self._kill_groups()
+        if self._inside is None:
+            self._kill_groups()
         self._control.close()
-        self._process.kill()
+        self._kill()
         self._process.wait()
+
+    def _kill(self) -> None:
+        if self._inside is not None and self._process.poll() is None:
+            self._inside.kill()
+        self._process.kill()
 
     async def _until_ended(self) -> None:
         while self._process.poll() is None:
             await anyio.sleep(0.001)
 
 
-def _started(control: socket.socket, confine: Confine | None) -> "subprocess.Popen[bytes]":
+def _started(control: socket.socket, confine: Confine | None) -> tuple["subprocess.Popen[bytes]", Inside | None]:
     # Our way to modules is the workers' way, too.
     code = (
         f"import sys; sys.path[:] = {sys.path!r}\n"
         f"from callboard_actors.process._zygote import main; main({control.fileno()})"
     )
+    command = [sys.executable, "-c", code]
+    wraps = confine is not None and confine.in_bubblewrap
     # A session of its own, which Ctrl-C does not reach; stdout belongs to our program, stderr to everybody.
-    return subprocess.Popen(  # noqa: S603
-        [sys.executable, "-c", code],
+    process = subprocess.Popen(  # noqa: S603
+        wrapped(command, confine) if confine is not None and wraps else command,
         pass_fds=[control.fileno()],
         stdin=subprocess.DEVNULL,
         stdout=2,
         start_new_session=True,
         env=None if confine is None else confine.environment_from(os.environ),
     )
+    return process, Inside(process.pid) if wraps else None
+
+
+async def _ended_at_once(confine: Confine | None) -> ActorStartError:
+    reason = await why_it_failed(confine) if confine is not None and confine.in_bubblewrap else None
+    if reason is not None:
+        return ActorStartError(_NAME, reason, never=True)
+    return ActorStartError(_NAME, "its zygote process ended at once; what it says is on stderr")

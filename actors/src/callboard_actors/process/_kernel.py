@@ -9,7 +9,6 @@ from callboard_actors.process._libc import prctl
 
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
-_CHILDREN = Path("/proc/thread-self/children")
 
 
 def signal_when_parent_dies(number: Signals) -> None:
@@ -24,15 +23,22 @@ def adopt_orphans() -> None:
 
 def children() -> set[int]:
     """The children of this process, ended ones included; for a process of one thread."""
+    return children_of(os.getpid())
+
+
+def children_of(parent: int) -> set[int]:
+    """The children of a process of one thread, ended ones included; none if it has ended itself."""
     try:
-        return {int(pid) for pid in _CHILDREN.read_text().split()}
+        return {int(pid) for pid in Path(f"/proc/{parent}/task/{parent}/children").read_text().split()}
+    except ProcessLookupError:
+        return set()
     except FileNotFoundError:
-        return _children_by_search()  # not every kernel has the file
+        return _children_by_search(parent)  # not every kernel has the file
 
 
-def _children_by_search() -> set[int]:
-    own = os.getpid()
-    return {int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit() and _parent_of(entry) == own}
+def _children_by_search(parent: int) -> set[int]:
+    entries = (entry for entry in Path("/proc").iterdir() if entry.name.isdigit())
+    return {int(entry.name) for entry in entries if _parent_of(entry) == parent}
 
 
 def _parent_of(process: Path) -> int | None:

@@ -28,6 +28,11 @@ _RESOLVER: Final = ("/etc/hosts", "/etc/resolv.conf", "/etc/nsswitch.conf", "/et
 
 def always_readable(modules: Iterable[str | os.PathLike[str]] | None, *, network: bool) -> set[str]:
     """Paths that are there, without links. `modules` are folders to load from, beside the installation's own."""
+    return {os.path.realpath(path) for path in ways_to_readable(modules, network=network)}
+
+
+def ways_to_readable(modules: Iterable[str | os.PathLike[str]] | None, *, network: bool) -> list[str]:
+    """Say by which paths all that is looked for, links included; those that are there."""
     found = [*_SYSTEM, *_of_the_interpreter(), *_loaded_libraries(), *_our_own()]
     # An empty entry is the working directory, which may be anybody's home.
     found += [entry for entry in sys.path if entry] if modules is None else [os.fspath(path) for path in modules]
@@ -36,7 +41,7 @@ def always_readable(modules: Iterable[str | os.PathLike[str]] | None, *, network
 
         paths = ssl.get_default_verify_paths()
         found += [*_RESOLVER, paths.cafile or "", paths.capath or "", paths.openssl_capath]
-    return {os.path.realpath(path) for path in found if path and Path(path).exists()}
+    return [path for path in found if path and Path(path).exists()]
 
 
 def _of_the_interpreter() -> list[str]:

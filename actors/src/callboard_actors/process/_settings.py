@@ -79,7 +79,7 @@ class Settings:
     """What zygote and workers are told once, before anything else."""
 
     parent: int
-    """The process id of whoever has the pool."""
+    """The process id of who started the zygote, as the zygote sees it: whoever has the pool, or who is in between."""
     backend: str
     """The event loop for async functions: "asyncio" or "trio"."""
     terms: Terms

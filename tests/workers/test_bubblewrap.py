@@ -1,0 +1,302 @@
+"""What is not even there for a worker inside of bubblewrap. Each test first shows that it is, without."""
+
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+
+from callboard import ActorStartError
+from callboard.testing import Backend
+from callboard_actors.process import Confine, Processes, WorkerCallError, WorkerDiedError
+
+from . import _attempts as attempts
+from . import _bodies as bodies
+from ._processes import WAIT, descendants, open_fds, running, started
+from .test_confined import ALL, World
+from .test_confined import world as world
+
+pytestmark = [
+    pytest.mark.real_clock,
+    pytest.mark.skipif(
+        shutil.which("bwrap") is None, reason="bubblewrap is not installed (apt-get install bubblewrap)"
+    ),
+]
+ROOT = Path(__file__).parents[2]
+OF_A_POOL = 4
+"""Processes of a pool of one worker: bubblewrap's two, the zygote, the worker."""
+
+
+def inside(**more: Any) -> Confine:
+    return Confine(isolation="bubblewrap", **more)
+
+
+@asynccontextmanager
+async def pool_of(confine: Confine, **more: Any) -> AsyncIterator[Processes]:
+    with anyio.fail_after(WAIT):
+        async with Processes(workers=1, grace=0.2, confine=confine, **more) as pool:
+            yield pool
+
+
+async def becomes(before: set[int], count: int) -> set[int]:
+    """Wait until we have so many processes more than before."""
+    with anyio.fail_after(WAIT):
+        while len(found := descendants(os.getpid()) - before) != count:
+            await anyio.sleep(0.005)
+    return found
+
+
+async def test_files_that_are_not_given_are_not_even_there(world: World) -> None:
+    """Landlock shows names, sizes and times to who guesses a path."""
+    hidden = ["/etc/passwd", world.secret(), str(world.outside), "/home", "/var"]
+    async with pool_of(world.confine()) as pool:
+        assert all([await pool.run(os.path.exists, path) for path in hidden])
+    async with pool_of(world.confine(isolation="bubblewrap", reuse=True)) as pool:
+        assert not any([await pool.run(os.path.exists, path) for path in hidden])
+        assert await pool.run(attempts.read, world.book())
+
+
+async def test_processes_outside_are_not_even_there() -> None:
+    """Neither the parent nor anybody else has a number inside."""
+    ours = f"/proc/{os.getpid()}"
+    async with pool_of(Confine()) as pool:
+        assert await pool.run(os.path.exists, ours)
+    async with pool_of(inside(read=["/proc"])) as pool:
+        assert not await pool.run(os.path.exists, ours)
+        assert {int(one) for one in await pool.run(os.listdir, "/proc") if one.isdigit()} <= set(range(10))
+
+
+async def test_pids_are_those_that_others_know_them_by() -> None:
+    """Who looks at the pool looks from outside; a worker's own number may be anybody's there."""
+    async with pool_of(inside(reuse=True)) as pool:
+        [pid] = pool.pids
+        assert pid in descendants(os.getpid())
+        assert await pool.run(bodies.pid) != pid
+        os.kill(pid, signal.SIGKILL)
+        with anyio.fail_after(WAIT):
+            while pool.pids == [pid] or not pool.pids:
+                await anyio.sleep(0.005)
+        assert await pool.run(bodies.add, 1, 2) == 3
+        assert set(pool.pids) <= descendants(os.getpid())
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("name", ALL)
+async def test_what_is_refused_to_a_confined_worker_is_refused_inside_too(world: World, name: str) -> None:
+    """Landlock and the filter of system calls hold there as well; what works unconfined fails, and has done nothing."""
+    with anyio.fail_after(WAIT):
+        async with Processes(workers=1, grace=0) as pool:
+            fn, args = ALL[name](world)
+            assert await pool.run(fn, *args) is True
+    fn, args = ALL[name](world)
+    before = world.contents()
+    async with pool_of(world.confine(isolation="bubblewrap")) as pool:
+        with pytest.raises(OSError):
+            await pool.run(fn, *args)
+        assert await pool.run(bodies.add, 1, 2) == 3
+
+    assert world.contents() == before
+
+
+@pytest.mark.exhaustive
+async def test_this_machine_is_reached_only_with_network(world: World) -> None:
+    """Without, there is another loopback, and sockets are refused besides."""
+    async with pool_of(inside(network=True)) as pool:
+        assert await pool.run(attempts.connect, socket.AF_INET, socket.SOCK_STREAM, world.tcp)
+        with pytest.raises(OSError):
+            await pool.run(attempts.connect, socket.AF_UNIX, socket.SOCK_DGRAM, world.unix)
+    async with pool_of(inside()) as pool:
+        with pytest.raises(OSError):
+            await pool.run(attempts.connect, socket.AF_INET, socket.SOCK_STREAM, world.tcp)
+
+
+@pytest.mark.exhaustive
+async def test_the_network_is_another_one_for_the_zygote_too(world: World) -> None:
+    """The namespaces hold where the filter of system calls would not."""
+    names = ["net", "pid", "ipc", "uts", "user", "cgroup", "mnt"]
+    for network in (False, True):
+        before = descendants(os.getpid())
+        async with pool_of(inside(network=network)) as pool:
+            [pid] = set(pool.pids) - before
+            other = {name for name in names if _namespace(pid, name) != _namespace(os.getpid(), name)}
+        assert other == set(names) - ({"net"} if network else set())
+
+
+def _namespace(pid: int, name: str) -> str:
+    return str(Path(f"/proc/{pid}/ns/{name}").readlink())
+
+
+@pytest.mark.exhaustive
+async def test_what_is_written_stays_where_it_may(world: World) -> None:
+    """A folder that may be read is read-only, also below the temporary one; the latter is nobody else's."""
+    own = f"/tmp/callboard-{os.getpid()}"
+    with anyio.fail_after(WAIT):
+        async with Processes(workers=1) as pool:
+            assert await pool.run(attempts.write, own)
+    Path(own).unlink()
+    async with pool_of(world.confine(isolation="bubblewrap", reuse=True)) as pool:
+        assert await pool.run(attempts.write, world.new())
+        assert await pool.run(attempts.write, own)
+        assert await pool.run(os.getenv, "TMPDIR") == "/tmp"
+        for path in (world.book(), str(world.readable / "new"), "/new", "/usr/lib/new", "/etc/new", "/dev/new"):
+            with pytest.raises(OSError):
+                await pool.run(attempts.write, path)
+
+    assert (world.writable / "new").read_text() == "changed"
+    assert not Path(own).exists()
+    assert Path(world.book()).read_text() == "book"
+
+
+@pytest.mark.exhaustive
+async def test_a_folder_that_may_be_written_lies_in_one_that_may_be_read(world: World) -> None:
+    """In either order, as without bubblewrap."""
+    below = world.readable / "below"
+    below.mkdir()
+    for confine in (
+        inside(read=[world.readable], write=[below], reuse=True),
+        inside(read=[below], write=[world.readable], reuse=True),
+    ):
+        async with pool_of(confine) as pool:
+            assert await pool.run(attempts.write, str(below / "new"))
+
+
+@pytest.mark.exhaustive
+async def test_a_fork_bomb_ends_with_its_call(world: World) -> None:
+    """And what leaves its group and its parent ends, too."""
+    before = descendants(os.getpid())
+    with anyio.fail_after(WAIT):
+        async with Processes(workers=1, grace=0) as pool:
+            assert await pool.run(attempts.fork_bomb, 20)
+            assert len(descendants(os.getpid()) - before) >= 20
+    async with pool_of(inside(processes=True, read=["/usr/bin"], write=[world.writable])) as pool:
+        await becomes(before, OF_A_POOL)
+        assert await pool.run(attempts.execute, "/bin/true")
+        with pytest.raises(WorkerCallError, match="CalledProcessError"):
+            await pool.run(attempts.execute, "/bin/cat", world.secret())
+        assert await pool.run(attempts.fork_bomb, 20)
+        await becomes(before, OF_A_POOL)
+        with anyio.move_on_after(1):
+            await pool.run(bodies.daemonise, str(world.writable))
+        await becomes(before, OF_A_POOL)
+    await becomes(before, 0)
+
+
+@pytest.mark.exhaustive
+async def test_a_late_call_is_killed_within_its_grace(tmp_path: Path) -> None:
+    """Deaf to SIGTERM as it is."""
+    async with pool_of(inside(write=[tmp_path])) as pool:
+        async with anyio.create_task_group() as group:
+            group.start_soon(pool.run, bodies.ignore_sigterm, str(tmp_path))
+            await started(tmp_path)
+            began = time.monotonic()
+            group.cancel_scope.cancel()
+        assert time.monotonic() - began < 1
+        assert await pool.run(bodies.add, 1, 2) == 3
+
+
+@pytest.mark.exhaustive
+async def test_many_calls_leave_nothing() -> None:
+    """No process, no descriptor."""
+    before = descendants(os.getpid())
+    async with pool_of(inside()) as pool:
+        assert await pool.run(bodies.add, 1, 2) == 3
+        await becomes(before, OF_A_POOL)
+        fds = open_fds()
+        for _ in range(50):
+            await pool.run(bodies.add, 1, 2)
+        await becomes(before, OF_A_POOL)
+        assert open_fds() == fds
+    assert not descendants(os.getpid()) - before
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("which", [0, 1, 2])
+async def test_who_is_killed_takes_all_the_others_along(tmp_path: Path, which: int) -> None:
+    """Bubblewrap itself, its first process inside, the zygote: its call fails, and the pool goes on with others."""
+    before = descendants(os.getpid())
+    async with pool_of(inside(write=[tmp_path], processes=True)) as pool:
+        async with anyio.create_task_group() as group:
+            group.start_soon(_dies, pool, str(tmp_path))
+            await started(tmp_path, 2)
+            below = descendants(os.getpid()) - before
+            began = time.monotonic()
+            os.kill(_in_line(os.getpid(), below)[which], signal.SIGKILL)
+            with anyio.fail_after(WAIT):
+                while running(below):
+                    await anyio.sleep(0.005)
+        assert time.monotonic() - began < 1
+        assert await pool.run(bodies.add, 1, 2) == 3
+
+
+async def _dies(pool: Processes, folder: str) -> None:
+    with pytest.raises(WorkerDiedError):
+        await pool.run(bodies.fork_a_grandchild, folder)
+
+
+def _in_line(pid: int, below: set[int]) -> list[int]:
+    """Bubblewrap, its first process inside, the zygote."""
+    first = next(one for one in below if pid in _parents(one))
+    init = next(one for one in below if first in _parents(one))
+    return [first, init, next(one for one in below if init in _parents(one))]
+
+
+def _parents(pid: int) -> list[int]:
+    return [int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])]
+
+
+@pytest.mark.exhaustive
+async def test_nothing_outlives_a_killed_parent(tmp_path: Path, anyio_backend: Backend) -> None:
+    """By more than a second."""
+    backend = anyio_backend[0] if isinstance(anyio_backend, tuple) else anyio_backend
+    command = [sys.executable, "-m", "tests.workers._doomed_parent", backend, str(tmp_path), "bubblewrap"]
+    with subprocess.Popen(command, cwd=ROOT) as parent:
+        try:
+            await started(tmp_path, 3)
+            below = descendants(parent.pid)
+            assert len(below) >= 7
+            began = time.monotonic()
+        finally:
+            os.kill(parent.pid, signal.SIGKILL)
+    with anyio.fail_after(WAIT):
+        while running(below):
+            await anyio.sleep(0.005)
+
+    assert time.monotonic() - began < 1
+
+
+async def test_what_cannot_be_had_is_refused_at_the_start(
+    tmp_path: Path, world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With what is missing, and not as something weaker."""
+    with pytest.raises(ValueError, match="isolation='jail' is neither 'landlock' nor 'bubblewrap'"):
+        inside_of: Any = "jail"
+        Confine(isolation=inside_of)
+    await _refused(inside(read=["/"]), "has '/', and isolation='bubblewrap' has a root")
+    await _refused(inside(write=["/tmp"]), "has '/tmp', and isolation='bubblewrap' has a root")
+    moved = inside(read=[world.readable])
+    world.readable.rmdir()
+    world.readable.symlink_to("/etc")
+    await _refused(moved, "leads to /etc now")
+
+    monkeypatch.setenv("PATH", str(tmp_path))
+    await _refused(inside(), "the package is called bubblewrap")
+    fake = tmp_path / "bwrap"
+    fake.write_text("#!/bin/sh\necho 'bwrap: No permissions to create new namespace' >&2\nexit 1\n")
+    fake.chmod(0o755)
+    await _refused(inside(), r"user namespaces allowed\?\): bwrap: No permissions to create new namespace")
+
+
+async def _refused(confine: Confine, text: str) -> None:
+    with pytest.raises(ActorStartError, match=text) as caught:
+        async with pool_of(confine):
+            pass
+    assert caught.value.never
