@@ -7,7 +7,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -41,7 +41,7 @@ def inside(**more: Any) -> Confine:
 
 
 @asynccontextmanager
-async def pool_of(confine: Confine, **more: Any) -> AsyncIterator[Processes]:
+async def pool_of(confine: Confine, **more: Any) -> AsyncGenerator[Processes]:
     with anyio.fail_after(WAIT):
         async with Processes(workers=1, grace=0.2, confine=confine, **more) as pool:
             yield pool
@@ -194,6 +194,7 @@ async def test_a_fork_bomb_ends_with_its_call(world: World) -> None:
 async def test_a_late_call_is_killed_within_its_grace(tmp_path: Path) -> None:
     """Deaf to SIGTERM as it is."""
     async with pool_of(inside(write=[tmp_path])) as pool:
+        began = time.monotonic()
         async with anyio.create_task_group() as group:
             group.start_soon(pool.run, bodies.ignore_sigterm, str(tmp_path))
             await started(tmp_path)
@@ -224,6 +225,7 @@ async def test_who_is_killed_takes_all_the_others_along(tmp_path: Path, which: i
     """Bubblewrap itself, its first process inside, the zygote: its call fails, and the pool goes on with others."""
     before = descendants(os.getpid())
     async with pool_of(inside(write=[tmp_path], processes=True)) as pool:
+        began = time.monotonic()
         async with anyio.create_task_group() as group:
             group.start_soon(_dies, pool, str(tmp_path))
             await started(tmp_path, 2)
