@@ -14,6 +14,7 @@ from callboard import (
     ActorGoneError,
     ActorStartError,
     CallEvent,
+    EngineError,
     Reply,
     Supervisor,
     SupervisorError,
@@ -385,3 +386,81 @@ async def test_a_seat_that_is_refused_is_no_life() -> None:
 async def _until(holds: Callable[[], bool]) -> None:
     while not holds():
         await anyio.sleep(0.01)
+
+
+class Asker(Actor):
+    """One whose handlers raise what engines and other actors say."""
+
+    def __init__(self) -> None:
+        self.asked = 0
+
+    @handler
+    async def ask(self, ended: str) -> None:
+        """Fail as somebody else did."""
+        self.asked += 1
+        if ended == "died":
+            raise ActorDiedError("other", None, "another actor died")
+        raise EngineError("other", None, "another worker was killed", ended=ended)  # type: ignore[arg-type]
+
+    @handler
+    async def times(self) -> int:
+        """How often that was."""
+        return self.asked
+
+    @handler(deferred=True)
+    async def slowly(self, reply: Reply[str]) -> None:
+        """Take the reply along, after a long while."""
+        told.append("begun")
+        try:
+            await anyio.sleep(100)
+        finally:
+            told.append("cancelled")
+        reply.send("never")
+
+    @handler(deferred=True)
+    async def keep(self, reply: Reply[str]) -> None:
+        """Take the reply along, for good."""
+        told.append(reply)
+
+
+@pytest.mark.parametrize("ended", ["died", "unknown", "unavailable", "finished"])
+async def test_what_a_handler_says_of_others_is_not_taken_for_its_own_end(ended: str) -> None:
+    """Such as of a pool or an actor that it uses: it is an error like any other, and nothing runs again."""
+    with anyio.fail_after(60):
+        async with running(child(Asker, runs_in=FakeEngine())) as asker:
+            with pytest.raises((ActorDiedError, EngineError), match="another"):
+                await asker.ask(ended)
+            assert await asker.times() == 1
+
+
+async def test_a_handler_that_takes_its_reply_along_is_cancelled_there_before_it_has() -> None:
+    """As any handler is; and the next call does not wait for it."""
+    with anyio.fail_after(60):
+        async with running(child(Asker, runs_in=FakeEngine())) as asker:
+            with anyio.move_on_after(1):
+                await asker.slowly()
+            assert told == ["begun", "cancelled"]
+            assert await asker.times() == 0
+
+
+async def test_whoever_is_owed_a_reply_by_a_worker_that_dies_is_told_as_others_are() -> None:
+    """And the next life begins at once."""
+    engine = FakeEngine()
+    with anyio.fail_after(60):
+        async with running(child(Asker, runs_in=engine)) as asker, anyio.create_task_group() as group:
+            found: list[BaseException] = []
+
+            async def ask() -> None:
+                try:
+                    await asker.keep()
+                except ActorDiedError as error:
+                    found.append(error)
+
+            group.start_soon(ask)
+            await _until(lambda: bool(told))
+            engine.kill()
+            await _until(lambda: bool(found))
+            assert engine.bodies.count("Asker.start") == 1
+            await _until(lambda: engine.bodies.count("Asker.start") == 2)
+            told.clear()
+    assert "its worker was killed by SIGKILL" in str(found[0])

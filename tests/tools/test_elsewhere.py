@@ -1,6 +1,7 @@
 """Tools whose bodies run on an engine: what crosses, how long engines are open, and what is lost there."""
 
 import math
+import threading
 from collections.abc import Callable
 from typing import Annotated, Any
 
@@ -412,3 +413,58 @@ async def test_a_node_that_is_open_in_one_loop_is_used_in_another() -> None:
             assert there[0].content == "4"
             assert sorted(loops.values()) == [0, 1]
     assert set(loops.values()) == {0}
+
+
+runs: list[str] = []
+
+
+def use_others(ended: str) -> str:
+    """Use a worker that was killed."""
+    runs.append(ended)
+    raise EngineError("inner", None, "another worker was killed", ended=ended)  # type: ignore[arg-type]
+
+
+@pytest.mark.real_clock
+@pytest.mark.parametrize("ended", ["unknown", "unavailable"])
+async def test_what_a_body_says_of_workers_of_its_own_is_not_taken_for_its_end(ended: str) -> None:
+    """It ran, and does not run again."""
+    runs.clear()
+    with anyio.fail_after(5):
+        content = await _content(_node(FakeEngine(), use_others), "use_others", ended=ended)
+    assert "another worker was killed" in content
+    assert runs == [ended]
+
+
+async def test_a_node_that_is_closed_while_a_call_opens_its_engine_leaves_nothing_open() -> None:
+    """The call is told; what was opened for it is left."""
+    opening, goes_on = anyio.Event(), anyio.Event()
+
+    class Slow(FakeEngine):
+        async def __aenter__(self) -> Any:
+            opening.set()
+            await goes_on.wait()
+            return await super().__aenter__()
+
+    engine = Slow()
+    node = _node(engine, wait)
+    with anyio.fail_after(60):
+        async with anyio.create_task_group() as group:
+            contents: list[str] = []
+
+            async def call() -> None:
+                contents.append(await _content(node, "wait", seconds=1.0))
+
+            async with node:
+                group.start_soon(call)
+                await opening.wait()
+            goes_on.set()
+    assert "whoever had its engine open has closed it" in contents[0]
+    assert engine.opened == 0
+
+
+@pytest.mark.real_clock
+async def test_metadata_that_is_no_plain_data_stays_here() -> None:
+    """As what is no plain data in `configurable`."""
+    config: RunnableConfig = {"metadata": {"lock": threading.Lock(), "user": "u"}}
+    with anyio.fail_after(5):
+        assert "None" in await _content(_node(FakeEngine(), where), "where", config)

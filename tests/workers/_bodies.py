@@ -1,9 +1,11 @@
 """What the workers of these tests run; importable by its name, as it has to be, and soon, as each worker imports it."""
 
+import logging
 import os
 import signal
 import stat
 import sys
+import threading
 import time
 from contextvars import ContextVar
 
@@ -388,3 +390,12 @@ async def send_raw_there(data: bytes) -> None:
 async def end_there() -> None:
     print("last words")
     sys.exit(3)
+
+
+def log_as_told() -> None:
+    """Write to loggers with levels of their own, also in a thread."""
+    logging.getLogger("callboard.tests.loud").debug("in the open")
+    logging.getLogger("callboard.tests.quiet").debug("unheard")
+    thread = threading.Thread(target=lambda: logging.getLogger("callboard.tests.loud").info("in a thread"))
+    thread.start()
+    thread.join()

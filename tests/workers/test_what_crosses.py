@@ -90,6 +90,18 @@ async def test_log_lines_are_those_of_this_process(caplog: pytest.LogCaptureFixt
     assert "made.only.there" not in logging.Logger.manager.loggerDict
 
 
+async def test_log_lines_come_by_the_levels_that_loggers_have_here(caplog: pytest.LogCaptureFixture) -> None:
+    """Not only by the root's; and those of threads that the body starts, too."""
+    caplog.set_level(logging.DEBUG, "callboard.tests.loud")
+    with anyio.fail_after(WAIT):
+        async with Processes(workers=1) as pool:
+            await pool.run(bodies.log_as_told)
+    assert [one.getMessage() for one in caplog.records if one.name.startswith("callboard.tests")] == [
+        "in the open",
+        "in a thread",
+    ]
+
+
 async def test_the_trace_and_what_structlog_has_bound_go_along() -> None:
     """Spans that a tool opens there belong to the call; its own log lines name the user, as ours do."""
     context = trace.SpanContext(0xABC, 0xDEF, is_remote=False, trace_flags=trace.TraceFlags(1))

@@ -36,7 +36,7 @@ def carried() -> Carried:
     numbers.
     """
     left, timed = remaining(), current_timed.get()
-    found: Carried = {"level": logging.getLogger().getEffectiveLevel()}
+    found: Carried = {"levels": _levels()}
     if left < math.inf:
         found["left"] = left
     if timed is not None:
@@ -47,6 +47,23 @@ def carried() -> Carried:
         bound = structlog.get_contextvars()
         found["bound"] = {name: value for name, value in bound.items() if isinstance(value, _PLAIN)}
     return found
+
+
+_probe = logging.getLogger("callboard.levels")
+_known_levels: dict[str, int] = {}
+
+
+def _levels() -> dict[str, int]:
+    """The levels that loggers have of their own, by name; the root's is that of ""."""
+    global _known_levels
+    # Whoever sets a level has all loggers forget what they have worked out: this one too, then.
+    worked_out: dict[int, bool] = _probe.__dict__.get("_cache", {})
+    if -1 not in worked_out:
+        loggers = list(logging.root.manager.loggerDict.items())
+        levels = {name: one.level for name, one in loggers if isinstance(one, logging.Logger) and one.level}
+        _known_levels = {**levels, "": logging.root.level}
+        worked_out[-1] = True
+    return _known_levels
 
 
 def _trace() -> dict[str, str]:
@@ -69,13 +86,15 @@ def arrived(given: Carried, tell: Tell) -> Generator[None]:
     """
     until = time.monotonic() + given.get("left", math.inf)
     timed = Timed(cast("EventLoop", _Monotonic()), until, given.get("grace", DEFAULT_GRACE))
-    _forward_logs(given["level"])
+    _forward_logs(given["levels"])
     tokens = [(current_timed, current_timed.set(timed)), (reporter, reporter.set(_Reports(tell)))]
     told = _tell.set(tell)
+    _newest.append(tell)
     try:
         with _in_trace(given.get("trace")), _bound(given.get("bound")):
             yield
     finally:
+        _newest.remove(tell)
         _tell.reset(told)
         for variable, token in reversed(tokens):
             cast("ContextVar[Any]", variable).reset(cast("Any", token))
@@ -91,7 +110,11 @@ def deliver(told: Told) -> None:
         act = _understood(told)
     except (TypeError, ValueError, AttributeError, OverflowError) as error:
         raise ValueError(f"{told!r:.200} says nothing that a body may say") from error
-    act()  # what observers and log handlers raise is theirs
+    token = _delivering.set(True)
+    try:
+        act()  # what observers and log handlers raise is theirs
+    finally:
+        _delivering.reset(token)
 
 
 def _understood(told: Told) -> Callable[[], None]:
@@ -154,13 +177,17 @@ def _bound(values: Mapping[str, Any] | None) -> Generator[None]:
 
 
 _tell: ContextVar[Tell | None] = ContextVar("callboard_tell", default=None)
+_delivering: ContextVar[bool] = ContextVar("callboard_delivering", default=False)
+_newest: list[Tell] = []
+"""Of the bodies that run here, the newest last: a thread that one has started does not have its variables."""
 
 
 class _Forwarding(logging.Handler):
     """Sends log records to where the call was made."""
 
     def emit(self, record: logging.LogRecord) -> None:
-        tell = _tell.get()
+        # What is delivered here was said elsewhere, and goes on only to whoever waits for this body.
+        tell = _tell.get() or (_newest[-1] if _newest and not _delivering.get() else None)
         if tell is None:
             if logging.lastResort is not None:
                 logging.lastResort.handle(record)  # of a thread that works for no call
@@ -178,11 +205,22 @@ class _Forwarding(logging.Handler):
 _forwarding = _Forwarding()
 
 
-def _forward_logs(level: int) -> None:
+_applied: dict[str, int] = {}
+"""The levels that loggers have here because they have them where the calls are made."""
+
+
+def _forward_logs(levels: Mapping[str, int]) -> None:
+    global _applied
     root = logging.getLogger()
-    root.setLevel(level)
     if _forwarding not in root.handlers:
         root.addHandler(_forwarding)
+    if levels == _applied:
+        return
+    for name in _applied.keys() - levels.keys():
+        logging.getLogger(name).setLevel(logging.NOTSET)
+    for name, level in levels.items():
+        logging.getLogger(name).setLevel(level)
+    _applied = dict(levels)
 
 
 def _record(said: list[Any]) -> tuple[logging.Logger, logging.LogRecord]:

@@ -78,7 +78,7 @@ class ActorSet:
         try:
             for spec, residents in zip(self.specs, lodging.residents.values(), strict=True):
                 if spec.runs_in is not None:
-                    await lodging.engines.hold(spec.runs_in)  # from life to life
+                    await lodging.engines.hold(spec.runs_in, spec.name)  # from life to life
                 if spec.key is None and not spec.is_in_journal:
                     await residents.start(None)
         except BaseException:

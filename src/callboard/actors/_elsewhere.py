@@ -2,9 +2,11 @@
 
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
+from functools import partial
 from typing import Any
 from uuid import uuid4
 
+from callboard._calls._of_body import BodyRaisedError
 from callboard._loops._background import beside
 from callboard._loops._current import current_loop
 from callboard._loops._protocol import Nursery, Scope
@@ -15,7 +17,7 @@ from callboard.actors._ends import Lifespan
 from callboard.actors._message import Message
 from callboard.actors._own_code import OnLost
 from callboard.actors._resources import Resources
-from callboard.exceptions import ActorDiedError, ActorStartError, EngineError
+from callboard.exceptions import ActorStartError, EngineError
 
 _FOR_THE_KILL = 0.1
 """Seconds of a grace that are left for an engine to kill what did not end within the rest."""
@@ -24,6 +26,16 @@ _FOR_THE_KILL = 0.1
 def grace_there(grace: float) -> float:
     """The grace that a body has on an engine, if its call has that one here."""
     return max(0.0, grace - _FOR_THE_KILL)
+
+
+class _SeatLostError(EngineError):
+    """The worker of an actor has ended, or what lived there."""
+
+    @classmethod
+    def like(cls, error: EngineError) -> "_SeatLostError":
+        """Say what an engine has said."""
+        ended: Any = error.ended
+        return cls(error.tool, error.call_id, error.reason, ended=ended, recurs=error.recurs)
 
 
 class CodeElsewhere:
@@ -102,23 +114,26 @@ class CodeElsewhere:
         assert self._seat is not None
         try:
             return await self._seat.run_body(body)
+        except BodyRaisedError as raised:
+            raise raised.error from raised.error.__cause__
         except EngineError as error:
-            if error.ended != "finished":
-                self._is_lost = True  # who asked will say so
-            raise
+            if error.ended == "finished":
+                raise
+            self._is_lost = True  # who asked will say so
+            raise _SeatLostError.like(error) from error
 
     def handle(self, message: Message) -> Awaitable[object]:
+        return self._begun(message) if message.handler.deferred else self._ask(message, _hosted.call)
+
+    async def _ask(self, message: Message, fn: Callable[..., Awaitable[Any]], *more: str) -> Any:
         body = Body(
-            fn=_hosted.call,
-            args=(self._ident, message.handler.name, *message.args),
+            fn=fn,
+            args=(self._ident, message.handler.name, *more, *message.args),
             kwargs=message.kwargs,
             title=message.title,
             call_id=message.call_id,
             grace=grace_there(message.grace),
         )
-        return self._owing(message, body) if message.handler.deferred else self._ask(body)
-
-    async def _ask(self, body: Body) -> Any:
         self._asked += 1
         try:
             return await self._run_body(body)
@@ -126,26 +141,34 @@ class CodeElsewhere:
             self._asked -= 1
             self._lose_if_quiet()
 
-    async def _owing(self, message: Message, body: Body) -> None:
-        """Have a handler run that takes its reply along: the next message does not wait for that here, but there."""
+    async def _begun(self, message: Message) -> None:
+        """Have a handler run that takes its reply along; that is waited for when the mailbox has moved on."""
         assert self._deferred is not None
+        ticket = uuid4().hex
+        await self._ask(message, _hosted.begin, ticket)
+        self._deferred.start(partial(self._reply, message, ticket), message.grace)
 
-        async def reply(scope: Scope) -> None:
-            with scope:
-                try:
-                    value = await self._run_body(body)
-                except Exception as error:
-                    message.settle(None, error)
+    async def _reply(self, message: Message, ticket: str, scope: Scope) -> None:
+        assert self._seat is not None
+        body = Body(fn=_hosted.reply, args=(self._ident, ticket), title=message.title, call_id=message.call_id)
+        with scope:
+            try:
+                value = await self._seat.run_body(body)
+            except BodyRaisedError as raised:
+                message.settle(None, raised.error)
+            except Exception as error:
+                if isinstance(error, EngineError) and error.ended != "finished":
+                    self._note_end(error.reason)  # when the life here ends, whoever is owed a reply is told
                 else:
-                    message.settle(value, None)
-
-        self._deferred.start(reply, message.grace)
+                    message.settle(None, error)
+            else:
+                message.settle(value, None)
 
     def is_lost(self, error: BaseException) -> bool:
-        return isinstance(error, ActorDiedError) or (isinstance(error, EngineError) and error.ended != "finished")
+        return isinstance(error, _SeatLostError)
 
     def never_began(self, error: BaseException) -> bool:
-        return isinstance(error, EngineError) and error.ended == "unavailable"
+        return isinstance(error, _SeatLostError) and error.ended == "unavailable"
 
     async def snapshot(self) -> object:
         return await self._run(_hosted.snapshot, "snapshot")

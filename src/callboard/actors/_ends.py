@@ -85,7 +85,10 @@ def start_failed(name: str, error: BaseException) -> ActorStartError:
 
 def death_of(name: str, error: BaseException) -> str:
     """What an actor died of, in words."""
-    return f"{name} died: {error.reason}" if isinstance(error, EngineError) else f"{name} died of {error!r}"
+    if not isinstance(error, EngineError):
+        return f"{name} died of {error!r}"
+    # What it died of in a worker is told from there, with its name.
+    return error.reason if error.reason.startswith(f"{name} died") else f"{name} died: {error.reason}"
 
 
 def bare(error: BaseException) -> BaseException:

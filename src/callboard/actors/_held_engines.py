@@ -3,6 +3,7 @@
 from contextlib import AsyncExitStack
 
 from callboard._types import Engine
+from callboard.exceptions import EngineError
 
 
 class HeldEngines:
@@ -11,19 +12,38 @@ class HeldEngines:
     def __init__(self) -> None:
         self._stack = AsyncExitStack()
         self._held: set[int] = set()
+        self._is_closed = False
 
-    async def hold(self, engine: Engine) -> None:
+    async def hold(self, engine: Engine, title: str) -> None:
         """Have an engine open until `close`.
+
+        Args:
+            engine: that is needed.
+            title: of what needs it, for errors.
 
         Raises:
             ActorStartError: if it cannot be.
+            EngineError: if they are closed, perhaps meanwhile.
         """
-        if id(engine) not in self._held:
-            # Two may get here at once: each opens it, and each time it is left.
-            await self._stack.enter_async_context(engine)
-            self._held.add(id(engine))
+        if id(engine) in self._held:
+            return
+        self._refuse_if_closed(title)
+        await engine.__aenter__()
+        try:
+            self._refuse_if_closed(title)
+        except EngineError:
+            await engine.__aexit__(None, None, None)
+            raise
+        # Two may get here at once: each has opened it, and each time it is left.
+        self._stack.push_async_exit(engine)
+        self._held.add(id(engine))
+
+    def _refuse_if_closed(self, title: str) -> None:
+        if self._is_closed:
+            raise EngineError(title, None, "whoever had its engine open has closed it", ended="unavailable")
 
     async def close(self) -> None:
         """Need none of them any more."""
+        self._is_closed = True
         self._held.clear()
         await self._stack.aclose()

@@ -1,18 +1,20 @@
 """Actors whose supervisor is in another process: what an engine's worker is asked to run."""
 
 from collections.abc import Hashable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from anyio import Event
 
+from callboard._calls._of_body import BodyRaisedError, marked
 from callboard._loops._current import current_loop
 from callboard._loops._protocol import Scope, Spawned
-from callboard.actors._actor import Actor
+from callboard.actors._actor import Actor, Handler
 from callboard.actors._cell import Cell
 from callboard.actors._ends import Lifespan
 from callboard.actors._life import Life
-from callboard.exceptions import ActorGoneError
+from callboard.actors._reply import Reply
+from callboard.exceptions import ActorDiedError, ActorGoneError, EngineError
 
 _ANY_NUMBER = 1_000_000
 """Of messages: how many may wait is decided where the mailbox is."""
@@ -36,12 +38,40 @@ class Description:
         return actor
 
 
+class _Owed:
+    """A reply that somebody here will send, from any thread."""
+
+    def __init__(self, title: str) -> None:
+        self.title = title
+        self._wakeup = current_loop().wakeup()
+        self._outcome: tuple[Any, BaseException | None] | None = None
+
+    def settle(self, value: Any, error: BaseException | None) -> bool:
+        """End the wait; False if it has ended."""
+        if self._outcome is not None:
+            return False
+        self._outcome = value, error
+        self._wakeup.set()
+        return True
+
+    async def outcome(self) -> Any:
+        """Wait until it has been sent."""
+        await self._wakeup.wait()
+        assert self._outcome is not None
+        value, error = self._outcome
+        if error is not None:
+            raise error
+        return value
+
+
 class _Hosted:
     """An actor that lives here."""
 
     def __init__(self, description: Description, lifespan: Lifespan, state: object) -> None:
         self.cell = Cell(description.name, description.kind, size=_ANY_NUMBER, when_full="wait", poison=_ANY_NUMBER)
         self.cell.gone = None
+        self.owed: dict[str, _Owed] = {}
+        """By their tickets, the replies that handlers have taken along."""
         self._failed: BaseException | None = None
         self.end = "its task there was cancelled"
         """How it has ended, in words."""
@@ -75,6 +105,17 @@ class _Hosted:
         with current_loop().shield(float("inf")):
             await self._task.wait()
 
+    async def ask(self, handler: Handler, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+        """Ask the actor, and tell its own death from what its handler has raised."""
+        try:
+            with marked():
+                return await self.cell.ask(handler, args, kwargs)
+        except BodyRaisedError as raised:
+            error = raised.error
+            if isinstance(error, ActorDiedError) and self.life.has_broken:
+                raise EngineError(error.tool, error.call_id, error.reason, ended="unknown") from error
+            raise
+
     async def until_over(self) -> str:
         await self._over.wait()
         return self.end
@@ -105,9 +146,40 @@ async def start(ident: str, description: Description, lifespan: Lifespan, state:
 
 
 async def call(ident: str, name: str, /, *args: Any, **kwargs: Any) -> Any:
-    """Run a handler, and return what it returns, or what its reply is sent."""
+    """Run a handler, and return what it returns.
+
+    Raises:
+        EngineError: if the actor has died here of it; `BodyRaisedError` has what the handler raised that looks so.
+        BaseException: what the handler raises.
+    """
     hosted = _found(ident, name)
-    return await hosted.cell.ask(hosted.cell.kind._handlers[name], args, kwargs)
+    return await hosted.ask(hosted.cell.kind._handlers[name], args, kwargs)
+
+
+async def begin(ident: str, name: str, ticket: str, /, *args: Any, **kwargs: Any) -> None:
+    """Run a handler that takes its reply along; `reply` has that, by the ticket. Raises what `call` does."""
+    hosted = _found(ident, name)
+    owed = hosted.owed[ticket] = _Owed(f"{hosted.cell.kind.__name__}.{name}")
+    handler = hosted.cell.kind._handlers[name]
+
+    async def with_reply(actor: Actor, *args: Any, **kwargs: Any) -> None:
+        await handler.fn(actor, Reply(owed), *args, **kwargs)
+
+    try:
+        await hosted.ask(replace(handler, deferred=False, fn=with_reply), args, kwargs)
+    except BaseException:
+        del hosted.owed[ticket]
+        raise
+
+
+async def reply(ident: str, ticket: str) -> Any:
+    """Wait for the reply of a handler that has taken it along."""
+    hosted = _found(ident, "reply")
+    with marked():
+        try:
+            return await hosted.owed[ticket].outcome()
+        finally:
+            del hosted.owed[ticket]
 
 
 async def snapshot(ident: str) -> object:

@@ -97,6 +97,11 @@ class Life:
     def takes_no_more(self) -> bool:
         return self._is_ending or self._is_due
 
+    @property
+    def has_broken(self) -> bool:
+        """Whether something has broken it, or somebody has killed it."""
+        return self._crash is not None or self._killed is not None
+
     def _is_over(self) -> bool:
         """Whether nothing is taken any more; if there is no hurry, what its own handlers wait for still is."""
         return self._is_ending and (self._is_hurried or not self._cell.mailbox.running)

@@ -144,7 +144,7 @@ class _Ask:
 
     async def _once_open(self, lodging: Lodging, engine: Engine, asked: Callable[[], Awaitable[Any]]) -> Any:
         """Have its engine open from life to life."""
-        await lodging.engines.hold(engine)
+        await lodging.engines.hold(engine, self.name)
         return await asked()
 
     async def _alone(self, kwargs: dict[str, Any]) -> Any:

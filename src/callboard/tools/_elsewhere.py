@@ -10,6 +10,7 @@ from langchain_core.runnables.config import var_child_runnable_config
 
 from callboard._calls._attempt import own_attempt
 from callboard._calls._call import SupervisedCall, current_call, note
+from callboard._calls._of_body import BodyRaisedError
 from callboard._types import Body, Engine
 from callboard.actors._actor_set import ActorSet
 from callboard.actors._elsewhere import grace_there
@@ -22,7 +23,7 @@ from callboard.tools._vocabulary import ToolRuntime
 
 _MOST_ATTEMPTS = 3
 """Bodies of one call that are begun, if they are lost again and again."""
-_OF_CONFIG = ("tags", "metadata", "recursion_limit", "max_concurrency", "run_name")
+_OF_CONFIG = ("tags", "recursion_limit", "max_concurrency", "run_name")
 _PLAIN = (str, int, float, bool, type(None))
 
 
@@ -63,8 +64,10 @@ class _BodyElsewhere:
             turn = None if attempt is None else attempt.waits()
             try:
                 if lodging is not None:
-                    await lodging.engines.hold(self._engine)
+                    await lodging.engines.hold(self._engine, body.title)
                 return await self._engine.run_body(body if turn is None else replace(body, on_begin=turn.begin))
+            except BodyRaisedError as raised:
+                raise raised.error from raised.error.__cause__
             except EngineError as error:
                 if error.ended != "unknown" or supervised is None:
                     raise
@@ -131,12 +134,11 @@ def _sent(value: object, config: RunnableConfig) -> object:
 
 
 def _portable(config: Mapping[str, Any]) -> RunnableConfig:
-    """What of a config has a meaning elsewhere: of `configurable`, what is plain data and not LangGraph's own."""
+    """What of a config has a meaning elsewhere: plain data, and nothing of LangGraph's own."""
     found: dict[str, Any] = {name: config[name] for name in _OF_CONFIG if name in config}
-    configurable = config.get("configurable", {})
-    found["configurable"] = {
-        name: value for name, value in configurable.items() if not name.startswith("__") and _is_plain(value)
-    }
+    for part in ("configurable", "metadata"):
+        values = config.get(part, {})
+        found[part] = {name: one for name, one in values.items() if not name.startswith("__") and _is_plain(one)}
     return found  # type: ignore[return-value]
 
 

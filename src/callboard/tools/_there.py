@@ -1,9 +1,11 @@
-"""What runs in a worker in place of a tool's function. Loads nothing: not each worker needs LangChain."""
+"""What runs in a worker in place of a tool's function. Loads no LangChain: not each worker needs it."""
 
 import sys
 from collections.abc import Awaitable, Callable, Generator, Mapping
 from contextlib import contextmanager
 from typing import Any
+
+from callboard._calls._of_body import marked
 
 _SCRATCHPAD = "__pregel_scratchpad"
 
@@ -15,7 +17,7 @@ def run_with_config(fn: Callable[..., Any], config: Mapping[str, Any], /, *args:
         RuntimeError: if it asks a person, who cannot be asked from here.
         BaseException: what the function raises.
     """
-    with _config(config):
+    with marked(), _config(config):
         return fn(*args, **kwargs)
 
 
@@ -23,7 +25,7 @@ async def await_with_config(
     fn: Callable[..., Awaitable[Any]], config: Mapping[str, Any], /, *args: Any, **kwargs: Any
 ) -> Any:
     """Run an async function with the config that whatever it runs is to find; raises what `run_with_config` does."""
-    with _config(config):
+    with marked(), _config(config):
         return await fn(*args, **kwargs)
 
 
