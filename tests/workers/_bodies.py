@@ -156,6 +156,15 @@ def fill_memory() -> int:
     return len(bytearray(4 * 1024**3))
 
 
+_held: list[bytes] = []
+
+
+def hold(megabytes: int) -> int:
+    """Keep so much more after the call, as a library that leaks does."""
+    _held.append(os.urandom(1024) * (megabytes * 1024))
+    return os.getpid()
+
+
 def burn() -> None:
     while True:
         pass

@@ -228,16 +228,6 @@ class _stopping_each_new_worker:
             await anyio.lowlevel.checkpoint()
 
 
-async def test_workers_are_replaced_after_so_many_calls() -> None:
-    """For libraries that leak."""
-    with anyio.fail_after(WAIT):
-        async with Processes(workers=1, max_calls=2) as pool:
-            pids = [await pool.run(bodies.pid) for _ in range(6)]
-
-    assert pids[0::2] == pids[1::2]
-    assert len(set(pids)) == 3
-
-
 async def test_memory_beyond_the_bound_is_an_error_and_the_worker_is_replaced() -> None:
     """The kernel refuses it to the worker; a neighbour and we are not touched."""
     with anyio.fail_after(WAIT):
@@ -305,7 +295,7 @@ async def test_an_error_of_the_block_leaves_it_as_it_is() -> None:
             raise KeyError("mine")
 
 
-@pytest.mark.parametrize("name", ["workers", "max_calls", "memory", "cpu", "max_result", "max_output"])
+@pytest.mark.parametrize("name", ["workers", "max_calls", "max_resident", "memory", "cpu", "max_result", "max_output"])
 def test_numbers_that_cannot_be_meant_are_refused_by_name(name: str) -> None:
     """Before anything starts."""
     with pytest.raises(ValueError, match=f"{name}=0 is less than 1"):

@@ -17,7 +17,9 @@ from callboard_actors.process._frames import (
     Kind,
     frame,
 )
+from callboard_actors.process._kernel import resident
 from callboard_actors.process._reader import FrameReader, told_by
+from callboard_actors.process._settings import Terms
 
 _CHUNK = 64 * 1024
 
@@ -102,6 +104,12 @@ class HeldWorker:
         except ConnectionError:
             pass
         return False
+
+    def is_worn(self, terms: Terms) -> bool:
+        """Whether it has to be replaced after its call."""
+        if terms.serves_once or (terms.max_calls is not None and self.calls >= terms.max_calls):
+            return True
+        return terms.max_resident is not None and self.pid is not None and resident(self.pid) > terms.max_resident
 
     def has_begun(self, number: int) -> bool:
         """Whether this call was begun; also of a worker that has ended."""

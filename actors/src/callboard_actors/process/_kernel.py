@@ -1,4 +1,4 @@
-"""What is asked of the kernel: limits, and who is told when a parent dies. Used in zygote and workers."""
+"""What is asked of the kernel: limits, and who is told when a parent dies, and what a process takes."""
 
 import os
 import resource
@@ -19,6 +19,15 @@ def signal_when_parent_dies(number: Signals) -> None:
 def adopt_orphans() -> None:
     """Become the parent of all descendants whose own parent dies."""
     prctl(_PR_SET_CHILD_SUBREAPER, 1)
+
+
+def resident(pid: int) -> int:
+    """Bytes of a process that are in memory, what it shares included; 0 if it has ended."""
+    try:
+        pages = Path(f"/proc/{pid}/statm").read_text().split()[1]
+    except (FileNotFoundError, ProcessLookupError):
+        return 0
+    return int(pages) * resource.getpagesize()
 
 
 def children() -> set[int]:

@@ -1,7 +1,6 @@
 """`Processes`: functions in worker processes, which can be killed."""
 
 import itertools
-import math
 import sys
 from collections.abc import AsyncGenerator, Callable, Coroutine, Sequence
 from contextlib import asynccontextmanager
@@ -49,6 +48,8 @@ class Processes:
         preload: modules that are loaded before workers are forked. They must not start threads.
         grace: seconds between SIGTERM and SIGKILL for a worker that has to end, and for what it has started.
         max_calls: after so many calls a worker is replaced; `None` for never.
+        max_resident: a worker that holds more bytes than that in memory after a call is replaced, as one does that a
+            library has leaked in; what it shares with others counts, `preload` too. `memory` bounds it within a call.
         memory: bytes of address space for each worker; beyond is a `MemoryError`, or its end.
         cpu: seconds of processor time for each call; then SIGXCPU ends its worker.
         files: how many files a worker may have open.
@@ -68,6 +69,7 @@ class Processes:
         preload: Sequence[str] = (),
         grace: float = 5.0,
         max_calls: int | None = None,
+        max_resident: int | None = None,
         memory: int | None = None,
         cpu: int | None = None,
         files: int | None = None,
@@ -87,6 +89,7 @@ class Processes:
             preload=tuple(preload),
             grace=grace,
             max_calls=max_calls,
+            max_resident=max_resident,
             memory=memory,
             cpu=cpu,
             files=files,
@@ -176,7 +179,8 @@ class Processes:
     async def seat(self, title: str, /) -> AsyncGenerator[HeldSeat]:
         """Have a worker for oneself while the block runs; it is none of the `workers`.
 
-        One event loop runs there, and async functions beside each other on it. `cpu` and `max_calls` are not for it.
+        One event loop runs there, and async functions beside each other on it. `cpu`, `max_calls` and
+        `max_resident` are not for it.
 
         Raises:
             WorkerDiedError: there is none.
@@ -209,7 +213,7 @@ class Processes:
             raise
         finally:
             worker.release()
-        worn = self._terms.serves_once or worker.calls >= (self._terms.max_calls or math.inf)
+        worn = worker.is_worn(self._terms)
         try:
             return self._opened(kind, reply, body, output=output)
         except MemoryError:

@@ -9,6 +9,7 @@ from callboard_actors.process._main_module import MainModule
 
 _OWN_FILES = 16
 _NICEST = 19
+_MAY_BE_NONE = ("max_calls", "max_resident", "memory", "cpu", "files", "nice")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -19,6 +20,7 @@ class Terms:
     preload: tuple[str, ...]
     grace: float
     max_calls: int | None
+    max_resident: int | None
     memory: int | None
     cpu: int | None
     files: int | None
@@ -29,9 +31,9 @@ class Terms:
     confine: Confine | None
 
     def __post_init__(self) -> None:
-        for name in ("workers", "max_calls", "memory", "cpu", "files", "nice", "max_result", "max_output"):
+        for name in (*_MAY_BE_NONE, "workers", "max_result", "max_output"):
             value = getattr(self, name)
-            if value is None and name in ("max_calls", "memory", "cpu", "files", "nice"):
+            if value is None and name in _MAY_BE_NONE:
                 continue
             if not isinstance(value, int):
                 raise TypeError(f"{name}={value!r} is no integer")
@@ -48,6 +50,10 @@ class Terms:
     def _check_confine(self, confine: Confine) -> None:
         if not isinstance(confine, Confine):
             raise TypeError(f"confine={confine!r} is no Confine")
+        if self.max_resident is not None and not confine.reuse:
+            raise ValueError(
+                f"max_resident={self.max_resident} needs Confine(reuse=True): else a worker serves one call"
+            )
         if self.max_calls not in (None, 1) and not confine.reuse:
             raise ValueError(f"max_calls={self.max_calls} needs Confine(reuse=True): else a worker serves one call")
         if self.cpu is not None and confine.reuse:
