@@ -1,6 +1,8 @@
 """What a worker process costs: a round trip, the first call, a replacement after a kill, and its memory."""
 
+import asyncio
 import math
+import multiprocessing
 import os
 import signal
 import socket
@@ -8,6 +10,7 @@ import statistics
 import subprocess
 import sys
 from collections.abc import Awaitable, Callable
+from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
 import anyio
@@ -24,6 +27,7 @@ while data := own.recv(4096):
     own.sendall(data)
 """
 _MESSAGE = b"x" * 64
+_TURNS = 3
 
 
 def workers(*, calls: int, kills: int, starts: int) -> Table:
@@ -33,6 +37,15 @@ def workers(*, calls: int, kills: int, starts: int) -> Table:
     table.add("echo over a bare socket pair, p50, us", *(one * 1e6 for one in echoes))
     table.add("warm call of a worker, p50, us", *(one * 1e6 for one in calls_))
     table.add("call : echo", *ratios)
+    ours, awaited, submitted = zip(*(_many(calls, backend) for backend in BACKENDS), strict=True)
+    table.add("many calls on two workers, us each", *(one * 1e6 for one in ours))
+    table.add("the same, ProcessPoolExecutor awaited on asyncio", *(one * 1e6 for one in awaited))
+    table.add("the same, ProcessPoolExecutor.submit", *(one * 1e6 for one in submitted))
+    for backend, one, future, raw in zip(BACKENDS, ours, awaited, submitted, strict=True):
+        table.budgets += [
+            Budget(f"many calls, ProcessPoolExecutor awaited, {backend}", 1, one / future),
+            Budget(f"many calls, ProcessPoolExecutor.submit, {backend}", 1, one / raw),
+        ]
     begins = [[anyio.run(_first_call, backend=one) for _ in range(starts)] for one in BACKENDS]
     table.add("start of a pool and first call, p50, ms", *(statistics.median(one) * 1e3 for one in begins))
     pauses = [anyio.run(_replacements, kills, backend=one) for one in BACKENDS]
@@ -74,6 +87,45 @@ async def _round_trips(count: int) -> tuple[float, float, float]:
     echoes, calls = zip(*rounds, strict=True)
     ratios = [call / one for one, call in rounds]
     return statistics.median(echoes), statistics.median(calls), statistics.median(ratios)
+
+
+def _many(count: int, backend: str) -> tuple[float, float, float]:
+    """Seconds a call, of so many at once on two workers: ours, futures that asyncio awaits, and bare futures.
+
+    Medians of turns, each pool started and used before.
+    """
+
+    async def ours(pool: Processes) -> float:
+        began = WALL()
+        async with anyio.create_task_group() as group:
+            for _ in range(count):
+                group.start_soon(pool.run, math.sqrt, 4.0)
+        return (WALL() - began) / count
+
+    async def all_of_ours() -> list[float]:
+        async with Processes(workers=2) as pool:
+            return [await ours(pool) for _ in range(_TURNS + 1)][1:]
+
+    async def awaited(executor: ProcessPoolExecutor) -> float:
+        loop, began = asyncio.get_running_loop(), WALL()
+        await asyncio.gather(*(loop.run_in_executor(executor, math.sqrt, 4.0) for _ in range(count)))
+        return (WALL() - began) / count
+
+    def submitted(executor: ProcessPoolExecutor) -> float:
+        began = WALL()
+        for future in [executor.submit(math.sqrt, 4.0) for _ in range(count)]:
+            future.result()
+        return (WALL() - began) / count
+
+    with ProcessPoolExecutor(2, mp_context=multiprocessing.get_context("spawn")) as executor:
+        submitted(executor)
+        theirs = [(asyncio.run(awaited(executor)), submitted(executor)) for _ in range(_TURNS)]
+    futures, bare = zip(*theirs, strict=True)
+    return (
+        statistics.median(anyio.run(all_of_ours, backend=backend)),
+        statistics.median(futures),
+        statistics.median(bare),
+    )
 
 
 async def _median(work: Callable[[], Awaitable[object]], count: int) -> float:
