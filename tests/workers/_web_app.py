@@ -13,7 +13,7 @@ from callboard import CallPolicy, ToolNode
 from callboard.testing import calls
 from callboard_actors.process import Processes
 
-from ._tools import hang, later
+from ._plain_tools import hang, later
 
 _pool = Processes(workers=1)
 _node = ToolNode(

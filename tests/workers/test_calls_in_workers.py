@@ -375,8 +375,8 @@ async def test_signals_are_as_a_program_finds_them() -> None:
 def test_children_are_found_where_the_kernel_has_no_list_of_them() -> None:
     """Some are built without it."""
     with subprocess.Popen(["sleep", "60"]) as child:
-        assert child.pid in _kernel._children_by_search()
-        assert _kernel._children_by_search() >= _kernel.children()
+        assert child.pid in _kernel._children_by_search(os.getpid())
+        assert _kernel._children_by_search(os.getpid()) >= _kernel.children()
         child.kill()
 
 

@@ -14,6 +14,7 @@ from callboard import ActorDiedError, CallPolicy, ToolNode, child, create_react_
 from callboard.testing import ScriptedModel, calls
 from callboard_actors.process import Processes
 
+from . import _plain_tools as plain
 from . import _tools as tools
 from ._processes import WAIT, alive, descendants, started
 
@@ -21,8 +22,8 @@ pytestmark = pytest.mark.real_clock
 
 
 def _node(pool: Processes, **policy: Any) -> ToolNode:
-    given = [tools.hang, tools.end, tools.later, tools.number_of_messages, tools.leave, tools.draw]
-    return ToolNode(given, policies={one.name: CallPolicy(runs_in=pool, **policy) for one in given})
+    given = [plain.hang, plain.end, plain.later]
+    return ToolNode(given, policies={one.__name__: CallPolicy(runs_in=pool, **policy) for one in given})
 
 
 async def _run(node: ToolNode, *requests: Any) -> list[Any]:
@@ -67,7 +68,9 @@ async def test_a_tool_that_ends_its_process_fails_alone_and_says_how() -> None:
 async def test_state_commands_and_artifacts_cross() -> None:
     """As they do for tools that run here."""
     with anyio.fail_after(WAIT):
-        async with _node(Processes(workers=1)) as node:
+        pool = Processes(workers=1)
+        given = [tools.number_of_messages, tools.leave, tools.draw]
+        async with ToolNode(given, policies={one.name: CallPolicy(runs_in=pool) for one in given}) as node:
             [count] = await _run(node, "number_of_messages")
             [command] = await _run(node, "leave")
             [drawn] = await _run(node, ("draw", {"size": 5}))
@@ -99,7 +102,7 @@ async def test_an_actor_lives_in_a_process_of_its_own_and_comes_back_in_another_
     with anyio.fail_after(WAIT):
         async with (
             Processes(workers=1) as pool,
-            running(child(tools.Desk, "the study", runs_in=pool, save="each_call")) as desk,
+            running(child(plain.Desk, "the study", runs_in=pool, save="each_call")) as desk,
         ):
             assert await desk.put("a letter") == "in the study, a letter"
             first = await desk.where()
@@ -111,7 +114,7 @@ async def test_an_actor_lives_in_a_process_of_its_own_and_comes_back_in_another_
         assert alive([first, second]) == set()  # type: ignore[list-item]
 
 
-async def _where(desk: tools.Desk) -> int | None:
+async def _where(desk: plain.Desk) -> int | None:
     try:
         return await desk.where()
     except ActorDiedError:
@@ -122,7 +125,7 @@ async def test_a_handler_that_hangs_in_c_ends_its_process_and_the_model_is_told_
     """After its timeout and its grace; the next call is answered by the next life."""
     with anyio.fail_after(WAIT):
         policies = {"hang": CallPolicy(timeout=0.5, grace=0.3)}
-        async with ToolNode([child(tools.Desk, "the hall", runs_in=Processes(workers=1))], policies=policies) as node:
+        async with ToolNode([child(plain.Desk, "the hall", runs_in=Processes(workers=1))], policies=policies) as node:
             await _run(node, ("put", {"paper": "a letter"}))
             [hung] = await _run(node, ("hang", {"folder": str(tmp_path)}))
             [put] = await _run(node, ("put", {"paper": "a bill"}))

@@ -82,7 +82,7 @@ def parts_of(call: bytes | bytearray) -> tuple[dict[str, Any], memoryview]:
     """What is carried with a call, and its pickle."""
     view = memoryview(call)
     end = _LENGTH.size + _LENGTH.unpack_from(view)[0]
-    return json.loads(bytes(view[_LENGTH.size : end])), view[end:]
+    return json.loads(str(view[_LENGTH.size : end], "utf-8")), view[end:]
 
 
 COMMAND: Final = struct.Struct("!cQd")

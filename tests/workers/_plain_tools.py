@@ -1,0 +1,57 @@
+"""Tools and an actor that run in workers, of a module that loads neither LangChain nor LangGraph there."""
+
+import os
+
+from callboard import Actor, handler
+
+from . import _bodies as bodies
+
+
+def hang(how: str, folder: str) -> str:
+    """Hang in one of many ways."""
+    getattr(bodies, how)(folder)
+    return "never"
+
+
+def end(code: int) -> str:
+    """End the process."""
+    print("about to end")
+    os._exit(code)
+
+
+async def later(text: str) -> str:
+    """Say a text, and where."""
+    return f"{text} from {os.getpid()}"
+
+
+class Desk(Actor):
+    """A desk with papers on it."""
+
+    def __init__(self, room: str) -> None:
+        self.room = room
+        self.papers: list[str] = []
+
+    async def start(self) -> None:
+        self.papers.append(f"in {self.room}")
+
+    @handler
+    async def put(self, paper: str) -> str:
+        """Put a paper on the desk."""
+        self.papers.append(paper)
+        return ", ".join(self.papers)
+
+    @handler
+    def where(self) -> int:
+        """In which process the desk is."""
+        return os.getpid()
+
+    @handler
+    def hang(self, folder: str) -> None:
+        """Hang in C."""
+        bodies.sleep_in_c(folder)
+
+    async def snapshot(self) -> list[str]:
+        return self.papers
+
+    async def restore(self, snapshot: list[str]) -> None:
+        self.papers = snapshot
