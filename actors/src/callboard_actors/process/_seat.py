@@ -1,8 +1,9 @@
 """A seat, from within: a worker with one event loop, on which its owner's async functions run side by side."""
 
 import os
-import sys
+import traceback
 from collections.abc import Callable, Coroutine
+from functools import partial
 from socket import socket
 from typing import Any, Protocol
 
@@ -41,7 +42,7 @@ class _Seat:
         self._max_result = settings.terms.max_result
         self._replies = replies_of(settings)
         self._is_trio = settings.backend == "trio"
-        self._cancels: dict[int, Callable[[], object]] = {}
+        self._calls: dict[int, _Call] = {}
 
     async def live(self) -> None:
         """Start calls and cancel them, as they come."""
@@ -64,19 +65,25 @@ class _Seat:
                 flush()
                 os._exit(0)  # the pool is gone; whatever still runs here is for nobody
             if header.kind is Kind.CANCEL:
-                if (cancel := self._cancels.get(header.number)) is not None:
-                    cancel()
+                if (call := self._calls.get(header.number)) is not None:
+                    call.end()
                 continue
             os.pwrite(self._notebook, NOTEBOOK.pack(header.number), 0)
-            self._cancels[header.number] = start(
-                _Call(header.number, body, self._answer, self._voice, self._replies).run
-            )
+            call = _Call(header.number, body, self._answer, self._voice, self._replies)
+            self._calls[header.number] = call
+            call.cancel = start(call.run)
 
     def _answer(self, number: int, kind: Kind, body: bytes) -> None:
-        del self._cancels[number]
-        sys.stdout.flush()
-        sys.stderr.flush()
+        del self._calls[number]
+        flush()
         self._voice.reply(number, *bounded(kind, body, self._max_result))
+
+
+_CANCELLED = Kind.LOST, b"it was cancelled"
+
+
+def _nothing() -> None:
+    pass
 
 
 class _Call:
@@ -95,16 +102,32 @@ class _Call:
         self._answer = answer
         self._tell = voice.begin(number)
         self._replies = replies
+        self._is_to_end = False
+        self.cancel: Callable[[], object] = _nothing
+        """Cancels its task."""
+
+    def end(self) -> None:
+        """Have it end, because whoever made it has gone."""
+        self._is_to_end = True
+        self.cancel()
 
     async def run(self) -> None:
-        """Run it; whatever it ends with is its answer, be it that it was cancelled."""
-        reply = Kind.LOST, b"it was cancelled"
+        """Run it; whatever it ends with is its answer, be it that it was cancelled by whoever made it."""
+        reply = _CANCELLED
         try:
-            reply = await self._outcome()
+            if not self._is_to_end:
+                reply = await self._outcome()
         except SystemExit as end:
             code = exit_code(end)
             flush()
             os._exit(code)
+        except BaseException:
+            # If nobody asked for it, all that runs here is about to end, or its own code wants the process to.
+            if not self._is_to_end:
+                traceback.print_exc()
+                flush()
+                os._exit(1)
+            raise
         finally:
             self._answer(self._number, *reply)
 
@@ -129,10 +152,12 @@ def _starts_on_asyncio() -> _Starts:
 
     def start(work: Callable[[], Coroutine[Any, Any, None]]) -> Callable[[], object]:
         # By itself, and not in a group: its cancellation comes once, so that it can clean up.
-        task = asyncio.get_running_loop().create_task(work())
+        loop = asyncio.get_running_loop()
+        task = loop.create_task(work())
         tasks.add(task)
         task.add_done_callback(tasks.discard)
-        return task.cancel
+        # Behind its first step, which is due already: one that is cancelled before never runs, and never answers.
+        return partial(loop.call_soon, task.cancel)
 
     return start
 
