@@ -26,3 +26,12 @@ async def interrupt_oneself() -> None:
 
     os.kill(os.getpid(), signal.SIGINT)
     await anyio.sleep(600)
+
+
+def lose_an_inner_worker(path: str) -> None:
+    """As a body does that has a pool of its own."""
+    from callboard_actors.process import WorkerDiedError
+
+    with Path(path).open("a") as file:
+        file.write("x")
+    raise WorkerDiedError("inner", "its worker is gone", begun=False)

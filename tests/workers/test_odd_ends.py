@@ -60,3 +60,16 @@ async def test_a_call_of_a_seat_that_nobody_cancelled_is_unknown_when_its_proces
                 await seat.run_body(_body(odd.interrupt_oneself))
 
     assert caught.value.ended == "unknown"
+
+
+async def test_a_body_that_raises_that_a_worker_died_is_run_once(tmp_path: Path) -> None:
+    """The error is of a pool that the body has; its own worker lives, and it has had its effect."""
+    runs = tmp_path / "runs"
+    with anyio.fail_after(WAIT):
+        async with Processes(workers=1) as pool:
+            before = pool.pids
+            with pytest.raises(WorkerDiedError, match="'inner' was not started"):
+                await pool.run(odd.lose_an_inner_worker, str(runs))
+            assert await pool.run(bodies.pid) == before[0]
+
+    assert runs.read_text() == "x"

@@ -168,11 +168,12 @@ class Processes:
         for left in reversed(range(_ATTEMPTS)):
             crew = self._openings.here(body.title, body.call_id)
             worker = await crew.take(body)
-            try:
-                return await self._run_in(worker, crew, body, data)
-            except WorkerDiedError as error:
-                if error.begun or not left or crew.is_dismissed:
-                    raise
+            found = await self._exchange(worker, crew, body, data)
+            if not isinstance(found, WorkerDiedError):
+                kind, reply, output = found
+                return await self._finish(worker, crew, body, kind, reply, output=output)
+            if found.begun or not left or crew.is_dismissed:
+                raise found
         raise AssertionError("the last attempt returns or raises")
 
     @asynccontextmanager
@@ -198,21 +199,32 @@ class Processes:
                 await seat.over.wait()
                 await crew.let_go(worker)
 
-    async def _run_in(self, worker: HeldWorker, crew: Crew, body: Body, data: bytes) -> Any:
+    async def _exchange(
+        self, worker: HeldWorker, crew: Crew, body: Body, data: bytes
+    ) -> tuple[Kind, bytes | bytearray, str] | WorkerDiedError:
+        """Have a worker run a body; its reply and its output, or that it died.
+
+        The latter is returned, because a body, or who observes it, may raise such an error of another pool's.
+        """
         number = next(self._numbers)
         worker.use()
         if body.on_begin is not None:
             body.on_begin()  # first, because its deadline, which is carried along, runs from now
         try:
             kind, reply = await worker.exchange(number, call(carried(), data), self._terms.max_result, deliver)
-            output = "" if kind is Kind.VALUE else worker.output()
+            return kind, reply, "" if kind is Kind.VALUE else worker.output()
         except BrokenError as broken:
-            raise await self._death(worker, crew, body, number, broken.reason) from None
+            return await self._death(worker, crew, body, number, broken.reason)
         except BaseException:
             await crew.end(worker, body.grace)
             raise
         finally:
             worker.release()
+
+    async def _finish(
+        self, worker: HeldWorker, crew: Crew, body: Body, kind: Kind, reply: bytes | bytearray, *, output: str
+    ) -> Any:
+        """Open a reply, and let the worker go on, or go."""
         worn = worker.is_worn(self._terms)
         try:
             return self._opened(kind, reply, body, output=output)
