@@ -1,7 +1,9 @@
 """Bodies that end in odd ways; importable by their names, as those of `_bodies`."""
 
+import errno
 import os
 import signal
+import threading
 import time
 from pathlib import Path
 
@@ -35,3 +37,64 @@ def lose_an_inner_worker(path: str) -> None:
     with Path(path).open("a") as file:
         file.write("x")
     raise WorkerDiedError("inner", "its worker is gone", begun=False)
+
+
+class StatusError(Exception):
+    """As those of HTTP clients are: it is made with more than its text."""
+
+    def __init__(self, message: str, *, status: int, held: object = None) -> None:
+        super().__init__(message)
+        self.status = status
+        self.held = held
+
+
+class PlaceError(OSError):
+    """One whose class behind it keeps what is in no `__dict__`."""
+
+    def __init__(self, number: int, *, place: str) -> None:
+        super().__init__(number, "nothing there", place)
+        self.place = place
+
+
+class PretenderError(Exception):
+    """Its pickle is read, but as what is no exception."""
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return int, ("1",)
+
+
+def raise_status(held: str) -> None:
+    values = {"nothing": None, "a lock": threading.Lock(), "an error": StatusError("inner", status=500)}
+    raise StatusError("no service", status=503, held=values[held])
+
+
+def raise_itself_again() -> None:
+    error = StatusError("no service", status=503)
+    error.held = [error]
+    raise error
+
+
+def raise_place() -> None:
+    raise PlaceError(errno.ENOENT, place="/nowhere")
+
+
+def raise_pretender() -> None:
+    raise PretenderError("indeed")
+
+
+def raise_with_a_lock() -> None:
+    raise RuntimeError("held", threading.Lock())
+
+
+def raise_in_groups(depth: int) -> None:
+    error: Exception = StatusError("no service", status=503)
+    for level in range(depth):
+        error = ExceptionGroup(f"level {level}", [ValueError(level), error])
+    raise error
+
+
+def raise_what_nobody_finds() -> None:
+    class LocalError(Exception):
+        pass
+
+    raise LocalError("local\0text")

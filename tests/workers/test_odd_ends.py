@@ -1,5 +1,6 @@
 """Calls that end in odd ways: before they began, by what nobody asked for, with what is hard to send."""
 
+import errno
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -8,7 +9,7 @@ import anyio
 import pytest
 
 from callboard.engines import Body
-from callboard_actors.process import Processes, WorkerDiedError
+from callboard_actors.process import Processes, ResultLostError, WorkerDiedError
 
 from . import _bodies as bodies
 from . import _odd_bodies as odd
@@ -73,3 +74,91 @@ async def test_a_body_that_raises_that_a_worker_died_is_run_once(tmp_path: Path)
             assert await pool.run(bodies.pid) == before[0]
 
     assert runs.read_text() == "x"
+
+
+async def _raised(fn: Callable[..., Any], *args: Any) -> Exception:
+    with anyio.fail_after(WAIT):
+        async with Processes(workers=1) as pool:
+            with pytest.raises(Exception) as caught:
+                await pool.run(fn, *args)
+    return caught.value
+
+
+def _notes(error: BaseException) -> str:
+    return "\n".join(error.__notes__)
+
+
+async def test_an_exception_that_is_made_with_more_than_its_args_arrives_as_itself() -> None:
+    """So those of httpx and openai are; whoever retries by their class has to find it."""
+    error = await _raised(odd.raise_status, "nothing")
+    assert isinstance(error, odd.StatusError)
+    assert (str(error), error.status, error.held) == ("no service", 503, None)
+    assert "in raise_status" in _notes(error)
+
+
+async def test_what_such_an_exception_holds_arrives_if_it_can_be_sent() -> None:
+    """Also if it is one of its kind."""
+    error = await _raised(odd.raise_status, "an error")
+    assert isinstance(error, odd.StatusError)
+    assert isinstance(error.held, odd.StatusError)
+    assert (str(error.held), error.held.status) == ("inner", 500)
+
+
+async def test_an_attribute_that_cannot_be_sent_is_left_out_and_named() -> None:
+    """The rest of the exception is worth having."""
+    error = await _raised(odd.raise_status, "a lock")
+    assert isinstance(error, odd.StatusError)
+    assert error.status == 503
+    assert not hasattr(error, "held")
+    assert "cannot be pickled: held" in _notes(error)
+
+
+async def test_an_exception_that_holds_itself_arrives() -> None:
+    """Without what holds it: it is not looked for again within itself."""
+    error = await _raised(odd.raise_itself_again)
+    assert isinstance(error, odd.StatusError)
+    assert error.status == 503
+    assert "cannot be pickled: held" in _notes(error)
+
+
+async def test_an_argument_that_cannot_be_sent_arrives_as_its_text() -> None:
+    """Its place is kept, for the others have theirs."""
+    error = await _raised(odd.raise_with_a_lock)
+    assert type(error) is RuntimeError
+    assert error.args[0] == "held"
+    assert "_thread.lock" in error.args[1]
+    assert "cannot be pickled: args[1]" in _notes(error)
+
+
+async def test_what_python_itself_keeps_of_an_exception_arrives() -> None:
+    """The number and the file of an OSError are in no dictionary."""
+    error = await _raised(odd.raise_place)
+    assert isinstance(error, odd.PlaceError)
+    assert (error.errno, error.filename, error.place) == (errno.ENOENT, "/nowhere", "/nowhere")
+
+
+async def test_an_exception_whose_pickle_is_read_as_something_else_arrives_as_itself() -> None:
+    """What `__reduce__` says is worth nothing then."""
+    error = await _raised(odd.raise_pretender)
+    assert isinstance(error, odd.PretenderError)
+    assert str(error) == "indeed"
+
+
+async def test_exceptions_within_groups_arrive_however_deep_they_are() -> None:
+    """In a time that does not double with each level."""
+    error = await _raised(odd.raise_in_groups, 30)
+    assert isinstance(error, ExceptionGroup)
+    found = error.subgroup(odd.StatusError)
+    while isinstance(found, ExceptionGroup):
+        found = found.exceptions[-1]
+    assert isinstance(found, odd.StatusError)
+    assert found.status == 503
+
+
+async def test_only_notes_show_the_traceback_of_an_exception_that_is_lost() -> None:
+    """The text is shown to models; a traceback is for whoever mends it."""
+    error = await _raised(odd.raise_what_nobody_finds)
+    assert isinstance(error, ResultLostError)
+    assert r"LocalError(local\0text), which cannot be pickled" in str(error)
+    assert "Traceback" not in str(error)
+    assert "in raise_what_nobody_finds" in _notes(error)

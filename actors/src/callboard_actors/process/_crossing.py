@@ -10,7 +10,7 @@ from typing import Any
 
 from callboard.engines import Body
 from callboard_actors.process._errors import ResultLostError, add_output
-from callboard_actors.process._frames import Kind
+from callboard_actors.process._frames import Kind, reason_and_details
 from callboard_actors.process._main_module import HERE, NAMES, main_module
 from callboard_actors.process._names import found_behind, named, way_to
 from callboard_actors.process._pickles import loads
@@ -118,7 +118,11 @@ def opened(kind: Kind, reply: bytes | bytearray, body: Body, *, output: str) -> 
         ResultLostError: neither can be had.
     """
     if kind is Kind.LOST:
-        raise ResultLostError(body.title, reply.decode(errors="replace"), call_id=body.call_id, output=output)
+        reason, details = reason_and_details(reply)
+        lost = ResultLostError(body.title, reason, call_id=body.call_id, output=output)
+        if details:
+            lost.add_note(details)
+        raise lost
     try:
         found = loads(reply)
     except Exception as error:

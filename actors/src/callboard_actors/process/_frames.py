@@ -25,7 +25,7 @@ class Kind(IntEnum):
     RAISED = 3
     """A pickle of the exception that it raised."""
     LOST = 4
-    """Text: why what it returned or raised cannot be sent."""
+    """Text: why what it returned or raised cannot be sent, and what only its programmer wants to know; see `lost`."""
     TOLD = 5
     """What the call says while it runs, in JSON; so many of them as it likes, and none after its reply."""
     CANCEL = 6
@@ -49,6 +49,17 @@ class Header(NamedTuple):
 
 class GarbageError(Exception):
     """Bytes that are no frame."""
+
+
+def lost(reason: str, details: str = "") -> bytes:
+    """The body of a reply that has been lost: why, for anybody, and details."""
+    return "\0".join((reason.replace("\0", "\\0"), details)).encode(errors="replace")
+
+
+def reason_and_details(reply: bytes | bytearray) -> tuple[str, str]:
+    """Why a reply has been lost, and the details of it."""
+    reason, _, details = reply.decode(errors="replace").partition("\0")
+    return reason, details
 
 
 def frame(kind: Kind, number: int, body: bytes) -> bytes:

@@ -4,7 +4,8 @@ import os
 import pickle
 import traceback
 
-from callboard_actors.process._frames import Kind
+from callboard_actors.process import _remade
+from callboard_actors.process._frames import Kind, lost
 
 _TRACEBACK_BOUND = 16 * 1024
 
@@ -15,7 +16,7 @@ def returned(value: object) -> tuple[Kind, bytes]:
         return Kind.VALUE, pickle.dumps(value, pickle.HIGHEST_PROTOCOL)
     except Exception as error:
         text = f"it returned an object of type {type(value).__qualname__}, which cannot be pickled: {_said(error)}"
-        return Kind.LOST, text.encode()
+        return Kind.LOST, lost(text)
 
 
 def raised(error: Exception) -> tuple[Kind, bytes]:
@@ -24,11 +25,12 @@ def raised(error: Exception) -> tuple[Kind, bytes]:
     note = f"In worker process {os.getpid()}:\n{told}"
     try:
         error.add_note(note)
-        body = pickle.dumps(error, pickle.HIGHEST_PROTOCOL)
-        pickle.loads(body)  # noqa: S301 - many exceptions are pickled and never read again
+        body = _remade.pickled(error)
+        found = pickle.loads(body)  # noqa: S301 - many exceptions are pickled and never read again
+        if not isinstance(found, Exception):
+            raise TypeError(f"it would be read as an object of type {type(found).__qualname__}")
     except Exception as problem:
-        text = f"it raised {_said(error)}, which cannot be pickled: {_said(problem)}\n{note}"
-        return Kind.LOST, text.encode(errors="replace")
+        return Kind.LOST, lost(f"it raised {_said(error)}, which cannot be pickled: {_said(problem)}", note)
     return Kind.RAISED, body
 
 
