@@ -4,6 +4,7 @@ An engine (`callboard.Engine`) is given a `Body`. It asks for what is `carried` 
 there as `arrived`, and lets `deliver` do here what the body says meanwhile.
 """
 
+from callboard._calls._carried import NonsenseError as NonsenseError
 from callboard._calls._carried import arrived as arrived
 from callboard._calls._carried import carried as carried
 from callboard._calls._carried import deliver as deliver
@@ -12,4 +13,4 @@ from callboard._types import Engine as Engine
 from callboard._types import Seat as Seat
 from callboard.exceptions import EngineError as EngineError
 
-__all__ = ["Body", "Engine", "EngineError", "Seat", "arrived", "carried", "deliver"]
+__all__ = ["Body", "Engine", "EngineError", "NonsenseError", "Seat", "arrived", "carried", "deliver"]

@@ -1,6 +1,7 @@
 """Bodies that end in odd ways; importable by their names, as those of `_bodies`."""
 
 import errno
+import logging
 import os
 import signal
 import threading
@@ -98,3 +99,8 @@ def raise_what_nobody_finds() -> None:
         pass
 
     raise LocalError("local\0text")
+
+
+async def log_there(text: str) -> str:
+    logging.getLogger("odd").warning(text)
+    return text

@@ -1,7 +1,8 @@
 """Calls that end in odd ways: before they began, by what nobody asked for, with what is hard to send."""
 
 import errno
-from collections.abc import Callable
+import logging
+from collections.abc import Callable, Generator
 from pathlib import Path
 from typing import Any
 
@@ -162,3 +163,29 @@ async def test_only_notes_show_the_traceback_of_an_exception_that_is_lost() -> N
     assert r"LocalError(local\0text), which cannot be pickled" in str(error)
     assert "Traceback" not in str(error)
     assert "in raise_what_nobody_finds" in _notes(error)
+
+
+def _refuse(record: logging.LogRecord) -> bool:
+    if record.name == "odd":
+        raise ValueError("no such line")
+    return True
+
+
+@pytest.fixture
+def _refusing() -> Generator[None]:
+    logger = logging.getLogger("odd")
+    logger.addFilter(_refuse)
+    yield
+    logger.removeFilter(_refuse)
+
+
+@pytest.mark.usefixtures("_refusing")
+async def test_what_a_log_filter_raises_is_no_fault_of_the_worker() -> None:
+    """It is raised to the caller as it would be here, and a seat, which has said nothing wrong, lives on."""
+    with anyio.fail_after(WAIT):
+        async with Processes(workers=1) as pool, pool.seat("owner") as seat:
+            with pytest.raises(ValueError, match="no such line"):
+                await seat.run_body(_body(odd.log_there, "line"))
+            assert (await seat.run_body(_body(bodies.add_later, 1, 2)))[0] == 3
+            with pytest.raises(ValueError, match="no such line"):
+                await pool.run(odd.log_there, "line")

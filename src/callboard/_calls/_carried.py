@@ -100,16 +100,20 @@ def arrived(given: Carried, tell: Tell) -> Generator[None]:
             cast("ContextVar[Any]", variable).reset(cast("Any", token))
 
 
+class NonsenseError(ValueError):
+    """What is no word of a body."""
+
+
 def deliver(told: Told) -> None:
     """Do here what a body has said there; to be called in the task that waits for it.
 
     Raises:
-        ValueError: for what is no such word.
+        NonsenseError: for what is no such word.
     """
     try:
         act = _understood(told)
     except (TypeError, ValueError, AttributeError, OverflowError) as error:
-        raise ValueError(f"{told!r:.200} says nothing that a body may say") from error
+        raise NonsenseError(f"{told!r:.200} says nothing that a body may say") from error
     token = _delivering.set(True)
     try:
         act()  # what observers and log handlers raise is theirs

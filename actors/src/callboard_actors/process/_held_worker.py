@@ -11,6 +11,7 @@ from typing import Any
 
 import anyio
 
+from callboard.engines import NonsenseError
 from callboard_actors.process._frames import (
     NOTEBOOK,
     GarbageError,
@@ -222,7 +223,7 @@ def hand_on(said: bytes | bytearray, deliver: Callable[[Any], None]) -> None:
     told = told_by(said)
     try:
         deliver(told)
-    except ValueError as error:
+    except NonsenseError as error:  # and no other ValueError, which may be of who observes it
         raise GarbageError(str(error)) from error
 
 
