@@ -4,6 +4,7 @@ import errno
 import logging
 import os
 import signal
+import sys
 import threading
 import time
 from pathlib import Path
@@ -103,4 +104,23 @@ def raise_what_nobody_finds() -> None:
 
 async def log_there(text: str) -> str:
     logging.getLogger("odd").warning(text)
+    return text
+
+
+def close_stdout() -> str:
+    sys.stdout.close()
+    return "closed"
+
+
+async def close_stdout_there() -> str:
+    return close_stdout()
+
+
+def take_stdout_away() -> str:
+    sys.stdout = None  # type: ignore[assignment]
+    return "taken"
+
+
+async def print_there(text: str) -> str:
+    print(text)
     return text

@@ -2,7 +2,9 @@
 
 import errno
 import logging
+import os
 from collections.abc import Callable, Generator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -189,3 +191,38 @@ async def test_what_a_log_filter_raises_is_no_fault_of_the_worker() -> None:
             assert (await seat.run_body(_body(bodies.add_later, 1, 2)))[0] == 3
             with pytest.raises(ValueError, match="no such line"):
                 await pool.run(odd.log_there, "line")
+
+
+async def test_a_seat_whose_block_has_ended_reads_no_files_of_others(tmp_path: Path) -> None:
+    """The numbers of its own are somebody else's by then; what it has said is remembered."""
+    other = tmp_path / "other"
+    other.write_text("somebody else's")
+    with anyio.fail_after(WAIT):
+        async with Processes(workers=1) as pool:
+            async with pool.seat("owner") as seat:
+                await seat.run_body(_body(odd.print_there, "last words"))
+            with ExitStack() as stack:
+                files = [stack.enter_context(other.open()) for _ in range(16)]
+                with pytest.raises(WorkerDiedError) as caught:
+                    await seat.run_body(_body(odd.print_there, "too late"))
+                assert [os.lseek(file.fileno(), 0, os.SEEK_CUR) for file in files] == [0] * 16
+
+    assert caught.value.ended == "unavailable"
+    assert caught.value.output == "last words\n"
+
+
+@pytest.mark.parametrize("fn", [odd.close_stdout, odd.take_stdout_away])
+async def test_a_body_that_leaves_no_stdout_has_returned_all_the_same(fn: Callable[[], str]) -> None:
+    """It had its effect, and what it returned is known."""
+    with anyio.fail_after(WAIT):
+        async with Processes(workers=1) as pool:
+            assert await pool.run(fn) in {"closed", "taken"}
+            assert await pool.run(bodies.add, 1, 2) == 3
+
+
+async def test_a_function_of_a_seat_that_leaves_no_stdout_has_returned_all_the_same() -> None:
+    """The seat, which is its actor's state, lives on."""
+    with anyio.fail_after(WAIT):
+        async with Processes(workers=1) as pool, pool.seat("owner") as seat:
+            assert await seat.run_body(_body(odd.close_stdout_there)) == "closed"
+            assert (await seat.run_body(_body(bodies.add_later, 1, 2)))[0] == 3

@@ -15,7 +15,7 @@ def exit_code(end: SystemExit) -> int:
 
 
 def flush() -> None:
-    """Have everything written that was printed."""
+    """Have everything written that was printed, if that is still possible."""
     for stream in (sys.stdout, sys.stderr):
-        with suppress(OSError, ValueError):
+        with suppress(Exception):  # whatever a body has put there, or closed
             stream.flush()

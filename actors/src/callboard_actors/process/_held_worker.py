@@ -55,6 +55,8 @@ class HeldWorker:
         self.ended = anyio.Event()
         self._in_use = False
         self._closing = False
+        self._is_closed = False
+        self._begun = 0
         self._kept = _Tail(max_output)
         with ExitStack() as opened:  # all of it, or nothing
             self._sock, self._theirs = socket.socketpair()
@@ -118,8 +120,10 @@ class HeldWorker:
 
     def last_begun(self) -> int:
         """The number of the call that was begun last; 0 if there was none."""
-        data = os.pread(self._notebook, NOTEBOOK.size, 0)
-        return int(NOTEBOOK.unpack(data)[0]) if len(data) == NOTEBOOK.size else 0
+        if not self._is_closed:
+            data = os.pread(self._notebook, NOTEBOOK.size, 0)
+            self._begun = int(NOTEBOOK.unpack(data)[0]) if len(data) == NOTEBOOK.size else 0
+        return self._begun
 
     async def exchange(
         self, number: int, body: bytes, max_result: int, deliver: Callable[[Any], None]
@@ -165,13 +169,15 @@ class HeldWorker:
 
     async def collect_output(self) -> None:
         """Take what it writes to stdout and stderr, so that it never waits for a reader."""
-        while True:
+        while not self._is_closed:
             await anyio.wait_readable(self._output)
             if not self._take_output(reads=1):
                 return
 
     def _take_output(self, *, reads: int = 16) -> bool:
         """Take what is there now, but not for ever from one who writes for ever; false if there will be no more."""
+        if self._is_closed:
+            return False
         for _ in range(reads):
             try:
                 data = os.read(self._output, _CHUNK)
@@ -209,6 +215,12 @@ class HeldWorker:
         self._close()
 
     def _close(self) -> None:
+        if self._is_closed:
+            return
+        # Kept for who asks later: by then the numbers of these files may be those of somebody else's.
+        self._take_output()
+        self.last_begun()
+        self._is_closed = True
         self._sock.close()
         os.close(self._output)
         os.close(self._notebook)

@@ -10,6 +10,7 @@ from typing import Any, Protocol
 
 from callboard.engines import arrived
 from callboard_actors.process import _kernel
+from callboard_actors.process._exits import flush
 from callboard_actors.process._frames import NOTEBOOK, Kind, parts_of, receive_frame
 from callboard_actors.process._pickles import loads
 from callboard_actors.process._settings import Settings
@@ -49,8 +50,7 @@ def serve(sock: socket, notebook: int, settings: Settings) -> None:
         # Of its own, so that the next call finds none of what this one sets.
         outcome = copy_context().run(_outcome, body, tell, settings.backend, replies)
         kind, reply = bounded(*outcome, settings.terms.max_result)
-        sys.stdout.flush()
-        sys.stderr.flush()
+        flush()
         voice.reply(number, kind, reply)
 
 
