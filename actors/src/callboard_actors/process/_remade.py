@@ -6,7 +6,7 @@ They are taken apart as Python's own class behind them does it, and made again w
 import io
 import pickle
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, cast
 
 _Parts = tuple[type[BaseException], tuple[Any, ...], dict[str, Any]]
 """Class, what it is made with, and its attributes."""
@@ -74,8 +74,8 @@ def _pickled_with(value: object, known: dict[int, tuple[BaseException, _Reduced 
 
 
 def _parts_of(error: BaseException, sendable: Callable[[object], bool]) -> _Parts:
-    _, args, *more = _own_of_python(type(error)).__reduce__(error)
-    state: dict[str, Any] = dict(more[0] or {}) if more else {}
+    reduced = cast("tuple[Any, ...]", _own_of_python(type(error)).__reduce__(error))
+    args, state = reduced[1], dict[str, Any](reduced[2] if len(reduced) > 2 else {})
     left_out = [name for name, value in state.items() if not sendable(value)]
     left_out += [f"args[{place}]" for place, value in enumerate(args) if not sendable(value)]
     kept = {name: value for name, value in state.items() if name not in left_out}
