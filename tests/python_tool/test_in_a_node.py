@@ -69,6 +69,17 @@ async def test_an_interpreter_that_was_killed_is_told_as_lost_names(code: str) -
             assert await told(node, "x", "b") == "Out[2]: 43"
 
 
+async def test_a_thread_that_prints_when_its_cell_ends_ends_no_interpreter() -> None:
+    """Names would be gone with it, for a line that nobody misses."""
+    with anyio.fail_after(WAIT):
+        async with ToolNode([tool()]) as node:
+            await told(node, "import threading; x = 42")
+            for _ in range(10):
+                said = await told(node, "threading.Thread(target=print, args=('t',)).start()")
+                assert said in ("Done; no output.", "t")
+            assert await told(node, "x") == "Out[12]: 42"
+
+
 async def test_one_that_somebody_killed_is_told_with_the_next_result() -> None:
     """As when memory runs out; the code is not run once more to see."""
     with anyio.fail_after(WAIT):

@@ -160,6 +160,10 @@ def test_await_works_at_the_top_and_tasks_go_on_in_the_next_cell(python: Interpr
         "import sys\nsys.stdout = sys.stderr = None",
         "import sys\nclass A:\n    def flush(self): raise SystemExit\nsys.stdout = A()",
         "import sys\nsys.stdout.close()",
+        "import sys\nsys.stdout.buffer.close()",
+        "import sys\nsys.stdout.detach()",
+        "import sys\nsys.stdout.reconfigure(encoding='utf-16', newline='\\r\\n', write_through=False)",
+        "import sys\nsys.stdout.write = None",
         "import sys\nsys.setrecursionlimit(50)",
         "import os\nos.dup2(0, 1)",
         "import sys\nsys.modules.pop('__main__')",
@@ -178,6 +182,43 @@ def test_a_cell_that_breaks_things_breaks_them_for_itself_only(python: Interpret
     finally:
         os.chdir(directory)
     assert sys.stdout is not None
+
+
+@pytest.mark.parametrize(
+    "code",
+    ["pass", "import sys; sys.stdout.close()", "import io, sys; sys.stdout = io.StringIO()"],
+    ids=["left alone", "closed", "replaced"],
+)
+def test_a_thread_that_prints_when_its_cell_ends_crashes_nothing(code: str) -> None:
+    """CPython's `print` does not own the stream that it writes to; so no stream of a cell may ever go."""
+    cell = f"{code}\nimport threading; threading.Thread(target=print, args=('t',)).start()"
+    rounds = (
+        "from callboard_actors.python._interpreter import Interpreter\n"
+        "python = Interpreter()\n"
+        f"for _ in range(50): python.run({cell!r})\n"
+        "assert python.run('6 * 7')['value'] == '42'\n"
+        "python.close()\n"
+    )
+    done = subprocess.run([sys.executable, "-c", rounds], timeout=60, check=False, capture_output=True)
+
+    assert done.returncode == 0
+
+
+def test_a_thread_of_a_former_cell_prints_to_the_cell_that_runs(python: Interpreter) -> None:
+    """Between two cells there is none to whose output it could go."""
+    python.run(
+        "import threading\ngo, done = threading.Event(), threading.Event()\n"
+        "def late():\n    go.wait()\n    print('late')\n    done.set()\nthreading.Thread(target=late).start()"
+    )
+
+    assert python.run("go.set(); done.wait(10)")["output"] == "late\n"
+
+
+def test_the_same_streams_serve_all_cells(python: Interpreter) -> None:
+    """They are kept for ever, so there must not be new ones with each cell."""
+    python.run("import sys; first = sys.stdout, sys.stderr")
+
+    assert python.run("first == (sys.stdout, sys.stderr)")["value"] == "True"
 
 
 def test_what_a_cell_defines_belongs_to_main(python: Interpreter) -> None:

@@ -14,6 +14,9 @@ from callboard_actors._excerpts import Excerpt
 _CHUNK = 64 * 1024
 _MOST_AT_END = 64
 """Chunks that are read when a cell has ended; somebody else may write for ever."""
+_for_ever: list[Any] = []
+"""What has been `sys.stdout` or `sys.stderr` of a cell. A thread may still print to it, and CPython's `print` does not
+own the object that it writes to: if that went, the process would crash."""
 
 
 class Kept:
@@ -48,7 +51,9 @@ class Kept:
 class Capture:
     """The file descriptors 1 and 2, and `sys.stdout` and `sys.stderr`, while a cell runs.
 
-    They are those of the whole process, which therefore belongs to one interpreter.
+    They are those of the whole process, which therefore belongs to one interpreter. A thread that a cell has left
+    behind prints to whatever cell runs at that time; what it prints between two cells is in the output of none, and
+    goes where the process itself writes.
     """
 
     def __init__(self, most: int) -> None:
@@ -56,6 +61,7 @@ class Capture:
         self._lock = threading.Lock()
         self._pipe: tuple[int, int] | None = None
         self._replaced: tuple[Any, Any, int, int] | None = None
+        self._streams: dict[int, TextIO] = {}
 
     def begin(self) -> None:
         """Take what is written from now on."""
@@ -65,7 +71,14 @@ class Capture:
         self._replaced = sys.stdout, sys.stderr, _copy(1), _copy(2)
         os.dup2(theirs, 1)
         os.dup2(theirs, 2)
-        sys.stdout, sys.stderr = _stream(1), _stream(2)
+        sys.stdout, sys.stderr = self._stream(1), self._stream(2)
+
+    def _stream(self, fd: int) -> TextIO:
+        """The one of the cells before, as it was made; another one if a cell has spoiled that."""
+        stream = self._streams.get(fd)
+        if stream is None or not _is_restored(stream):
+            stream = self._streams[fd] = _new_stream(fd)
+        return stream
 
     def _opened(self) -> tuple[int, int]:
         ours, theirs = os.pipe()
@@ -97,6 +110,7 @@ class Capture:
         for stream in (sys.stdout, sys.stderr):
             with suppress(BaseException):  # it may be anything by now
                 stream.flush()
+            _keep_for_ever(stream)
         sys.stdout, sys.stderr, *former = self._replaced
         self._replaced = None
         for fd, copy in zip((1, 2), former, strict=True):
@@ -134,6 +148,25 @@ def _copy(fd: int) -> int:
         return os.open(os.devnull, os.O_RDWR)
 
 
-def _stream(fd: int) -> TextIO:
+def _new_stream(fd: int) -> TextIO:
     raw = io.FileIO(fd, "wb", closefd=False)
-    return io.TextIOWrapper(raw, encoding="utf-8", errors="backslashreplace", write_through=True)
+    stream = io.TextIOWrapper(raw, encoding="utf-8", errors="backslashreplace", write_through=True)
+    _keep_for_ever(stream)
+    return stream
+
+
+def _is_restored(stream: Any) -> bool:
+    """Undo what a cell may have set; whether that could be done, for it may be closed, or be without its file."""
+    try:
+        vars(stream).clear()
+        stream.reconfigure(
+            encoding="utf-8", errors="backslashreplace", newline=None, line_buffering=False, write_through=True
+        )
+    except Exception:
+        return False
+    return not stream.closed
+
+
+def _keep_for_ever(stream: Any) -> None:
+    if all(stream is not kept for kept in _for_ever):
+        _for_ever.append(stream)
