@@ -56,6 +56,13 @@ async def test_what_outlives_its_timeout_is_ended_and_its_output_told(tmp_path: 
     assert said[0].endswith("\nbegun\n")
 
 
+async def test_a_timeout_is_told_in_tenths_of_a_second(tmp_path: Path) -> None:
+    """What a call has left is a number with many digits, which help nobody."""
+    (said,) = await told(tmp_path, "sleep 600", timeout=0.2999512)
+
+    assert said.startswith("Ended by its timeout of 0.3 s. ")
+
+
 async def test_long_output_has_its_head_and_its_tail(tmp_path: Path) -> None:
     """And says how much there was between them."""
     (said,) = await told(tmp_path, "seq 100000", unrestricted=True, max_output=1000)

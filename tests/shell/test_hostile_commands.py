@@ -136,6 +136,10 @@ async def test_one_that_kills_its_worker_ends_nobody_else(tmp_path: Path) -> Non
         async with running(shell(tmp_path)) as actor:
             said = await actor.run("setsid sh -c 'echo $$ >> pids; sleep 600' & sleep 0.3; kill -9 $PPID; sleep 600")
             assert "killed by SIGKILL" in said
+            assert said.startswith("Lost: its worker process was killed by SIGKILL, ")
+            assert said.endswith(" look at what it was to change before it is run again. No output.")
+            assert "run_command" not in said
+            assert ".." not in said
             assert (await actor.run("echo well")).splitlines()[1:] == ["well"]
             assert alive(await noted(tmp_path / "pids")) == set()
 

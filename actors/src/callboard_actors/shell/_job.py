@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 
 import anyio
 
+from callboard import EngineError
 from callboard_actors.shell._command import Ending
 from callboard_actors.shell._spool import SpoolReader
 
@@ -21,7 +22,7 @@ class Job:
     began: float
     timeout: float | None = None
     ending: Ending | None = None
-    failure: str = ""
+    failure: EngineError | None = None
     """Why nobody knows how it ended."""
     is_stopped: bool = False
     scope: anyio.CancelScope = field(default_factory=anyio.CancelScope)
@@ -40,7 +41,8 @@ class Job:
         if self.is_stopped:
             return "stopped."
         if self.ending is None:
-            return f"lost: {self.failure}."
+            assert self.failure is not None
+            return told_as_lost(self.failure)
         return told(self.ending, self.timeout)
 
 
@@ -50,12 +52,22 @@ def told(ending: Ending, timeout: float | None) -> str:
     if code is None:
         return f"not started: {ending['error']}."
     if ending["is_late"]:
-        return f"ended by its timeout of {timeout:g} s."
+        return f"ended by its timeout of {round(timeout or 0.0, 1):g} s."
     end = f"exit code {code} after {seconds}." if code >= 0 else f"killed by {_signal_name(-code)} after {seconds}."
     if left := ending["left_running"]:
         what = "A process that it left running was" if left == 1 else f"{left} processes that it left running were"
         end += f" {what} ended with it; what has to go on is for start_job(command)."
     return end
+
+
+def told_as_lost(failure: EngineError) -> str:
+    """That nobody knows how a command ended, and what there is to do; in sentences."""
+    if failure.ended == "unavailable":
+        return f"not started: {failure.reason}. It had no effect, and can be run again."
+    return (
+        f"lost: {failure.reason}, and all that the command had started was ended with it. How far it came is unknown: "
+        "look at what it was to change before it is run again."
+    )
 
 
 def _signal_name(number: int) -> str:

@@ -200,7 +200,7 @@ class Shell(Actor):
             if scope.cancelled_caught:  # it has stopped its worker, and been killed with it
                 job.ending = Ending(exitcode=-9, seconds=patience, is_late=True, left_running=0, error="")
         except EngineError as error:
-            job.failure = str(error)
+            job.failure = error
         finally:
             (self._spools / str(job.number)).unlink(missing_ok=True)
             job.ended.set()
