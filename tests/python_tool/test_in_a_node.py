@@ -80,6 +80,23 @@ async def test_a_thread_that_prints_when_its_cell_ends_ends_no_interpreter() -> 
             assert await told(node, "x") == "Out[12]: 42"
 
 
+@pytest.mark.parametrize("options", [{}, {"unrestricted": True}], ids=["confined", "unrestricted"])
+async def test_a_cell_that_interrupts_its_process_is_interrupted_and_names_stay(options: dict[str, Any]) -> None:
+    """As at a prompt. It had been told as finished, and its names were gone."""
+    interrupt = "import os, signal; os.kill(os.getpid(), signal.SIGINT)"
+    with anyio.fail_after(WAIT):
+        async with ToolNode([python_tool(**options)]) as node:
+            await told(node, "x = 42")
+            said = await told(node, f"{interrupt}\nwhile True: pass")
+            assert said.endswith(
+                "KeyboardInterrupt\n[the cell ended there. The interpreter goes on, and its names stay.]"
+            )
+            assert await told(node, "x") == "Out[3]: 42"
+            at_its_end = await told(node, f"{interrupt}\n7")
+            assert at_its_end == "Out[4]: 7" or "KeyboardInterrupt" in at_its_end
+            assert await told(node, "x") == "Out[5]: 42"
+
+
 async def test_one_that_somebody_killed_is_told_with_the_next_result() -> None:
     """As when memory runs out; the code is not run once more to see."""
     with anyio.fail_after(WAIT):

@@ -62,6 +62,7 @@ class Interpreter:
         self._grace = grace
         self._number = 0
         self._capture = Capture(max_output)
+        self._limit: TimeLimit | None = None
         self._context = contextvars.Context()
         self._runner: asyncio.Runner | None = None
         self._module = _fresh_main()
@@ -73,6 +74,11 @@ class Interpreter:
         if self._runner is not None:
             self._runner.close()
         self._capture.close()
+
+    def interrupt(self) -> None:
+        """End the cell that runs, if one does, by a KeyboardInterrupt; from another thread."""
+        if self._limit is not None:
+            self._limit.interrupt(KeyboardInterrupt)
 
     def run(self, code: str, timeout: float | None = None) -> Record:
         """Run a cell; whatever it raises is in the record."""
@@ -92,13 +98,13 @@ class Interpreter:
     def _run(self, code: str, timeout: float | None, record: Record) -> None:
         modules = sys.modules
         main, modules["__main__"] = modules["__main__"], self._module
-        limit = TimeLimit(timeout, self._grace)
+        limit = self._limit = TimeLimit(timeout, self._grace)
         try:
             cell = compiled(code, self._number)
             with limit:
                 self._show(self._value_of(cell), record)
         except CellTimeoutError as error:
-            record["error"] = f"{_faults.told(error)}\n[interrupted after its {timeout:g} s. {_STAYS}]"
+            record["error"] = f"{_faults.told(error)}\n[interrupted after its {round(timeout or 0.0, 1):g} s. {_STAYS}]"
         except SystemExit as error:
             record["error"] = f"SystemExit({_faults.shown(error.code, 200)}) [the cell ended there. {_STAYS}]"
         except KeyboardInterrupt as error:

@@ -1,6 +1,7 @@
 """`Python`: an actor that runs what a model writes."""
 
 import math
+import signal
 import sys
 from collections.abc import Sequence
 from importlib.util import find_spec
@@ -64,8 +65,8 @@ class Python(Actor):
         self._keeps_state, self._max_output, self._max_value = keeps_state, max_output, max_value
         self._pictures = Budget(4 if pictures is True else int(pictures), max_picture)
 
-    def start(self) -> None:
-        """Make the interpreter.
+    async def start(self) -> None:
+        """Make the interpreter; in the main thread, for signals are received there.
 
         Raises:
             ValueError: this process is not its own.
@@ -83,6 +84,7 @@ class Python(Actor):
             pictures=self._pictures,
             grace=self._grace,
         )
+        signal.signal(signal.SIGINT, lambda *_: self._interpreter.interrupt())
 
     def stop(self) -> None:
         """End what goes on between cells."""

@@ -22,14 +22,15 @@ class TimeLimit:
         self._seconds = seconds
         self._grace = grace
         self._thread = threading.get_ident()
-        self._lock = threading.Lock()
-        self._is_over = False
+        self._lock = threading.RLock()  # a signal may come while the handler of another one holds it
+        self._is_over = True
         self._timer: threading.Timer | None = None
 
     def __enter__(self) -> None:
+        self._is_over = False
         if self._seconds is None:
             return
-        self._timer = threading.Timer(self._seconds, self._interrupt)
+        self._timer = threading.Timer(self._seconds, self.interrupt, [CellTimeoutError])
         self._timer.daemon = True
         self._timer.start()
         if self._grace is not None:
@@ -42,19 +43,20 @@ class TimeLimit:
 
     def end(self) -> None:
         """End it, again if it was interrupted in that."""
-        if self._timer is None:
-            return
         with self._lock:
             self._is_over = True
             _raise_in(self._thread, None)  # one that has not arrived yet would hit somebody else
+        if self._timer is None:
+            return
         self._timer.cancel()
         if self._grace is not None:
             signal.setitimer(signal.ITIMER_REAL, 0)
 
-    def _interrupt(self) -> None:
+    def interrupt(self, error: type[BaseException]) -> None:
+        """Raise an error within the block, if that is not over; from another thread."""
         with self._lock:
             if not self._is_over:
-                _raise_in(self._thread, CellTimeoutError)
+                _raise_in(self._thread, error)
 
 
 def _raise_in(thread: int, error: type[BaseException] | None) -> None:
