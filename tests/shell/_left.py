@@ -5,6 +5,10 @@ from pathlib import Path
 import anyio
 from tests.workers._processes import alive
 
+from callboard_actors.shell import Shell
+
+__all__ = ["WAIT", "alive", "noted", "said_by"]
+
 WAIT = 30
 
 
@@ -16,4 +20,8 @@ async def noted(path: Path, count: int = 1) -> set[int]:
     return {int(pid) for pid in found}
 
 
-__all__ = ["WAIT", "alive", "noted"]
+async def said_by(shell: Shell, word: str) -> str:
+    """What is told of the first job when it has written this, which takes its way through a pipe."""
+    while not (told := await shell.job(1)).rstrip().endswith(f"\n{word}"):
+        await anyio.sleep(0.005)
+    return told

@@ -9,7 +9,7 @@ from callboard import running
 from callboard_actors.process import Confine
 from callboard_actors.shell import Shell
 
-from ._left import WAIT, alive, noted
+from ._left import WAIT, alive, noted, said_by
 
 pytestmark = pytest.mark.real_clock
 
@@ -54,7 +54,7 @@ async def test_a_confined_job_can_be_asked_and_stopped(tmp_path: Path) -> None:
         async with running(Shell(tmp_path, confine=confine, grace=0.3)) as shell:
             await shell.start_job("echo ready; echo $$ >> pids; exec sleep 600")
             pids = await noted(tmp_path / "pids")
-            assert (await shell.job(1)).endswith("\nready\n")
+            assert (await said_by(shell, "ready")).endswith("\nready\n")
             assert (await shell.stop_job(1)).startswith("Job 1 (echo ready")
             assert alive(pids) == set()
 

@@ -9,7 +9,7 @@ from callboard import ToolNode, running
 from callboard.testing import tool_call
 from callboard_actors.shell import Shell
 
-from ._left import WAIT, alive, noted
+from ._left import WAIT, alive, noted, said_by
 
 pytestmark = pytest.mark.real_clock
 
@@ -24,7 +24,7 @@ async def test_a_job_survives_the_call_that_started_it(tmp_path: Path) -> None:
         async with running(shell(tmp_path)) as actor:
             said = await actor.start_job("echo one; echo $$ >> pids; until test -e go; do sleep 0.02; done; exit 4")
             await noted(tmp_path / "pids")
-            first = await actor.job(1)
+            first = await said_by(actor, "one")
             second = await actor.job(1)
             (tmp_path / "go").touch()
             last = await actor.job(1, 20.0)
@@ -84,7 +84,9 @@ async def test_output_that_nobody_looked_at_keeps_its_ends(tmp_path: Path) -> No
     """A server may write for days."""
     with anyio.fail_after(WAIT):
         async with running(shell(tmp_path, max_output=1000)) as actor:
-            await actor.start_job("seq 100000; echo $$ >> pids; until test -e go; do sleep 0.02; done; seq 5")
+            await actor.start_job(
+                "seq 100000; sleep 0.5; echo $$ >> pids; until test -e go; do sleep 0.02; done; seq 5"
+            )
             await noted(tmp_path / "pids")
             first = (await actor.job(1)).splitlines()
             (tmp_path / "go").touch()
