@@ -150,8 +150,8 @@ class _Reports:
     def __init__(self, tell: Tell) -> None:
         self._tell = tell
 
-    def report(self, said: Progress) -> None:
-        self._tell({"progress": [said.message[:_LONGEST_TEXT], said.done, said.total]})
+    def report(self, progress: Progress) -> None:
+        self._tell({"progress": [progress.message[:_LONGEST_TEXT], progress.done, progress.total]})
 
 
 @contextmanager

@@ -97,9 +97,9 @@ class EngineContract:
 
     async def test_more_than_it_has_room_for_wait_for_their_turn(self) -> None:
         """And are told when they have it."""
+        begun: list[int] = []
+        found: list[int] = []
         async with self._open() as engine, anyio.create_task_group() as group:
-            begun: list[int] = []
-            found: list[int] = []
 
             async def run(number: int) -> None:
                 body = _body(bodies.add_later, number, 0, on_begin=lambda: begun.append(number))

@@ -3,7 +3,6 @@
 import os
 import traceback
 from collections.abc import Callable, Coroutine
-from functools import partial
 from socket import socket
 from typing import Any, Protocol
 
@@ -156,8 +155,12 @@ def _starts_on_asyncio() -> _Starts:
         task = loop.create_task(work())
         tasks.add(task)
         task.add_done_callback(tasks.discard)
-        # Behind its first step, which is due already: one that is cancelled before never runs, and never answers.
-        return partial(loop.call_soon, task.cancel)
+
+        def cancel() -> object:
+            # Behind its first step, which is due already: one that is cancelled before never runs, and never answers.
+            return loop.call_soon(task.cancel)
+
+        return cancel
 
     return start
 
