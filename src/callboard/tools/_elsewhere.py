@@ -72,7 +72,7 @@ class _BodyElsewhere:
                 if error.ended != "unknown" or supervised is None:
                     raise
                 if left and not error.recurs and runs_again(supervised.policy):
-                    note("rerun", reason=error.reason)
+                    note("rerun")
                     continue
                 if supervised.policy.on_unknown == "ask":
                     self._ask(supervised, error)

@@ -110,7 +110,7 @@ def _write(value: Any, form: _Form, parts: list[str], around: set[int]) -> Steps
         around: the ids of the containers that it stands in.
     """
     kind = type(value)
-    if kind is str or kind is bytes:
+    if (kind is str or kind is bytes) and value:
         for part in form.slices(value):
             parts.append(part)
             yield
