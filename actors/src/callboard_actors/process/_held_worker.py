@@ -136,13 +136,11 @@ class HeldWorker:
         self._take_output()
         self._kept.clear()
         self.calls += 1
-        reader = self.reader(max_result)
+        reader = self.reader(max_result, number)
         try:
             await self.send(frame(Kind.CALL, number, body))
             while True:
                 header, said = await reader.next()
-                if header.kind in (Kind.CALL, Kind.CANCEL) or header.number != number:
-                    raise GarbageError("it is for another call")
                 if header.kind is not Kind.TOLD:
                     break
                 hand_on(said, deliver)
@@ -154,9 +152,9 @@ class HeldWorker:
             raise BrokenError(f"its worker process sent what is no reply: {error}") from None
         return header.kind, said
 
-    def reader(self, max_result: int) -> FrameReader:
-        """What reads what it says."""
-        return FrameReader(self._sock, max_result)
+    def reader(self, max_result: int, only: int | None = None) -> FrameReader:
+        """What reads what it says, perhaps of one call only."""
+        return FrameReader(self._sock, max_result, only)
 
     async def send(self, data: bytes) -> None:
         """Send a frame, all of it; nobody else does meanwhile."""

@@ -20,9 +20,12 @@ class FrameReader:
     Args:
         sock: of a worker, or a seat's own.
         max_result: bytes that a reply may have.
+        only: the number of the only call that there is; a frame of another one is refused by its header, because its
+            body may never come. `None` if there are several.
     """
 
-    def __init__(self, sock: socket, max_result: int) -> None:
+    def __init__(self, sock: socket, max_result: int, only: int | None = None) -> None:
+        self._only = only
         self._sock = sock
         self._max_result = max_result
         self._data = b""
@@ -61,6 +64,8 @@ class FrameReader:
         return header, body
 
     def _bounded(self, header: Header) -> Header:
+        if self._only is not None and (header.number != self._only or header.kind in (Kind.CALL, Kind.CANCEL)):
+            raise GarbageError("it is for another call")
         if header.kind is Kind.TOLD and header.length > MAX_TOLD:
             raise GarbageError(f"a word of {header.length} bytes, and {MAX_TOLD} are the most")
         if header.length > self._max_result:
