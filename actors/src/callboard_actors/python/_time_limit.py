@@ -24,6 +24,7 @@ class TimeLimit:
         self._thread = threading.get_ident()
         self._lock = threading.RLock()  # a signal may come while the handler of another one holds it
         self._is_over = True
+        self._is_interrupted = False
         self._timer: threading.Timer | None = None
 
     def __enter__(self) -> None:
@@ -45,21 +46,37 @@ class TimeLimit:
         """End it, again if it was interrupted in that."""
         with self._lock:
             self._is_over = True
-            _raise_in(self._thread, None)  # one that has not arrived yet would hit somebody else
+            interrupted, self._is_interrupted = self._is_interrupted, False
+        if interrupted:
+            self._take_away()
         if self._timer is None:
             return
         self._timer.cancel()
         if self._grace is not None:
             signal.setitimer(signal.ITIMER_REAL, 0)
 
+    def _take_away(self) -> None:
+        """Have an error that has not arrived yet hit nobody else."""
+        # By one of our own in its place. To ask for none would leave the interpreter looking for it for ever, which
+        # in CPython 3.11 hangs whoever sets a profile function.
+        try:
+            _raise_in(self._thread, _NothingError)
+            while True:
+                pass
+        except _NothingError:
+            pass
+
     def interrupt(self, error: type[BaseException]) -> None:
         """Raise an error within the block, if that is not over; from another thread."""
         with self._lock:
             if not self._is_over:
+                self._is_interrupted = True
                 _raise_in(self._thread, error)
 
 
-def _raise_in(thread: int, error: type[BaseException] | None) -> None:
-    ctypes.pythonapi.PyThreadState_SetAsyncExc(
-        ctypes.c_ulong(thread), None if error is None else ctypes.py_object(error)
-    )
+class _NothingError(BaseException):
+    """Takes the place of an error that comes too late."""
+
+
+def _raise_in(thread: int, error: type[BaseException]) -> None:
+    ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread), ctypes.py_object(error))
