@@ -294,3 +294,19 @@ def test_nothing_of_matplotlib_is_loaded_by_us(python: Interpreter) -> None:
     python.run("1")
 
     assert "matplotlib" not in sys.modules
+
+
+def test_a_profile_can_be_taken_after_cells_also_after_one_that_was_interrupted() -> None:
+    """What interrupts a cell leaves nothing behind that the interpreter would look for at each step."""
+    code = (
+        "import sys\n"
+        "from callboard_actors.python._interpreter import Interpreter\n"
+        "python = Interpreter()\n"
+        "python.run('1')\n"
+        "assert 'interrupted' in python.run('while True: pass', 0.1)['error']\n"
+        "sys.setprofile(lambda *_: None)\n"
+        "sorted([3, 1, 2], key=lambda one: one)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], timeout=60, check=False)
+
+    assert done.returncode == 0

@@ -50,7 +50,7 @@ class Code(Protocol):
         ...
 
     async def stop(self) -> None:
-        """Stop the actor."""
+        """Run `stop` of the actor, after its last handler."""
         ...
 
     def close(self) -> None:

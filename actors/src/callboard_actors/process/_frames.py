@@ -63,7 +63,7 @@ def reason_and_details(reply: bytes | bytearray) -> tuple[str, str]:
 
 
 def frame(kind: Kind, number: int, body: bytes) -> bytes:
-    """Header and body."""
+    """A frame as it is sent: its header, and its body behind it."""
     return HEADER.pack(MAGIC, kind, number, len(body)) + body
 
 

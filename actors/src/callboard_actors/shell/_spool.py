@@ -33,7 +33,7 @@ class _Spool:
 
 
 class SpoolWriter(_Spool):
-    """The worker's end."""
+    """A spool as the worker of a command has it: it writes there what the command does."""
 
     def __init__(self, path: str, size: int) -> None:
         super().__init__(os.open(path, os.O_RDWR | os.O_CLOEXEC), size)
