@@ -17,7 +17,7 @@ import anyio
 
 from callboard_actors.process import Processes
 
-from ._measure import WALL, Budget, Table
+from ._measure import WALL, Budget, Samples, Table, interleaved
 
 BACKENDS = ("asyncio", "trio")
 _ECHO = """
@@ -27,7 +27,8 @@ while data := own.recv(4096):
     own.sendall(data)
 """
 _MESSAGE = b"x" * 64
-_TURNS = 3
+_TURNS = 5
+_OTHERS = ("ProcessPoolExecutor awaited on asyncio", "ProcessPoolExecutor.submit")
 
 
 def workers(*, calls: int, kills: int, starts: int) -> Table:
@@ -37,14 +38,12 @@ def workers(*, calls: int, kills: int, starts: int) -> Table:
     table.add("echo over a bare socket pair, p50, us", *(one * 1e6 for one in echoes))
     table.add("warm call of a worker, p50, us", *(one * 1e6 for one in calls_))
     table.add("call : echo", *ratios)
-    ours, awaited, submitted = zip(*(_many(calls, backend) for backend in BACKENDS), strict=True)
-    table.add("many calls on two workers, us each", *(one * 1e6 for one in ours))
-    table.add("the same, ProcessPoolExecutor awaited on asyncio", *(one * 1e6 for one in awaited))
-    table.add("the same, ProcessPoolExecutor.submit", *(one * 1e6 for one in submitted))
-    for backend, one, future, raw in zip(BACKENDS, ours, awaited, submitted, strict=True):
+    many = [_many(calls, one) for one in BACKENDS]
+    for name in ("Processes", *_OTHERS):
+        table.add(f"{calls:,} calls on two workers, {name}, us each", *(one[name] * 1e6 for one in many))
+    for backend, samples in zip(BACKENDS, many, strict=True):
         table.budgets += [
-            Budget(f"many calls, ProcessPoolExecutor awaited, {backend}", 1, one / future),
-            Budget(f"many calls, ProcessPoolExecutor.submit, {backend}", 1, one / raw),
+            Budget(f"{calls:,} calls, {name}, {backend}", 1, samples.ratio("Processes", name)) for name in _OTHERS
         ]
     begins = [[anyio.run(_first_call, backend=one) for _ in range(starts)] for one in BACKENDS]
     table.add("start of a pool and first call, p50, ms", *(statistics.median(one) * 1e3 for one in begins))
@@ -89,43 +88,36 @@ async def _round_trips(count: int) -> tuple[float, float, float]:
     return statistics.median(echoes), statistics.median(calls), statistics.median(ratios)
 
 
-def _many(count: int, backend: str) -> tuple[float, float, float]:
-    """Seconds a call, of so many at once on two workers: ours, futures that asyncio awaits, and bare futures.
+def _many(count: int, backend: str) -> Samples:
+    """Seconds a call, of so many at once on two workers that have been used before."""
 
-    Medians of turns, each pool started and used before.
-    """
-
-    async def ours(pool: Processes) -> float:
-        began = WALL()
-        async with anyio.create_task_group() as group:
-            for _ in range(count):
-                group.start_soon(pool.run, math.sqrt, 4.0)
+    async def ours() -> float:
+        async with Processes(workers=2) as pool:
+            for _ in range(2):
+                began = WALL()
+                async with anyio.create_task_group() as group:
+                    for _ in range(count):
+                        group.start_soon(pool.run, math.sqrt, 4.0)
         return (WALL() - began) / count
 
-    async def all_of_ours() -> list[float]:
-        async with Processes(workers=2) as pool:
-            return [await ours(pool) for _ in range(_TURNS + 1)][1:]
-
-    async def awaited(executor: ProcessPoolExecutor) -> float:
+    async def awaited() -> float:
         loop, began = asyncio.get_running_loop(), WALL()
         await asyncio.gather(*(loop.run_in_executor(executor, math.sqrt, 4.0) for _ in range(count)))
         return (WALL() - began) / count
 
-    def submitted(executor: ProcessPoolExecutor) -> float:
+    def submitted() -> float:
         began = WALL()
         for future in [executor.submit(math.sqrt, 4.0) for _ in range(count)]:
             future.result()
         return (WALL() - began) / count
 
     with ProcessPoolExecutor(2, mp_context=multiprocessing.get_context("spawn")) as executor:
-        submitted(executor)
-        theirs = [(asyncio.run(awaited(executor)), submitted(executor)) for _ in range(_TURNS)]
-    futures, bare = zip(*theirs, strict=True)
-    return (
-        statistics.median(anyio.run(all_of_ours, backend=backend)),
-        statistics.median(futures),
-        statistics.median(bare),
-    )
+        contestants = (
+            lambda: anyio.run(ours, backend=backend),
+            lambda: asyncio.run(awaited()),
+            submitted,
+        )
+        return interleaved(dict(zip(("Processes", *_OTHERS), contestants, strict=True)), _TURNS)
 
 
 async def _median(work: Callable[[], Awaitable[object]], count: int) -> float:

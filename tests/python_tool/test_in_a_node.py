@@ -165,6 +165,14 @@ async def test_figures_are_content_blocks_of_the_message() -> None:
     assert picture == {"type": "image", "base64": "UE5H", "mime_type": "image/png"}
 
 
+async def test_code_that_forks_is_not_warned_of_threads_that_are_not_its_own() -> None:
+    """Python 3.12 and later warn of any; those of an interpreter read output, and keep the time."""
+    code = "import os\nchild = os.fork()\nif not child: os._exit(3)\nos.waitstatus_to_exitcode(os.waitpid(child, 0)[1])"
+    with anyio.fail_after(WAIT):
+        async with ToolNode([tool()]) as node:
+            assert await told(node, code) == "Out[1]: 3"
+
+
 async def test_an_agent_has_it_in_one_line() -> None:
     """Where nothing is open, it lives for a run."""
     model = ScriptedModel([calls(("run_python", {"code": "x = 20"})), calls(("run_python", {"code": "x + 1"})), "21."])
@@ -195,3 +203,6 @@ def test_what_cannot_work_is_refused_when_it_is_said() -> None:
         tool(timeout=0)
     with pytest.raises(ValueError, match="max_output=1"):
         tool(max_output=1)
+    for number in (-1, "two", 2.5):
+        with pytest.raises(ValueError, match=f"pictures={number!r}"):
+            tool(pictures=number)

@@ -12,6 +12,9 @@ import pytest
 from callboard_actors.python._interpreter import Interpreter
 from callboard_actors.python._pictures import Budget
 
+MARKS_OF_A_WHOLE_LINE = "    ~~~~~~^^^^^^\n" if sys.version_info >= (3, 13) else ""
+"""Under a call that is all of its line; before Python 3.13 there were none."""
+
 
 @pytest.fixture
 def python() -> Iterator[Interpreter]:
@@ -68,7 +71,7 @@ def test_a_traceback_has_the_lines_of_the_code_and_no_others(python: Interpreter
     assert error == (
         "Traceback (most recent call last):\n"
         '  File "<cell 2>", line 2, in <module>\n'
-        "    divide(1, 0)\n"
+        f"    divide(1, 0)\n{MARKS_OF_A_WHOLE_LINE}"
         '  File "<cell 1>", line 2, in divide\n'
         "    return a / b\n"
         "           ~~^~~\n"

@@ -1,5 +1,6 @@
 """A command is run in its directory, and a model reads how it ended and what it wrote."""
 
+import sys
 from pathlib import Path
 
 import anyio
@@ -102,6 +103,16 @@ async def test_in_a_node_its_handlers_are_tools(tmp_path: Path) -> None:
 
     assert message.content.startswith("Ended by its timeout of 1.")
     assert message.content.endswith("begun\n")
+
+
+def test_a_shell_is_refused_where_it_could_not_find_what_a_command_leaves(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """When it is made; else each command would fail in its worker, with an attribute that `os` has not."""
+    monkeypatch.setattr(sys, "platform", "darwin")
+
+    with pytest.raises(NotImplementedError, match=r"Shell needs Linux.*this is darwin; run the program in a Linux"):
+        Shell(tmp_path, unrestricted=True)
 
 
 def test_a_shell_that_says_nothing_of_what_it_may_is_refused(tmp_path: Path) -> None:

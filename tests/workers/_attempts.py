@@ -261,7 +261,9 @@ def shared_memory() -> bool:
 
 
 def _call(numbers: dict[str, int], *args: object) -> bool:
-    return _checked(ctypes.CDLL(None, use_errno=True).syscall(numbers[_machine()], *args))
+    # A number without a type is half of what the kernel reads; the other half is whatever stands there.
+    whole = [ctypes.c_long(one) if isinstance(one, int) else one for one in args]
+    return _checked(ctypes.CDLL(None, use_errno=True).syscall(ctypes.c_long(numbers[_machine()]), *whole))
 
 
 def _machine() -> str:

@@ -1,8 +1,12 @@
-"""A program with a pool whose workers are busy; somebody kills it. Arguments: the event loop, a folder, a mode."""
+"""A program with a pool whose workers are busy; somebody kills it.
+
+Arguments: the event loop, a folder, a mode, and how workers come to be, if not as they do by themselves.
+"""
 
 import multiprocessing
 import sys
 import time
+from typing import Any
 
 import anyio
 from tests.workers import _bodies as bodies
@@ -10,9 +14,12 @@ from tests.workers import _bodies as bodies
 from callboard_actors.process import Confine, Processes
 
 
-async def main(folder: str, mode: str) -> None:
+async def main(folder: str, mode: str, start: Any = None) -> None:
     inside = Confine(isolation="bubblewrap", write=[folder], processes=True) if mode == "bubblewrap" else None
-    async with Processes(workers=3, confine=inside) as pool, anyio.create_task_group() as group:
+    async with (
+        Processes(workers=3, start=start, grace=0.3, confine=inside) as pool,
+        anyio.create_task_group() as group,
+    ):
         if mode == "forks":
             # It holds a copy of every socket, so that none of them closes when this program is killed.
             multiprocessing.get_context("fork").Process(target=time.sleep, args=(5,), daemon=True).start()
@@ -21,4 +28,4 @@ async def main(folder: str, mode: str) -> None:
 
 
 if __name__ == "__main__":
-    anyio.run(main, sys.argv[2], sys.argv[3], backend=sys.argv[1])
+    anyio.run(main, *sys.argv[2:], backend=sys.argv[1])

@@ -1,12 +1,21 @@
 """Which processes there are; read from /proc, so that ended ones which nobody has asked for count too."""
 
+import os
+import shutil
 from collections.abc import Iterable
 from pathlib import Path
 
 import anyio
+import pytest
+
+from callboard_actors.process import Processes, _kernel
 
 WAIT = 20
 """Seconds for anything that has to happen some time."""
+
+needs_bubblewrap = pytest.mark.skipif(
+    shutil.which("bwrap") is None, reason="bubblewrap is not installed (apt-get install bubblewrap)"
+)
 
 
 def _stat(pid: int) -> list[str] | None:
@@ -59,3 +68,18 @@ async def started(folder: Path, count: int = 1) -> set[int]:
         while len(found := {int(path.name) for path in folder.iterdir()}) < count:
             await anyio.sleep(0.001)
     return found
+
+
+def below_us() -> set[int]:
+    """Those that we have started ourselves, and no worker: zygotes."""
+    return {pid for pid in descendants(os.getpid()) if parent_of(pid) == os.getpid()}
+
+
+async def only_workers_beside(pool: Processes, helpers: set[int]) -> None:
+    """Nothing but workers has been left; of new interpreters one waits to be a worker, and not always the same."""
+    if _kernel.FORKS:
+        assert descendants(os.getpid()) - helpers == set(pool.pids)
+        return
+    with anyio.fail_after(WAIT):
+        while len(descendants(os.getpid()) - set(pool.pids)) != len(helpers):
+            await anyio.sleep(0.001)

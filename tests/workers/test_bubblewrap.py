@@ -1,11 +1,8 @@
 """What is not even there for a worker inside of bubblewrap. Each test first shows that it is, without."""
 
 import os
-import shutil
 import signal
 import socket
-import subprocess
-import sys
 import time
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
@@ -16,22 +13,15 @@ import anyio
 import pytest
 
 from callboard import ActorStartError
-from callboard.testing import Backend
 from callboard_actors.process import Confine, Processes, WorkerCallError, WorkerDiedError
 
 from . import _attempts as attempts
 from . import _bodies as bodies
-from ._processes import WAIT, descendants, open_fds, running, started
+from ._processes import WAIT, descendants, needs_bubblewrap, open_fds, running, started
 from .test_confined import ALL, World
 from .test_confined import world as world
 
-pytestmark = [
-    pytest.mark.real_clock,
-    pytest.mark.skipif(
-        shutil.which("bwrap") is None, reason="bubblewrap is not installed (apt-get install bubblewrap)"
-    ),
-]
-ROOT = Path(__file__).parents[2]
+pytestmark = [pytest.mark.real_clock, needs_bubblewrap]
 OF_A_POOL = 4
 """Processes of a pool of one worker: bubblewrap's two, the zygote, the worker."""
 
@@ -253,26 +243,6 @@ def _in_line(pid: int, below: set[int]) -> list[int]:
 
 def _parents(pid: int) -> list[int]:
     return [int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])]
-
-
-@pytest.mark.exhaustive
-async def test_nothing_outlives_a_killed_parent(tmp_path: Path, anyio_backend: Backend) -> None:
-    """By more than a second."""
-    backend = anyio_backend[0] if isinstance(anyio_backend, tuple) else anyio_backend
-    command = [sys.executable, "-m", "tests.workers._doomed_parent", backend, str(tmp_path), "bubblewrap"]
-    with subprocess.Popen(command, cwd=ROOT) as parent:
-        try:
-            await started(tmp_path, 3)
-            below = descendants(parent.pid)
-            assert len(below) >= 7
-            began = time.monotonic()
-        finally:
-            os.kill(parent.pid, signal.SIGKILL)
-    with anyio.fail_after(WAIT):
-        while running(below):
-            await anyio.sleep(0.005)
-
-    assert time.monotonic() - began < 1
 
 
 async def test_what_cannot_be_had_is_refused_at_the_start(

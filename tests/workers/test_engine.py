@@ -14,7 +14,7 @@ from callboard_actors.process import Processes, ResultLostError, WorkerDiedError
 from . import _bodies as bodies
 from ._processes import WAIT, started
 
-pytestmark = pytest.mark.real_clock
+pytestmark = [pytest.mark.real_clock, pytest.mark.usefixtures("any_start")]
 
 
 async def test_a_body_runs_with_its_keywords_and_its_names_are_in_errors() -> None:

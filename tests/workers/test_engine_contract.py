@@ -19,7 +19,7 @@ class TestProcesses(EngineContract):
     patience = 20.0
 
     def engine(self) -> Engine:
-        return Processes(workers=2, grace=1.0, preload=["callboard.testing"])  # which takes seconds
+        return Processes(workers=2, grace=1.0, preload=["callboard.testing._engine_bodies"])
 
     async def kill(self, engine: Any, pid: int) -> None:
         os.kill(pid, signal.SIGKILL)

@@ -9,13 +9,13 @@ from pathlib import Path
 import anyio
 import pytest
 
-from callboard_actors.process import Processes, WorkerDiedError
+from callboard_actors.process import Processes, WorkerDiedError, _kernel
 from callboard_actors.process._frames import HEADER, MAGIC, Kind
 
 from . import _bodies as bodies
-from ._processes import WAIT, alive, descendants, open_fds, started
+from ._processes import WAIT, alive, below_us, descendants, only_workers_beside, open_fds, started
 
-pytestmark = pytest.mark.real_clock
+pytestmark = [pytest.mark.real_clock, pytest.mark.usefixtures("any_start")]
 
 GRACE = 0.2
 SLACK = 1.0
@@ -51,7 +51,7 @@ async def test_a_cancelled_call_is_gone_within_its_grace_with_all_that_it_has_st
             assert alive(busy) == set()
             assert took < GRACE + SLACK
             await _full(pool, 2)
-            assert descendants(os.getpid()) - helpers == set(pool.pids)
+            await only_workers_beside(pool, helpers)
             assert await pool.run(bodies.add, 1, 2) == 3
 
 
@@ -126,7 +126,7 @@ async def test_a_killed_zygote_is_replaced_with_all_its_workers(tmp_path: Path) 
     with anyio.fail_after(WAIT):
         async with Processes(workers=2, grace=0) as pool:
             before = set(pool.pids)
-            [zygote] = descendants(os.getpid()) - before
+            [zygote] = below_us()
             async with anyio.create_task_group() as group:
 
                 async def doomed() -> None:
@@ -237,7 +237,8 @@ async def test_a_start_that_is_cancelled_at_any_time_leaves_nothing() -> None:
 
 async def _kill_many(count: int, folder: Path) -> None:
     """Cancel so many calls, or kill their workers, and see that nothing grows."""
-    with anyio.fail_after(WAIT + count / 5):
+    each = 0.2 if _kernel.FORKS else 2.0  # a new interpreter for each
+    with anyio.fail_after(WAIT + count * each):
         async with Processes(workers=2, grace=0, preload=[bodies.__name__]) as pool:
             helpers = descendants(os.getpid()) - set(pool.pids)
             fds = open_fds()
@@ -251,17 +252,19 @@ async def _kill_many(count: int, folder: Path) -> None:
                 assert alive(busy) == set()
             await _full(pool, 2)
 
-            assert descendants(os.getpid()) - helpers == set(pool.pids)
+            await only_workers_beside(pool, helpers)
             assert open_fds() == fds
 
 
-async def test_200_kills_leave_no_process_no_file_and_no_zombie(tmp_path: Path) -> None:
+@pytest.mark.timeout(300)
+async def test_50_kills_leave_no_process_no_file_and_no_zombie(tmp_path: Path) -> None:
     """What leaks a little with each kill ends a service after a week."""
-    await _kill_many(200, tmp_path)
+    await _kill_many(50, tmp_path)
 
 
 @pytest.mark.exhaustive
 @pytest.mark.timeout(600)
+@pytest.mark.parametrize("any_start", ["fork"], indirect=True)
 async def test_1000_kills_leave_no_process_no_file_and_no_zombie(tmp_path: Path) -> None:
     """At length."""
     await _kill_many(1_000, tmp_path)

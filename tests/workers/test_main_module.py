@@ -18,11 +18,8 @@ from dataclasses import dataclass
 from enum import Enum
 
 import anyio
-from langchain_core.messages import AIMessage, HumanMessage
-from langchain_core.tools import tool
 
-from callboard import Actor, ActorStartError, CallPolicy, ToolNode, child, create_react_agent, handler, running
-from callboard.testing import ScriptedModel, calls
+from callboard import Actor, ActorStartError, child, handler, running
 from callboard_actors.process import Confine, Processes, WorkerCallError
 
 with suppress(PermissionError), open({log!r}, "a") as log:
@@ -78,6 +75,25 @@ def pid() -> int:
     return os.getpid()
 
 
+async def nested(backend: str) -> Point:
+    async with Processes(workers=1) as pool:
+        found = await pool.run(point, 5)
+        assert type(found) is Point
+        assert await pool.run(pid) != os.getpid()
+        return found
+
+
+{more}
+"""
+
+_TOOLS = f"""
+from langchain_core.messages import AIMessage, HumanMessage
+from langchain_core.tools import tool
+
+from callboard import CallPolicy, ToolNode, create_react_agent
+from callboard.testing import ScriptedModel, calls
+
+
 @tool
 def double(x: int) -> str:
     "Double it."
@@ -91,21 +107,11 @@ async def halve(x: int) -> str:
     return f"{{x // 2}} {{'here' if __name__ == '__main__' else 'there'}}"
 
 
-async def nested(backend: str) -> Point:
-    async with Processes(workers=1) as pool:
-        found = await pool.run(point, 5)
-        assert type(found) is Point
-        assert await pool.run(pid) != os.getpid()
-        return found
-
-
 def in_pool(*given, confine=None):
     pool = Processes(workers=1, confine=confine)
-    return ToolNode(list(given), policies={{one.name: CallPolicy(runs_in=pool, timeout={wait}) for one in given}})
-
-
-{more}
+    return ToolNode(list(given), policies={{one.name: CallPolicy(runs_in=pool, timeout={WAIT}) for one in given}})
 """
+"""For those programs alone that have tools: LangChain takes longer to load than all else, in every process."""
 
 _GUARDED = """
 async def main() -> None:
@@ -122,7 +128,7 @@ if __name__ == "__main__":
 
 def _script(folder: Path, body: str, *, backend: str = "asyncio", more: str = "", tail: str = _GUARDED) -> Path:
     indented = "\n".join(f"    {line}" for line in body.strip().splitlines())
-    text = _HEAD.format(log=str(folder / "log"), wait=WAIT, more=more) + tail.format(body=indented, backend=backend)
+    text = _HEAD.format(log=str(folder / "log"), more=more) + tail.format(body=indented, backend=backend)
     path = folder / "program.py"
     path.write_text(text)
     return path
@@ -164,7 +170,8 @@ def test_what_a_script_defines_runs_in_workers_and_comes_back_as_itself(tmp_path
     assert _loads(tmp_path) == ["loaded by __main__", "loaded by __mp_main__"]
 
 
-@pytest.mark.parametrize("backend", ["asyncio", pytest.param("trio", marks=pytest.mark.exhaustive)])
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("backend", ["asyncio", "trio"])
 def test_tools_of_a_script_run_in_workers_which_load_it_once_for_all(tmp_path: Path, backend: str) -> None:
     """The node has seen them before the pool is opened, so that the script is preloaded."""
     body = """
@@ -174,7 +181,7 @@ async with in_pool(double, halve) as node:
         assert [one.content for one in found["messages"]] == ["42 there", "21 there"], found
 print("passed")
 """
-    _passes(_script(tmp_path, body, backend=backend), cwd=tmp_path)
+    _passes(_script(tmp_path, body, backend=backend, more=_TOOLS), cwd=tmp_path)
     assert _loads(tmp_path) == ["loaded by __main__", "loaded by __mp_main__"]
 
 
@@ -190,8 +197,11 @@ anyio.run(main, backend={backend!r})
 @pytest.mark.parametrize(
     "body",
     [
-        "async with in_pool(double) as node:\n    await node.ainvoke({'messages': [calls(('double', {'x': 1}))]})",
-        pytest.param("async with Processes() as pool:\n    await pool.run(pid)", marks=pytest.mark.exhaustive),
+        "async with Processes() as pool:\n    await pool.run(pid)",
+        pytest.param(
+            "async with in_pool(double) as node:\n    await node.ainvoke({'messages': [calls(('double', {'x': 1}))]})",
+            marks=pytest.mark.exhaustive,
+        ),
         pytest.param(
             "try:\n"
             "    async with in_pool(double) as node:\n"
@@ -202,12 +212,13 @@ anyio.run(main, backend={backend!r})
             marks=pytest.mark.exhaustive,
         ),
     ],
-    ids=["tools", "functions", "refusal handled"],
+    ids=["functions", "tools", "refusal handled"],
 )
 @pytest.mark.parametrize("backend", ["asyncio", "trio"])
 def test_a_script_without_a_guard_is_told_to_have_one(tmp_path: Path, body: str, backend: str) -> None:
     """Its workers would run it, and start workers, which would run it; even if it takes no notice of the error."""
-    found = _run(_script(tmp_path, body, backend=backend, tail=_BARE), cwd=tmp_path)
+    more = _TOOLS if "in_pool" in body else ""
+    found = _run(_script(tmp_path, body, backend=backend, more=more, tail=_BARE), cwd=tmp_path)
     assert found.returncode == 1
     assert "program.py opens a pool while a worker process loads it as its main module" in found.stderr
     assert 'below `if __name__ == "__main__":`' in found.stderr, found.stderr
@@ -349,7 +360,7 @@ def children():
 @pytest.mark.parametrize("what", _PROGRAMS)
 def test_a_script_is_a_module_as_good_as_any(tmp_path: Path, what: str, backend: str) -> None:
     """Wherever what it defines is used in a worker; one that is confined reads it as it reads other files."""
-    more = _MORE.format(log=str(tmp_path / "log"))
+    more = _MORE.format(log=str(tmp_path / "log")) + (_TOOLS if "in_pool" in _PROGRAMS[what] else "")
     _passes(_script(tmp_path, f"{_PROGRAMS[what]}\nprint('passed')", backend=backend, more=more), cwd=tmp_path)
 
 
@@ -389,7 +400,7 @@ print("passed")
 @pytest.mark.exhaustive
 def test_a_script_that_starts_a_thread_is_loaded_by_each_worker(tmp_path: Path) -> None:
     """A fork would lose it."""
-    more = "import threading\nthreading.Thread(target=threading.Event().wait, daemon=True).start()"
+    more = f"{_TOOLS}\nimport threading\nthreading.Thread(target=threading.Event().wait, daemon=True).start()"
     body = """
 async with in_pool(double) as node:
     found = await node.ainvoke({"messages": [calls(("double", {"x": 21}))]})

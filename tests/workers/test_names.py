@@ -31,6 +31,7 @@ async def test_functions_behind_decorators_are_found() -> None:
             assert await pool.run(_decorated.Counter(3).plus, 2) == 5
 
 
+@pytest.mark.exhaustive
 async def test_functions_of_langchains_tools_are_found() -> None:
     """`@tool` leaves a tool under the name of the function, in nearly every program that has one."""
     tools: list[Any] = [_decorated_tools.halve, _decorated_tools.halve_later]

@@ -18,7 +18,7 @@ from . import _bodies as bodies
 from . import _odd_bodies as odd
 from ._processes import WAIT, started
 
-pytestmark = pytest.mark.real_clock
+pytestmark = [pytest.mark.real_clock, pytest.mark.usefixtures("any_start")]
 
 
 def _body(fn: Callable[..., Any], *args: Any, grace: float | None = None) -> Body:

@@ -18,9 +18,9 @@ from callboard import ActorGoneError, ActorStartError
 from callboard_actors.process import Processes, WorkerDiedError
 
 from . import _bodies as bodies
-from ._processes import WAIT, descendants, open_fds, started
+from ._processes import WAIT, below_us, descendants, open_fds, started
 
-pytestmark = pytest.mark.real_clock
+pytestmark = [pytest.mark.real_clock, pytest.mark.usefixtures("any_start")]
 
 ROOT = Path(__file__).parents[2]
 
@@ -155,7 +155,7 @@ def test_an_event_loop_that_is_closed_in_the_middle_of_it_leaves_nothing_to_the_
 
     async def use() -> tuple[int, set[int]]:
         async with pool:
-            return await pool.run(bodies.add, 1, 2), descendants(os.getpid()) - before - set(pool.pids)
+            return await pool.run(bodies.add, 1, 2), below_us() - before
 
     loop = asyncio.new_event_loop()
     loop.run_until_complete(forget())
@@ -188,7 +188,7 @@ async def test_calls_are_told_when_no_workers_can_be_had_and_run_when_they_can(m
         async with Processes(workers=1) as pool:
             executable = sys.executable
             monkeypatch.setattr(sys, "executable", "/no/such/python")
-            [zygote] = {pid for pid in descendants(os.getpid()) if pid not in pool.pids}
+            [zygote] = below_us()
             os.kill(zygote, signal.SIGKILL)
             while pool.pids:
                 await anyio.sleep(0.01)

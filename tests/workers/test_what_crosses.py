@@ -53,11 +53,11 @@ async def test_progress_is_told_here_and_keeps_the_call_alive(body: Callable[...
         async with Processes(workers=1) as pool:
 
             async def tool() -> int:
-                return await pool.run(body, 8, 0.25)  # type: ignore[no-any-return]
+                return await pool.run(body, 12, 0.1)  # type: ignore[no-any-return]
 
             message = await _result_of(tool, idle_timeout=1.0)
 
-    assert message.content == "8", message
+    assert message.content == "12", message
     assert "step 0" in said
 
 

@@ -8,10 +8,11 @@ import math
 import sys
 import time
 from collections.abc import Callable, Generator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from contextvars import ContextVar
 from functools import partial
-from typing import Any, cast
+from types import TracebackType
+from typing import Any, Final, cast
 
 from callboard._calls._progress import Progress, check_progress, progress, reporter
 from callboard._loops._deadline import DEFAULT_GRACE, Timed, current_timed, remaining
@@ -35,6 +36,8 @@ def carried() -> Carried:
     Its deadline, its grace, the trace, and what is bound by `structlog.contextvars`; of the latter only texts and
     numbers.
     """
+    if (relay := _relay.get()) is not None:
+        return relay.carried()
     left, timed = remaining(), current_timed.get()
     found: Carried = {"levels": _levels()}
     if left < math.inf:
@@ -76,28 +79,50 @@ def _trace() -> dict[str, str]:
     return trace
 
 
-@contextmanager
-def arrived(given: Carried, tell: Tell) -> Generator[None]:
+def arrived(given: Carried, tell: Tell) -> AbstractContextManager[None]:
     """Run a block, in a worker, as what a body works for: with its deadline, its trace, its progress and its log.
 
     Args:
         given: what went along with the body.
         tell: sends a word back.
     """
-    until = time.monotonic() + given.get("left", math.inf)
-    timed = Timed(cast("EventLoop", _Monotonic()), until, given.get("grace", DEFAULT_GRACE))
-    _forward_logs(given["levels"])
-    tokens = [(current_timed, current_timed.set(timed)), (reporter, reporter.set(_Reports(tell)))]
-    told = _tell.set(tell)
-    _newest.append(tell)
-    try:
-        with _in_trace(given.get("trace")), _bound(given.get("bound")):
-            yield
-    finally:
-        _newest.remove(tell)
-        _tell.reset(told)
-        for variable, token in reversed(tokens):
-            cast("ContextVar[Any]", variable).reset(cast("Any", token))
+    return _Arrival(given, tell)
+
+
+class _Arrival:
+    """A body's block; by hand, because generators would take twice as long, in every call."""
+
+    __slots__ = ("_around", "_given", "_relay", "_reporter", "_tell", "_timed", "_told")
+
+    def __init__(self, given: Carried, tell: Tell) -> None:
+        self._given = given
+        self._tell = tell
+        self._around: ExitStack | None = None
+
+    def __enter__(self) -> None:
+        given, tell = self._given, self._tell
+        until = time.monotonic() + given.get("left", math.inf)
+        _forward_logs(given["levels"])
+        if given.get("trace") or given.get("bound"):
+            self._around = ExitStack()
+            self._around.enter_context(_in_trace(given.get("trace")))
+            self._around.enter_context(_bound(given.get("bound")))
+        self._timed = current_timed.set(Timed(_MONOTONIC, until, given.get("grace", DEFAULT_GRACE)))
+        self._reporter = reporter.set(_Reports(tell))
+        self._told = _tell.set(tell)
+        self._relay = _relay.set(None)
+        _newest.append(tell)
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        _newest.remove(self._tell)
+        _relay.reset(self._relay)
+        _tell.reset(self._told)
+        reporter.reset(self._reporter)
+        current_timed.reset(self._timed)
+        if self._around is not None:
+            self._around.__exit__(kind, error, traceback)
 
 
 class NonsenseError(ValueError):
@@ -114,6 +139,9 @@ def deliver(told: Told) -> None:
         act = _understood(told)
     except (TypeError, ValueError, AttributeError, OverflowError) as error:
         raise NonsenseError(f"{told!r:.200} says nothing that a body may say") from error
+    if (relay := _relay.get()) is not None:
+        relay.tell(told)
+        return
     token = _delivering.set(True)
     try:
         act()  # what observers and log handlers raise is theirs
@@ -137,11 +165,45 @@ def _nothing() -> None:
     pass
 
 
+class _Relay:
+    """What is carried here came from elsewhere, and what is delivered goes there."""
+
+    def __init__(self, given: Carried, tell: Tell) -> None:
+        self._given = given
+        self._since = time.monotonic()
+        self.tell = tell
+
+    def carried(self) -> Carried:
+        if "left" not in self._given:
+            return self._given
+        return {**self._given, "left": max(0.0, self._given["left"] - (time.monotonic() - self._since))}
+
+
+_relay: ContextVar[_Relay | None] = ContextVar("callboard_relay", default=None)
+
+
+@contextmanager
+def relayed(given: Carried, tell: Tell) -> Generator[None]:
+    """Run a block as one who passes a body on to an engine.
+
+    `carried` gives what came along with the body, with the time that is left of it; what is to be delivered here goes
+    back by `tell`.
+    """
+    token = _relay.set(_Relay(given, tell))
+    try:
+        yield
+    finally:
+        _relay.reset(token)
+
+
 class _Monotonic:
     """The clock of a process, where no event loop may be running."""
 
     def now(self) -> float:
         return time.monotonic()
+
+
+_MONOTONIC: Final = cast("EventLoop", _Monotonic())
 
 
 class _Reports:

@@ -44,7 +44,11 @@ class InContext(Generic[T]):
                 except BaseException as error:
                     waits_for = context.run(throw, error)
                 else:
-                    waits_for = context.run(send, answer)
+                    try:
+                        waits_for = context.run(send, answer)
+                    finally:
+                        # On trio it holds a cancellation, whose traceback leads here.
+                        del answer
         except StopIteration as end:
             value: T = end.value
             return value

@@ -120,7 +120,9 @@ def remaining() -> float:
     timed = current_timed.get()
     left = until_idle() if timed is None else min(until_idle(), timed.until - timed.loop.now())
     try:
-        loop = current_loop()
+        deadline = current_effective_deadline()
+        if deadline < math.inf:
+            left = min(left, deadline - current_loop().now())
     except (RuntimeError, LookupError):  # a worker thread
-        return max(0.0, left)
-    return max(0.0, min(left, current_effective_deadline() - loop.now()))
+        pass
+    return max(0.0, left)

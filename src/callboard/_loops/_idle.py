@@ -169,7 +169,9 @@ def alive() -> None:
 
 def until_idle() -> float:
     """Seconds until the first block around the code that runs here is idle; `math.inf` if there is none."""
-    return min((scope.left() for scope in _around_here()), default=math.inf)
+    if _innermost.get() is None:
+        return math.inf
+    return min(scope.left() for scope in _around_here())
 
 
 def is_put_off(deadline: float, loop: EventLoop) -> bool:

@@ -12,7 +12,7 @@ from typing import Any
 
 from callboard._loops._current import current_loop, is_over
 from callboard._loops._protocol import EventLoop
-from callboard._types import ActorStatistics
+from callboard._statistics import ActorStatistics
 from callboard.actors._child import ChildSpec
 from callboard.actors._held_engines import HeldEngines
 from callboard.actors._journal_snapshots import Journal, JournalSnapshots

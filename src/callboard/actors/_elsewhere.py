@@ -2,6 +2,7 @@
 
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 from typing import Any
 from uuid import uuid4
@@ -91,10 +92,9 @@ class CodeElsewhere:
 
     async def _watch_life(self) -> None:
         """Say so when what lives in the worker has ended, such as for a thread that went on after its call."""
-        assert self._seat is not None
         body = Body(fn=_hosted.until_ended, args=(self._ident,), title=self._name, grace=_FOR_THE_KILL)
         with suppress(EngineError):  # that the worker has ended is seen by the other one
-            self._note_end(await self._seat.run_body(body))
+            self._note_end(await self._sent(body))
 
     def _note_end(self, reason: str) -> None:
         self._ended = self._ended or reason
@@ -111,9 +111,8 @@ class CodeElsewhere:
         return self._run_body(Body(fn=fn, args=(self._ident, *args), title=title, grace=self._lifespan.stop))
 
     async def _run_body(self, body: Body) -> Any:
-        assert self._seat is not None
         try:
-            return await self._seat.run_body(body)
+            return await self._sent(body)
         except BodyRaisedError as raised:
             raise raised.error from raised.error.__cause__
         except EngineError as error:
@@ -121,6 +120,10 @@ class CodeElsewhere:
                 raise
             self._is_lost = True  # who asked will say so
             raise _SeatLostError.like(error) from error
+
+    def _sent(self, body: Body) -> Awaitable[Any]:
+        assert self._seat is not None
+        return self._seat.run_body(replace(body, subject=type(self._actor)))
 
     def handle(self, message: Message) -> Awaitable[object]:
         return self._begun(message) if message.handler.deferred else self._ask(message, _hosted.call)
@@ -149,11 +152,10 @@ class CodeElsewhere:
         self._deferred.start(partial(self._reply, message, ticket), message.grace)
 
     async def _reply(self, message: Message, ticket: str, scope: Scope) -> None:
-        assert self._seat is not None
         body = Body(fn=_hosted.reply, args=(self._ident, ticket), title=message.title, call_id=message.call_id)
         with scope:
             try:
-                value = await self._seat.run_body(body)
+                value = await self._sent(body)
             except BodyRaisedError as raised:
                 message.settle(None, raised.error)
             except Exception as error:

@@ -6,7 +6,8 @@ from typing import Any, Generic, TypeVar
 
 from callboard._loops._current import current_loop
 from callboard._loops._deadline import DEFAULT_GRACE
-from callboard._types import ActorStatistics, unhashable
+from callboard._statistics import ActorStatistics
+from callboard._types import unhashable
 from callboard.actors._actor import Actor
 from callboard.actors._child import ChildSpec, check_store, child
 from callboard.actors._reference import reference_to

@@ -13,7 +13,7 @@ from weakref import WeakValueDictionary
 
 from callboard._loops._current import current_loop, run_there
 from callboard._loops._protocol import Scope, Spawned, Wakeup
-from callboard._types import ActorStatistics
+from callboard._statistics import ActorStatistics
 from callboard.actors._cell import Cell
 from callboard.actors._child import ChildSpec
 from callboard.actors._deadlock import NOTHING, Needs

@@ -101,11 +101,11 @@ class AgentGraph(ManyInputs, CompiledStateGraph[Any, Any, Any, Any]):
         return self.__class__(**{**_attributes(self), **(update or {})})
 
     async def ainvoke(self, input: Any, config: RunnableConfig | None = None, **options: Any) -> Any:
-        """See `Agent.ainvoke`."""
+        """Run the agent as this graph was set up; see `Agent.ainvoke`."""
         return await self._set_up.ainvoke(input, config, **options)
 
     def invoke(self, input: Any, config: RunnableConfig | None = None, **options: Any) -> Any:
-        """See `Agent.invoke`."""
+        """Run the agent as this graph was set up, from sync code; see `Agent.invoke`."""
         return self._set_up.invoke(input, config, **options)
 
     async def astream(  # pyright: ignore[reportIncompatibleMethodOverride]

@@ -1,44 +1,74 @@
 """What callboard is tested with, for testing what is built on it: clocks, a scripted model and tools."""
 
-from callboard.testing._actors import ActorContract, kill_actor, killing
-from callboard.testing._clock import (
-    VIRTUAL_ASYNCIO,
-    Backend,
-    VirtualClockLoop,
-    backend,
-    backend_names,
-    eager_virtual_clock_loop,
-    virtual_clock_loop,
-    virtual_trio,
-)
-from callboard.testing._engine import FakeEngine
-from callboard.testing._engine_contract import EngineContract
-from callboard.testing._log import Event, Kind
-from callboard.testing._replies import calls, tool_call
-from callboard.testing._scripted_model import Line, Reply, ScriptedModel, ScriptEndedError
-from callboard.testing._tools import Recorder
+from typing import TYPE_CHECKING
 
-__all__ = [
-    "VIRTUAL_ASYNCIO",
-    "ActorContract",
-    "Backend",
-    "EngineContract",
-    "Event",
-    "FakeEngine",
-    "Kind",
-    "Line",
-    "Recorder",
-    "Reply",
-    "ScriptEndedError",
-    "ScriptedModel",
-    "VirtualClockLoop",
-    "backend",
-    "backend_names",
-    "calls",
-    "eager_virtual_clock_loop",
-    "kill_actor",
-    "killing",
-    "tool_call",
-    "virtual_clock_loop",
-    "virtual_trio",
-]
+from callboard._lazy import lazy
+
+if TYPE_CHECKING:
+    from callboard.testing._actors import ActorContract as ActorContract
+    from callboard.testing._actors import kill_actor as kill_actor
+    from callboard.testing._actors import killing as killing
+    from callboard.testing._clock import VIRTUAL_ASYNCIO as VIRTUAL_ASYNCIO
+    from callboard.testing._clock import Backend as Backend
+    from callboard.testing._clock import VirtualClockLoop as VirtualClockLoop
+    from callboard.testing._clock import backend as backend
+    from callboard.testing._clock import backend_names as backend_names
+    from callboard.testing._clock import eager_virtual_clock_loop as eager_virtual_clock_loop
+    from callboard.testing._clock import virtual_clock_loop as virtual_clock_loop
+    from callboard.testing._clock import virtual_trio as virtual_trio
+    from callboard.testing._engine import FakeEngine as FakeEngine
+    from callboard.testing._engine_contract import EngineContract as EngineContract
+    from callboard.testing._log import Event as Event
+    from callboard.testing._log import Kind as Kind
+    from callboard.testing._replies import calls as calls
+    from callboard.testing._replies import tool_call as tool_call
+    from callboard.testing._scripted_model import Line as Line
+    from callboard.testing._scripted_model import Reply as Reply
+    from callboard.testing._scripted_model import ScriptedModel as ScriptedModel
+    from callboard.testing._scripted_model import ScriptEndedError as ScriptEndedError
+    from callboard.testing._tools import Recorder as Recorder
+
+_HOMES = {
+    "_actors": (
+        "ActorContract",
+        "kill_actor",
+        "killing",
+    ),
+    "_clock": (
+        "VIRTUAL_ASYNCIO",
+        "Backend",
+        "VirtualClockLoop",
+        "backend",
+        "backend_names",
+        "eager_virtual_clock_loop",
+        "virtual_clock_loop",
+        "virtual_trio",
+    ),
+    "_engine": ("FakeEngine",),
+    "_engine_contract": ("EngineContract",),
+    "_log": (
+        "Event",
+        "Kind",
+    ),
+    "_replies": (
+        "calls",
+        "tool_call",
+    ),
+    "_scripted_model": (
+        "Line",
+        "Reply",
+        "ScriptedModel",
+        "ScriptEndedError",
+    ),
+    "_tools": ("Recorder",),
+}
+"""Loaded late: a worker that runs a body of `EngineContract`, or a test of actors, needs nothing of LangChain."""
+
+# The table above is the truth.
+__all__ = sorted(name for names in _HOMES.values() for name in names)  # noqa: PLE0605 # pyright: ignore[reportUnsupportedDunderAll]
+
+__getattr__ = lazy(__name__, _HOMES)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

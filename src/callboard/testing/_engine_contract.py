@@ -3,6 +3,7 @@
 import contextlib
 import logging
 import tempfile
+import threading
 from collections.abc import AsyncGenerator, Callable
 from pathlib import Path
 from typing import Any
@@ -81,11 +82,16 @@ class EngineContract:
             assert await engine.run_body(_body(bodies.add, 1)) == 2
 
     async def test_what_cannot_cross_is_a_type_error(self) -> None:
-        """A function without a name elsewhere, at once; an argument, when it is to go; neither runs."""
+        """A nameless function that holds a lock, at once; an argument, when it is to go; neither runs."""
+        lock = threading.Lock()
+
+        def nameless() -> object:
+            return lock
+
         async with self._open() as engine:
             engine.check(bodies.add, title="add")
-            assert "nameless" in _refusal_of(engine, lambda: None)
-            assert isinstance(await _error_of(engine, _body(bodies.add, lambda: 1)), TypeError)
+            assert "nameless" in _refusal_of(engine, nameless)
+            assert isinstance(await _error_of(engine, _body(bodies.add, lock)), TypeError)
             assert await engine.run_body(_body(bodies.add, 1)) == 2
 
     async def test_a_result_that_cannot_cross_has_finished(self) -> None:

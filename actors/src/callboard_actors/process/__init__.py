@@ -6,7 +6,14 @@
 It is an engine: tools and actors that say `runs_in=pool` run there.
 """
 
+import sys
 from typing import TYPE_CHECKING, Any
+
+if sys.platform in ("win32", "emscripten", "wasi"):
+    raise ImportError(
+        f"callboard_actors.process needs a POSIX system, and this is {sys.platform}: what it kills are process groups, "
+        "and what it hands to workers are file descriptors over UNIX sockets; on Windows, run it within WSL"
+    )
 
 # The zygote lives in this package, too, and every worker would pay for what it imports.
 if TYPE_CHECKING:

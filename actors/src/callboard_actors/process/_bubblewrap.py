@@ -13,8 +13,7 @@ from pathlib import Path
 
 import anyio
 
-from callboard_actors.process._confine import TEMPORARY, Confine
-from callboard_actors.process._confinement import CannotConfineError
+from callboard_actors.process._confine import TEMPORARY, CannotConfineError, Confine
 from callboard_actors.process._kernel import children_of
 from callboard_actors.process._mounts import OwnPlaceError, mounts
 from callboard_actors.process._readable import ways_to_readable

@@ -16,6 +16,10 @@ INIT: Final = 1
 """The process id of the first process of those who have such ids of their own, as they see it."""
 
 
+class CannotConfineError(Exception):
+    """This system cannot keep what is promised; says what is missing."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Confine:
     """What the workers of a pool may do, if what runs in them is not trusted; all else is refused by the kernel.

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Final, NoReturn
 
 from callboard_actors.process import _landlock, _seccomp, _syscalls
-from callboard_actors.process._confine import TEMPORARY, Confine
+from callboard_actors.process._confine import TEMPORARY, CannotConfineError, Confine
 from callboard_actors.process._libc import syscall
 from callboard_actors.process._readable import always_readable
 
@@ -20,10 +20,6 @@ _CAPABILITIES: Final = 0x20080522
 _DONE: Final = b"done"
 _MORE_TASKS: Final = 256
 """Threads and processes that the user of a worker may have beside those of now; not counted for root."""
-
-
-class CannotConfineError(Exception):
-    """This system cannot keep what is promised; says what is missing."""
 
 
 class Confinement:

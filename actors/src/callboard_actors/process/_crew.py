@@ -13,9 +13,9 @@ from anyio.abc import TaskGroup
 
 from callboard import ActorGoneError, ActorStartError
 from callboard.engines import Body
+from callboard_actors.process._commands import Command
 from callboard_actors.process._confine import INIT
 from callboard_actors.process._errors import WorkerDiedError
-from callboard_actors.process._frames import SEAT
 from callboard_actors.process._held_worker import HeldWorker
 from callboard_actors.process._held_zygote import HeldZygote, UnloadableError
 from callboard_actors.process._idle import Idle
@@ -48,7 +48,7 @@ class Crew:
         self._members: set[HeldWorker] = set()
         self._seats: set[HeldWorker] = set()
         self._group: TaskGroup | None = None
-        self._idle = Idle()
+        self._idle = Idle[HeldWorker]()
         self._trouble: Exception | None = None
         self._started = anyio.Event()
         self._full = anyio.Event()
@@ -63,7 +63,7 @@ class Crew:
         """Whether it has to end."""
         return self._dismissed.is_set()
 
-    async def until_full(self) -> None:
+    async def until_ready(self) -> None:
         """Wait for the first worker in each place, or for the failure.
 
         Raises:
@@ -200,7 +200,7 @@ class Crew:
             worker = HeldWorker(self._terms.max_output)
             self._seats.add(worker)
             try:
-                await self._zygote.fork(worker, SEAT)
+                await self._zygote.fork(worker, Command.SEAT)
                 if not worker.is_alive:
                     raise OSError("its zygote process has ended")
             except BaseException:

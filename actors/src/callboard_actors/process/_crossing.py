@@ -3,6 +3,7 @@
 import inspect
 import io
 import pickle
+import sys
 from collections.abc import Callable, Mapping
 from functools import partial
 from types import FunctionType
@@ -23,9 +24,14 @@ class _Pickler(pickle.Pickler):
         # Functions and classes have a name of their own; it is by this that a worker would look for them.
         if hasattr(obj, "__qualname__") and getattr(obj, "__module__", None) in NAMES:
             _check_main(obj.__module__, obj.__qualname__)
-        if isinstance(obj, FunctionType) and (way := way_to(obj)):
+        if isinstance(obj, FunctionType) and not _is_its_name(obj) and (way := way_to(obj)):
             return found_behind, (obj.__module__, obj.__qualname__, way)
         return NotImplemented
+
+
+def _is_its_name(fn: FunctionType) -> bool:
+    """Whether it is what its own name leads to, for the most common case, in which nothing has to be looked for."""
+    return getattr(sys.modules.get(fn.__module__), fn.__qualname__, None) is fn
 
 
 def _check_main(module: str, qualname: str) -> None:

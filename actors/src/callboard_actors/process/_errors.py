@@ -1,11 +1,13 @@
 """How a call in a worker can end without a result."""
 
 import signal
-from typing import Literal
+from typing import Final, Literal
 
 from callboard import CallboardError
 from callboard.engines import EngineError
 
+TO_TELL: Final = 0.5
+"""Seconds for the zygote to say that a worker has ended whose socket is closed; else it has closed it itself."""
 _SHOWN = 2_000
 """Characters of the output that a note has; the attribute has all that was kept."""
 _OWN_SIGNALS = frozenset(

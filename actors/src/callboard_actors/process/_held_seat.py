@@ -9,7 +9,7 @@ import anyio
 
 from callboard.engines import Body, carried, deliver
 from callboard_actors.process._crossing import packed
-from callboard_actors.process._errors import WorkerDiedError, end_of, is_own_doing
+from callboard_actors.process._errors import TO_TELL, WorkerDiedError, end_of, is_own_doing
 from callboard_actors.process._frames import GarbageError, Header, Kind, call, frame
 from callboard_actors.process._held_worker import HeldWorker, hand_on
 from callboard_actors.process._plain_crossing import opener
@@ -18,8 +18,6 @@ from callboard_actors.process._variables import Variables
 
 _WORDS = 1_000
 """Of one call, that wait to be delivered; of more, the newest."""
-_TO_TELL = 0.5
-"""Seconds for the zygote to say that a worker has ended whose socket is closed; else it has closed it itself."""
 
 
 class _Open:
@@ -213,7 +211,7 @@ class HeldSeat:
             while True:
                 self._take_in(*await reader.next())
         except ConnectionError:
-            with anyio.move_on_after(_TO_TELL):
+            with anyio.move_on_after(TO_TELL):
                 await self._worker.ended.wait()
             if not self._worker.ended.is_set():
                 await self._break("its worker process closed its socket")

@@ -1,8 +1,8 @@
 """A worker, as the pool holds it: its number, our ends of its sockets, and how it ended."""
 
-import fcntl
 import itertools
 import os
+import select
 import socket
 from collections import deque
 from collections.abc import Callable
@@ -18,7 +18,8 @@ from callboard_actors.process._frames import (
     Kind,
     frame,
 )
-from callboard_actors.process._kernel import resident
+from callboard_actors.process._incoming import incoming
+from callboard_actors.process._kernel import resident, shared_number
 from callboard_actors.process._reader import FrameReader, told_by
 from callboard_actors.process._settings import Terms
 
@@ -63,30 +64,37 @@ class HeldWorker:
             opened.callback(self._theirs.close)
             opened.callback(self._sock.close)
             self._sock.setblocking(False)
+            self._incoming = incoming(self._sock)
             self._output, self._their_output = os.pipe()
             opened.callback(os.close, self._output)
             opened.callback(os.close, self._their_output)
             os.set_blocking(self._output, False)
+            self._speech, self._printing = _watch(self._sock), _watch(self._output)
             # A file and no message, because it can be read when nobody is left to send.
-            self._notebook = os.memfd_create("callboard-begun", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+            self._notebook = shared_number(NOTEBOOK.size)
             opened.callback(os.close, self._notebook)
-            # Of one size, because no limit of the worker's would count what it holds.
-            os.ftruncate(self._notebook, NOTEBOOK.size)
-            fcntl.fcntl(self._notebook, fcntl.F_ADD_SEALS, fcntl.F_SEAL_GROW | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_SEAL)
             opened.pop_all()
 
     def fds(self) -> list[int]:
         """What the worker needs of us."""
         return [self._theirs.fileno(), self._their_output, self._notebook]
 
-    def handed_over(self) -> None:
-        """Close the worker's ends, which it has now."""
-        self._theirs.close()
-        os.close(self._their_output)
+    def begin(self, pid: int | None) -> None:
+        """Be told that the process is there, and has what it needs."""
+        self.pid = pid
+        self._hand_over()
+        self.settled.set()
+
+    def _hand_over(self) -> None:
+        """Close the worker's ends; not before it has them: macOS loses files that are on their way and open nowhere."""
+        if self._theirs.fileno() >= 0:
+            self._theirs.close()
+            os.close(self._their_output)
 
     def end(self, exitcode: int | None) -> None:
         """Be told that the process is gone."""
         self.exitcode = exitcode
+        self._hand_over()
         self.ended.set()
         self.settled.set()
         # Whoever reads would wait for ever if a child of the worker, which is a copy of it, held the other end.
@@ -100,13 +108,7 @@ class HeldWorker:
 
     def is_silent(self) -> bool:
         """Whether it says nothing, as one without a call should; it does say something when its socket is closed."""
-        try:
-            self._sock.recv(1, socket.MSG_PEEK)
-        except BlockingIOError:
-            return True
-        except ConnectionError:
-            pass
-        return False
+        return not self._speech.poll(0)
 
     def is_worn(self, terms: Terms) -> bool:
         """Whether it has to be replaced after its call."""
@@ -154,7 +156,7 @@ class HeldWorker:
 
     def reader(self, max_result: int, only: int | None = None) -> FrameReader:
         """What reads what it says, perhaps of one call only."""
-        return FrameReader(self._sock, max_result, only)
+        return FrameReader(self._incoming, max_result, only)
 
     async def send(self, data: bytes) -> None:
         """Send a frame, all of it; nobody else does meanwhile."""
@@ -177,10 +179,9 @@ class HeldWorker:
         if self._is_closed:
             return False
         for _ in range(reads):
-            try:
-                data = os.read(self._output, _CHUNK)
-            except BlockingIOError:
+            if not self._printing.poll(0):
                 return True
+            data = os.read(self._output, _CHUNK)
             if not data:
                 return False
             self._kept.add(data)
@@ -209,7 +210,7 @@ class HeldWorker:
 
     def abandon(self) -> None:
         """Close our ends, whoever uses them, because nobody can."""
-        self._theirs.close()
+        self._hand_over()
         self._close()
 
     def _close(self) -> None:
@@ -219,9 +220,17 @@ class HeldWorker:
         self._take_output()
         self.last_begun()
         self._is_closed = True
+        self._incoming.close()
         self._sock.close()
         os.close(self._output)
         os.close(self._notebook)
+
+
+def _watch(file: socket.socket | int) -> select.poll:
+    """By which to see whether there is something to read, or will never be: without an error made for "nothing"."""
+    watch = select.poll()
+    watch.register(file, select.POLLIN)
+    return watch
 
 
 def hand_on(said: bytes | bytearray, deliver: Callable[[Any], None]) -> None:

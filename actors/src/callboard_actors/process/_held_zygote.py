@@ -7,28 +7,19 @@ import socket
 import subprocess
 import sys
 from contextlib import suppress
+from typing import TYPE_CHECKING
 
 import anyio
 
 from callboard import ActorStartError
-from callboard_actors.process._bubblewrap import Inside, why_it_failed, wrapped
-from callboard_actors.process._confine import Confine
-from callboard_actors.process._confinement import CannotConfineError
-from callboard_actors.process._frames import (
-    COMMAND,
-    END,
-    ENDED,
-    FAILED,
-    FORK,
-    FORKED,
-    LOADING,
-    READY,
-    REPORT,
-    Kind,
-    frame,
-)
+from callboard_actors.process._commands import COMMAND, REPORT, Command, Report
+from callboard_actors.process._confine import CannotConfineError, Confine
+from callboard_actors.process._frames import Kind, frame
 from callboard_actors.process._held_worker import HeldWorker
 from callboard_actors.process._settings import Settings
+
+if TYPE_CHECKING:
+    from callboard_actors.process._bubblewrap import Inside
 
 _NAME = "Processes"
 _TO_END = 3.0
@@ -46,7 +37,7 @@ class UnloadableError(Exception):
 class HeldZygote:
     """A running zygote, and the workers that it has."""
 
-    def __init__(self, process: subprocess.Popen[bytes], inside: Inside | None, control: socket.socket) -> None:
+    def __init__(self, process: subprocess.Popen[bytes], inside: "Inside | None", control: socket.socket) -> None:
         self._process = process
         self._inside = inside
         self._control = control
@@ -85,22 +76,22 @@ class HeldZygote:
         return zygote
 
     async def _until_ready(self, settings: Settings) -> None:
-        what, length, loading = LOADING, 0, None
-        while what == LOADING:
+        what, length, loading = Report.LOADING, 0, None
+        while what == Report.LOADING:
             data = await self._receive_exactly(REPORT.size)
             if data is None and loading is not None:
                 raise UnloadableError(loading)
             if data is None:
                 raise await _ended_at_once(settings.terms.confine)
             what, number, length = REPORT.unpack(data)
-            loading = settings.wanted[number] if what == LOADING else None
-        if what == FAILED:
+            loading = settings.wanted[number] if what == Report.LOADING else None
+        if what == Report.FAILED:
             text = await self._receive_exactly(length) or b""
             raise ActorStartError(_NAME, text.decode(errors="replace"), never=True)
-        assert what == READY
+        assert what == Report.READY
         self._ready = True
 
-    async def fork(self, worker: HeldWorker, what: bytes = FORK) -> None:
+    async def fork(self, worker: HeldWorker, what: Command = Command.FORK) -> None:
         """Ask for a process for this worker, and wait for it, or for the end of the zygote.
 
         Raises:
@@ -113,8 +104,6 @@ class HeldZygote:
             del self._workers[worker.number]
             worker.end(None)
             raise
-        finally:
-            worker.handed_over()
         if self._gone and self._workers.pop(worker.number, None) is not None:
             worker.end(None)
         await worker.settled.wait()
@@ -125,7 +114,7 @@ class HeldZygote:
         """Ask for the end of a worker and of all that it has started, unless that has been asked for."""
         if not worker.asked_to_end and not worker.ended.is_set():
             worker.asked_to_end = True
-            await self._command(COMMAND.pack(END, worker.number, grace), [])
+            await self._command(COMMAND.pack(Command.END, worker.number, grace), [])
 
     async def _command(self, command: bytes, fds: list[int]) -> None:
         async with self._sending:
@@ -144,13 +133,12 @@ class HeldZygote:
         while (data := await self._receive_exactly(REPORT.size)) is not None:
             what, number, value = REPORT.unpack(data)
             worker = self._workers[number]
-            if what == FORKED:
-                worker.pid = value if self._inside is None else self._inside.pid(value)
-                worker.settled.set()
+            if what == Report.FORKED:
+                worker.begin(value if self._inside is None else self._inside.pid(value))
             else:
                 del self._workers[number]
-                worker.unforked = None if what == ENDED else value
-                worker.end(value if what == ENDED else None)
+                worker.unforked = None if what == Report.ENDED else value
+                worker.end(value if what == Report.ENDED else None)
         self._lose_all()
 
     def _lose_all(self) -> None:
@@ -216,28 +204,37 @@ class HeldZygote:
             await anyio.sleep(0.001)
 
 
-def _started(control: socket.socket, confine: Confine | None) -> tuple["subprocess.Popen[bytes]", Inside | None]:
+def _started(control: socket.socket, confine: Confine | None) -> tuple["subprocess.Popen[bytes]", "Inside | None"]:
     # Our way to modules is the workers' way, too.
     code = (
         f"import sys; sys.path[:] = {sys.path!r}\n"
         f"from callboard_actors.process._zygote import main; main({control.fileno()})"
     )
     command = [sys.executable, "-c", code]
-    wraps = confine is not None and confine.in_bubblewrap
+    if confine is None or not confine.in_bubblewrap:
+        return _run(command, control, confine), None
+    from callboard_actors.process._bubblewrap import Inside, wrapped
+
+    process = _run(wrapped(command, confine), control, confine)
+    return process, Inside(process.pid)
+
+
+def _run(command: list[str], control: socket.socket, confine: Confine | None) -> "subprocess.Popen[bytes]":
     # A session of its own, which Ctrl-C does not reach; stdout belongs to our program, stderr to everybody.
-    process = subprocess.Popen(  # noqa: S603
-        wrapped(command, confine) if confine is not None and wraps else command,
+    return subprocess.Popen(  # noqa: S603
+        command,
         pass_fds=[control.fileno()],
         stdin=subprocess.DEVNULL,
         stdout=2,
         start_new_session=True,
         env=None if confine is None else confine.environment_from(os.environ),
     )
-    return process, Inside(process.pid) if wraps else None
 
 
 async def _ended_at_once(confine: Confine | None) -> ActorStartError:
-    reason = await why_it_failed(confine) if confine is not None and confine.in_bubblewrap else None
-    if reason is not None:
-        return ActorStartError(_NAME, reason, never=True)
+    if confine is not None and confine.in_bubblewrap:
+        from callboard_actors.process._bubblewrap import why_it_failed
+
+        if (reason := await why_it_failed(confine)) is not None:
+            return ActorStartError(_NAME, reason, never=True)
     return ActorStartError(_NAME, "its zygote process ended at once; what it says is on stderr")

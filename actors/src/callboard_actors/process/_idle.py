@@ -1,43 +1,45 @@
 """Workers that have nothing to do, and calls that wait for one, first come, first served."""
 
 from collections import deque
+from contextlib import suppress
+from typing import Generic, TypeVar
 
 import anyio
 
-from callboard_actors.process._held_worker import HeldWorker
+_Worker = TypeVar("_Worker")
 
 
-class _Waiting:
+class _Waiting(Generic[_Worker]):
     """A call that waits for a worker, and which it has been given."""
 
     def __init__(self) -> None:
         self.told = anyio.Event()
-        self.worker: HeldWorker | None = None
+        self.worker: _Worker | None = None
 
-    def tell(self, worker: HeldWorker | None) -> None:
+    def tell(self, worker: _Worker | None) -> None:
         self.worker = worker
         self.told.set()
 
 
-class Idle:
+class Idle(Generic[_Worker]):
     """Some wait for others: there are workers here, or calls, or nobody."""
 
     def __init__(self) -> None:
-        self._workers = deque[HeldWorker]()
-        self._calls = deque[_Waiting]()
+        self._workers = deque[_Worker]()
+        self._calls = deque[_Waiting[_Worker]]()
 
-    def put(self, worker: HeldWorker) -> None:
+    def put(self, worker: _Worker) -> None:
         """Let the next call have it."""
         if self._calls:
             self._calls.popleft().tell(worker)
         else:
             self._workers.append(worker)
 
-    async def take(self) -> HeldWorker | None:
+    async def take(self) -> _Worker | None:
         """Wait for one; `None` if it is no use to wait."""
         if self._workers:
             return self._workers.popleft()
-        call = _Waiting()
+        call = _Waiting[_Worker]()
         self._calls.append(call)
         try:
             await call.told.wait()
@@ -48,6 +50,18 @@ class Idle:
                 self._calls.remove(call)
             raise
         return call.worker
+
+    def __contains__(self, worker: object) -> bool:
+        return worker in self._workers
+
+    def __len__(self) -> int:
+        """How many have nothing to do."""
+        return len(self._workers)
+
+    def forget(self, worker: _Worker) -> None:
+        """Let nobody have it."""
+        with suppress(ValueError):
+            self._workers.remove(worker)
 
     def turn_away(self) -> None:
         """Tell all calls that it is no use to wait, and forget the workers."""

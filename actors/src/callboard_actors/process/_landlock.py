@@ -8,6 +8,7 @@ import ctypes
 import os
 import stat
 import struct
+import sys
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -66,7 +67,10 @@ def rule(path: str, rights: int) -> Rule:
     Raises:
         OSError: it cannot be opened, or leads elsewhere now.
     """
-    fd = os.open(path, os.O_PATH | os.O_CLOEXEC)
+    flags = os.O_CLOEXEC
+    if sys.platform == "linux":  # it is nowhere else that anybody comes here
+        flags |= os.O_PATH
+    fd = os.open(path, flags)
     now = str(Path(f"/proc/self/fd/{fd}").readlink())
     if now != path:
         os.close(fd)

@@ -1,19 +1,19 @@
 """`Processes`: functions in worker processes, which can be killed."""
 
 import itertools
-import sys
 from collections.abc import AsyncGenerator, Callable, Coroutine, Sequence
 from contextlib import asynccontextmanager
 from types import TracebackType
-from typing import Any, Self, TypeVar, TypeVarTuple, overload
+from typing import Any, Literal, Self, TypeVar, TypeVarTuple, overload
 
 import anyio
 
 from callboard.engines import Body, carried, deliver
+from callboard_actors.process import _kernel
 from callboard_actors.process._confine import Confine
 from callboard_actors.process._crew import Crew
 from callboard_actors.process._crossing import check, module_of, name_of, packed
-from callboard_actors.process._errors import WorkerDiedError, end_of, is_own_doing
+from callboard_actors.process._errors import TO_TELL, WorkerDiedError, end_of, is_own_doing
 from callboard_actors.process._frames import Kind, call
 from callboard_actors.process._held_seat import HeldSeat
 from callboard_actors.process._held_worker import BrokenError, HeldWorker
@@ -27,8 +27,6 @@ _Ts = TypeVarTuple("_Ts")
 
 _ATTEMPTS = 3
 """Workers that a call is given, if they end before they have begun it."""
-_TO_TELL = 0.5
-"""Seconds for the zygote to say that a worker has ended whose socket is closed; else it has closed it itself."""
 
 
 class Processes:
@@ -38,14 +36,16 @@ class Processes:
             value = await pool.run(fn, *args)
 
     Workers are forked from one process that has loaded `preload`; so one that was killed is replaced within
-    milliseconds. They are trusted, unless `confine` says otherwise: what crosses are pickles. For Linux only, as yet.
+    milliseconds. They are trusted, unless `confine` says otherwise: what crosses are pickles.
 
     It may be opened by several at once, in any number of event loops and threads: each event loop has workers of its
     own, from the first who opens it there until the last has left.
 
     Args:
         workers: how many there are, and so how many calls run at once; others wait their turn.
-        preload: modules that are loaded before workers are forked. They must not start threads.
+        start: "fork" is for Linux. With "spawn" each worker is a new interpreter, which loads `preload` by itself; one
+            more waits to replace another. `None` is "fork" on Linux, "spawn" on macOS and other POSIX systems.
+        preload: modules that workers have before their first call. They must not start threads, if workers are forked.
         grace: seconds between SIGTERM and SIGKILL for a worker that has to end, and for what it has started.
         max_calls: after so many calls a worker is replaced; `None` for never.
         max_resident: a worker that holds more bytes than that in memory after a call is replaced, as one does that a
@@ -66,6 +66,7 @@ class Processes:
         self,
         *,
         workers: int = 2,
+        start: Literal["fork", "spawn"] | None = None,
         preload: Sequence[str] = (),
         grace: float = 5.0,
         max_calls: int | None = None,
@@ -82,10 +83,9 @@ class Processes:
     ) -> None:
         if isinstance(preload, str):
             raise TypeError(f"preload={preload!r} is one string; give a list of names of modules")
-        if sys.platform != "linux":
-            raise NotImplementedError(f"Processes needs Linux as yet, and this is {sys.platform}")
         self._terms = Terms(
             workers=workers,
+            start=_kernel.best_start() if start is None else start,
             preload=tuple(preload),
             grace=grace,
             max_calls=max_calls,
@@ -245,7 +245,7 @@ class Processes:
         recurs = reason is not None
         with anyio.CancelScope(shield=True):
             if reason is None:
-                with anyio.move_on_after(_TO_TELL):
+                with anyio.move_on_after(TO_TELL):
                     await worker.ended.wait()
             if worker.asked_to_end:
                 reason, recurs = "its pool of processes was closed", False

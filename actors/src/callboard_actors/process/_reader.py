@@ -1,13 +1,12 @@
 """Frames out of a socket, one after the other; a worker is not believed."""
 
 import json
-from socket import MSG_DONTWAIT, socket
 from typing import Any, Final
 
-import anyio
 from anyio.lowlevel import checkpoint
 
 from callboard_actors.process._frames import HEADER, MAX_TOLD, GarbageError, Header, Kind, header_of
+from callboard_actors.process._incoming import Incoming
 
 _CHUNK: Final = 64 * 1024
 _FRAMES_IN_A_ROW: Final = 32
@@ -18,15 +17,15 @@ class FrameReader:
     """Reads what the other end says.
 
     Args:
-        sock: of a worker, or a seat's own.
+        incoming: out of the socket of a worker, or a seat's own.
         max_result: bytes that a reply may have.
         only: the number of the only call that there is; a frame of another one is refused by its header, because its
             body may never come. `None` if there are several.
     """
 
-    def __init__(self, sock: socket, max_result: int, only: int | None = None) -> None:
+    def __init__(self, incoming: Incoming, max_result: int, only: int | None = None) -> None:
         self._only = only
-        self._sock = sock
+        self._incoming = incoming
         self._max_result = max_result
         self._data = b""
         self._at = 0
@@ -48,7 +47,7 @@ class FrameReader:
         if self._frames % _FRAMES_IN_A_ROW == 0:
             await checkpoint()
         while len(self._data) - self._at < HEADER.size:
-            more = await self._receive(_CHUNK)
+            more = await self._incoming.receive(_CHUNK)
             self._data, self._at = self._data[self._at :] + more, 0
         begin = self._at + HEADER.size
         header = self._bounded(header_of(self._data[self._at : begin]))
@@ -60,7 +59,7 @@ class FrameReader:
         body = bytearray(self._data[begin:])
         self._data, self._at = b"", 0
         while len(body) < header.length:
-            body += await self._receive(min(header.length - len(body), 16 * _CHUNK))
+            body += await self._incoming.receive(min(header.length - len(body), 16 * _CHUNK))
         return header, body
 
     def _bounded(self, header: Header) -> Header:
@@ -71,17 +70,6 @@ class FrameReader:
         if header.length > self._max_result:
             raise GarbageError(f"it has {header.length} bytes, and max_result is {self._max_result}")
         return header
-
-    async def _receive(self, most: int) -> bytes:
-        while True:
-            await anyio.wait_readable(self._sock)
-            try:
-                data = self._sock.recv(most, MSG_DONTWAIT)
-            except BlockingIOError:
-                continue
-            if not data:
-                raise ConnectionResetError
-            return data
 
 
 def told_by(body: bytes | bytearray) -> Any:

@@ -54,9 +54,10 @@ class _Seat:
             await self._listen(_starts_on_asyncio())
 
     async def _listen(self, start: _Starts) -> None:
+        from callboard_actors.process._incoming import incoming
         from callboard_actors.process._reader import FrameReader
 
-        reader = FrameReader(self._sock, _MOST)
+        reader = FrameReader(incoming(self._sock), _MOST)
         while True:
             try:
                 header, body = await reader.next()

@@ -2,8 +2,11 @@
 
 import math
 import resource
+import sys
 from dataclasses import dataclass
+from typing import Literal
 
+from callboard_actors.process import _kernel
 from callboard_actors.process._confine import Confine
 from callboard_actors.process._main_module import MainModule
 
@@ -17,6 +20,7 @@ class Terms:
     """What the user of a pool has said; `Processes` tells what each of them means."""
 
     workers: int
+    start: Literal["fork", "spawn"]
     preload: tuple[str, ...]
     grace: float
     max_calls: int | None
@@ -40,6 +44,7 @@ class Terms:
             if value < 1:
                 raise ValueError(f"{name}={value!r} is less than 1")
         _check_limits(self.files, self.nice)
+        self._check_system()
         if self.confine is not None:
             self._check_confine(self.confine)
         for name in ("grace", "start_timeout"):
@@ -47,9 +52,32 @@ class Terms:
             if not 0 <= seconds < math.inf:
                 raise ValueError(f"{name}={seconds!r} is no number of seconds")
 
+    def _check_system(self) -> None:
+        """Refuse what this system cannot keep."""
+        here = f"and this is {sys.platform}"
+        if self.start not in ("fork", "spawn"):
+            raise ValueError(f"start={self.start!r} is neither 'fork' nor 'spawn'")
+        if self.start == "fork" and not _kernel.FORKS:
+            raise ValueError(f"start='fork' is for Linux, {here}; leave it out, and workers are new interpreters")
+        if self.max_resident is not None and not _kernel.TELLS_SIZE:
+            raise ValueError(
+                f"max_resident={self.max_resident} needs /proc, as Linux has it, {here}; max_calls= has workers "
+                "replaced, too"
+            )
+        if self.memory is not None and not _kernel.LIMITS_MEMORY:
+            raise ValueError(f"memory={self.memory} needs a kernel that keeps RLIMIT_AS, {here}, which does not")
+
     def _check_confine(self, confine: Confine) -> None:
         if not isinstance(confine, Confine):
             raise TypeError(f"confine={confine!r} is no Confine")
+        if not _kernel.FORKS:
+            raise ValueError(
+                f"confine= needs Linux, whose Landlock and seccomp keep what it says, and this is {sys.platform}"
+            )
+        if self.start != "fork":
+            raise ValueError(
+                f"confine= needs start='fork', not {self.start!r}: what workers may use is opened before they run"
+            )
         if self.max_resident is not None and not confine.reuse:
             raise ValueError(
                 f"max_resident={self.max_resident} needs Confine(reuse=True): else a worker serves one call"

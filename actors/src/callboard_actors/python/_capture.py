@@ -30,7 +30,7 @@ class Kept:
         self._size = 0
 
     def add(self, data: bytes) -> None:
-        """Take more."""
+        """Keep the beginning of all that is added, and its end, and count the rest."""
         self._size += len(data)
         room = self._most_head - len(self._head)
         self._head += data[:room]

@@ -76,7 +76,7 @@ class Interpreter:
         self._capture.close()
 
     def interrupt(self) -> None:
-        """End the cell that runs, if one does, by a KeyboardInterrupt; from another thread."""
+        """End the cell that runs, if one does, by a KeyboardInterrupt; from another thread, or a handler of signals."""
         if self._limit is not None:
             self._limit.interrupt(KeyboardInterrupt)
 
@@ -152,3 +152,5 @@ def own_process() -> None:
     """Have crashes tell where the code was, on what was stderr before any cell ran."""
     faulthandler.enable(file=os.dup(2), all_threads=False)
     warnings.filterwarnings("ignore", message=".*non-interactive, and thus cannot be shown")
+    # It would be about our threads, which no child needs.
+    warnings.filterwarnings("ignore", message=".*is multi-threaded, use of fork", category=DeprecationWarning)

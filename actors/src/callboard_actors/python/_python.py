@@ -60,6 +60,8 @@ class Python(Actor):
         for name, number in (("max_output", max_output), ("max_value", max_value), ("max_picture", max_picture)):
             if not isinstance(cast("object", number), int) or number < 100:
                 raise ValueError(f"Python({name}={number!r}) is a number, at least 100")
+        if not isinstance(cast("object", pictures), int) or pictures < 0:
+            raise ValueError(f"Python(pictures={pictures!r}) is True, False, or how many figures are shown")
         self._packages = tuple(packages)
         self._timeout, self._grace = timeout, grace
         self._keeps_state, self._max_output, self._max_value = keeps_state, max_output, max_value

@@ -67,7 +67,7 @@ class TimeLimit:
             pass
 
     def interrupt(self, error: type[BaseException]) -> None:
-        """Raise an error within the block, if that is not over; from another thread."""
+        """Raise an error within the block, if that is not over; from another thread, or from a handler of signals."""
         with self._lock:
             if not self._is_over:
                 self._is_interrupted = True

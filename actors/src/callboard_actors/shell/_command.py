@@ -75,7 +75,7 @@ def _ending(
 
 
 def _why(order: Order, error: Exception) -> str:
-    if isinstance(error, OSError) and not os.path.isdir(order.cwd):  # noqa: PTH112 - it may be None of a path's
+    if isinstance(error, OSError) and not os.path.isdir(order.cwd):  # noqa: PTH112 - that of a Path raises where it may not look
         return f"the working directory {order.cwd} is not there (any more)"
     return str(error)
 

@@ -3,6 +3,7 @@
 import math
 import os
 import shutil
+import sys
 import tempfile
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
@@ -54,6 +55,7 @@ class Shell(Actor):
 
     Raises:
         ValueError: it is not said what commands may do; or a number is out of range.
+        NotImplementedError: this is not Linux.
     """
 
     groups: ClassVar[Mapping[str, int]] = {}
@@ -74,6 +76,7 @@ class Shell(Actor):
         max_ended: int = 16,
         parallel: int = 2,
     ) -> None:
+        _check_system()
         _check_restriction(allow, confine, unrestricted)
         for name, least, number in (
             ("max_output", 100, max_output),
@@ -279,6 +282,14 @@ class Shell(Actor):
         now = anyio.current_time()
         lines = [f"{job.number} ({job.title}): {job.state(now)}" for job in self._jobs.values()]
         return "\n".join(lines) or "There are no jobs. start_job(command) starts one."
+
+
+def _check_system() -> None:
+    if sys.platform != "linux":
+        raise NotImplementedError(
+            f"Shell needs Linux, where it finds all that a command has started, and this is {sys.platform}; run the "
+            "program in a Linux container or within WSL"
+        )
 
 
 def _check_restriction(allow: Sequence[str] | None, confine: object, unrestricted: bool) -> None:

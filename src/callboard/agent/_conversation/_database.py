@@ -35,7 +35,7 @@ class Connections(Protocol[T]):
         ...
 
     def close(self, opened: T) -> None:
-        """Close its connection."""
+        """Close the connection of a saver or a store that `open` has made."""
         ...
 
     def is_lost(self, error: Exception) -> bool:

@@ -114,7 +114,7 @@ class Thread:
 
     @property
     def questions(self) -> list[Interrupt]:
-        """Every open question."""
+        """What people are asked, and have not answered, by all tasks of the step that comes."""
         return [question for record in self.records.values() for question in record.pending]
 
     def known_of(self, task: str) -> CallRecord:
@@ -348,7 +348,7 @@ class _Coming(NamedTuple):
 
 
 _SAME = _Coming(None, ())
-"""The same as before."""
+"""What came next before comes next still."""
 
 
 def _coming(targets: Sequence[Target]) -> _Coming:

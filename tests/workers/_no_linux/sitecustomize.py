@@ -1,0 +1,70 @@
+"""A system that has what POSIX says, and little more: every interpreter that has this folder on its path is on it.
+
+From where worker processes are imported it says that it is macOS, has nothing that only Linux has, and ends a process
+that asks for that all the same.
+"""
+
+import fcntl
+import importlib.abc
+import os
+import resource
+import signal
+import socket
+import sys
+import sysconfig
+
+_ONLY_ON_LINUX = {
+    os: ("memfd_create", "MFD_CLOEXEC", "waitid", "WNOWAIT", "P_ALL", "pidfd_open", "pipe2", "O_PATH"),
+    socket: ("MSG_CMSG_CLOEXEC", "SO_PEERCRED"),
+    fcntl: ("F_ADD_SEALS", "F_GET_SEALS"),
+    resource: ("RLIMIT_AS", "prlimit"),
+    signal: ("sigtimedwait",),
+}
+_ROOM = "callboard_actors.process"
+_FOR_LINUX = (
+    "_bubblewrap",
+    "_confinement",
+    "_forks",
+    "_landlock",
+    "_libc",
+    "_mounts",
+    "_readable",
+    "_seccomp",
+    "_syscalls",
+)
+
+
+def _end(what: str) -> None:
+    os.write(2, f"this is no Linux, and has no {what}\n".encode())
+    os._exit(99)
+
+
+class _Refuses(importlib.abc.MetaPathFinder):
+    def find_spec(self, name: str, *_: object) -> None:
+        room, _, module = name.rpartition(".")
+        if name == _ROOM:
+            _leave_linux()
+        elif room == _ROOM and module in _FOR_LINUX:
+            _end(name)
+
+
+def _leave_linux() -> None:
+    # What was built for this machine has to be loaded as such.
+    import asyncio as asyncio
+
+    import trio as trio
+
+    sysconfig.get_config_vars()
+    for module, names in _ONLY_ON_LINUX.items():
+        for name in names:
+            vars(module).pop(name, None)
+    sys.platform = "darwin"
+    sys.addaudithook(_watch)
+
+
+def _watch(event: str, args: tuple[object, ...]) -> None:
+    if event in ("open", "os.listdir", "os.scandir") and str(args[0]).startswith("/proc"):
+        _end(str(args[0]))
+
+
+sys.meta_path.insert(0, _Refuses())
