@@ -79,16 +79,21 @@ class Limit:
         key: takes the tool call (a mapping with `name`, `args`, `id`), or that and a `CallContext`, and returns
             what is limited, such as a host or a user: every key has these numbers for itself. `None` for one
             place for all.
+        shared: where the limit is kept for many processes, such as `RedisLimits(url)`; `None` for this one alone.
+        tenant: as `key`, and returns for whom a call is made: of a shared limit, tenants have the free places in
+            turns, however many calls of one of them wait. `None` for the order of arrival alone.
 
     Raises:
-        ValueError: for a number out of range.
-        TypeError: for a key that takes neither one argument nor two.
+        ValueError: for a number out of range, and for tenants of a limit that is not shared.
+        TypeError: for a key or a tenant that takes neither one argument nor two.
     """
 
     concurrency: int | None = None
     queue: int | None = None
     rate: Rate | None = None
     key: LimitKey | None = None
+    shared: "SharedLimits | None" = None
+    tenant: LimitKey | None = None
 
     def __post_init__(self) -> None:
         if self.concurrency is not None:
@@ -100,6 +105,61 @@ class Limit:
             key_function("Limit(key=...)", self.key)
         if self.concurrency is None and self.rate is None:
             raise ValueError(f"{self!r} limits nothing: give it a concurrency or a rate")
+        if self.shared is not None and (isinstance(self.shared, type) or not isinstance(self.shared, SharedLimits)):
+            raise TypeError(f"Limit(shared=...) takes where it is kept, such as RedisLimits(url); got {self.shared!r}")
+        if self.tenant is not None:
+            key_function("Limit(tenant=...)", self.tenant)
+            if self.shared is None:
+                raise ValueError("Limit(tenant=...) is for a shared limit; give it shared=..., or use key=... instead")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wanted:
+    """A place at a shared limit, as an attempt asks for it.
+
+    Args:
+        limit: its numbers.
+        name: of what is limited, such as "tool:fetch", for a store that was given no name.
+        key: a text for the key of the limit; "" where it has none.
+        tenant: a text for whose call it is; "" where that does not matter.
+        title: whose queue it waits in, for errors: "the queue of tool 'fetch'".
+    """
+
+    limit: Limit
+    name: str
+    key: str = ""
+    tenant: str = ""
+    title: str
+
+
+class Stay(Protocol):
+    """One attempt at a shared limit: it waits for a place, has it, and gives it back. Its methods never wait."""
+
+    failure: str | Exception | None
+    """Once answered: why there is no place, in words, or an error to be raised; `None` if there is one."""
+    token: int | None
+    """The fencing token of the place: whoever has it later has a higher one. `None` where nobody has given one."""
+
+    def begin(self) -> None:
+        """Note that the body begins now; a rate counts from here."""
+        ...
+
+    def leave(self) -> None:
+        """Give the place back, or leave the queue; from any thread."""
+        ...
+
+
+@runtime_checkable
+class SharedLimits(Protocol):
+    """Where limits are kept for many processes; from any event loop and thread."""
+
+    def check(self, limit: Limit, /) -> None:
+        """Raise ValueError for a limit that cannot be kept there."""
+        ...
+
+    def ask(self, wanted: Wanted, on_answer: Callable[[], object], /) -> Stay:
+        """Ask for a place, and never wait; `on_answer` is called once there is one or none, from any thread."""
+        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,6 +174,8 @@ class Body:
         call_id: of the tool call that it is for, for errors.
         grace: seconds that it has to end when it is cancelled, before it is killed; `None` for the engine's own.
         on_begin: called when it has its turn, here and from any thread: its timeout runs from then.
+        subject: what of the user's it is about, where `fn` is callboard's own: the function of a tool, the class of an
+            actor; `None` if that is `fn` itself.
     """
 
     fn: Callable[..., Any]
@@ -123,6 +185,7 @@ class Body:
     call_id: str | None = None
     grace: float | None = None
     on_begin: Callable[[], object] | None = None
+    subject: Callable[..., Any] | None = None
 
 
 class Seat(Protocol):
@@ -232,36 +295,6 @@ class CallPolicy:
         _check_type("CallPolicy(limit=...)", self.limit, Limit, "Limit(concurrency=8)")
         if not isinstance(self.idempotent, bool):
             raise TypeError(f"CallPolicy(idempotent=...) is True or False, got {self.idempotent!r}")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ActorStatistics:
-    """A moment in the life of an actor, or of those by key."""
-
-    alive: int
-    """How many live, or are about to."""
-    running: int
-    """Calls whose handler runs, or whose reply somebody has taken along."""
-    waiting: int
-    """Calls in their mailboxes."""
-    restarts: int
-    """How often one was started again after it had ended by itself, so far."""
-    evictions: int
-    """How often one had to go, so far: because nobody asked it, or for the sake of another."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Statistics:
-    """A moment in the life of a node's calls."""
-
-    running: int
-    """Calls with a body that runs now, abandoned threads not counted."""
-    waiting: int
-    """Calls that wait for a place."""
-    abandoned_threads: int
-    """Worker threads that outlived their calls and still hold their places."""
-    actors: Mapping[str, ActorStatistics] = field(default_factory=dict[str, ActorStatistics])
-    """By name, those among the tools."""
 
 
 def check_engine(name: str, value: object) -> None:

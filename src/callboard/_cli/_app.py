@@ -152,3 +152,18 @@ def trace(options: TraceOptions) -> None:
     from callboard._cli._trace_command import show_recording
 
     _finish(lambda: show_recording(options))
+
+
+@app.command(
+    add_help_option=False,
+    context_settings={"ignore_unknown_options": True, "allow_extra_args": True},
+    no_args_is_help=False,
+)
+def worker(context: typer.Context) -> None:
+    """Serve tools and actors to agents on other machines.
+
+    Comes with callboard-actors; `callboard worker --help` says more.
+    """
+    from callboard._cli._foreign_commands import run_foreign
+
+    _finish(lambda: run_foreign("worker", "callboard-actors", context.args))

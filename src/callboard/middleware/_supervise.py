@@ -18,7 +18,8 @@ from callboard._langgraph import runtime_of
 from callboard._loops._bridge import run_from_sync
 from callboard._loops._deadline import DEFAULT_GRACE
 from callboard._loops._door import entered
-from callboard._types import CallPolicy, Limit, Statistics
+from callboard._statistics import Statistics
+from callboard._types import CallPolicy, Limit
 from callboard.tools._call_context import context_of
 from callboard.tools._call_output import Item
 from callboard.tools._chain import Chain, chain_of, check_policies, check_tools, middleware_in, shown_by, tools_of

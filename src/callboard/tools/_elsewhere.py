@@ -94,6 +94,7 @@ class _BodyElsewhere:
             title=self._plan.tool.name,
             call_id=None if supervised is None else supervised.id,
             grace=None if supervised is None else grace_there(supervised.grace),
+            subject=self._plan.fn,
         )
 
     def _ask(self, supervised: SupervisedCall[Any], error: EngineError) -> NoReturn:

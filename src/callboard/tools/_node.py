@@ -16,8 +16,9 @@ from callboard._langgraph import injected_args_by_name, with_runtime
 from callboard._loops._bridge import run_from_sync
 from callboard._loops._deadline import DEFAULT_GRACE
 from callboard._loops._door import entered
+from callboard._statistics import Statistics
 from callboard._suggestions import suggests_keywords
-from callboard._types import CallPolicy, Limit, OnError, Statistics
+from callboard._types import CallPolicy, Limit, OnError
 from callboard.actors._actor import Actor
 from callboard.actors._child import ChildSpec
 from callboard.tools._chain import middleware_in

@@ -12,9 +12,11 @@ from callboard._calls._attempt import ThreadPlaces
 from callboard._calls._batch import Batch
 from callboard._calls._call import SupervisedCall, Terms
 from callboard._calls._limits import Gates, Limiter
+from callboard._calls._shared_limits import SharedLimiter, limiter_of
 from callboard._loops._deadline import DEFAULT_GRACE
+from callboard._statistics import Statistics
 from callboard._suggestions import no_such
-from callboard._types import CallContext, CallPolicy, Limit, Statistics, ToolCallLike, check_count, check_seconds
+from callboard._types import CallContext, CallPolicy, Limit, ToolCallLike, check_count, check_seconds
 from callboard.exceptions import CallTimeoutError, DeadlineExceededError
 from callboard.tools._errors import Judge, error_message
 
@@ -69,7 +71,7 @@ class Supervision:
         self.policies = _completed(f"{owner}(policies=...)", policies, self.default)
         self.engines = {name: policy.runs_in for name, policy in self.policies.items() if policy.runs_in is not None}
         """Where the bodies of some tools run, by name."""
-        self.shared = [] if limit is None else [Limiter(limit, f"the queue of {queue}")]
+        self.shared = [] if limit is None else [limiter_of(limit, queue, f"the queue of {queue}")]
         self.limiters = {name: [*_limiter(name, policy), *self.shared] for name, policy in self.policies.items()}
         self.takes_context = any(one.takes_context for some in (self.shared, *self.limiters.values()) for one in some)
         """Whether the key of a limit looks at more than the call."""
@@ -189,8 +191,9 @@ def _completed(option: str, policies: object, default: CallPolicy) -> dict[str, 
     }
 
 
-def _limiter(name: str, policy: CallPolicy) -> list[Limiter]:
-    return [] if policy.limit is None else [Limiter(policy.limit, f"the queue of tool {name!r}")]
+def _limiter(name: str, policy: CallPolicy) -> list[Limiter | SharedLimiter]:
+    limit = policy.limit
+    return [] if limit is None else [limiter_of(limit, f"tool:{name}", f"the queue of tool {name!r}")]
 
 
 def limiters_of_run(config: RunnableConfig) -> list[Limiter]:

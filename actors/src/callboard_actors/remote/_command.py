@@ -1,0 +1,129 @@
+"""The options of `callboard worker`; they know nothing of what it does with them."""
+
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from callboard_actors.remote._secret import VARIABLE
+
+app = typer.Typer(
+    add_completion=False,
+    rich_markup_mode="markdown",
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+class Backend(StrEnum):
+    """The event loops that a worker runs on."""
+
+    asyncio = "asyncio"
+    trio = "trio"
+
+
+def main(args: list[str]) -> None:
+    """Run the command, with what stands behind its name; `callboard worker` is found by this."""
+    app(args=args, prog_name="callboard worker")
+
+
+@app.command(no_args_is_help=True)
+def worker(
+    tools: Annotated[
+        str,
+        typer.Argument(
+            metavar="MODULE[:TOOLS]",
+            help="What is served: a list of tools, functions and actors, one of them, a ToolNode, or all of a module. "
+            "Nothing else may be asked for.",
+        ),
+    ],
+    *,
+    listen: Annotated[
+        str, typer.Option(metavar="HOST:PORT", help="Where to listen; port 0 for any, which is printed.")
+    ] = "127.0.0.1:7000",
+    workers: Annotated[int, typer.Option(min=1, metavar="N", help="Worker processes, and so calls at once.")] = 2,
+    seats: Annotated[int, typer.Option(min=0, metavar="N", help="Actors that may live here, each in a process.")] = 64,
+    secret_file: Annotated[
+        Path | None,
+        typer.Option(dir_okay=False, help="A file with the secret that agents have, too.", show_default=f"${VARIABLE}"),
+    ] = None,
+    tls_cert: Annotated[
+        Path | None, typer.Option(dir_okay=False, exists=True, help="The certificate to show, with its chain, as PEM.")
+    ] = None,
+    tls_key: Annotated[
+        Path | None, typer.Option(dir_okay=False, exists=True, help="Its key, if that is in another file.")
+    ] = None,
+    insecure: Annotated[
+        bool, typer.Option("--insecure", help="Listen for other machines without TLS: for networks of one's own.")
+    ] = False,
+    confine: Annotated[
+        bool, typer.Option("--confine", help="Confine what runs, as Processes(confine=Confine(...)) does.")
+    ] = False,
+    read: Annotated[
+        list[str] | None, typer.Option(metavar="PATH", help="With --confine: what may be read. May be repeated.")
+    ] = None,
+    write: Annotated[
+        list[str] | None, typer.Option(metavar="PATH", help="With --confine: what may be written. May be repeated.")
+    ] = None,
+    network: Annotated[bool, typer.Option("--network", help="With --confine: the network may be used.")] = False,
+    memory: Annotated[
+        int | None, typer.Option(min=1, metavar="MB", help="Address space of each worker process.")
+    ] = None,
+    in_process: Annotated[
+        bool,
+        typer.Option("--in-process", help="No processes: tasks and threads of this one, which cannot be killed."),
+    ] = False,
+    grace: Annotated[float, typer.Option(min=0, metavar="SECONDS", help="For what is cancelled to end.")] = 5.0,
+    drain: Annotated[
+        float, typer.Option(min=0, metavar="SECONDS", help="For what runs to finish, after SIGTERM or Ctrl-C.")
+    ] = 30.0,
+    handshake_timeout: Annotated[
+        float, typer.Option(min=0.1, metavar="SECONDS", help="For who connects to prove that it has the secret.")
+    ] = 10.0,
+    backend: Annotated[Backend, typer.Option(help="The event loop to run on.")] = Backend.asyncio,
+    app_dir: Annotated[Path, typer.Option(metavar="DIR", help="Where the module is looked for first.")] = Path(),
+) -> None:
+    """Serve tools and actors to agents on other machines, which have a `RemoteEngine`.
+
+    Whoever has the secret may run code here, as this user. It comes from a file or from the environment, never from
+    the command line. Other machines are only spoken to by TLS, unless `--insecure` is given.
+
+    SIGTERM, or Ctrl-C, drains: nothing new begins, what runs has `--drain` seconds to finish, and is then ended. A
+    second one ends it at once.
+
+    **Examples**
+
+    `callboard worker trip:tools --listen 0.0.0.0:7000 --tls-cert worker.pem --secret-file secret`
+
+    `callboard worker parsers --confine --read data --workers 8`
+
+    **Exit codes**
+
+    0: all that ran has finished. 1: it could not start. 2: the command line is wrong, or names what is not there.
+    3: some of what ran was ended by force.
+    """
+    from callboard_actors.remote._worker_process import Options, run
+
+    options = Options(
+        tools=tools,
+        listen=listen,
+        workers=workers,
+        seats=seats,
+        secret_file=secret_file,
+        tls_cert=tls_cert,
+        tls_key=tls_key,
+        insecure=insecure,
+        confine=confine,
+        read=read,
+        write=write,
+        network=network,
+        memory=memory,
+        in_process=in_process,
+        grace=grace,
+        drain=drain,
+        handshake_timeout=handshake_timeout,
+        backend=backend.value,
+        app_dir=app_dir,
+    )
+    raise typer.Exit(run(options))

@@ -1,0 +1,258 @@
+"""One agent at a worker: its calls and its seats, which end with its connection."""
+
+from collections.abc import Callable, Container
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from typing import Any, Final, Protocol
+
+import anyio
+from anyio.abc import TaskGroup
+
+from callboard import CallError
+from callboard.engines import Body, Engine, EngineError, Seat, relayed
+from callboard_actors.process import _frames as inner
+from callboard_actors.process._frames import GarbageError, lost
+from callboard_actors.remote._connection import Connection
+from callboard_actors.remote._there import run_there
+from callboard_actors.remote._wire import Header, Kind, as_json, frame, from_json, parts_of
+
+_MOST_WORDS: Final = 1_000
+"""Frames that may wait for an agent; what calls tell beyond is dropped, replies are not."""
+_REASON: Final = 10_000
+"""Characters of why something has ended, at most."""
+KIND_OF: Final = {inner.Kind.VALUE: Kind.VALUE, inner.Kind.RAISED: Kind.RAISED, inner.Kind.LOST: Kind.LOST}
+"""What a worker of the engine answers, as it is sent on."""
+
+Reply = tuple[Kind, bytes]
+
+
+def ended(known: str, reason: str, *, recurs: bool = False) -> Reply:
+    """That a call has no result."""
+    return Kind.ENDED, as_json({"ended": known, "reason": reason[:_REASON], "recurs": recurs})
+
+
+class Places(Protocol):
+    """Says who may have a seat."""
+
+    def take_seat(self) -> bool:
+        """Have room for one more, if there is."""
+        ...
+
+    def give_seat(self) -> None:
+        """Give it back."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class House:
+    """What a worker has for all who come."""
+
+    engine: Engine
+    is_plain: bool
+    served: Container[str]
+    places: Places
+    max_call: int
+
+
+@dataclass(slots=True)
+class _Seat:
+    """A seat, as soon as there is one, and when it is not needed any more."""
+
+    seat: Seat | None = None
+    left: anyio.Event = field(default_factory=anyio.Event)
+
+
+class Guest:
+    """Runs what an agent asks for, until it has gone.
+
+    Args:
+        house: where it is a guest.
+        connection: to it.
+        max_result: bytes that a reply may have, as the agent wishes.
+    """
+
+    def __init__(self, house: House, connection: Connection, max_result: int) -> None:
+        self._house = house
+        self._connection = connection
+        self._max_result = max_result
+        self._calls: dict[int, anyio.CancelScope] = {}
+        self._seats: dict[int, _Seat] = {}
+        self._group: TaskGroup | None = None
+        self._is_draining = False
+        self._is_stopping = False
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether anything of it runs."""
+        return bool(self._calls or self._seats)
+
+    async def stay(self) -> str:
+        """Serve it until its connection ends, and end what it has left behind; returns why that ended."""
+        reason = ""
+        async with anyio.create_task_group() as group:
+            self._group = group
+            reason = await self._connection.run(self._take_in)
+            group.cancel_scope.cancel()
+        return reason
+
+    def drain(self) -> None:
+        """Begin nothing new, and say so; when all has ended, the agent leaves."""
+        self._is_draining = True
+        self._connection.send(frame(Kind.DRAIN))
+
+    def stop(self) -> None:
+        """End what runs, each with its grace."""
+        self._is_stopping = True
+        for scope in self._calls.values():
+            scope.cancel()
+        for one in self._seats.values():
+            one.left.set()
+
+    async def see_off(self) -> None:
+        """Close the connection, when it has all that is for it."""
+        with anyio.move_on_after(2.0):
+            await self._connection.flush()
+        self._connection.close("its worker has ended")
+
+    def _take_in(self, header: Header, body: bytearray) -> None:
+        kind, number, _ = header
+        if kind is Kind.CALL:
+            self._begin(number, bytes(body))
+        elif kind is Kind.CANCEL:
+            if number in self._calls:
+                self._calls[number].cancel()
+        elif kind is Kind.SEAT:
+            self._have_seat(number, from_json(body))
+        elif kind is Kind.LEAVE:
+            if number in self._seats:
+                self._seats[number].left.set()
+        elif kind is Kind.REFUSE:
+            self._connection.close(f"the agent has ended it: {body.decode(errors='replace')}")
+        else:
+            raise GarbageError(f"a {kind.name}, which is not for a worker")
+
+    def _begin(self, number: int, call: bytes) -> None:
+        if number in self._calls:
+            raise GarbageError("a call whose number another one has")
+        try:
+            along, pickled = parts_of(call)
+            body = self._body(along, pickled)
+            given, seat = dict(along["carried"]), along.get("seat")
+        except (ValueError, KeyError, TypeError, LookupError, RecursionError) as error:
+            raise GarbageError(f"a call that cannot be understood: {error!r:.200}") from None
+        assert self._group is not None
+        self._calls[number] = scope = anyio.CancelScope()
+        if (refusal := self._refusal(body, seat)) is not None:
+            scope.cancel()
+            del self._calls[number]
+            self._reply(number, *refusal)
+            return
+        self._group.start_soon(self._serve, number, scope, body, given, seat)
+
+    def _body(self, along: dict[str, Any], pickled: bytes) -> Body:
+        grace, call_id = along.get("grace"), along.get("call_id")
+        return Body(
+            fn=run_there,
+            args=(str(along["subject"]), self._house.is_plain, pickled),
+            title=str(along["title"])[:1000],
+            call_id=None if call_id is None else str(call_id),
+            grace=None if grace is None else max(0.0, float(grace)),
+        )
+
+    def _refusal(self, body: Body, seat: int | None) -> Reply | None:
+        """Why a call is not begun, if it is not."""
+        subject = body.args[0]
+        if subject not in self._house.served:
+            return ended("unavailable", f"{subject} is not served by its worker", recurs=True)
+        if self._is_draining:
+            return ended("unavailable", "its worker is being drained")
+        if seat is not None and (seat not in self._seats or self._seats[seat].seat is None):
+            return ended("unavailable", "its seat has ended")
+        return None
+
+    async def _serve(
+        self, number: int, scope: anyio.CancelScope, body: Body, given: dict[str, Any], seat: int | None
+    ) -> None:
+        reply = None
+        try:
+            with scope, ExitStack() as stack:
+                stack.enter_context(relayed(given, lambda told: self._tell(number, told)))
+                reply = await self._reply_of(body, seat)
+        finally:
+            del self._calls[number]
+            if reply is None:
+                why = "its worker was stopped" if self._is_stopping else "it was cancelled"
+                reply = ended("unknown", why)
+            self._reply(number, *reply)
+
+    async def _reply_of(self, body: Body, seat: int | None) -> Reply:
+        runs: Any = self._house.engine if seat is None else self._seats[seat].seat
+        try:
+            kind, said = await runs.run_body(body)
+            return KIND_OF[inner.Kind(kind)], bytes(said)
+        except EngineError as error:
+            if error.ended == "finished":
+                return Kind.LOST, lost(error.reason)
+            return ended(error.ended, error.reason, recurs=error.recurs)
+        except CallError as error:  # such as that its engine has been closed
+            return ended("unavailable", str(error))
+        except Exception as error:
+            from callboard_actors.process import _pickled_replies, _plain_replies
+
+            replies = _plain_replies if self._house.is_plain else _pickled_replies
+            inner_kind, said = replies.raised(error)
+            return KIND_OF[inner_kind], said
+
+    def _reply(self, number: int, kind: Kind, said: bytes) -> None:
+        if kind is not Kind.ENDED and len(said) > self._max_result:
+            what = f"it is {len(said)} bytes, and max_result is {self._max_result}"
+            kind, said = Kind.LOST, lost(what)[: self._max_result]
+        self._connection.send(frame(kind, number, said))
+
+    def _tell(self, number: int, told: dict[str, Any]) -> None:
+        if number in self._calls and self._connection.backlog < _MOST_WORDS:
+            self._connection.send(frame(Kind.TOLD, number, as_json(told)))
+
+    def _have_seat(self, number: int, said: dict[str, Any]) -> None:
+        if number in self._seats:
+            raise GarbageError("a seat whose number another one has")
+        if self._is_draining:
+            return self._unseat(number, "its worker is being drained")
+        if not self._house.places.take_seat():
+            return self._unseat(number, "its worker has no seat left")
+        assert self._group is not None
+        self._seats[number] = _Seat()
+        self._group.start_soon(self._keep_seat, number, str(said.get("title", ""))[:1000])
+        return None
+
+    async def _keep_seat(self, number: int, title: str) -> None:
+        one, reason = self._seats[number], "it was left"
+        try:
+            async with self._house.engine.seat(title) as seat:
+                one.seat = seat
+                self._connection.send(frame(Kind.SEATED, number))
+                reason = await _first(one.left.wait, seat.until_ended) or reason
+        except Exception as error:
+            reason = getattr(error, "reason", None) or f"{error}"
+        finally:
+            del self._seats[number]
+            self._house.places.give_seat()
+            self._unseat(number, "its worker was stopped" if self._is_stopping else reason)
+
+    def _unseat(self, number: int, reason: str) -> None:
+        self._connection.send(frame(Kind.UNSEATED, number, as_json({"reason": reason[:_REASON]})))
+
+
+async def _first(*waits: Callable[[], Any]) -> Any:
+    """Wait for any of them, and return what that returned."""
+    found: list[Any] = []
+
+    async with anyio.create_task_group() as group:
+
+        async def wait(one: Callable[[], Any]) -> None:
+            found.append(await one())
+            group.cancel_scope.cancel()
+
+        for one in waits:
+            group.start_soon(wait, one)
+    return found[0]

@@ -1,0 +1,368 @@
+"""One worker, as an agent's machine has it: connected or not, how loaded, and what it runs for it."""
+
+import itertools
+import logging
+import math
+import os
+import random
+import ssl
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import anyio
+from anyio.abc import ByteStream, SocketStream
+
+from callboard.engines import Body, carried
+from callboard_actors.process._frames import GarbageError
+from callboard_actors.process._variables import Variables
+from callboard_actors.remote import _tls
+from callboard_actors.remote._addresses import Address
+from callboard_actors.remote._call import OpenCall, outcome
+from callboard_actors.remote._connection import Connection
+from callboard_actors.remote._handshake import Offer, RefusedError, Wishes, greet
+from callboard_actors.remote._held_seat import RemoteSeat
+from callboard_actors.remote._there import name_of
+from callboard_actors.remote._wire import (
+    LONGEST_GREETING,
+    LONGEST_WELCOME,
+    FrameReader,
+    Header,
+    Kind,
+    as_json,
+    call_of,
+    frame,
+    from_json,
+)
+
+_logger = logging.getLogger("callboard_actors.remote")
+_PAUSE: Final = 0.05
+"""Seconds before a worker is looked for again; doubled each time."""
+_LONGEST_PAUSE: Final = 5.0
+_LONG_ENOUGH: Final = 1.0
+"""Seconds of a connection after which the next pause is the first one again."""
+_TO_ACKNOWLEDGE: Final = 1.0
+"""Seconds, beyond its grace, until a worker has said that a cancelled body has ended."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Terms:
+    """What the user of an engine has said; `RemoteEngine` tells what each of them means."""
+
+    secret: bytes = field(repr=False)
+    tls: ssl.SSLContext | None
+    wishes: Wishes
+    grace: float
+    connect_timeout: float
+    start_timeout: float
+    patience: float
+    variables: Variables
+
+
+class Link:
+    """A worker and the connection to it, which is made again whenever it is lost.
+
+    Args:
+        address: of the worker.
+        terms: of the engine.
+        on_change: told when it may take a call that it could not take before, or never will.
+    """
+
+    def __init__(self, address: Address, terms: Terms, on_change: Callable[[], None]) -> None:
+        self.address = address
+        self._terms = terms
+        self._on_change = on_change
+        self._numbers = itertools.count(1)
+        self._calls: dict[int, OpenCall] = {}
+        self._in_seats: set[int] = set()
+        self._seats: dict[int, RemoteSeat] = {}
+        self._reserved = 0
+        self._connection: Connection | None = None
+        self._is_draining = False
+        self.offer: Offer | None = None
+        """What the worker has offered, the last time."""
+        self.trouble = "it was not asked yet"
+        """Why there is no connection, while there is none."""
+        self.gone_at = -math.inf
+        """When it was last lost, or began to drain."""
+        self.is_refused = False
+        """Whether the last one was refused, as others will be."""
+        self.settled = anyio.Event()
+        """A connection was made, or could not be."""
+
+    @property
+    def is_up(self) -> bool:
+        """Whether it is there, and takes calls."""
+        return self._connection is not None and self._connection.reason is None and not self._is_draining
+
+    @property
+    def load(self) -> int:
+        """How many calls and seats of ours it has, or is about to."""
+        return len(self._calls) - len(self._in_seats) + len(self._seats) + self._reserved
+
+    @property
+    def has_room(self) -> bool:
+        """Whether it may be given a call."""
+        running = len(self._calls) - len(self._in_seats) + self._reserved
+        return self.is_up and self.offer is not None and running < self.offer.capacity
+
+    def serves(self, subject: str | None) -> bool:
+        """Whether it runs that, as far as is known."""
+        return subject is None or (self.offer is not None and subject in self.offer.serves)
+
+    def reserve(self) -> None:
+        """Keep a place for a call that is about to be sent."""
+        self._reserved += 1
+
+    def release(self) -> None:
+        """Give it up."""
+        self._reserved -= 1
+        self._changed()
+
+    def _changed(self) -> None:
+        if self._is_draining and self._connection is not None and not (self._calls or self._seats or self._reserved):
+            self._connection.close("its worker was drained")  # which waits for that
+        self._on_change()
+
+    async def keep(self) -> None:
+        """Be connected, until this is cancelled."""
+        pause = _PAUSE
+        while True:
+            began = anyio.current_time()
+            try:
+                self.trouble = await self._live()
+            except (RefusedError, GarbageError) as error:
+                self._suffer(f"{error}", for_good=not isinstance(error, RefusedError) or error.for_good)
+            except TimeoutError:
+                self._suffer(f"it did not answer within {self._terms.connect_timeout:g} s")
+            except (OSError, ssl.SSLError, anyio.EndOfStream, anyio.BrokenResourceError) as error:
+                self._suffer(_told(error), for_good=isinstance(error, ssl.SSLError))
+            self.settled.set()
+            self._changed()
+            pause = _PAUSE if anyio.current_time() - began > _LONG_ENOUGH else min(_LONGEST_PAUSE, pause * 2)
+            await anyio.sleep(pause * random.uniform(0.5, 1.0))  # noqa: S311 - nobody is to guess it
+
+    def _suffer(self, reason: str, *, for_good: bool = False) -> None:
+        if reason != self.trouble:
+            log = _logger.error if for_good else _logger.info
+            log("the worker at %s cannot be had, and is tried again: %s", self.address, reason)
+        self.trouble, self.is_refused = reason, for_good
+
+    async def _live(self) -> str:
+        """Connect, and stay so as long as it lasts; returns why it has ended."""
+        stream, reader = await self._connected()
+        wishes = self._terms.wishes
+        connection = Connection(stream, reader, heartbeat=wishes.heartbeat, silence=wishes.silence)
+        self._connection, self._is_draining, self.is_refused = connection, False, False
+        reason = "it was closed"
+        try:
+            self.settled.set()
+            self._changed()
+            reason = await connection.run(self._take_in)
+        finally:
+            self._connection = None
+            if not self._is_draining:
+                self.gone_at = anyio.current_time()
+            self._lose_all(f"{connection.reason or reason} (worker at {self.address})")
+        return reason
+
+    async def _connected(self) -> tuple[ByteStream, FrameReader]:
+        with anyio.fail_after(self._terms.connect_timeout):
+            stream = await anyio.connect_tcp(*self.address)
+            try:
+                return await self._greeted(stream)
+            except BaseException:
+                with anyio.CancelScope(shield=True):
+                    await anyio.aclose_forcefully(stream)
+                raise
+
+    async def _greeted(self, stream: SocketStream) -> tuple[ByteStream, FrameReader]:
+        inner: ByteStream = stream
+        binding, wishes = "", self._terms.wishes
+        if self._terms.tls is not None:
+            inner, binding = await _tls.as_client(stream, self._terms.tls, self.address.host)
+        reader = FrameReader(inner, LONGEST_GREETING)
+        self.offer = await greet(inner, reader, self._terms.secret, binding, wishes)
+        reader.longest = max(wishes.max_result, LONGEST_WELCOME)  # what is said of ends is no result
+        return inner, reader
+
+    def _lose_all(self, reason: str) -> None:
+        for one in self._calls.values():
+            one.lose(reason)
+        self._calls.clear()
+        self._in_seats.clear()
+        for seat in list(self._seats.values()):
+            seat.end(reason)
+        self._seats.clear()
+
+    def _take_in(self, header: Header, body: bytearray) -> None:
+        kind, number, _ = header
+        if kind is Kind.DRAIN:
+            self._is_draining, self.gone_at = True, anyio.current_time()
+            for seat in self._seats.values():
+                seat.drain(f"its worker at {self.address} is being drained")
+            self._changed()
+        elif kind is Kind.REFUSE and self._connection is not None:
+            self._connection.close(f"its worker has ended the connection: {body.decode(errors='replace')}")
+        elif kind in (Kind.SEATED, Kind.UNSEATED):
+            self._take_in_of_seat(kind, number, body)
+        else:
+            self._take_in_of_call(header, body)
+
+    def _take_in_of_call(self, header: Header, body: bytearray) -> None:
+        one = self._calls.get(header.number)
+        if one is None:
+            raise GarbageError("it is for no call")
+        one.take_in(header, body)
+        if one.is_over:
+            self._forget(header.number)
+
+    def _take_in_of_seat(self, kind: Kind, number: int, body: bytearray) -> None:
+        seat = self._seats.get(number)
+        if seat is None:
+            raise GarbageError("it is for no seat")
+        if kind is Kind.SEATED:
+            seat.begin()
+        else:
+            reason = str(from_json(body).get("reason"))
+            del self._seats[number]
+            seat.end(reason)
+            self._changed()
+
+    def _forget(self, number: int) -> None:
+        self._calls.pop(number, None)
+        self._in_seats.discard(number)
+        self._changed()
+
+    async def run_reserved(self, body: Body, pickled: bytes) -> Any:
+        """Have a body run in the place that was kept for it; raises what `run_body` does."""
+        self._reserved -= 1
+        try:
+            return await self.run_body(body, pickled)
+        finally:
+            self._changed()
+
+    async def run_body(self, body: Body, pickled: bytes, seat: int | None = None) -> Any:
+        """Have a body run there.
+
+        Raises:
+            EngineError: it has no result.
+            TypeError: it is larger than the worker takes.
+            BaseException: what the body raises.
+        """
+        offer, connection, one = self.offer, self._connection, OpenCall()
+        if body.on_begin is not None:
+            body.on_begin()  # first, because its deadline, which is carried along, runs from now
+        if connection is None or connection.reason is not None or offer is None:
+            one.lost = self.trouble
+            return outcome(one, body, is_plain=False)
+        number, data = self._framed(body, pickled, seat, offer)
+        self._calls[number] = one
+        if seat is not None:
+            self._in_seats.add(number)
+        connection.send(data, one)
+        try:
+            await one.until_over()
+        except GarbageError as error:
+            await self._end(number, one, body, connection)
+            one.reply, one.lost = None, f"its worker told what nobody can understand: {error}"
+        except BaseException:
+            await self._end(number, one, body, connection)
+            raise
+        return outcome(one, body, is_plain=offer.is_plain)
+
+    def _framed(self, body: Body, pickled: bytes, seat: int | None, offer: Offer) -> tuple[int, bytes]:
+        """A call as it is sent, and its number.
+
+        Raises:
+            TypeError: it is larger than the worker takes.
+        """
+        said = call_of(_along(body, seat), pickled)
+        if len(said) > offer.max_call:
+            raise TypeError(
+                f"{body.title!r} cannot run on another machine: it has {len(said)} bytes with its arguments, and its "
+                f"worker takes {offer.max_call}"
+            )
+        number = next(self._numbers)
+        return number, frame(Kind.CALL, number, said)
+
+    async def _end(self, number: int, one: OpenCall, body: Body, connection: Connection) -> None:
+        """End a body whose caller has gone, and wait until it has, whoever is cancelled meanwhile."""
+        if one.is_over:
+            return
+        if not one.is_sent:
+            one.is_withdrawn = True
+            self._forget(number)
+            return
+        connection.send(frame(Kind.CANCEL, number))
+        grace = self._terms.grace if body.grace is None else min(body.grace, self._terms.grace)
+        with anyio.move_on_after(grace + _TO_ACKNOWLEDGE, shield=True):
+            await one.until_ended()
+        if not one.is_over:  # it keeps its place until its end is told, or the connection has ended
+            _logger.warning("%r was cancelled, and its worker at %s has not ended it yet", body.title, self.address)
+
+    async def have_seat(self, title: str) -> RemoteSeat | None:
+        """Ask for a seat; `None` if the connection is lost."""
+        if self._connection is None:
+            return None
+        number = next(self._numbers)
+        self._seats[number] = seat = RemoteSeat(title, number, self, self._terms.variables)
+        self._connection.send(frame(Kind.SEAT, number, as_json({"title": title})))
+        try:
+            await seat.until_settled()
+        except BaseException:
+            await self.leave_seat(seat)
+            raise
+        return seat
+
+    async def leave_seat(self, seat: RemoteSeat) -> None:
+        """Have it ended, and wait until it has, for as long as that may take."""
+        if seat.number not in self._seats or self._connection is None:
+            return
+        self._connection.send(frame(Kind.LEAVE, seat.number))
+        with anyio.move_on_after(self._terms.grace + _TO_ACKNOWLEDGE, shield=True):
+            await seat.until_gone()
+
+    async def part(self) -> None:
+        """End what runs there, each with its grace, and the connection."""
+        connection = self._connection
+        if connection is None:
+            return
+        for number in self._calls:
+            connection.send(frame(Kind.CANCEL, number))
+        for number in self._seats:
+            connection.send(frame(Kind.LEAVE, number))
+        with anyio.move_on_after(self._terms.grace + _TO_ACKNOWLEDGE):
+            while (self._calls or self._seats) and connection.reason is None:
+                await anyio.sleep(0.005)
+        connection.close("its engine was closed")
+
+
+def _along(body: Body, seat: int | None) -> dict[str, Any]:
+    """What goes with a call, beside its pickle."""
+    along: dict[str, Any] = {
+        "carried": carried(),
+        "subject": name_of(body.fn if body.subject is None else body.subject),
+        "title": body.title,
+        "call_id": body.call_id,
+        "grace": body.grace,
+    }
+    if seat is not None:
+        along["seat"] = seat
+    return along
+
+
+def _told(error: BaseException) -> str:
+    """What to say of a connection that could not be made."""
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return f"its certificate is not accepted: {error.verify_message}"
+    if isinstance(error, ssl.SSLError):
+        return f"TLS with it failed ({error.reason or error}); do both sides use it?"
+    if isinstance(error, anyio.EndOfStream):
+        return "it closed the connection before it was made; does it use TLS, and this side not?"
+    cause: BaseException = error.__cause__ or error
+    if isinstance(cause, BaseExceptionGroup):  # a host with several addresses
+        cause = cause.exceptions[0]
+    if isinstance(cause, OSError) and cause.errno is not None and cause.errno > 0:
+        return os.strerror(cause.errno).lower()
+    return f"{cause}" or repr(cause)

@@ -1,0 +1,103 @@
+"""What `callboard worker module:tools` serves: functions and actors, by their names."""
+
+import importlib
+import inspect
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from callboard import Actor
+from callboard_actors.remote._there import name_of
+
+_OF_A_TOOL = ("func", "coroutine")
+"""Where LangChain's tools keep the functions that they were made of."""
+_OWN_OF_A_TOOL = ("_run", "_arun")
+
+
+def served(name: str, app_dir: Path) -> dict[str, Callable[..., Any]]:
+    """What is to be served, by the name under which it is asked for.
+
+    Args:
+        name: `module`, for all that is public and defined in it, or `module:attribute`: a function, a tool, an actor,
+            a node, or a list of those.
+        app_dir: where modules are looked for first.
+
+    Raises:
+        ValueError: there is no such thing, or nothing in it that could be served.
+    """
+    module_name, _, attribute = name.partition(":")
+    found: Any = _module(module_name, app_dir)
+    for part in attribute.split(".") if attribute else ():
+        if not hasattr(found, part):
+            raise ValueError(f"{module_name} has no {attribute!r}")
+        found = getattr(found, part)
+    things = {name_of(one): one for one in _things(found, name)}
+    if not things:
+        raise ValueError(f"{name} has nothing to serve: no function, no tool, no actor that is defined there")
+    return things
+
+
+def _module(name: str, app_dir: Path) -> ModuleType:
+    if not name or not all(part.isidentifier() for part in name.split(".")):
+        raise ValueError(f"{name!r} names no module; write module:tools, such as trip:tools for `tools` in trip.py")
+    directory = str(app_dir.resolve())
+    if directory not in sys.path:
+        sys.path.insert(0, directory)
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        missing = error.name or ""
+        if name != missing and not name.startswith(f"{missing}."):
+            raise  # the module is there, and imports something that is not
+        raise ValueError(f"there is no module {missing!r}; looked in {directory} first") from None
+
+
+def _things(found: Any, name: str) -> Iterator[Callable[..., Any]]:
+    """The functions and the classes of actors that something consists of."""
+    if isinstance(found, ModuleType):
+        for public, one in vars(found).items():
+            if not public.startswith("_") and _is_of(one, found):
+                yield from _things(one, f"{name}:{public}")
+    elif isinstance(found, type) and issubclass(found, Actor):
+        yield found
+    elif isinstance(found, Actor):
+        yield type(found)
+    elif isinstance(actor := getattr(found, "actor", None), Actor):  # what `child` has made
+        yield type(actor)
+    elif isinstance(tools := getattr(found, "tools_by_name", None), Mapping):
+        yield from _things(list(tools.values()), name)
+    elif _is_tool(found):
+        yield from _of_tool(found, name)
+    elif callable(found) and not isinstance(found, type):
+        yield found
+    elif isinstance(found, Iterable) and not isinstance(found, (str, bytes, Mapping)):
+        for place, one in enumerate(found):
+            yield from _things(one, f"{name}[{place}]")
+    else:
+        raise ValueError(f"{name} is no function, no tool and no actor, but {found!r:.200}")
+
+
+def _is_tool(found: Any) -> bool:
+    return not isinstance(found, type) and isinstance(getattr(found, "name", None), str) and hasattr(found, "ainvoke")
+
+
+def _of_tool(tool: Any, name: str) -> Iterator[Callable[..., Any]]:
+    functions = [one for attribute in _OF_A_TOOL if (one := getattr(tool, attribute, None)) is not None]
+    for one in functions or [getattr(tool, attribute) for attribute in _OWN_OF_A_TOOL]:
+        if (actor := getattr(one, "__callboard_actor__", None)) is not None:
+            raise ValueError(f"{name} has a handler of the actor {actor}; name its class instead, in a list")
+        yield one
+
+
+def _is_of(one: Any, module: ModuleType) -> bool:
+    """Whether something was made in a module, and is not only imported there."""
+    if isinstance(one, type):
+        return issubclass(one, Actor) and one.__module__ == module.__name__
+    if inspect.isfunction(one):
+        return one.__module__ == module.__name__
+    if _is_tool(one):
+        inner = getattr(one, "func", None) or getattr(one, "coroutine", None) or type(one)
+        return getattr(inner, "__module__", None) == module.__name__
+    return False

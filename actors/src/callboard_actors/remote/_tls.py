@@ -1,0 +1,106 @@
+"""TLS below a connection, and what the secret is bound to by it."""
+
+import hashlib
+import os
+import ssl
+from pathlib import Path
+
+import anyio
+from anyio.abc import ByteStream, SocketStream
+from anyio.streams.tls import TLSAttribute, TLSStream
+
+ClientTLS = ssl.SSLContext | str | os.PathLike[str] | bool | None
+"""A context; the file of the authority that workers' certificates are signed by; the system's (True); or none."""
+
+
+def client_context(tls: ClientTLS) -> ssl.SSLContext | None:
+    """What an agent checks the certificates of workers by.
+
+    Raises:
+        ValueError: there is no such file, or no certificate in it.
+        TypeError: it is none of these.
+    """
+    if tls is None or tls is False:
+        return None
+    if isinstance(tls, ssl.SSLContext):
+        return tls
+    if tls is True:
+        return ssl.create_default_context()
+    if not isinstance(tls, (str, os.PathLike)):
+        raise TypeError(f"tls={tls!r} is no file of certificates, no ssl.SSLContext and not True")
+    file = os.fspath(tls)
+    if not file:  # which would stand for the system's authorities
+        raise ValueError("tls='' names no file of certificates; True stands for the system's authorities")
+    try:
+        return ssl.create_default_context(cafile=file)
+    except OSError as error:
+        raise ValueError(f"tls={file!r} is no file of an authority's certificate, as PEM: {error}") from error
+
+
+def server_context(certificate: Path, key: Path | None) -> ssl.SSLContext:
+    """What a worker shows.
+
+    Raises:
+        ValueError: a file is not there, or is no certificate or key.
+    """
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    try:
+        context.load_cert_chain(certificate, key)
+    except OSError as error:
+        keys = "it" if key is None else f"--tls-key {key}"
+        raise ValueError(
+            f"--tls-cert {certificate} has to be a certificate, and {keys} to have its key, both as PEM: {error}"
+        ) from error
+    return context
+
+
+def binding_of(certificate: bytes | None) -> str:
+    """What both sides have to see of a connection: a go-between with another certificate shows another one."""
+    return "" if certificate is None else hashlib.sha256(certificate).hexdigest()
+
+
+def own_certificate(path: Path) -> bytes:
+    """The first certificate of a file, which is the worker's own, as the other side sees it."""
+    text = path.read_text()
+    end = "-----END CERTIFICATE-----"
+    begin = text.index("-----BEGIN CERTIFICATE-----")
+    return ssl.PEM_cert_to_DER_cert(text[begin : text.index(end, begin) + len(end)])
+
+
+async def as_client(stream: SocketStream, context: ssl.SSLContext, host: str) -> tuple[ByteStream, str]:
+    """Begin TLS with a worker; returns what the secret is bound to, too."""
+    found = await TLSStream.wrap(
+        _InTurn(stream), server_side=False, hostname=host, ssl_context=context, standard_compatible=False
+    )
+    return found, binding_of(_certificate_of(found))
+
+
+async def as_server(stream: SocketStream, context: ssl.SSLContext) -> ByteStream:
+    """Begin TLS with an agent."""
+    return await TLSStream.wrap(_InTurn(stream), server_side=True, ssl_context=context, standard_compatible=False)
+
+
+def _certificate_of(stream: TLSStream) -> bytes | None:
+    return stream.extra(TLSAttribute.peer_certificate_binary)  # noqa: S610 - no Django
+
+
+class _InTurn(ByteStream):
+    """A stream to which several tasks write, each all that it has: TLS answers for itself while it reads."""
+
+    def __init__(self, stream: SocketStream) -> None:
+        self._stream = stream
+        self._lock = anyio.Lock()
+
+    async def receive(self, max_bytes: int = 65_536) -> bytes:
+        return await self._stream.receive(max_bytes)
+
+    async def send(self, item: bytes) -> None:
+        async with self._lock:
+            await self._stream.send(item)
+
+    async def send_eof(self) -> None:
+        await self._stream.send_eof()
+
+    async def aclose(self) -> None:
+        await self._stream.aclose()

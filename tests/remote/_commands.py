@@ -1,0 +1,86 @@
+"""Real workers: the command as its users start it, in a process of its own."""
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from callboard_actors.remote import RemoteEngine
+
+from . import _bodies
+
+SECRET = "a secret of sixteen bytes or more"
+PATIENCE = 40.0
+ROOT = Path(_bodies.__file__).parents[_bodies.__name__.count(".")]
+BODIES = _bodies.__name__
+COMMAND = (sys.executable, "-m", "callboard._cli", "worker")
+
+
+class Worker:
+    """A `callboard worker`, started."""
+
+    def __init__(self, *arguments: str, log: Path | None = None, secret: str = SECRET) -> None:
+        self._log = open(log, "a") if log is not None else None  # noqa: PTH123
+        environment = {**os.environ, "CALLBOARD_WORKER_SECRET": secret, "PYTHONUNBUFFERED": "1"}
+        listen = () if "--listen" in arguments else ("--listen", "127.0.0.1:0")
+        self.process = subprocess.Popen(
+            [*COMMAND, *arguments, *listen, "--app-dir", str(ROOT)],
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=self._log or subprocess.PIPE,
+            text=True,
+        )
+        assert self.process.stdout is not None
+        line = self.process.stdout.readline()
+        found = re.search(r"served at (\S+)$", line.strip())
+        if found is None:
+            _, said = self.process.communicate(timeout=PATIENCE)
+            raise AssertionError(f"it did not start: {line!r}, {said}")
+        self.address = found[1]
+
+    def signal(self, number: signal.Signals) -> None:
+        self.process.send_signal(number)
+
+    def wait(self) -> int:
+        """Wait until it has ended; its exit code."""
+        return self.process.wait(PATIENCE)
+
+    def close(self) -> None:
+        """Leave nothing behind, also if the test has failed."""
+        with self.process:
+            if self.process.poll() is None:
+                self.process.terminate()
+                try:
+                    self.process.wait(15)
+                except subprocess.TimeoutExpired:
+                    self.process.kill()
+        if self._log is not None:
+            self._log.close()
+
+
+@contextmanager
+def worker(*arguments: str, **options: Any) -> Iterator[Worker]:
+    found = Worker(*(arguments or (BODIES,)), **options)
+    try:
+        yield found
+    finally:
+        found.close()
+
+
+def engine(*workers: Worker | str, **options: Any) -> RemoteEngine:
+    addresses = [one if isinstance(one, str) else one.address for one in workers]
+    return RemoteEngine(addresses, **{"secret": SECRET, "grace": 2.0, **options})
+
+
+def until(holds: Any) -> None:
+    deadline = time.monotonic() + PATIENCE
+    while not holds():
+        assert time.monotonic() < deadline
+        time.sleep(0.005)

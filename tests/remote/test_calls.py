@@ -1,0 +1,206 @@
+"""Calls of tools and of actors whose bodies are at a worker, and what it refuses."""
+
+import os
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+
+from callboard import ActorGoneError, ActorStartError, CallPolicy, ToolNode, child, running
+from callboard.engines import Body, EngineError
+from callboard.testing import calls
+
+from . import _bodies as bodies
+from . import _exits as exits
+from ._commands import Worker, engine, worker
+
+pytestmark = pytest.mark.real_clock
+WAIT = 40
+
+
+def _body(fn: Any, *args: Any, **options: Any) -> Body:
+    return Body(fn=fn, args=args, title=fn.__name__, **options)
+
+
+async def test_a_tool_runs_at_the_worker(served: Worker) -> None:
+    """In a process below it, and not in this one."""
+    with anyio.fail_after(WAIT):
+        remote = engine(served)
+        policies = {"add": CallPolicy(runs_in=remote, timeout=20.0), "parent": CallPolicy(runs_in=remote)}
+        async with ToolNode([bodies.add, bodies.parent], policies=policies) as node:
+            sum_, above = await node.ainvoke([calls(("add", {"one": 1, "other": 2}), "parent")])
+
+    assert sum_.content == "3"
+    assert str(served.process.pid) in above.content
+
+
+async def test_an_actor_lives_at_the_worker(served: Worker) -> None:
+    """Its state is there, and it ends with its block."""
+    with anyio.fail_after(WAIT):
+        remote = engine(served)
+        async with remote, running(bodies.Notebook, runs_in=remote) as notebook:
+            assert [await notebook.append("a"), await notebook.append("b")] == [1, 2]
+            pid = await notebook.pid()
+            assert Path(f"/proc/{pid}").exists()
+        while Path(f"/proc/{pid}").exists():
+            await anyio.sleep(0.01)
+
+
+async def test_an_actor_among_the_tools_of_a_node_lives_at_the_worker(served: Worker) -> None:
+    """`child(..., runs_in=engine)` is all there is to say."""
+    with anyio.fail_after(WAIT):
+        async with ToolNode([child(bodies.Notebook, runs_in=engine(served))]) as node:
+            [first] = await node.ainvoke([calls(("append", {"line": "a"}))])
+            [second] = await node.ainvoke([calls(("append", {"line": "b"}))])
+
+    assert (first.content, second.content) == ("1", "2")
+
+
+async def test_what_is_not_served_is_refused_by_name(served: Worker) -> None:
+    """Whoever asks is told what is, before anything is sent."""
+    async with engine(served) as remote:
+        with (
+            anyio.fail_after(WAIT),
+            pytest.raises(EngineError, match=r"serves posix:getpid, only .*_bodies:add") as why,
+        ):
+            await remote.run_body(_body(os.getpid))
+
+    assert (why.value.ended, why.value.recurs) == ("unavailable", True)
+
+
+async def test_the_worker_itself_refuses_what_is_not_served(served: Worker) -> None:
+    """It does not rely on what the agent's side looks at."""
+    async with engine(served) as remote:
+        [link] = remote._openings.here("").links
+        object.__setattr__(link.offer, "serves", (*link.offer.serves, "posix:getpid"))
+        with anyio.fail_after(WAIT), pytest.raises(EngineError, match="posix:getpid is not served by its worker"):
+            await remote.run_body(_body(os.getpid))
+
+
+async def test_what_would_run_has_to_be_what_was_asked_for(served: Worker) -> None:
+    """A call that names one thing and carries another runs neither."""
+    async with engine(served) as remote:
+        with anyio.fail_after(WAIT), pytest.raises(TypeError, match=r"posix:getpid came with a call of .*:add"):
+            await remote.run_body(_body(os.getpid, subject=bodies.add))
+
+
+def test_what_another_program_could_not_find_is_refused_when_a_node_is_built(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`__main__` is another module there."""
+
+    def local(one: int) -> int:
+        """A function in a function."""
+        return one
+
+    remote = engine("127.0.0.1:1")
+    with pytest.raises(TypeError, match="local"):
+        ToolNode([local], policies={"local": CallPolicy(runs_in=remote)})
+    with pytest.raises(TypeError, match="defined in __main__, which is another program there"):
+        monkeypatch.setattr(bodies.add, "__module__", "__main__")
+        monkeypatch.setattr(__import__("sys").modules["__main__"], "add", bodies.add, raising=False)
+        remote.check(bodies.add, title="add")
+
+
+async def test_surplus_calls_wait_here_for_their_turn(served: Worker, tmp_path: Path) -> None:
+    """A worker is never given more than it has promised to run at once."""
+    most = 0
+    path = str(tmp_path / "ids")
+    async with engine(served) as remote:
+        [link] = remote._openings.here("").links
+        with anyio.fail_after(WAIT):
+            async with anyio.create_task_group() as group:
+                for number in range(12):
+                    group.start_soon(remote.run_body, _body(bodies.note_id, path, str(number), 0.02))
+                while len(Path(path).read_text().splitlines() if Path(path).exists() else ()) < 12:
+                    most = max(most, len(link._calls))
+                    await anyio.sleep(0.002)
+
+    assert most == 2
+
+
+async def test_large_arguments_and_results_cross(served: Worker) -> None:
+    """In pieces, both ways."""
+    async with engine(served) as remote:
+        with anyio.fail_after(WAIT):
+            assert await remote.run_body(_body(bodies.length, b"x" * 5_000_000)) == 5_000_000
+            assert len(await remote.run_body(_body(bodies.big, 5_000_000))) == 5_000_000
+
+
+async def test_what_is_too_large_is_refused_and_nothing_else_suffers(served: Worker) -> None:
+    """An argument before it is sent, a result as one that was lost."""
+    async with engine(served, max_result=1_000_000) as remote:
+        with anyio.fail_after(WAIT):
+            with pytest.raises(TypeError, match="its worker takes 67108864"):
+                await remote.run_body(_body(bodies.length, b"x" * 68_000_000))
+            with pytest.raises(EngineError, match="max_result is 1000000") as lost:
+                await remote.run_body(_body(bodies.big, 2_000_000))
+            assert await remote.run_body(_body(bodies.add, 1)) == 2
+
+    assert lost.value.ended == "finished"
+
+
+async def test_a_call_that_died_is_unknown_however_short_results_may_be() -> None:
+    """Why it has no result is none, and is not cut to "it has finished"."""
+    with worker(exits.__name__) as found:
+        async with engine(found, max_result=20) as remote:
+            with anyio.fail_after(WAIT), pytest.raises(EngineError, match="SIGKILL") as why:
+                await remote.run_body(_body(exits.die))
+
+    assert why.value.ended == "unknown"
+
+
+async def test_an_engine_that_is_not_open_says_so(served: Worker) -> None:
+    """And what to do."""
+    with pytest.raises(ActorGoneError, match="its remote engine is not open; call it within `async with`"):
+        await engine(served).run_body(_body(bodies.add, 1))
+
+
+async def test_no_worker_is_an_error_that_says_which_and_why() -> None:
+    """At the start, in time."""
+    with anyio.fail_after(WAIT), pytest.raises(ActorStartError, match=r"127\.0\.0\.1:1: .*refused") as why:
+        async with engine("127.0.0.1:1", start_timeout=0.3):
+            pass
+
+    assert not why.value.never
+
+
+async def test_a_worker_runs_bodies_in_itself_if_it_is_told_to(tmp_path: Path) -> None:
+    """Where there are no processes to be had."""
+    with worker(bodies.__name__, "--in-process", "--backend", "trio") as found:
+        async with engine(found) as remote:
+            with anyio.fail_after(WAIT):
+                assert await remote.run_body(_body(bodies.where)) == found.process.pid
+                assert await remote.run_body(_body(bodies.add_later, 1)) == 2
+
+
+@pytest.mark.parametrize("backend", ["asyncio", "trio"])
+@pytest.mark.parametrize("body", [exits.leave, exits.leave_later])
+async def test_a_body_that_would_end_its_worker_ends_alone(body: Any, backend: str) -> None:
+    """`sys.exit()` in a tool is no reason to take from all agents what runs there for them."""
+    with worker(exits.__name__, "--in-process", "--backend", backend) as found:
+        async with engine(found) as remote:
+            with anyio.fail_after(WAIT):
+                with pytest.raises(EngineError, match=r"it raised SystemExit\(3\), which would have ended") as why:
+                    await remote.run_body(_body(body, 3))
+                assert await remote.run_body(_body(exits.stay)) == "here"
+
+    assert (why.value.ended, why.value.recurs) == ("unknown", True)
+
+
+async def test_what_a_confined_worker_answers_is_never_unpickled_here(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its errors come with their names, its results as data."""
+    monkeypatch.setattr("callboard_actors.process._crossing.loads", _never)
+    monkeypatch.setattr("callboard_actors.process._pickles.loads", _never)
+    with worker(bodies.__name__, "--confine") as found:
+        async with engine(found) as remote:
+            with anyio.fail_after(WAIT):
+                assert await remote.run_body(_body(bodies.add, 1)) == 2
+                with pytest.raises(TypeError, match=r"unsupported operand|can only concatenate"):
+                    await remote.run_body(_body(bodies.add, "a"))
+                with pytest.raises(PermissionError):
+                    await remote.run_body(_body(bodies.note_and_sleep, "/tmp/never", 0.0))
+                assert await remote.run_body(_body(bodies.add_later, 1)) == 2
+
+
+def _never(data: object) -> None:
+    raise AssertionError("something was unpickled")

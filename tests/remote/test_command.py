@@ -1,0 +1,196 @@
+"""`callboard worker`: what it serves, and what it refuses to start with."""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from langchain_core.tools import BaseTool, tool
+from typer.testing import CliRunner
+
+from callboard import ToolNode, child
+from callboard._cli import _foreign_commands
+from callboard._cli._app import app
+from callboard_actors.remote._served import served
+from callboard_actors.remote._there import name_of
+
+from . import _bodies as bodies
+from ._commands import BODIES, COMMAND, ROOT
+
+_OURS = {f"{BODIES}:{name}" for name in ("add", "add_later", "big", "length", "note_and_sleep", "note_id", "parent")}
+
+
+@tool
+def shout(text: str) -> str:
+    """Say it louder."""
+    return text.upper()
+
+
+@tool
+async def whisper(text: str) -> str:
+    """Say it less loud."""
+    return text.lower()
+
+
+class Own(BaseTool):
+    """A tool with a class of its own."""
+
+    name: str = "own"
+    description: str = "Its own."
+
+    def _run(self, text: str) -> str:
+        return text
+
+
+a_list = [shout, whisper, bodies.add, bodies.Notebook, child(bodies.Notebook), Own()]
+a_node = ToolNode([shout, bodies.add])
+a_node_with_an_actor = ToolNode([bodies.Notebook()])
+a_number = 7
+nothing: list[object] = []
+HERE = __name__
+
+
+def _served(name: str) -> set[str]:
+    return set(served(name, ROOT))
+
+
+@pytest.fixture(autouse=True)
+def _is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, HERE, sys.modules[__name__])
+
+
+def test_a_module_serves_what_is_public_and_defined_in_it() -> None:
+    """Functions and actors; what it has only imported is somebody else's."""
+    assert _served(BODIES) == {*_OURS, f"{BODIES}:where", f"{BODIES}:Notebook"}
+
+
+def test_tools_are_served_by_the_names_of_their_functions() -> None:
+    """Whatever a list or a node has them in."""
+    both = {f"{HERE}:shout", f"{BODIES}:add"}
+
+    assert _served(f"{HERE}:a_node") == both
+    assert _served(f"{HERE}:a_list") == {
+        *both,
+        f"{HERE}:whisper",
+        f"{BODIES}:Notebook",
+        f"{HERE}:Own._run",
+        "langchain_core.tools.base:BaseTool._arun",
+    }
+    assert _served(f"{HERE}:shout") == {f"{HERE}:shout"}
+
+
+def test_the_name_of_a_tool_is_the_same_on_both_sides() -> None:
+    """An agent asks by the function that its own tool has."""
+    assert name_of(shout.func) == f"{HERE}:shout"  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(
+    ("name", "why"),
+    [
+        (f"{HERE}:a_number", "is no function, no tool and no actor, but 7"),
+        (f"{HERE}:nothing", "has nothing to serve"),
+        (f"{HERE}:missing", "has no 'missing'"),
+        (f"{HERE}:a_node_with_an_actor", "handler of the actor Notebook; name its class instead"),
+        ("no_such_module_at_all:tools", "there is no module 'no_such_module_at_all'; looked in"),
+        ("tools.py", "there is no module|names no module"),
+        ("a b:tools", "'a b' names no module"),
+    ],
+)
+def test_what_cannot_be_served_is_refused_by_name(name: str, why: str) -> None:
+    """Before anything listens."""
+    with pytest.raises(ValueError, match=why):
+        served(name, ROOT)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "why"),
+    [
+        (["--listen", "0.0.0.0:0"], "can be reached by other machines, and there is no TLS"),
+        (["--listen", "somewhere"], "'somewhere' is no address"),
+        (["--in-process", "--confine"], "give one of both"),
+        (["--read", "/"], "give --confine, too"),
+        (["--tls-key", __file__], "give --tls-cert, too"),
+        (["--tls-cert", __file__], "PEM|SSL|substring"),
+    ],
+)
+def test_options_that_do_not_go_together_are_refused(
+    arguments: list[str], why: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """With the remedy; 2 is the exit code of a wrong command line."""
+    from callboard_actors.remote import _command
+
+    monkeypatch.setenv("CALLBOARD_WORKER_SECRET", "a secret of sixteen bytes")
+    with pytest.raises(SystemExit) as ended:
+        _command.main([BODIES, *arguments, "--app-dir", str(ROOT)])
+
+    assert ended.value.code == 2
+    assert re.search(why, capsys.readouterr().err)
+
+
+def test_without_a_secret_it_does_not_start(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """There is no default that everybody knows."""
+    from callboard_actors.remote import _command
+
+    monkeypatch.delenv("CALLBOARD_WORKER_SECRET", raising=False)
+    with pytest.raises(SystemExit) as ended:
+        _command.main([BODIES, "--app-dir", str(ROOT)])
+
+    assert ended.value.code == 2
+    assert "there is no secret: set CALLBOARD_WORKER_SECRET" in capsys.readouterr().err
+
+
+def test_the_command_is_listed_and_has_its_own_help() -> None:
+    """It is one of callboard's, wherever it comes from."""
+    assert "worker" in CliRunner().invoke(app, ["--help"]).output
+    environment = {**os.environ, "NO_COLOR": "1", "COLUMNS": "200"}
+    found = subprocess.run(
+        [*COMMAND, "--help"], env=environment, capture_output=True, text=True, timeout=60, check=True
+    )
+
+    assert "--handshake-timeout" in found.stdout
+
+
+def test_without_the_distribution_the_command_says_how_to_have_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The core knows its name, and nothing of it."""
+    monkeypatch.setattr(_foreign_commands, "entry_points", lambda **_: [])
+    found = CliRunner().invoke(app, ["worker", "trip:tools"])
+
+    assert found.exit_code == 2
+    assert "callboard worker comes with callboard-actors: pip install callboard-actors" in found.output
+
+
+def test_bodies_do_not_find_the_secret_in_their_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the worker starts has no use for it."""
+    from callboard_actors.remote._secret import secret_from
+
+    monkeypatch.setenv("CALLBOARD_WORKER_SECRET", "a secret of sixteen bytes")
+
+    assert secret_from(None, forget=True) == b"a secret of sixteen bytes"
+    assert "CALLBOARD_WORKER_SECRET" not in os.environ
+
+
+def test_bodies_do_not_find_the_secret_that_a_file_has_overruled(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Whoever sets both, so that other programs have it, too, has not given it to what is served."""
+    from callboard_actors.remote._secret import secret_from
+
+    monkeypatch.setenv("CALLBOARD_WORKER_SECRET", "a secret of sixteen bytes")
+    (tmp_path / "secret").write_text("another secret of sixteen bytes")
+
+    assert secret_from(tmp_path / "secret", forget=True) == b"another secret of sixteen bytes"
+    assert "CALLBOARD_WORKER_SECRET" not in os.environ
+
+
+def test_a_secret_is_the_same_in_a_file_and_in_the_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """What writes it ends it with a line break, here as there."""
+    from callboard_actors.remote._secret import secret_from
+
+    monkeypatch.setenv("CALLBOARD_WORKER_SECRET", "a secret of sixteen bytes\n")
+    (tmp_path / "secret").write_text("a secret of sixteen bytes\n")
+
+    assert secret_from(None) == secret_from(tmp_path / "secret")

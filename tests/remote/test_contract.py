@@ -1,0 +1,37 @@
+"""Workers on other machines are an engine like any; the other machine is this one, by loopback."""
+
+import os
+import signal
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from callboard.engines import Engine
+from callboard.testing import EngineContract
+
+from ._commands import Worker, engine, worker
+
+pytestmark = [pytest.mark.real_clock, pytest.mark.exhaustive]
+
+
+@pytest.fixture(scope="module")
+def served() -> Iterator[Worker]:
+    with worker("callboard.testing._engine_bodies", "--grace", "1") as found:
+        yield found
+
+
+class TestRemoteEngine(EngineContract):
+    """Held to what callboard's own suite for engines asks."""
+
+    patience = 20.0
+
+    @pytest.fixture(autouse=True)
+    def _at_the_worker(self, served: Worker) -> None:
+        self._worker = served
+
+    def engine(self) -> Engine:
+        return engine(self._worker)
+
+    async def kill(self, engine: Any, pid: int) -> None:
+        os.kill(pid, signal.SIGKILL)

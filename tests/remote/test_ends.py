@@ -1,0 +1,330 @@
+"""What becomes of calls when their worker, their connection or their agent ends."""
+
+import os
+import signal
+import socket
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+
+from callboard import CallPolicy, ToolNode, running
+from callboard.engines import Body, EngineError
+from callboard.testing import calls
+
+from . import _bodies as bodies
+from ._commands import BODIES, Worker, engine, until, worker
+
+pytestmark = [pytest.mark.real_clock, pytest.mark.exhaustive]
+WAIT = 60
+
+
+def _body(fn: Any, *args: Any, **options: Any) -> Body:
+    return Body(fn=fn, args=args, title=fn.__name__, **options)
+
+
+def _lines(path: Path) -> list[str]:
+    return path.read_text().splitlines() if path.exists() else []
+
+
+async def _until(holds: Any) -> None:
+    while not holds():
+        await anyio.sleep(0.005)
+
+
+async def test_a_killed_worker_makes_its_calls_unknown_and_another_one_goes_on(tmp_path: Path) -> None:
+    """`kill -9` in mid-call: whoever waited is told at once, what comes next goes elsewhere, nothing is left."""
+    path = tmp_path / "noted"
+    found: list[EngineError] = []
+    with worker() as doomed, worker() as other:
+        async with engine(doomed, other) as remote:
+
+            async def lost() -> None:
+                try:
+                    await remote.run_body(_body(bodies.note_and_sleep, str(path), 3.0))
+                except EngineError as error:
+                    found.append(error)
+
+            with anyio.fail_after(WAIT):
+                async with anyio.create_task_group() as group:
+                    for _ in range(4):
+                        group.start_soon(lost)
+                    await _until(lambda: len(_lines(path)) == 4)
+                    doomed.signal(signal.SIGKILL)
+                    await _until(lambda: len(found) == 2)
+                    sums = [await remote.run_body(_body(bodies.add, one)) for one in range(4)]
+                    group.cancel_scope.cancel()
+
+    assert sums == [1, 2, 3, 4]
+    assert [error.ended for error in found] == ["unknown", "unknown"]
+    assert f"its connection was lost (worker at {doomed.address})" in str(found[0])
+    until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in _lines(path) if pid.isdigit()))
+
+
+async def test_a_call_that_may_run_again_does_so_at_another_worker(tmp_path: Path) -> None:
+    """The policy of the tool decides, as it does for any engine."""
+    path = tmp_path / "noted"
+    with worker() as first, worker() as second:
+        policy = CallPolicy(runs_in=(remote := engine(first, second)), idempotent=True)
+        async with remote, ToolNode([bodies.note_and_sleep], policies={"note_and_sleep": policy}) as node:
+            with anyio.fail_after(WAIT):
+                async with anyio.create_task_group() as group:
+
+                    async def run() -> None:
+                        one = ("note_and_sleep", {"path": str(path), "seconds": 1.0})
+                        [message] = await node.ainvoke([calls(one)])
+                        assert message.content == "done"
+
+                    group.start_soon(run)
+                    await _until(lambda: len(_lines(path)) == 1)
+                    pid = int(_lines(path)[0])
+                    _worker_of(pid, first, second).signal(signal.SIGKILL)
+
+    assert len([line for line in _lines(path) if line.isdigit()]) == 2
+
+
+def _worker_of(pid: int, *workers: Worker) -> Worker:
+    while pid not in {one.process.pid for one in workers}:
+        pid = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+    return next(one for one in workers if one.process.pid == pid)
+
+
+async def test_a_cancelled_call_has_ended_there_when_its_caller_goes_on(served: Worker, tmp_path: Path) -> None:
+    """Within its grace, with the process that ran it."""
+    path = tmp_path / "noted"
+    async with engine(served) as remote:
+        with anyio.fail_after(WAIT):
+            async with anyio.create_task_group() as group:
+                group.start_soon(remote.run_body, _body(bodies.note_and_sleep, str(path), 30.0, grace=0.2))
+                await _until(lambda: _lines(path))
+                began = time.monotonic()
+                group.cancel_scope.cancel()
+            assert not Path(f"/proc/{_lines(path)[0]}").exists()
+            assert time.monotonic() - began < 3
+
+            assert await remote.run_body(_body(bodies.add, 1)) == 2
+
+
+@pytest.mark.backends("asyncio")
+async def test_an_agent_that_is_killed_leaves_nothing_running(served: Worker, tmp_path: Path) -> None:
+    """Its worker ends its bodies, and its actors."""
+    path = tmp_path / "noted"
+    code = (
+        "import anyio, sys\n"
+        f"sys.path.append({str(Path(bodies.__file__).parents[bodies.__name__.count('.')])!r})\n"
+        f"from {BODIES} import note_and_sleep\n"
+        "from callboard.engines import Body\n"
+        "from callboard_actors.remote import RemoteEngine\n"
+        "async def main():\n"
+        f"    async with RemoteEngine([{served.address!r}]) as remote:\n"
+        f"        await remote.run_body(Body(fn=note_and_sleep, args=({str(path)!r}, 60.0), title='t'))\n"
+        "anyio.run(main)\n"
+    )
+    environment = {**os.environ, "CALLBOARD_WORKER_SECRET": "a secret of sixteen bytes or more"}
+    async with await anyio.open_process([sys.executable, "-c", code], env=environment) as process:
+        with anyio.fail_after(WAIT):
+            await _until(lambda: _lines(path))
+            process.kill()
+            await process.wait()
+            await _until(lambda: not Path(f"/proc/{_lines(path)[0]}").exists())
+
+    assert len(_lines(path)) == 1
+
+
+async def test_a_drained_worker_lets_finish_what_runs_and_begins_nothing(tmp_path: Path) -> None:
+    """Its clients choose another one; its exit code says that nothing was ended by force."""
+    path = tmp_path / "noted"
+    found: list[str] = []
+    with worker() as first, worker() as second:
+        async with engine(first, second) as remote:
+
+            async def run() -> None:
+                found.append(await remote.run_body(_body(bodies.note_and_sleep, str(path), 1.0)))
+
+            with anyio.fail_after(WAIT):
+                async with anyio.create_task_group() as group:
+                    for _ in range(4):
+                        group.start_soon(run)
+                    await _until(lambda: len(_lines(path)) == 4)
+                    first.signal(signal.SIGTERM)
+                    [link] = [one for one in _links(remote) if str(one.address) == first.address]
+                    await _until(lambda: not link.is_up)
+                    others = [await remote.run_body(_body(bodies.parent)) for _ in range(3)]
+                code = await anyio.to_thread.run_sync(first.wait)
+
+    assert found == ["done"] * 4
+    assert all(second.process.pid in above for above in others)
+    assert code == 0
+
+
+async def test_what_does_not_finish_in_a_drain_is_ended_and_the_exit_code_says_so(tmp_path: Path) -> None:
+    """Its outcome is unknown, which is told before the connection ends."""
+    path = tmp_path / "noted"
+    with worker(BODIES, "--drain", "0.3", "--grace", "0.3") as found:
+        async with engine(found) as remote:
+            with anyio.fail_after(WAIT):
+                async with anyio.create_task_group() as group:
+
+                    async def run() -> None:
+                        with pytest.raises(EngineError, match="its worker was stopped") as ended:
+                            await remote.run_body(_body(bodies.note_and_sleep, str(path), 60.0))
+                        assert ended.value.ended == "unknown"
+
+                    group.start_soon(run)
+                    await _until(lambda: _lines(path))
+                    found.signal(signal.SIGTERM)
+                code = await anyio.to_thread.run_sync(found.wait)
+
+    assert code == 3
+
+
+async def test_an_actor_whose_worker_is_drained_lives_on_at_another_one() -> None:
+    """What it was asked is answered before; its next life begins elsewhere."""
+    with worker() as first, worker() as second:
+        async with engine(first, second) as remote:
+            with anyio.fail_after(WAIT):
+                async with running(bodies.Notebook, runs_in=remote) as notebook:
+                    pid = await notebook.pid()
+                    drained = _worker_of(pid, first, second)
+                    drained.signal(signal.SIGTERM)
+                    assert await anyio.to_thread.run_sync(drained.wait) == 0
+                    again = await notebook.pid()
+                    assert _worker_of(again, first, second) is not drained
+
+
+async def test_a_worker_that_comes_back_is_used_again() -> None:
+    """At the same address, without anybody's doing."""
+    with worker() as first:
+        async with engine(first, patience=30.0) as remote:
+            with anyio.fail_after(WAIT):
+                assert await remote.run_body(_body(bodies.add, 1)) == 2
+                first.signal(signal.SIGKILL)
+                await _until(lambda: not _links(remote)[0].is_up)
+                with worker(BODIES, "--listen", first.address):
+                    assert await remote.run_body(_body(bodies.add, 2)) == 3
+
+
+async def test_patience_begins_when_the_last_worker_has_gone(tmp_path: Path) -> None:
+    """A call that has waited for a busy worker gives up no sooner than others, when that one is lost."""
+    path = tmp_path / "noted"
+    found: list[float] = []
+    with worker(BODIES, "--in-process", "--workers", "1") as doomed:
+        async with engine(doomed, patience=2.0) as remote:
+
+            async def busy() -> None:
+                with pytest.raises(EngineError, match="its connection was lost"):
+                    await remote.run_body(_body(bodies.note_id, str(path), "0", 60.0))
+
+            async def waits() -> None:
+                with pytest.raises(EngineError, match="none of its workers can be had"):
+                    await remote.run_body(_body(bodies.add, 1))
+                found.append(time.monotonic())
+
+            with anyio.fail_after(WAIT):
+                async with anyio.create_task_group() as group:
+                    group.start_soon(busy)
+                    await _until(lambda: not _links(remote)[0].has_room)
+                    group.start_soon(waits)
+                    await anyio.sleep(1.7)
+                    doomed.signal(signal.SIGKILL)
+                    killed = time.monotonic()
+
+    assert found[0] - killed > 1.9
+
+
+async def test_a_call_without_patience_waits_for_a_busy_worker_at_rest(tmp_path: Path) -> None:
+    """Patience is for workers that are lost; a busy one is waited for, and no processor is kept busy by that."""
+    path = str(tmp_path / "noted")
+    with worker(BODIES, "--in-process", "--workers", "1") as found:
+        async with engine(found, patience=0.0) as remote:
+            with anyio.fail_after(WAIT):
+                async with anyio.create_task_group() as group:
+                    group.start_soon(remote.run_body, _body(bodies.note_id, path, "0", 1.5))
+                    await _until(lambda: not _links(remote)[0].has_room)
+                    began = time.process_time()
+                    assert await remote.run_body(_body(bodies.add, 1)) == 2
+                    used = time.process_time() - began
+
+    assert used < 0.3
+
+
+async def test_a_silent_worker_is_away(tmp_path: Path) -> None:
+    """Its socket is open, but nothing comes: what was sent is unknown, what was not is unavailable."""
+    path = tmp_path / "noted"
+    with worker() as found:
+        remote = engine(found, heartbeat=0.1, silence=0.6, connect_timeout=0.3, patience=0.2)
+        async with remote:
+            with anyio.fail_after(WAIT):
+                async with anyio.create_task_group() as group:
+
+                    async def run() -> None:
+                        with pytest.raises(EngineError, match=r"it was silent for 0.6 s") as ended:
+                            await remote.run_body(_body(bodies.note_and_sleep, str(path), 60.0))
+                        assert ended.value.ended == "unknown"
+
+                    group.start_soon(run)
+                    await _until(lambda: _lines(path))
+                    found.signal(signal.SIGSTOP)
+                with pytest.raises(EngineError, match=r"did not answer within 0\.3 s|was silent") as ended:
+                    await remote.run_body(_body(bodies.add, 1))
+                assert ended.value.ended == "unavailable"
+                found.signal(signal.SIGCONT)
+                # It ends by itself what a client has left that it has not heard of.
+                await _until(lambda: not Path(f"/proc/{_lines(path)[0]}").exists())
+
+
+async def test_a_silent_agent_is_away(served: Worker, tmp_path: Path) -> None:
+    """A cable that was pulled: the worker does not run for ever what nobody waits for."""
+    path = tmp_path / "noted"
+    async with engine(served, heartbeat=0.1, silence=0.5) as remote:
+        with anyio.fail_after(WAIT):
+            async with anyio.create_task_group() as group:
+
+                async def run() -> None:
+                    with pytest.raises(EngineError):
+                        await remote.run_body(_body(bodies.note_and_sleep, str(path), 60.0))
+
+                group.start_soon(run)
+                await _until(lambda: _lines(path))
+                [link] = _links(remote)
+                link._connection._heartbeat = 1000  # it says nothing any more
+                await _until(lambda: not Path(f"/proc/{_lines(path)[0]}").exists())
+
+
+def _links(remote: Any) -> Any:
+    return remote._openings.here("").links
+
+
+async def test_a_second_signal_ends_what_runs_at_once(tmp_path: Path) -> None:
+    """Who is in a hurry says so twice."""
+    path = tmp_path / "noted"
+    with worker(BODIES, "--grace", "0.3") as found:
+        async with engine(found) as remote:
+            with anyio.fail_after(WAIT):
+                async with anyio.create_task_group() as group:
+
+                    async def run() -> None:
+                        with pytest.raises(EngineError, match="its worker was stopped"):
+                            await remote.run_body(_body(bodies.note_and_sleep, str(path), 60.0))
+
+                    group.start_soon(run)
+                    await _until(lambda: _lines(path))
+                    found.signal(signal.SIGTERM)
+                    await _until(lambda: not _links(remote)[0].is_up)
+                    found.signal(signal.SIGTERM)
+                code = await anyio.to_thread.run_sync(found.wait)
+
+    assert code == 3
+
+
+def test_an_address_that_is_taken_is_an_error_that_says_so(served: Worker) -> None:
+    """With an exit code of its own."""
+    with (
+        socket.create_server(("127.0.0.1", 0)) as taken,
+        pytest.raises(AssertionError, match=r"Error: it cannot listen at .*in use"),
+    ):
+        with worker(BODIES, "--in-process", "--listen", "127.0.0.1:{}".format(taken.getsockname()[1])):
+            pass
