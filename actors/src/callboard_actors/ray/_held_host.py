@@ -1,0 +1,175 @@
+"""A host as its engine holds it: bodies there, what they say, and how it ended."""
+
+import itertools
+import math
+from concurrent.futures import Future
+from contextlib import suppress
+from typing import Any
+
+import anyio
+import ray
+from anyio.to_thread import run_sync
+from ray.exceptions import RayError
+
+from callboard import ActorStartError
+from callboard.engines import Body, EngineError, carried, deliver
+from callboard_actors.ray._crossing import Reply, opened, packed
+from callboard_actors.ray._host import Hello, Host, Word, here
+from callboard_actors.ray._refs import Bell, value_of
+from callboard_actors.ray._terms import Terms
+
+_QUIET = 0.02
+"""Seconds in which a body that ends says what it has said with its end; of longer ones it is asked for."""
+_AT_ONCE = 10_000
+"""Calls of a Ray actor that are under way at the same time; each body may be asked for its words, too."""
+
+
+class _LostError(Exception):
+    """A host has ended that had something to answer."""
+
+
+class HeldHost:
+    """A Ray actor of one engine, in one event loop."""
+
+    def __init__(self, title: str, terms: Terms) -> None:
+        self._title = title
+        self._terms = terms
+        self._numbers = itertools.count(1)
+        self._reason: str | None = None
+        self._bells: set[Bell] = set()
+        self._actor: Any = None
+        self._watch: Any = None
+        self.has_started = False
+        self.idle_since = math.inf
+        """By the clock of the event loop, while it has nothing to do."""
+
+    async def start(self) -> None:
+        """Have it started by Ray, where there is room for it.
+
+        Raises:
+            ActorStartError: it cannot be used.
+        """
+        make = ray.remote(Host).options(
+            max_restarts=0, max_task_retries=0, max_concurrency=_AT_ONCE, **self._terms.ray_options()
+        )
+        self._actor = await run_sync(make.remote)
+        try:
+            _check_versions(self._title, await value_of(self._actor.hello.remote()))
+            self._watch = self._actor.watch.remote()
+            self.has_started = True
+        except RayError as error:
+            raise ActorStartError(self._title, f"Ray cannot start its actor: {said(error)}") from error
+        except BaseException:
+            self.kill()
+            raise
+
+    @property
+    def is_alive(self) -> bool:
+        """Nothing is known that has ended it."""
+        return self._reason is None
+
+    async def until_ended(self) -> str:
+        """Wait until it has ended by itself, was killed, or cannot be reached; says how."""
+        try:
+            await value_of(self._watch)
+        except RayError as error:
+            self._lose(f"its Ray actor is lost: {said(error)}")
+        assert self._reason is not None, "it is watched until it ends"
+        return self._reason
+
+    def _lose(self, reason: str) -> None:
+        self._reason = self._reason or reason
+        for bell in self._bells:
+            bell.ring()
+
+    async def run_body(self, body: Body, /) -> Any:
+        """Run a body there; see `callboard.Seat`."""
+        data = packed(body)
+        if self._reason is not None:
+            raise EngineError(body.title, body.call_id, self._reason, ended="unavailable")
+        number = next(self._numbers)
+        if body.on_begin is not None:
+            body.on_begin()  # first, because its deadline, which is carried along, runs from now
+        ref = self._actor.run.remote(number, carried(), data, self._terms.max_result)
+        try:
+            reply, words = await self._reply(ref, number)
+        except (RayError, _LostError) as error:
+            # Nobody knows whether it has begun, nor whether it goes on: it is ended, so that it does not.
+            self.kill(f"its Ray actor is lost: {said(error)}")
+            raise EngineError(body.title, body.call_id, str(self._reason), ended="unknown") from error
+        except BaseException:
+            with anyio.CancelScope(shield=True):
+                await self._end(ref, number, body)
+            raise
+        for word in words:
+            deliver(word)
+        return opened(reply, body)
+
+    async def _reply(self, ref: Any, number: int) -> tuple[Reply, list[Word]]:
+        bell = Bell()
+        self._bells.add(bell)
+        try:
+            reply = bell.watch(ref)
+            with anyio.move_on_after(_QUIET):
+                await bell.wait()
+            while not reply.done():
+                news = bell.watch(self._actor.words.remote(number))
+                # Behind the reply too, for words that are on their way; a host answers when the body has ended.
+                await self._until_done(news, bell)
+                if news.exception() is not None:
+                    await self._until_done(reply, bell)  # which tells of it
+                    break
+                for word in news.result():
+                    deliver(word)
+            return reply.result()  # type: ignore[no-any-return]
+        finally:
+            self._bells.discard(bell)
+
+    async def _until_done(self, future: Future[Any], bell: Bell) -> None:
+        """Wait until Ray has answered, or is known to have lost the host: what was sent it then, it may never answer.
+
+        Raises:
+            _LostError: the latter.
+        """
+        while not future.done():
+            if self._reason is not None:
+                raise _LostError(self._reason)
+            await bell.wait()
+
+    async def _end(self, ref: Any, number: int, body: Body) -> None:
+        """End a body whose caller has gone, if need be with its host."""
+        grace = self._terms.grace if body.grace is None else min(body.grace, self._terms.grace)
+        self._actor.cancel.remote(number)
+        with suppress(RayError), anyio.move_on_after(grace):
+            await value_of(ref)
+            return
+        await self.end(f"{body.title!r} had been cancelled there and did not end within its grace")
+
+    async def end(self, reason: str) -> None:
+        """Kill it and wait until it has ended, whoever is cancelled meanwhile."""
+        self.kill(reason)
+        if self._watch is not None:
+            with anyio.CancelScope(shield=True), anyio.move_on_after(self._terms.kill_timeout):
+                await self.until_ended()
+
+    def kill(self, reason: str = "it was ended") -> None:
+        """End it at once, with all that runs there; Ray starts no other in its place."""
+        self._lose(reason)
+        if self._actor is not None and ray.is_initialized():
+            with suppress(Exception):  # whatever Ray says, it is of no more use
+                ray.kill(self._actor, no_restart=True)
+
+
+def _check_versions(title: str, there: Hello) -> None:
+    for name in ("python", "callboard"):
+        own, other = getattr(here(), name), getattr(there, name)
+        if own != other:
+            raise ActorStartError(
+                title, f"the cluster has {name} {other}, and here it is {own}; both have to be the same", never=True
+            )
+
+
+def said(error: Exception) -> str:
+    """The beginning of what Ray says."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return " ".join([type(error).__name__ + ":", *lines])[:400]

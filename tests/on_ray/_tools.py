@@ -1,0 +1,60 @@
+"""Tools and an actor whose bodies run on the cluster."""
+
+import os
+import time
+from pathlib import Path
+
+import anyio
+
+from callboard import Actor, handler, progress
+
+
+def note_once(folder: str, number: int) -> str:
+    """Do what must not be done twice: write a number down."""
+    return _note(folder, number)
+
+
+def note_again(folder: str, number: int) -> str:
+    """Do what may be done twice: write a number down."""
+    return _note(folder, number)
+
+
+def _note(folder: str, number: int) -> str:
+    with Path(folder, str(os.getpid())).open("a") as file:
+        file.write(f"{number}\n")
+    time.sleep(0.02)
+    return f"noted {number}"
+
+
+def spin(folder: str) -> str:
+    """Never look up, and never end."""
+    Path(folder, "pid").write_text(str(os.getpid()))
+    while True:
+        pass
+
+
+async def pause(seconds: float) -> int:
+    """Wait on the cluster; says where."""
+    await anyio.sleep(seconds)
+    return os.getpid()
+
+
+async def step(times: int, seconds: float) -> str:
+    """Tell of progress, slowly."""
+    for number in range(times):
+        await anyio.sleep(seconds)
+        progress("on the way", done=number + 1, total=times)
+    return f"{times} steps"
+
+
+class Counter(Actor):
+    """Counts in a Ray actor."""
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    @handler
+    async def add(self, number: int) -> tuple[int, int]:
+        """Count further; says how far, and where."""
+        self.count += number
+        return self.count, os.getpid()

@@ -1,0 +1,25 @@
+"""Ray is an engine like any; run by `tests.on_ray`."""
+
+import os
+import signal
+from typing import Any
+
+import pytest
+
+from callboard.engines import Engine
+from callboard.testing import EngineContract
+from callboard_actors.ray import RayEngine
+
+pytestmark = [pytest.mark.real_clock, pytest.mark.exhaustive]
+
+
+class TestRay(EngineContract):
+    """Held to what callboard's own suite for engines asks."""
+
+    patience = 120.0
+
+    def engine(self) -> Engine:
+        return RayEngine(os.environ["CALLBOARD_TEST_RAY"], workers=2, grace=1.0, cpus=0.5)
+
+    async def kill(self, engine: Any, pid: int) -> None:
+        os.kill(pid, signal.SIGKILL)

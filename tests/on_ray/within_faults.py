@@ -1,0 +1,176 @@
+"""Workers and nodes of a cluster are killed while calls run; run by `tests.on_ray`."""
+
+import os
+import signal
+from collections import Counter
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+import tests.on_ray._tools as tools  # and not `from .`: workers load it by this name
+from langchain_core.messages import ToolMessage
+
+from callboard import ActorDiedError, ActorStartError, CallPolicy, ToolNode, child, running
+from callboard.testing import calls
+from callboard_actors.ray import RayEngine
+
+pytestmark = [pytest.mark.real_clock, pytest.mark.exhaustive]
+
+WAIT = 200.0
+MANY = 2_000
+
+
+def engine(**options: Any) -> RayEngine:
+    return RayEngine(os.environ["CALLBOARD_TEST_RAY"], **{"cpus": 1, "grace": 0.5, **options})
+
+
+@asynccontextmanager
+async def second_node(cluster: Any) -> AsyncGenerator[Any]:
+    # In the main thread: it handles signals.
+    node = cluster.add_node(num_cpus=4, node_ip_address="127.0.0.1", object_store_memory=100 * 2**20)
+    try:
+        yield node
+    finally:
+        if node in cluster.list_all_nodes():
+            cluster.remove_node(node)
+
+
+def noted(folder: Path) -> Counter[int]:
+    return Counter(int(line) for file in folder.iterdir() for line in file.read_text().split())
+
+
+async def test_every_call_has_its_one_message_though_a_worker_and_a_node_are_killed(
+    tmp_path: Path, cluster: Any
+) -> None:
+    """What may be done twice was done; what may not was done once at most, and is told as unknown if nobody knows."""
+    once, again = tmp_path / "once", tmp_path / "again"
+    once.mkdir()
+    again.mkdir()
+    requests = [
+        ("note_again", {"folder": str(again), "number": number})
+        if number % 2
+        else ("note_once", {"folder": str(once), "number": number})
+        for number in range(MANY)
+    ]
+    messages: list[ToolMessage] = []
+    with anyio.fail_after(WAIT):
+        async with second_node(cluster) as second, engine(workers=6) as ours:
+            policies = {
+                "note_once": CallPolicy(runs_in=ours, on_unknown="fail"),
+                "note_again": CallPolicy(runs_in=ours, idempotent=True),
+            }
+            node = ToolNode([tools.note_once, tools.note_again], policies=policies, max_calls=MANY)
+
+            async def run() -> None:
+                messages.extend(await node.ainvoke([calls(*requests)]))
+
+            async def kill() -> None:
+                while noted(once).total() < 200:
+                    await anyio.sleep(0.05)
+                pid = next(int(file.name) for file in once.iterdir())
+                os.kill(pid, signal.SIGKILL)
+                while noted(once).total() < 500:
+                    await anyio.sleep(0.05)
+                cluster.remove_node(second, allow_graceful=False)
+
+            async with anyio.create_task_group() as group:
+                group.start_soon(run)
+                group.start_soon(kill)
+    assert len({message.tool_call_id for message in messages}) == len(messages) == MANY
+    failed = [message for message in messages if message.status == "error"]
+    assert {message.name for message in failed} <= {"note_once"}
+    assert failed or max(noted(again).values()) > 1, "a worker was killed, and a node"
+    assert len(failed) <= 6
+    assert all("unknown" in message.content for message in failed)
+    assert set(noted(again)) == set(range(1, MANY, 2))
+    assert max(noted(once).values()) == 1
+    done = {int(str(one.content).split()[1]) for one in messages if one not in failed and one.name == "note_once"}
+    assert done <= set(noted(once))
+
+
+async def test_a_body_that_spins_is_gone_within_its_timeout_and_grace(tmp_path: Path) -> None:
+    """`ray.cancel` would not reach it; its Ray actor is killed, and there is another one."""
+    with anyio.fail_after(WAIT):
+        async with engine(workers=1) as ours:
+            policies = {name: CallPolicy(runs_in=ours, timeout=1.0, grace=0.3) for name in ("spin", "pause")}
+            node = ToolNode([tools.spin, tools.pause], policies=policies)
+            [message] = await node.ainvoke([calls(("spin", {"folder": str(tmp_path)}))])
+            assert "did not finish within its timeout of 1 s" in message.content
+            pid = int((tmp_path / "pid").read_text())
+            with pytest.raises(ProcessLookupError):
+                for _ in range(100):
+                    os.kill(pid, 0)
+                    await anyio.sleep(0.02)
+            [message] = await node.ainvoke([calls(("pause", {"seconds": 0.0}))])
+            assert int(message.content) != pid
+
+
+async def test_an_actor_lives_in_a_ray_actor_and_starts_again_when_that_is_killed() -> None:
+    """Its mailbox, its supervisor and its restarts are here."""
+    with anyio.fail_after(WAIT):
+        ours = engine(workers=1)
+        async with running(child(tools.Counter, runs_in=ours)) as counter:
+            assert (await counter.add(2))[0] == 2
+            count, pid = await counter.add(3)
+            assert count == 5
+            assert pid != os.getpid()
+            os.kill(pid, signal.SIGKILL)
+            while (found := await _added(counter)) is None:
+                pass
+            count, other = found
+            assert (count, other != pid) == (1, True)
+
+
+async def _added(counter: tools.Counter) -> tuple[int, int] | None:
+    try:
+        return await counter.add(1)
+    except ActorDiedError:  # asked before anybody knew
+        return None
+
+
+async def test_more_ray_actors_come_while_calls_wait_and_go_when_they_have_nothing_to_do() -> None:
+    """Within their bounds."""
+    with anyio.fail_after(WAIT):
+        async with engine(workers=1, most_workers=3, idle_for=1.0) as ours:
+            node = ToolNode([tools.pause], policies={"pause": CallPolicy(runs_in=ours)})
+
+            async def where() -> set[int]:
+                found = await node.ainvoke([calls(*[("pause", {"seconds": 0.5})] * 12)])
+                return {int(message.content) for message in found}
+
+            while len(used := await where()) < 3:
+                pass
+            assert len(used) == 3
+            while sum(map(_lives, used)) > 1:
+                await anyio.sleep(0.1)
+
+
+def _lives(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+async def test_what_a_ray_actor_says_comes_while_its_body_runs() -> None:
+    """Its progress keeps an idle timeout from ending it."""
+    with anyio.fail_after(WAIT):
+        async with engine(workers=1) as ours:
+            node = ToolNode([tools.step], policies={"step": CallPolicy(runs_in=ours, idle_timeout=2.0)})
+            [message] = await node.ainvoke([calls(("step", {"times": 10, "seconds": 0.5}))])
+    assert message.content == "10 steps"
+
+
+async def test_an_engine_that_cannot_have_what_it_asks_for_says_so() -> None:
+    """Ray would wait for ever."""
+    with anyio.fail_after(WAIT):
+        with pytest.raises(ActorStartError, match="may not have what they need"):
+            async with engine(workers=1, resources={"moon": 1}, start_timeout=3.0):
+                pass
+        with pytest.raises(ActorStartError, match=r"no Ray can be reached|connected to Ray"):
+            async with RayEngine("127.0.0.1:1", start_timeout=3.0):
+                pass
