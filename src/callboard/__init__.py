@@ -30,17 +30,19 @@ if TYPE_CHECKING:
     from callboard._call_events import CallEvent as CallEvent
     from callboard._call_events import RunEvent as RunEvent
     from callboard._call_events import RunInfo as RunInfo
+    from callboard._calls._attempt import fencing_token as fencing_token
     from callboard._calls._observers import observe as observe
     from callboard._calls._progress import progress as progress
     from callboard._loops._deadline import cleanup as cleanup
     from callboard._loops._deadline import remaining as remaining
-    from callboard._types import ActorStatistics as ActorStatistics
+    from callboard._statistics import ActorStatistics as ActorStatistics
+    from callboard._statistics import Statistics as Statistics
     from callboard._types import CallContext as CallContext
     from callboard._types import CallPolicy as CallPolicy
     from callboard._types import Engine as Engine
     from callboard._types import Limit as Limit
     from callboard._types import Rate as Rate
-    from callboard._types import Statistics as Statistics
+    from callboard._types import SharedLimits as SharedLimits
 
     # 2: actors
     from callboard.actors._actor import Actor as Actor
@@ -119,14 +121,14 @@ if TYPE_CHECKING:
 _HOMES = {
     "_actor_events": ("ActorEvent", "AskEvent"),
     "_call_events": ("CallEvent", "RunEvent", "RunInfo"),
+    "_statistics": ("ActorStatistics", "Statistics"),
     "_types": (
-        "ActorStatistics",
         "CallContext",
         "CallPolicy",
         "Engine",
         "Limit",
         "Rate",
-        "Statistics",
+        "SharedLimits",
     ),
     "exceptions": (
         "AbandonedThreadWarning",
@@ -157,6 +159,7 @@ _HOMES = {
         "StorageError",
         "ThreadBusyError",
     ),
+    "_calls._attempt": ("fencing_token",),
     "_calls._observers": ("observe",),
     "_calls._progress": ("progress",),
     "_loops._deadline": ("cleanup", "remaining"),

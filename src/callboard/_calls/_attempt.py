@@ -4,8 +4,9 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Any, Protocol, TypeVar
 
 from callboard._calls._attempt_clock import AttemptClock, OutOfTime, Turn
-from callboard._calls._limits import Gate, Gates, Limiter, NoPlaceError
+from callboard._calls._limits import Gates, Limiter, NoPlaceError, Place
 from callboard._calls._progress import Progress, reporter
+from callboard._calls._shared_limits import SharedPlace
 from callboard._calls._throttle import Throttle
 from callboard._loops._idle import alive
 from callboard._loops._levels import Levels
@@ -84,7 +85,7 @@ class Attempt:
         self._call = call
         self._threads = threads
         self._thread_limiter = None if threads is None else threads.limiters.here()
-        self._places: tuple[Gate, ...] = ()
+        self._places: tuple[Place, ...] = ()
         self._handed_over = False
 
     @property
@@ -155,6 +156,15 @@ class Attempt:
         for gate in self._places:
             if gate.starts is not None:
                 await gate.starts.pass_through(loop)
+        for gate in self._places:  # last, so that nothing comes between the start that others count and the body
+            if isinstance(gate, SharedPlace):
+                gate.begin()
+
+    @property
+    def fencing_token(self) -> int | None:
+        """That of the narrowest shared limit at which it has a place; `None` if there is none."""
+        tokens = (place.token for place in self._places if isinstance(place, SharedPlace))
+        return next((token for token in tokens if token is not None), None)
 
     def _refuse_if_lost(self) -> None:
         if self._threads is not None and (lost := self._threads.lost) is not None:
@@ -190,3 +200,15 @@ def own_attempt(tool: str) -> Attempt | None:
     """The attempt of a tool that runs here; `None` in another tool that uses this one, whose timeout has the wait."""
     attempt = reporter.get()
     return attempt if isinstance(attempt, Attempt) and attempt.tool == tool else None
+
+
+def fencing_token() -> int | None:
+    """The fencing token of the shared limit at which the running call has a place; of several, the narrowest one's.
+
+    Whoever is given a place later has a higher one. A process that stood still for too long has lost its place
+    without knowing; a resource that keeps the highest token that it has seen can refuse what comes with a lower one.
+    That is of use with `Limit(concurrency=1)`; with more places, it tells late calls from those that a lease
+    protects. `None` outside a call, and where no limit is shared.
+    """
+    attempt = reporter.get()
+    return attempt.fencing_token if isinstance(attempt, Attempt) else None

@@ -181,10 +181,43 @@ def _common_time(loop: EventLoop) -> float:
     return loop.now() + loop.offset
 
 
+class Turnstile(Protocol):
+    """What an attempt passes right before its body starts."""
+
+    async def pass_through(self, loop: EventLoop) -> None:
+        """Wait until it may start, and count its start."""
+        ...
+
+
+class Place(Protocol):
+    """A gate, as one attempt sees it."""
+
+    @property
+    def starts(self) -> Turnstile | None:
+        """Where its start is counted, if there is a rate of starts."""
+        ...
+
+    def try_enter(self, loop: EventLoop) -> bool:
+        """Take a place if there is one and nobody was here before."""
+        ...
+
+    async def enter(self, loop: EventLoop) -> None:
+        """Take a place, after everybody who came before.
+
+        Raises:
+            NoPlaceError: if there is none, and no room to wait.
+        """
+        ...
+
+    def leave(self) -> None:
+        """Give the place back; from any thread."""
+        ...
+
+
 class Gates(Protocol):
     """Knows which gate a call has to pass."""
 
-    def gate(self, call: ToolCallLike, loop: EventLoop) -> Gate:
+    def gate(self, call: ToolCallLike, loop: EventLoop) -> Place:
         """The gate of this call.
 
         Raises:
@@ -214,7 +247,7 @@ class Limiter:
 
     def seeing(self, context: Callable[[], CallContext]) -> Gates:
         """The gates for calls of which the key sees a context besides, if it looks at one."""
-        return _Seeing(self, context) if self.takes_context else self
+        return Seeing(self, context) if self.takes_context else self
 
     def gate(self, call: ToolCallLike, loop: EventLoop, context: Callable[[], CallContext] = CallContext) -> Gate:
         """The gate that this call has to pass; `context` makes what the key may look at besides the call.
@@ -247,14 +280,22 @@ class Limiter:
             self._prune_at = max(64, 2 * len(self._by_key))
 
 
-class _Seeing:
+class SeeingGates(Protocol):
+    """Gates whose keys may look at what is around a call."""
+
+    def gate(self, call: ToolCallLike, loop: EventLoop, context: Callable[[], CallContext]) -> Place:
+        """The gate of this call; `context` makes what the key may look at besides."""
+        ...
+
+
+class Seeing:
     """A limiter whose key sees what is around a call; it stays out of the way of all other calls."""
 
     __slots__ = ("_context", "_limiter")
 
-    def __init__(self, limiter: Limiter, context: Callable[[], CallContext]) -> None:
+    def __init__(self, limiter: SeeingGates, context: Callable[[], CallContext]) -> None:
         self._limiter = limiter
         self._context = context
 
-    def gate(self, call: ToolCallLike, loop: EventLoop) -> Gate:
+    def gate(self, call: ToolCallLike, loop: EventLoop) -> Place:
         return self._limiter.gate(call, loop, self._context)

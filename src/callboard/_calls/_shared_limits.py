@@ -1,0 +1,126 @@
+"""Places at limits that many processes share: what an attempt sees of them. Where they are kept is another's business.
+
+What is kept elsewhere of keys and tenants are digests, for they may be made of what a model wrote.
+"""
+
+from collections.abc import Callable
+
+from callboard._calls._limits import Gates, Limiter, NoKeyError, NoPlaceError, Seeing
+from callboard._canonical import digest
+from callboard._loops._protocol import EventLoop
+from callboard._types import CallContext, KeyFunction, Limit, SharedLimits, Stay, ToolCallLike, Wanted, key_function
+
+
+def limiter_of(limit: Limit, name: str, title: str) -> "Limiter | SharedLimiter":
+    """A limit and its gates: in this process, or where it says that it is shared.
+
+    Args:
+        limit: its numbers.
+        name: of what is limited, in all processes alike.
+        title: whose queue it is, for rejections.
+
+    Raises:
+        ValueError: if it cannot be kept where it is to be.
+    """
+    return Limiter(limit, title) if limit.shared is None else SharedLimiter(limit, limit.shared, name, title)
+
+
+class SharedLimiter:
+    """A limit that is kept elsewhere, and its places."""
+
+    __slots__ = ("_key", "_limit", "_name", "_shared", "_tenant", "_title")
+
+    def __init__(self, limit: Limit, shared: SharedLimits, name: str, title: str) -> None:
+        shared.check(limit)
+        self._limit = limit
+        self._shared = shared
+        self._name = name
+        self._title = title
+        self._key = None if limit.key is None else key_function("Limit(key=...)", limit.key)
+        self._tenant = None if limit.tenant is None else key_function("Limit(tenant=...)", limit.tenant)
+
+    @property
+    def takes_context(self) -> bool:
+        """Whether its key or its tenant looks at more than the call."""
+        return any(one is not None and one.takes_context for one in (self._key, self._tenant))
+
+    def seeing(self, context: Callable[[], CallContext]) -> Gates:
+        """The gates for calls of which the key sees a context besides, if it looks at one."""
+        return Seeing(self, context) if self.takes_context else self
+
+    def gate(
+        self, call: ToolCallLike, loop: EventLoop, context: Callable[[], CallContext] = CallContext
+    ) -> "SharedPlace":
+        """The place of this call; `context` makes what keys may look at besides the call.
+
+        Raises:
+            NoKeyError: if a key function fails, or returns what cannot be a key.
+        """
+        key, tenant = (_text_of(one, call, context) for one in (self._key, self._tenant))
+        title = f"{self._title} for calls like this one" if key else self._title
+        wanted = Wanted(limit=self._limit, name=self._name, key=key, tenant=tenant, title=title)
+        return SharedPlace(self._shared, wanted)
+
+
+def _text_of(function: KeyFunction | None, call: ToolCallLike, context: Callable[[], CallContext]) -> str:
+    if function is None:
+        return ""
+    try:
+        return digest(function.of(call, context))[:32]
+    except Exception as error:
+        raise NoKeyError from error
+
+
+class SharedPlace:
+    """The place of one attempt, which waits for it, has it, and gives it back."""
+
+    __slots__ = ("_shared", "_stay", "_wanted")
+
+    def __init__(self, shared: SharedLimits, wanted: Wanted) -> None:
+        self._shared = shared
+        self._wanted = wanted
+        self._stay: Stay | None = None
+
+    @property
+    def starts(self) -> None:
+        """Nothing to wait for: the place is given with room for a start, which `begin` counts."""
+        return
+
+    @property
+    def token(self) -> int | None:
+        """The fencing token of the place, while there is one."""
+        return None if self._stay is None else self._stay.token
+
+    def try_enter(self, loop: EventLoop) -> bool:
+        """Never: whether there is a place is known elsewhere."""
+        return False
+
+    async def enter(self, loop: EventLoop) -> None:
+        """Take a place, after everybody who came before.
+
+        Raises:
+            NoPlaceError: if there is none, and no room to wait.
+            StorageError: if where it is kept cannot be used.
+        """
+        wakeup = loop.wakeup()
+        stay = self._stay = self._shared.ask(self._wanted, wakeup.set)
+        try:
+            await wakeup.wait()
+        except BaseException:
+            self.leave()
+            raise
+        failure = stay.failure
+        if failure is not None:
+            self.leave()
+            raise NoPlaceError(failure) if isinstance(failure, str) else failure
+
+    def begin(self) -> None:
+        """Note that the body begins; not before, for the rate of starts counts from here."""
+        if self._stay is not None:
+            self._stay.begin()
+
+    def leave(self) -> None:
+        """Give the place back, or leave the queue; from any thread."""
+        stay, self._stay = self._stay, None
+        if stay is not None:
+            stay.leave()

@@ -1,0 +1,64 @@
+"""What a server does with a step, as a plain model in Python: the scripts of Redis and PostgreSQL are held to it.
+
+It knows nothing of crashes and time: who has the places, who waits where, whose turn it is.
+"""
+
+from dataclasses import dataclass, field
+
+
+@dataclass
+class Waiter:
+    """Somebody in the queue."""
+
+    who: str
+    tenant: str
+    rank: int
+
+
+@dataclass
+class Model:
+    """One limit.
+
+    Args:
+        concurrency: how many may have a place.
+        queue: how many may wait; `None` for any number.
+    """
+
+    concurrency: int
+    queue: int | None
+    held: list[str] = field(default_factory=list)
+    waiting: list[Waiter] = field(default_factory=list)
+    """In the order of arrival."""
+    lanes: dict[str, int] = field(default_factory=dict)
+    """The highest rank that each tenant has had, since the queue was last empty."""
+    granted: list[str] = field(default_factory=list)
+    full: list[str] = field(default_factory=list)
+
+    def enter(self, who: str, tenant: str) -> None:
+        """Ask for a place."""
+        if not self.waiting and len(self.held) < self.concurrency:
+            self._give(who)
+        elif self.queue is not None and len(self.waiting) >= self.queue:
+            self.full.append(who)
+        else:
+            if not self.waiting:
+                self.lanes.clear()
+            rank = max(self._head().rank if self.waiting else 0, self.lanes.get(tenant, -1) + 1)
+            self.lanes[tenant] = rank
+            self.waiting.append(Waiter(who, tenant, rank))
+
+    def leave(self, who: str) -> None:
+        """Give a place back, or leave the queue; then whoever is next has his turn."""
+        self.held = [one for one in self.held if one != who]
+        self.waiting = [one for one in self.waiting if one.who != who]
+        while self.waiting and len(self.held) < self.concurrency:
+            head = self._head()
+            self.waiting.remove(head)
+            self._give(head.who)
+
+    def _head(self) -> Waiter:
+        return min(self.waiting, key=lambda one: one.rank)  # the first of those
+
+    def _give(self, who: str) -> None:
+        self.held.append(who)
+        self.granted.append(who)

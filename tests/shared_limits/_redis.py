@@ -1,0 +1,73 @@
+"""A Redis server of the tests' own, on a UNIX socket, from Debian's package `redis-server`."""
+
+import ctypes
+import shutil
+import signal
+import subprocess
+import tempfile
+import time
+from pathlib import Path
+
+import redis
+
+READY = 30
+"""Seconds for the server to come up; it needs a tenth of one."""
+
+
+def program() -> str | None:
+    """Where the server's program is; `None` if there is none here."""
+    return shutil.which("redis-server")
+
+
+class RedisServer:
+    """A server that keeps everything in memory; it ends when the tests do, however they end."""
+
+    def __init__(self, program: str, *options: str) -> None:
+        self._program = program
+        self._options = options
+        self.directory = Path(tempfile.mkdtemp(prefix="callboard-redis-"))
+        self.socket = self.directory / "socket"
+        self.url = f"unix://{self.socket}"
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        """Start it, and wait until it answers."""
+        options = ["--port", "0", "--unixsocket", str(self.socket), "--save", "", "--dir", str(self.directory)]
+        self._process = subprocess.Popen(
+            [self._program, *options, *self._options],
+            stdout=subprocess.DEVNULL,
+            preexec_fn=_end_with_parent,  # noqa: PLW1509 (a single system call)
+        )
+        until = time.monotonic() + READY
+        while not self._answers():
+            assert self._process.poll() is None and time.monotonic() < until
+            time.sleep(0.01)
+
+    def _answers(self) -> bool:
+        try:
+            with redis.Redis(unix_socket_path=str(self.socket)) as client:
+                return bool(client.ping())
+        except redis.AuthenticationError:
+            return True
+        except redis.ConnectionError:
+            return False
+
+    def kill(self) -> None:
+        """End it as a power cut would: what it had in memory is gone."""
+        if self._process is not None:
+            self._process.send_signal(signal.SIGKILL)
+            self._process.wait(timeout=30)
+            self._process = None
+
+    def pause(self, *, on: bool) -> None:
+        """Have it stand still, or go on."""
+        assert self._process is not None
+        self._process.send_signal(signal.SIGSTOP if on else signal.SIGCONT)
+
+    def remove(self) -> None:
+        self.kill()
+        shutil.rmtree(self.directory)
+
+
+def _end_with_parent() -> None:
+    ctypes.CDLL(None).prctl(1, signal.SIGKILL)

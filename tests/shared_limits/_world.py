@@ -1,0 +1,73 @@
+"""What tests of shared limits ask with: stays without a call around them, and a server with stores on it."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from itertools import count
+from typing import Any, Protocol
+
+import anyio
+
+from callboard import Limit
+from callboard.limits import Stay, Wanted
+from callboard_actors._places._stay import HeldStay, Phase
+from callboard_actors._places._store import Store
+
+LEASE = 0.6
+"""Seconds; short, because tests wait for the end of some."""
+
+
+class Stores(Protocol):
+    """Makes stores on one server, each as if it were another process."""
+
+    def __call__(self, **options: Any) -> Store: ...
+
+
+class Asking:
+    """Asks stores for places of one limit, and notes who has one, in order."""
+
+    def __init__(self, limit: Limit) -> None:
+        self.limit = limit
+        self.answered: list[str] = []
+        self.stays: dict[str, Stay] = {}
+
+    async def ask(self, store: Store, who: str, *, tenant: str = "", key: str = "") -> HeldStay:
+        """Ask, and wait until there is an answer or a place in the queue."""
+        wanted = Wanted(limit=self.limit, name="tool:t", key=key, tenant=tenant, title="the queue of tool 't'")
+        stay = self.stays[who] = store.ask(wanted, lambda: self.answered.append(who))
+        await until(lambda: who in self.answered or stay.phase is Phase.WAITING)
+        return stay
+
+    async def until_answered(self, *who: str) -> None:
+        """Wait until these have an answer."""
+        await until(lambda: set(who) <= set(self.answered))
+
+    def leave(self, who: str) -> None:
+        self.stays[who].leave()
+
+
+async def until(condition: Callable[[], bool], seconds: float = 20.0) -> None:
+    """Wait for something that another thread brings about."""
+    with anyio.fail_after(seconds):
+        while not condition():
+            await anyio.sleep(0.002)
+
+
+@contextmanager
+def closing(make: Callable[..., Store]) -> Iterator[Stores]:
+    """Stores that are closed when the test is over."""
+    made: list[Store] = []
+    number = next(_numbers)
+
+    def new(**options: Any) -> Store:
+        store = make(number, **{"lease": LEASE, **options})
+        made.append(store)
+        return store
+
+    try:
+        yield new
+    finally:
+        for store in made:
+            store.close()
+
+
+_numbers = count(1)

@@ -1,0 +1,90 @@
+"""A Redis server for all tests of shared limits, if there is one to be had, and stores on it."""
+
+from collections.abc import Iterator
+from functools import partial
+from typing import Any
+
+import pytest
+from tests.agent._postgres import Server, programs
+
+from callboard_actors._places._store import Store
+from callboard_actors.postgres import PostgresLimits
+from callboard_actors.redis import RedisLimits
+
+from ._redis import RedisServer, program
+from ._world import Stores, closing
+
+
+@pytest.fixture(scope="session")
+def redis_server() -> Iterator[RedisServer]:
+    """One for all tests; each has keys of its own."""
+    yield from _running_redis()
+
+
+@pytest.fixture
+def own_redis() -> Iterator[RedisServer]:
+    """One for a test that kills it."""
+    yield from _running_redis()
+
+
+def _running_redis() -> Iterator[RedisServer]:
+    if (found := program()) is None:
+        pytest.skip("Redis is not installed: apt-get install redis-server")
+    server = RedisServer(found)
+    try:
+        server.start()
+        yield server
+    finally:
+        server.remove()
+
+
+@pytest.fixture(scope="session")
+def postgres_url() -> Iterator[str]:
+    """A database for all tests; each has limits of its own."""
+    if (found := programs()) is None:
+        pytest.skip("PostgreSQL is not installed: apt-get install postgresql")
+    server = Server(found)
+    try:
+        server.start()
+        yield server.new_database()
+    finally:
+        server.remove()
+
+
+def _on_postgres(url: str, number: int, **options: Any) -> Store:
+    return PostgresLimits(url, prefix=f"test-{number}", **options)
+
+
+def _on_redis(url: str, number: int, **options: Any) -> Store:
+    return RedisLimits(url, prefix=f"test-{number}", **options)
+
+
+@pytest.fixture(params=["redis", "postgres"])
+def stores(request: pytest.FixtureRequest) -> Iterator[Stores]:
+    """Makes stores of limits; each is to the server what another process would be."""
+    if request.param == "redis":
+        make = partial(_on_redis, request.getfixturevalue("redis_server").url)
+    else:
+        make = partial(_on_postgres, request.getfixturevalue("postgres_url"))
+    with closing(make) as made:
+        yield made
+
+
+@pytest.fixture
+def own_postgres() -> Iterator[Server]:
+    """One for a test that crashes it."""
+    if (found := programs()) is None:
+        pytest.skip("PostgreSQL is not installed: apt-get install postgresql")
+    server = Server(found)
+    try:
+        server.start()
+        yield server
+    finally:
+        server.remove()
+
+
+@pytest.fixture
+def own_stores(own_redis: RedisServer) -> Iterator[Stores]:
+    """The same on a Redis that the test may kill."""
+    with closing(partial(_on_redis, own_redis.url)) as made:
+        yield made

@@ -1,0 +1,24 @@
+"""A store that is closed while others use it."""
+
+import pytest
+
+from callboard import Limit, StorageError
+from callboard.limits import Wanted
+from callboard_actors.redis import RedisLimits
+
+
+@pytest.mark.real_clock
+async def test_whoever_asks_while_a_store_is_closed_has_an_answer() -> None:
+    """The thread that served him may be at its end when he asks; he would wait for ever."""
+    store = RedisLimits("redis://127.0.0.1:1/0")
+    wanted = Wanted(limit=Limit(concurrency=1), name="tool:t", title="the queue of tool 't'")
+    desk = store._desk()
+    store.close()
+
+    answered: list[str] = []
+    stay = desk.ask("tool:t", wanted, lambda: answered.append("late"))
+    stay.leave()
+
+    assert answered == ["late"]
+    assert isinstance(stay.failure, StorageError)
+    assert "the store was closed" in str(stay.failure)

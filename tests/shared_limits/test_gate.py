@@ -1,0 +1,158 @@
+"""What a process says to a server, and when: decided without one."""
+
+from typing import Any
+
+from callboard import Limit, Rate
+from callboard.limits import Wanted
+from callboard_actors._places._gate import Gate
+from callboard_actors._places._line import Answer, Numbers
+from callboard_actors._places._stay import HeldStay, Phase
+
+LIMIT = Limit(concurrency=1, rate=Rate(5))
+
+
+class World:
+    """A gate, and stays at it that note their answers."""
+
+    def __init__(self) -> None:
+        self.wanted = Wanted(limit=LIMIT, name="tool:t", title="the queue of tool 't'")
+        self.gate = Gate("tool:t", self.wanted, Numbers.of(LIMIT, lease=9.0), "a server")
+        self.answered: list[str] = []
+
+    def enter(self, name: str) -> HeldStay:
+        stay = HeldStay(self.wanted, lambda: self.answered.append(name), lambda what: what())
+        stay.id, stay.gate = name, self.gate
+        self.gate.enter(stay)
+        return stay
+
+    def says(self, now: float) -> list[tuple[str, str]]:
+        return [(op.kind, op.id) for op in self.gate.step(now).ops]
+
+    def hears(self, now: float, **answer: Any) -> None:
+        self.gate.take(Answer(epoch="1", **answer), now)
+
+
+def test_all_is_said_anew_after_the_line_broke() -> None:
+    """Who has a place first, then who has waited and where, then who is new; starts are not forgotten."""
+    world = World()
+    held, _, left = world.enter("a"), world.enter("b"), world.enter("c")
+    assert world.says(0) == [("enter", "a"), ("enter", "b"), ("enter", "c")]
+    world.hears(0, granted={"a": 7}, queued={"b": "0/b", "c": "1/c"})
+    held.begin()
+    assert world.says(1) == [("begin", "a")]
+    left.leave()
+    world.enter("d")
+
+    world.gate.forget_line()  # nobody knows whether the start was heard
+
+    step = world.gate.step(2)
+    assert step.epoch == ""
+    assert [op.written for op in step.ops] == [
+        ("begin", "a", "", "", 0),
+        ("hold", "a", "", "", 7),
+        ("wait", "b", "", "0/b", 0),
+        ("enter", "d", "", "", 0),
+    ]
+
+
+def test_all_places_of_a_process_are_said_at_once_after_the_line_broke() -> None:
+    """A server that had heard of some of them only would give the others away a second time."""
+    world = World()
+    held = [f"h{n}" for n in range(1200)]
+    for name in held:
+        world.enter(name)
+    while world.says(0):
+        world.hears(0)
+    world.hears(0, granted={name: n for n, name in enumerate(held)})
+    world.enter("late")
+
+    world.gate.forget_line()
+
+    assert {who for kind, who in world.says(1) if kind == "hold"} == set(held)
+    world.hears(1)
+    assert world.says(1) == [("enter", "late")]
+
+
+def test_a_place_that_was_left_while_the_line_was_broken_is_told_of() -> None:
+    """Else nobody had anything to say, and others would wait for a lease."""
+    world = World()
+    stay = world.enter("a")
+    world.says(0)
+    world.hears(0, granted={"a": 7})
+    stay.leave()
+    world.says(1)
+
+    world.gate.forget_line()
+
+    assert world.gate.due(1) < 1
+    assert world.gate.step(1).epoch == ""
+    world.hears(1)
+    assert world.gate.due(1) > 1
+
+
+def test_a_process_gives_a_sign_of_life_three_times_a_lease_and_asks_what_it_has() -> None:
+    """Word of a place may have been lost, also where there is much else to be said."""
+    world = World()
+    world.enter("a")
+    assert world.gate.step(0).asks_all
+    world.hears(0, queued={"a": "0/a"})
+    assert world.gate.due(0) == 3.0
+
+    world.enter("b")
+    assert not world.gate.step(2).asks_all
+    world.hears(2)
+    world.enter("c")
+    assert world.gate.step(3.5).asks_all
+    world.hears(3.5, granted={"a": 9})
+
+    assert world.answered == ["a"]
+
+
+def test_a_place_that_nobody_waits_for_any_more_is_given_back() -> None:
+    """Whoever asked for it was cancelled before the server answered."""
+    world = World()
+    stay = world.enter("a")
+    world.says(0)
+    stay.leave()
+    world.hears(0, queued={"a": "4/a"})
+
+    [op] = world.gate.step(1).ops
+    assert (op.kind, op.id, op.spot) == ("leave", "a", "4/a")
+    world.hears(1, granted={"a": 9})
+    assert world.says(2) == [("leave", "a")]
+
+
+def test_a_process_whose_numbers_are_not_taken_says_what_it_has_at_the_next_sign_of_life() -> None:
+    """Not at once and for ever, while its body runs; whoever comes anew is told at once."""
+    world = World()
+    world.enter("a")
+    world.says(0)
+    world.hears(0, granted={"a": 7})
+    world.gate.forget_line()
+
+    assert world.says(1) == [("hold", "a")]
+    world.gate.take(Answer(other="concurrency=2"), 1)
+    assert world.gate.due(1) == 4.0
+
+    late = world.enter("b")
+    assert world.gate.due(2) < 2
+    world.says(2)
+    world.gate.take(Answer(other="concurrency=2"), 2)
+    assert late.phase is Phase.GONE
+    assert "has other numbers" in str(late.failure)
+    assert world.gate.due(2) == 5.0
+
+
+def test_a_gate_that_nobody_needs_is_forgotten_after_a_lease() -> None:
+    """Keys come from models and have no end."""
+    world = World()
+    stay = world.enter("a")
+    world.says(0)
+    world.hears(0, granted={"a": 1})
+    stay.leave()
+    world.says(1)
+    world.hears(1)
+
+    assert stay.phase is Phase.GONE
+    assert not world.gate.is_over(9.5)
+    assert world.gate.is_over(10.5)

@@ -1,0 +1,126 @@
+"""The scripts of all servers do what the model does, whatever processes say in whatever order."""
+
+from itertools import count
+from typing import Any
+
+import anyio
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from callboard import Limit
+from callboard_actors._places._line import Line, Numbers, Op, Step
+from callboard_actors.postgres._line import PostgresLine
+from callboard_actors.redis._line import RedisLine
+
+from ._model import Model
+from ._redis import RedisServer
+
+pytestmark = pytest.mark.timeout(300)
+
+CLIENTS = ("alpha", "beta")
+_numbers = count(1)
+
+acts = st.lists(
+    st.tuples(st.sampled_from(["enter", "enter", "leave"]), st.integers(0, 9), st.sampled_from(["", "x", "y"])),
+    max_size=30,
+)
+
+
+@st.composite
+def talks(draw: st.DrawFn) -> list[tuple[int, list[tuple[str, int, str]]]]:
+    """Who says what: batches of acts, by one client or the other."""
+    return draw(st.lists(st.tuples(st.integers(0, 1), acts), max_size=6))
+
+
+class World:
+    """A limit on a server, with two processes that talk to it, and the model beside it."""
+
+    def __init__(self, lines: list[Line], limit: Limit) -> None:
+        assert limit.concurrency is not None
+        self.model = Model(limit.concurrency, limit.queue)
+        self.granted: set[str] = set()
+        self.full: list[str] = []
+        self._gate = f"model-{next(_numbers)}"
+        self._numbers = Numbers.of(limit, lease=60.0)
+        self._lines = lines
+        self._epochs = ["", ""]
+        self._spots: dict[str, str] = {}
+        self._gone: set[str] = set()
+
+    async def say(self, client: int, acts: list[tuple[str, int, str]]) -> None:
+        ops: list[Op] = []
+        said: set[str] = set()
+        for kind, number, tenant in acts:
+            who = f"{CLIENTS[client]}.{number}"
+            is_in = who in self._all() or who in said
+            if kind == "enter" and not is_in and who not in self._gone:
+                ops.append(Op("enter", who, tenant=tenant))
+                said.add(who)
+                self.model.enter(who, tenant)
+            elif kind == "leave" and is_in:
+                ops.append(Op("leave", who, spot=self._spots.get(who, "")))
+                self._gone.add(who)
+                self.model.leave(who)
+        step = Step(self._gate, self._numbers, self._epochs[client], ops, asks_all=True)
+        [answer] = await self._lines[client].say([step])
+        self._epochs[client] = answer.epoch
+        assert answer.epoch
+        self._spots |= answer.queued
+        self.full += answer.full
+        self.granted = {who for who in self.granted if not who.startswith(CLIENTS[client])} | set(answer.granted)
+
+    def _all(self) -> set[str]:
+        return {*self.model.held, *(one.who for one in self.model.waiting)}
+
+    async def settle(self) -> None:
+        """Have both tell what they have."""
+        for client in (0, 1):
+            await self.say(client, [])
+
+
+async def _play(make: Any, limit: Limit, talk: list[tuple[int, list[tuple[str, int, str]]]]) -> None:
+    lines = [make(), make()]
+    try:
+        for line, client in zip(lines, CLIENTS, strict=True):
+            await line.open(client)
+            if isinstance(line, RedisLine):
+                line._began = 0  # a server that has just started gives nothing for a lease
+        world = World(lines, limit)
+        for client, said in talk:
+            await world.say(client, said)
+            await world.settle()
+            held = {who for who in world.granted if who in world.model.held}
+            assert held == set(world.model.held)
+            assert sorted(world.full) == sorted(world.model.full)
+        await _empty(world)
+    finally:
+        for line in lines:
+            await line.close()
+
+
+async def _empty(world: World) -> None:
+    """Take one place away after the other: who is next is the same each time."""
+    while world.model.held:
+        first = world.model.held[0]
+        client, number = CLIENTS.index(first.partition(".")[0]), int(first.partition(".")[2])
+        await world.say(client, [("leave", number, "")])
+        await world.settle()
+        assert {who for who in world.granted if who in world.model.held} == set(world.model.held)
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=20)
+@given(talk=talks(), concurrency=st.integers(1, 3), queue=st.none() | st.integers(0, 4))
+def test_redis_does_what_the_model_does(redis_server: RedisServer, talk: Any, concurrency: int, queue: Any) -> None:
+    """Places, queue, tenants' turns and rejections."""
+    limit = Limit(concurrency=concurrency, queue=queue)
+    anyio.run(_play, lambda: RedisLine(redis_server.url, "redis", "model"), limit, talk)
+
+
+@pytest.mark.exhaustive
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=20)
+@given(talk=talks(), concurrency=st.integers(1, 3), queue=st.none() | st.integers(0, 4))
+def test_postgres_does_what_the_model_does(postgres_url: str, talk: Any, concurrency: int, queue: Any) -> None:
+    """The same script in another language."""
+    limit = Limit(concurrency=concurrency, queue=queue)
+    anyio.run(_play, lambda: PostgresLine(postgres_url, "postgres", "model"), limit, talk)

@@ -1,0 +1,249 @@
+"""A server that is away, dies, stands still or is the wrong one: by choice, and never in silence."""
+
+import signal
+import time
+from typing import Any
+
+import anyio
+import pytest
+from tests.agent._postgres import Server
+from tests.helpers import ask, ended, make
+
+from callboard import CallPolicy, Limit, Rate, StorageError, ToolNode
+from callboard_actors._places._stay import Phase
+from callboard_actors.postgres import PostgresLimits
+from callboard_actors.redis import RedisLimits
+
+from ._redis import RedisServer, program
+from ._world import LEASE, Asking, Stores, until
+
+pytestmark = [pytest.mark.real_clock, pytest.mark.exhaustive]
+
+NOWHERE = {
+    "redis": "redis://127.0.0.1:1/0",
+    "postgres": "postgresql://clerk@127.0.0.1:1/limits",
+}
+
+
+def nowhere(kind: str, **options: Any) -> RedisLimits | PostgresLimits:
+    return (RedisLimits if kind == "redis" else PostgresLimits)(NOWHERE[kind], **options)
+
+
+@pytest.mark.parametrize("kind", NOWHERE)
+async def test_a_call_waits_for_a_server_that_is_away_as_long_as_its_budget_allows(kind: str) -> None:
+    """The default: a server is back soon, as a rule."""
+
+    async def work() -> str:
+        return "done"
+
+    limits = nowhere(kind)
+    node = ToolNode([make(work)], policies={"work": CallPolicy(limit=Limit(concurrency=1, shared=limits), budget=0.3)})
+    with anyio.fail_after(20):
+        [message] = await node.ainvoke(ask("work"))
+    limits.close()
+
+    assert ended(message) == "deadline"
+
+
+@pytest.mark.parametrize("kind", NOWHERE)
+async def test_a_call_is_refused_by_choice_when_the_server_has_been_away_for_a_while(kind: str) -> None:
+    """For those who would rather not wait; the model is told, and the password is not."""
+
+    async def work() -> str:
+        return "done"
+
+    limits = nowhere(kind, away="refuse", patience=0.1)
+    node = ToolNode([make(work)], policies={"work": CallPolicy(limit=Limit(concurrency=1, shared=limits))})
+    with anyio.fail_after(20):
+        [message] = await node.ainvoke(ask("work"))
+    limits.close()
+
+    assert ended(message) == "rejected"
+    assert "127.0.0.1:1" in message.content
+    assert "cannot be reached" in message.content
+
+
+@pytest.mark.parametrize("kind", NOWHERE)
+async def test_a_process_goes_on_with_its_share_by_choice(kind: str) -> None:
+    """Rounded down: the shares of all are no more than the limit."""
+    limits = nowhere(kind, away="local", patience=0.0, processes=3)
+    asking = Asking(Limit(concurrency=7))
+    for number in range(4):
+        await _ask_at_once(asking, limits, f"{number}")
+    await asking.until_answered("0", "1")
+    await anyio.sleep(0.2)
+    assert asking.answered == ["0", "1"]
+
+    asking.leave("0")
+    await asking.until_answered("2")
+    assert asking.answered == ["0", "1", "2"]
+    limits.close()
+
+    assert asking.stays["2"].token is None  # nobody has given one
+
+
+async def test_a_share_of_a_rate_is_a_rate() -> None:
+    """A third of six starts in each window."""
+    limits = nowhere("redis", away="local", patience=0.0, processes=3)
+    asking = Asking(Limit(rate=Rate(6, per=0.4)))
+    since = time.monotonic()
+    for number in range(5):
+        await _ask_at_once(asking, limits, f"{number}")
+    await asking.until_answered(*map(str, range(5)))
+    limits.close()
+
+    assert asking.answered == [*map(str, range(5))]
+    assert 0.8 <= time.monotonic() - since < 5
+
+
+async def test_a_limit_that_has_no_share_for_each_process_is_refused_when_the_node_is_built() -> None:
+    """Rounded up, all shares together would be more than the limit."""
+    limits = nowhere("redis", away="local", processes=4)
+
+    async def work() -> str:
+        return "done"
+
+    with pytest.raises(ValueError, match="cannot be shared out among processes=4: its concurrency has 2"):
+        ToolNode([make(work)], limit=Limit(concurrency=2, shared=limits))
+
+
+async def test_who_waits_is_served_when_the_server_is_there_again(own_redis: RedisServer, own_stores: Stores) -> None:
+    """Their places in the queue are theirs, though the server has forgotten them; places that are held are held."""
+    one, other = own_stores(), own_stores()
+    asking = Asking(Limit(concurrency=1))
+    await asking.ask(one, "holder")
+    await asking.until_answered("holder")
+    for number in range(4):
+        await asking.ask((one, other)[number % 2], f"{number}")
+    own_redis.kill()
+    await anyio.sleep(0.1)
+    own_redis.start()
+    await anyio.sleep(3 * LEASE + 1)
+    assert asking.answered == ["holder"]
+
+    for who in ("holder", "0", "1", "2"):
+        await asking.until_answered(who)
+        asking.leave(who)
+    await asking.until_answered("3")
+
+    assert asking.answered == ["holder", "0", "1", "2", "3"]
+
+
+async def test_a_crashed_postgres_is_told_again_before_it_gives_anything_away(own_postgres: Server) -> None:
+    """Its tables are empty then; that there was a crash is what they say."""
+    one, other = (PostgresLimits(own_postgres.url(), lease=LEASE) for _ in range(2))
+    asking = Asking(Limit(concurrency=1))
+    await asking.ask(one, "holder")
+    for number in range(3):
+        await asking.ask((one, other)[number % 2], f"{number}")
+    crash(own_postgres)
+    own_postgres.start()
+    await anyio.sleep(4 * LEASE)
+    assert asking.answered == ["holder"]
+
+    for who in ("holder", "0", "1"):
+        await asking.until_answered(who)
+        asking.leave(who)
+    await asking.until_answered("2")
+    for store in (one, other):
+        store.close()
+
+    assert asking.answered == ["holder", "0", "1", "2"]
+
+
+def crash(server: Server) -> None:
+    """End a server as a crash of it would: it recovers at its next start."""
+    process = server._process
+    assert process is not None
+    process.send_signal(signal.SIGQUIT)
+    process.wait(timeout=30)
+    server._process = None
+
+
+async def test_a_server_that_stood_still_takes_no_places_away(own_redis: RedisServer, own_stores: Stores) -> None:
+    """It was the server that did not listen, not the processes that did not speak."""
+    one, other = own_stores(), own_stores()
+    asking = Asking(Limit(concurrency=2))
+    await asking.ask(one, "a")
+    await asking.ask(other, "b")
+    await asking.until_answered("a", "b")
+    await asking.ask(one, "c")
+    await asking.ask(other, "d")
+
+    own_redis.pause(on=True)
+    await anyio.sleep(2 * LEASE)
+    own_redis.pause(on=False)
+    await anyio.sleep(3 * LEASE)
+
+    assert sorted(asking.answered) == ["a", "b"]
+    asking.leave("b")
+    await until(lambda: len(asking.answered) == 3)
+
+
+async def test_places_that_are_left_while_the_server_is_away_are_free_when_it_is_back(
+    own_redis: RedisServer, own_stores: Stores
+) -> None:
+    """What could not be said then is said later."""
+    one, other = own_stores(), own_stores()
+    asking = Asking(Limit(concurrency=1))
+    await asking.ask(one, "holder")
+    await asking.until_answered("holder")
+    await asking.ask(other, "next")
+    own_redis.kill()
+    asking.leave("holder")
+    own_redis.start()
+
+    await asking.until_answered("next")
+
+
+async def test_calls_that_wait_when_their_store_is_closed_are_told(stores: Stores) -> None:
+    """They would wait for ever."""
+    store = stores()
+    asking = Asking(Limit(concurrency=1))
+    await asking.ask(store, "holder")
+    await asking.until_answered("holder")
+    stay = await asking.ask(store, "waits")
+
+    store.close()
+    await asking.until_answered("waits")
+
+    assert isinstance(stay.failure, StorageError)
+    assert "closed while calls waited" in str(stay.failure)
+
+
+async def test_a_wrong_password_is_said_at_once(tmp_path: Any) -> None:
+    """To wait for it to become right would be to wait for ever."""
+    if (found := program()) is None:
+        pytest.skip("Redis is not installed: apt-get install redis-server")
+    server = RedisServer(found, "--requirepass", "secret")
+    server.start()
+    limits = RedisLimits(server.url)
+    try:
+        asking = Asking(Limit(concurrency=1))
+        stay = await asking.ask(limits, "who")
+    finally:
+        limits.close()
+        server.remove()
+
+    assert isinstance(stay.failure, StorageError)
+    assert "user and a password" in str(stay.failure)
+
+
+async def test_a_database_that_is_not_there_is_said_at_once(postgres_url: str) -> None:
+    """So is a wrong password."""
+    limits = PostgresLimits(postgres_url.rpartition("/")[0] + "/nobody_made_it")
+    stay = await Asking(Limit(concurrency=1)).ask(limits, "who")
+    limits.close()
+
+    assert isinstance(stay.failure, StorageError)
+    assert "nobody_made_it" in str(stay.failure)
+    assert "p%3Ass" not in str(stay.failure)
+
+
+async def _ask_at_once(asking: Asking, store: Any, who: str) -> None:
+    """Ask, and wait for nothing but that the store has heard it."""
+    from callboard.limits import Wanted
+
+    wanted = Wanted(limit=asking.limit, name="tool:t", title="the queue of tool 't'")
+    stay = asking.stays[who] = store.ask(wanted, lambda: asking.answered.append(who))
+    await until(lambda: stay.id != "" and stay.phase is not Phase.GONE)
