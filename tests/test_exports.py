@@ -4,12 +4,15 @@ import ast
 import subprocess
 import sys
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
 import callboard
+import callboard.middleware
+import callboard.testing
 
-WINDOW = Path(callboard.__file__ or "")
+WINDOWS = [callboard, callboard.middleware, callboard.testing]
 
 LANGGRAPH_NAMES = {
     "ActionRequest",
@@ -51,9 +54,10 @@ def test_the_names_of_langgraph_prebuilt_are_all_there() -> None:
     assert set(callboard.__all__) >= LANGGRAPH_NAMES
 
 
-def test_type_checkers_see_the_names_that_are_there() -> None:
+@pytest.mark.parametrize("window", WINDOWS, ids=lambda window: window.__name__)
+def test_type_checkers_see_the_names_that_are_there(window: ModuleType) -> None:
     """The imports for type checkers and the table for Python say the same."""
-    tree = ast.parse(WINDOW.read_text())
+    tree = ast.parse(Path(window.__file__ or "").read_text())
     block = next(node for node in tree.body if isinstance(node, ast.If))
     seen = {
         (alias.name, node.module)
@@ -63,7 +67,12 @@ def test_type_checkers_see_the_names_that_are_there() -> None:
         if alias.asname == alias.name
     }
 
-    assert seen == {(name, f"callboard.{home}") for home, names in callboard._HOMES.items() for name in names}
+    assert seen == {
+        (name, f"callboard{home}" if home.startswith(".") else f"{window.__name__}.{home}")
+        for home, names in window._HOMES.items()
+        for name in names
+    }
+    assert set(window.__all__) <= set(dir(window))
 
 
 def test_an_unknown_name_is_refused_by_name() -> None:
@@ -85,10 +94,11 @@ def test_the_former_name_of_the_warning_about_orders_is_the_same_class() -> None
     assert former is callboard.MiddlewareOrderWarning
 
 
+@pytest.mark.parametrize("window", ["callboard", "callboard.testing"])
 @pytest.mark.parametrize("forbidden", ["trio", "langgraph", "langchain_core"])
-def test_importing_callboard_loads_nothing_heavy(forbidden: str) -> None:
+def test_importing_callboard_loads_nothing_heavy(forbidden: str, window: str) -> None:
     """`import callboard` is free; the names pay for themselves."""
-    code = f"import sys, callboard; sys.exit({forbidden!r} in sys.modules)"
+    code = f"import sys, {window}; sys.exit({forbidden!r} in sys.modules)"
 
     assert subprocess.run([sys.executable, "-c", code], timeout=60, check=False).returncode == 0
 

@@ -182,6 +182,16 @@ HOMES = [
         (r"\bCallContext\((?!config: )",),
     ),
     Home(
+        "Is a limit kept in this process, or shared with others?",
+        "_calls/_shared_limits.py",
+        ("SharedLimiter", "SharedPlace", "limiter_of"),
+        (
+            r"\bLimiter\((policy\.)?limit\b",
+            r"\bWanted\(limit=",
+            r"\.shared is (not )?None\b(?! and \(isinstance| *:\n *raise)",
+        ),
+    ),
+    Home(
         "How did a call or a run end?",
         "telemetry/_outcome.py",
         ("has_failed", "outcome_of", "outcome_of_run"),
@@ -263,8 +273,41 @@ def test_litter_is_looked_for_in_one_place() -> None:
     assert [path.name for path in TESTS.rglob("*.py") if sign in path.read_text()] == ["helpers.py"]
 
 
+def test_commands_to_the_zygote_and_its_reports_have_one_home() -> None:
+    """Both of its ends had lists of their own, and so had the time that it has to tell of an end."""
+    process = TESTS.parent / "actors" / "src" / "callboard_actors" / "process"
+
+    for sign, home in [(r'Struct\("!BQ[dq]"\)', "_commands.py"), (r"(?m)^_?TO_TELL\b", "_errors.py")]:
+        assert [path.name for path in process.rglob("*.py") if re.search(sign, path.read_text())] == [home]
+
+
+def test_engines_of_the_actors_are_opened_in_one_place() -> None:
+    """By several, in each event loop, left in any order: that is difficult enough once."""
+    actors = TESTS.parent / "actors" / "src"
+
+    assert [path.name for path in actors.rglob("*.py") if "EventLoopToken" in path.read_text()] == ["_openings.py"]
+
+
+def test_what_comes_from_elsewhere_is_unpickled_by_one_room() -> None:
+    """Whoever reads a pickle decides whom to trust; engines beside `process` ask that room."""
+    actors = TESTS.parent / "actors" / "src" / "callboard_actors"
+    readers = {path.parent.name for path in actors.rglob("*.py") if "import pickle" in path.read_text()}
+
+    assert readers == {"process"}
+
+
 def test_the_kernel_is_asked_in_one_place() -> None:
     """Whoever calls into the C library by himself forgets some day to look at its errors."""
     actors = TESTS.parent / "actors" / "src"
 
     assert [path.name for path in actors.rglob("*.py") if "ctypes.CDLL(" in path.read_text()] == ["_libc.py"]
+
+
+def test_what_only_linux_has_is_asked_for_in_one_place() -> None:
+    """There it stands beside what others have for it; elsewhere it would end a pool on a system that nobody tried."""
+    process = TESTS.parent / "actors" / "src" / "callboard_actors" / "process"
+    signs = (
+        r"os\.memfd_create|fcntl\.F_ADD_SEALS|MSG_CMSG_CLOEXEC|os\.waitid|prctl\(_PR_SET_(PDEATHSIG|CHILD)|/children"
+    )
+
+    assert [path.name for path in process.glob("*.py") if re.search(signs, path.read_text())] == ["_kernel.py"]

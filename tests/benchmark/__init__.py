@@ -7,7 +7,20 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from . import _actors, _agent, _cost, _imports, _journal, _memory, _middleware, _telemetry, _throughput, _workers
+from . import (
+    _actors,
+    _agent,
+    _cost,
+    _imports,
+    _journal,
+    _memory,
+    _middleware,
+    _remote,
+    _shared_limits,
+    _telemetry,
+    _throughput,
+    _workers,
+)
 from ._measure import Table
 
 
@@ -75,6 +88,13 @@ BENCHMARKS = {
         quick={"calls": 500, "kills": 20, "starts": 5},
         tiny={"calls": 2, "kills": 2, "starts": 1},
     ),
+    "places": Benchmark(
+        _shared_limits.places,
+        full={"calls": 2_000, "width": 8},
+        quick={"calls": 500, "width": 8},
+        tiny={"calls": 3, "width": 2},
+    ),
+    "remote": Benchmark(_remote.remote, full={"calls": 1_000}, quick={"calls": 300}, tiny={"calls": 2}),
     "kept": Benchmark(
         _journal.kept,
         full={"turns": 10, "calls": 100, "repetitions": 5},
