@@ -75,6 +75,13 @@ def below_us() -> set[int]:
     return {pid for pid in descendants(os.getpid()) if parent_of(pid) == os.getpid()}
 
 
+def zygote_of(pool: Processes) -> int:
+    """The process that all workers of a pool were forked from."""
+    [zygote] = {parent_of(pid) for pid in pool.pids}
+    assert zygote is not None
+    return zygote
+
+
 async def only_workers_beside(pool: Processes, helpers: set[int]) -> None:
     """Nothing but workers has been left; of new interpreters one waits to be a worker, and not always the same."""
     if _kernel.FORKS:

@@ -13,7 +13,7 @@ from callboard_actors.process import Processes, WorkerDiedError, _kernel
 from callboard_actors.process._frames import HEADER, MAGIC, Kind
 
 from . import _bodies as bodies
-from ._processes import WAIT, alive, below_us, descendants, only_workers_beside, open_fds, started
+from ._processes import WAIT, alive, descendants, only_workers_beside, open_fds, started, zygote_of
 
 pytestmark = [pytest.mark.real_clock, pytest.mark.usefixtures("any_start")]
 
@@ -126,7 +126,7 @@ async def test_a_killed_zygote_is_replaced_with_all_its_workers(tmp_path: Path) 
     with anyio.fail_after(WAIT):
         async with Processes(workers=2, grace=0) as pool:
             before = set(pool.pids)
-            [zygote] = below_us()
+            zygote = zygote_of(pool)
             async with anyio.create_task_group() as group:
 
                 async def doomed() -> None:

@@ -39,21 +39,28 @@ def _without_linux() -> dict[str, str]:
 
 @pytest.mark.real_clock
 @pytest.mark.usefixtures("spawns")
-async def test_a_cancelled_call_is_gone_and_an_interpreter_that_waited_takes_its_place(tmp_path: Path) -> None:
+async def test_a_cancelled_call_is_gone_and_an_interpreter_that_waited_takes_its_place(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """With all that it has started; the next one has loaded its modules before."""
+    (running_in := tmp_path / "running").mkdir()
+    (loaded_in := tmp_path / "loaded").mkdir()
+    monkeypatch.setenv("CALLBOARD_TEST_LOADED", str(loaded_in))
+    module = f"{__package__}._says_where_it_is_loaded"
     with anyio.fail_after(WAIT):
-        async with Processes(workers=1, grace=0.1, preload=["colorsys"]) as pool:
+        async with Processes(workers=1, grace=0.1, preload=[module]) as pool:
             [before] = pool.pids
-            waiting = descendants(os.getpid()) - {before}
+            helpers = descendants(os.getpid()) - {before}
+            waiting = await started(loaded_in, 2) - {before}
             async with anyio.create_task_group() as group:
-                group.start_soon(pool.run, bodies.fork_a_grandchild, str(tmp_path))
-                busy = await started(tmp_path, 2)
+                group.start_soon(pool.run, bodies.fork_a_grandchild, str(running_in))
+                busy = await started(running_in, 2)
                 group.cancel_scope.cancel()
             assert alive(busy) == set()
             after = await pool.run(bodies.pid)
-            assert await pool.run(bodies.is_loaded, "colorsys")
-            assert after in waiting
-            await only_workers_beside(pool, waiting)
+            assert await pool.run(bodies.is_loaded, module)
+            assert {after} == waiting
+            await only_workers_beside(pool, helpers)
 
 
 @pytest.mark.real_clock

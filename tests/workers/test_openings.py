@@ -18,7 +18,7 @@ from callboard import ActorGoneError, ActorStartError
 from callboard_actors.process import Processes, WorkerDiedError
 
 from . import _bodies as bodies
-from ._processes import WAIT, below_us, descendants, open_fds, started
+from ._processes import WAIT, below_us, descendants, open_fds, started, zygote_of
 
 pytestmark = [pytest.mark.real_clock, pytest.mark.usefixtures("any_start")]
 
@@ -188,7 +188,7 @@ async def test_calls_are_told_when_no_workers_can_be_had_and_run_when_they_can(m
         async with Processes(workers=1) as pool:
             executable = sys.executable
             monkeypatch.setattr(sys, "executable", "/no/such/python")
-            [zygote] = below_us()
+            zygote = zygote_of(pool)
             os.kill(zygote, signal.SIGKILL)
             while pool.pids:
                 await anyio.sleep(0.01)
