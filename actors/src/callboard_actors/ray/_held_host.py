@@ -24,6 +24,10 @@ _AT_ONCE = 10_000
 """Calls of a Ray actor that are under way at the same time; each body may be asked for its words, too."""
 
 
+_TO_LEAVE = 0.5
+"""Seconds that a host has to end by itself; one whose body lets nothing else run is killed then."""
+
+
 class _LostError(Exception):
     """A host has ended that had something to answer."""
 
@@ -146,10 +150,19 @@ class HeldHost:
         await self.end(f"{body.title!r} had been cancelled there and did not end within its grace")
 
     async def end(self, reason: str) -> None:
-        """Kill it and wait until it has ended, whoever is cancelled meanwhile."""
-        self.kill(reason)
-        if self._watch is not None:
-            with anyio.CancelScope(shield=True), anyio.move_on_after(self._terms.kill_timeout):
+        """Have it end and wait until it has, whoever is cancelled meanwhile."""
+        self._lose(reason)
+        if self._watch is None:
+            self.kill()
+            return
+        with anyio.CancelScope(shield=True):
+            # By itself, if it can: Ray tells of one that it kills before that has ended, and its body goes on.
+            if ray.is_initialized():
+                self._actor.leave.remote()
+            with anyio.move_on_after(_TO_LEAVE):
+                await self.until_ended()
+            self.kill()
+            with anyio.move_on_after(self._terms.kill_timeout):
                 await self.until_ended()
 
     def kill(self, reason: str = "it was ended") -> None:
