@@ -74,6 +74,7 @@ async def weight(kind: type[Alone] | type[Desk], count: int) -> float:
 
 
 @pytest.mark.parametrize("kind", [pytest.param(Alone, marks=pytest.mark.exhaustive), Desk])
+@pytest.mark.exhaustive
 async def test_an_idle_actor_weighs_at_most_10_kilobytes(kind: type[Alone] | type[Desk]) -> None:
     """100,000 of them are 1 GB at most, on either loop."""
     with anyio.fail_after(WAIT):

@@ -82,6 +82,7 @@ class Slow(InMemorySaver):
         return super().put_writes(*args, **kwargs)
 
 
+@pytest.mark.exhaustive
 async def test_a_slow_override_does_not_hold_the_event_loop() -> None:
     """What only a sync method does is done in a thread, though the class has inherited an async one."""
     agent = create_react_agent(ScriptedModel(["done"]), [], checkpointer=Slow())

@@ -141,6 +141,7 @@ def test_of_two_processes_that_resume_a_thread_at_once_exactly_one_wins(
 
 
 @pytest.mark.parametrize("saver", ON_DISK)
+@pytest.mark.exhaustive
 async def test_a_killed_holder_is_passed_over_at_once(both: tuple[Rival, Rival], saver: str, tmp_path: Path) -> None:
     """Nobody waits for its lease, also while its parent has not looked yet."""
     await stopped_before_the_calls(tmp_path, saver, 1)

@@ -126,6 +126,7 @@ async def test_tokens_and_pieces_of_calls_are_streamed_as_they_come() -> None:
     assert [request.body["stream"] for request in provider.requests] == [True, True]
 
 
+@pytest.mark.exhaustive
 async def test_a_refusal_with_a_time_to_wait_is_waited_for_by_the_client() -> None:
     """Its own retries are enough; the agent sees nothing of it."""
     with anyio.fail_after(WAIT):

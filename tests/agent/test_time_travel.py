@@ -400,6 +400,7 @@ ACTIONS = st.one_of(
 @settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
 @given(actions=st.lists(ACTIONS, min_size=2, max_size=9), kind=st.sampled_from(["memory", "sqlite"]))
 @example(actions=[("say", "a"), ("say", "a"), ("remove", 0), ("fork and say", 0), ("fork and say", 16)], kind="memory")
+@pytest.mark.exhaustive
 def test_every_place_has_exactly_what_it_had_when_it_was_the_present(actions: list[tuple[str, Any]], kind: str) -> None:
     """Random turns, removals, edits and forks; a copy of each place is taken while it is new."""
     asyncio.run(_Walk(kind).go(actions))

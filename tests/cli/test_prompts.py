@@ -82,6 +82,7 @@ def test_an_accepted_call_runs_as_it_was_shown(project: Project, agents: str, ba
     assert log(project) == ["pay 3 "]
 
 
+@pytest.mark.exhaustive
 def test_an_edited_call_runs_with_the_arguments_of_the_person(project: Project, agents: str) -> None:
     """The prompt starts with those of the model; what is no JSON object is asked for again, what does not fit too."""
     with project.terminal("run", f"{agents}:one", "Pay!") as terminal:
@@ -155,6 +156,7 @@ def test_only_what_the_question_allows_is_an_answer(project: Project, agents: st
     assert log(project) == []
 
 
+@pytest.mark.exhaustive
 def test_questions_are_asked_one_after_the_other_and_answered_together(project: Project, agents: str) -> None:
     """Each answer reaches the call that asked; a free question takes text, or JSON."""
     with project.terminal("run", f"{agents}:three", "Pay!") as terminal:
@@ -214,6 +216,7 @@ def test_ctrl_c_at_a_question_leaves_it_open(project: Project, agents: str) -> N
     assert log(project) == ["pay 3 "]
 
 
+@pytest.mark.exhaustive
 def test_ctrl_c_is_not_lost_while_a_prompt_is_printed(project: Project, agents: str) -> None:
     """Python's readline waits without end for the next key, and knows nothing of a signal just before that wait."""
     module = project.module(
@@ -315,6 +318,7 @@ def test_ctrl_c_takes_the_table_away(project: Project, agents: str) -> None:
         assert terminal.end() == 130
 
 
+@pytest.mark.exhaustive
 def test_json_goes_to_stdout_and_the_questions_to_the_terminal(project: Project, agents: str) -> None:
     """`callboard run ... --json > file` can still be answered."""
     with (

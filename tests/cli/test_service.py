@@ -158,6 +158,7 @@ async def test_a_hanging_request_can_be_cancelled_and_the_client_used_on() -> No
             assert seen == {"served": 4, "abandoned": 2, "in_flight": 0, "peak_in_flight": 2}
 
 
+@pytest.mark.exhaustive
 async def test_every_answer_reaches_its_request_when_many_are_cancelled() -> None:
     answered: list[int] = []
 
@@ -223,6 +224,7 @@ async def test_the_model_reads_what_cannot_be_reached() -> None:
             assert "/item/1 did not answer: ConnectError" in await fetched(client, url)
 
 
+@pytest.mark.exhaustive
 async def test_no_more_requests_than_connections_are_under_way() -> None:
     statuses: dict[int, int] = {}
 
@@ -239,6 +241,7 @@ async def test_no_more_requests_than_connections_are_under_way() -> None:
     assert seen == {"served": 100, "abandoned": 0, "in_flight": 0, "peak_in_flight": 16}
 
 
+@pytest.mark.exhaustive
 async def test_latencies_are_those_that_were_announced() -> None:
     [item] = items(1, slow=True)
     with anyio.fail_after(PATIENCE):

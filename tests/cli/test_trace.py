@@ -329,6 +329,7 @@ def test_a_view_does_not_write_over_its_recording(project: Project, recording: P
     assert "No such file" in refused(project, str(recording), "--html", "nowhere/out.html")
 
 
+@pytest.mark.exhaustive
 def test_at_a_terminal_lines_fit(project: Project, recording: Path) -> None:
     """Bars take what is left of the width."""
     with project.terminal("trace", str(recording)) as terminal:

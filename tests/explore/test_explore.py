@@ -120,6 +120,7 @@ def test_what_waits_for_ever_is_said_to(backend: str) -> None:
     assert [one.promise for one in run_on(backend, wait)] == ["it_ends"]
 
 
+@pytest.mark.exhaustive
 def test_a_failure_is_written_down_as_a_program_that_shows_it(tmp_path: Path) -> None:
     """It exits with 1 while it fails; the plan of this one keeps all promises, and so with 0."""
     world = WORLDS["batches"]

@@ -454,6 +454,7 @@ IN_THREADS_AND_ACROSS = [*list(SYNC) * 2, *list(THEIRS) * 2, *OURS, "hedge", "lo
 @examples(20)
 @given(scene=scenes(IN_THREADS_AND_ACROSS, THREADED, SOON))
 @pytest.mark.filterwarnings("ignore::callboard.CallboardWarning")
+@pytest.mark.exhaustive
 async def test_the_same_holds_in_threads(scene: Scene) -> None:
     """For sync tools, for sync middleware, and across the bridge from trio to asyncio."""
     with anyio.fail_after(60):

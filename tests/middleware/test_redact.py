@@ -328,6 +328,7 @@ LONG: list[Any] = ["lorem ipsum " * 20_000, {"rows": [["a", n] for n in range(2_
 
 @pytest.mark.parametrize("long", LONG, ids=["text", "rows"])
 @pytest.mark.real_clock
+@pytest.mark.exhaustive
 async def test_the_loop_runs_on_while_a_long_result_is_searched(long: Any) -> None:
     """Promise 8."""
     turns = 0

@@ -856,6 +856,7 @@ def test_whatever_comes_out_is_valid_and_final(name: str, args: dict[str, Any]) 
 
 @given(ARGS)
 @settings(max_examples=30, deadline=None)
+@pytest.mark.exhaustive
 async def test_no_call_is_lost(args: dict[str, Any]) -> None:
     """Promise 2: each ends with one message, as it would without the middleware."""
     with anyio.fail_after(WAIT):

@@ -695,6 +695,7 @@ async def test_a_thread_does_not_hold_the_caller_up(how: How, release: threading
 
 
 @pytest.mark.real_clock
+@pytest.mark.exhaustive
 async def test_an_abandoned_thread_holds_its_place_until_it_ends(release: threading.Event) -> None:
     """Promises 1 and 7: so a limit of one never means two threads."""
     rec = Recorder()
@@ -742,6 +743,7 @@ async def test_when_all_threads_are_lost_sync_calls_are_rejected(release: thread
 
 
 @pytest.mark.real_clock
+@pytest.mark.exhaustive
 async def test_a_call_that_comes_to_lost_threads_out_of_another_queue_is_rejected_too(
     release: threading.Event,
 ) -> None:
@@ -758,6 +760,7 @@ async def test_a_call_that_comes_to_lost_threads_out_of_another_queue_is_rejecte
 
 
 @pytest.mark.real_clock
+@pytest.mark.exhaustive
 async def test_without_handling_a_lost_thread_raises_the_typed_rejection(release: threading.Event) -> None:
     """Promise 1: `CallRejectedError`, for those who want errors."""
     rec = Recorder()

@@ -377,6 +377,7 @@ async def test_an_idle_timeout_says_who_held_the_loop() -> None:
 
 @pytest.mark.real_clock
 @pytest.mark.usefixtures("_nothing_told")
+@pytest.mark.exhaustive
 async def test_a_hold_of_the_loop_before_the_last_sign_of_life_is_not_blamed() -> None:
     """Promise 6: the tool could go on after it, and did."""
 

@@ -147,6 +147,7 @@ async def test_a_replayed_handshake_proves_nothing(served: Worker) -> None:
     assert len(recorded) == 2
 
 
+@pytest.mark.exhaustive
 async def test_a_handshake_that_never_ends_is_ended() -> None:
     """Byte after byte: its time runs from its beginning; those who wait so take nobody's place for ever."""
     with worker(BODIES, "--in-process", "--handshake-timeout", "1") as found:
@@ -162,6 +163,7 @@ async def test_a_handshake_that_never_ends_is_ended() -> None:
             await _still_serves(found)
 
 
+@pytest.mark.exhaustive
 async def test_strangers_take_no_more_than_so_many_places() -> None:
     """Bounded memory, whoever comes; who has the secret is served when they have gone."""
     with worker(BODIES, "--in-process", "--handshake-timeout", "2") as found:
@@ -482,6 +484,7 @@ async def test_a_go_between_with_a_certificate_that_is_accepted_is_refused_all_t
                     pass
 
 
+@pytest.mark.exhaustive
 async def test_one_side_with_tls_and_one_without_say_so(served: Worker, authority: trustme.CA, tmp_path: Path) -> None:
     """Either way around."""
     with anyio.fail_after(WAIT), _with_tls(authority, tmp_path) as (found, ca):

@@ -167,6 +167,7 @@ async def test_a_body_can_read_its_fencing_token_and_later_ones_are_higher(store
     assert fencing_token() is None
 
 
+@pytest.mark.exhaustive
 async def test_no_window_has_more_starts_than_the_rate(stores: Stores) -> None:
     """Measured where bodies begin, in two processes that know nothing of each other."""
     starts: list[float] = []
@@ -219,6 +220,7 @@ async def test_a_process_that_is_silent_for_a_lease_loses_its_places(stores: Sto
     assert "dead and waiting" not in asking.answered
 
 
+@pytest.mark.exhaustive
 async def test_a_process_that_stood_still_says_again_what_it_has(stores: Stores) -> None:
     """Its bodies run, so nobody else may have more than what is left; and those who waited go on waiting."""
     late, store = stores(), stores()
@@ -250,6 +252,7 @@ async def test_processes_with_other_numbers_for_one_limit_are_refused_with_both(
     assert "the same numbers in all processes, or another name" in str(stay.failure)
 
 
+@pytest.mark.exhaustive
 async def test_numbers_may_change_when_nobody_has_the_former_ones(stores: Stores) -> None:
     """A deployment changes them; the old processes are gone after a lease."""
     old, new = stores(), stores()

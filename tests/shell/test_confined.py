@@ -33,6 +33,7 @@ async def test_a_confined_command_touches_what_it_was_given_and_nothing_else(tmp
     assert not (tmp_path / "other").exists()
 
 
+@pytest.mark.exhaustive
 async def test_a_confined_command_that_is_late_ends_with_all_that_it_has_started(tmp_path: Path) -> None:
     """As one that is not confined."""
     confine = Confine(write=[tmp_path], processes=True)

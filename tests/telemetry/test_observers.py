@@ -128,6 +128,7 @@ async def test_one_that_holds_the_loop_up_is_dismissed(caplog: pytest.LogCapture
 
 
 @pytest.mark.filterwarnings("ignore::callboard.exceptions.LoopBlockedWarning")  # the observer does
+@pytest.mark.exhaustive
 async def test_one_that_blocks_and_raises_is_reported_for_both(caplog: pytest.LogCaptureFixture) -> None:
     """And never again."""
 

@@ -111,6 +111,7 @@ def run(program: str, backend: str = "asyncio", **environment: str) -> subproces
 
 
 @pytest.mark.parametrize("backend", ["asyncio", "trio"])
+@pytest.mark.exhaustive
 def test_one_call_sends_spans_and_metrics_over_otlp(receiver: Receiver, backend: str) -> None:
     """And what waits is sent when the block ends."""
     run(
@@ -233,6 +234,7 @@ def test_without_the_sdk_the_error_names_the_remedy() -> None:
     assert "pip install 'callboard[otel]'" in done.stdout
 
 
+@pytest.mark.exhaustive
 def test_without_a_provider_no_observer_is_made() -> None:
     """What nobody wants costs nothing, though other libraries may have loaded OpenTelemetry's API."""
     done = run("run()\nprint([name for name in sys.modules if name.startswith('callboard.telemetry._call_spans')])")

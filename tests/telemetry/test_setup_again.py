@@ -66,6 +66,7 @@ def receiver() -> Iterator[Receiver]:
         thread.join()
 
 
+@pytest.mark.exhaustive
 def test_it_may_be_set_up_again_and_sends_nothing_in_between(receiver: Receiver) -> None:
     """OpenTelemetry takes one provider for a process, and says nothing of spans for one that was shut down."""
     done = subprocess.run(

@@ -162,6 +162,7 @@ def test_a_system_without_process_groups_is_told_so_by_the_import(
 
 
 @pytest.mark.parametrize("backend", ["asyncio", "trio"])
+@pytest.mark.exhaustive
 def test_a_system_that_has_no_more_than_posix_says_has_pools(tmp_path: Path, backend: str) -> None:
     """Nothing that only Linux has is touched: interpreters of the pool, its zygote and its workers end if it is."""
     command = [sys.executable, "-m", "tests.workers._without_linux", backend, str(tmp_path)]
@@ -182,6 +183,7 @@ def test_a_system_that_has_no_more_than_posix_says_has_pools(tmp_path: Path, bac
         pytest.param(lambda: dict(os.environ), "forks", False, marks=pytest.mark.exhaustive),
     ],
 )
+@pytest.mark.exhaustive
 async def test_no_interpreter_outlives_its_parent_by_more_than_a_second(
     tmp_path: Path, anyio_backend: Backend, env: Callable[[], dict[str, str]], mode: str, with_zygote: bool
 ) -> None:
