@@ -2,7 +2,7 @@
 
 import json
 import pickle
-from collections.abc import AsyncGenerator, Callable, Generator
+from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Generator
 from contextlib import asynccontextmanager, contextmanager
 from contextvars import Context, copy_context
 from functools import partial
@@ -53,19 +53,30 @@ class FakeEngine:
         """Have the next body not begin."""
         self._refusals.append(reason)
 
-    def kill(self, reason: str = "its worker was killed by SIGKILL", *, recurs: bool = False) -> None:
-        """Lose all that runs now, and end the workers that are somebody's own; `recurs` if it was their own doing."""
-        for one in list(self._running):
+    def kill(
+        self, reason: str = "its worker was killed by SIGKILL", *, title: str | None = None, recurs: bool = False
+    ) -> None:
+        """Lose what runs now, and end the workers that are somebody's own.
+
+        Args:
+            reason: what those are told who wait.
+            title: only the workers in which a body with this title runs, and what else runs there.
+            recurs: whether it was their own doing.
+        """
+        for one in [one for one in self._running if title is None or title in one.titles]:
             one.recurs = recurs
             one.lose(reason)
 
     async def run_body(self, body: Body, /) -> Any:
         """Run a function; see `callboard.Engine`."""
+        return await self._run_within(body, self._running)
+
+    async def _run_within(self, body: Body, worker: "set[_Running]") -> Any:
         if not self.opened:
             raise EngineError(body.title, body.call_id, "its engine is not open", ended="unavailable")
         if self._refusals:
             raise EngineError(body.title, body.call_id, self._refusals.pop(0), ended="unavailable")
-        with self._lost_with(body):
+        with _lost_with(body, worker):
             return await self._run(body)
         raise AssertionError("it returns, or raises")
 
@@ -80,22 +91,10 @@ class FakeEngine:
         except Exception as error:
             raise EngineError(body.title, body.call_id, f"it cannot be pickled: {error}", ended="finished") from error
 
-    @contextmanager
-    def _lost_with(self, body: Body) -> Generator[None]:
-        running = _Running()
-        self._running.add(running)
-        try:
-            with running.scope:
-                yield
-        finally:
-            self._running.discard(running)
-        if running.reason is not None:
-            raise EngineError(body.title, body.call_id, running.reason, ended="unknown", recurs=running.recurs)
-
     @asynccontextmanager
     async def seat(self, title: str, /) -> AsyncGenerator[Seat]:
         """Have a worker for oneself; see `callboard.Engine`."""
-        seat = _FakeSeat(self)
+        seat = _FakeSeat(self._run_within)
         self.seats += 1
         self._running.add(seat)
         try:
@@ -108,10 +107,16 @@ class FakeEngine:
 class _Running:
     """Something that runs, until it ends or is lost."""
 
-    def __init__(self) -> None:
+    def __init__(self, title: str = "") -> None:
         self.scope = anyio.CancelScope()
         self.reason: str | None = None
         self.recurs = False
+        self._title = title
+
+    @property
+    def titles(self) -> Collection[str]:
+        """Of the bodies that are lost with it."""
+        return [self._title]
 
     def lose(self, reason: str) -> None:
         self.reason = reason
@@ -119,21 +124,29 @@ class _Running:
 
 
 class _FakeSeat(_Running):
-    """A worker that one owner has for itself."""
+    """A worker that one owner has for itself, and the bodies that run there."""
 
-    def __init__(self, engine: FakeEngine) -> None:
+    def __init__(self, run: "Callable[[Body, set[_Running]], Awaitable[Any]]") -> None:
         super().__init__()
-        self._engine = engine
+        self._run = run
+        self._bodies: set[_Running] = set()
         self._ended = anyio.Event()
+
+    @property
+    def titles(self) -> Collection[str]:
+        return [title for one in self._bodies for title in one.titles]
 
     def lose(self, reason: str) -> None:
         self.reason = reason
+        for one in self._bodies:
+            one.recurs = self.recurs
+            one.lose(reason)
         self._ended.set()
 
     async def run_body(self, body: Body, /) -> Any:
         if self.reason is not None:
             raise EngineError(body.title, body.call_id, self.reason, ended="unavailable")
-        return await self._engine.run_body(body)
+        return await self._run(body, self._bodies)
 
     async def until_ended(self) -> str:
         await self._ended.wait()
@@ -141,12 +154,26 @@ class _FakeSeat(_Running):
         return self.reason
 
 
+@contextmanager
+def _lost_with(body: Body, worker: set[_Running]) -> Generator[None]:
+    running = _Running(body.title)
+    worker.add(running)
+    try:
+        with running.scope:
+            yield
+    finally:
+        worker.discard(running)
+    if running.reason is not None:
+        raise EngineError(body.title, body.call_id, running.reason, ended="unknown", recurs=running.recurs)
+
+
 async def _as_elsewhere(fn: Callable[[], Any], is_async: bool) -> Any:
     """Run a function with none of the context variables that are set here."""
     here, given, found = copy_context(), json.loads(json.dumps(carried())), list[Any]()
 
     def tell(told: dict[str, Any]) -> None:
-        here.copy().run(deliver, json.loads(json.dumps(told)))
+        if "log" not in told:  # which is written here already
+            here.copy().run(deliver, json.loads(json.dumps(told)))
 
     async def run() -> None:
         with arrived(given, tell):

@@ -1,0 +1,251 @@
+"""What a turn takes of each server of a fleet; and the model of fleets beside a fleet of one at work."""
+
+import random
+from collections.abc import AsyncGenerator, Generator
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass, replace
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import anyio
+import redis
+from langchain_core.messages import AIMessage, HumanMessage
+from tests.agent._postgres import Server, programs
+from tests.helpers import make
+from tests.scale._model import Costs, Fleet, Report, simulate
+from tests.shared_limits._redis import RedisServer, program
+
+import callboard
+from callboard import CallPolicy, Limit, SharedLimits, ToolNode
+from callboard.testing import tool_call
+from callboard_actors.redis import RedisLimits
+
+from ._agent import Parrot
+from ._measure import CPU, WALL, Table
+
+_BODY, _MODEL = 0.02, 0.05
+"""Seconds that a tool and a model wait, on average, where the model of fleets is beside what is measured."""
+_LEASE = 1.5
+_FEW, _MANY = 2, 12
+"""Calls of a turn; what one more takes is the difference by their number."""
+
+
+class SlowParrot(Parrot):
+    """Takes its time, as models do, and remembers how long."""
+
+    waited: dict[str, float]
+
+    async def _agenerate(self, messages: Any, *args: Any, **kwargs: Any) -> Any:
+        seconds = random.expovariate(1 / _MODEL)
+        thread = messages[0].content
+        self.waited[thread] = self.waited.get(thread, 0.0) + seconds
+        await anyio.sleep(seconds)
+        return self._generate(messages)
+
+
+def fleet(*, turns: int, rates: tuple[float, ...], seconds: float) -> Table:
+    """Seconds of processors that a turn takes; then turns as they come, measured and simulated.
+
+    Rates are shares of what one event loop can do.
+    """
+    with _servers() as servers:
+        costs = anyio.run(servers.costs, turns)
+        table = Table("A fleet of one", ["", "measured", "simulated"])
+        for name, cost in (
+            ("event loop, a turn", costs.turn),
+            ("event loop, each call", costs.call),
+            ("event loop, a shared place", costs.shared),
+            ("Redis, a place", costs.place),
+            ("Redis, a sign of life", costs.beat),
+            ("PostgreSQL, a turn", costs.write),
+            ("PostgreSQL, each call", costs.write_call),
+        ):
+            table.add(f"{name}, us", cost * 1e6, None)
+        for share in rates:
+            one = Fleet(nodes=1, calls=1.0, limited=1.0, limits=1, body=_BODY, model=_MODEL, processors=2, trip=1e-4)
+            one = replace(one, calls=share / one.demands(costs)["event loops"])
+            measured = anyio.run(servers.work, one, seconds)
+            simulated = simulate(one, costs, seconds=10 * seconds, warm_up=2.0)
+            title = f"{one.turns:.0f} turns a second, {share:.0%} of an event loop"
+            table.add(f"{title}: in use", *(found.in_use["event loops"] for found in (measured, simulated)))
+            for name, part in (("p50", 0.5), ("p99", 0.99)):
+                table.add(f"{title}: overhead {name}, ms", *(r.quantile(part) * 1e3 for r in (measured, simulated)))
+    return table
+
+
+@dataclass(frozen=True, slots=True)
+class _Servers:
+    redis: RedisServer
+    postgres: Server
+
+    async def costs(self, turns: int) -> Costs:
+        """What a turn takes, by differences between turns with few calls and with many."""
+        await self._spent(turns, _MANY)  # to warm up
+        few, many = [await self._spent(turns, calls) for calls in (_FEW, _MANY)]
+        # Less than nothing is what a machine says that has other things to do.
+        call = [max(0.0, more - less) / (_MANY - _FEW) for less, more in zip(few, many, strict=True)]
+        shared, place = await self._place(turns)
+        return Costs(
+            turn=few[0] - _FEW * call[0],
+            call=call[0],
+            shared=shared,
+            place=place,
+            beat=await self._beat(),
+            write=few[1] - _FEW * call[1],
+            write_call=call[1],
+        )
+
+    async def _spent(self, turns: int, calls: int) -> list[float]:
+        """Seconds of processors that a turn takes: of us, and of PostgreSQL."""
+        async with self._agent(Parrot(turns=1, calls=calls)) as agent:
+            for number in range(10):
+                await _turn(agent, f"warm {number}")
+            before = CPU(), self._postgres_seconds()
+            for number in range(turns):
+                await _turn(agent, f"{number}")
+            after = CPU(), self._postgres_seconds()
+        return [(one - other) / turns for one, other in zip(after, before, strict=True)]
+
+    async def _place(self, turns: int) -> tuple[float, float]:
+        """What a shared place takes of us, which a plain one does not, and of Redis; many calls of a turn at once."""
+
+        async def nothing(n: int) -> int:
+            """Do nothing."""
+            return n
+
+        batch = [tool_call("nothing", f"c{n}", n=n) for n in range(_MANY)]
+        with _limits(self.redis, _LEASE) as shared:
+            spent = []
+            for where in (None, shared):
+                node = ToolNode(
+                    [make(nothing)], policies={"nothing": CallPolicy(limit=Limit(concurrency=100, shared=where))}
+                )
+                await node.ainvoke(batch)
+                before = CPU(), self._redis_seconds()
+                for _ in range(10 * turns):
+                    await node.ainvoke(batch)
+                spent.append([one - other for one, other in zip((CPU(), self._redis_seconds()), before, strict=True)])
+        alone, both = spent
+        return max(0.0, both[0] - alone[0]) / (10 * turns * _MANY), both[1] / (10 * turns * _MANY)
+
+    async def _beat(self) -> float:
+        """Seconds of Redis for a sign of life, while a place is had, and nothing else is asked."""
+        seconds, lease, spent = 4.0, 0.3, []
+
+        async def held(n: int) -> int:
+            """Keep the place."""
+            await anyio.sleep_forever()
+            return n
+
+        with _limits(self.redis, lease) as shared:
+            for calls in (0, 1):
+                node = ToolNode([make(held)], policies={"held": CallPolicy(limit=Limit(concurrency=1, shared=shared))})
+                async with anyio.create_task_group() as group:
+                    if calls:
+                        group.start_soon(node.ainvoke, [tool_call("held", n=0)])
+                    await anyio.sleep(2 * lease)
+                    before = self._redis_seconds()
+                    await anyio.sleep(seconds)
+                    spent.append(self._redis_seconds() - before)
+                    group.cancel_scope.cancel()
+        return max(0.0, spent[1] - spent[0]) / (seconds * 3 / lease)
+
+    async def work(self, fleet: Fleet, seconds: float) -> Report:
+        """Have turns begin as people ask, whether or not others have ended; as `simulate` does."""
+        model = SlowParrot(turns=1, calls=fleet.calls_a_turn, waited={})
+        bodies: dict[str, float] = {}
+        overhead: list[float] = []
+        numbers = count()
+
+        async def turn() -> None:
+            thread, began = f"{fleet.turns:.0f} {next(numbers)}", WALL()
+            await _turn(agent, thread)
+            overhead.append(WALL() - began - model.waited.pop(thread) - bodies.pop(thread))
+
+        with _limits(self.redis, _LEASE) as shared:
+            async with self._agent(model, shared, body=_BODY, bodies=bodies) as agent:
+                await _turn(agent, "first")
+                began, cpu = WALL(), CPU()
+                async with anyio.create_task_group() as group:
+                    due = began
+                    while due < began + seconds:
+                        due += random.expovariate(fleet.turns)
+                        await anyio.sleep(max(0.0, due - WALL()))
+                        group.start_soon(turn)
+                    in_use = (CPU() - cpu) / (WALL() - began)
+        return Report(turns=len(overhead), overhead=overhead, in_use={"event loops": in_use}, depth={})
+
+    @asynccontextmanager
+    async def _agent(
+        self,
+        model: Any,
+        shared: SharedLimits | None = None,
+        *,
+        body: float = 0.0,
+        bodies: dict[str, float] | None = None,
+    ) -> AsyncGenerator[Any]:
+        async def look_up(query: str, config: callboard.ToolRuntime) -> str:
+            """Wait as if for another service."""
+            seconds = random.expovariate(1 / body) if body else 0.0
+            if bodies is not None:
+                thread = config.state["messages"][0].content
+                bodies[thread] = max(bodies.get(thread, 0.0), seconds)
+            await anyio.sleep(seconds)
+            return f"found {query}"
+
+        limit = None if shared is None else CallPolicy(limit=Limit(concurrency=10_000, shared=shared))
+        node = ToolNode([make(look_up)], policies={} if limit is None else {"look_up": limit})
+        async with callboard.create_react_agent(model, node, checkpointer=self.postgres.url()) as agent:
+            yield agent
+
+    def _redis_seconds(self) -> float:
+        with redis.Redis(unix_socket_path=str(self.redis.socket)) as client:
+            found = client.info("cpu")
+        return float(found["used_cpu_user"]) + float(found["used_cpu_sys"])
+
+    def _postgres_seconds(self) -> float:
+        """Of all its processes that live; a pool keeps its connections while one looks."""
+        [main] = [int(line) for line in (self.postgres.directory / "data" / "postmaster.pid").read_text().split()[:1]]
+        below = [
+            path
+            for path in Path("/proc").iterdir()
+            if (path.name.isdigit() and _parent(path) == main) or path.name == str(main)
+        ]
+        return sum(int((path / "schedstat").read_text().split()[0]) for path in below) / 1e9
+
+
+def _parent(process: Path) -> int | None:
+    try:
+        return int((process / "stat").read_text().rpartition(")")[2].split()[1])
+    except OSError:
+        return None
+
+
+async def _turn(agent: Any, thread: str) -> None:
+    config = {"configurable": {"thread_id": thread}, "recursion_limit": 50}
+    found = await agent.ainvoke({"messages": [HumanMessage(thread, id="question")]}, config)
+    assert isinstance(found["messages"][-1], AIMessage)
+
+
+@contextmanager
+def _limits(server: RedisServer, lease: float) -> Generator[SharedLimits]:
+    limits = RedisLimits(server.url, lease=lease)
+    try:
+        yield limits
+    finally:
+        limits.close()
+
+
+@contextmanager
+def _servers() -> Generator[_Servers]:
+    redis_program, postgres_programs = program(), programs()
+    assert redis_program is not None and postgres_programs is not None, "apt-get install redis-server postgresql"
+    servers = _Servers(RedisServer(redis_program), Server(postgres_programs))
+    try:
+        servers.redis.start()
+        servers.postgres.start()
+        yield servers
+    finally:
+        servers.redis.remove()
+        servers.postgres.remove()

@@ -1,0 +1,106 @@
+"""What one more of something takes, where there are many of it already: calls, keys, threads."""
+
+import resource
+import statistics
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import anyio
+from langchain_core.messages import HumanMessage
+from langgraph.checkpoint.sqlite.aio import AsyncSqliteSaver
+from tests.helpers import make
+
+import callboard
+from callboard import Actor, ToolNode, handler, keyed
+from callboard.testing import tool_call
+
+from ._agent import Parrot
+from ._contestants import LOOK_UP
+from ._measure import CPU, WALL, Table
+
+
+class Note(Actor):
+    """Keeps one number for its key."""
+
+    def __init__(self) -> None:
+        self.number = 0
+
+    @handler
+    async def add(self, number: int) -> int:
+        """Add to it."""
+        self.number += number
+        return self.number
+
+
+def many(*, sizes: tuple[int, ...], threads: tuple[int, ...]) -> Table:
+    """One more of something, where there are so many of it: microseconds of our processor, and bytes."""
+    table = Table("Growth", ["", *(f"{size:,}" for size in sizes)])
+    for name, measure in (("calls in one batch", _batch), ("actors by key, each asked once", _keys)):
+        found = [anyio.run(measure, size) for size in sizes]
+        table.add(f"{name}, us each", *(one[0] * 1e6 for one in found))
+        table.add(f"{name}, KB each", *(one[1] / 1024 for one in found))
+    turns = [anyio.run(_threads, size) for size in threads]
+    padding = [None] * (len(sizes) - len(threads))
+    table.add("threads in one file of SQLite, ms a turn of one more", *(one[0] * 1e3 for one in turns), *padding)
+    table.add("threads in one file of SQLite, KB each", *(one[1] / 1024 for one in turns), *padding)
+    return table
+
+
+async def _batch(size: int) -> tuple[float, float]:
+    async def nothing(n: int) -> int:
+        """Wait for nothing."""
+        await anyio.lowlevel.checkpoint()
+        return n
+
+    node = ToolNode([make(nothing)], max_calls=size)
+    batch = [tool_call("nothing", f"c{n}", n=n) for n in range(size)]
+    await node.ainvoke(batch[:10])
+    before, began = _resident(), CPU()
+    messages = await node.ainvoke(batch)
+    taken = CPU() - began
+    assert len(messages["messages"] if isinstance(messages, dict) else messages) == size
+    return taken / size, max(0, _resident() - before) / size
+
+
+async def _keys(size: int) -> tuple[float, float]:
+    async with keyed(Note) as notes:
+        await notes["first"].add(1)
+        before, began = _resident(), CPU()
+        for number in range(size):
+            await notes[number].add(1)
+        return (CPU() - began) / size, max(0, _resident() - before) / size
+
+
+async def _threads(size: int) -> tuple[float, float]:
+    """What a turn takes in a thread that is as old as the others; most are copies of the first, row by row."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, "threads.sqlite")
+        async with AsyncSqliteSaver.from_conn_string(str(path)) as saver:
+            agent: Any = callboard.create_react_agent(Parrot(turns=1, calls=2), [LOOK_UP], checkpointer=saver)
+            question = {"messages": [HumanMessage("go", id="question")]}
+            await agent.ainvoke(question, _config("0"))
+            for table in ("checkpoints", "writes"):
+                names = [row[1] for row in await (await saver.conn.execute(f"PRAGMA table_info({table})")).fetchall()]
+                others = ", ".join(names[1:])
+                await saver.conn.execute(
+                    f"INSERT INTO {table} ({', '.join(names)}) WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 "
+                    f"FROM n WHERE i < {size - 1}) SELECT CAST(i AS TEXT), {others} FROM n, {table}"
+                )
+            await saver.conn.commit()
+            await agent.ainvoke(question, _config(str(size // 2)))
+            taken = []
+            for number in range(20):
+                began = WALL()
+                await agent.ainvoke(question, _config(str(number * size // 20)))
+                taken.append(WALL() - began)
+        return statistics.median(taken), path.stat().st_size / size
+
+
+def _config(thread: str) -> dict[str, Any]:
+    return {"configurable": {"thread_id": thread}, "recursion_limit": 50}
+
+
+def _resident() -> int:
+    """Bytes of memory that this process has at most had, on Linux."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024

@@ -1,0 +1,243 @@
+"""A fleet as queues: event loops, a store of shared limits and a database, and the turns of agents that visit them.
+
+A discrete-event model: each event loop, each processor of a database and the one thread of Redis is a server with a
+queue, and takes the seconds that were measured. What waits for others (models, bodies of tools, the network) is a
+delay without a queue. Open arrivals: people do not wait with a question until another one was answered.
+"""
+
+import math
+import random
+import statistics
+from collections.abc import Generator
+from dataclasses import dataclass, replace
+
+import simpy
+
+DAY = 86_400.0
+Steps = Generator[simpy.Event, object, None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Costs:
+    """Seconds of a processor that something takes, as `python -m tests.benchmark scale` measures them.
+
+    Args:
+        turn: of a node's event loop, for a turn of an agent without its calls; its checkpoints are part of it.
+        call: of a node's event loop, for each call.
+        shared: of a node's event loop, for asking a store for a place, and giving it back.
+        place: of a store, for a place that is had and given back.
+        beat: of a store, to hear that one process still has its places at one limit.
+        write: of a database, for a turn without its calls.
+        write_call: of a database, for each call.
+    """
+
+    turn: float
+    call: float
+    shared: float
+    place: float
+    beat: float
+    write: float
+    write_call: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fleet:
+    """So many nodes with so much to do.
+
+    Args:
+        nodes: processes, each with one event loop.
+        calls: tool calls a second.
+        calls_a_turn: tool calls that a model asks for at once.
+        limited: the share of calls that need a place at a shared limit.
+        limits: how many shared limits there are, at each of which each node has places.
+        stores: servers that keep limits, each some of them.
+        databases: servers that keep threads, each some of them.
+        processors: of each database.
+        body: seconds that a tool waits for others, on average.
+        model: seconds that a model takes for a reply, on average; it replies twice in a turn.
+        trip: seconds to another machine and back.
+        lease: seconds after which a silent process has lost its places; it says three times in these that it lives.
+    """
+
+    nodes: int
+    calls: float
+    calls_a_turn: int = 2
+    limited: float = 0.5
+    limits: int = 10
+    stores: int = 1
+    databases: int = 1
+    processors: int = 8
+    body: float = 0.5
+    model: float = 2.0
+    trip: float = 0.0005
+    lease: float = 10.0
+
+    @property
+    def turns(self) -> float:
+        """Turns a second."""
+        return self.calls / self.calls_a_turn
+
+    def demands(self, costs: Costs) -> dict[str, float]:
+        """How much of each kind of server is in use, 1 being all of it: what it is asked for, by what there is."""
+        beats = self.nodes * self.limits * 3 / self.lease
+        turn = costs.turn + self.calls_a_turn * (costs.call + self.limited * costs.shared)
+        write = costs.write + self.calls_a_turn * costs.write_call
+        return {
+            "event loops": self.turns * turn / self.nodes,
+            "limits": (self.calls * self.limited * costs.place + beats * costs.beat) / self.stores,
+            "database": self.turns * write / (self.databases * self.processors),
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What a simulated fleet did.
+
+    Args:
+        turns: that ended.
+        overhead: seconds that each of them took more than its model and its slowest body.
+        in_use: of each kind of server, 1 being all of it.
+        depth: the longest queue that was seen at any server of a kind.
+    """
+
+    turns: int
+    overhead: list[float]
+    in_use: dict[str, float]
+    depth: dict[str, int]
+
+    def quantile(self, share: float) -> float:
+        """Seconds within which this share of the turns had their overhead; without any, there are no such."""
+        if not self.overhead:
+            return math.inf
+        return sorted(self.overhead)[min(len(self.overhead) - 1, int(share * len(self.overhead)))]
+
+    @property
+    def mean(self) -> float:
+        """Seconds."""
+        return statistics.fmean(self.overhead)
+
+
+class Station:
+    """Servers that share a queue, first come, first served."""
+
+    def __init__(self, env: simpy.Environment, servers: int) -> None:
+        self._env = env
+        self._servers = simpy.Resource(env, servers)
+        self.busy = 0.0
+        self.depth = 0
+
+    def serve(self, seconds: float) -> Steps:
+        """Wait for a server, and have it for so long."""
+        with self._servers.request() as turn:
+            self.depth = max(self.depth, len(self._servers.queue))
+            yield turn
+            yield self._env.timeout(seconds)
+            self.busy += seconds
+
+
+class _World:
+    def __init__(self, fleet: Fleet, costs: Costs, seed: int, warm_up: float) -> None:
+        self.fleet = fleet
+        self.costs = costs
+        self.env = simpy.Environment()
+        self.random = random.Random(seed)
+        self.warm_up = warm_up
+        self.loops = [Station(self.env, 1) for _ in range(fleet.nodes)]
+        self.stores = [Station(self.env, 1) for _ in range(fleet.stores)]
+        self.databases = [Station(self.env, fleet.processors) for _ in range(fleet.databases)]
+        self.overhead: list[float] = []
+
+    @property
+    def kinds(self) -> dict[str, list[Station]]:
+        return {"event loops": self.loops, "limits": self.stores, "database": self.databases}
+
+    def busy(self, kind: str) -> float:
+        """Seconds for which servers of a kind were in use, all together."""
+        return sum(one.busy for one in self.kinds[kind])
+
+    def arrivals(self) -> Steps:
+        while True:
+            yield self.env.timeout(self.random.expovariate(self.fleet.turns))
+            self.env.process(self._turn())
+
+    def beats(self) -> Steps:
+        """The signs of life of all nodes, evenly spread."""
+        fleet = self.fleet
+        beats = fleet.nodes * fleet.limits * 3 / fleet.lease
+        while beats and self.costs.beat:
+            yield self.env.timeout(1 / beats)
+            self.env.process(self.random.choice(self.stores).serve(self.costs.beat))
+
+    def _turn(self) -> Steps:
+        fleet, costs, env = self.fleet, self.costs, self.env
+        loop, database = self.random.choice(self.loops), self.random.choice(self.databases)
+        began = env.now
+        models = [self.random.expovariate(1 / fleet.model) for _ in range(2)]
+        bodies = [self.random.expovariate(1 / fleet.body) for _ in range(fleet.calls_a_turn)]
+        # A third each: what was asked, what was called, what came of it. So do the checkpoints of a turn.
+        for model in (*models, 0.0):
+            yield from loop.serve(costs.turn / 3)
+            yield from self._away(database.serve(costs.write / 3))
+            yield env.timeout(model)
+            if model is models[0]:
+                calls = [env.process(self._call(loop, database, body)) for body in bodies]
+                yield env.all_of(calls)
+        if began >= self.warm_up:
+            self.overhead.append(env.now - began - sum(models) - max(bodies))
+
+    def _call(self, loop: Station, database: Station, body: float) -> Steps:
+        fleet, costs, env = self.fleet, self.costs, self.env
+        is_limited = self.random.random() < fleet.limited
+        store = self.random.choice(self.stores)
+        yield from loop.serve(costs.call / 2 + (costs.shared if is_limited else 0.0))
+        if is_limited:
+            yield from self._away(store.serve(costs.place / 2))
+        yield env.timeout(body)
+        if is_limited:
+            env.process(self._away(store.serve(costs.place / 2)))  # nobody waits for it
+        yield from loop.serve(costs.call / 2)
+        yield from self._away(database.serve(costs.write_call))
+
+    def _away(self, work: Steps) -> Steps:
+        """On another machine."""
+        yield self.env.timeout(self.fleet.trip)
+        yield from work
+
+
+def simulate(fleet: Fleet, costs: Costs, *, seconds: float = 60.0, seed: int = 1, warm_up: float = 30.0) -> Report:
+    """Have a fleet at work.
+
+    Args:
+        fleet: who works, and how much there is to do.
+        costs: what it takes.
+        seconds: for which it is watched, by its own clock.
+        seed: of chance: equal ones give equal reports.
+        warm_up: seconds before that, because nobody is there at first.
+    """
+    world = _World(fleet, costs, seed, warm_up)
+    world.env.process(world.arrivals())
+    world.env.process(world.beats())
+    world.env.run(warm_up)
+    before = {kind: world.busy(kind) for kind in world.kinds}
+    world.env.run(warm_up + seconds)
+    servers = {"event loops": fleet.nodes, "limits": fleet.stores, "database": fleet.databases * fleet.processors}
+    return Report(
+        turns=len(world.overhead),
+        overhead=world.overhead,
+        in_use={kind: (world.busy(kind) - before[kind]) / seconds / servers[kind] for kind in world.kinds},
+        depth={kind: max(one.depth for one in them) for kind, them in world.kinds.items()},
+    )
+
+
+def ceiling(fleet: Fleet, costs: Costs) -> tuple[float, str]:
+    """Calls a second at which the first kind of server is in use all the time, and which that is.
+
+    By the bottleneck law of operational analysis: P. J. Denning and J. P. Buzen, "The Operational Analysis of Queueing
+    Network Models", ACM Computing Surveys 10 (1978).
+    """
+    idle, full = replace(fleet, calls=0.0).demands(costs), fleet.demands(costs)
+    room = {
+        kind: (1 - idle[kind]) / (full[kind] - idle[kind]) * fleet.calls for kind in full if full[kind] > idle[kind]
+    }
+    first = min(room, key=room.__getitem__)
+    return room[first], first

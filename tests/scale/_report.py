@@ -1,0 +1,45 @@
+"""What the page about scale says, made of what was measured: `python -m tests.scale` prints it."""
+
+from dataclasses import replace
+
+from ._model import DAY, Costs, Fleet, ceiling
+
+PEAK = 3.0
+"""The busiest hour of a day has so many times the calls of its average."""
+
+COSTS = Costs(
+    turn=4.0e-3,
+    call=0.11e-3,
+    shared=0.06e-3,
+    place=12e-6,
+    beat=100e-6,
+    write=0.9e-3,
+    write_call=0.05e-3,
+)
+"""Of `python -m tests.benchmark fleet`, on the machine of the page."""
+
+LARGEST = Fleet(nodes=1_000, calls=1e8 / DAY * PEAK)
+
+
+def grown() -> list[tuple[str, Fleet]]:
+    """Fleets that grow, and the largest with what moves its bottleneck."""
+    return [
+        ("10^5 a day, 1 node", Fleet(nodes=1, calls=1e5 / DAY * PEAK)),
+        ("10^6 a day, 10 nodes", Fleet(nodes=10, calls=1e6 / DAY * PEAK)),
+        ("10^7 a day, 100 nodes", Fleet(nodes=100, calls=1e7 / DAY * PEAK)),
+        ("10^8 a day, 1,000 nodes", LARGEST),
+        ("the same, four servers of limits", replace(LARGEST, stores=4)),
+        ("the same, and a lease of 60 s", replace(LARGEST, stores=4, lease=60.0)),
+        ("the same, and four databases", replace(LARGEST, stores=4, lease=60.0, databases=4)),
+    ]
+
+
+def table(fleets: list[tuple[str, Fleet]]) -> list[str]:
+    """Lines of Markdown: what is in use in the busiest hour, and where it ends."""
+    lines = []
+    for title, fleet in fleets:
+        used = fleet.demands(COSTS)
+        most, first = ceiling(fleet, COSTS)
+        shares = " | ".join(f"{used[kind]:.1%}" for kind in ("event loops", "limits", "database"))
+        lines.append(f"| {title} | {shares} | {first}, at {most / PEAK * DAY / 1e6:.3g} million a day |")
+    return lines
