@@ -70,17 +70,17 @@ class Forks:
                 os.close(fd)
 
     def forget(self, number: int) -> bool:
-        """Nobody waits here."""
+        """Say that no request waits: a fork is there when it is asked for."""
         return False
 
     def hear(self, fd: int) -> None:
-        """Nobody speaks here."""
+        """Hear nothing: a fork has no socket to the zygote."""
 
     def lost(self, pid: int) -> None:
-        """Nobody is lost here."""
+        """Do nothing: whoever has ended was a worker, and the pool knows."""
 
     def end(self) -> None:
-        """Nobody is on the way here."""
+        """Do nothing: no worker is being started."""
 
     def _become_worker(self, sock: int, output: int, notebook: int, *, is_seat: bool) -> NoReturn:
         def work() -> None:

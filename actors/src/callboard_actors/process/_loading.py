@@ -80,7 +80,7 @@ def _try_to_load(name: str, *, forks: bool, complain: bool) -> None:
 
 
 def tell(sock: socket, what: Report, number: int, value: int, text: bytes = b"") -> None:
-    """Report something."""
+    """Send the zygote a report: what it is about, of which number, with which value, and the text that follows."""
     sock.sendall(REPORT.pack(what, number, value) + text)
 
 

@@ -27,7 +27,7 @@ Reply = tuple[Kind, bytes]
 
 
 def ended(known: str, reason: str, *, recurs: bool = False) -> Reply:
-    """That a call has no result."""
+    """Make the answer to a call that has no result."""
     return Kind.ENDED, as_json({"ended": known, "reason": reason[:_REASON], "recurs": recurs})
 
 
@@ -35,11 +35,11 @@ class Places(Protocol):
     """Says who may have a seat."""
 
     def take_seat(self) -> bool:
-        """Have room for one more, if there is."""
+        """Take one more seat; `False` if all are taken."""
         ...
 
     def give_seat(self) -> None:
-        """Give it back."""
+        """Give a seat back."""
         ...
 
 

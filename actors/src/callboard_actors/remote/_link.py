@@ -107,7 +107,7 @@ class Link:
         return self.is_up and self.offer is not None and running < self.offer.capacity
 
     def serves(self, subject: str | None) -> bool:
-        """Whether it runs that, as far as is known."""
+        """Whether the worker says that it runs this tool; without a subject, anything."""
         return subject is None or (self.offer is not None and subject in self.offer.serves)
 
     def reserve(self) -> None:
@@ -115,7 +115,7 @@ class Link:
         self._reserved += 1
 
     def release(self) -> None:
-        """Give it up."""
+        """Give up the place that was kept."""
         self._reserved -= 1
         self._changed()
 
