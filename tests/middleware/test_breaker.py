@@ -17,7 +17,7 @@ from langgraph.types import Command, interrupt
 
 from callboard import CallEvent, CallPolicy, CallsInterrupted, CircuitOpenError, Limit, ToolNode, observe
 from callboard.middleware import CircuitBreaker, Retry
-from callboard.middleware._circuit import MOST, Circuit, Rules
+from callboard.middleware._circuit import MOST, Circuit, Rules, Ticket
 from callboard.testing import backend, backend_names, tool_call
 
 WAIT = 100_000
@@ -836,7 +836,7 @@ def test_a_circuit_remembers_so_many_calls_and_no_more() -> None:
     assert circuit.state(6 * MOST) == "open"
 
 
-def _let_in(circuit: Circuit, now: float) -> int:
+def _let_in(circuit: Circuit, now: float) -> Ticket:
     ticket = circuit.before(now)
     assert ticket is not None
     return ticket
@@ -854,7 +854,7 @@ class CircuitAndModel(RuleBasedStateMachine):
         self.now = 0
         self.opened_at: int | None = None
         self.history: list[tuple[int, bool]] = []
-        self.inside: list[tuple[int, bool]] = []
+        self.inside: list[tuple[Ticket, bool]] = []
         """Tickets of calls under way, and whether they may still matter."""
 
     @rule(seconds=st.integers(0, 12))

@@ -1,19 +1,21 @@
 """`CircuitBreaker`: leave a tool alone that keeps failing, for a while."""
 
-import threading
 from collections.abc import Awaitable, Callable, Hashable
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 from langchain_core.messages import ToolMessage
 from langchain_core.tools import BaseTool
 
 from callboard._calls._call import SupervisedCall, current_call, note
-from callboard._calls._limits import _common_time
+from callboard._documents import SharedDocuments
 from callboard._loops._current import current_loop
 from callboard._types import LimitKey, key_function
 from callboard.exceptions import CallCancelledError, CallRejectedError, CircuitOpenError
-from callboard.middleware._circuit import Circuit, Rules, State
+from callboard.middleware._asking import check_store
+from callboard.middleware._circuit import Rules, State
+from callboard.middleware._circuits import Admission, Circuits, LocalCircuits
+from callboard.middleware._fleet_circuits import FleetCircuits
 from callboard.middleware._retry import When, check_on_message, check_when, matches
 from callboard.tools._call_context import context_of
 from callboard.tools._call_output import Output
@@ -53,6 +55,10 @@ class CircuitBreaker:
         key: a function of the tool call (a mapping with `name`, `args`, `id`), such as `lambda call:
             call["args"]["host"]`, or of that and a `CallContext`; calls with equal keys share a circuit. Without
             it, and where it fails, the key is the tool's name.
+        shared: a store such as `callboard_actors.redis.RedisDocuments(url)`: then all processes with it share their
+            circuits, and only the clock of its server counts. Who opened or closed one is told to the observers of
+            each process with its next call.
+        name: of the breaker, where `shared`: those of one name and the same numbers share circuits; by default all.
 
     Raises:
         ValueError: for a number out of range.
@@ -70,16 +76,19 @@ class CircuitBreaker:
         on: When = Exception,
         on_message: Callable[[ToolMessage], bool] | None = None,
         key: LimitKey | None = None,
+        shared: SharedDocuments | None = None,
+        name: str | None = None,
     ) -> None:
         check_when("CircuitBreaker(on=...)", on)
         check_on_message("CircuitBreaker(on_message=...)", on_message)
+        check_store("CircuitBreaker", shared, name=name)
         self._rules = Rules(ratio=ratio, minimum=minimum, window=window, open_for=open_for, probes=probes)
         self._on = on
         self._on_message = on_message
         self._key = None if key is None else key_function("CircuitBreaker(key=...)", key)
-        self._circuits: dict[Hashable, Circuit] = {}
-        self._lock = threading.Lock()
-        self._prune_at = 64
+        self._circuits: Circuits = (
+            LocalCircuits(self._rules) if shared is None else FleetCircuits(shared, self._rules, name)
+        )
 
     def offers(self, tool: BaseTool) -> bool:
         """Whether a model should be told of a tool now; not while its circuit is open.
@@ -91,17 +100,11 @@ class CircuitBreaker:
 
     def state(self, key: Hashable) -> State:
         """How the circuit of a key (a tool's name, unless there is a function) is now; in a running event loop."""
-        with self._lock:
-            circuit = self._circuits.get(key)
-            return "closed" if circuit is None else circuit.state(_common_time(current_loop()))
+        return self._circuits.state(key)
 
     def reset(self, key: Hashable = None) -> None:
         """Close the circuit of a key, or all of them, and forget what was counted. Calls under way do not count."""
-        with self._lock:
-            if key is None:
-                self._circuits.clear()
-            else:
-                self._circuits.pop(key, None)
+        self._circuits.reset(key)
 
     async def awrap_tool_call(
         self, request: ToolCallRequest, call_next: Callable[[ToolCallRequest], Awaitable[Output]]
@@ -110,9 +113,10 @@ class CircuitBreaker:
 
         Raises:
             CircuitOpenError: if the circuit is open, or half-open and others are trying the tool.
+            StorageError: if the circuit is kept where it cannot be.
         """
         loop = current_loop()
-        entry = self._enter(request, _common_time(loop))
+        admission = await self._enter(request)
         body = _BodyRun(current_call())
         failed: bool | None = None
         try:
@@ -126,52 +130,36 @@ class CircuitBreaker:
             failed = body.took_the_budget() or None
             raise
         finally:
-            self._leave(entry, _common_time(loop), failed)
+            self._tell(self._circuits.leave(admission, failed), request, self._rules.open_for)
 
-    def _enter(self, request: ToolCallRequest, now: float) -> "_Entry":
-        call, key = request.tool_call, self._key_of(request)
-        with self._lock:
-            circuit = self._circuit(key, now)
-            wait, state = circuit.wait(now), circuit.state(now)
-            ticket = circuit.before(now)
-        if ticket is None:
-            note("breaker_refused", tool=call["name"], retry_after=wait)
-            raise CircuitOpenError(call["name"], call.get("id"), wait, partly=self._key is not None)
-        if state == "half-open":
-            note("breaker_half_open", tool=call["name"])
-        return _Entry(call["name"], circuit, ticket)
+    async def _enter(self, request: ToolCallRequest) -> Admission:
+        call = request.tool_call
+        admission = await self._circuits.enter(self._key_of(request), request)
+        self._tell(admission.news, request, admission.wait)
+        if admission.ticket is None:
+            note("breaker_refused", tool=call["name"], retry_after=admission.wait)
+            raise CircuitOpenError(call["name"], call.get("id"), admission.wait, partly=self._key is not None)
+        return admission
 
-    def _leave(self, entry: "_Entry", now: float, failed: bool | None) -> None:
-        with self._lock:
-            state = entry.circuit.after(entry.ticket, now, failed=failed)
-        if state == "open":
-            note("breaker_opened", tool=entry.tool, retry_after=self._rules.open_for)
-        elif state == "closed":
-            note("breaker_closed", tool=entry.tool)
+    def _tell(self, news: State | None, request: ToolCallRequest, wait: float) -> None:
+        tool = request.tool_call["name"]
+        if news == "open":
+            note("breaker_opened", tool=tool, retry_after=wait)
+        elif news == "half-open":
+            note("breaker_half_open", tool=tool)
+        elif news == "closed":
+            note("breaker_closed", tool=tool)
 
     def _key_of(self, request: ToolCallRequest) -> Hashable:
         call = request.tool_call
         if self._key is None:
             return str(call["name"])
         try:
-            return self._key.of(call, partial(context_of, request))
+            return self._circuits.checked(self._key.of(call, partial(context_of, request)))
         except Exception as error:
             # The arguments may be anything: nothing has validated them. If they are wrong, the call will say so.
             note("breaker_no_key", tool=call["name"], error=type(error).__name__)
             return str(call["name"])
-
-    def _circuit(self, key: Hashable, now: float) -> Circuit:
-        circuit = self._circuits.get(key)
-        if circuit is None:
-            self._prune(now)
-            circuit = self._circuits[key] = Circuit(self._rules)
-        return circuit
-
-    def _prune(self, now: float) -> None:
-        # Keys come from the model and have no end; doubling the mark keeps the cost of looking constant.
-        if len(self._circuits) >= self._prune_at:
-            self._circuits = {key: circuit for key, circuit in self._circuits.items() if not circuit.idle(now)}
-            self._prune_at = max(64, 2 * len(self._circuits))
 
     def _has_failed(self, output: Output) -> bool | None:
         """Whether a call failed although it has an output; `None` if one cannot say."""
@@ -186,14 +174,6 @@ class CircuitBreaker:
         if is_control_flow(error) or isinstance(error, _NOT_OUTCOMES):
             return None
         return matches(self._on, error) or None
-
-
-class _Entry(NamedTuple):
-    """A call inside a circuit."""
-
-    tool: str
-    circuit: Circuit
-    ticket: int
 
 
 class _BodyRun:

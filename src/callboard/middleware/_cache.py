@@ -14,6 +14,7 @@ from pydantic import ValidationError
 
 from callboard._calls._call import current_call, note
 from callboard._calls._thread_pool import THREADS, Threads
+from callboard._documents import SharedDocuments
 from callboard._extras import require
 from callboard._langgraph import graph_task
 from callboard._loops._current import current_loop
@@ -21,12 +22,14 @@ from callboard._loops._deadline import cleanup
 from callboard._suggestions import no_such
 from callboard._types import CallContext, KeyFunction, check_count, check_seconds, key_function
 from callboard.exceptions import CallboardWarning, CallError
+from callboard.middleware._asking import check_store
+from callboard.middleware._fleet_results import FleetResults, Lead
 from callboard.middleware._shared import Flight, Follower, Hit, SharedResults, Turn, raised_again
 from callboard.tools._call_context import context_of
 from callboard.tools._call_output import CallNext, Output
 from callboard.tools._errors import is_control_flow
 from callboard.tools._invoke import check_arguments
-from callboard.tools._large_work import has_many, is_long
+from callboard.tools._large_work import has_many, is_long, run_if_long
 from callboard.tools._plan import Plan, plan_for
 from callboard.tools._tool_facts import ToolFacts
 from callboard.tools._tool_names import Missing, check_missing, check_tool_names, tool_names
@@ -74,6 +77,11 @@ class Cache:
             for a call that is not to be cached; by default the arguments as canonical JSON. Tools never share
             results.
         missing: what a name in `tools` is that no tool of the node has: an "error", or one to "ignore".
+        shared: a store such as `callboard_actors.redis.RedisDocuments(url)`: then all processes with it share results
+            and calls in flight, a tool is what has its name, and only the clock of the server counts. Results that
+            are not the same after JSON, and errors that were raised, stay in their process.
+        name: of the cache, where `shared`: those of one name share results; by default all.
+        version: of what the tools do, where `shared`; results of another version are not taken.
 
     Raises:
         ValueError: for a number out of range.
@@ -89,14 +97,19 @@ class Cache:
         size: int = 1024,
         key: CacheKey | None = None,
         missing: Missing = "error",
+        shared: SharedDocuments | None = None,
+        name: str | None = None,
+        version: str | int | None = None,
     ) -> None:
         check_missing("Cache", missing)
+        check_store("Cache", shared, name=name, version=version)
         self._tools = tool_names("Cache(tools)", tools)
         check_seconds("Cache(ttl=...)", ttl, zero=False)
         check_count("Cache(size=...)", size, least=1)
         require("Cache(...)", "cachetools", extra="middleware")
         self._key_function = None if key is None else key_function("Cache(key=...)", key, "the request")
         self._shared: SharedResults[_Key, ToolMessage] = SharedResults(ttl, size)
+        self._fleet = None if shared is None else FleetResults(shared, name, version, ttl, size)
         self._plans = ToolFacts(plan_for)
         self._warned: set[str] = set()
         self._missing: Missing = missing
@@ -109,7 +122,8 @@ class Cache:
     def invalidate(self, tool: str, args: Mapping[str, object] | None = None, *, key: Hashable = None) -> None:
         """Forget results of a tool. What is in flight by now is not kept either, and no new call joins it.
 
-        May be called from any thread.
+        May be called from any thread. Where results are shared, other processes hear of it within a round trip, or
+        when the server is back; later calls of this process run after it.
 
         Args:
             tool: its name.
@@ -125,10 +139,14 @@ class Cache:
             if key is not None or self._key_function is not None:
                 raise ValueError("invalidate(args=...) is for a Cache without key=...; here, use invalidate(key=...)")
             key = _canonical(args)
+        if self._fleet is not None:
+            self._fleet.forget(tool, key)
         self._shared.forget(lambda kept: kept.tool == tool and (key is None or kept.value == key))
 
     def clear(self) -> None:
         """Forget everything, as `invalidate` does."""
+        if self._fleet is not None:
+            self._fleet.forget(None)
         self._shared.forget(lambda _: True)
 
     async def awrap_tool_call(self, request: ToolCallRequest, call_next: CallNext) -> Output:
@@ -164,14 +182,22 @@ class Cache:
             del turn  # whose traceback may lead here
 
     async def _lead(self, flight: _Flight, request: ToolCallRequest, call_next: CallNext) -> Output:
-        note("cache_miss")
         loop = current_loop()
         turn: ToolMessage | Exception | Turn = Turn.LEAD
         before = _led.get()
         _led.set((*before, flight))
+        lead: Lead | None = None
+        text: str | None = None
         try:
+            found = await self._find_elsewhere(flight.key, request)
+            if isinstance(found, Hit):
+                turn = found.result
+                return await self._for_call(found.result, request)
+            lead = found
+            note("cache_miss")
             output = await call_next(request)
             turn = await self._to_share(output)
+            text = await self._text_of(turn, lead)
             return output
         except Exception as error:
             # A copy, before those who called us add to it.
@@ -180,8 +206,30 @@ class Cache:
         finally:
             _led.set(before)
             keep = isinstance(turn, ToolMessage) and turn.status == "success"
-            self._shared.land(flight, turn, loop, keep=keep)
+            if lead is not None and self._fleet is not None:
+                self._fleet.land(lead, turn if turn is Turn.LEAD else text or Turn.ALONE, keep=keep and bool(text))
+            self._shared.land(flight, turn, loop, keep=keep and self._fleet is None)
             del turn  # whose traceback leads here
+
+    async def _find_elsewhere(self, key: _Key, request: ToolCallRequest) -> Hit[ToolMessage] | Lead | None:
+        """What other processes know or find out, or the task to find it out for them; `None` where there is none."""
+        if self._fleet is None:
+            return None
+        document = self._fleet.document_of(key.tool, key.value)
+        if document is None:
+            note("cache_skipped", reason="its key cannot be shared")
+            return None
+        return await self._fleet.enter(document, request, current_loop())
+
+    async def _text_of(self, turn: ToolMessage | Turn, lead: Lead | None) -> str | None:
+        """What other processes are told of a result."""
+        if self._fleet is None or lead is None or isinstance(turn, Turn):
+            return None
+        with cleanup():  # a result is there, and is not lost where the call is cancelled meanwhile
+            text = await run_if_long(self._threads, turn, partial(self._fleet.text_of, turn))
+        if text is None:
+            note("cache_skipped", reason="cannot be shared")
+        return text
 
     async def _for_call(self, message: ToolMessage, request: ToolCallRequest) -> ToolMessage:
         """A copy of a message, as the answer to a call."""

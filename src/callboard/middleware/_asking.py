@@ -1,0 +1,62 @@
+"""A shared document, asked for by a call."""
+
+from typing import TypeVar
+
+from callboard._calls._call import waiting
+from callboard._documents import Away, Document, Done, Rule, SharedDocuments
+from callboard._loops._protocol import EventLoop
+from callboard.exceptions import CallRejectedError
+from callboard.tools._vocabulary import ToolCallRequest
+
+T = TypeVar("T")
+
+
+async def ask(
+    store: SharedDocuments, document: Document, rule: Rule[T], request: ToolCallRequest, loop: EventLoop
+) -> Done[T] | None:
+    """Have a rule followed; `None` if the call is to go on without the store.
+
+    Raises:
+        CallRejectedError: if the store is away, and calls are to be refused then.
+        StorageError: if it cannot be used.
+    """
+    wakeup = loop.wakeup()
+    answers: list[Done[T] | Away | Exception] = []
+
+    def take(answer: Done[T] | Away | Exception) -> None:
+        answers.append(answer)
+        wakeup.set()
+
+    store.change(document, rule, take)
+    with waiting():
+        await wakeup.wait()
+    answer = answers.pop()
+    if isinstance(answer, Exception):
+        raise answer
+    if isinstance(answer, Away):
+        if answer.refuses:
+            raise CallRejectedError(request.tool_call["name"], request.tool_call["id"], answer.reason)
+        return None
+    return answer
+
+
+def check_store(whose: str, store: object, **needs_one: object) -> None:
+    """Raise TypeError for what is no store, and ValueError for options that mean nothing without one.
+
+    Args:
+        whose: the class that the user has written.
+        store: what was given as `shared`.
+        needs_one: the options that are for a store, with `None` for those that were not given.
+    """
+    if store is None:
+        if given := [option for option, value in needs_one.items() if value is not None]:
+            raise ValueError(f"{whose}({given[0]}=...) is for what many processes share; give it a store: shared=...")
+        return
+    if isinstance(store, type) or not isinstance(store, SharedDocuments):
+        raise TypeError(
+            f"{whose}(shared=...) is a store of documents, such as callboard_actors.redis.RedisDocuments(url), "
+            f"got {store!r}"
+        )
+    for option, value in needs_one.items():
+        if value is not None and not isinstance(value, (str, int)):
+            raise TypeError(f"{whose}({option}=...) is a text or a number, got {value!r}")
