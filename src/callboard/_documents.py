@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any, Generic, Protocol, TypeVar, runtime_checkable
 
 T = TypeVar("T")
-V = TypeVar("V", covariant=True)
+V_co = TypeVar("V_co", covariant=True)
 
 EVERYBODY = "*"
 """All processes that use a store, where it is said who is to be told."""
@@ -74,10 +74,10 @@ Called in a thread of the store, once more each time that somebody was quicker; 
 
 
 @dataclass(frozen=True, slots=True)
-class Done(Generic[V]):
+class Done(Generic[V_co]):
     """A rule has been followed, and says this."""
 
-    value: V
+    value: V_co
 
 
 @dataclass(frozen=True, slots=True)

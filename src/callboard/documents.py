@@ -1,7 +1,7 @@
 """For those who write stores of documents that processes share: what they are asked for, and what they answer.
 
-Such a store (`callboard.SharedDocuments`) follows a rule for a `Document`: it shows it what is `Found`, and does what is
-`Written`. Its answer is `Done` or `Away`.
+Such a store (`callboard.SharedDocuments`) follows a rule for a `Document`: it shows it what is `Found`, and does what
+is `Written`. Its answer is `Done` or `Away`.
 """
 
 from callboard._documents import EVERYBODY as EVERYBODY

@@ -306,4 +306,4 @@ async def test_a_thousand_stays_that_are_left_leave_nothing(stores: Stores) -> N
 def _stand_still(store: object, *, seconds: float) -> None:
     """Have the thread of a store do nothing for a while, as if its process had been stopped."""
     desk = store._current  # type: ignore[attr-defined]
-    desk._post(lambda: time.sleep(seconds))
+    desk.post(lambda: time.sleep(seconds))

@@ -65,7 +65,8 @@ class Circuit:
 
     __slots__ = ("_changes", "_failures", "_inside", "_outcomes", "_probes", "_probing", "_rules", "_until")
 
-    def __init__(self, rules: Rules, memory: Memory = Memory(0, None)) -> None:
+    def __init__(self, rules: Rules, memory: Memory | None = None) -> None:
+        memory = memory or Memory(0, None)
         self._rules = rules
         self._outcomes = deque(memory.outcomes)
         self._failures = sum(failed for _, failed in self._outcomes)

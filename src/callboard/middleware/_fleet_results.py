@@ -70,7 +70,9 @@ class FleetResults:
         self._waiting: dict[tuple[str, Wakeup], None] = {}
         store.listen(self)
 
-    async def enter(self, document: Document, request: ToolCallRequest, loop: EventLoop) -> Hit[ToolMessage] | Lead | None:
+    async def enter(
+        self, document: Document, request: ToolCallRequest, loop: EventLoop
+    ) -> Hit[ToolMessage] | Lead | None:
         """The result that is kept or that somebody finds out meanwhile, else the task to; `None`: run without it.
 
         Raises:

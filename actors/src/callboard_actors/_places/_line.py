@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
 from callboard import Limit
+from callboard_actors._clerk import Connection
 
 _LONGEST_SILENCE = 60_000_000
 """Microseconds; of a longer window, a server that forgets when it is killed forgets the rest."""
@@ -93,21 +94,8 @@ class Answer:
     """How many run and wait, where there was no room to wait, by stay."""
 
 
-class AwayError(Exception):
-    """A server cannot be reached, for now."""
-
-
-class Line(Protocol):
+class Line(Connection, Protocol):
     """A connection to a server that keeps limits, of one process."""
-
-    async def open(self, client: str) -> None:
-        """Connect, and listen.
-
-        Raises:
-            AwayError: if the server cannot be reached.
-            StorageError: if it can, and will not do.
-        """
-        ...
 
     async def say(self, steps: Sequence[Step]) -> Sequence[Answer]:
         """Have the server do what is said of each gate, and its answers.
@@ -120,8 +108,4 @@ class Line(Protocol):
 
     def heard(self) -> AsyncIterator[tuple[str, str, int]]:
         """Places that were given since they were asked for: gate, stay and token."""
-        ...
-
-    async def close(self) -> None:
-        """Let it go; raises nothing."""
         ...

@@ -43,13 +43,14 @@ class PostgresLimits(Store):
         where = _where(url)
         check_prefix("PostgresLimits", prefix)
         needs("PostgresLimits(...)", "psycopg", extra="postgres")
-        from callboard_actors.postgres._line import PostgresLine, check_url
+        from callboard_actors.postgres._line import PostgresLine
 
-        check_url(url)
+        line = partial(PostgresLine, url, where, prefix)
+        line().check()
         super().__init__(
             "PostgresLimits",
             where,
-            partial(PostgresLine, url, where, prefix),
+            line,
             name=name,
             lease=lease,
             away=away,

@@ -1,22 +1,14 @@
-"""Two connections to PostgreSQL: one has a function take steps, the other hears of places that were given."""
+"""Connections to PostgreSQL for limits: a function takes steps, and places are announced on a channel."""
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Generator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import AsyncIterator, Sequence
 from importlib.resources import files
 from typing import Any
 
-import psycopg
-from psycopg import errors, sql
-from psycopg.conninfo import conninfo_to_dict
+from callboard_actors._places._line import Answer, Step
+from callboard_actors.postgres._connection import PostgresConnection
 
-from callboard import StorageError
-from callboard_actors._places._line import Answer, AwayError, Step
-
-_SCRIPT = files("callboard_actors.postgres").joinpath("_step.sql")
-_LEAST = 13
-"""The oldest PostgreSQL that will do."""
 _STEP = "SELECT callboard_limits_step_1(%s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s)"
 _FORGET = """
 WITH gone AS (
@@ -27,42 +19,15 @@ WITH gone AS (
 ), lanes AS (DELETE FROM callboard_limits_lanes USING gone WHERE callboard_limits_lanes.gate = gone.gate
 ) DELETE FROM callboard_limits_starts USING gone WHERE callboard_limits_starts.gate = gone.gate
 """
-_NOT_NOW = (
-    psycopg.OperationalError,
-    psycopg.InterfaceError,
-    errors.SerializationFailure,
-    errors.DeadlockDetected,
-    OSError,
-    TimeoutError,
-)
-_NEVER = (errors.InvalidPassword, errors.InvalidAuthorizationSpecification, errors.InvalidCatalogName)
 
 
-def check_url(url: str) -> None:
-    """Raise ValueError for a URL that PostgreSQL does not read; what else it says may be a password."""
-    try:
-        conninfo_to_dict(url)
-    except psycopg.ProgrammingError as error:
-        said = str(error).strip() if "URI query parameter:" in str(error) else "is there a '%' or ':' to be quoted?"
-        raise ValueError(f"PostgresLimits(url) cannot be read: {said}") from None
+class PostgresLine(PostgresConnection):
+    """Two connections to a server that keeps limits, of one process."""
 
-
-class PostgresLine:
-    """Two connections to a server, of one process.
-
-    Args:
-        url: of the database.
-        where: the same, without a password.
-        prefix: of all limits.
-    """
-
-    def __init__(self, url: str, where: str, prefix: str) -> None:
-        self._url = url
-        self._where = where
-        self._prefix = prefix
-        self._client = ""
-        self._saying: Any = None
-        self._hearing: Any = None
+    what = "limits"
+    whose = "PostgresLimits"
+    script = files("callboard_actors.postgres").joinpath("_step.sql")
+    last = "callboard_limits_step_1"
 
     async def open(self, client: str) -> None:
         """Connect, and listen.
@@ -71,50 +36,9 @@ class PostgresLine:
             AwayError: if the server cannot be reached.
             StorageError: if it can, and will not do.
         """
-        self._client = client
         with self._errors():
-            self._saying = await self._connect()
-            await self._make()
-            self._hearing = await self._connect()
-            await self._hearing.execute(sql.SQL("LISTEN {}").format(sql.Identifier(f"callboard_{client}")))
+            await self._open(client, f"callboard_{client}")
             await self._saying.execute(_FORGET)
-
-    async def _connect(self) -> Any:
-        try:
-            return await psycopg.AsyncConnection.connect(
-                self._url, autocommit=True, connect_timeout=5, application_name="callboard limits"
-            )
-        except psycopg.OperationalError as error:
-            # What is wrong with a password or a name is said in words only, before there is a connection.
-            if any(text in str(error) for text in ("authentication failed", "does not exist", "no password supplied")):
-                raise StorageError(self._where, f"refuses us: {error}") from error
-            raise
-
-    async def _make(self) -> None:
-        """Have the tables and functions there.
-
-        Raises:
-            StorageError: if the server is too old, or they cannot be made.
-        """
-        if self._saying.info.server_version < _LEAST * 10_000:
-            version = self._saying.info.server_version // 10_000
-            raise StorageError(self._where, f"is PostgreSQL {version}; limits need {_LEAST} or later.")
-        if await self._is_made():
-            return
-        try:
-            async with self._saying.transaction():
-                await self._saying.execute("SELECT pg_advisory_xact_lock(hashtextextended('callboard_limits', 0))")
-                if not await self._is_made():  # by another process, meanwhile
-                    await self._saying.execute(_SCRIPT.read_text())
-        except errors.InsufficientPrivilege as error:
-            remedy = "Have somebody who may CREATE in the schema open PostgresLimits once, or grant it."
-            raise StorageError(
-                self._where, f"has no tables for limits, and we may not make them: {error} {remedy}"
-            ) from error
-
-    async def _is_made(self) -> bool:
-        found = await self._saying.execute("SELECT to_regproc('callboard_limits_step_1') IS NOT NULL")
-        return bool((await found.fetchone())[0])
 
     async def say(self, steps: Sequence[Step]) -> Sequence[Answer]:
         """Have the server do what is said of each gate, and its answers.
@@ -141,28 +65,9 @@ class PostgresLine:
 
     async def heard(self) -> AsyncIterator[tuple[str, str, int]]:
         """Places that were given since they were asked for: gate, stay and token."""
-        with self._errors():
-            async for notice in self._hearing.notifies():
-                gate, stay, token = notice.payload.rsplit(" ", 2)
-                yield gate.removeprefix(f"{self._prefix}:"), stay, int(token)
-
-    async def close(self) -> None:
-        """Let it go; raises nothing."""
-        for one in (self._saying, self._hearing):
-            if one is not None:
-                with suppress(psycopg.Error, OSError):
-                    await one.close()
-
-    @contextmanager
-    def _errors(self) -> Generator[None]:
-        try:
-            yield
-        except _NEVER as error:
-            raise StorageError(self._where, f"refuses us: {error}") from error
-        except _NOT_NOW as error:
-            raise AwayError(str(error) or type(error).__name__) from error
-        except psycopg.Error as error:
-            raise StorageError(self._where, f"cannot keep limits: {error}") from error
+        async for said in self._told():
+            gate, stay, token = said.rsplit(" ", 2)
+            yield gate.removeprefix(f"{self._prefix}:"), stay, int(token)
 
 
 def _read(found: dict[str, Any]) -> Answer:

@@ -1,75 +1,27 @@
-"""A connection to Redis: a script that takes steps, and a channel on which places are announced."""
+"""A connection to Redis for limits: a script that takes steps, and a channel on which places are announced."""
 
-from collections.abc import AsyncIterator, Generator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import AsyncIterator, Sequence
 from importlib.resources import files
 from typing import Any
 
-import redis.asyncio
-from redis.asyncio.connection import parse_url
-from redis.asyncio.retry import Retry
-from redis.backoff import NoBackoff
-from redis.exceptions import (
-    AuthenticationError,
-    AuthorizationError,
-    BusyLoadingError,
-    ConnectionError,  # noqa: A004 (that of Redis)
-    NoScriptError,
-    RedisError,
-    TimeoutError,  # noqa: A004 (that of Redis)
-)
-
-from callboard import StorageError
-from callboard_actors._places._line import Answer, AwayError, Step
+from callboard_actors._places._line import Answer, Step
+from callboard_actors.redis._connection import RedisConnection
 
 _SCRIPT = files("callboard_actors.redis").joinpath("_step.lua")
-_LEAST = (6, 2)
-"""The oldest Redis that will do."""
-_PATIENCE = 2.0
-"""Seconds for a connection or an answer."""
-_OURS = {"protocol", "decode_responses", "max_connections", "retry_on_error", "retry_on_timeout"}
-"""Options of a connection that are no user's business: with others, nothing here would work."""
 _PARTS = ("meta", "queue", "held", "clients", "lanes", "starts")
 
 
-class RedisLine:
-    """A connection to a server, of one process.
+class RedisLine(RedisConnection):
+    """A connection to a server that keeps limits, of one process."""
 
-    Args:
-        url: of the server.
-        where: the same, without a password.
-        prefix: of all keys and channels.
-    """
+    what = "limits"
+    whose = "RedisLimits"
 
     def __init__(self, url: str, where: str, prefix: str) -> None:
-        # Nothing is tried again below us: a step that was said twice would count twice.
-        self._url = url
-        self._redis: Any = redis.asyncio.Redis.from_url(
-            url,
-            decode_responses=True,
-            protocol=2,  # with 3, a server that wants a password says so in words only
-            socket_timeout=_PATIENCE,
-            socket_connect_timeout=_PATIENCE,
-            retry=Retry(NoBackoff(), 0),
-            retry_on_error=[],
-            health_check_interval=0,
-        )
-        self._where = where
-        self._prefix = prefix
+        super().__init__(url, where, prefix)
         self._channel = f"{prefix}:to:"
-        self._client = self._sha = self._run = ""
+        self._sha = self._run = ""
         self._began = 0
-        self._pubsub: Any = None
-
-    def check(self) -> None:
-        """Raise ValueError for an option in the URL that cannot be had."""
-        pool = self._redis.connection_pool
-        if ours := sorted(_OURS & parse_url(self._url).keys()):
-            raise ValueError(f"RedisLimits(url): {ours[0]!r} is not to be had; leave it out of the URL")
-        try:
-            pool.connection_class(**pool.connection_kwargs)
-        except TypeError as error:
-            raise ValueError(f"RedisLimits(url) has an option that Redis does not know: {error}") from error
 
     async def open(self, client: str) -> None:
         """Connect, and listen.
@@ -78,23 +30,12 @@ class RedisLine:
             AwayError: if the server cannot be reached.
             StorageError: if it can, and will not do.
         """
-        self._client = client
         with self._errors():
-            server = await self._redis.info("server")
-            self._check_version(str(server["redis_version"]))
+            server = await self._open(client, self._channel + client)
             now, _ = await self._redis.time()
             # Uptime is told in whole seconds, rounded down: this is when it began, or up to a second later.
             self._run, self._began = server["run_id"], (now + 1 - int(server["uptime_in_seconds"])) * 1_000_000
             self._sha = await self._redis.script_load(_SCRIPT.read_text())
-            self._pubsub = self._redis.pubsub()
-            await self._pubsub.subscribe(self._channel + client)
-            if await self._pubsub.get_message(timeout=5.0) is None:
-                raise AwayError("it does not answer")
-
-    def _check_version(self, version: str) -> None:
-        if tuple(int(part) for part in version.split(".")[:2]) < _LEAST:
-            least = ".".join(map(str, _LEAST))
-            raise StorageError(self._where, f"is Redis {version}; limits need {least} or later.")
 
     async def say(self, steps: Sequence[Step]) -> Sequence[Answer]:
         """Have the server do what is said of each gate, and its answers.
@@ -123,29 +64,8 @@ class RedisLine:
     async def heard(self) -> AsyncIterator[tuple[str, str, int]]:
         """Places that were given since they were asked for: gate, stay and token."""
         while True:
-            with self._errors():
-                message = await self._pubsub.get_message(ignore_subscribe_messages=True, timeout=None)
-            if message is not None:
-                gate, stay, token = message["data"].rsplit(" ", 2)
-                yield gate, stay, int(token)
-
-    async def close(self) -> None:
-        """Let it go; raises nothing."""
-        for one in (self._pubsub, self._redis):
-            if one is not None:
-                with suppress(RedisError, OSError):
-                    await one.aclose()
-
-    @contextmanager
-    def _errors(self) -> Generator[None]:
-        try:
-            yield
-        except (AuthenticationError, AuthorizationError) as error:
-            raise StorageError(self._where, f"refuses us: {error}. Give the URL a user and a password.") from error
-        except (ConnectionError, TimeoutError, BusyLoadingError, NoScriptError, OSError) as error:
-            raise AwayError(str(error) or type(error).__name__) from error
-        except RedisError as error:
-            raise StorageError(self._where, f"cannot keep limits: {error}") from error
+            gate, stay, token = (await self._told()).rsplit(" ", 2)
+            yield gate, stay, int(token)
 
 
 def _read(found: list[Any]) -> Answer:
