@@ -12,7 +12,7 @@ async def test_whoever_asks_while_a_store_is_closed_has_an_answer() -> None:
     """The thread that served him may be at its end when he asks; he would wait for ever."""
     store = RedisLimits("redis://127.0.0.1:1/0")
     wanted = Wanted(limit=Limit(concurrency=1), name="tool:t", title="the queue of tool 't'")
-    desk = store._desk()
+    desk = store._clerk()
     store.close()
 
     answered: list[str] = []

@@ -3,7 +3,8 @@
 from functools import partial
 
 from callboard_actors._places._share import Away
-from callboard_actors._places._store import Store, check_prefix, needs, split_url
+from callboard_actors._places._store import Store
+from callboard_actors._server_store import check_prefix, needs, split_url
 
 
 class RedisLimits(Store):

@@ -1,0 +1,121 @@
+"""What users see of a server that processes share: its options, checked, and one clerk in each process that asks it."""
+
+import os
+import re
+import threading
+import weakref
+from collections.abc import Callable, Iterable
+from importlib import import_module
+from typing import Any, Final, Generic, TypeVar
+from urllib.parse import SplitResult, urlsplit
+
+from callboard_actors._clerk import Clerk
+
+LONGEST: Final = 30 * 86_400.0
+"""Seconds that a lease or patience may have: servers count them in whole micro- and milliseconds."""
+NAME_RULE: Final = "1 to 200 letters, digits and . @ + - _"
+_NAME: Final = re.compile(r"[\w.@+-]{1,200}")
+
+C = TypeVar("C", bound=Clerk[Any])
+
+
+class ServerStore(Generic[C]):
+    """A store on a server: one clerk in each process that asks it.
+
+    Args:
+        whose: the class that a user has written, for errors.
+        where: the server, without a password.
+        make: makes the clerk.
+    """
+
+    _OF_ONE_PROCESS: tuple[str, ...] = ("_lock", "_current")
+
+    def __init__(self, whose: str, where: str, make: Callable[[], C]) -> None:
+        self._whose = whose
+        self._where = where
+        self._make = make
+        self._lock = threading.Lock()
+        self._current: C | None = None
+
+    def close(self) -> None:
+        """Give the connection up, until somebody asks again; waits at most a second for the server to hear it."""
+        with self._lock:
+            clerk, self._current = self._current, None
+        if clerk is not None:
+            clerk.close()
+
+    def _clerk(self) -> C:
+        with self._lock:
+            clerk = self._current
+            if clerk is None or clerk.pid != os.getpid():  # after a fork the child has the object, but not the thread
+                clerk = self._current = self._make()
+                weakref.finalize(self, clerk.dismiss).atexit = False
+            return clerk
+
+    def __getstate__(self) -> dict[str, Any]:
+        """What it was made with; a copy has a clerk of its own, and is one more process to the server."""
+        return {name: value for name, value in self.__dict__.items() if name not in self._OF_ONE_PROCESS}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state, _lock=threading.Lock(), _current=None)
+
+    def __repr__(self) -> str:
+        return f"{self._whose}({self._where!r})"
+
+
+def split_url(whose: str, url: object, remedy: str) -> SplitResult:
+    """The parts of a URL; no error shows any, for what looks like a host may be half a password.
+
+    Raises:
+        ValueError: for what is no URL, and for a password that ends too early because it is not quoted.
+        TypeError: for what is no text.
+    """
+    if not isinstance(url, str):
+        raise TypeError(f"{whose}(url) is a URL, got {url!r}; {remedy}")
+    try:
+        parts = urlsplit(url)
+        numbers = [host.rpartition("]")[2].partition(":")[2] for host in parts.netloc.rpartition("@")[2].split(",")]
+    except ValueError:
+        raise ValueError(f"{whose}(url) is no URL; {remedy}") from None
+    is_cut = parts.fragment or (parts.netloc and "@" not in parts.netloc and "@" in parts.path)
+    if is_cut or not all(number.isdecimal() for number in numbers if number):
+        raise ValueError(
+            f"{whose}(url): after the host comes a port, which is a number. "
+            "If there is a '/', '?', '#' or '%' in the password, quote it: urllib.parse.quote(password, safe='')"
+        )
+    return parts
+
+
+def check_prefix(whose: str, prefix: object) -> None:
+    """Raise ValueError for what cannot stand before the names of what is kept."""
+    if not is_name(prefix):
+        raise ValueError(f"{whose}(prefix=...) is {NAME_RULE}, got {prefix!r}")
+
+
+def needs(whose: str, package: str, *, extra: str) -> None:
+    """Raise ImportError for a package that is not installed; says how to install it."""
+    try:
+        import_module(package)
+    except ModuleNotFoundError as error:
+        if error.name != package:
+            raise
+        raise ImportError(f"{whose} needs {package}: pip install 'callboard-actors[{extra}]'") from error
+
+
+def is_name(value: object) -> bool:
+    """Whether it can be part of a key: without what separates keys, and short enough for any server."""
+    return isinstance(value, str) and _NAME.fullmatch(value) is not None
+
+
+def check_seconds(whose: str, options: Iterable[tuple[str, object, float]]) -> None:
+    """Check numbers of seconds: names, values, and the least that each may be.
+
+    Raises:
+        ValueError: for one out of range.
+        TypeError: for what is no number.
+    """
+    for option, value, least in options:
+        if isinstance(value, bool) or not isinstance(value, (int, float)):
+            raise TypeError(f"{whose}({option}=...) is a number of seconds, got {value!r}")
+        if not least <= value <= LONGEST:
+            raise ValueError(f"{whose}({option}=...) is {least:g} to {LONGEST:g} seconds, got {value!r}")
