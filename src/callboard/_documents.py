@@ -128,7 +128,7 @@ class SharedDocuments(Protocol):
         """
         ...
 
-    def tend(self, document: Document, rule: Rule[Any], /) -> Callable[[], None]:
+    def tend(self, document: Document, rule: Rule[Any], /) -> Callable[[], object]:
         """Have a rule followed several times within each lease, until the function is called that is returned."""
         ...
 

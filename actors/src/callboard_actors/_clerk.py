@@ -186,7 +186,7 @@ class Clerk(Generic[L]):
         trying = asyncio.ensure_future(what)
         try:
             while not trying.done():
-                if self._away_since is not None and self.loop.time() >= self._away_since + self._patience:
+                if self.is_away_for_long:
                     self.look_after_waiting()
                 await asyncio.wait([trying], timeout=_LOOK)
                 if self.is_closing:
@@ -196,6 +196,11 @@ class Clerk(Generic[L]):
             trying.cancel()
             with suppress(asyncio.CancelledError, AwayError, StorageError):
                 await trying
+
+    @property
+    def is_away_for_long(self) -> bool:
+        """Whether the server is away for longer than anybody is to wait for it."""
+        return self._away_since is not None and self.loop.time() >= self._away_since + self._patience
 
     def _note_reached(self) -> None:
         if self._away_since is not None:

@@ -41,7 +41,7 @@ class _View:
     is_saying: bool = False
     news: State | None = None
     """A new state, of which observers have still to be told."""
-    tending: dict[str, Callable[[], None]] = field(default_factory=dict[str, Callable[[], None]])
+    tending: dict[str, Callable[[], object]] = field(default_factory=dict[str, Callable[[], object]])
     """What ends the care for probes of this process."""
 
 

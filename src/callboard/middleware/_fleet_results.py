@@ -33,7 +33,7 @@ class Lead(NamedTuple):
 
     document: Document
     id: str
-    stop: Callable[[], None]
+    stop: Callable[[], object]
 
 
 class _Wait(NamedTuple):

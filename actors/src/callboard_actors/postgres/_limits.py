@@ -4,7 +4,8 @@ from functools import partial
 
 from callboard_actors._places._share import Away
 from callboard_actors._places._store import Store
-from callboard_actors._server_store import check_prefix, needs, split_url
+from callboard_actors._server_store import check_prefix, needs
+from callboard_actors.postgres._where import where_of
 
 
 class PostgresLimits(Store):
@@ -41,7 +42,7 @@ class PostgresLimits(Store):
         patience: float = 1.0,
         processes: int | None = None,
     ) -> None:
-        where = _where(url)
+        where = where_of("PostgresLimits", url)
         check_prefix("PostgresLimits", prefix)
         needs("PostgresLimits(...)", "psycopg", extra="postgres")
         from callboard_actors.postgres._line import PostgresLine
@@ -58,18 +59,3 @@ class PostgresLimits(Store):
             patience=patience,
             processes=processes,
         )
-
-
-def _where(url: object) -> str:
-    """A URL without its password.
-
-    Raises:
-        ValueError: for what is no URL of PostgreSQL.
-        TypeError: for what is no text.
-    """
-    remedy = "give it one such as 'postgresql://user:password@localhost:5432/app'"
-    parts = split_url("PostgresLimits", url, remedy)
-    if parts.scheme not in ("postgresql", "postgres"):
-        shown = f"{parts.scheme}://..." if parts.scheme else parts.path
-        raise ValueError(f"PostgresLimits({shown!r}) is no URL of PostgreSQL; {remedy}")
-    return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"

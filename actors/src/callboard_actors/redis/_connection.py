@@ -25,7 +25,7 @@ _LEAST = (6, 2)
 """The oldest Redis that will do."""
 _PATIENCE = 2.0
 """Seconds for a connection or an answer."""
-_OURS = {"protocol", "decode_responses", "max_connections", "retry_on_error", "retry_on_timeout"}
+_OURS = {"protocol", "decode_responses", "encoding_errors", "max_connections", "retry_on_error", "retry_on_timeout"}
 """Options of a connection that are no user's business: with others, nothing here would work."""
 
 
@@ -49,6 +49,7 @@ class RedisConnection:
         self._redis: Any = redis.asyncio.Redis.from_url(
             url,
             decode_responses=True,
+            encoding_errors="replace",  # whoever has written there
             protocol=2,  # with 3, a server that wants a password says so in words only
             socket_timeout=_PATIENCE,
             socket_connect_timeout=_PATIENCE,

@@ -4,7 +4,8 @@ from functools import partial
 
 from callboard_actors._places._share import Away
 from callboard_actors._places._store import Store
-from callboard_actors._server_store import check_prefix, needs, split_url
+from callboard_actors._server_store import check_prefix, needs
+from callboard_actors.redis._where import where_of
 
 
 class RedisLimits(Store):
@@ -43,7 +44,7 @@ class RedisLimits(Store):
         patience: float = 1.0,
         processes: int | None = None,
     ) -> None:
-        where = _where(url)
+        where = where_of("RedisLimits", url)
         check_prefix("RedisLimits", prefix)
         needs("RedisLimits(...)", "redis", extra="redis")
         from callboard_actors.redis._line import RedisLine
@@ -60,23 +61,3 @@ class RedisLimits(Store):
             patience=patience,
             processes=processes,
         )
-
-
-def _where(url: object) -> str:
-    """A URL without its password.
-
-    Raises:
-        ValueError: for what is no URL of Redis.
-        TypeError: for what is no text.
-    """
-    remedy = "give it one such as 'redis://localhost:6379/0', 'rediss://host' or 'unix:///run/redis.sock'"
-    parts = split_url("RedisLimits", url, remedy)
-    if parts.scheme not in ("redis", "rediss", "unix") or not (parts.hostname or parts.path.strip("/")):
-        raise ValueError(
-            f"RedisLimits({parts.scheme + '://...' if parts.scheme else parts.path!r}) is no URL of Redis; {remedy}"
-        )
-    database = parts.path.strip("/")
-    if parts.scheme != "unix" and database and not database.isdecimal():
-        raise ValueError(f"RedisLimits(url): databases of Redis are numbers, got {database!r}; {remedy}")
-    host = "" if parts.hostname is None else parts.hostname + (f":{parts.port}" if parts.port else "")
-    return f"{parts.scheme}://{host}{parts.path}"

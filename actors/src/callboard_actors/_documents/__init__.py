@@ -1,0 +1,1 @@
+"""Documents that processes share, whichever server keeps them."""

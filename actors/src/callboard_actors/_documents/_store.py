@@ -1,0 +1,96 @@
+"""What users see of a store of shared documents, whichever server has it: its options, checked, and the protocol."""
+
+import time
+import weakref
+from collections.abc import Callable
+from functools import partial
+from typing import Any, Final, TypeVar, get_args
+
+from callboard.documents import Away, Document, Done, Listener, Rule
+from callboard_actors._documents._desk import Desk, Terms, WhileAway
+from callboard_actors._documents._errands import Errand
+from callboard_actors._documents._line import DocumentLine
+from callboard_actors._server_store import ServerStore, check_seconds
+
+_SMALLEST: Final = 4096
+_LARGEST: Final = 64 * 1024 * 1024
+"""Bytes that a document may have at least and at most; servers copy them several times."""
+
+T = TypeVar("T")
+
+
+class DocumentStore(ServerStore[Desk]):
+    """A store of shared documents: one desk in each process that asks it.
+
+    Args:
+        whose: the class that a user has written, for errors.
+        where: the server, without a password.
+        line: makes a connection to it.
+        lease: seconds.
+        away: what becomes of calls while the server is away.
+        patience: seconds.
+        largest: bytes.
+    """
+
+    def __init__(
+        self,
+        whose: str,
+        where: str,
+        line: Callable[[], DocumentLine],
+        *,
+        lease: float,
+        away: WhileAway,
+        patience: float,
+        largest: int,
+    ) -> None:
+        check_seconds(whose, [("lease", lease, 0.1), ("patience", patience, 0.01)])
+        if away not in get_args(WhileAway):
+            raise ValueError(f"{whose}(away=...) is one of {get_args(WhileAway)}, got {away!r}")
+        check_largest(whose, largest)
+        self._lease = lease
+        self._largest = largest
+        self._listeners: weakref.WeakSet[Listener] = weakref.WeakSet()
+        terms = Terms(where=where, lease=lease, away=away, patience=patience)
+        super().__init__(whose, where, partial(Desk, line, terms, self._listeners))
+
+    @property
+    def lease(self) -> float:
+        """Seconds without a word after which a process counts as dead."""
+        return self._lease
+
+    @property
+    def largest(self) -> int:
+        """How many bytes a document may have."""
+        return self._largest
+
+    def change(
+        self,
+        document: Document,
+        rule: Rule[T],
+        on_answer: Callable[[Done[T] | Away | Exception], object] | None = None,
+        /,
+    ) -> None:
+        """Have a rule followed, and never wait; from any thread."""
+        self._clerk().change(Errand(document, rule, on_answer))
+
+    def tend(self, document: Document, rule: Rule[Any], /) -> Callable[[], object]:
+        """Have a rule followed at each sign of life, until the function is called that is returned."""
+        return self._clerk().tend(document, rule)
+
+    def mark(self, shelf: str, name: str, /) -> None:
+        """Set a mark, and never wait; from any thread."""
+        self._clerk().mark(Document(shelf, name))
+
+    def listen(self, listener: Listener, /) -> None:
+        """Tell somebody of documents, as long as he lives."""
+        self._listeners.add(listener)
+
+    def clock(self) -> float:
+        """The time of the server, in seconds, as far as it is known here."""
+        return time.monotonic() + self._clerk().ahead
+
+
+def check_largest(whose: str, largest: object) -> None:
+    """Raise ValueError for what is no number of bytes that a document may have."""
+    if isinstance(largest, bool) or not isinstance(largest, int) or not _SMALLEST <= largest <= _LARGEST:
+        raise ValueError(f"{whose}(largest=...) is {_SMALLEST:,} to {_LARGEST:,} bytes, got {largest!r}")

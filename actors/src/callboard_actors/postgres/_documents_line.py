@@ -1,0 +1,137 @@
+"""Connections to PostgreSQL for documents: functions read, compare and write, and channels on which one is told."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Sequence
+from importlib.resources import files
+from typing import Any
+
+from callboard.documents import EVERYBODY, Document
+from callboard_actors._documents._line import Shelved, Swap
+from callboard_actors.postgres._connection import PostgresConnection
+
+_PATIENCE = 2.0
+"""Seconds for an answer."""
+_CHANNEL = "callboard_told_"
+
+
+class PostgresDocumentLine(PostgresConnection):
+    """Two connections to a server that keeps documents, of one process.
+
+    Args:
+        url: of the database.
+        where: the same, without a password.
+        prefix: of all shelves.
+        largest: bytes that a document may have; of a larger one nothing is read.
+    """
+
+    what = "documents"
+    whose = "PostgresDocuments"
+    script = files("callboard_actors.postgres").joinpath("_documents.sql")
+    last = "callboard_documents_mark_1"
+
+    def __init__(self, url: str, where: str, prefix: str, largest: int) -> None:
+        super().__init__(url, where, prefix)
+        self._largest = largest
+
+    async def open(self, client: str) -> None:
+        """Connect, and listen.
+
+        Raises:
+            AwayError: if the server cannot be reached.
+            StorageError: if it can, and will not do.
+        """
+        with self._errors():
+            await self._open(client, _channel(EVERYBODY), _channel(client))
+
+    async def read(self, documents: Sequence[Document]) -> Sequence[Shelved]:
+        """How these are, and their marks.
+
+        Raises:
+            AwayError: if the server cannot be reached.
+            StorageError: if it refuses.
+        """
+        order = sorted(range(len(documents)), key=lambda at: (documents[at].shelf, documents[at].name))
+        wanted = [[self._shelf(one), one.name, one.marks] for one in (documents[at] for at in order)]
+        found = await self._call("SELECT callboard_documents_read_1(%s, %s)", json.dumps(wanted), self._largest)
+        return [_shelved(one) for _, one in sorted(zip(order, found, strict=True))]
+
+    async def write(self, swaps: Sequence[Swap]) -> Sequence[bool]:
+        """Which documents have become what was said.
+
+        Raises:
+            AwayError: if the server cannot be reached; whether it has heard is unknown.
+            StorageError: if it refuses.
+        """
+        order = sorted(range(len(swaps)), key=lambda at: (swaps[at].document.shelf, swaps[at].document.name))
+        said = json.dumps([self._written(swaps[at]) for at in order])
+        found = await self._call("SELECT callboard_documents_write_1(%s)", said)
+        return [done for _, done in sorted(zip(order, found, strict=True))]
+
+    async def mark(self, documents: Sequence[Document]) -> None:
+        """Set marks, and tell everybody.
+
+        Raises:
+            AwayError: if the server cannot be reached; whether it has heard is unknown.
+            StorageError: if it refuses.
+        """
+        for one in documents:
+            step = "SELECT callboard_documents_mark_1(%s, %s, %s, %s)"
+            await self._call(step, self._shelf(one), one.name, _channel(EVERYBODY), self._said_of(one))
+
+    async def now(self) -> float:
+        """The time there, in seconds.
+
+        Raises:
+            AwayError: if the server cannot be reached.
+            StorageError: if it refuses.
+        """
+        return float(await self._call("SELECT extract(epoch FROM clock_timestamp())::float8"))
+
+    async def heard(self) -> AsyncIterator[Document]:
+        """Documents and marks that this process was told of."""
+        async for said in self._told():
+            shelf, _, name = said.partition(" ")
+            if shelf.startswith(f"{self._prefix}:"):
+                yield Document(shelf.removeprefix(f"{self._prefix}:"), name)
+
+    async def _call(self, step: str, *arguments: object) -> Any:
+        with self._errors():
+            async with asyncio.timeout(_PATIENCE):
+                cursor = await self._saying.execute(step, arguments, prepare=True)
+                [found] = await cursor.fetchone()
+        return found
+
+    def _written(self, swap: Swap) -> dict[str, object]:
+        document, written = swap.document, swap.written
+        return {
+            "shelf": self._shelf(document),
+            "name": document.name,
+            "version": swap.version or None,
+            "body": written.text,
+            "lives": swap.lives or None,
+            "most": written.most,
+            "tell": [_channel(one) for one in sorted(written.tell)],
+            "said": self._said_of(document),
+        }
+
+    def _shelf(self, document: Document) -> str:
+        return f"{self._prefix}:{document.shelf}"
+
+    def _said_of(self, document: Document) -> str:
+        return f"{self._shelf(document)} {document.name}"
+
+
+def _channel(process: str) -> str:
+    return _CHANNEL + ("all" if process == EVERYBODY else process)
+
+
+def _shelved(found: list[Any]) -> Shelved:
+    now, version, left, text, marks = found
+    return Shelved(
+        version="" if version is None else str(version),
+        text=text,
+        left=float("inf") if left is None else left / 1e6,
+        marks=tuple(marks),
+        now=now / 1e6,
+    )

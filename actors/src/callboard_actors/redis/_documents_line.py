@@ -1,0 +1,131 @@
+"""A connection to Redis for documents: a script that reads, compares and writes, and channels on which one is told."""
+
+from collections.abc import AsyncIterator, Sequence
+from importlib.resources import files
+from typing import Any
+
+from callboard.documents import EVERYBODY, Document
+from callboard_actors._documents._line import Shelved, Swap
+from callboard_actors.redis._connection import RedisConnection
+
+_SCRIPT = files("callboard_actors.redis").joinpath("_documents.lua")
+
+
+class RedisDocumentLine(RedisConnection):
+    """A connection to a server that keeps documents, of one process.
+
+    Args:
+        url: of the server.
+        where: the same, without a password.
+        prefix: of all keys and channels.
+        largest: bytes that a document may have; of a larger one nothing is read.
+    """
+
+    what = "documents"
+    whose = "RedisDocuments"
+
+    def __init__(self, url: str, where: str, prefix: str, largest: int) -> None:
+        super().__init__(url, where, prefix)
+        self._largest = largest
+        self._sha = ""
+
+    async def open(self, client: str) -> None:
+        """Connect, and listen.
+
+        Raises:
+            AwayError: if the server cannot be reached.
+            StorageError: if it can, and will not do.
+        """
+        with self._errors():
+            await self._open(client, self._channel(EVERYBODY), self._channel(client))
+            self._sha = await self._redis.script_load(_SCRIPT.read_text())
+
+    async def read(self, documents: Sequence[Document]) -> Sequence[Shelved]:
+        """How these are, and their marks.
+
+        Raises:
+            AwayError: if the server cannot be reached.
+            StorageError: if it refuses.
+        """
+        return [_shelved(found) for found in await self._run([self._reading(one) for one in documents])]
+
+    async def write(self, swaps: Sequence[Swap]) -> Sequence[bool]:
+        """Which documents have become what was said.
+
+        Raises:
+            AwayError: if the server cannot be reached; whether it has heard is unknown.
+            StorageError: if it refuses.
+        """
+        return [found == 1 for found in await self._run([self._writing(one) for one in swaps])]
+
+    async def mark(self, documents: Sequence[Document]) -> None:
+        """Set marks, and tell everybody.
+
+        Raises:
+            AwayError: if the server cannot be reached; whether it has heard is unknown.
+            StorageError: if it refuses.
+        """
+        told = self._channel(EVERYBODY)
+        await self._run([[1, self._key(one.shelf, one.name), "mark", _said_of(one), told] for one in documents])
+
+    async def now(self) -> float:
+        """The time there, in seconds.
+
+        Raises:
+            AwayError: if the server cannot be reached.
+            StorageError: if it refuses.
+        """
+        with self._errors():
+            seconds, micros = await self._redis.time()
+        return float(seconds) + float(micros) / 1e6
+
+    async def heard(self) -> AsyncIterator[Document]:
+        """Documents and marks that this process was told of."""
+        while True:
+            shelf, _, name = str(await self._told()).partition(" ")
+            yield Document(shelf, name)
+
+    async def _run(self, calls: Sequence[Sequence[object]]) -> list[Any]:
+        """Run the script several times; each is all or nothing by itself."""
+        with self._errors():
+            if len(calls) == 1:
+                return [await self._redis.evalsha(self._sha, *calls[0])]
+            async with self._redis.pipeline(transaction=False) as pipeline:
+                for call in calls:
+                    pipeline.evalsha(self._sha, *call)
+                return list(await pipeline.execute())
+
+    def _reading(self, document: Document) -> list[object]:
+        keys = [self._key(document.shelf, name) for name in (document.name, *document.marks)]
+        return [len(keys), *keys, "read", self._largest]
+
+    def _writing(self, swap: Swap) -> list[object]:
+        document, written = swap.document, swap.written
+        stem = self._key(document.shelf, "")
+        keys = [stem + document.name, f"{self._prefix}:counted:{{{document.shelf}}}"]
+        text = [int(written.text is not None), written.text or ""]
+        most = -1 if written.most is None else written.most
+        told = [self._channel(one) for one in sorted(written.tell)]
+        numbers = [swap.lives, most]
+        return [2, *keys, "write", swap.version, *text, *numbers, document.name, stem, _said_of(document), *told]
+
+    def _key(self, shelf: str, name: str) -> str:
+        return f"{self._prefix}:document:{{{shelf}}}:{name}"
+
+    def _channel(self, process: str) -> str:
+        return f"{self._prefix}:told:{process}"
+
+
+def _said_of(document: Document) -> str:
+    return f"{document.shelf} {document.name}"
+
+
+def _shelved(found: list[Any]) -> Shelved:
+    now, version, left, text, marks = found
+    return Shelved(
+        version=version,
+        text=text,
+        left=float("inf") if left < 0 else left / 1000,
+        marks=tuple(map(int, marks)),
+        now=int(now) / 1e6,
+    )
