@@ -1,6 +1,5 @@
 """`Cache`: answer a call with what an identical one found out, a while ago or right now."""
 
-import inspect
 import json
 import warnings
 from collections.abc import Callable, Collection, Hashable, Mapping
@@ -23,6 +22,7 @@ from callboard._suggestions import no_such
 from callboard._types import CallContext, KeyFunction, check_count, check_seconds, key_function
 from callboard.exceptions import CallboardWarning, CallError
 from callboard.middleware._asking import check_store
+from callboard.middleware._cached_bodies import body_of, is_function_alone
 from callboard.middleware._fleet_results import FleetResults, Lead
 from callboard.middleware._shared import Flight, Follower, Hit, SharedResults, Turn, raised_again
 from callboard.tools._call_context import context_of
@@ -215,7 +215,10 @@ class Cache:
         """What other processes know or find out, or the task to find it out for them; `None` where there is none."""
         if self._fleet is None:
             return None
-        document = self._fleet.document_of(key.tool, key.value)
+        if self._key_function is None and not self._is_known_by_its_name(key):
+            return None
+        # A long one takes a while to be read.
+        document = await run_if_long(self._threads, key.value, partial(self._fleet.document_of, key.tool, key.value))
         if document is None:
             note("cache_skipped", reason="its key cannot be shared")
             return None
@@ -271,7 +274,7 @@ class Cache:
             value = None
         else:
             value = await self._canonical(request.tool_call["args"])
-        return None if value is None else _Key(name, _body(tool), value)
+        return None if value is None else _Key(name, body_of(tool), value)
 
     async def _canonical(self, args: Mapping[str, object]) -> str | None:
         if is_long(args):
@@ -293,36 +296,25 @@ class Cache:
         if plan.injected.none and plan.config_param is None:
             return False
         note("cache_skipped", reason="depends on more than its arguments")
-        if name not in self._warned:
-            self._warned.add(name)
+        self._warn(name, f"does not cache the tool {name!r}: it is given more than its arguments")
+        return True
+
+    def _is_known_by_its_name(self, key: _Key) -> bool:
+        """Whether a tool of that name does the same in all processes, as far as one can see."""
+        if is_function_alone(key.body):
+            return True
+        note("cache_skipped", reason="is not known by its name")
+        self._warn(key.tool, f"does not share results of the tool {key.tool!r}: it is more than a function")
+        return False
+
+    def _warn(self, tool: str, what: str) -> None:
+        if tool not in self._warned:
+            self._warned.add(tool)
             warnings.warn(
-                f"Cache does not cache the tool {name!r}: it is given more than its arguments. Say with Cache(key=...) "
-                "what its results depend on, or take it out of Cache(tools).",
+                f"Cache {what}. Say with Cache(key=...) what its results depend on, or take it out of Cache(tools).",
                 CallboardWarning,
                 stacklevel=2,
             )
-        return True
-
-
-class _Identity:
-    """Equal to itself only, and hashable whatever it is of."""
-
-    __slots__ = ("_of",)
-
-    def __init__(self, of: object) -> None:
-        self._of = of
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Identity) and self._of is other._of
-
-    def __hash__(self) -> int:
-        return id(self._of)
-
-
-def _body(tool: BaseTool) -> Hashable:
-    """What a tool runs; the same where tools were made of one function."""
-    fn = getattr(tool, "coroutine", None) or getattr(tool, "func", None)
-    return fn if inspect.isroutine(fn) else _Identity(tool)
 
 
 def _canonical(

@@ -158,9 +158,6 @@ class FleetResults:
         Args:
             tool: its name; `None` for all.
             value: what the result depends on; `None` for all results of the tool.
-
-        Raises:
-            ValueError: for a value of which there is no JSON.
         """
         if tool is None:
             self._store.mark(self._shelf, _ALL)
@@ -179,7 +176,9 @@ class FleetResults:
                 return None, Hit(message, max(0.0, found.now - known.at))
             if known.only_for is not None:
                 return None, _Alone()
-        if isinstance(known, Finding) and known.leader != me:
+        if isinstance(known, Finding):
+            if known.leader == me:  # it was heard, and its answer lost
+                return None, None
             if me in known.waiting:
                 return None, _Wait(found.left)
             joined = known.model_copy(update={"waiting": {**known.waiting, me: found.me}})
