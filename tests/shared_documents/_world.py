@@ -1,0 +1,103 @@
+"""Several processes and a server between them: one of memory, or a real one."""
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from itertools import count
+from typing import Any, Protocol
+
+import anyio
+
+from callboard import CallEvent
+from callboard.documents import SharedDocuments
+from callboard_actors._documents._store import DocumentStore
+
+from ._memory import MemoryDocuments, MemoryServer
+
+LEASE = 0.6
+"""Seconds; short, because tests wait for the end of some."""
+WAIT = 30
+"""Seconds for anything that should take none."""
+
+
+class World(Protocol):
+    """A server, and stores on it."""
+
+    def store(self, **options: Any) -> SharedDocuments:
+        """One that is to the server what another process would be."""
+        ...
+
+    def stand_still(self, store: SharedDocuments, seconds: float) -> None:
+        """Have a process say nothing for a while, as if it had been stopped."""
+        ...
+
+    async def pass_time(self, seconds: float) -> None:
+        """Wait."""
+        ...
+
+
+class MemoryWorld:
+    """No server at all."""
+
+    def __init__(self) -> None:
+        self.server = MemoryServer()
+
+    def store(self, **options: Any) -> MemoryDocuments:
+        return MemoryDocuments(self.server, **{"lease": LEASE, **options})
+
+    def stand_still(self, store: SharedDocuments, seconds: float) -> None:
+        assert isinstance(store, MemoryDocuments)
+        self.server.processes.remove(store)
+
+    async def pass_time(self, seconds: float) -> None:
+        until = time.monotonic() + seconds
+        while time.monotonic() < until:
+            self.server.beat()
+            await anyio.sleep(min(LEASE / 3, max(0.0, until - time.monotonic())))
+
+
+class ServerWorld:
+    """A server of the tests."""
+
+    def __init__(self, make: Callable[..., DocumentStore]) -> None:
+        self._make = make
+        self._prefix = f"test-{next(_numbers)}"
+        self.made: list[DocumentStore] = []
+
+    def store(self, **options: Any) -> DocumentStore:
+        store = self._make(**{"lease": LEASE, "prefix": self._prefix, "patience": 10.0, **options})
+        self.made.append(store)
+        return store
+
+    def stand_still(self, store: SharedDocuments, seconds: float) -> None:
+        assert isinstance(store, DocumentStore)
+        store._clerk().post(lambda: time.sleep(seconds))
+
+    async def pass_time(self, seconds: float) -> None:
+        await anyio.sleep(seconds)
+
+
+_numbers = count(1)
+
+
+@contextmanager
+def closing(make: Callable[..., DocumentStore]) -> Iterator[ServerWorld]:
+    """A world whose stores are closed when the test is over."""
+    world = ServerWorld(make)
+    try:
+        yield world
+    finally:
+        for store in world.made:
+            store.close()
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    """Wait for something that another thread or a server brings about."""
+    with anyio.fail_after(WAIT):
+        while not condition():
+            await anyio.sleep(0.002)
+
+
+def noted(events: list[CallEvent]) -> list[str]:
+    """What middleware noted of calls."""
+    return [event.what for event in events if event.phase == "noted"]

@@ -1,0 +1,41 @@
+"""Where documents are kept in these tests: in memory, in Redis and in PostgreSQL."""
+
+from collections.abc import Iterator
+from functools import partial
+
+import pytest
+from tests.shared_limits.conftest import own_postgres as own_postgres
+from tests.shared_limits.conftest import own_redis as own_redis
+from tests.shared_limits.conftest import postgres_url as postgres_url
+from tests.shared_limits.conftest import redis_server as redis_server
+
+from callboard_actors._documents._store import DocumentStore
+from callboard_actors.postgres import PostgresDocuments
+from callboard_actors.redis import RedisDocuments
+
+from ._world import MemoryWorld, World, closing
+
+SERVERS = [pytest.param(name, marks=pytest.mark.exhaustive) for name in ("redis", "postgres")]
+
+
+@pytest.fixture(params=["memory", *SERVERS])
+def world(request: pytest.FixtureRequest) -> Iterator[World]:
+    """A server and stores on it."""
+    if request.param == "memory":
+        yield MemoryWorld()
+        return
+    with closing(_maker(request, request.param)) as made:
+        yield made
+
+
+@pytest.fixture(params=SERVERS)
+def server_world(request: pytest.FixtureRequest) -> Iterator[World]:
+    """The same on servers only."""
+    with closing(_maker(request, request.param)) as made:
+        yield made
+
+
+def _maker(request: pytest.FixtureRequest, kind: str) -> "partial[DocumentStore]":
+    if kind == "redis":
+        return partial(RedisDocuments, request.getfixturevalue("redis_server").url)
+    return partial(PostgresDocuments, request.getfixturevalue("postgres_url"))
