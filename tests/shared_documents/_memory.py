@@ -36,9 +36,7 @@ class MemoryServer:
         if key in self.texts and self.texts[key][1] <= self.now():
             del self.texts[key]
         text, until, _ = self.texts.get(key, (None, math.inf, None))
-        marks = tuple(
-            self.marks.setdefault((document.shelf, mark), next(self._numbers)) for mark in document.marks
-        )
+        marks = tuple(self.marks.setdefault((document.shelf, mark), next(self._numbers)) for mark in document.marks)
         return Found(text=text, left=until - self.now(), marks=marks, now=self.now(), me=me)
 
     def write(self, document: Document, written: Written) -> None:

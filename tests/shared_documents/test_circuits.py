@@ -239,9 +239,7 @@ async def test_breakers_of_other_names_and_numbers_have_other_circuits(world: Wo
 async def test_each_key_has_a_circuit(world: World) -> None:
     """A host that is down is no reason to leave the others alone."""
     tool = Tool()
-    one, other = (
-        tool.process(world.store(), open_for=30.0, key=lambda call: call["args"]["host"]) for _ in range(2)
-    )
+    one, other = (tool.process(world.store(), open_for=30.0, key=lambda call: call["args"]["host"]) for _ in range(2))
     for _ in range(4):
         await one.call(host="a")
     await other.until_state("open", "a")

@@ -70,7 +70,8 @@ def json_of(message: ToolMessage) -> str | None:
         same = ToolMessage.model_validate_json(text)
     except (ValueError, RecursionError):  # of pydantic: what is no JSON
         return None
-    return text if type(message) is ToolMessage and same == bare and _is_plain(bare.artifact) else None
+    parts = [bare.content, bare.artifact, bare.additional_kwargs, bare.response_metadata]
+    return text if type(message) is ToolMessage and same == bare and _is_plain(parts) else None
 
 
 def _is_plain(value: object) -> bool:
