@@ -50,10 +50,12 @@ class MemoryWorld:
         self.server.processes.remove(store)
 
     async def pass_time(self, seconds: float) -> None:
-        until = time.monotonic() + seconds
-        while time.monotonic() < until:
+        """Have the clock of the server go on, and everybody who can run do so."""
+        while seconds > 0:
             self.server.beat()
-            await anyio.sleep(min(LEASE / 3, max(0.0, until - time.monotonic())))
+            self.server.ahead += min(LEASE / 3, seconds)
+            seconds -= LEASE / 3
+            await anyio.sleep(0.01)
 
 
 class ServerWorld:

@@ -164,8 +164,8 @@ class Clerk(Generic[L]):
         try:
             while not listening.done():
                 due = await self.say_what_is_due(line)
-                if self.is_closing and due > self.loop.time():
-                    return
+                if self.is_closing and due > self.loop.time() and not self._posted:
+                    return  # what an answer led to has been said, too
                 await self.until(due)
             listening.result()
         finally:
