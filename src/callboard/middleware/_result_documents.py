@@ -58,7 +58,7 @@ def message_of(text: str) -> ToolMessage | None:
     """A message, from JSON; `None` for what is none."""
     try:
         return ToolMessage.model_validate_json(text)
-    except ValidationError:
+    except Exception:  # LangChain's validators raise what they run into
         return None
 
 
@@ -67,9 +67,9 @@ def json_of(message: ToolMessage) -> str | None:
     bare = message.model_copy(update={"tool_call_id": "", "id": None})
     try:
         text = bare.model_dump_json(warnings="error")
-        same = ToolMessage.model_validate_json(text)
     except (ValueError, RecursionError):  # of pydantic: what is no JSON
         return None
+    same = message_of(text)
     parts = [bare.content, bare.artifact, bare.additional_kwargs, bare.response_metadata]
     return text if type(message) is ToolMessage and same == bare and _is_plain(parts) else None
 
