@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from callboard._calls._attempt import fencing_token as fencing_token
     from callboard._calls._observers import observe as observe
     from callboard._calls._progress import progress as progress
+    from callboard._documents import SharedDocuments as SharedDocuments
     from callboard._loops._deadline import cleanup as cleanup
     from callboard._loops._deadline import remaining as remaining
     from callboard._statistics import ActorStatistics as ActorStatistics
@@ -121,6 +122,7 @@ if TYPE_CHECKING:
 _HOMES = {
     "_actor_events": ("ActorEvent", "AskEvent"),
     "_call_events": ("CallEvent", "RunEvent", "RunInfo"),
+    "_documents": ("SharedDocuments",),
     "_statistics": ("ActorStatistics", "Statistics"),
     "_types": (
         "CallContext",
