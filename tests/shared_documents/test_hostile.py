@@ -219,9 +219,9 @@ FIELDS = st.dictionaries(st.sampled_from(NAMES), ANY_JSON)
 @settings(suppress_health_check=[HealthCheck.too_slow])
 def test_any_text_is_a_document_or_none(text: str) -> None:
     """Reading never fails, and never opens a circuit for longer than it may be."""
-    circuit = circuit_of(found(text), RULES, Memory(0, None))
+    circuit = circuit_of(found(text), RULES, 10.0, Memory(0, None))
 
-    assert circuit.wait(1000.0) <= RULES.open_for
+    assert circuit.wait(1000.0) <= RULES.open_for + 1
     document_of(found(text))
     message_of(text)
 
@@ -237,11 +237,13 @@ def test_any_circuit_that_fits_its_form_is_one_that_works(
 ) -> None:
     """Whatever its numbers; what a call that ends makes of it can be stored."""
     stored = {"mark": 1, "changes": 3, "until": until, "first": first, "outcomes": outcomes, "probing": probing}
-    circuit = circuit_of(found(json.dumps(stored)), RULES, Memory(0, None))
+    circuit = circuit_of(found(json.dumps(stored)), RULES, 10.0, Memory(0, None))
 
+    # It lets a call in again, whatever it says: nobody is kept out for longer than the rules have it.
+    assert circuit.admit(1000.0 + 2 * RULES.open_for + 10, "probe", 1.0) is not None
     ticket = circuit.admit(1000.0, "probe", 1.0)
     if ticket is not None:
         circuit.judge(ticket, 1000.0, failed=True)
 
-    assert circuit.wait(1000.0) <= RULES.open_for
+    assert circuit.wait(1000.0) <= RULES.open_for + 1
     assert all(when <= 1000.001 for when, _ in circuit.memory().outcomes)

@@ -47,12 +47,24 @@ def text_of(circuit: Circuit, mark: int) -> str:
     ).model_dump_json()
 
 
-def circuit_of(found: Found, rules: Rules, known: Memory) -> Circuit:
+_SLACK = 1.0
+"""Seconds by which the clock of a store may go back without anybody being taken for a stranger."""
+_EACH_OUTCOME, _EACH_PROBE = 20, 48
+"""Bytes that are stored of each, at most."""
+
+
+def size_of(rules: Rules) -> int:
+    """Bytes that a circuit may take."""
+    return 1024 + max(MOST, rules.minimum) * _EACH_OUTCOME + rules.probes * _EACH_PROBE
+
+
+def circuit_of(found: Found, rules: Rules, lease: float, known: Memory) -> Circuit:
     """The circuit that a document is of.
 
     Args:
         found: the document, and the mark of its shelf.
         rules: of the circuit.
+        lease: seconds for which a probe counts unless it is renewed.
         known: what this process knows of it: that is told again to a store that has forgotten it.
     """
     if found.text is None:
@@ -60,15 +72,17 @@ def circuit_of(found: Found, rules: Rules, known: Memory) -> Circuit:
     try:
         stored = _Stored.model_validate_json(found.text)
     except ValidationError:
+        stored = None
+    if stored is None or (stored.until or 0) > found.now + rules.open_for + _SLACK:
         # Whoever wrote this is not one of us: as if nothing had been written, and other tickets than before.
         return Circuit(rules, Memory(known.changes + 1, None))
     if found.marks[0] != stored.mark:
         return Circuit(rules, Memory(stored.changes + 1, None))
-    return Circuit(rules, _checked(stored, rules, found.now))
+    return Circuit(rules, _checked(stored, rules, lease, found.now))
 
 
-def _checked(stored: _Stored, rules: Rules, now: float) -> Memory:
-    """What of it can be: nothing is later than now, and no circuit open for longer than it may."""
+def _checked(stored: _Stored, rules: Rules, lease: float, now: float) -> Memory:
+    """What of it can be: no call has ended later than now, and no probe counts for longer than it may."""
     outcomes: list[tuple[float, bool]] = []
     when = stored.first
     for later, ends in stored.outcomes:
@@ -76,7 +90,7 @@ def _checked(stored: _Stored, rules: Rules, now: float) -> Memory:
         outcomes += [(when / 1000, end == "x") for end in ends]
     return Memory(
         stored.changes,
-        None if stored.until is None else min(stored.until, now + rules.open_for),
+        stored.until,
         tuple(outcome for outcome in outcomes[-max(MOST, rules.minimum) :] if outcome[0] <= now + 0.001),
-        tuple(stored.probing.items()),
+        tuple((probe, until) for probe, until in stored.probing.items() if until <= now + lease + _SLACK),
     )

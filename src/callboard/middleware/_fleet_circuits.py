@@ -15,7 +15,7 @@ from callboard._documents import EVERYBODY, Away, Document, Done, Found, SharedD
 from callboard._loops._current import current_loop
 from callboard.middleware._asking import ask
 from callboard.middleware._circuit import Circuit, Rules, State, Ticket
-from callboard.middleware._circuit_documents import circuit_of, text_of
+from callboard.middleware._circuit_documents import circuit_of, size_of, text_of
 from callboard.middleware._circuits import FEWEST, Admission
 from callboard.tools._vocabulary import ToolCallRequest
 
@@ -52,9 +52,17 @@ class FleetCircuits:
         store: where.
         rules: of each; breakers with others have other circuits.
         name: of the breaker, in all processes alike.
+
+    Raises:
+        ValueError: for circuits that are too large for the store.
     """
 
     def __init__(self, store: SharedDocuments, rules: Rules, name: object) -> None:
+        if (size := size_of(rules)) > store.largest:
+            raise ValueError(
+                f"CircuitBreaker(minimum={rules.minimum!r}, probes={rules.probes!r}, shared=...): such a circuit takes "
+                f"up to {size:,} bytes, and the store has room for largest={store.largest:,}"
+            )
         self._store = store
         self._rules = rules
         # By values, not by type: a copy of the code elsewhere has the same circuits.
@@ -227,7 +235,7 @@ class FleetCircuits:
     def _circuit(self, view: _View, found: Found) -> Circuit:
         with self._lock:
             known = view.circuit.memory()
-        return circuit_of(found, self._rules, known)
+        return circuit_of(found, self._rules, self._store.lease, known)
 
     def _written(self, circuit: Circuit, found: Found, changes: int) -> Written:
         tell = frozenset((EVERYBODY,)) if circuit.changes != changes else frozenset[str]()

@@ -24,6 +24,8 @@ from callboard.middleware._shared import Hit, Turn
 from callboard.tools._vocabulary import ToolCallRequest
 
 _ALL = "all"
+_SLACK = 1.0
+"""Seconds by which leases may differ."""
 _SOON = 0.01
 """Seconds that pass before a call looks again for a leader whose lease is at its end."""
 
@@ -116,9 +118,10 @@ class FleetResults:
     def text_of(self, message: ToolMessage) -> str | None:
         """What is stored of a message; `None` if others cannot have it."""
         text = json_of(message)
-        if text is None or len(text) * 2 > self._store.largest:
+        if text is None:
             return None
-        return text
+        document = Result(marks=[2**53] * 2, at=1e12, message=text, only_for=None).model_dump_json()
+        return text if len(document.encode()) <= self._store.largest else None
 
     def land(self, lead: Lead, turn: Turn | str, *, keep: bool) -> None:
         """Say what became of it; waits for nothing.
@@ -176,13 +179,16 @@ class FleetResults:
                 return None, Hit(message, max(0.0, found.now - known.at))
             if known.only_for is not None:
                 return None, _Alone()
-        if isinstance(known, Finding):
+        # Nobody trusts a leader for longer than his lease, whoever he may be.
+        if isinstance(known, Finding) and found.left <= self._store.lease + _SLACK:
             if known.leader == me:  # it was heard, and its answer lost
                 return None, None
             if me in known.waiting:
                 return None, _Wait(found.left)
-            joined = known.model_copy(update={"waiting": {**known.waiting, me: found.me}})
-            return Written(text=joined.model_dump_json(), lives=found.left), _Wait(found.left)
+            joined = known.model_copy(update={"waiting": {**known.waiting, me: found.me}}).model_dump_json()
+            if len(joined) > self._store.largest:  # so many wait that who comes now is told by nobody
+                return None, _Wait(found.left)
+            return Written(text=joined, lives=found.left), _Wait(found.left)
         finding = Finding(marks=list(found.marks), leader=me, waiting={})
         return Written(text=finding.model_dump_json(), lives=self._store.lease), None
 

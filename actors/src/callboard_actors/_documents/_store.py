@@ -12,7 +12,7 @@ from callboard_actors._documents._errands import Errand
 from callboard_actors._documents._line import DocumentLine
 from callboard_actors._server_store import ServerStore, check_seconds
 
-_SMALLEST: Final = 4096
+_SMALLEST: Final = 64 * 1024
 _LARGEST: Final = 64 * 1024 * 1024
 """Bytes that a document may have at least and at most; servers copy them several times."""
 

@@ -19,6 +19,7 @@ _NOT_NOW = (
     psycopg.InterfaceError,
     errors.SerializationFailure,
     errors.DeadlockDetected,
+    errors.ReadOnlySqlTransaction,
     OSError,
     TimeoutError,
 )

@@ -13,7 +13,10 @@ from redis.exceptions import (
     AuthorizationError,
     BusyLoadingError,
     ConnectionError,  # noqa: A004 (that of Redis)
+    MasterDownError,
     NoScriptError,
+    OutOfMemoryError,
+    ReadOnlyError,
     RedisError,
     TimeoutError,  # noqa: A004 (that of Redis)
 )
@@ -27,6 +30,19 @@ _PATIENCE = 2.0
 """Seconds for a connection or an answer."""
 _OURS = {"protocol", "decode_responses", "encoding_errors", "max_connections", "retry_on_error", "retry_on_timeout"}
 """Options of a connection that are no user's business: with others, nothing here would work."""
+
+
+_NOT_NOW = (
+    ConnectionError,
+    TimeoutError,
+    BusyLoadingError,
+    MasterDownError,
+    NoScriptError,
+    OutOfMemoryError,
+    ReadOnlyError,
+    OSError,
+)
+"""What passes, with time or where somebody sees to it."""
 
 
 class RedisConnection:
@@ -110,7 +126,7 @@ class RedisConnection:
             yield
         except (AuthenticationError, AuthorizationError) as error:
             raise StorageError(self._where, f"refuses us: {error}. Give the URL a user and a password.") from error
-        except (ConnectionError, TimeoutError, BusyLoadingError, NoScriptError, OSError) as error:
+        except _NOT_NOW as error:
             raise AwayError(str(error) or type(error).__name__) from error
         except RedisError as error:
             raise StorageError(self._where, f"cannot keep {self.what}: {error}") from error
