@@ -74,6 +74,7 @@ class Clerk(Generic[L]):
         self._posted: deque[Callable[[], None]] = deque()
         self._is_called = self._has_ended = False
         self.is_closing = False
+        self._ends_at = math.inf
         self._away_since: float | None = None
         self._ready = threading.Event()
         self._thread = threading.Thread(target=self._main, name=logger.name.replace("_actors.", "-"), daemon=True)
@@ -94,6 +95,12 @@ class Clerk(Generic[L]):
 
     def _note_closing(self) -> None:
         self.is_closing = True
+        self._ends_at = self.loop.time() + _TO_LEAVE
+
+    @property
+    def _is_over(self) -> bool:
+        """Whether it has been dismissed, and has nothing to say, or nobody to say it to."""
+        return self.is_closing and (not self.has_last_words() or self.loop.time() >= self._ends_at)
 
     def post(self, what: Callable[[], None]) -> bool:
         """Have something done; `False` if nobody is there any more to do it."""
@@ -130,7 +137,7 @@ class Clerk(Generic[L]):
         self.called = asyncio.Event()
         self._ready.set()
         pause = _FIRST_PAUSE
-        while not self.is_closing:
+        while not self._is_over:
             if not self.has_work():
                 await self.until(math.inf)
                 continue
@@ -150,7 +157,7 @@ class Clerk(Generic[L]):
             finally:
                 await line.close()
                 self.forget_line()
-            if not self.is_closing:
+            if not self._is_over:
                 with suppress(AwayError):
                     await self._hold_out(asyncio.sleep(pause))
                 pause = min(2 * pause, _LONGEST_PAUSE)
@@ -189,7 +196,7 @@ class Clerk(Generic[L]):
                 if self.is_away_for_long:
                     self.look_after_waiting()
                 await asyncio.wait([trying], timeout=_LOOK)
-                if self.is_closing:
+                if self._is_over:
                     raise AwayError("nobody asks any more")
             trying.result()
         finally:
@@ -216,6 +223,10 @@ class Clerk(Generic[L]):
 
     def has_work(self) -> bool:
         """Whether a connection is needed."""
+        raise NotImplementedError
+
+    def has_last_words(self) -> bool:
+        """Whether there is something that the server has to hear, though it has not been reached yet."""
         raise NotImplementedError
 
     async def say_what_is_due(self, line: L) -> float:

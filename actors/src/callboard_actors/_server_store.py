@@ -4,7 +4,7 @@ import os
 import re
 import threading
 import weakref
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from importlib import import_module
 from typing import Any, Final, Generic, TypeVar
 from urllib.parse import SplitResult, urlsplit
@@ -25,15 +25,11 @@ class ServerStore(Generic[C]):
     Args:
         whose: the class that a user has written, for errors.
         where: the server, without a password.
-        make: makes the clerk.
     """
 
-    _OF_ONE_PROCESS: tuple[str, ...] = ("_lock", "_current")
-
-    def __init__(self, whose: str, where: str, make: Callable[[], C]) -> None:
+    def __init__(self, whose: str, where: str) -> None:
         self._whose = whose
         self._where = where
-        self._make = make
         self._lock = threading.Lock()
         self._current: C | None = None
 
@@ -44,17 +40,21 @@ class ServerStore(Generic[C]):
         if clerk is not None:
             clerk.close()
 
+    def _new_clerk(self) -> C:
+        """A clerk for this process."""
+        raise NotImplementedError
+
     def _clerk(self) -> C:
         with self._lock:
             clerk = self._current
             if clerk is None or clerk.pid != os.getpid():  # after a fork the child has the object, but not the thread
-                clerk = self._current = self._make()
+                clerk = self._current = self._new_clerk()
                 weakref.finalize(self, clerk.dismiss).atexit = False
             return clerk
 
     def __getstate__(self) -> dict[str, Any]:
         """What it was made with; a copy has a clerk of its own, and is one more process to the server."""
-        return {name: value for name, value in self.__dict__.items() if name not in self._OF_ONE_PROCESS}
+        return {name: value for name, value in self.__dict__.items() if name not in ("_lock", "_current")}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state, _lock=threading.Lock(), _current=None)

@@ -122,6 +122,10 @@ class Desk(Clerk[DocumentLine]):
         """Always: who has asked once is to be told of what happens."""
         return True
 
+    def has_last_words(self) -> bool:
+        """Whether a mark is to be set, or a rule to be followed."""
+        return bool(self._marks) or any(not errand.is_over for errand in self._errands)
+
     async def listen(self, line: DocumentLine) -> None:
         """Hear of documents.
 

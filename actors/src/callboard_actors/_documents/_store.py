@@ -3,7 +3,6 @@
 import time
 import weakref
 from collections.abc import Callable
-from functools import partial
 from typing import Any, Final, TypeVar, get_args
 
 from callboard.documents import Away, Document, Done, Listener, Rule
@@ -47,16 +46,26 @@ class DocumentStore(ServerStore[Desk]):
         if away not in get_args(WhileAway):
             raise ValueError(f"{whose}(away=...) is one of {get_args(WhileAway)}, got {away!r}")
         check_largest(whose, largest)
-        self._lease = lease
         self._largest = largest
+        self._line = line
+        self._terms = Terms(where=where, lease=lease, away=away, patience=patience)
         self._listeners: weakref.WeakSet[Listener] = weakref.WeakSet()
-        terms = Terms(where=where, lease=lease, away=away, patience=patience)
-        super().__init__(whose, where, partial(Desk, line, terms, self._listeners))
+        super().__init__(whose, where)
+
+    def _new_clerk(self) -> Desk:
+        return Desk(self._line, self._terms, self._listeners)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """What it was made with; who listens to this one does not listen to a copy."""
+        return {name: value for name, value in super().__getstate__().items() if name != "_listeners"}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__({**state, "_listeners": weakref.WeakSet()})
 
     @property
     def lease(self) -> float:
         """Seconds without a word after which a process counts as dead."""
-        return self._lease
+        return self._terms.lease
 
     @property
     def largest(self) -> int:

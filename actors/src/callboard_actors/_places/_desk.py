@@ -81,6 +81,10 @@ class Desk(Clerk[Line]):
         """Whether anybody has a place, or wants one."""
         return bool(self._gates)
 
+    def has_last_words(self) -> bool:
+        """Never: a server that has given no places need not hear that they are free."""
+        return False
+
     async def listen(self, line: Line) -> None:
         """Hear of places that were given.
 

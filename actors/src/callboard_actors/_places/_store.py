@@ -2,7 +2,6 @@
 
 import hashlib
 from collections.abc import Callable
-from functools import partial
 from typing import Final, get_args
 
 from callboard import Limit
@@ -47,8 +46,12 @@ class Store(ServerStore[Desk]):
         self._name = name
         self._share = Share(processes or 1)
         self._is_local = away == "local"
-        terms = Terms(where=where, lease=lease, away=away, patience=patience, share=self._share)
-        super().__init__(whose, where, partial(Desk, line, terms))
+        self._line = line
+        self._terms = Terms(where=where, lease=lease, away=away, patience=patience, share=self._share)
+        super().__init__(whose, where)
+
+    def _new_clerk(self) -> Desk:
+        return Desk(self._line, self._terms)
 
     def check(self, limit: Limit, /) -> None:
         """Raise ValueError for a limit that cannot be kept here."""
