@@ -3,6 +3,7 @@
 import math
 import time
 from collections.abc import Callable
+from functools import partial
 from itertools import count
 from typing import Any, TypeVar
 
@@ -71,6 +72,8 @@ class MemoryDocuments:
         self.listeners: list[Listener] = []
         self.asked: list[Document] = []
         self.is_away = False
+        self.held: list[Callable[[], object]] | None = None
+        """Answers that are on their way, if a test holds them back."""
         self.failure: StorageError | None = None
         self._refuses = away == "refuse"
         self._server = server
@@ -95,7 +98,9 @@ class MemoryDocuments:
             if written is not None:
                 self._server.write(document, written)
             answer = Done(says)
-        if on_answer is not None:
+        if on_answer is not None and self.held is not None:
+            self.held.append(partial(on_answer, answer))
+        elif on_answer is not None:
             on_answer(answer)
 
     def tend(self, document: Document, rule: Rule[Any], /) -> Callable[[], object]:

@@ -172,6 +172,16 @@ async def test_of_so_many_documents_those_go_that_have_least_to_live(world: Worl
     assert found == ["x", None, None, None, "x", "x"]
 
 
+async def test_of_a_text_that_is_too_large_nothing_is_read(server_world: World) -> None:
+    """Whoever has written it; it may be written anew."""
+    await follow(server_world.store(), write("x" * 200_000))
+    careful = server_world.store(largest=65_536)
+
+    assert (await follow(careful, look)).text is None
+    await follow(careful, write("small"))
+    assert (await follow(careful, look)).text == "small"
+
+
 async def test_other_prefixes_know_nothing_of_each_other(server_world: World) -> None:
     """Applications on one server."""
     await follow(server_world.store(), write("mine"))

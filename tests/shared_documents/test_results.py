@@ -85,7 +85,7 @@ async def test_of_identical_calls_in_all_processes_one_runs(world: World) -> Non
     """The others wait for what it finds out."""
     tool = Tool()
     tool.gate = anyio.Event()
-    processes = [tool.process(world.store()) for _ in range(4)]
+    processes = [tool.process(world.store(lease=60.0)) for _ in range(4)]  # nobody looks again by himself
     events: list[CallEvent] = []
 
     with observe(events.append):
@@ -163,6 +163,35 @@ async def test_a_cancelled_leader_hands_over_at_once(world: World) -> None:
         await until(lambda: len(other.answers) == 1)
 
     assert other.answers[0].content == "run 2"
+
+
+async def test_a_call_that_is_cancelled_before_it_knows_that_it_leads_hands_over_at_once() -> None:
+    """The answer of the store is on its way; nobody else knows that it leads no more."""
+    world, tool = MemoryWorld(), Tool()
+    store = world.store(lease=60.0)
+    one, other = tool.process(store), tool.process(world.store(lease=60.0))
+    store.held = []
+    async with anyio.create_task_group() as group:
+        group.start_soon(one.call)
+        await until(lambda: bool(store.held))
+        group.cancel_scope.cancel()
+
+    assert await other.call() == "run 1"
+
+
+async def test_a_leader_without_end_is_not_trusted() -> None:
+    """Somebody has written that he finds it out, and that for ever; no call waits for him longer than for others."""
+    world, tool = MemoryWorld(), Tool()
+    tool.gate = anyio.Event()
+    one, other = (tool.process(world.store()) for _ in range(2))
+    async with anyio.create_task_group() as group:
+        group.start_soon(one.call)
+        await until(lambda: tool.runs == 1)
+        [(name, (text, _, most))] = world.server.texts.items()
+        world.server.texts[name] = text, float("inf"), most
+        tool.gate = None
+        assert await other.call() == "run 2"
+        group.cancel_scope.cancel()
 
 
 async def test_an_error_is_not_shared_and_those_who_waited_find_out_for_themselves(world: World) -> None:
