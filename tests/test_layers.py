@@ -20,6 +20,7 @@ LAYERS = {
         "_documents",
         "_extras",
         "_lazy",
+        "_drained",
         "_statistics",
         "_suggestions",
         "_types",

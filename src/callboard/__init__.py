@@ -34,6 +34,8 @@ if TYPE_CHECKING:
     from callboard._calls._observers import observe as observe
     from callboard._calls._progress import progress as progress
     from callboard._documents import SharedDocuments as SharedDocuments
+    from callboard._drained import Drained as Drained
+    from callboard._drained import UnknownCall as UnknownCall
     from callboard._loops._deadline import cleanup as cleanup
     from callboard._loops._deadline import remaining as remaining
     from callboard._statistics import ActorStatistics as ActorStatistics
@@ -82,6 +84,7 @@ if TYPE_CHECKING:
     from callboard.exceptions import CircuitOpenError as CircuitOpenError
     from callboard.exceptions import DeadlineExceededError as DeadlineExceededError
     from callboard.exceptions import DeadlockError as DeadlockError
+    from callboard.exceptions import DrainingError as DrainingError
     from callboard.exceptions import DuplicateCallIdWarning as DuplicateCallIdWarning
     from callboard.exceptions import EngineError as EngineError
     from callboard.exceptions import IdleMiddlewareWarning as IdleMiddlewareWarning
@@ -123,6 +126,7 @@ _HOMES = {
     "_actor_events": ("ActorEvent", "AskEvent"),
     "_call_events": ("CallEvent", "RunEvent", "RunInfo"),
     "_documents": ("SharedDocuments",),
+    "_drained": ("Drained", "UnknownCall"),
     "_statistics": ("ActorStatistics", "Statistics"),
     "_types": (
         "CallContext",
@@ -139,6 +143,7 @@ _HOMES = {
         "ActorGoneError",
         "ActorStartError",
         "DeadlockError",
+        "DrainingError",
         "MailboxFullError",
         "PoisonousCallError",
         "SnapshotError",

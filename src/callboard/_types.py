@@ -63,7 +63,7 @@ class Rate:
 
     def __post_init__(self) -> None:
         check_count("Rate(calls=...)", self.calls, least=1)
-        _check_seconds("Rate(per=...)", self.per, zero=False)
+        check_duration("Rate(per=...)", self.per, zero=False)
         if not math.isfinite(self.per):
             raise ValueError(f"Rate(per=...) is a number of seconds, got {self.per!r}")
 
@@ -306,10 +306,11 @@ def check_engine(name: str, value: object) -> None:
 def check_seconds(name: str, value: object, *, zero: bool = True) -> None:
     """Raise unless `value` is `None` or a duration in seconds."""
     if value is not None:
-        _check_seconds(name, value, zero=zero)
+        check_duration(name, value, zero=zero)
 
 
-def _check_seconds(name: str, value: object, *, zero: bool) -> None:
+def check_duration(name: str, value: object, *, zero: bool = True) -> None:
+    """Raise unless `value` is a duration in seconds."""
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         raise TypeError(f"{name} is a number of seconds, got {value!r}")
     if math.isnan(value) or value < 0 or (value == 0 and not zero):

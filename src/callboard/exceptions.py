@@ -3,6 +3,7 @@
     CallboardError
     ├── ThreadBusyError             another run has the thread
     ├── RunDeadlineExceededError    the budget of an agent's run was spent          (a TimeoutError)
+    ├── DrainingError               something is being drained: it begins nothing new, or what ran was ended
     ├── StorageError                a database cannot be used
     ├── ActorStartError             an actor did not start
     ├── SnapshotError               the state of an actor cannot be kept in a journal
@@ -56,6 +57,7 @@ __all__ = [
     "CircuitOpenError",
     "DeadlineExceededError",
     "DeadlockError",
+    "DrainingError",
     "DuplicateCallIdWarning",
     "EngineError",
     "IdleMiddlewareWarning",
@@ -109,6 +111,19 @@ class RunDeadlineExceededError(CallboardError, TimeoutError):
     def __init__(self, budget: float) -> None:
         self.budget = budget
         super().__init__(f"The run was given up: its budget of {budget:g} s was spent.")
+
+
+class DrainingError(CallboardError):
+    """Something is being drained: it begins nothing new (`begun` is False), or what ran was ended before it finished.
+
+    What was not begun may be tried elsewhere; a thread whose run was ended goes on with `None` as its input.
+    """
+
+    def __init__(self, what: str, *, begun: bool = False) -> None:
+        self.what = what
+        self.begun = begun
+        then = "what ran was ended before it had finished" if begun else "it begins nothing new. Try another one"
+        super().__init__(f"{what} is being drained: {then}.")
 
 
 class StorageError(CallboardError):

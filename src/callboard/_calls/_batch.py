@@ -6,6 +6,7 @@ from typing import Any, Generic, NoReturn, TypeVar
 from anyio.lowlevel import checkpoint, checkpoint_if_cancelled
 
 from callboard._calls._call import SupervisedCall
+from callboard._calls._under_way import undertakings
 from callboard._loops._current import current_loop
 from callboard._loops._protocol import ChildFn, Nursery, Scope
 from callboard._loops._watchdog import Holder, marks
@@ -60,7 +61,9 @@ class Batch(Generic[T]):
         loop, count = current_loop(), len(self.calls)
         self._pulse = loop.pulse
         self._pulse.begin()
-        self._live.add(self)
+        watched: list[set[Any]] = [self._live, *(one.batches for one in undertakings())]
+        for live in watched:
+            live.add(self)
         try:
             async with loop.nursery() as nursery:
                 self._nursery = nursery
@@ -75,7 +78,8 @@ class Batch(Generic[T]):
                 raise  # otherwise, as in any `finally`, the error takes the cancellation's place
         finally:
             self._has_ended = True
-            self._live.discard(self)
+            for live in watched:
+                live.discard(self)
             self._pulse.end()
             self.calls, self._next = (), iter(())  # they lead back here
         if self._failed:

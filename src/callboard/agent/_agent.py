@@ -1,7 +1,7 @@
 """`Agent`: the public door to the loop of model and tools."""
 
-from collections.abc import AsyncIterator, Iterator, Sequence
-from contextlib import aclosing
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from contextlib import AsyncExitStack, aclosing
 from functools import partial
 from typing import Any, Self, cast
 
@@ -10,6 +10,8 @@ from langgraph.checkpoint.base import BaseCheckpointSaver
 from langgraph.graph import StateGraph
 from langgraph.types import StateSnapshot, StateUpdate
 
+from callboard._calls._under_way import PATIENCE
+from callboard._drained import Drained
 from callboard._langgraph import run_config
 from callboard._langgraph._node_scope import checkpointer_in, for_all_visits
 from callboard._loops._bridge import pulled, run_from_sync
@@ -51,20 +53,57 @@ class Agent(Doors, HasGraph):  # type: ignore[misc]  # pyright: ignore[reportInc
     def __repr__(self) -> str:
         return f"Agent(name={self.name!r}, tools={self.tools!r})"
 
-    async def aclose(self) -> None:
-        """Close the databases that were opened for the agent's URLs; used again, it opens them again."""
-        await close(self.checkpointer, self._runner.store)
+    async def drain(self, timeout: float = PATIENCE) -> Drained:
+        """Begin no run any more, and let those that go on finish; returns what became of them.
+
+        A run that is ended raises a `DrainingError` where it was started. Its thread is kept, and goes on with `None`,
+        here or elsewhere; a call that was begun and is not idempotent is handled there as its policy's `on_unknown`
+        says. If the caller is cancelled, what runs is ended at once. `async with agent` opens it again.
+
+        Args:
+            timeout: seconds for them to finish; those that have not are cancelled, and have their grace.
+
+        Raises:
+            ValueError: for a number out of range.
+        """
+        return await self._runner.under_way.drain(timeout)
+
+    async def aclose(self, timeout: float = PATIENCE) -> None:
+        """Wait for the runs, as `drain` does, and close the databases that were opened for the agent's URLs.
+
+        Used again, it opens them again; unless it was drained, it begins runs again.
+
+        Args:
+            timeout: seconds for runs to finish.
+        """
+        await self._ended(timeout)
+
+    def close(self, timeout: float = PATIENCE) -> None:
+        """`aclose`, for sync code."""
+        run_from_sync(partial(self.aclose, timeout))
 
     async def __aenter__(self) -> Self:
-        """Have the actors among the tools live until the block is left; that closes the databases, too."""
+        """Have the actors among the tools live until the block is left; that waits for runs and closes databases."""
         await Workings(self.tools).actors.open()
+        self._runner.under_way.reopen()
         return self
 
     async def __aexit__(self, *exc: object) -> None:
-        try:
-            await Workings(self.tools).actors.close()
-        finally:
-            await self.aclose()
+        await self._ended(PATIENCE, Workings(self.tools).actors.close)
+
+    async def _ended(self, timeout: float, *before: Callable[[], Awaitable[object]]) -> None:
+        """Wait for the runs, and close what is the agent's: its databases last."""
+        runs = self._runner.under_way
+        was_draining = runs.is_draining
+        async with AsyncExitStack() as stack:
+            stack.push_async_callback(close, self.checkpointer, self._runner.store)
+            for one in before:
+                stack.push_async_callback(one)
+            try:
+                await runs.drain(timeout)
+            finally:
+                if not was_draining:
+                    stack.callback(runs.reopen)
 
     @property
     def tools(self) -> ToolNode:

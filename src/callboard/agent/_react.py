@@ -11,6 +11,7 @@ from langgraph.prebuilt import ToolNode as LangGraphToolNode
 from langgraph.store.base import BaseStore
 from langgraph.warnings import LangGraphDeprecatedSinceV10
 
+from callboard._calls._under_way import UnderWay
 from callboard._langgraph import arguments_of
 from callboard._suggestions import did_you_mean
 from callboard._types import check_seconds
@@ -119,7 +120,14 @@ def create_react_agent(
     )
     types = frozenset({*given_types, *named_types(*builder.schemas, context_schema, response_format)})
     saver, shared = saver_of(checkpointer, types), store_of(store)
-    runner = Runner(plan=plan, name=name or "LangGraph", store=shared, context_schema=context_schema, debug=debug)
+    runner = Runner(
+        plan=plan,
+        name=name or "LangGraph",
+        store=shared,
+        context_schema=context_schema,
+        debug=debug,
+        under_way=UnderWay(f"the agent {name or 'LangGraph'!r}"),
+    )
     return Agent(runner, builder, checkpointer=saver, stops=stops, budget=budget, stored_types=types)
 
 

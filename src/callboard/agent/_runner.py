@@ -15,6 +15,7 @@ from langgraph.store.base import BaseStore
 from langgraph.types import Command
 
 from callboard._calls._context import surroundings
+from callboard._calls._under_way import UnderWay
 from callboard._langgraph import runtime_of
 from callboard._langgraph._node_scope import Outer, outer_of, with_stream, write_nothing, writer_of_run
 from callboard._loops._background import beside
@@ -73,6 +74,8 @@ class Runner:
     store: BaseStore | None
     context_schema: type[Any] | None
     debug: bool
+    under_way: UnderWay
+    """The runs that go on now."""
 
     async def run(self, checkpointer: Any, request: Request, put: Put | None) -> Run:
         """Run until the model has an answer, or somebody has to be asked.
@@ -86,14 +89,17 @@ class Runner:
             GraphInterrupt: within another graph, for what the agent stopped for.
             RunDeadlineExceededError: if the budget was spent; the state is kept.
             RuntimeError: if the checkpointer is that of the graph around us, and there is none.
+            DrainingError: if the agent begins nothing new, or the run was ended by a drain.
             BaseException: see `Run.go`.
         """
-        actors = Workings(self.plan.tools).actors
+        tools, thread_id = Workings(self.plan.tools), request.config["configurable"].get("thread_id")
+        work = partial(self._run_with_actors if tools.actors.is_needed else self._run, checkpointer, request, put)
         with entered(request.door):
-            if not actors.is_needed:
-                return await self._run(checkpointer, request, put)
-            async with actors.living():
-                return await self._run(checkpointer, request, put)
+            return await self.under_way.run(work, grace=tools.grace, thread_id=thread_id)
+
+    async def _run_with_actors(self, checkpointer: Any, request: Request, put: Put | None) -> Run:
+        async with Workings(self.plan.tools).actors.living():
+            return await self._run(checkpointer, request, put)
 
     async def _run(self, checkpointer: Any, request: Request, put: Put | None) -> Run:
         put = printing(put, request.prints) if request.prints else put

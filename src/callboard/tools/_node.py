@@ -12,6 +12,8 @@ from langchain_core.tools import BaseTool
 from langgraph.prebuilt import ToolNode as LangGraphToolNode
 from langgraph.runtime import Runtime
 
+from callboard._calls._under_way import PATIENCE
+from callboard._drained import Drained
 from callboard._langgraph import injected_args_by_name, with_runtime
 from callboard._loops._bridge import run_from_sync
 from callboard._loops._deadline import DEFAULT_GRACE
@@ -151,10 +153,25 @@ class ToolNode(ManyInputs):
     async def __aenter__(self) -> Self:
         """Have the actors among the tools live until the block is left; see `callboard.Actor`."""
         await self._setup.actors.open()
+        self._setup.under_way.reopen()
         return self
 
     async def __aexit__(self, *_: object) -> None:
         await self._setup.actors.close()
+
+    async def drain(self, timeout: float = PATIENCE) -> Drained:
+        """Begin no calls any more, and let those that run finish; returns what became of the runs of the node.
+
+        A run that is ended raises a `DrainingError` where it was started; what it has finished is in its ledger. If
+        the caller is cancelled, what runs is ended at once. `async with node` opens it again.
+
+        Args:
+            timeout: seconds for them to finish; those that have not are cancelled, and have their grace.
+
+        Raises:
+            ValueError: for a number out of range.
+        """
+        return await self._setup.under_way.drain(timeout)
 
     @property
     def tools_by_name(self) -> dict[str, BaseTool]:

@@ -8,6 +8,7 @@ from langchain_core.messages import ToolCall
 from langchain_core.tools import BaseTool
 
 from callboard._call_events import RunInfo
+from callboard._calls._under_way import UnderWay
 from callboard._loops._door import from_sync
 from callboard._types import OnError, ToolCallLike
 from callboard.actors._actor_set import ActorSet
@@ -50,6 +51,8 @@ class Setup:
     """What a subclass has in place of our injection."""
     actors: ActorSet
     """Those whose handlers are among the tools."""
+    under_way: UnderWay
+    """The runs of the node that go on now."""
     max_calls: int | None
     """How many calls of one reply run; `None` for all."""
 

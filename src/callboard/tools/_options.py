@@ -9,6 +9,7 @@ from langchain_core.runnables import Runnable
 from langchain_core.tools import BaseTool
 from langchain_core.tools import tool as create_tool
 
+from callboard._calls._under_way import UnderWay
 from callboard._types import CallPolicy, Limit, OnError, check_count
 from callboard.actors._actor import Actor
 from callboard.actors._child import ChildSpec
@@ -108,6 +109,7 @@ def setup_of(given: Options, *, own_call: Callable[[str], Middleware] | None, ow
         at_end=_last_judge(errors, wrapper=wrapper is not None, middleware=bool(middleware)),
         at_override=errors.without_result,
         on_error=given.on_error,
+        under_way=UnderWay(f"the node {name!r}"),
         max_calls=given.max_calls,
         own_call=own_call,
         own_injection=own_injection,

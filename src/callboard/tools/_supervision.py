@@ -75,6 +75,8 @@ class Supervision:
         self.limiters = {name: [*_limiter(name, policy), *self.shared] for name, policy in self.policies.items()}
         self.takes_context = any(one.takes_context for some in (self.shared, *self.limiters.values()) for one in some)
         """Whether the key of a limit looks at more than the call."""
+        self.grace = max([grace, *(one.grace for one in self.policies.values() if one.grace is not None)])
+        """Seconds of clean-up after a cancel, for all of its calls together."""
         self.threads = ThreadPlaces(_thread_count(limit, self.policies.values()))
         self.batches: set[Batch[Any]] = set()
         """Those that run now; a set of their calls would weigh 0.1 KB a call."""

@@ -90,8 +90,7 @@ class ToolBatch:
     async def prepare(self) -> Self:
         """Name the calls, refuse what is too large, and find what is known of the others; before anything else."""
         setup = self.setup
-        is_counted = setup.max_calls is not None
-        left = left_of(self._requested, self._state, setup.messages_key, is_counted=is_counted)
+        left = left_of(self._requested, self._state, setup.messages_key, is_counted=setup.max_calls is not None)
         calls, reply = await in_portions(left)
         self._keys = await in_portions(naming(calls))
         self._calls, self._refused = await in_portions(admission(calls, reply, setup.tools, setup.max_calls))
@@ -103,9 +102,12 @@ class ToolBatch:
 
         Raises:
             GraphInterrupt: with the questions of all calls that wait for an answer.
+            DrainingError: if the node begins nothing new.
             BaseException: the error of a call that nobody handles.
         """
-        return self._run_with_actors() if self.setup.actors.is_needed else self._run()
+        setup, thread_id = self.setup, self._config["configurable"].get("thread_id")
+        work = self._run_with_actors if setup.actors.is_needed else self._run
+        return setup.under_way.run(work, grace=setup.supervision.grace, thread_id=thread_id)
 
     async def _run_with_actors(self) -> Any:
         actors = self.setup.actors
@@ -318,9 +320,8 @@ class _Execution:
         return self._unknown(self._call) if tool is None else self._execute(self._call, tool, None)
 
     async def _unknown(self, call: ToolCall) -> ToolMessage:
-        known = self._batch.setup.tools
         self._supervised.handled = LookupError(f"there is no tool {call['name']!r}")
-        return unknown_tool(call, known)
+        return unknown_tool(call, self._batch.setup.tools)
 
     def _through(self, chain: Chain, request: ToolCallRequest) -> Awaitable[Output]:
         # A middleware may ask a person too, and its question belongs to this call.
@@ -343,8 +344,7 @@ class _Execution:
 
     async def _execute(self, call: ToolCall, tool: BaseTool, request: ToolCallRequest | None) -> Output:
         batch, setup = self._batch, self._batch.setup
-        plan = setup.plan(tool)
-        config, ready = self._config, call
+        plan, config, ready = setup.plan(tool), self._config, call
         if setup.own_injection is not None or not plan.injected.none:
             runtime = self._runtime() if request is None else request.runtime
             ready = setup.inject(call, plan.injected, runtime)

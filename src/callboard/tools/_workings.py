@@ -49,6 +49,11 @@ class Workings:
         """The actors among the tools."""
         return self._node._setup.actors
 
+    @property
+    def grace(self) -> float:
+        """Seconds of clean-up after a cancel, for all calls together."""
+        return self._node._setup.supervision.grace
+
     def tool(self, name: str) -> BaseTool | None:
         """The tool of a name; `None` if there is none."""
         return self._node.tools_by_name.get(name)

@@ -1,0 +1,1 @@
+"""What becomes of what runs when something is drained."""
