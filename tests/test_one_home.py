@@ -192,6 +192,12 @@ HOMES = [
         ),
     ),
     Home(
+        "May something begin, and what becomes of what runs, where something is drained?",
+        "_calls/_under_way.py",
+        ("UnderWay", "Undertaking", "undertakings"),
+        (r"callboard_under_way",),
+    ),
+    Home(
         "How did a call or a run end?",
         "telemetry/_outcome.py",
         ("has_failed", "outcome_of", "outcome_of_run"),

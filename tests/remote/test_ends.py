@@ -178,7 +178,40 @@ async def test_what_does_not_finish_in_a_drain_is_ended_and_the_exit_code_says_s
                     found.signal(signal.SIGTERM)
                 code = await anyio.to_thread.run_sync(found.wait)
 
-    assert code == 3
+    assert code == 4
+
+
+async def test_a_call_that_waits_at_a_drained_worker_goes_to_another_one_and_is_not_unknown(tmp_path: Path) -> None:
+    """Two agents share a worker with one place: what had not begun there is no loss, and its exit code says so."""
+    path = tmp_path / "noted"
+    options = ("--in-process", "--workers", "1", "--drain", "0.3", "--grace", "0.3")
+    with worker(BODIES, *options, log=tmp_path / "log") as first, worker() as second:
+        async with engine(first) as busy, engine(first, second) as other:
+            with anyio.fail_after(WAIT):
+                async with anyio.create_task_group() as group:
+
+                    async def ended() -> None:
+                        with pytest.raises(EngineError) as caught:
+                            await busy.run_body(_body(bodies.note_id, str(path), "lost", 60.0, call_id="c1"))
+                        assert caught.value.ended == "unknown"
+
+                    group.start_soon(ended)
+                    await _until(lambda: not _links(busy)[0].has_room)
+                    [link] = [one for one in _links(other) if str(one.address) == first.address]
+                    found: list[Any] = []
+
+                    async def run(ident: str) -> None:
+                        found.append(await other.run_body(_body(bodies.note_id, str(path), ident, 0.1)))
+
+                    for number in range(3):  # two places at the second, so that one waits at the first
+                        group.start_soon(run, str(number))
+                    await _until(lambda: link.load)
+                    first.signal(signal.SIGTERM)
+                code = await anyio.to_thread.run_sync(first.wait)
+
+    assert sorted(found) == sorted(_lines(path)) == ["0", "1", "2"]
+    assert code == 4
+    assert "0 finished, 2 ended; unknown: note_id (call 'c1')" in (tmp_path / "log").read_text()
 
 
 async def test_an_actor_whose_worker_is_drained_lives_on_at_another_one() -> None:
@@ -317,7 +350,7 @@ async def test_a_second_signal_ends_what_runs_at_once(tmp_path: Path) -> None:
                     found.signal(signal.SIGTERM)
                 code = await anyio.to_thread.run_sync(found.wait)
 
-    assert code == 3
+    assert code == 4
 
 
 def test_an_address_that_is_taken_is_an_error_that_says_so(served: Worker) -> None:

@@ -11,6 +11,7 @@ from typing import Generic, Protocol, TypeVar
 from anyio.lowlevel import EventLoopToken, current_token
 
 from callboard import ActorGoneError, ActorStartError
+from callboard.engines import Bodies
 from callboard_actors._own_task import spawn
 
 
@@ -64,6 +65,8 @@ class Openings(Generic[S]):
         self._noun = noun
         self._task = task
         self._by_loop: dict[EventLoopToken, _Opening[S]] = {}
+        self.bodies = Bodies(noun)
+        """Those that run, in all event loops."""
 
     async def enter(self) -> None:
         """Have the engine in this event loop, ready.
@@ -73,6 +76,8 @@ class Openings(Generic[S]):
         """
         self._leave_closed_loops()
         here = current_token()
+        if not self._by_loop:
+            self.bodies.reopen()
         opening = self._by_loop.get(here)
         if opening is None or opening.staff.failure is not None:
             opening = self._by_loop[here] = _Opening(self._make())

@@ -50,7 +50,8 @@ class Undertaking:
         self.batches: set[HasCalls] = set()
         """Those that run within it."""
         self.whole = whole
-        self.is_over = False
+        self.has_entered = self.is_over = False
+        """Whether it was let in; whether it has ended."""
         self._thread_id = thread_id
         self._body: UnknownCall | None = None
         self._at_stake: list[SupervisedCall[Any]] = []
@@ -58,6 +59,7 @@ class Undertaking:
 
     def __enter__(self) -> Self:
         self.whole.admit(self)
+        self.has_entered = True
         self._token = _around.set((*_around.get(), self))
         self._scope.__enter__()
         return self

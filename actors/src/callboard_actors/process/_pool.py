@@ -8,6 +8,7 @@ from typing import Any, Literal, Self, TypeVar, TypeVarTuple, overload
 
 import anyio
 
+from callboard import Drained
 from callboard.engines import Body, carried, deliver
 from callboard_actors.process import _kernel
 from callboard_actors.process._confine import Confine
@@ -118,6 +119,20 @@ class Processes:
     ) -> None:
         await self._openings.leave()
 
+    async def drain(self, timeout: float = 30.0) -> Drained:
+        """Begin no body any more, wait for those that run, and end those that have not finished in time.
+
+        A body that is not begun fails with `ended="unavailable"`, one that is ended with `ended="unknown"`. Actors that
+        live here go on; their supervisor is drained before. Opened again after all have left, it begins bodies again.
+
+        Args:
+            timeout: seconds for them to finish; then they have their grace.
+
+        Raises:
+            ValueError: for a number out of range.
+        """
+        return await self._openings.bodies.drain(timeout)
+
     def check(self, fn: Callable[..., Any], /, *, title: str) -> None:
         """Refuse a function that could not run in a worker, before it is called.
 
@@ -165,6 +180,11 @@ class Processes:
             callboard.ActorGoneError: the pool is not open.
         """
         data = packed(body, self._variables.values())
+        with self._openings.bodies.running(body, grace=self._terms.grace) as noted:
+            return await self._run(noted, data)
+
+    async def _run(self, body: Body, data: bytes) -> Any:
+        """Run a body in one worker after the other, until one can begin it."""
         for left in reversed(range(_ATTEMPTS)):
             crew = self._openings.here(body.title, body.call_id)
             worker = await crew.take(body)
@@ -187,6 +207,7 @@ class Processes:
             WorkerDiedError: there is none.
             callboard.ActorGoneError: the pool is not open.
         """
+        self._openings.bodies.check_open(title)
         crew = self._openings.here(title)
         worker = await crew.hire(title)
         seat = HeldSeat(title, worker, crew.end, self._terms, self._variables)

@@ -6,6 +6,7 @@ from functools import partial
 from types import TracebackType
 from typing import Any, Self
 
+from callboard import Drained
 from callboard.engines import Body
 from callboard_actors._openings import Openings
 from callboard_actors.ray._cluster import connect
@@ -102,17 +103,33 @@ class RayEngine:
         """Need it no more; the last one ends its Ray actors, and a Ray that was started for it."""
         await self._openings.leave()
 
+    async def drain(self, timeout: float = 30.0) -> Drained:
+        """Begin no body any more, wait for those that run, and end those that have not finished in time.
+
+        A body that is not begun fails with `ended="unavailable"`, one that is ended with `ended="unknown"`. Actors that
+        live here go on; their supervisor is drained before. Opened again after all have left, it begins bodies again.
+
+        Args:
+            timeout: seconds for them to finish; then they have their grace.
+
+        Raises:
+            ValueError: for a number out of range.
+        """
+        return await self._openings.bodies.drain(timeout)
+
     def check(self, fn: Callable[..., Any], /, *, title: str) -> None:
         """Raise TypeError for a function that cannot be sent."""
         check(fn, title)
 
     async def run_body(self, body: Body, /) -> Any:
         """Run a body in a Ray actor; see `callboard.Engine`."""
-        return await self._openings.here(body.title, body.call_id).run_body(body)
+        with self._openings.bodies.running(body, grace=self._terms.grace) as noted:
+            return await self._openings.here(body.title, body.call_id).run_body(noted)
 
     @asynccontextmanager
     async def seat(self, title: str, /) -> AsyncGenerator[HeldHost]:
         """Have a Ray actor for oneself while the block runs; it is none of the `workers`. See `callboard.Engine`."""
+        self._openings.bodies.check_open(title)
         host = await self._openings.here(title).hire(title)
         try:
             yield host

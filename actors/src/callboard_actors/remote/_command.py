@@ -101,7 +101,8 @@ def worker(
     **Exit codes**
 
     0: all that ran has finished. 1: it could not start. 2: the command line is wrong, or names what is not there.
-    3: some of what ran was ended by force.
+    3: some was ended, and may be run again. 4: of some that was ended, nobody knows what came of it; stderr names the
+    calls.
     """
     from callboard_actors.remote._worker_process import Options, run
 

@@ -6,6 +6,7 @@ from contextlib import asynccontextmanager
 from types import TracebackType
 from typing import Any, Final, Self
 
+from callboard import Drained
 from callboard.engines import Body, EngineError
 from callboard_actors._openings import Openings
 from callboard_actors.process import _crossing
@@ -112,6 +113,20 @@ class RemoteEngine:
     ) -> None:
         await self._openings.leave()
 
+    async def drain(self, timeout: float = 30.0) -> Drained:
+        """Begin no body any more, wait for those that run, and end those that have not finished in time.
+
+        A body that is not begun fails with `ended="unavailable"`, one that is ended with `ended="unknown"`. Actors that
+        live here go on; their supervisor is drained before. Opened again after all have left, it begins bodies again.
+
+        Args:
+            timeout: seconds for them to finish; then they have their grace.
+
+        Raises:
+            ValueError: for a number out of range.
+        """
+        return await self._openings.bodies.drain(timeout)
+
     def check(self, fn: Callable[..., Any], /, *, title: str) -> None:
         """Refuse a function that could not be found on another machine.
 
@@ -132,6 +147,11 @@ class RemoteEngine:
         subject = name_of(body.fn if body.subject is None else body.subject)
         _check_name(subject, body.title)
         pickled = _crossing.packed(body, self._terms.variables.values())
+        with self._openings.bodies.running(body, grace=self._terms.grace) as noted:
+            return await self._run(noted, pickled, subject)
+
+    async def _run(self, body: Body, pickled: bytes, subject: str) -> Any:
+        """Run a body at one worker after the other, until one can begin it."""
         for left in reversed(range(max(_ATTEMPTS, 2 * len(self._addresses)))):
             fleet = self._openings.here(body.title, body.call_id)
             link = await fleet.take(body.title, body.call_id, subject)
@@ -150,6 +170,7 @@ class RemoteEngine:
             callboard.EngineError: there is none.
             callboard.ActorGoneError: the engine is not open.
         """
+        self._openings.bodies.check_open(title)
         fleet = self._openings.here(title)
         reason = "none of its workers can be had"
         for link in fleet.seats_from():

@@ -8,7 +8,7 @@ from typing import Any, Final, Protocol
 import anyio
 from anyio.abc import TaskGroup
 
-from callboard import CallError
+from callboard import CallError, Drained, UnknownCall
 from callboard.engines import Body, Engine, EngineError, Seat, relayed
 from callboard_actors.process import _frames as inner
 from callboard_actors.process._frames import GarbageError, lost
@@ -78,8 +78,12 @@ class Guest:
         self._calls: dict[int, anyio.CancelScope] = {}
         self._seats: dict[int, _Seat] = {}
         self._group: TaskGroup | None = None
+        self._begun: set[int] = set()
+        """The numbers of the calls whose bodies have."""
         self._is_draining = False
         self._is_stopping = False
+        self.drained = Drained()
+        """What became of its calls and seats since it is drained."""
 
     @property
     def is_busy(self) -> bool:
@@ -136,7 +140,7 @@ class Guest:
             raise GarbageError("a call whose number another one has")
         try:
             along, pickled = parts_of(call)
-            body = self._body(along, pickled)
+            body = self._body(number, along, pickled)
             given, seat = dict(along["carried"]), along.get("seat")
         except (ValueError, KeyError, TypeError, LookupError, RecursionError) as error:
             raise GarbageError(f"a call that cannot be understood: {error!r:.200}") from None
@@ -149,7 +153,7 @@ class Guest:
             return
         self._group.start_soon(self._serve, number, scope, body, given, seat)
 
-    def _body(self, along: dict[str, Any], pickled: bytes) -> Body:
+    def _body(self, number: int, along: dict[str, Any], pickled: bytes) -> Body:
         grace, call_id = along.get("grace"), along.get("call_id")
         return Body(
             fn=run_there,
@@ -157,6 +161,7 @@ class Guest:
             title=str(along["title"])[:1000],
             call_id=None if call_id is None else str(call_id),
             grace=None if grace is None else max(0.0, float(grace)),
+            on_begin=lambda: self._begun.add(number),
         )
 
     def _refusal(self, body: Body, seat: int | None) -> Reply | None:
@@ -180,10 +185,22 @@ class Guest:
                 reply = await self._reply_of(body, seat)
         finally:
             del self._calls[number]
+            has_begun = number in self._begun
+            self._begun.discard(number)
+            self._count(body, is_ended=reply is None and self._is_stopping, has_begun=has_begun)
             if reply is None:
                 why = "its worker was stopped" if self._is_stopping else "it was cancelled"
-                reply = ended("unknown", why)
+                reply = ended("unknown" if has_begun else "unavailable", why)
             self._reply(number, *reply)
+
+    def _count(self, body: Body, *, is_ended: bool, has_begun: bool) -> None:
+        """Note what became of a call, if this is a drain."""
+        if not is_ended:
+            self.drained += Drained(finished=int(self._is_draining))
+        elif has_begun:
+            self.drained += Drained(ended=1, unknown=(UnknownCall(tool=body.title, call_id=body.call_id),))
+        else:
+            self.drained += Drained(ended=1)
 
     async def _reply_of(self, body: Body, seat: int | None) -> Reply:
         runs: Any = self._house.engine if seat is None else self._seats[seat].seat
@@ -236,6 +253,7 @@ class Guest:
             reason = getattr(error, "reason", None) or f"{error}"
         finally:
             del self._seats[number]
+            self.drained += Drained(ended=int(self._is_stopping))
             self._house.places.give_seat()
             self._unseat(number, "its worker was stopped" if self._is_stopping else reason)
 

@@ -9,6 +9,7 @@ import anyio
 from anyio.abc import ByteStream, SocketAttribute, SocketListener, SocketStream
 from anyio.streams.stapled import MultiListener
 
+from callboard import Drained
 from callboard.engines import Engine
 from callboard_actors.process._frames import GarbageError
 from callboard_actors.remote import _tls
@@ -64,6 +65,8 @@ class Server:
         self._strangers = 0
         self._seats_left = offer.seats
         self._is_draining = False
+        self._drained = Drained()
+        """What became of what ran, for agents that have gone."""
         self._multi: MultiListener[SocketStream] | None = None
         self._patience = anyio.CancelScope()
         self._listening = anyio.CancelScope()
@@ -165,10 +168,11 @@ class Server:
             reason = await guest.stay()
         finally:
             self._guests.discard(guest)
+            self._drained += guest.drained
             _logger.info("%s has gone: %s", whence, reason)
 
-    async def drain(self, timeout: float) -> bool:
-        """Begin nothing new, let what runs finish; whether all of it did, within so many seconds."""
+    async def drain(self, timeout: float) -> Drained:
+        """Begin nothing new, let what runs finish within so many seconds, and end the rest; what became of it."""
         self._is_draining = True
         self._listening.cancel()
         _logger.info("drains: %s", self._left())
@@ -177,14 +181,15 @@ class Server:
         with self._patience, anyio.move_on_after(timeout):
             while self._guests:
                 await anyio.sleep(0.01)
-        finished = not any(guest.is_busy for guest in self._guests)
-        if not finished:
+        if any(guest.is_busy for guest in self._guests):
             _logger.warning("ends by force what did not finish: %s", self._left())
             await self._end_by_force()
         for guest in list(self._guests):
             await guest.see_off()
         self._serving.cancel()
-        return finished
+        report = sum((guest.drained for guest in self._guests), self._drained)
+        _logger.log(logging.WARNING if report.ended else logging.INFO, "was drained: %s", report)
+        return report
 
     def hurry(self) -> None:
         """Wait no longer for what runs."""

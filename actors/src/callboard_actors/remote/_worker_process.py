@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import anyio
 
-from callboard import ActorStartError
+from callboard import ActorStartError, Drained
 from callboard.engines import Engine
 from callboard_actors.process import Confine, Processes
 from callboard_actors.remote import _tls
@@ -22,8 +22,8 @@ from callboard_actors.remote._secret import secret_from
 from callboard_actors.remote._served import served
 from callboard_actors.remote._server import Door, Server
 
-FINISHED, FAILED, WRONG, BY_FORCE = 0, 1, 2, 3
-"""Exit codes: all that ran has finished; it could not start; the command line is wrong; some was ended by force."""
+FAILED, WRONG = 1, 2
+"""Exit codes: it could not start; the command line is wrong. The others are those of `Drained`."""
 _MB: Final = 1024 * 1024
 _MAX_CALL: Final = 64 * _MB
 
@@ -167,7 +167,7 @@ async def _serve(plan: _Plan, engine: Engine) -> int:
 
 async def _drained(server: Server, seconds: float, signals: Any) -> int:
     """Drain; a second signal ends the wait for what runs."""
-    finished: list[bool] = []
+    reports: list[Drained] = []
     async with anyio.create_task_group() as group:
 
         async def hurry() -> None:
@@ -175,9 +175,9 @@ async def _drained(server: Server, seconds: float, signals: Any) -> int:
             server.hurry()
 
         group.start_soon(hurry)
-        finished.append(await server.drain(seconds))
+        reports.append(await server.drain(seconds))
         group.cancel_scope.cancel()
-    return FINISHED if finished[0] else BY_FORCE
+    return reports[0].exit_code
 
 
 def _say_what_was_wrong(what: str) -> None:

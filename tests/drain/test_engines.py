@@ -1,0 +1,150 @@
+"""Engines: no body begins any more, those that run finish or are ended with their grace."""
+
+import os
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+
+from callboard import CallPolicy, Drained, ToolNode, UnknownCall
+from callboard.engines import Bodies, Body, EngineError, Seat
+from callboard.testing import calls
+from callboard_actors.process import Processes
+
+WAIT = 100
+
+
+class Here:
+    """An engine that runs one async body at a time, here, as those do that can be drained."""
+
+    def __init__(self) -> None:
+        self.bodies = Bodies("engine")
+        self._place = anyio.CapacityLimiter(1)
+
+    async def run_body(self, body: Body) -> Any:
+        with self.bodies.running(body, grace=1.0) as noted:
+            async with self._place:
+                assert noted.on_begin is not None
+                noted.on_begin()
+                return await noted.fn(*noted.args)
+
+
+async def _seconds(seconds: float) -> float:
+    await anyio.sleep(seconds)
+    return seconds
+
+
+def _body(seconds: float, call_id: str | None = None, **more: Any) -> Body:
+    return Body(fn=_seconds, args=(seconds,), title="seconds", call_id=call_id, **more)
+
+
+async def test_bodies_that_run_finish_and_no_other_begins() -> None:
+    """Who wants one is told that it was not begun, and why."""
+    engine, found = Here(), list[Any]()
+
+    async def run() -> None:
+        found.append(await engine.run_body(_body(2.0)))
+
+    async def drain() -> None:
+        found.append(await engine.bodies.drain(10))
+
+    with anyio.fail_after(WAIT):
+        async with anyio.create_task_group() as group:
+            group.start_soon(run)
+            await anyio.sleep(1)
+            group.start_soon(drain)
+            await anyio.sleep(0.5)
+            with pytest.raises(EngineError, match="its engine is being drained") as refused:
+                await engine.run_body(_body(1.0))
+
+    assert refused.value.ended == "unavailable"
+    with pytest.raises(EngineError, match="being drained"):
+        engine.bodies.check_open("an actor")
+    engine.bodies.reopen()
+    assert await engine.run_body(_body(1.0)) == 1.0
+    assert found == [2.0, Drained(finished=1)]
+
+
+async def test_a_body_that_does_not_finish_is_unknown_and_one_that_waits_is_not() -> None:
+    """Both are ended, and told apart by what the caller may do."""
+    engine, ends = Here(), dict[str | None, str]()
+
+    async def run(call_id: str) -> None:
+        with pytest.raises(EngineError, match="its engine was drained") as ended:
+            await engine.run_body(_body(1000.0, call_id))
+        ends[call_id] = ended.value.ended
+
+    with anyio.fail_after(WAIT):
+        async with anyio.create_task_group() as group:
+            group.start_soon(run, "runs")
+            await anyio.sleep(1)
+            group.start_soon(run, "waits")
+            await anyio.sleep(1)
+            report = await engine.bodies.drain(1)
+
+    assert ends == {"runs": "unknown", "waits": "unavailable"}
+    assert report == Drained(ended=2, unknown=(UnknownCall(tool="seconds", call_id="runs"),))
+
+
+async def test_a_body_that_is_cancelled_by_its_caller_is_no_matter_of_the_drain() -> None:
+    """It has come to its own end."""
+    engine = Here()
+
+    async def run() -> None:
+        with anyio.move_on_after(2):
+            await engine.run_body(_body(1000.0))
+
+    with anyio.fail_after(WAIT):
+        async with anyio.create_task_group() as group:
+            group.start_soon(run)
+            await anyio.sleep(1)
+            report = await engine.bodies.drain(10)
+
+    assert report == Drained(finished=1)
+
+
+def sleep_and_tell(seconds: float) -> int:
+    """Sleep in a process, and tell which."""
+    time.sleep(seconds)
+    return os.getpid()
+
+
+@pytest.mark.real_clock
+@pytest.mark.exhaustive
+async def test_a_pool_of_processes_that_is_drained_ends_what_does_not_finish_by_force(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A node's call that runs there is unknown by its id; nothing of it is left; opened again, the pool works."""
+    # pytest gives files names that no other process would find them by.
+    monkeypatch.setattr(sys, "path", [*sys.path, str(Path(__file__).parents[__name__.count(".")])])
+    pool = Processes(workers=2, grace=0.2)
+    asked = calls(("sleep_and_tell", {"seconds": 60.0}), ("sleep_and_tell", {"seconds": 0.3}))
+    policy = CallPolicy(runs_in=pool, on_unknown="fail")
+    node = ToolNode([sleep_and_tell], policies={"sleep_and_tell": policy}, handle_tool_errors=True)
+    found: list[Any] = []
+    async with node, pool:
+        with anyio.fail_after(60):
+            async with anyio.create_task_group() as group:
+
+                async def run() -> None:
+                    found.extend(await node.ainvoke([asked]))
+
+                group.start_soon(run)
+                while node.statistics().running < 2:
+                    await anyio.sleep(0.01)
+                report = await pool.drain(1.5)
+            with pytest.raises(EngineError, match="its pool of processes is being drained"):
+                await pool.run(os.getpid)
+            with pytest.raises(EngineError, match="its pool of processes is being drained"):
+                async with pool.seat("an actor") as seat:
+                    assert isinstance(seat, Seat)
+    [slow, _] = asked.tool_calls
+    assert report == Drained(finished=1, ended=1, unknown=(UnknownCall(tool="sleep_and_tell", call_id=slow["id"]),))
+    assert [message.status for message in found] == ["error", "success"]
+    assert "its pool of processes was drained" in found[0].content
+    assert pool.pids == []
+    async with pool:
+        assert await pool.run(os.getpid) != os.getpid()
