@@ -204,10 +204,8 @@ class UnderWay:
                     await self._until_over(drain)
             with self._lock:
                 self._rounds.remove(drain)
-        report = drain.report
-        if report != Drained():
-            _log.log(logging.WARNING if report.ended else logging.INFO, "%s was drained: %s", self.what, report)
-        return report
+        tell_of_drain(self.what, drain.report)
+        return drain.report
 
     def reopen(self) -> None:
         """Let things begin again."""
@@ -236,6 +234,12 @@ class UnderWay:
         for one in list(drain.left):
             if not run_there(one.loop, one.end):
                 self.left(one, was_ended=True)  # its event loop has ended, and it with that
+
+
+def tell_of_drain(what: str, report: Drained) -> None:
+    """Have it in the log what became of what ran, if anything did."""
+    if report != Drained():
+        _log.log(logging.WARNING if report.ended else logging.INFO, "%s was drained: %s", what, report)
 
 
 _around: ContextVar[tuple[Undertaking, ...]] = ContextVar("callboard_under_way", default=())

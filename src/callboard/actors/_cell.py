@@ -8,11 +8,10 @@ from itertools import count
 from typing import Any, Protocol
 
 from callboard._calls._call import SupervisedCall
-from callboard._loops._bridge import stands_still
 from callboard._loops._current import current_loop, run_there
 from callboard._loops._protocol import EventLoop, Scope
 from callboard.actors._actor import Actor, Handler
-from callboard.actors._circles import refuse_circle
+from callboard.actors._circles import refuse_circle, refuse_standstill
 from callboard.actors._deadlock import Needs
 from callboard.actors._mailbox import Mailbox, WhenFull, is_awaited_here, jumps_queue
 from callboard.actors._message import Message
@@ -59,6 +58,7 @@ class Cell:
         "activate",
         "asked",
         "child",
+        "draining",
         "fault",
         "gone",
         "has_lost_state",
@@ -107,6 +107,8 @@ class Cell:
         """Called by a life that has nothing to do, or has been at it for a while."""
         self.fault: Callable[[Message, str], bool] | None = None
         """Says at a point of a call ("begun", "done") whether the actor is to die there; for tests."""
+        self.draining: object | None = None
+        """The drain that it is part of: nothing new begins, unless something asks that is part of it, too."""
         self.asked = 0
         """Which of all calls of actors in this process was the last one here."""
 
@@ -194,7 +196,9 @@ class Cell:
     def _put(self, message: Message) -> None:
         if (refusal := self._refusal(message)) is not None:
             raise refusal
-        self._refuse_standstill(message)
+        refuse_standstill(message, self.name, self.home if self.life is None else self.life.loop)
+        if self.draining is not None and not any(one.target.draining is self.draining for one in message.ancestors()):
+            raise ActorGoneError(message.title, message.call_id, f"{self.name} is being drained")
         jumps = (message.handler.group is not None or message.handler.reentrant) and jumps_queue(message)
         dropped: Message | None = None
         with self.lock:
@@ -219,14 +223,6 @@ class Cell:
         elif not run_there(life.loop, life.begin_urgent):
             self.finish("its event loop has ended")
 
-    def _refuse_standstill(self, message: Message) -> None:
-        loop = self.home if self.life is None else self.life.loop
-        if loop is not None and loop is not message.loop and stands_still(loop):
-            raise RuntimeError(
-                f"{message.title} would never begin: the event loop of {self.name} waits for the sync code that asks. "
-                "Await it there (ainvoke), or run the sync code in a thread (anyio.to_thread.run_sync)"
-            )
-
     def _refusal(self, message: Message) -> PoisonousCallError | None:
         if not self.poison.times:
             return None
@@ -247,15 +243,15 @@ class Cell:
         reason = f"{len(self.mailbox.waiting)} calls wait for {self.name}, and {what}"
         return MailboxFullError(message.title, message.call_id, reason)
 
-    def withdraw(self, message: Message) -> bool:
-        """Have a message never begin; False if it has begun."""
+    def withdraw(self, message: Message, error: BaseException | None = None) -> bool:
+        """Have a message never begin, and its caller told an error, if it waits; False if it has begun."""
         with self.lock:
             if message.state != "waiting" and not message.is_taken_only:
                 return False
             self.urgent.pop(message, None)
             self.owed.pop(message, None)
             self.mailbox.withdraw(message)
-            message.end(None, None)
+            message.end(None, error)
             return True
 
     async def _let_go(self, message: Message) -> None:
@@ -309,6 +305,11 @@ class Cell:
         """Those that have begun, or are about to, and have not ended."""
         with self.lock:
             return (*self.mailbox.running, *self.owed)
+
+    def messages(self) -> list[Message]:
+        """All that it is asked and has not answered."""
+        with self.lock:
+            return [*self.mailbox.running, *self.owed, *self.mailbox.waiting, *self.urgent]
 
     def rest(self) -> None:
         """Say that the life here has nothing to do, or has been at it for a while."""

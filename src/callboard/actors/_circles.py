@@ -4,6 +4,8 @@ from collections.abc import Callable, Container
 from contextlib import AbstractContextManager
 from typing import Protocol, cast
 
+from callboard._loops._bridge import stands_still
+from callboard._loops._protocol import EventLoop
 from callboard.actors._deadlock import NOTHING, Needs, circle, room_wanted
 from callboard.actors._mailbox import Mailbox, is_awaited_here
 from callboard.actors._message import Message
@@ -82,3 +84,21 @@ def _needs(message: Message) -> Needs:
 
 def _place_of(message: Message) -> _Place:
     return cast("_Place", message.target)
+
+
+def refuse_standstill(message: Message, actor: str, home: EventLoop | None) -> None:
+    """Refuse what would never begin, because its actor's event loop waits for the sync code that asks.
+
+    Args:
+        message: that is about to be sent.
+        actor: the name of the one that it is for.
+        home: where that lives, as far as is known.
+
+    Raises:
+        RuntimeError: if so.
+    """
+    if home is not None and home is not message.loop and stands_still(home):
+        raise RuntimeError(
+            f"{message.title} would never begin: the event loop of {actor} waits for the sync code that asks. "
+            "Await it there (ainvoke), or run the sync code in a thread (anyio.to_thread.run_sync)"
+        )

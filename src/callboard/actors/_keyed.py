@@ -4,6 +4,8 @@ from collections.abc import AsyncGenerator, Hashable
 from contextlib import asynccontextmanager
 from typing import Any, Generic, TypeVar
 
+from callboard._calls._under_way import PATIENCE
+from callboard._drained import Drained
 from callboard._loops._current import current_loop
 from callboard._loops._deadline import DEFAULT_GRACE
 from callboard._statistics import ActorStatistics
@@ -30,6 +32,17 @@ class Keyed(Generic[A]):
             raise unhashable(f"{self._residents.spec.name}[...]", key) from error
         reference: A = reference_to(self._residents.cell(key), self._residents.spec.kind)
         return reference
+
+    async def drain(self, timeout: float = PATIENCE) -> Drained:
+        """Have them answer what they have been asked, and nothing else; as `Supervisor.drain`.
+
+        Args:
+            timeout: seconds for them to answer; then what runs is cancelled, and has its grace.
+
+        Raises:
+            ValueError: for a number out of range.
+        """
+        return await self._residents.drain(timeout)
 
     def statistics(self) -> ActorStatistics:
         """How many live now, and what they do."""

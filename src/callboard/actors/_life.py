@@ -319,6 +319,8 @@ class Life:
             if self._dies_at(message, "done"):
                 await sleep_forever()
             return value
+        if message.fate is not None:
+            raise message.fate
         return None  # cancelled: nobody waits for it
 
     def _break_by(self, message: Message, call: Call, error: BaseException) -> None:

@@ -16,6 +16,9 @@ State = Literal["waiting", "running", "deferred", "ended"]
 class Target(Protocol):
     """The actor that a message is for."""
 
+    draining: object | None
+    """The drain that it is part of, if it is."""
+
     def settle(self, message: "Message", value: object, error: BaseException | None) -> bool:
         """End a message; False if it has ended."""
         ...
@@ -46,6 +49,7 @@ class Message:
         "cancel_asked",
         "context",
         "error",
+        "fate",
         "grace",
         "handler",
         "is_beside",
@@ -103,6 +107,8 @@ class Message:
         self.cancel_asked = False
         self.value: object = None
         self.error: BaseException | None = None
+        self.fate: BaseException | None = None
+        """What its caller is told if its handler ends cancelled, although the caller waits."""
         timed = current_timed.get()
         self.grace = DEFAULT_GRACE if timed is None else timed.grace
 

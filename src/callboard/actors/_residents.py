@@ -11,12 +11,14 @@ from itertools import count
 from typing import Any
 from weakref import WeakValueDictionary
 
+from callboard._drained import Drained
 from callboard._loops._current import current_loop, run_there
 from callboard._loops._protocol import Scope, Spawned, Wakeup
 from callboard._statistics import ActorStatistics
 from callboard.actors._cell import Cell
 from callboard.actors._child import ChildSpec
 from callboard.actors._deadlock import NOTHING, Needs
+from callboard.actors._drain import Draining
 from callboard.actors._restarts import Backoff, Restarts, Terms
 from callboard.actors._snapshot_store import InMemorySnapshots
 from callboard.actors._tree import Tree
@@ -89,6 +91,7 @@ class Residents:
         """Those that are asked and do not live."""
         self._tasks: set[Spawned] = set()
         self._is_closing = False
+        self._draining: Draining | None = None
         self._restarts = self._evictions = 0
         """Of those that live no more; and of all."""
         self._wakeup: Wakeup | None = None
@@ -102,7 +105,7 @@ class Residents:
             if found is None:
                 found = self._cells[key] = cell_for(self.spec)
                 found.key, found.gone, found.activate = key, None, self._asked
-                found.home = self.loop
+                found.home, found.draining = self.loop, self._draining
                 found.room = None if self.spec.cap is None else partial(self._room_for, found)
                 if key is not None:
                     found.name = f"{self.spec.name}[{key!r}]"
@@ -156,6 +159,16 @@ class Residents:
                     await self._end(resident)
         finally:
             then()
+
+    async def drain(self, timeout: float) -> Drained:
+        """Have them answer what they have been asked, and nothing else."""
+        with self._lock:
+            draining = self._draining = Draining(f"the actor {self.spec.name!r}", self._all_cells)
+        return await draining.run(timeout)
+
+    def _all_cells(self) -> list[Cell]:
+        with self._lock:
+            return list(self._cells.values())
 
     async def close(self) -> None:
         """Stop all of them, and save what they keep."""

@@ -8,6 +8,8 @@ from typing import Any, Self, TypeVar, cast, overload
 
 from anyio import get_current_task
 
+from callboard._calls._under_way import PATIENCE
+from callboard._drained import Drained
 from callboard._loops._current import current_loop, is_over
 from callboard._loops._deadline import DEFAULT_GRACE
 from callboard._loops._protocol import Scope
@@ -15,6 +17,7 @@ from callboard._suggestions import did_you_mean, suggests_keywords
 from callboard._types import check_count, check_seconds
 from callboard.actors._actor import Actor
 from callboard.actors._child import INTENSITY, PERIOD, ChildSpec, check_store, child, spec_of
+from callboard.actors._drain import Draining
 from callboard.actors._ends import End
 from callboard.actors._reference import reference_to
 from callboard.actors._restarts import SHUTDOWNS, STRATEGIES, AutoShutdown, Backoff, Restarts, Strategy, Terms
@@ -167,6 +170,25 @@ class Supervisor:
             raise KeyError(f"{wanted} is there {times} times{remedy}")
         hint = did_you_mean(wanted, names) if isinstance(wanted, str) else ""
         raise KeyError(f"there is no actor {wanted!r}, only {names}{hint}")
+
+    async def drain(self, timeout: float = PATIENCE) -> Drained:
+        """Have the actors answer what they have been asked, and nothing else; returns what became of it.
+
+        What is asked from now on fails with an `ActorGoneError`, but what they ask each other to answer. What has not
+        finished in time is ended: it fails with an `ActorGoneError` if it had not begun, else an `ActorDiedError`. The
+        actors live until the block is left.
+
+        Args:
+            timeout: seconds for them to answer; then what runs is cancelled, and has its grace.
+
+        Raises:
+            RuntimeError: outside of the block.
+            ValueError: for a number out of range.
+        """
+        if self._tree is None:
+            raise RuntimeError(f"{self!r} is not running: async with Supervisor([...]) as tree")
+        cells = [unit.cell for unit in _actors_in(self._tree)]
+        return await Draining(f"the supervisor {self.name!r}", lambda: cells).run(timeout)
 
     def units(self, manager: Manager) -> list[Unit]:
         """The children, not started; for the tree."""

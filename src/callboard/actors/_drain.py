@@ -1,0 +1,90 @@
+"""Actors that are drained: what they are asked is refused, what they have in hand finishes or is ended."""
+
+import math
+from collections.abc import Callable, Collection
+from functools import partial
+
+from anyio import sleep
+from anyio.lowlevel import checkpoint
+
+from callboard._calls._under_way import tell_of_drain
+from callboard._drained import Drained, UnknownCall
+from callboard._loops._current import current_loop, run_there
+from callboard._types import check_duration
+from callboard.actors._cell import Cell
+from callboard.actors._message import Message
+from callboard.exceptions import ActorDiedError, ActorGoneError
+
+_LOOK = 0.01
+"""Seconds between two looks whether all have ended."""
+
+
+class Draining:
+    """A drain of actors, which each of them knows; those that are drained together may go on asking each other.
+
+    Args:
+        what: whose they are, for the log.
+        cells: finds them; there may be more while it goes on.
+    """
+
+    def __init__(self, what: str, cells: Callable[[], Collection[Cell]]) -> None:
+        self._what = what
+        self._cells = cells
+        self._ended = Drained()
+
+    async def run(self, timeout: float) -> Drained:
+        """Wait for what the actors have in hand or in their mailboxes, and end what has not finished in time.
+
+        Args:
+            timeout: seconds; what is ended then has its grace besides.
+
+        Raises:
+            ValueError: for a number out of range.
+        """
+        check_duration("drain(timeout=...)", timeout)
+        for cell in self._cells():
+            cell.draining = self
+        first, loop = len(self._left()), current_loop()
+        try:
+            await checkpoint()
+            with loop.scope(loop.now() + timeout, 0.0):
+                await self._until_idle()
+        finally:
+            if self._left():
+                self._end_all()
+                with loop.shield(math.inf):
+                    await self._until_idle()
+        report = self._ended + Drained(finished=max(0, first - self._ended.ended))
+        tell_of_drain(self._what, report)
+        return report
+
+    def _left(self) -> list[Message]:
+        return [message for cell in self._cells() for message in cell.messages()]
+
+    async def _until_idle(self) -> None:
+        while self._left():
+            await sleep(_LOOK)
+
+    def _end_all(self) -> None:
+        for cell in self._cells():
+            for message in cell.messages():
+                life = cell.life
+                if life is None or not run_there(life.loop, partial(self._end, cell, message)):
+                    self._end(cell, message)
+
+    def _end(self, cell: Cell, message: Message) -> None:
+        """End a message; in the loop of the life that has it, if one does."""
+        reason = f"{cell.name} was drained"
+        with cell.lock:
+            if message.state == "ended":
+                return
+            self._ended += Drained(ended=1)
+            if cell.withdraw(message, ActorGoneError(message.title, message.call_id, reason)):
+                return
+            self._ended += Drained(unknown=(UnknownCall(tool=message.title, call_id=message.call_id),))
+            message.fate = ActorDiedError(message.title, message.call_id, reason)
+            message.cancel_asked = True
+            if message.state == "deferred" or cell.life is None:
+                cell.settle(message, None, message.fate)
+            elif message.scope is not None:
+                message.scope.cancel()

@@ -1,0 +1,187 @@
+"""Actors: they answer what they were asked, and nothing else; what does not finish is ended with its grace."""
+
+from typing import Any
+
+import anyio
+import pytest
+
+from callboard import (
+    Actor,
+    ActorDiedError,
+    ActorGoneError,
+    Drained,
+    Reply,
+    Supervisor,
+    UnknownCall,
+    child,
+    handler,
+    keyed,
+)
+
+WAIT = 100
+
+
+class Desk(Actor):
+    """Works for as long as it is told to, and can have another one work."""
+
+    def __init__(self, other: Any = None) -> None:
+        self.done: list[str] = []
+        self.cleaned = 0
+        self.other = other
+        self.owed: list[Reply[str]] = []
+
+    @handler
+    async def work(self, name: str, seconds: float = 1.0) -> str:
+        """Take so long."""
+        try:
+            await anyio.sleep(seconds)
+        except BaseException:
+            self.cleaned += 1
+            raise
+        self.done.append(name)
+        return name
+
+    @handler(on_cancel="restart")
+    async def fragile(self) -> None:
+        """Never end; its state is not to be trusted when it is cancelled."""
+        await anyio.sleep_forever()
+
+    @handler
+    async def have_done(self, peers: "Peers", name: str) -> str:
+        """Ask the other one after a while."""
+        await anyio.sleep(2)
+        return await peers.tree["other"].work(name)
+
+    @handler(deferred=True)
+    async def later(self, reply: Reply[str]) -> None:
+        """Keep the reply."""
+        self.owed.append(reply)
+
+    @handler
+    async def cleanups(self) -> int:
+        """How often it has cleaned up."""
+        return self.cleaned
+
+
+class Peers:
+    """Holds what cannot be given to a class that is made again: the tree."""
+
+    tree: Any
+
+
+async def _gone(work: Any, kind: type[Exception], told: str, found: list[str]) -> None:
+    with pytest.raises(kind, match=told):
+        await work
+    found.append(kind.__name__)
+
+
+async def test_what_actors_were_asked_is_answered_and_nothing_else_begins() -> None:
+    """Those that wait in the mailbox count; who comes later is told that it did not begin."""
+    found: list[Any] = []
+    with anyio.fail_after(WAIT):
+        async with Supervisor([Desk()], name="office") as tree, anyio.create_task_group() as group:
+
+            async def ask(name: str) -> None:
+                found.append(await tree[Desk].work(name))
+
+            for name in "abc":
+                group.start_soon(ask, name)
+                await anyio.sleep(0.1)
+
+            async def drain() -> None:
+                found.append(await tree.drain(10))
+
+            group.start_soon(drain)
+            await anyio.sleep(0.1)
+            with pytest.raises(ActorGoneError, match="Desk is being drained") as gone:
+                await tree[Desk].work("late")
+
+    assert gone.value.ended == "unavailable"
+    assert {str(one) for one in found} == {"a", "b", "c", str(Drained(finished=3))}
+
+
+async def test_what_they_ask_each_other_to_answer_still_begins() -> None:
+    """Else what runs could not finish."""
+    peers, found = Peers(), list[Any]()
+    with anyio.fail_after(WAIT):
+        async with Supervisor([Desk(), child(Desk(), name="other")]) as tree, anyio.create_task_group() as group:
+            peers.tree = tree
+
+            async def ask() -> None:
+                found.append(await tree["Desk"].have_done(peers, "done"))
+
+            group.start_soon(ask)
+            await anyio.sleep(1)
+            report = await tree.drain(10)
+
+    assert found == ["done"]
+    assert report == Drained(finished=1)
+
+
+async def test_what_does_not_finish_is_unknown_and_what_had_not_begun_is_not() -> None:
+    """The handler is cancelled and cleans up before the drain is over; the caller is told which it was."""
+    told: list[str] = []
+    with anyio.fail_after(WAIT):
+        async with Supervisor([Desk()]) as tree, anyio.create_task_group() as group:
+            desk = tree[Desk]
+            group.start_soon(_gone, desk.work("a", 1000.0), ActorDiedError, "Desk was drained", told)
+            await anyio.sleep(1)
+            group.start_soon(_gone, desk.work("b"), ActorGoneError, "Desk was drained", told)
+            await anyio.sleep(1)
+            report = await tree.drain(1)
+            [unit] = tree._tree.units  # type: ignore[union-attr]
+            assert unit.cell.is_idle  # type: ignore[attr-defined]
+            assert unit._life.actor.cleaned == 1  # type: ignore[attr-defined]
+
+    assert sorted(told) == ["ActorDiedError", "ActorGoneError"]
+    assert report == Drained(ended=2, unknown=(UnknownCall(tool="Desk.work"),))
+
+
+@pytest.mark.parametrize("name", ["fragile", "later"])
+async def test_a_handler_that_breaks_its_actor_and_a_reply_that_is_owed_are_ended_too(name: str) -> None:
+    """Whoever waits is told, and the drain comes to its end."""
+    told: list[str] = []
+    with anyio.fail_after(WAIT):
+        async with Supervisor([Desk()]) as tree, anyio.create_task_group() as group:
+            group.start_soon(_gone, getattr(tree[Desk], name)(), ActorDiedError, "nobody knows|drained|cancel", told)
+            await anyio.sleep(1)
+            report = await tree.drain(0)
+
+    assert told == ["ActorDiedError"]
+    assert [one.tool for one in report.unknown] == [f"Desk.{name}"]
+
+
+async def test_actors_by_key_are_drained_together_and_none_begins_to_live() -> None:
+    """One that waits for a place gets it; a key that nobody has asked for is refused."""
+    found: list[Any] = []
+    with anyio.fail_after(WAIT):
+        async with keyed(Desk, cap=1) as desks, anyio.create_task_group() as group:
+
+            async def ask(key: str) -> None:
+                found.append(await desks[key].work(key))
+
+            for key in "ab":
+                group.start_soon(ask, key)
+                await anyio.sleep(0.1)
+
+            async def drain() -> None:
+                found.append(await desks.drain(10))
+
+            group.start_soon(drain)
+            await anyio.sleep(0.1)
+            for key in "az":
+                with pytest.raises(ActorGoneError, match="is being drained"):
+                    await desks[key].work("late")
+
+    assert {str(one) for one in found} == {"a", "b", str(Drained(finished=2))}
+
+
+async def test_a_supervisor_that_is_not_running_cannot_be_drained_and_one_that_runs_again_is_not() -> None:
+    """A drain ends with the block."""
+    tree = Supervisor([Desk()])
+    with pytest.raises(RuntimeError, match="is not running"):
+        await tree.drain()
+    async with tree:
+        await tree.drain()
+    async with tree:
+        assert await tree[Desk].work("a") == "a"
