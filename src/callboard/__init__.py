@@ -32,6 +32,8 @@ if TYPE_CHECKING:
     from callboard._call_events import RunInfo as RunInfo
     from callboard._calls._attempt import fencing_token as fencing_token
     from callboard._calls._observers import observe as observe
+    from callboard._calls._on_signal import Shutdown as Shutdown
+    from callboard._calls._on_signal import drain_on_signal as drain_on_signal
     from callboard._calls._progress import progress as progress
     from callboard._documents import SharedDocuments as SharedDocuments
     from callboard._drained import Drained as Drained
@@ -168,6 +170,7 @@ _HOMES = {
     ),
     "_calls._attempt": ("fencing_token",),
     "_calls._observers": ("observe",),
+    "_calls._on_signal": ("Shutdown", "drain_on_signal"),
     "_calls._progress": ("progress",),
     "_loops._deadline": ("cleanup", "remaining"),
     "actors._actor": ("Actor", "handler"),
