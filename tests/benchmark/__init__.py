@@ -18,6 +18,7 @@ from . import (
     _memory,
     _middleware,
     _remote,
+    _rolling,
     _shared_limits,
     _telemetry,
     _throughput,
@@ -108,6 +109,12 @@ BENCHMARKS = {
         full={"turns": 200, "rates": (0.25, 0.5, 0.75), "seconds": 30.0},
         quick={"turns": 50, "rates": (0.5,), "seconds": 10.0},
         tiny={"turns": 1, "rates": (), "seconds": 1.0},
+    ),
+    "rolling": Benchmark(
+        _rolling.rolling,
+        full={"workers": 4, "callers": 6, "seconds": 10.0, "body": 0.02},
+        quick={"workers": 4, "callers": 6, "seconds": 3.0, "body": 0.02},
+        tiny={"workers": 1, "callers": 1, "seconds": 0.1, "body": 0.0},
     ),
     "kept": Benchmark(
         _journal.kept,

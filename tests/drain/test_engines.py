@@ -9,9 +9,9 @@ from typing import Any
 import anyio
 import pytest
 
-from callboard import CallPolicy, Drained, ToolNode, UnknownCall
+from callboard import CallPolicy, Drained, ToolNode, UnknownCall, create_react_agent, drain_on_signal
 from callboard.engines import Bodies, Body, EngineError, Seat
-from callboard.testing import calls
+from callboard.testing import FakeEngine, ScriptedModel, calls
 from callboard_actors.process import Processes
 
 WAIT = 100
@@ -104,6 +104,36 @@ async def test_a_body_that_is_cancelled_by_its_caller_is_no_matter_of_the_drain(
             report = await engine.bodies.drain(10)
 
     assert report == Drained(finished=1)
+
+
+async def test_an_agent_is_drained_before_the_engine_of_its_tools() -> None:
+    """Its runs have what they need until they have ended; the fake engine is drained as others are."""
+    engine = FakeEngine()
+    node = ToolNode([_seconds_long], policies={"_seconds_long": CallPolicy(runs_in=engine)})
+    model = ScriptedModel([calls(("_seconds_long", {"seconds": 2.0}))] * 2 + ["done"])
+    agent = create_react_agent(model, node)
+    found: list[Any] = []
+    with anyio.fail_after(WAIT):
+        async with engine, agent, anyio.create_task_group() as group:
+
+            async def run() -> None:
+                found.append(await agent.ainvoke({"messages": [("user", "go")]}))
+
+            group.start_soon(run)
+            while not engine.bodies:
+                await anyio.sleep(0.1)
+            async with drain_on_signal(agent, engine) as shutdown:
+                pass
+
+    assert found[0]["messages"][-1].content == "done"
+    assert engine.bodies == ["_seconds_long"] * 2
+    assert shutdown.report == Drained(finished=1)
+
+
+async def _seconds_long(seconds: float) -> str:
+    """Take so long."""
+    await anyio.sleep(seconds)
+    return "done"
 
 
 def sleep_and_tell(seconds: float) -> int:

@@ -2,10 +2,13 @@
 
 import logging
 import threading
+from contextlib import aclosing
 from typing import Any
 
 import anyio
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from langgraph.checkpoint.memory import InMemorySaver
 
 from callboard import CallPolicy, Drained, DrainingError, Limit, ToolNode, UnknownCall, create_react_agent
@@ -318,6 +321,85 @@ async def test_sync_code_that_would_wait_for_a_run_of_the_loop_it_blocks_is_told
                 agent.close()
 
     assert len(found.results) == 1
+
+
+@pytest.mark.real_clock
+@pytest.mark.parametrize("reads_on", [True, False])
+async def test_a_stream_that_is_ended_says_so_to_its_reader_whether_it_reads_on_or_stands_still(reads_on: bool) -> None:
+    """A reader that has stopped holds nobody up."""
+    recorder = Recorder()
+    model = ScriptedModel([calls("stuck")])
+    agent = create_react_agent(model, [recorder.tool("stuck", hang=True)], checkpointer=InMemorySaver())
+    reports: list[Drained] = []
+    with anyio.fail_after(30):
+        async with anyio.create_task_group() as group:
+
+            async def drain() -> None:
+                await recorder.wait_for("started")
+                reports.append(await agent.drain(0.1))
+
+            async with aclosing(agent.astream(GO, CONFIG, stream_mode="updates")) as stream:
+                assert "agent" in await anext(stream)
+                group.start_soon(drain)
+                if not reads_on:
+                    await _until(lambda: reports)
+                with pytest.raises(DrainingError) as ended:
+                    await anext(stream)
+
+    assert ended.value.begun
+    assert [(one.ended, len(one.unknown)) for one in reports] == [(1, 1)]
+
+
+async def test_several_inputs_of_a_drained_agent_are_refused_one_by_one() -> None:
+    """Each may be tried elsewhere."""
+    agent = create_react_agent(ScriptedModel(["no"]), [])
+    await agent.drain()
+
+    found = await agent.abatch([GO, GO], return_exceptions=True)
+
+    assert [isinstance(one, DrainingError) and not one.begun for one in found] == [True, True]
+
+
+@given(
+    runs=st.lists(st.tuples(st.integers(0, 30), st.integers(1, 40), st.booleans()), min_size=1, max_size=8),
+    drained_at=st.integers(0, 30),
+    timeout=st.integers(0, 30),
+)
+async def test_whenever_it_comes_a_drain_accounts_for_each_run_once(
+    runs: list[tuple[int, int, bool]], drained_at: int, timeout: int
+) -> None:
+    """Those that begin before it finish or are ended, by the clock; those that come later are refused."""
+    recorder, found = Recorder(), Fallen()
+    tools = [recorder.tool(name, seconds=float) for name in ("once", "again")]
+    node = ToolNode(tools, policies={"again": CallPolicy(idempotent=True)})
+    reports: list[Drained] = []
+
+    async def run(begins: int, seconds: int, again: bool) -> None:
+        await anyio.sleep(begins)
+        asked = calls(("again" if again else "once", {"query": str(seconds)}))
+        await found.run(node.ainvoke, [asked])
+
+    async def drain() -> None:
+        await anyio.sleep(drained_at + 0.5)
+        reports.append(await node.drain(timeout))
+        assert recorder.running == 0
+
+    with anyio.fail_after(1000):
+        async with anyio.create_task_group() as group:
+            group.start_soon(drain)
+            for one in runs:
+                group.start_soon(run, *one)
+
+    end = drained_at + 0.5 + timeout
+    before = [one for one in runs if one[0] <= drained_at]
+    waited_for = [one for one in before if one[0] + one[1] > drained_at + 0.5]
+    ended = [one for one in waited_for if one[0] + one[1] > end]
+    assert reports[0].finished == len(waited_for) - len(ended)
+    assert reports[0].ended == len(ended)
+    assert len(reports[0].unknown) == sum(not again for _, _, again in ended)
+    assert [error.begun for error in found.errors].count(True) == len(ended)
+    assert [error.begun for error in found.errors].count(False) == len(runs) - len(before)
+    assert len(found.results) == len(before) - len(ended)
 
 
 @pytest.mark.parametrize("timeout", [-1, float("nan")])

@@ -11,7 +11,7 @@ from typing import Any
 import anyio
 import pytest
 
-from callboard import CallPolicy, ToolNode, running
+from callboard import CallPolicy, Drained, ToolNode, UnknownCall, running
 from callboard.engines import Body, EngineError
 from callboard.testing import calls
 
@@ -212,6 +212,31 @@ async def test_a_call_that_waits_at_a_drained_worker_goes_to_another_one_and_is_
     assert sorted(found) == sorted(_lines(path)) == ["0", "1", "2"]
     assert code == 4
     assert "0 finished, 2 ended; unknown: note_id (call 'c1')" in (tmp_path / "log").read_text()
+
+
+async def test_an_engine_that_is_drained_ends_its_bodies_there_and_its_worker_goes_on(
+    served: Worker, tmp_path: Path
+) -> None:
+    """The worker is somebody else's, too: only what this engine runs is ended."""
+    path = tmp_path / "noted"
+    async with engine(served, grace=0.3) as remote, engine(served) as other:
+        with anyio.fail_after(WAIT):
+            async with anyio.create_task_group() as group:
+
+                async def run() -> None:
+                    with pytest.raises(EngineError, match="its remote engine was drained") as ended:
+                        await remote.run_body(_body(bodies.note_and_sleep, str(path), 60.0, call_id="c1"))
+                    assert ended.value.ended == "unknown"
+
+                group.start_soon(run)
+                await _until(lambda: _lines(path))
+                report = await remote.drain(0.2)
+            assert not Path(f"/proc/{_lines(path)[0]}").exists()
+            with pytest.raises(EngineError, match="its remote engine is being drained"):
+                await remote.run_body(_body(bodies.add, 1))
+            assert await other.run_body(_body(bodies.add, 1)) == 2
+
+    assert report == Drained(ended=1, unknown=(UnknownCall(tool="note_and_sleep", call_id="c1"),))
 
 
 async def test_an_actor_whose_worker_is_drained_lives_on_at_another_one() -> None:

@@ -34,6 +34,7 @@ from callboard import (
     progress,
     remaining,
 )
+from callboard.actors._held_engines import HeldEngines
 from callboard.testing import FakeEngine, ScriptedModel, calls
 
 said: list[Any] = []
@@ -435,7 +436,7 @@ async def test_what_a_body_says_of_workers_of_its_own_is_not_taken_for_its_end(e
     assert runs == [ended]
 
 
-async def test_a_node_that_is_closed_while_a_call_opens_its_engine_leaves_nothing_open() -> None:
+async def test_what_is_closed_while_a_call_opens_its_engine_leaves_nothing_open() -> None:
     """The call is told; what was opened for it is left."""
     opening, goes_on = anyio.Event(), anyio.Event()
 
@@ -445,21 +446,41 @@ async def test_a_node_that_is_closed_while_a_call_opens_its_engine_leaves_nothin
             await goes_on.wait()
             return await super().__aenter__()
 
-    engine = Slow()
-    node = _node(engine, wait)
+    engine, held = Slow(), HeldEngines()
+    told: list[str] = []
+
+    async def hold() -> None:
+        with pytest.raises(EngineError) as refused:
+            await held.hold(engine, "wait")
+        told.append(str(refused.value))
+
     with anyio.fail_after(60):
         async with anyio.create_task_group() as group:
-            contents: list[str] = []
+            group.start_soon(hold)
+            await opening.wait()
+            await held.close()
+            goes_on.set()
+    assert "whoever had its engine open has closed it" in told[0]
+    assert engine.opened == 0
 
-            async def call() -> None:
-                contents.append(await _content(node, "wait", seconds=1.0))
 
+async def test_a_node_that_is_left_waits_for_a_call_that_opens_its_engine() -> None:
+    """Its engine is not closed under it, and nothing is left open."""
+    engine = FakeEngine()
+    node = _node(engine, wait)
+    contents: list[str] = []
+
+    async def call() -> None:
+        contents.append(await _content(node, "wait", seconds=1.0))
+
+    with anyio.fail_after(60):
+        async with anyio.create_task_group() as group:
             async with node:
                 group.start_soon(call)
-                await opening.wait()
-            goes_on.set()
-    assert "whoever had its engine open has closed it" in contents[0]
-    assert engine.opened == 0
+                while not engine.opened:
+                    await anyio.sleep(0)
+            assert engine.opened == 0
+    assert "closed" not in contents[0]
 
 
 @pytest.mark.real_clock

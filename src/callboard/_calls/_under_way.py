@@ -3,7 +3,8 @@
 import logging
 import math
 import threading
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Generator, Sequence
+from contextlib import contextmanager
 from contextvars import ContextVar
 from types import TracebackType
 from typing import Any, Protocol, Self, TypeVar
@@ -210,6 +211,15 @@ class UnderWay:
     def reopen(self) -> None:
         """Let things begin again."""
         self.is_draining = False
+
+    @contextmanager
+    def paused(self) -> Generator[None]:
+        """A block in which this may be drained, and after which it is as it was."""
+        was_draining = self.is_draining
+        try:
+            yield
+        finally:
+            self.is_draining = was_draining
 
     def _begun(self) -> _Round:
         with self._lock:

@@ -94,16 +94,12 @@ class Agent(Doors, HasGraph):  # type: ignore[misc]  # pyright: ignore[reportInc
     async def _ended(self, timeout: float, *before: Callable[[], Awaitable[object]]) -> None:
         """Wait for the runs, and close what is the agent's: its databases last."""
         runs = self._runner.under_way
-        was_draining = runs.is_draining
         async with AsyncExitStack() as stack:
+            stack.enter_context(runs.paused())
             stack.push_async_callback(close, self.checkpointer, self._runner.store)
             for one in before:
                 stack.push_async_callback(one)
-            try:
-                await runs.drain(timeout)
-            finally:
-                if not was_draining:
-                    stack.callback(runs.reopen)
+            await runs.drain(timeout)
 
     @property
     def tools(self) -> ToolNode:

@@ -13,7 +13,8 @@ from typing import Any, Self
 import anyio
 from anyio.to_thread import run_sync
 
-from callboard.engines import Body, Seat, arrived, carried, deliver
+from callboard._drained import Drained
+from callboard.engines import Bodies, Body, Seat, arrived, carried, deliver
 from callboard.exceptions import EngineError
 
 
@@ -34,9 +35,12 @@ class FakeEngine:
         """How many workers are somebody's own."""
         self._running: set[_Running] = set()
         self._refusals: list[str] = []
+        self._under_way = Bodies("engine")
 
     async def __aenter__(self) -> Self:
-        self.starts += not self.opened
+        if not self.opened:
+            self.starts += 1
+            self._under_way.reopen()
         self.opened += 1
         return self
 
@@ -69,9 +73,15 @@ class FakeEngine:
 
     async def run_body(self, body: Body, /) -> Any:
         """Run a function; see `callboard.Engine`."""
-        return await self._run_within(body, self._running)
+        with self._under_way.running(body, grace=0.0) as noted:
+            return await self._run_within(noted, self._running)
+
+    async def drain(self, timeout: float = 30.0) -> Drained:
+        """Begin no body any more, and end those that do not finish in so many seconds."""
+        return await self._under_way.drain(timeout)
 
     async def _run_within(self, body: Body, worker: "set[_Running]") -> Any:
+        """Run a function there, whether the engine is drained or not."""
         if not self.opened:
             raise EngineError(body.title, body.call_id, "its engine is not open", ended="unavailable")
         if self._refusals:
@@ -94,6 +104,7 @@ class FakeEngine:
     @asynccontextmanager
     async def seat(self, title: str, /) -> AsyncGenerator[Seat]:
         """Have a worker for oneself; see `callboard.Engine`."""
+        self._under_way.check_open(title)
         seat = _FakeSeat(self._run_within)
         self.seats += 1
         self._running.add(seat)

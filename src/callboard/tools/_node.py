@@ -151,13 +151,18 @@ class ToolNode(ManyInputs):
         return f"ToolNode([{', '.join(self._setup.tools)}], name={self.name!r})"
 
     async def __aenter__(self) -> Self:
-        """Have the actors among the tools live until the block is left; see `callboard.Actor`."""
+        """Have the actors among the tools live until the block is left, which waits for runs; see `callboard.Actor`."""
         await self._setup.actors.open()
         self._setup.under_way.reopen()
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        await self._setup.actors.close()
+        runs = self._setup.under_way
+        try:
+            with runs.paused():
+                await runs.drain(PATIENCE)
+        finally:
+            await self._setup.actors.close()
 
     async def drain(self, timeout: float = PATIENCE) -> Drained:
         """Begin no calls any more, and let those that run finish; returns what became of the runs of the node.
