@@ -106,11 +106,12 @@ async def test_a_body_that_is_cancelled_by_its_caller_is_no_matter_of_the_drain(
     assert report == Drained(finished=1)
 
 
+@pytest.mark.real_clock
 async def test_an_agent_is_drained_before_the_engine_of_its_tools() -> None:
     """Its runs have what they need until they have ended; the fake engine is drained as others are."""
     engine = FakeEngine()
     node = ToolNode([_seconds_long], policies={"_seconds_long": CallPolicy(runs_in=engine)})
-    model = ScriptedModel([calls(("_seconds_long", {"seconds": 2.0}))] * 2 + ["done"])
+    model = ScriptedModel([calls(("_seconds_long", {"seconds": 0.2}))] * 2 + ["done"])
     agent = create_react_agent(model, node)
     found: list[Any] = []
     with anyio.fail_after(WAIT):
@@ -121,7 +122,7 @@ async def test_an_agent_is_drained_before_the_engine_of_its_tools() -> None:
 
             group.start_soon(run)
             while not engine.bodies:
-                await anyio.sleep(0.1)
+                await anyio.sleep(0.01)
             async with drain_on_signal(agent, engine) as shutdown:
                 pass
 

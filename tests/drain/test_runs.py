@@ -244,6 +244,21 @@ async def test_an_agent_that_is_closed_waits_for_its_runs_and_may_be_used_again(
     assert result["messages"][-1].content == "again"
 
 
+async def test_a_block_of_a_node_that_is_left_waits_for_its_runs() -> None:
+    """Its actors are there as long as a call may ask them."""
+    recorder, found = Recorder(), Fallen()
+    node = ToolNode([recorder.tool("slow", seconds=2)])
+    with anyio.fail_after(WAIT):
+        async with anyio.create_task_group() as group:
+            async with node:
+                group.start_soon(found.run, node.ainvoke, [calls("slow")])
+                await _until(lambda: recorder.running == 1)
+            assert recorder.running == 0
+        assert len(await node.ainvoke([calls("slow")])) == 1
+
+    assert [one[0].status for one in found.results] == ["success"]
+
+
 @pytest.mark.real_clock
 async def test_a_block_of_an_agent_that_is_left_waits_for_its_runs_and_one_that_is_entered_begins_again() -> None:
     """Its actors and databases are closed after that."""
