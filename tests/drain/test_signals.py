@@ -1,9 +1,14 @@
 """A process that is told to end drains what it has, in order, and knows its exit code."""
 
+import os
 import signal
+import subprocess
+import sys
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import anyio
@@ -191,3 +196,35 @@ async def test_what_has_no_drain_is_refused_before_anything_begins() -> None:
     with pytest.raises(ValueError, match=r"timeout=...\) must be 0 or more"):
         async with drain_on_signal(Fake("agent", []), timeout=-1):
             pass
+
+
+@pytest.mark.real_clock
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("backend", ["asyncio", "trio"])
+@pytest.mark.parametrize(
+    ("tool", "seconds", "said", "code"),
+    [
+        ("pay", 0.5, "paid", 0),
+        ("look", 60.0, "ended, begun=True", 3),
+        ("pay", 60.0, "ended, begun=True", 4),
+    ],
+)
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_program_without_a_server_ends_with_the_code_of_its_drain(
+    backend: str, tool: str, seconds: float, said: str, code: int, number: signal.Signals
+) -> None:
+    """The signal comes from outside, while the event loop sleeps."""
+    command = [sys.executable, "-m", f"{__package__}._script", backend, tool, str(seconds)]
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[__name__.count(".")])}
+    with subprocess.Popen(
+        command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "begun\n"
+        time.sleep(0.1)
+        process.send_signal(number)
+        told, errors = process.communicate(timeout=30)
+
+    assert told == f"{said}\n"
+    assert process.returncode == code
+    assert ("unknown: pay (call '" in errors) == (code == 4)
