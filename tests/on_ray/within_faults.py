@@ -13,7 +13,8 @@ import pytest
 import tests.on_ray._tools as tools  # and not `from .`: workers load it by this name
 from langchain_core.messages import ToolMessage
 
-from callboard import ActorDiedError, ActorStartError, CallPolicy, ToolNode, child, running
+from callboard import ActorDiedError, ActorStartError, CallPolicy, Drained, ToolNode, UnknownCall, child, running
+from callboard.engines import Body, EngineError
 from callboard.testing import calls
 from callboard_actors.ray import RayEngine
 
@@ -174,3 +175,31 @@ async def test_an_engine_that_cannot_have_what_it_asks_for_says_so() -> None:
         with pytest.raises(ActorStartError, match=r"no Ray can be reached|connected to Ray"):
             async with RayEngine("127.0.0.1:1", start_timeout=3.0):
                 pass
+
+
+async def test_an_engine_that_is_drained_ends_a_body_that_never_looks_up(tmp_path: Path) -> None:
+    """Within its timeout and its grace; what had not begun is not unknown."""
+    ended: dict[str, str] = {}
+    with anyio.fail_after(WAIT):
+        async with engine(workers=1) as ours, anyio.create_task_group() as group:
+
+            async def run(call_id: str) -> None:
+                body = Body(fn=tools.spin, args=(str(tmp_path),), title="spin", call_id=call_id)
+                with pytest.raises(EngineError, match="its engine on Ray was drained") as caught:
+                    await ours.run_body(body)
+                ended[call_id] = caught.value.ended
+
+            group.start_soon(run, "runs")
+            while not (tmp_path / "pid").exists():
+                await anyio.sleep(0.05)
+            group.start_soon(run, "waits")
+            await anyio.sleep(0.2)
+            report = await ours.drain(0.5)
+            with pytest.raises(EngineError, match="its engine on Ray is being drained"):
+                await ours.run_body(Body(fn=tools.pause, args=(0.0,), title="pause"))
+
+    assert ended == {"runs": "unknown", "waits": "unavailable"}
+    assert report == Drained(ended=2, unknown=(UnknownCall(tool="spin", call_id="runs"),))
+    pid = int((tmp_path / "pid").read_text())
+    while Path(f"/proc/{pid}").exists():
+        await anyio.sleep(0.05)
