@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from callboard._documents import SharedDocuments as SharedDocuments
     from callboard._drained import Drained as Drained
     from callboard._drained import UnknownCall as UnknownCall
+    from callboard._fleets import Fleet as Fleet
     from callboard._loops._deadline import cleanup as cleanup
     from callboard._loops._deadline import remaining as remaining
     from callboard._statistics import ActorStatistics as ActorStatistics
@@ -129,6 +130,7 @@ _HOMES = {
     "_call_events": ("CallEvent", "RunEvent", "RunInfo"),
     "_documents": ("SharedDocuments",),
     "_drained": ("Drained", "UnknownCall"),
+    "_fleets": ("Fleet",),
     "_statistics": ("ActorStatistics", "Statistics"),
     "_types": (
         "CallContext",

@@ -85,7 +85,7 @@ async def _play(make: Any, limit: Limit, talk: list[tuple[int, list[tuple[str, i
         for line, client in zip(lines, CLIENTS, strict=True):
             await line.open(client)
             if isinstance(line, RedisLine):
-                line._began = 0  # a server that has just started gives nothing for a lease
+                line._server.began = 0  # a server that has just started gives nothing for a lease
         world = World(lines, limit)
         for client, said in talk:
             await world.say(client, said)

@@ -1,6 +1,7 @@
 """One execution of a call's body: its places and its thread."""
 
 from collections.abc import Awaitable, Callable, Iterable, Mapping
+from contextvars import ContextVar
 from typing import Any, Protocol, TypeVar
 
 from callboard._calls._attempt_clock import AttemptClock, OutOfTime, Turn
@@ -202,13 +203,27 @@ def own_attempt(tool: str) -> Attempt | None:
     return attempt if isinstance(attempt, Attempt) and attempt.tool == tool else None
 
 
+_owned: ContextVar[tuple[int, object] | None] = ContextVar("callboard_owned", default=None)
+"""The token of the key that the running actor has in its fleet, and the attempt within which that was set."""
+
+
+def fenced_by(token: int) -> None:
+    """Have code work under this token from here on, as far as a variable reaches, and until a call begins within it."""
+    _owned.set((token, reporter.get()))
+
+
 def fencing_token() -> int | None:
-    """The fencing token of the shared limit at which the running call has a place; of several, the narrowest one's.
+    """The fencing token of what is leased to the running code.
+
+    In an actor that has a fleet, that of its key. In a call, that of the shared limit at which it has a place; of
+    several, the narrowest one's.
 
     Whoever is given a place later has a higher one. A process that stood still for too long has lost its place
     without knowing; a resource that keeps the highest token that it has seen can refuse what comes with a lower one.
     That is of use with `Limit(concurrency=1)`; with more places, it tells late calls from those that a lease
     protects. `None` outside a call, and where no limit is shared.
     """
-    attempt = reporter.get()
+    attempt, owned = reporter.get(), _owned.get()
+    if owned is not None and owned[1] is attempt:
+        return owned[0]
     return attempt.fencing_token if isinstance(attempt, Attempt) else None

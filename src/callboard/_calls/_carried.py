@@ -79,44 +79,48 @@ def _trace() -> dict[str, str]:
     return trace
 
 
-def arrived(given: Carried, tell: Tell) -> AbstractContextManager[None]:
+def arrived(given: Carried, tell: Tell, *, logs: bool = True) -> AbstractContextManager[None]:
     """Run a block, in a worker, as what a body works for: with its deadline, its trace, its progress and its log.
 
     Args:
         given: what went along with the body.
         tell: sends a word back.
+        logs: whether this process logs for nobody but those who wait for bodies; without it, it keeps its own log.
     """
-    return _Arrival(given, tell)
+    return _Arrival(given, tell, logs=logs)
 
 
 class _Arrival:
     """A body's block; by hand, because generators would take twice as long, in every call."""
 
-    __slots__ = ("_around", "_given", "_relay", "_reporter", "_tell", "_timed", "_told")
+    __slots__ = ("_around", "_given", "_logs", "_relay", "_reporter", "_tell", "_timed", "_told")
 
-    def __init__(self, given: Carried, tell: Tell) -> None:
+    def __init__(self, given: Carried, tell: Tell, *, logs: bool) -> None:
         self._given = given
+        self._logs = logs
         self._tell = tell
         self._around: ExitStack | None = None
 
     def __enter__(self) -> None:
         given, tell = self._given, self._tell
         until = time.monotonic() + given.get("left", math.inf)
-        _forward_logs(given["levels"])
+        if self._logs:
+            _forward_logs(given["levels"])
+            _newest.append(tell)
         if given.get("trace") or given.get("bound"):
             self._around = ExitStack()
             self._around.enter_context(_in_trace(given.get("trace")))
             self._around.enter_context(_bound(given.get("bound")))
         self._timed = current_timed.set(Timed(_MONOTONIC, until, given.get("grace", DEFAULT_GRACE)))
         self._reporter = reporter.set(_Reports(tell))
-        self._told = _tell.set(tell)
+        self._told = _tell.set(tell if self._logs else None)
         self._relay = _relay.set(None)
-        _newest.append(tell)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        _newest.remove(self._tell)
+        if self._logs:
+            _newest.remove(self._tell)
         _relay.reset(self._relay)
         _tell.reset(self._told)
         reporter.reset(self._reporter)

@@ -8,6 +8,7 @@ from itertools import count
 from typing import Any, Protocol
 
 from callboard._calls._call import SupervisedCall
+from callboard._fleets import Ownership
 from callboard._loops._current import current_loop, run_there
 from callboard._loops._protocol import EventLoop, Scope
 from callboard.actors._actor import Actor, Handler
@@ -71,6 +72,7 @@ class Cell:
         "name",
         "on_rest",
         "owed",
+        "ownership",
         "poison",
         "room",
         "state_since",
@@ -101,6 +103,8 @@ class Cell:
         """Which of several it is, where there is one for each key."""
         self.activate: Callable[[Cell], None] | None = None
         """Called, in any thread, when somebody asks while nobody lives here."""
+        self.ownership: Ownership | None = None
+        """Of its key in a fleet, from when the present life was about to begin."""
         self.room: Callable[[], Needs] | None = None
         """Says what has to end before somebody can live here, where there is no room for all; asked in any thread."""
         self.on_rest: Callable[[], None] | None = None

@@ -4,6 +4,7 @@ from dataclasses import dataclass, replace
 from inspect import signature
 from typing import Any, Generic, TypeVar, cast
 
+from callboard._fleets import Fleet
 from callboard._suggestions import suggests_keywords
 from callboard._types import Engine, KeyFunction, LimitKey, check_count, check_engine, check_seconds, key_function
 from callboard.actors._actor import Actor, keeps_snapshots, made_again
@@ -11,7 +12,7 @@ from callboard.actors._ends import Lifespan
 from callboard.actors._journal_snapshots import JournalSnapshots
 from callboard.actors._mailbox import WhenFull, check_mailbox
 from callboard.actors._restarts import RESTARTS, Restart
-from callboard.actors._snapshot_store import JOURNAL, SAVES, InJournal, Save, Snapshots
+from callboard.actors._snapshot_store import JOURNAL, SAVES, InJournal, InMemorySnapshots, Save, Snapshots
 
 A = TypeVar("A", bound=Actor)
 
@@ -40,6 +41,7 @@ class ChildSpec(Generic[A]):
     intensity: int
     period: float
     runs_in: Engine | None
+    fleet: Fleet | None
 
     def kept_in(self, snapshots: Snapshots | JournalSnapshots) -> "ChildSpec[A]":
         """The same terms, with its state kept there."""
@@ -79,6 +81,7 @@ def child(
     intensity: int = INTENSITY,
     period: float = PERIOD,
     runs_in: Engine | None = None,
+    fleet: Fleet | None = None,
 ) -> ChildSpec[A]:
     """Say how an actor lives, for a supervisor or a node.
 
@@ -111,6 +114,8 @@ def child(
         period: seconds.
         runs_in: where its code runs, such as a pool of processes: each life has a worker of its own there. Its
             mailbox and its supervisor stay here. By default its code runs here, too.
+        fleet: where it lives once for each key among many processes, such as `RedisFleet(url, secret=...)`: whoever
+            asks it reaches the process that has it. States that are kept are kept there, too, by default.
 
     Raises:
         TypeError: for what is no actor, or an option of the wrong kind.
@@ -138,9 +143,12 @@ def child(
         intensity=intensity,
         period=period,
         runs_in=runs_in,
+        fleet=fleet,
     )
     _check_life(f"child({own})", spec)
     _check_instances(f"child({own})", spec)
+    if fleet is not None:
+        _check_fleet(f"child({own})", spec)
     return spec
 
 
@@ -191,6 +199,34 @@ def _check_instances(where: str, spec: ChildSpec[Any]) -> None:
         )
     if (spec.snapshots is not None or spec.save != "at_end") and not keeps_snapshots(spec.kind):
         raise ValueError(f"{where}: there is nothing to save; {spec.kind.__name__} needs snapshot and restore")
+
+
+def _check_fleet(where: str, spec: ChildSpec[Any]) -> None:
+    """Raise for what cannot live in one process of many."""
+    fleet = cast("object", spec.fleet)
+    if isinstance(fleet, type) or not isinstance(fleet, Fleet):
+        raise TypeError(f"{where}: fleet is one such as RedisFleet(url, secret=...) of callboard_actors; got {fleet!r}")
+    if spec.is_in_journal:
+        raise ValueError(f"{where}: its state is in the journal of a thread, or its fleet has it; leave one out")
+    if isinstance(spec.snapshots, InMemorySnapshots):
+        raise ValueError(
+            f"{where}: the next owner of a key cannot read what this process keeps in memory; leave snapshots=... out, "
+            "and the fleet keeps it, or give it a store that all processes share"
+        )
+    if spec.runs_in is not None:
+        raise ValueError(
+            f"{where}: the code of an actor with a fleet runs in the process that owns its key, where it is told of "
+            "its fencing token; leave runs_in=... or fleet=... out"
+        )
+
+
+def check_fleet(spec: ChildSpec[Any], where: str) -> None:
+    """Raise for an actor of a fleet that has no key here."""
+    if spec.fleet is not None:
+        raise ValueError(
+            f"child({spec.name}, fleet=...) lives once for each key, and there is none in {where}; give a node "
+            f"child({spec.name}, key=..., fleet=...), or use keyed({spec.name}, fleet=...)"
+        )
 
 
 def _described(actor: object, args: tuple[Any, ...]) -> Any:

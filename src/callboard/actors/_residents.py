@@ -4,7 +4,7 @@ import logging
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Hashable
-from contextvars import copy_context
+from contextvars import Context, copy_context
 from dataclasses import replace
 from functools import partial
 from itertools import count
@@ -21,6 +21,7 @@ from callboard.actors._deadlock import NOTHING, Needs
 from callboard.actors._drain import Draining
 from callboard.actors._restarts import Backoff, Restarts, Terms
 from callboard.actors._snapshot_store import InMemorySnapshots
+from callboard.actors._tenancy import FleetCell, Tenancy
 from callboard.actors._tree import Tree
 from callboard.actors._unit import ActorUnit, Manager, Unit, cell_for
 from callboard.actors._watch import tell_of_life
@@ -76,10 +77,13 @@ class Residents:
     """
 
     def __init__(self, spec: ChildSpec[Any], on_interrupt: Callable[[BaseException], object]) -> None:
-        self.spec = spec if spec.snapshots is not None else replace(spec, snapshots=InMemorySnapshots())
+        self.spec = spec
         self.number = next(_numbers)
         """Tells it apart from others, in this process."""
         self.loop = current_loop()
+        self._tenancy = None if spec.fleet is None else Tenancy(self, spec.fleet)
+        if spec.snapshots is None:
+            self.spec = spec.kept_in(InMemorySnapshots() if self._tenancy is None else self._tenancy.snapshots)
         self._context = copy_context()
         """In a copy of which actors start: what the first caller has in its variables is none of theirs."""
         self._on_interrupt = on_interrupt
@@ -103,7 +107,7 @@ class Residents:
         with self._lock:
             found = self._cells.get(key)
             if found is None:
-                found = self._cells[key] = cell_for(self.spec)
+                found = self._cells[key] = cell_for(self.spec) if self._tenancy is None else self._tenancy.cell()
                 found.key, found.gone, found.activate = key, None, self._asked
                 found.home, found.draining = self.loop, self._draining
                 found.room = None if self.spec.cap is None else partial(self._room_for, found)
@@ -173,9 +177,12 @@ class Residents:
     async def close(self) -> None:
         """Stop all of them, and save what they keep."""
         self._is_closing = True
-        for cell in self._queue.values():
-            cell.finish("it was ended before it had started")
-        self._queue.clear()
+        queued, self._queue = self._queue, OrderedDict()
+        for cell in queued.values():
+            if isinstance(cell, FleetCell):
+                self._turn_away(cell)
+            else:
+                cell.finish("it was ended before it had started")
         if self._wakeup is not None:
             self._wakeup.set()
         with self.loop.shield(float("inf")):
@@ -186,6 +193,37 @@ class Residents:
                 await next(iter(self._tasks)).wait()
         for cell in list(self._cells.values()):
             cell.finish("it was ended")
+        if self._tenancy is not None:
+            with self.loop.shield(float("inf")):
+                await self._tenancy.membership.leave()
+
+    def context(self) -> Context:
+        """The variables with which what nobody has asked for here begins."""
+        return self._context.copy()
+
+    def lose(self, key: Hashable, reason: str) -> None:
+        """End the actor of a key at once, as another process may own the key; from any thread."""
+        context = self._context.copy()
+        run_there(self.loop, lambda: context.run(self._lose, key, reason))
+
+    def _lose(self, key: Hashable, reason: str) -> None:
+        queued, resident = self._queue.pop(key, None), self._alive.get(key)
+        if isinstance(queued, FleetCell):
+            queued.move()
+        if resident is not None:
+            resident.unit.end(reason)
+            self._leave(resident)
+
+    def rests(self, key: Hashable) -> None:
+        """Give the key back to the fleet of which nothing lives here, and that nobody asks; from any thread."""
+        if key not in self._alive:
+            run_there(self.loop, partial(self._give_back, key))
+
+    def _give_back(self, key: Hashable) -> None:
+        cell = self._cells.get(key)
+        is_idle = cell is None or cell.is_idle
+        if self._tenancy is not None and is_idle and key not in self._alive and key not in self._queue:
+            self._tenancy.membership.give_back(key)
 
     def _asked(self, cell: Cell) -> None:
         context = self._context.copy()
@@ -194,11 +232,19 @@ class Residents:
 
     def _admit(self, cell: Cell) -> None:
         """Have an actor live when there is room for it."""
-        if self._is_closing:
+        if isinstance(cell, FleetCell) and (self._is_closing or cell.tenancy.owned(cell.key) is None):
+            self._turn_away(cell)
+        elif self._is_closing:
             cell.finish("it was ended")
         elif cell.key not in self._alive and cell.key not in self._queue:
             self._queue[cell.key] = cell
             self._make_room()
+
+    def _turn_away(self, cell: FleetCell) -> None:
+        """Have another process do what an actor is asked; not while it ends here, for there is never a second one."""
+        if cell.key not in self._alive:
+            cell.tenancy.membership.give_back(cell.key)
+            cell.move()
 
     def _make_room(self) -> None:
         cap = self.spec.cap
@@ -225,6 +271,8 @@ class Residents:
 
     def _resident(self, cell: Cell) -> _Resident:
         resident = _Resident(self.spec, cell, partial(self._gave_up, cell))
+        if isinstance(cell, FleetCell):
+            cell.ownership = cell.tenancy.owned(cell.key)
         cell.on_rest = partial(self._rests, cell)
         return resident
 
@@ -265,6 +313,7 @@ class Residents:
         if not self._is_closing:
             cell.gone = None
         self._start_task(resident.tree.stop)  # its task is about to end
+        self.rests(cell.key)
         self._make_room()
 
     def _leave(self, resident: _Resident) -> None:
@@ -285,6 +334,7 @@ class Residents:
         self._alive.pop(cell.key, None)
         if not cell.is_idle:
             self._admit(cell)  # somebody has asked meanwhile
+        self.rests(cell.key)
         self._make_room()
         resident.has_left.set()
 

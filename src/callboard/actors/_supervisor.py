@@ -16,7 +16,7 @@ from callboard._loops._protocol import Scope
 from callboard._suggestions import did_you_mean, suggests_keywords
 from callboard._types import check_count, check_seconds
 from callboard.actors._actor import Actor
-from callboard.actors._child import INTENSITY, PERIOD, ChildSpec, check_store, child, spec_of
+from callboard.actors._child import INTENSITY, PERIOD, ChildSpec, check_fleet, check_store, child, spec_of
 from callboard.actors._drain import Draining
 from callboard.actors._ends import End
 from callboard.actors._reference import reference_to
@@ -272,6 +272,7 @@ def _checked(children: object) -> "list[tuple[str, ChildSpec[Any] | Supervisor]]
             raise ValueError(f"child({spec.name}): prefix is for the names of tools, in a node; got {spec.prefix!r}")
         if isinstance(spec, ChildSpec):
             check_store(spec, "a supervisor of its own")
+            check_fleet(spec, "a supervisor of its own")
         if any(spec.name == name for name, _ in found):
             raise ValueError(f"two children are named {spec.name!r}; give one a name: child({spec.name}, name='other')")
         found.append((spec.name, spec))

@@ -19,7 +19,8 @@ from callboard.actors._elsewhere import CodeElsewhere
 from callboard.actors._ends import End, Keep, Taken, snapshot_or_none, start_failed
 from callboard.actors._journal_snapshots import JournalSnapshots, own_key
 from callboard.actors._life import Life
-from callboard.actors._own_code import Code, OnLost
+from callboard.actors._own_code import Code, OnLost, OwnCode
+from callboard.actors._owned_code import OwnedCode
 from callboard.actors._restarts import Terms
 from callboard.actors._snapshot_store import JOURNAL, InMemorySnapshots, Snapshots
 from callboard.actors._watch import tell_of_life
@@ -146,7 +147,9 @@ class ActorUnit:
 
     def _code(self, actor: Actor) -> Callable[[OnLost], Code] | None:
         """Who runs its code, if not its life."""
-        engine = self.spec.runs_in
+        engine, ownership = self.spec.runs_in, self.cell.ownership
+        if ownership is not None:
+            return lambda on_lost: OwnedCode(OwnCode(actor, self.cell.name, on_lost), ownership)
         return None if engine is None else partial(CodeElsewhere, engine, actor, self.cell.name, self.spec.lifespan)
 
     def _made(self) -> Actor:
@@ -242,6 +245,11 @@ class ActorUnit:
         if self._task is not None:
             with self._manager.loop.shield(float("inf")):
                 await self._task.wait()
+
+    def end(self, reason: str) -> None:
+        """Cancel whatever it does, and have it not come back by itself."""
+        self._is_stopped = True
+        self.kill(reason)
 
     def kill(self, reason: str) -> None:
         """Cancel whatever it does; its supervisor takes that for a crash."""

@@ -1,4 +1,4 @@
-"""Limits, circuits and results that many processes share, kept in PostgreSQL.
+"""What many processes share, kept in PostgreSQL: limits, circuits, results, and which of them owns which actor.
 
 limits = PostgresLimits("postgresql://localhost/app")
 documents = PostgresDocuments("postgresql://localhost/app")
@@ -7,9 +7,13 @@ node = ToolNode(
     policies={"fetch": CallPolicy(limit=Limit(concurrency=8, shared=limits))},
     middleware=[Cache(["fetch"], shared=documents), CircuitBreaker(shared=documents)],
 )
+
+fleet = PostgresFleet("postgresql://localhost/app", secret=...)
+node = ToolNode([child(Browser, key=by_user, fleet=fleet)])
 """
 
 from callboard_actors.postgres._documents import PostgresDocuments as PostgresDocuments
+from callboard_actors.postgres._fleet import PostgresFleet as PostgresFleet
 from callboard_actors.postgres._limits import PostgresLimits as PostgresLimits
 
-__all__ = ["PostgresDocuments", "PostgresLimits"]
+__all__ = ["PostgresDocuments", "PostgresFleet", "PostgresLimits"]

@@ -19,10 +19,10 @@ def returned(value: object) -> tuple[Kind, bytes]:
         return Kind.LOST, lost(text)
 
 
-def raised(error: Exception) -> tuple[Kind, bytes]:
+def raised(error: Exception, where: str = "worker process") -> tuple[Kind, bytes]:
     """Answer with what a call has raised; the caller has taken our own frame off."""
     told = "".join(traceback.format_exception(error))[-_TRACEBACK_BOUND:]
-    note = f"In worker process {os.getpid()}:\n{told}"
+    note = f"In {where} {os.getpid()}:\n{told}"
     try:
         error.add_note(note)
         body = _remade.pickled(error)

@@ -1,4 +1,4 @@
-"""Pickles that are read, on both sides: what is of the main module there is of the main module here."""
+"""Pickles: what is of the main module there, is of the main module here where it is read."""
 
 import io
 import pickle
@@ -15,6 +15,15 @@ _MARK = re.compile(rb"_main__")
 class _Unpickler(pickle.Unpickler):
     def find_class(self, module: str, name: str, /) -> Any:
         return named(module, name) if module in NAMES else super().find_class(module, name)
+
+
+def dumps(value: object) -> bytes:
+    """Write a pickle.
+
+    Raises:
+        Exception: if the value cannot be.
+    """
+    return pickle.dumps(value, pickle.HIGHEST_PROTOCOL)
 
 
 def loads(data: bytes | bytearray | memoryview) -> Any:

@@ -1,4 +1,4 @@
-"""Limits, circuits and results that many processes share, kept in Redis.
+"""What many processes share, kept in Redis: limits, circuits, results, and which of them owns which actor.
 
 limits = RedisLimits("redis://localhost")
 documents = RedisDocuments("redis://localhost")
@@ -7,9 +7,13 @@ node = ToolNode(
     policies={"fetch": CallPolicy(limit=Limit(concurrency=8, shared=limits))},
     middleware=[Cache(["fetch"], shared=documents), CircuitBreaker(shared=documents)],
 )
+
+fleet = RedisFleet("redis://localhost", secret=...)
+node = ToolNode([child(Browser, key=by_user, fleet=fleet)])
 """
 
 from callboard_actors.redis._documents import RedisDocuments as RedisDocuments
+from callboard_actors.redis._fleet import RedisFleet as RedisFleet
 from callboard_actors.redis._limits import RedisLimits as RedisLimits
 
-__all__ = ["RedisDocuments", "RedisLimits"]
+__all__ = ["RedisDocuments", "RedisFleet", "RedisLimits"]

@@ -20,8 +20,7 @@ class RedisLine(RedisConnection):
     def __init__(self, url: str, where: str, prefix: str) -> None:
         super().__init__(url, where, prefix)
         self._channel = f"{prefix}:to:"
-        self._sha = self._run = ""
-        self._began = 0
+        self._sha = ""
 
     async def open(self, client: str) -> None:
         """Connect, and listen.
@@ -31,10 +30,7 @@ class RedisLine(RedisConnection):
             StorageError: if it can, and will not do.
         """
         with self._errors():
-            server = await self._open(client, self._channel + client)
-            now, _ = await self._redis.time()
-            # Uptime is told in whole seconds, rounded down: this is when it began, or up to a second later.
-            self._run, self._began = server["run_id"], (now + 1 - int(server["uptime_in_seconds"])) * 1_000_000
+            await self._open(client, self._channel + client)
             self._sha = await self._redis.script_load(_SCRIPT.read_text())
 
     async def say(self, steps: Sequence[Step]) -> Sequence[Answer]:
@@ -57,7 +53,7 @@ class RedisLine(RedisConnection):
         keys = [f"{self._prefix}:{{{step.gate}}}:{part}" for part in _PARTS]
         counts = [-1 if one is None else one for one in (numbers.concurrency, numbers.queue, numbers.calls)]
         times = [numbers.per, numbers.lease, numbers.silence]
-        server = [self._run, self._began, int(step.asks_all), self._channel, step.gate]
+        server = [self._server.run, self._server.began, int(step.asks_all), self._channel, step.gate]
         ops = [part for op in step.ops for part in op.written]
         return [*keys, self._client, step.epoch, numbers.text, *counts, *times, *server, *ops]
 

@@ -1,0 +1,77 @@
+"""What users see of a fleet, whichever server it has: its options, checked, and the protocol."""
+
+import os
+from collections.abc import Callable
+from typing import Any
+
+from callboard.fleets import FleetHost
+from callboard_actors._fleet._desk import Terms
+from callboard_actors._fleet._letters import Seal
+from callboard_actors._fleet._line import FleetLine
+from callboard_actors._fleet._member import Member
+from callboard_actors.remote._secret import checked
+
+_SHORTEST, _LONGEST = 0.5, 86_400.0
+"""Seconds."""
+VARIABLE = "CALLBOARD_FLEET_SECRET"
+
+
+class FleetStore:
+    """A fleet, as one process knows it.
+
+    Args:
+        whose: the class that a user has written, for errors.
+        where: the server, without a password.
+        line: makes a connection to it.
+        prefix: of the fleet.
+        secret: that all of its processes share; `None` for that of the environment.
+        lease: seconds.
+        patience: seconds.
+    """
+
+    def __init__(
+        self,
+        whose: str,
+        where: str,
+        line: Callable[[], FleetLine],
+        *,
+        prefix: str,
+        secret: str | bytes | None,
+        lease: float,
+        patience: float | None,
+    ) -> None:
+        _check_seconds(whose, "lease", lease, _SHORTEST)
+        if patience is not None:
+            _check_seconds(whose, "patience", patience, 0.0)
+        self._whose = whose
+        self._line = line
+        self._prefix = prefix
+        self._secret = _secret(whose, secret)
+        self._terms = Terms(where=where, lease=lease, patience=patience)
+
+    def join(self, host: FleetHost, /) -> Member:
+        """Be one of the fleet, with the actors of one kind; waits for nothing."""
+        return Member(host, self._line, self._terms, Seal(self._secret, f"{self._prefix}/{host.name}"))
+
+    def __repr__(self) -> str:
+        return f"{self._whose}({self._terms.where!r})"
+
+
+def _secret(whose: str, secret: object) -> bytes:
+    if secret is None:
+        secret = os.environ.get(VARIABLE, "")
+        if not secret:
+            raise ValueError(
+                f"{whose} has no secret: give it secret=..., or set {VARIABLE}, to the same in all processes: "
+                "what they send each other is signed with it"
+            )
+    if not isinstance(secret, (str, bytes)):
+        raise TypeError(f"{whose}(secret=...) is a text or bytes, got one of type {type(secret).__qualname__}")
+    return checked(secret.encode() if isinstance(secret, str) else secret, f"{whose}(secret=...)")
+
+
+def _check_seconds(whose: str, option: str, value: Any, least: float) -> None:
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        raise TypeError(f"{whose}({option}=...) is a number of seconds, got {value!r}")
+    if not least <= value <= _LONGEST:
+        raise ValueError(f"{whose}({option}=...) is {least:g} to {_LONGEST:g} seconds, got {value!r}")

@@ -1,0 +1,140 @@
+"""Connections of one member of a fleet to PostgreSQL: functions that do what is said, and a table that has its mail."""
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from contextlib import suppress
+from importlib.resources import files
+from typing import Any
+
+import psycopg
+from psycopg import sql
+
+from callboard import StorageError
+from callboard_actors._fleet._line import Address, Owned
+from callboard_actors.postgres._server import PostgresServer
+
+_SCRIPT = files("callboard_actors.postgres").joinpath("_fleet.sql")
+_LISTENS = 1.0
+"""Seconds after which mail is looked for of which nothing was heard."""
+_AT_ONCE = 500
+"""Letters that are read at once."""
+
+
+class PostgresFleetLine:
+    """Connections of one member to a server.
+
+    Args:
+        url: of the database.
+        where: the same, without a password.
+        prefix: of the fleet.
+        lease: seconds.
+    """
+
+    def __init__(self, url: str, where: str, prefix: str, lease: float) -> None:
+        self._server = PostgresServer("PostgresFleet", "the keys of a fleet", url, where)
+        self._where = where
+        self._fleet = prefix
+        self._lease = round(lease * 1e6)
+        self._member = ""
+        self._saying: Any = None
+        self._hearing: Any = None
+        self._listening: asyncio.Task[None] | None = None
+
+    async def open(self, member: str) -> None:
+        """Connect, and listen."""
+        self._member = member
+        with self._server.errors():
+            self._saying = await self._server.connect()
+            await self._saying.execute("SET synchronous_commit TO on")  # who owns what must outlive a crash
+            await self._server.make(self._saying, _SCRIPT, "callboard_fleet_leave_1")
+            self._hearing = await self._server.connect()
+            await self._hearing.execute(sql.SQL("LISTEN {}").format(sql.Identifier(f"callboard_fleet_{member}")))
+
+    async def _do(self, function: str, *arguments: object) -> Any:
+        marks = ", ".join(["%s"] * (len(arguments) + 1))
+        # The name is one of those below; all that others have written is an argument.
+        statement = f"SELECT * FROM callboard_fleet_{function}_1({marks})"  # noqa: S608
+        with self._server.errors():
+            async with asyncio.timeout(max(1.0, self._lease / 2e6)):
+                cursor = await self._saying.execute(statement, [self._fleet, *arguments], prepare=True)
+                return await cursor.fetchone()
+
+    async def beat(self) -> bool:
+        was, other = await self._do("beat", self._member, self._lease)
+        if other is not None:
+            raise StorageError(
+                self._where,
+                f"has other processes of this fleet with lease={other / 1e6:g}, and this one has "
+                f"{self._lease / 1e6:g}. Give all of them the same, or another prefix.",
+            )
+        return bool(was)
+
+    async def own(self, gate: str) -> Owned:
+        owner, token = await self._do("own", gate, self._member)
+        return Owned(owner=owner, token=token)
+
+    async def still(self, addresses: Sequence[Address]) -> Sequence[bool]:
+        return [bool((await self._do("owns", one.gate, one.owner, one.token))[0]) for one in addresses]
+
+    async def send(self, to: Address, number: int, ask: str, frame: bytes) -> bool:
+        said = (to.gate, to.owner, to.token, self._member, number, ask, frame)
+        return bool((await self._do("send", *said))[0])
+
+    async def begin(self, gate: str, token: int, ask: str) -> bool:
+        return bool((await self._do("begin", gate, self._member, token, ask))[0])
+
+    async def recall(self, owner: str, ask: str, marker: bytes) -> bool:
+        return bool((await self._do("recall", owner, ask, self._member, marker))[0])
+
+    async def tell(self, letters: Sequence[tuple[str, bytes, str]]) -> None:
+        for to, frame, ask in letters:
+            await self._do("tell", self._member, to, frame, ask)
+
+    async def give_back(self, gate: str, token: int) -> None:
+        await self._do("free", gate, self._member, token)
+
+    async def save(self, gate: str, token: int, state: bytes) -> bool:
+        return bool((await self._do("save", gate, token, state))[0])
+
+    async def load(self, gate: str) -> bytes | None:
+        with self._server.errors():
+            statement = "SELECT state FROM callboard_fleet_keys WHERE fleet = %s AND gate = %s"
+            found = await (await self._saying.execute(statement, [self._fleet, gate])).fetchone()
+            return None if found is None or found[0] is None else bytes(found[0])
+
+    async def mail(self) -> AsyncIterator[Sequence[bytes]]:
+        news = asyncio.Event()
+        self._listening = asyncio.ensure_future(self._listen(news))
+        # Letters have their numbers before they can be seen, so that one may come after a higher one.
+        read = "SELECT id, frame FROM callboard_fleet_mail WHERE fleet = %s AND member = %s ORDER BY id LIMIT %s"
+        while True:
+            news.clear()
+            with self._server.errors():
+                found = await (await self._saying.execute(read, [self._fleet, self._member, _AT_ONCE])).fetchall()
+            if found:
+                yield [bytes(frame) for _, frame in found]
+                ids = [number for number, _ in found]
+                with self._server.errors():
+                    await self._saying.execute("DELETE FROM callboard_fleet_mail WHERE id = ANY(%s)", [ids])
+                continue
+            if self._listening.done():
+                self._listening.result()
+            with suppress(TimeoutError):
+                await asyncio.wait_for(news.wait(), _LISTENS)
+
+    async def _listen(self, news: asyncio.Event) -> None:
+        with self._server.errors():
+            async for _ in self._hearing.notifies():
+                news.set()
+
+    async def leave(self) -> None:
+        await self._do("leave", self._member)
+
+    async def close(self) -> None:
+        if self._listening is not None:
+            self._listening.cancel()
+            await asyncio.gather(self._listening, return_exceptions=True)
+        for one in (self._saying, self._hearing):
+            if one is not None:
+                with suppress(psycopg.Error, OSError):
+                    await one.close()

@@ -1,0 +1,113 @@
+"""A PostgreSQL server, as one process speaks to it: its connections, what is made there, and what its errors mean."""
+
+from collections.abc import Generator
+from contextlib import contextmanager
+from importlib.resources.abc import Traversable
+from typing import Any
+
+import psycopg
+from psycopg import errors
+from psycopg.conninfo import conninfo_to_dict
+
+from callboard import StorageError
+from callboard_actors._clerk import AwayError
+
+_LEAST = 13
+"""The oldest PostgreSQL that will do."""
+_NOT_NOW = (
+    psycopg.OperationalError,
+    psycopg.InterfaceError,
+    errors.SerializationFailure,
+    errors.DeadlockDetected,
+    errors.ReadOnlySqlTransaction,
+    OSError,
+    TimeoutError,
+)
+_NEVER = (errors.InvalidPassword, errors.InvalidAuthorizationSpecification, errors.InvalidCatalogName)
+
+
+def check_url(whose: str, url: str) -> None:
+    """Raise ValueError for a URL that PostgreSQL does not read; what else it says may be a password."""
+    try:
+        conninfo_to_dict(url)
+    except psycopg.ProgrammingError as error:
+        said = str(error).strip() if "URI query parameter:" in str(error) else "is there a '%' or ':' to be quoted?"
+        raise ValueError(f"{whose}(url) cannot be read: {said}") from None
+
+
+class PostgresServer:
+    """Connects to a database, for one kind of things that are kept there.
+
+    Args:
+        whose: the class that a user has written, for errors.
+        noun: what is kept there, for errors.
+        url: of the database.
+        where: the same, without a password.
+    """
+
+    def __init__(self, whose: str, noun: str, url: str, where: str) -> None:
+        self._whose = whose
+        self._noun = noun
+        self._url = url
+        self._where = where
+
+    async def connect(self) -> Any:
+        """A connection; within `errors`.
+
+        Raises:
+            StorageError: if the server refuses us.
+        """
+        name = f"callboard {self._noun.rpartition(' ')[2]}"
+        try:
+            return await psycopg.AsyncConnection.connect(
+                self._url, autocommit=True, connect_timeout=5, application_name=name
+            )
+        except psycopg.OperationalError as error:
+            # What is wrong with a password or a name is said in words only, before there is a connection.
+            if any(text in str(error) for text in ("authentication failed", "does not exist", "no password supplied")):
+                raise StorageError(self._where, f"refuses us: {error}") from error
+            raise
+
+    async def make(self, connection: Any, script: Traversable, function: str) -> None:
+        """Have tables and functions there; within `errors`.
+
+        Args:
+            connection: to the database.
+            script: makes them.
+            function: one of them, by which they are known to be there.
+
+        Raises:
+            StorageError: if the server is too old, or they cannot be made.
+        """
+        if connection.info.server_version < _LEAST * 10_000:
+            version = connection.info.server_version // 10_000
+            raise StorageError(self._where, f"is PostgreSQL {version}; {self._noun} need {_LEAST} or later.")
+        if await _is_made(connection, function):
+            return
+        try:
+            async with connection.transaction():
+                await connection.execute("SELECT pg_advisory_xact_lock(hashtextextended(%s, 0))", [function[:16]])
+                if not await _is_made(connection, function):  # by another process, meanwhile
+                    await connection.execute(script.read_text())
+        except errors.InsufficientPrivilege as error:
+            remedy = f"Have somebody who may CREATE in the schema open {self._whose} once, or grant it."
+            raise StorageError(
+                self._where, f"has no tables for {self._noun}, and we may not make them: {error} {remedy}"
+            ) from error
+
+    @contextmanager
+    def errors(self) -> Generator[None]:
+        """Say what errors of the driver mean: that the server is away, or that it refuses."""
+        try:
+            yield
+        except _NEVER as error:
+            raise StorageError(self._where, f"refuses us: {error}") from error
+        except _NOT_NOW as error:
+            raise AwayError(str(error) or type(error).__name__) from error
+        except psycopg.Error as error:
+            raise StorageError(self._where, f"cannot keep {self._noun}: {error}") from error
+
+
+async def _is_made(connection: Any, function: str) -> bool:
+    found = await connection.execute("SELECT to_regproc(%s) IS NOT NULL", [function])
+    return bool((await found.fetchone())[0])

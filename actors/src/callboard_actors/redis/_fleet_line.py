@@ -1,0 +1,123 @@
+"""Connections of one member of a fleet to Redis: a script that does what is said, and a stream that has its mail."""
+
+from collections.abc import AsyncIterator, Sequence
+from importlib.resources import files
+from typing import Any
+
+from callboard import StorageError
+from callboard_actors._fleet._line import Address, Owned
+from callboard_actors.redis._server import RedisServer
+
+_SCRIPT = files("callboard_actors.redis").joinpath("_fleet.lua")
+_LISTENS = 1_000
+"""Milliseconds for which the server is asked for mail at a time."""
+_AT_ONCE = 500
+"""Letters that are read at once."""
+
+
+class RedisFleetLine:
+    """Connections of one member to a server.
+
+    Args:
+        url: of the server.
+        where: the same, without a password.
+        prefix: of all keys.
+        lease: seconds.
+    """
+
+    def __init__(self, url: str, where: str, prefix: str, lease: float) -> None:
+        self._server = RedisServer("RedisFleet", "the keys of a fleet", url, where, decodes=False)
+        self._where = where
+        self._prefix = prefix
+        self._lease = round(lease * 1e6)
+        self._member = self._sha = ""
+
+    def check(self) -> None:
+        """Raise ValueError for an option in the URL that cannot be had."""
+        self._server.check()
+
+    async def open(self, member: str) -> None:
+        """Connect."""
+        self._member = member
+        with self._server.errors():
+            await self._server.meet()
+            self._sha = await self._server.client.script_load(_SCRIPT.read_text())
+
+    def _script(self, client: Any, op: str, *more: object, gate: str = "", asks: str = "", mail: str = "") -> Any:
+        base = f"{{{self._prefix}}}"
+        keys = [f"{base}:meta", f"{base}:members", f"{base}:key:{gate}", f"{base}:asks:{asks}", f"{base}:mail:{mail}"]
+        server = self._server
+        known = [op, self._member, server.run, server.began, self._lease]
+        return client.evalsha(self._sha, len(keys), *keys, *known, *more)
+
+    async def _do(self, op: str, *more: object, gate: str = "", asks: str = "", mail: str = "") -> Any:
+        with self._server.errors():
+            return await self._script(self._server.client, op, *more, gate=gate, asks=asks, mail=mail)
+
+    async def beat(self) -> bool:
+        found = await self._do("beat", asks=self._member, mail=self._member)
+        if isinstance(found, list):
+            other = float(found[1]) / 1e6
+            raise StorageError(
+                self._where,
+                f"has other processes of this fleet with lease={other:g}, and this one has {self._lease / 1e6:g}. "
+                "Give all of them the same, or another prefix.",
+            )
+        return bool(found)
+
+    async def own(self, gate: str) -> Owned:
+        owner, token, opens_in = await self._do("own", gate=gate)
+        return Owned(owner=owner.decode(), token=int(token), opens_in=int(opens_in) / 1e6)
+
+    async def still(self, addresses: Sequence[Address]) -> Sequence[bool]:
+        with self._server.errors():
+            async with self._server.client.pipeline(transaction=False) as pipeline:
+                for one in addresses:
+                    self._script(pipeline, "still", one.owner, one.token, gate=one.gate)
+                return [bool(found) for found in await pipeline.execute()]
+
+    async def send(self, to: Address, number: int, ask: str, frame: bytes) -> bool:
+        said = (to.owner, to.token, number, ask, frame)
+        return bool(await self._do("send", *said, gate=to.gate, asks=to.owner, mail=to.owner))
+
+    async def begin(self, gate: str, token: int, ask: str) -> bool:
+        return bool(await self._do("begin", token, ask, gate=gate, asks=self._member))
+
+    async def recall(self, owner: str, ask: str, marker: bytes) -> bool:
+        return bool(await self._do("recall", ask, marker, asks=owner, mail=self._member))
+
+    async def tell(self, letters: Sequence[tuple[str, bytes, str]]) -> None:
+        with self._server.errors():
+            async with self._server.client.pipeline(transaction=False) as pipeline:
+                for to, frame, ask in letters:
+                    self._script(pipeline, "tell", frame, ask, asks=self._member, mail=to)
+                await pipeline.execute()
+
+    async def give_back(self, gate: str, token: int) -> None:
+        await self._do("free", token, gate=gate)
+
+    async def save(self, gate: str, token: int, state: bytes) -> bool:
+        return bool(await self._do("save", token, state, gate=gate))
+
+    async def load(self, gate: str) -> bytes | None:
+        with self._server.errors():
+            found: bytes | None = await self._server.client.hget(f"{{{self._prefix}}}:key:{gate}", "s")
+            return found
+
+    async def mail(self) -> AsyncIterator[Sequence[bytes]]:
+        stream, last = f"{{{self._prefix}}}:mail:{self._member}", "0"
+        while True:
+            with self._server.errors():
+                found = await self._server.client.xread({stream: last}, count=_AT_ONCE, block=_LISTENS)
+            for _, letters in found:
+                yield [fields[b"f"] for _, fields in letters]
+                ids = [number for number, _ in letters]
+                last = ids[-1]
+                with self._server.errors():
+                    await self._server.client.xdel(stream, *ids)
+
+    async def leave(self) -> None:
+        await self._do("leave")
+
+    async def close(self) -> None:
+        await self._server.close()

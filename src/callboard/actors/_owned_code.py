@@ -1,0 +1,62 @@
+"""An actor's code, as long as this process owns its key in the fleet; every handler is asked for leave to begin."""
+
+from collections.abc import Awaitable, Callable
+from contextvars import ContextVar
+from typing import TypeVar
+
+from callboard._calls._attempt import fenced_by
+from callboard._fleets import KeyMovedError, Ownership
+from callboard.actors._message import Message
+from callboard.actors._own_code import Code
+from callboard.actors._resources import Resources
+
+T = TypeVar("T")
+
+Begin = Callable[[], Awaitable[bool]]
+
+beginning: ContextVar[Begin | None] = ContextVar("callboard_beginning", default=None)
+"""Asked by the ask that is sent here, when its handler is about to begin; of those within it, by none."""
+
+
+class OwnedCode:
+    """The code of one life that ends with the ownership of its key.
+
+    Args:
+        inner: the code itself.
+        ownership: of its key.
+    """
+
+    __slots__ = ("_inner", "_ownership")
+
+    def __init__(self, inner: Code, ownership: Ownership) -> None:
+        self._inner = inner
+        self._ownership = ownership
+
+    async def start(self, resources: Resources, snapshot: object) -> None:
+        fenced_by(self._ownership.token)  # in the task of the life: `snapshot` and `stop` have it, too
+        await self._inner.start(resources, snapshot)
+
+    async def handle(self, message: Message) -> object:
+        begin = beginning.get()
+        beginning.set(None)
+        if begin is not None and not await begin():
+            raise KeyMovedError(f"{message.title} was taken back before it began")
+        if not self._ownership.is_current:  # last: it may have taken a while to ask
+            raise KeyMovedError(f"{message.title} would begin in a process that owns its key no more")
+        fenced_by(self._ownership.token)
+        return await self._inner.handle(message)
+
+    def is_lost(self, error: BaseException) -> bool:
+        return self._inner.is_lost(error)
+
+    def never_began(self, error: BaseException) -> bool:
+        return self._inner.never_began(error)
+
+    async def snapshot(self) -> object:
+        return await self._inner.snapshot()
+
+    async def stop(self) -> None:
+        await self._inner.stop()
+
+    def close(self) -> None:
+        self._inner.close()

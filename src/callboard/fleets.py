@@ -1,0 +1,32 @@
+"""For those who write fleets: what they are given, and what they answer.
+
+A fleet (`callboard.Fleet`) is joined by a `FleetHost`, and answers with a `Membership`.
+"""
+
+from callboard._calls._carried import arrived as arrived
+from callboard._calls._carried import carried as carried
+from callboard._calls._carried import deliver as deliver
+from callboard._canonical import digest as digest
+from callboard._fleets import Fleet as Fleet
+from callboard._fleets import FleetAsk as FleetAsk
+from callboard._fleets import FleetHost as FleetHost
+from callboard._fleets import FleetSnapshots as FleetSnapshots
+from callboard._fleets import KeyMovedError as KeyMovedError
+from callboard._fleets import Membership as Membership
+from callboard._fleets import Ownership as Ownership
+from callboard._fleets import Posting as Posting
+
+__all__ = [
+    "Fleet",
+    "FleetAsk",
+    "FleetHost",
+    "FleetSnapshots",
+    "KeyMovedError",
+    "Membership",
+    "Ownership",
+    "Posting",
+    "arrived",
+    "carried",
+    "deliver",
+    "digest",
+]
