@@ -79,10 +79,10 @@ class FleetHost(Protocol):
     name: str
     """Of the actor, in all processes alike."""
 
-    def serve(self, work: Callable[[], Coroutine[Any, Any, None]]) -> Callable[[], object] | None:
-        """Have something run beside the actors; returns what cancels it, and `None` if nothing runs any more.
+    def serve(self, key: Hashable, work: Callable[[], Coroutine[Any, Any, None]]) -> Callable[[], object] | None:
+        """Have something run that answers an ask; of one key, asks come into the mailbox in this order.
 
-        It must not raise.
+        It must not raise. Returns what cancels it, and `None` if nothing runs any more.
         """
         ...
 
@@ -142,6 +142,6 @@ class Membership(Protocol):
 class Fleet(Protocol):
     """Processes that have actors together: of each key one lives, in one of them."""
 
-    def join(self, host: FleetHost, /) -> Membership:
-        """Be one of them, with the actors of one kind; waits for nothing."""
+    def admit(self, host: FleetHost, /) -> Membership:
+        """Have the actors of one kind in this process take part; waits for nothing."""
         ...

@@ -1,6 +1,6 @@
 """For those who write fleets: what they are given, and what they answer.
 
-A fleet (`callboard.Fleet`) is joined by a `FleetHost`, and answers with a `Membership`.
+A fleet (`callboard.Fleet`) admits a `FleetHost`, and gives it a `Membership`.
 """
 
 from callboard._calls._carried import arrived as arrived

@@ -1,7 +1,7 @@
 """Actors by key whose keys are owned by one process of a fleet each: asks go to the owner, or are done here."""
 
 from collections.abc import Awaitable, Callable, Coroutine, Hashable, Mapping
-from contextvars import Context
+from contextvars import Context, ContextVar
 from functools import partial
 from typing import Any, Protocol
 
@@ -9,7 +9,7 @@ from callboard._calls._call import SupervisedCall
 from callboard._fleets import Fleet, FleetAsk, FleetSnapshots, KeyMovedError, Ownership, Posting
 from callboard._loops._current import run_there
 from callboard._loops._deadline import DEFAULT_GRACE, current_timed
-from callboard._loops._protocol import EventLoop, Scope, Spawned
+from callboard._loops._protocol import EventLoop, Scope, Spawned, Wakeup
 from callboard.actors._actor import Handler
 from callboard.actors._cell import Cell
 from callboard.actors._child import ChildSpec
@@ -54,7 +54,7 @@ class FleetCell(Cell):
 
     def __init__(self, *args: Any, **terms: Any) -> None:
         super().__init__(*args, **terms)
-        self._posted: Posting | None = None
+        self._posted: _Taken | None = None
 
     async def ask(
         self,
@@ -94,9 +94,10 @@ class FleetCell(Cell):
                 posting.taken()
                 self.tenancy.landlord.rests(self.key)
 
-    async def answer(self, handler: Handler, ask: FleetAsk) -> Any:
+    async def answer(self, handler: Handler, ask: FleetAsk, served: "_Served") -> Any:
         """Do an ask of another process."""
         try:
+            self._posted = served
             return await super().ask(
                 handler, ask.args, ask.kwargs, title=ask.title, passes=_or_moved(None), on_begin=ask.on_begin
             )
@@ -143,7 +144,9 @@ class Tenancy:
     def __init__(self, landlord: Landlord, fleet: Fleet) -> None:
         self.landlord = landlord
         self.name = landlord.spec.name
-        self.membership = fleet.join(self)
+        self._last: dict[Hashable, _Served] = {}
+        """By key, what came last and may not be in the mailbox yet."""
+        self.membership = fleet.admit(self)
 
     def cell(self) -> FleetCell:
         """A place for an actor to live."""
@@ -161,9 +164,9 @@ class Tenancy:
         """That this process owns a key."""
         return self.membership.owned(key)
 
-    def serve(self, work: Callable[[], Coroutine[Any, Any, None]]) -> Callable[[], object] | None:
-        """Have something run beside the actors; see `FleetHost`."""
-        served = _Served(self.landlord.loop, work)
+    def serve(self, key: Hashable, work: Callable[[], Coroutine[Any, Any, None]]) -> Callable[[], object] | None:
+        """Have something run that answers an ask; see `FleetHost`."""
+        served = _Served(self.landlord.loop, work, self._last, key)
         context = self.landlord.context()
         return served.cancel if run_there(self.landlord.loop, lambda: context.run(served.start)) else None
 
@@ -176,32 +179,81 @@ class Tenancy:
         handler = cell.kind._handlers.get(ask.handler)
         if handler is None:
             raise AttributeError(f"{ask.title}: the {self.name} of the process that owns its key has no such handler")
+        served = _serving.get()
+        assert served is not None
+        await served.until_its_turn()
         beginning.set(begin)
-        return await cell.answer(handler, ask)
+        return await cell.answer(handler, ask, served)
 
     def lost(self, key: Hashable, reason: str) -> None:
         """Have the actor of a key end at once."""
         self.landlord.lose(key, reason)
 
 
-class _Served:
-    """Something that runs in a task of nobody's, and may be cancelled from any thread."""
+class _Taken(Protocol):
+    """Who is told that an ask stands in the mailbox."""
 
-    def __init__(self, loop: EventLoop, work: Callable[[], Awaitable[None]]) -> None:
+    def taken(self) -> None: ...
+
+
+class _Served:
+    """Something that answers an ask in a task of nobody's, and may be cancelled from any thread.
+
+    Args:
+        loop: of the actors.
+        work: to be done.
+        last: of each key, what was before it; trio begins tasks in any order.
+        key: of the ask.
+    """
+
+    def __init__(
+        self, loop: EventLoop, work: Callable[[], Awaitable[None]], last: "dict[Hashable, _Served]", key: Hashable
+    ) -> None:
         self._loop = loop
         self._work = work
+        self._last = last
+        self._key = key
+        self._is_taken: Wakeup
+        self._has_begun = self._is_withdrawn = False
+        self._before: _Served | None = None
         self._task: Spawned | None = None
 
     def start(self) -> None:
+        self._is_taken = self._loop.wakeup()
+        self._before = self._last.get(self._key)
+        self._last[self._key] = self
         self._task = self._loop.spawn(self._run, _LONG)
 
     async def _run(self, scope: Scope) -> None:
-        with scope:
-            await self._work()
+        _serving.set(self)
+        self._has_begun = True
+        try:
+            with scope:
+                if self._is_withdrawn:
+                    scope.cancel()  # in here, for whoever asks is to be told
+                await self._work()
+        finally:
+            self.taken()
+
+    async def until_its_turn(self) -> None:
+        """Wait until the ask before it stands in the mailbox, or never will."""
+        before, self._before = self._before, None
+        if before is not None:
+            await before._is_taken.wait()
+
+    def taken(self) -> None:
+        """Say that it stands in the mailbox, or never will."""
+        self._is_taken.set()
+        if self._last.get(self._key) is self:
+            del self._last[self._key]
 
     def cancel(self) -> None:
         run_there(self._loop, self._cancel)
 
     def _cancel(self) -> None:
-        if self._task is not None:
+        if self._has_begun and self._task is not None:
             self._task.cancel()
+        self._is_withdrawn = True
+
+
+_serving: ContextVar[_Served | None] = ContextVar("callboard_serving", default=None)

@@ -44,7 +44,7 @@ class Answers:
         held = self._post.held(key)
         cancel = None
         if held is not None and held.token == asked.token:
-            cancel = self._host.serve(partial(self._answer, letter, asked, key))
+            cancel = self._host.serve(key, partial(self._answer, letter, asked, key))
         if cancel is None:
             self._post.desk.start(partial(self._send_back, letter, asked))
         else:

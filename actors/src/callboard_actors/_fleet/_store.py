@@ -49,8 +49,8 @@ class FleetStore:
         self._secret = _secret(whose, secret)
         self._terms = Terms(where=where, lease=lease, patience=patience)
 
-    def join(self, host: FleetHost, /) -> Member:
-        """Be one of the fleet, with the actors of one kind; waits for nothing."""
+    def admit(self, host: FleetHost, /) -> Member:
+        """Have the actors of one kind in this process take part; waits for nothing."""
         return Member(host, self._line, self._terms, Seal(self._secret, f"{self._prefix}/{host.name}"))
 
     def __repr__(self) -> str:

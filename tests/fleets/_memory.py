@@ -1,0 +1,174 @@
+"""A server of fleets in the memory of a test: what the script for Redis does, and it can be away for some members."""
+
+import asyncio
+import threading
+import time
+from collections import defaultdict
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+
+from callboard_actors._fleet._line import Address, Owned
+from callboard_actors._fleet._store import FleetStore
+from callboard_actors._places._line import AwayError
+
+SECRET = "a secret of at least sixteen bytes"
+
+
+@dataclass
+class Key:
+    """What is known of a key."""
+
+    owner: str = ""
+    token: int = 0
+    state: bytes | None = None
+
+
+@dataclass
+class MemoryServer:
+    """What all members see."""
+
+    lock: threading.RLock = field(default_factory=threading.RLock)
+    members: dict[str, float] = field(default_factory=dict[str, float])
+    keys: dict[str, Key] = field(default_factory=lambda: defaultdict(Key))
+    asks: dict[tuple[str, str], str] = field(default_factory=dict[tuple[str, str], str])
+    counts: dict[tuple[str, str], int] = field(default_factory=dict[tuple[str, str], int])
+    mail: dict[str, list[bytes]] = field(default_factory=lambda: defaultdict(list[bytes]))
+    seq: int = 0
+
+    def is_alive(self, member: str) -> bool:
+        return self.members.get(member, 0.0) >= time.monotonic()
+
+    def is_owner(self, gate: str, member: str, token: int) -> bool:
+        key = self.keys[gate]
+        return (key.owner, key.token) == (member, token) and self.is_alive(member)
+
+
+class MemoryFleet(FleetStore):
+    """A fleet on a server in memory, as one process knows it; `is_away` cuts it off from the server."""
+
+    def __init__(self, server: MemoryServer, *, lease: float = 15.0, patience: float | None = 30.0) -> None:
+        self.is_away = False
+        super().__init__(
+            "MemoryFleet",
+            "memory",
+            partial(MemoryLine, server, self, lease),
+            prefix="test",
+            secret=SECRET,
+            lease=lease,
+            patience=patience,
+        )
+
+
+class MemoryLine:
+    """A connection of one member."""
+
+    def __init__(self, server: MemoryServer, fleet: MemoryFleet, lease: float) -> None:
+        self._server = server
+        self._fleet = fleet
+        self._lease = lease
+        self._me = ""
+
+    async def _reach(self) -> MemoryServer:
+        await asyncio.sleep(0)
+        if self._fleet.is_away:
+            raise AwayError("it is away")
+        return self._server
+
+    async def open(self, member: str) -> None:
+        self._me = member
+        await self._reach()
+
+    async def beat(self) -> bool:
+        server = await self._reach()
+        with server.lock:
+            was = server.is_alive(self._me)
+            server.members[self._me] = time.monotonic() + self._lease
+            return was
+
+    async def own(self, gate: str) -> Owned:
+        server = await self._reach()
+        with server.lock:
+            key = server.keys[gate]
+            if key.owner and key.owner != self._me and server.is_alive(key.owner):
+                return Owned(owner=key.owner, token=key.token)
+            if not server.is_alive(self._me):
+                return Owned()
+            server.seq += 1
+            key.owner, key.token = self._me, server.seq
+            return Owned(owner=self._me, token=key.token)
+
+    async def still(self, addresses: Sequence[Address]) -> Sequence[bool]:
+        server = await self._reach()
+        with server.lock:
+            return [server.is_owner(one.gate, one.owner, one.token) for one in addresses]
+
+    async def send(self, to: Address, number: int, ask: str, frame: bytes) -> bool:
+        server = await self._reach()
+        with server.lock:
+            if server.counts.get((to.owner, self._me), 0) >= number:
+                return True
+            if not server.is_owner(to.gate, to.owner, to.token):
+                return False
+            server.counts[to.owner, self._me] = number
+            server.asks[to.owner, ask] = "waiting"
+            server.mail[to.owner].append(frame)
+            return True
+
+    async def begin(self, gate: str, token: int, ask: str) -> bool:
+        server = await self._reach()
+        with server.lock:
+            state = server.asks.get((self._me, ask))
+            if state not in ("waiting", "begun") or not server.is_owner(gate, self._me, token):
+                return False
+            server.asks[self._me, ask] = "begun"
+            return True
+
+    async def recall(self, owner: str, ask: str, marker: bytes) -> bool:
+        server = await self._reach()
+        with server.lock:
+            if server.asks.get((owner, ask)) in ("waiting", "recalled"):
+                server.asks[owner, ask] = "recalled"
+                return True
+            server.mail[self._me].append(marker)
+            return False
+
+    async def tell(self, letters: Sequence[tuple[str, bytes, str]]) -> None:
+        server = await self._reach()
+        with server.lock:
+            for to, frame, ask in letters:
+                server.mail[to].append(frame)
+                server.asks.pop((self._me, ask), None)
+
+    async def give_back(self, gate: str, token: int) -> None:
+        server = await self._reach()
+        with server.lock:
+            if (server.keys[gate].owner, server.keys[gate].token) == (self._me, token):
+                server.keys[gate].owner = ""
+
+    async def save(self, gate: str, token: int, state: bytes) -> bool:
+        server = await self._reach()
+        with server.lock:
+            if server.keys[gate].token > token:
+                return False
+            server.keys[gate].state = state
+            return True
+
+    async def load(self, gate: str) -> bytes | None:
+        server = await self._reach()
+        return server.keys[gate].state
+
+    async def mail(self) -> AsyncIterator[Sequence[bytes]]:
+        while True:
+            server = await self._reach()
+            with server.lock:
+                letters = server.mail.pop(self._me, [])
+            if letters:
+                yield letters
+            await asyncio.sleep(0.002)
+
+    async def leave(self) -> None:
+        server = await self._reach()
+        server.members.pop(self._me, None)
+
+    async def close(self) -> None: ...

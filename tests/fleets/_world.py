@@ -1,0 +1,113 @@
+"""Actors of a fleet that say who they are, and a fleet of several processes in one."""
+
+from collections.abc import AsyncGenerator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import anyio
+
+from callboard import Actor, Reply, fencing_token, handler, keyed, progress, remaining
+from callboard.actors._keyed import Keyed
+
+LEASE = 1.2
+"""Seconds; short, because tests wait for the end of some."""
+
+
+class Fleets(Protocol):
+    """Makes fleets on one server, each as if it were in another process."""
+
+    def __call__(self, **options: Any) -> Any: ...
+
+
+@dataclass
+class Log:
+    """What actors have done, in all processes of a test."""
+
+    lives: list[tuple[str, str, int]] = field(default_factory=list[tuple[str, str, int]])
+    """What, of which key, with which token."""
+    done: list[str] = field(default_factory=list[str])
+
+
+LOGS: dict[str, Log] = {}
+"""By their names, for an actor is made anew of its arguments."""
+
+
+class Counter(Actor):
+    """Counts, and keeps its number when it goes."""
+
+    def __init__(self, log: str) -> None:
+        self.log = LOGS.setdefault(log, Log())
+        self.number = 0
+
+    async def start(self) -> None:
+        self.log.lives.append(("start", str(self.key), fencing_token() or 0))
+
+    async def stop(self) -> None:
+        self.log.lives.append(("stop", str(self.key), fencing_token() or 0))
+
+    def snapshot(self) -> int:
+        return self.number
+
+    def restore(self, state: int) -> None:
+        self.number = state
+
+    @handler
+    async def up(self) -> tuple[int, int | None]:
+        """Count."""
+        self.number += 1
+        return self.number, fencing_token()
+
+    @handler
+    def up_in_thread(self) -> tuple[int, int | None]:
+        """Count in the actor's thread."""
+        self.number += 1
+        return self.number, fencing_token()
+
+    @handler
+    async def note(self, what: str) -> int:
+        """Note something."""
+        self.log.done.append(what)
+        return len(self.log.done)
+
+    @handler
+    async def fail(self, text: str) -> None:
+        """Raise an error."""
+        raise LookupError(text)
+
+    @handler
+    async def hold(self, what: str, seconds: float = 60.0) -> str:
+        """Take long, and say how it ended."""
+        self.log.done.append(f"{what} began")
+        try:
+            await anyio.sleep(seconds)
+        except BaseException:
+            self.log.done.append(f"{what} was cancelled")
+            raise
+        self.log.done.append(f"{what} ended")
+        return what
+
+    @handler(deferred=True)
+    async def later(self, reply: Reply[str], text: str) -> None:
+        """Take the reply along."""
+        reply.send(text)
+
+    @handler
+    async def time_left(self) -> float:
+        """Say how much time the caller has left, and report progress."""
+        progress("half way", done=1, total=2)
+        return remaining()
+
+
+@asynccontextmanager
+async def two(fleets: Fleets, log: str, **terms: Any) -> AsyncGenerator[tuple[Keyed[Counter], Keyed[Counter]]]:
+    """Have counters in two processes of a fleet."""
+    async with keyed(Counter(log), fleet=fleets(), **terms) as one, keyed(Counter(log), fleet=fleets(), **terms) as two:
+        yield one, two
+
+
+async def until(is_so: Callable[[], bool]) -> None:
+    """Wait until something is so that happens in other threads."""
+    with anyio.fail_after(30):
+        while not is_so():
+            await anyio.sleep(0.005)

@@ -1,0 +1,240 @@
+"""An actor of a key lives once in a fleet: asked from elsewhere, it is reached there."""
+
+from typing import Any
+
+import anyio
+import pytest
+
+from callboard import (
+    ActorDiedError,
+    CallPolicy,
+    InMemorySnapshots,
+    Supervisor,
+    ToolNode,
+    child,
+    keyed,
+    observe,
+    running,
+)
+from callboard.testing import tool_call
+
+from ._memory import MemoryFleet, MemoryServer
+from ._world import LOGS, Counter, Fleets, two, until
+
+pytestmark = pytest.mark.real_clock
+
+
+async def test_two_processes_that_ask_one_actor_reach_one_instance(fleets: Fleets, log: str) -> None:
+    """Whoever asks first has it; its token is that of the key."""
+    with anyio.fail_after(30):
+        async with two(fleets, log) as (here, there):
+            found = [await one["k"].up() for one in (here, there, here, there)]
+            in_thread = await there["k"].up_in_thread()
+
+    assert [number for number, _ in found] == [1, 2, 3, 4]
+    assert in_thread[0] == 5
+    assert {token for _, token in [*found, in_thread]} == {LOGS[log].lives[0][2]}
+    assert [what for what, _, _ in LOGS[log].lives] == ["start", "stop"]
+
+
+async def test_each_key_has_an_owner_of_its_own(fleets: Fleets, log: str) -> None:
+    """One process owns one key, and asks another for the next."""
+    with anyio.fail_after(30):
+        async with two(fleets, log) as (here, there):
+            await here["a"].up()
+            await there["b"].up()
+
+            assert (await there["a"].up())[0] == 2
+            assert (await here["b"].up())[0] == 2
+            assert (here.statistics().alive, there.statistics().alive) == (1, 1)
+
+
+async def test_an_error_comes_back_as_itself(fleets: Fleets, log: str) -> None:
+    """With what it says, and the traceback of the process where it was raised."""
+    with anyio.fail_after(30):
+        async with two(fleets, log) as (here, there):
+            await here["k"].up()
+
+            with pytest.raises(LookupError, match="nothing there") as caught:
+                await there["k"].fail("nothing there")
+
+    assert "in fail" in "".join(caught.value.__notes__)
+
+
+async def test_a_reply_that_was_taken_along_comes_back(fleets: Fleets, log: str) -> None:
+    """A deferred handler of another process."""
+    with anyio.fail_after(30):
+        async with two(fleets, log) as (here, there):
+            await here["k"].up()
+
+            assert await there["k"].later("hello") == "hello"
+
+
+async def test_a_cancel_reaches_the_owner(fleets: Fleets, log: str) -> None:
+    """The handler has ended when the caller goes on, and the next ask has its turn."""
+    done = LOGS.setdefault(log, Counter(log).log).done
+    with anyio.fail_after(30):
+        async with two(fleets, log) as (here, there), anyio.create_task_group() as tasks:
+            await here["k"].up()
+            tasks.start_soon(there["k"].hold, "it")
+            await until(lambda: "it began" in done)
+            tasks.cancel_scope.cancel()
+        assert done == ["it began", "it was cancelled"]
+
+
+async def test_an_ask_that_waits_there_can_be_taken_back(fleets: Fleets, log: str) -> None:
+    """It never begins."""
+    done = LOGS.setdefault(log, Counter(log).log).done
+    with anyio.fail_after(30):
+        async with two(fleets, log) as (here, there), anyio.create_task_group() as tasks:
+            await here["k"].up()
+            tasks.start_soon(here["k"].hold, "first")
+            await until(lambda: "first began" in done)
+            with anyio.move_on_after(0.2):
+                await there["k"].note("second")
+            tasks.cancel_scope.cancel()
+        assert done == ["first began", "first was cancelled"]
+
+
+async def test_asks_of_one_caller_stay_in_order(fleets: Fleets, log: str) -> None:
+    """Though none waits for the one before, and the key had no owner when the first was asked."""
+    asked: list[str] = []
+
+    async def ask(one: Any, what: str) -> None:
+        asked.append(what)
+        await one.note(what)
+
+    with anyio.fail_after(30):
+        async with two(fleets, log) as (here, there):
+            for key, owner in (("k", here), ("k", there), ("l", there), ("l", here)):
+                async with anyio.create_task_group() as tasks:
+                    for number in range(20):
+                        tasks.start_soon(ask, owner[key], f"{key}{number}")
+                assert LOGS[log].done == asked
+                LOGS[log].done.clear()
+                asked.clear()
+
+
+async def test_budget_and_progress_cross(fleets: Fleets, log: str) -> None:
+    """The handler knows how much time its caller has, and its caller hears how far it is."""
+    said: list[object] = []
+    with anyio.fail_after(30):
+        async with keyed(Counter(log), fleet=fleets()) as owner:
+            await owner["k"].up()
+            spec = child(Counter(log), key=lambda call: "k", fleet=fleets())
+            node = ToolNode([spec], policies={"time_left": CallPolicy(budget=20.0)})
+            async with node:
+                with observe(lambda event: said.append(event.message)):
+                    found = await node.ainvoke([tool_call("time_left", "c1")])
+
+    assert 0 < float(found["messages"][0].content) <= 20.0
+    assert "half way" in said
+
+
+async def test_a_timeout_of_a_tool_call_ends_the_handler_elsewhere(fleets: Fleets, log: str) -> None:
+    """The message says that it took too long, and the handler is cancelled."""
+    with anyio.fail_after(30):
+        async with keyed(Counter(log), fleet=fleets()) as owner:
+            await owner["k"].up()
+            spec = child(Counter(log), key=lambda call: "k", fleet=fleets())
+            async with ToolNode([spec], policies={"hold": CallPolicy(timeout=0.5)}) as node:
+                found = await node.ainvoke([tool_call("hold", "c1", what="it")])
+
+    assert found["messages"][0].status == "error"
+    assert LOGS[log].done == ["it began", "it was cancelled"]
+
+
+async def test_who_closes_hands_its_keys_over_at_once(fleets: Fleets, log: str) -> None:
+    """With their states, and higher tokens; nobody waits for the end of a lease."""
+    with anyio.fail_after(30):
+        async with keyed(Counter(log), fleet=fleets(lease=20.0)) as there:
+            async with keyed(Counter(log), fleet=fleets(lease=20.0)) as here:
+                await here["k"].up()
+                _, first = await there["k"].up()
+            with anyio.fail_after(10):
+                number, second = await there["k"].up()
+
+    assert number == 3
+    assert first is not None
+    assert second is not None
+    assert second > first
+
+
+async def test_asks_that_wait_when_the_owner_closes_are_asked_of_the_next(fleets: Fleets, log: str) -> None:
+    """They had not begun; the one that had ends with the owner."""
+    done = LOGS.setdefault(log, Counter(log).log).done
+    ended: list[str] = []
+
+    async def ask(one: Any, what: str) -> None:
+        try:
+            await one.hold(what, 0.0 if what == "second" else 60.0)
+            ended.append(f"{what} done")
+        except ActorDiedError:
+            ended.append(f"{what} unknown")
+
+    with anyio.fail_after(30):
+        async with keyed(Counter(log), fleet=fleets()) as there, anyio.create_task_group() as tasks:
+            async with keyed(Counter(log), fleet=fleets(), stop_timeout=0.1) as here:
+                await here["k"].up()
+                tasks.start_soon(ask, there["k"], "first")
+                await until(lambda: "first began" in done)
+                tasks.start_soon(ask, there["k"], "second")
+                await anyio.sleep(0.2)
+
+    assert ended == ["first unknown", "second done"]
+    assert done == ["first began", "first was cancelled", "second began", "second ended"]
+
+
+async def test_who_goes_because_nobody_asks_gives_its_key_back(fleets: Fleets, log: str) -> None:
+    """After its state was saved: the next owner goes on from there."""
+    with anyio.fail_after(30):
+        async with two(fleets, log, idle=0.2) as (here, there):
+            await here["k"].up()
+            await until(lambda: here.statistics().alive == 0)
+            await anyio.sleep(0.1)
+            assert (await there["k"].up())[0] == 2
+            assert there.statistics().alive == 1
+
+    assert [what for what, _, _ in LOGS[log].lives] == ["start", "stop", "start", "stop"]
+
+
+async def test_who_has_to_make_room_gives_its_key_back(fleets: Fleets, log: str) -> None:
+    """With cap=1, each ask of another key has the one before go."""
+    with anyio.fail_after(30):
+        async with two(fleets, log, cap=1) as (here, there):
+            for number in (1, 2):
+                for key in ("a", "b"):
+                    assert (await here[key].up())[0] == number
+            assert (await there["a"].up())[0] == 3
+
+
+async def test_what_cannot_be_sent_is_named(fleets: Fleets, log: str) -> None:
+    """An argument that cannot be pickled, and only if it has to be."""
+    with anyio.fail_after(30):
+        async with two(fleets, log) as (here, there):
+            await here["k"].note(lambda: None)  # type: ignore[arg-type]
+            with pytest.raises(TypeError, match=r"Counter\.note cannot be sent .*: argument 1, of type function"):
+                await there["k"].note(lambda: None)  # type: ignore[arg-type]
+            assert (await there["k"].up())[0] == 1
+
+
+def test_terms_that_cannot_work_are_refused() -> None:
+    """Early, with the remedy."""
+    fleet = MemoryFleet(MemoryServer())
+    with pytest.raises(ValueError, match="the next owner of a key cannot read"):
+        child(Counter("-"), fleet=fleet, snapshots=InMemorySnapshots())
+    with pytest.raises(ValueError, match="leave one out"):
+        child(Counter("-"), fleet=fleet, snapshots="journal")
+    with pytest.raises(TypeError, match="fleet is one such as"):
+        child(Counter("-"), fleet="redis://localhost")  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="lives once for each key"):
+        ToolNode([child(Counter("-"), fleet=fleet)])
+    with pytest.raises(ValueError, match="lives once for each key"):
+        Supervisor([child(Counter("-"), fleet=fleet)])
+
+
+async def test_one_actor_alone_has_no_fleet() -> None:
+    """`running` has no keys."""
+    with pytest.raises(ValueError, match="lives once for each key"):
+        async with running(Counter("-"), fleet=MemoryFleet(MemoryServer())):
+            pass
