@@ -129,6 +129,11 @@ class Desk:
         self.do(self._note_closing)
 
     @property
+    def is_up(self) -> bool:
+        """Whether the server can be reached, as far as is known."""
+        return self._line is not None and self._up.is_set()
+
+    @property
     def has_ended(self) -> bool:
         return not self._thread.is_alive()
 

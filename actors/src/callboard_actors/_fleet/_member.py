@@ -71,7 +71,7 @@ class Member:
         """Own nothing any more, and ask nobody."""
         self._post.is_left = True
         with anyio.move_on_after(_TO_LEAVE):
-            while not (self._answers.is_quiet and self._post.is_quiet):
+            while self._desk.is_up and not (self._answers.is_quiet and self._post.is_quiet):
                 await anyio.sleep(0.005)
         self._desk.close()
         with anyio.move_on_after(_TO_LEAVE):

@@ -1,0 +1,225 @@
+"""An owner that cannot renew its lease ends what it has before that is over; who asked it is told what is known."""
+
+import pickle
+from typing import Any
+
+import anyio
+import pytest
+
+from callboard import ActorDiedError, CallPolicy, StorageError, ToolNode, child, fencing_token, keyed
+from callboard.testing import tool_call
+from callboard_actors._fleet._letters import ForgedError, Letter, Seal
+
+from ._memory import MemoryFleet, MemoryServer
+from ._world import LOGS, Counter, Log, until
+
+pytestmark = pytest.mark.real_clock
+
+LEASE = 1.2
+
+
+@pytest.fixture
+def server() -> MemoryServer:
+    return MemoryServer()
+
+
+def _done(log: str) -> list[str]:
+    return LOGS.setdefault(log, Log()).done
+
+
+async def test_an_owner_that_is_cut_off_ends_before_the_next_begins(server: MemoryServer, log: str) -> None:
+    """What had begun is unknown, and is not done again; what waited is done by the next owner, once."""
+    cut_off, other = (MemoryFleet(server, lease=LEASE) for _ in range(2))
+    ended: list[str] = []
+
+    async def ask(one: Any, what: str, seconds: float) -> None:
+        try:
+            ended.append(f"{await one.hold(what, seconds)} done")
+        except ActorDiedError as died:
+            ended.append(f"{what} {died.ended}")
+
+    with anyio.fail_after(30):
+        async with keyed(Counter(log), fleet=cut_off) as here, keyed(Counter(log), fleet=other) as there:
+            await here["k"].up()
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(ask, there["k"], "first", 60.0)
+                await until(lambda: "first began" in _done(log))
+                tasks.start_soon(ask, there["k"], "second", 0.0)
+                await anyio.sleep(0.1)
+                cut_off.is_away = True
+
+    assert sorted(ended) == ["first unknown", "second done"]
+    assert _done(log) == ["first began", "first was cancelled", "second began", "second ended"]
+    assert [what for what, _, _ in LOGS[log].lives] == ["start", "stop", "start", "stop"]
+    assert LOGS[log].lives[2][2] > LOGS[log].lives[0][2]
+
+
+async def test_asks_within_a_process_that_is_cut_off_are_done_when_it_is_back(server: MemoryServer, log: str) -> None:
+    """By then another process may own the key."""
+    cut_off, other = (MemoryFleet(server, lease=LEASE) for _ in range(2))
+    with anyio.fail_after(30):
+        async with keyed(Counter(log), fleet=cut_off) as here, keyed(Counter(log), fleet=other) as there:
+            _, first = await here["k"].up()
+            cut_off.is_away = True
+            await until(lambda: here.statistics().alive == 0)
+            number, second = await there["k"].up()
+            cut_off.is_away = False
+            assert await here["k"].up() == (number + 1, second)
+
+    assert (number, (first or 0) < (second or 0)) == (1, True)  # what the first owner had is lost: it was not saved
+
+
+async def test_the_state_after_each_call_outlives_an_owner(server: MemoryServer, log: str) -> None:
+    """With save="each_call"."""
+    cut_off, other = (MemoryFleet(server, lease=LEASE) for _ in range(2))
+    terms: Any = {"save": "each_call"}
+    with anyio.fail_after(30):
+        async with keyed(Counter(log), fleet=cut_off, **terms) as here, keyed(Counter(log), fleet=other) as there:
+            await here["k"].up()
+            await there["k"].up()
+            cut_off.is_away = True
+            assert (await there["k"].up())[0] == 3
+
+
+@pytest.mark.backends("asyncio")
+async def test_a_state_of_an_owner_that_was_replaced_is_refused(server: MemoryServer) -> None:
+    """By the server, which knows the token of the next one."""
+    from callboard_actors._fleet._line import Owned
+
+    lines = [MemoryFleet(server)._line() for _ in range(2)]
+    owned: list[Owned] = []
+    for number, line in enumerate(lines):
+        await line.open(f"m{number}")
+        await line.beat()
+        owned.append(await line.own("gate"))
+        server.members.clear()  # as if it had died
+
+    assert await lines[1].save("gate", owned[1].token, b"new")
+    assert not await lines[0].save("gate", owned[0].token, b"old")
+    assert await lines[0].load("gate") == b"new"
+
+
+async def test_asks_wait_while_the_server_is_away(server: MemoryServer, log: str) -> None:
+    """And are done when it is back; those who have an owner here do not even wait."""
+    fleet = MemoryFleet(server, lease=20.0)
+    with anyio.fail_after(30):
+        async with keyed(Counter(log), fleet=fleet) as here, anyio.create_task_group() as tasks:
+            await here["mine"].up()
+            fleet.is_away = True
+            assert (await here["mine"].up())[0] == 2
+            tasks.start_soon(here["new"].note, "it")
+            await anyio.sleep(0.2)
+            assert _done(log) == []
+            fleet.is_away = False
+            await until(lambda: _done(log) == ["it"])
+
+
+async def test_a_budget_ends_the_wait_for_a_server(server: MemoryServer, log: str) -> None:
+    """The call ends with a message that says so."""
+    fleet = MemoryFleet(server)
+    fleet.is_away = True
+    node = ToolNode([child(Counter(log), key=lambda call: "k", fleet=fleet)], policies={"up": CallPolicy(budget=0.3)})
+    with anyio.fail_after(30):
+        async with node:
+            found = await node.ainvoke([tool_call("up", "c1")])
+            fleet.is_away = False
+
+    assert found["messages"][0].status == "error"
+    assert "0.3" in found["messages"][0].content
+
+
+async def test_an_ask_fails_when_the_server_is_away_for_too_long(server: MemoryServer, log: str) -> None:
+    """With an error that says what cannot be reached."""
+    fleet = MemoryFleet(server, patience=0.1)
+    fleet.is_away = True
+    with anyio.fail_after(30):
+        async with keyed(Counter(log), fleet=fleet) as here:
+            with pytest.raises(StorageError, match=r"memory could not be reached for 0\.1 s"):
+                await here["k"].up()
+
+
+@pytest.mark.exhaustive
+async def test_an_unknown_call_runs_again_only_if_that_does_no_harm(server: MemoryServer, log: str) -> None:
+    """As the policy of its tool says; a message tells of the other one."""
+    for is_idempotent in (True, False):
+        _done(log).clear()
+        cut_off, other = (MemoryFleet(server, lease=LEASE) for _ in range(2))
+        spec = child(Counter(log), key=lambda call: "k", fleet=other)
+        policy = CallPolicy(idempotent=is_idempotent, on_unknown="fail")
+        with anyio.fail_after(30):
+            async with keyed(Counter(log), fleet=cut_off) as here, ToolNode([spec], policies={"hold": policy}) as node:
+                await here["k"].up()
+                found: list[Any] = []
+
+                async def call(node: ToolNode = node, found: list[Any] = found) -> None:
+                    found.append(await node.ainvoke([tool_call("hold", "c1", what="it", seconds=1.5)]))
+
+                async with anyio.create_task_group() as tasks:
+                    tasks.start_soon(call)
+                    await until(lambda: "it began" in _done(log))
+                    cut_off.is_away = True
+
+        message = found[0]["messages"][0]
+        assert (message.status, _done(log).count("it began")) == (("success", 2) if is_idempotent else ("error", 1))
+
+
+class Bomb:
+    """Goes off where it is unpickled."""
+
+    gone_off = False
+
+    def __reduce__(self) -> Any:
+        return _go_off, ()
+
+
+def _go_off() -> None:
+    Bomb.gone_off = True
+
+
+def test_what_was_not_written_by_the_fleet_is_never_unpickled() -> None:
+    """A server may be written to by others."""
+    ours, theirs = Seal(b"a secret of sixteen bytes", "f"), Seal(b"another of sixteen bytes", "f")
+    letter = Letter("told", "m1", "m2.1", Bomb())
+
+    for frame in (theirs.sealed("m2", letter), ours.sealed("m3", letter), pickle.dumps(letter), b""):
+        with pytest.raises(ForgedError):
+            ours.opened("m2", frame)
+    assert not Bomb.gone_off
+    ours.opened("m2", ours.sealed("m2", letter))
+    assert Bomb.gone_off
+
+
+async def test_a_stranger_on_the_server_is_not_listened_to(
+    server: MemoryServer, log: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """What it writes is dropped, with a warning; what it writes again is done once."""
+    with anyio.fail_after(30):
+        async with (
+            keyed(Counter(log), fleet=MemoryFleet(server)) as here,
+            keyed(Counter(log), fleet=MemoryFleet(server)) as there,
+        ):
+            await here["k"].up()
+            owner = server.keys[next(iter(server.keys))].owner
+            copies: list[bytes] = []
+
+            class Copying(list[bytes]):
+                def append(self, frame: bytes) -> None:
+                    copies.append(frame)
+                    super().append(frame)
+
+            server.mail[owner] = Copying()
+            await there["k"].note("it")
+            server.mail[owner] = [*copies, b"nonsense"]
+            await until(lambda: "nobody who has the secret" in caplog.text)
+            await there["k"].up()
+
+    assert copies
+    assert _done(log) == ["it"]
+
+
+async def test_a_token_is_that_of_the_innermost_lease(server: MemoryServer, log: str) -> None:
+    """Outside of an actor there is none."""
+    with anyio.fail_after(30):
+        async with keyed(Counter(log), fleet=MemoryFleet(server)) as here:
+            assert (await here["k"].up())[1] is not None
+            assert fencing_token() is None
