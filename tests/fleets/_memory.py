@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
-from callboard_actors._fleet._line import Address, Owned
+from callboard_actors._fleet._line import Address, Common, Owned
 from callboard_actors._fleet._store import FleetStore
 from callboard_actors._places._line import AwayError
 
@@ -52,7 +52,7 @@ class MemoryFleet(FleetStore):
         super().__init__(
             "MemoryFleet",
             "memory",
-            partial(MemoryLine, server, self, lease),
+            partial(MemoryLine, server, self),
             prefix="test",
             secret=SECRET,
             lease=lease,
@@ -63,10 +63,10 @@ class MemoryFleet(FleetStore):
 class MemoryLine:
     """A connection of one member."""
 
-    def __init__(self, server: MemoryServer, fleet: MemoryFleet, lease: float) -> None:
+    def __init__(self, server: MemoryServer, fleet: MemoryFleet, common: Common) -> None:
         self._server = server
         self._fleet = fleet
-        self._lease = lease
+        self._lease = common.lease / 1e6
         self._me = ""
 
     async def _reach(self) -> MemoryServer:

@@ -1,6 +1,5 @@
 """Several processes, some of them killed or stopped: what the guarded resource has seen, and what askers were told."""
 
-import os
 import random
 import signal
 import subprocess
@@ -137,7 +136,7 @@ def _check_one_instance(lines: list[Line], disturbed: set[int]) -> None:
 def test_random_asks_with_kills_and_pauses(url: str, tmp_path: Path, seed: int) -> None:
     """One instance at any time, by the tokens at the resource; each ask has one outcome, and is done at most once."""
     draw = random.Random(seed)
-    crowd = Crowd(tmp_path, url=url, prefix=f"many-{seed}", lease=LEASE, keys=KEYS, askers=3, seed=seed)
+    crowd = Crowd(tmp_path, url=url, prefix=tmp_path.name, lease=LEASE, keys=KEYS, askers=3, seed=seed)
     try:
         for _ in range(3):
             crowd.add()
@@ -162,7 +161,7 @@ def test_random_asks_with_kills_and_pauses(url: str, tmp_path: Path, seed: int) 
 
 def test_nobody_is_disturbed_and_nothing_is_lost(url: str, tmp_path: Path) -> None:
     """Keys move between processes as actors go that nobody asks; nothing is unknown."""
-    plan = {"url": url, "prefix": "calm", "lease": LEASE, "keys": KEYS, "askers": 2, "seed": 7, "idle": 0.05}
+    plan = {"url": url, "prefix": tmp_path.name, "lease": LEASE, "keys": KEYS, "askers": 2, "seed": 7, "idle": 0.05}
     crowd = Crowd(tmp_path, **plan)
     try:
         for _ in range(3):
@@ -179,7 +178,7 @@ def test_nobody_is_disturbed_and_nothing_is_lost(url: str, tmp_path: Path) -> No
 
 async def test_a_killed_owner_is_followed_by_whoever_asks_next(url: str, tmp_path: Path) -> None:
     """With the state that was saved; what was under way is unknown, and what waited is done."""
-    plan = {"url": url, "prefix": f"kill-{os.getpid()}", "lease": LEASE, "keys": ["k"], "askers": 0, "seed": 1}
+    plan = {"url": url, "prefix": tmp_path.name, "lease": LEASE, "keys": ["k"], "askers": 0, "seed": 1}
     crowd = Crowd(tmp_path, **plan, idle=60.0)
     told: list[str] = []
 
@@ -219,7 +218,7 @@ async def test_a_killed_owner_is_followed_by_whoever_asks_next(url: str, tmp_pat
 
 async def test_an_owner_that_stood_still_is_a_has_been(url: str, tmp_path: Path) -> None:
     """It wakes in the middle of a handler: the resource refuses what it writes, and its instance ends."""
-    plan = {"url": url, "prefix": f"still-{os.getpid()}", "lease": LEASE, "keys": ["k"], "askers": 1, "seed": 1}
+    plan = {"url": url, "prefix": tmp_path.name, "lease": LEASE, "keys": ["k"], "askers": 1, "seed": 1}
     crowd = Crowd(tmp_path, **plan, idle=60.0)
     path = tmp_path / "k.resource"
     told: list[str] = []

@@ -75,6 +75,11 @@ class Seal:
         return hmac.digest(self._key, len(place).to_bytes(4, "big") + place.encode() + body, "sha256")
 
 
+def fingerprint(secret: bytes) -> str:
+    """What members compare to see whether they have one secret; it says nothing of it."""
+    return hmac.digest(secret, b"callboard fleet: whose secret is it?", "sha256").hex()[:16]
+
+
 def gate_of(actor: str, key: Hashable) -> str:
     """What a server calls a key: it need not know what it is made of.
 

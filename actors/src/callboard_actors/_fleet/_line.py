@@ -4,6 +4,8 @@ from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from callboard import StorageError
+
 
 @dataclass(frozen=True, slots=True)
 class Owned:
@@ -23,6 +25,35 @@ class Address:
     gate: str
     owner: str
     token: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Common:
+    """What all members of a fleet have alike.
+
+    Args:
+        lease: in microseconds.
+        seal: the fingerprint of their secret.
+    """
+
+    lease: int
+    seal: str
+
+    @property
+    def written(self) -> str:
+        """In one text."""
+        return f"{self.lease}:{self.seal}"
+
+    def refusal(self, where: str, written: str) -> StorageError:
+        """What is said to one that comes with others."""
+        lease = int(written.partition(":")[0])
+        if lease == self.lease:
+            return StorageError(where, "has other processes of this fleet with another secret. Give all the same one.")
+        return StorageError(
+            where,
+            f"has other processes of this fleet with lease={lease / 1e6:g}, and this one has {self.lease / 1e6:g}. "
+            "Give all of them the same, or another prefix.",
+        )
 
 
 class FleetLine(Protocol):

@@ -8,7 +8,7 @@ from uuid import uuid4
 
 import anyio
 
-from callboard import SnapshotError
+from callboard import StorageError
 from callboard.fleets import FleetAsk, FleetHost
 from callboard_actors._fleet._answers import Answers
 from callboard_actors._fleet._crossing import Answer
@@ -44,7 +44,7 @@ class Member:
         self._member = member
         self._post = Post(host.name, member, seal, host.lost)
         self._answers = Answers(host, self._post)
-        self.snapshots = KeptStates(self._post, seal)
+        self.snapshots = KeptStates(self._post, seal, terms.where)
         self._desk = self._post.desk = Desk(
             member,
             line,
@@ -96,11 +96,13 @@ class KeptStates:
     Args:
         post: of a member.
         seal: of the fleet.
+        where: the server, for errors.
     """
 
-    def __init__(self, post: Post, seal: Seal) -> None:
+    def __init__(self, post: Post, seal: Seal, where: str) -> None:
         self._post = post
         self._seal = seal
+        self._where = where
 
     async def load(self, actor: str, key: Hashable) -> object:
         """The state that was saved last; `None` for none."""
@@ -112,14 +114,14 @@ class KeptStates:
         """Keep a state in place of the one before.
 
         Raises:
-            SnapshotError: if this process owns the key no more.
+            StorageError: if this process owns the key no more.
         """
         gate, held = gate_of(actor, key), self._post.held(key)
         if held is None:
-            raise SnapshotError(f"{actor}[{key!r}]", "this process owns its key no more")
+            raise StorageError(self._where, f"keeps no state of {actor}[{key!r}]: this process owns its key no more.")
         kept = await self._at_desk(partial(_save, gate, held.token, self._seal.sealed(gate, snapshot)))
         if not kept:
-            raise SnapshotError(f"{actor}[{key!r}]", "another process owns its key now")
+            raise StorageError(self._where, f"keeps no state of {actor}[{key!r}]: another process owns its key now.")
 
     async def _at_desk(self, work: Callable[[FleetLine], Awaitable[T]]) -> T:
         answer = Answer[T]()
@@ -132,7 +134,8 @@ class KeptStates:
                 if not isinstance(error, Exception):
                     raise
 
-        self._post.desk.do(lambda: self._post.desk.start(ask))
+        if not self._post.desk.do(lambda: self._post.desk.start(ask)):
+            raise StorageError(self._where, "is asked no more: this process has left the fleet.")
         return await answer.wait()
 
 

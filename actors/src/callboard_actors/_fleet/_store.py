@@ -2,12 +2,13 @@
 
 import os
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from callboard.fleets import FleetHost
 from callboard_actors._fleet._desk import Terms
-from callboard_actors._fleet._letters import Seal
-from callboard_actors._fleet._line import FleetLine
+from callboard_actors._fleet._letters import Seal, fingerprint
+from callboard_actors._fleet._line import Common, FleetLine
 from callboard_actors._fleet._member import Member
 from callboard_actors.remote._secret import checked
 
@@ -22,7 +23,7 @@ class FleetStore:
     Args:
         whose: the class that a user has written, for errors.
         where: the server, without a password.
-        line: makes a connection to it.
+        line: makes a connection to it, given what its members must have in common.
         prefix: of the fleet.
         secret: that all of its processes share; `None` for that of the environment.
         lease: seconds.
@@ -33,7 +34,7 @@ class FleetStore:
         self,
         whose: str,
         where: str,
-        line: Callable[[], FleetLine],
+        line: Callable[[Common], FleetLine],
         *,
         prefix: str,
         secret: str | bytes | None,
@@ -44,9 +45,9 @@ class FleetStore:
         if patience is not None:
             _check_seconds(whose, "patience", patience, 0.0)
         self._whose = whose
-        self._line = line
         self._prefix = prefix
         self._secret = _secret(whose, secret)
+        self._line = partial(line, Common(lease=round(lease * 1e6), seal=fingerprint(self._secret)))
         self._terms = Terms(where=where, lease=lease, patience=patience)
 
     def admit(self, host: FleetHost, /) -> Member:

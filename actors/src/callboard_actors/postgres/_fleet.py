@@ -45,5 +45,5 @@ class PostgresFleet(FleetStore):
         from callboard_actors.postgres._server import check_url
 
         check_url("PostgresFleet", url)
-        line = partial(PostgresFleetLine, url, where, prefix, lease)
+        line = partial(PostgresFleetLine, url, where, prefix)
         super().__init__("PostgresFleet", where, line, prefix=prefix, secret=secret, lease=lease, patience=patience)

@@ -1,7 +1,7 @@
 -- What a fleet needs of a database; made once, by the first process that has the right to.
 -- All of it has to outlive a crash: who owned a key when the server went down may not know it yet when that is back.
 CREATE TABLE IF NOT EXISTS callboard_fleet_members (
-    fleet text, member text, lease bigint NOT NULL, expires bigint NOT NULL, PRIMARY KEY (fleet, member)
+    fleet text, member text, common text NOT NULL, expires bigint NOT NULL, PRIMARY KEY (fleet, member)
 );
 CREATE TABLE IF NOT EXISTS callboard_fleet_keys (
     fleet text, gate text, member text, token bigint NOT NULL, state bytea, PRIMARY KEY (fleet, gate)
@@ -44,18 +44,18 @@ BEGIN
     PERFORM pg_notify('callboard_fleet_' || p_member, '');
 END $put$;
 
--- Whether the member was one; the lease of others, if that is another one, in microseconds.
-CREATE OR REPLACE FUNCTION callboard_fleet_beat_1(p_fleet text, p_member text, p_lease bigint)
-RETURNS TABLE (was boolean, other bigint) LANGUAGE plpgsql AS $beat$
+-- Whether the member was one; what other members have in common, if that is something else.
+CREATE OR REPLACE FUNCTION callboard_fleet_beat_1(p_fleet text, p_member text, p_lease bigint, p_common text)
+RETURNS TABLE (was boolean, other text) LANGUAGE plpgsql AS $beat$
 DECLARE
     v_now bigint := callboard_fleet_now_1(); v_gone text;
 BEGIN
     was := callboard_fleet_alive_1(p_fleet, p_member);
-    SELECT lease INTO other FROM callboard_fleet_members
-        WHERE fleet = p_fleet AND member <> p_member AND expires >= v_now AND lease <> p_lease LIMIT 1;
+    SELECT common INTO other FROM callboard_fleet_members
+        WHERE fleet = p_fleet AND member <> p_member AND expires >= v_now AND common <> p_common LIMIT 1;
     IF other IS NULL THEN
-        INSERT INTO callboard_fleet_members VALUES (p_fleet, p_member, p_lease, v_now + p_lease)
-            ON CONFLICT (fleet, member) DO UPDATE SET expires = excluded.expires, lease = excluded.lease;
+        INSERT INTO callboard_fleet_members VALUES (p_fleet, p_member, p_common, v_now + p_lease)
+            ON CONFLICT (fleet, member) DO UPDATE SET expires = excluded.expires, common = excluded.common;
     END IF;
     FOR v_gone IN SELECT member FROM callboard_fleet_members
             WHERE fleet = p_fleet AND expires < v_now - 20 * p_lease FOR UPDATE SKIP LOCKED LOOP

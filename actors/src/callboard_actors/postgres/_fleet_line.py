@@ -9,8 +9,7 @@ from typing import Any
 import psycopg
 from psycopg import sql
 
-from callboard import StorageError
-from callboard_actors._fleet._line import Address, Owned
+from callboard_actors._fleet._line import Address, Common, Owned
 from callboard_actors.postgres._server import PostgresServer
 
 _SCRIPT = files("callboard_actors.postgres").joinpath("_fleet.sql")
@@ -27,14 +26,14 @@ class PostgresFleetLine:
         url: of the database.
         where: the same, without a password.
         prefix: of the fleet.
-        lease: seconds.
+        common: what all members have alike.
     """
 
-    def __init__(self, url: str, where: str, prefix: str, lease: float) -> None:
+    def __init__(self, url: str, where: str, prefix: str, common: Common) -> None:
         self._server = PostgresServer("PostgresFleet", "the keys of a fleet", url, where)
         self._where = where
         self._fleet = prefix
-        self._lease = round(lease * 1e6)
+        self._common = common
         self._member = ""
         self._saying: Any = None
         self._hearing: Any = None
@@ -55,18 +54,14 @@ class PostgresFleetLine:
         # The name is one of those below; all that others have written is an argument.
         statement = f"SELECT * FROM callboard_fleet_{function}_1({marks})"  # noqa: S608
         with self._server.errors():
-            async with asyncio.timeout(max(1.0, self._lease / 2e6)):
+            async with asyncio.timeout(max(1.0, self._common.lease / 2e6)):
                 cursor = await self._saying.execute(statement, [self._fleet, *arguments], prepare=True)
                 return await cursor.fetchone()
 
     async def beat(self) -> bool:
-        was, other = await self._do("beat", self._member, self._lease)
+        was, other = await self._do("beat", self._member, self._common.lease, self._common.written)
         if other is not None:
-            raise StorageError(
-                self._where,
-                f"has other processes of this fleet with lease={other / 1e6:g}, and this one has "
-                f"{self._lease / 1e6:g}. Give all of them the same, or another prefix.",
-            )
+            raise self._common.refusal(self._where, other)
         return bool(was)
 
     async def own(self, gate: str) -> Owned:

@@ -9,7 +9,7 @@ local function text(number) return string.format('%.0f', number) end
 local time = redis.call('TIME')
 local now = tonumber(time[1]) * 1000000 + tonumber(time[2])
 
-local meta = redis.call('HMGET', META, 'run', 'opens', 'lease', 'seq')
+local meta = redis.call('HMGET', META, 'run', 'opens', 'common', 'seq')
 local opens, seq = tonumber(meta[2] or '0'), tonumber(meta[4] or '0')
 if meta[1] ~= run then
   -- A server that has just started may have forgotten who owns what, and one that took over may not have heard: no key
@@ -32,9 +32,9 @@ end
 
 if op == 'beat' then
   local was = is_alive(me)
-  if meta[3] ~= text(lease) then
+  if meta[3] ~= ARGV[6] then
     if meta[3] and redis.call('ZCOUNT', MEMBERS, text(now), '+inf') > (was and 1 or 0) then return {'other', meta[3]} end
-    redis.call('HSET', META, 'lease', text(lease))
+    redis.call('HSET', META, 'common', ARGV[6])
   end
   redis.call('ZREMRANGEBYSCORE', MEMBERS, '-inf', text(now - KEPT * lease))
   redis.call('ZADD', MEMBERS, text(now + lease), me)

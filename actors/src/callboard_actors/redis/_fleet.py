@@ -44,7 +44,8 @@ class RedisFleet(FleetStore):
         check_prefix("RedisFleet", prefix)
         needs("RedisFleet(...)", "redis", extra="redis")
         from callboard_actors.redis._fleet_line import RedisFleetLine
+        from callboard_actors.redis._server import check_options
 
-        line = partial(RedisFleetLine, url, where, prefix, lease)
+        check_options("RedisFleet", url)
+        line = partial(RedisFleetLine, url, where, prefix)
         super().__init__("RedisFleet", where, line, prefix=prefix, secret=secret, lease=lease, patience=patience)
-        line().check()

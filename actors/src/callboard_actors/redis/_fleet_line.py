@@ -4,8 +4,7 @@ from collections.abc import AsyncIterator, Sequence
 from importlib.resources import files
 from typing import Any
 
-from callboard import StorageError
-from callboard_actors._fleet._line import Address, Owned
+from callboard_actors._fleet._line import Address, Common, Owned
 from callboard_actors.redis._server import RedisServer
 
 _SCRIPT = files("callboard_actors.redis").joinpath("_fleet.lua")
@@ -22,19 +21,15 @@ class RedisFleetLine:
         url: of the server.
         where: the same, without a password.
         prefix: of all keys.
-        lease: seconds.
+        common: what all members have alike.
     """
 
-    def __init__(self, url: str, where: str, prefix: str, lease: float) -> None:
-        self._server = RedisServer("RedisFleet", "the keys of a fleet", url, where, decodes=False)
+    def __init__(self, url: str, where: str, prefix: str, common: Common) -> None:
+        self._server = RedisServer("the keys of a fleet", url, where, decodes=False)
         self._where = where
         self._prefix = prefix
-        self._lease = round(lease * 1e6)
+        self._common = common
         self._member = self._sha = ""
-
-    def check(self) -> None:
-        """Raise ValueError for an option in the URL that cannot be had."""
-        self._server.check()
 
     async def open(self, member: str) -> None:
         """Connect."""
@@ -47,7 +42,7 @@ class RedisFleetLine:
         base = f"{{{self._prefix}}}"
         keys = [f"{base}:meta", f"{base}:members", f"{base}:key:{gate}", f"{base}:asks:{asks}", f"{base}:mail:{mail}"]
         server = self._server
-        known = [op, self._member, server.run, server.began, self._lease]
+        known = [op, self._member, server.run, server.began, self._common.lease]
         return client.evalsha(self._sha, len(keys), *keys, *known, *more)
 
     async def _do(self, op: str, *more: object, gate: str = "", asks: str = "", mail: str = "") -> Any:
@@ -55,14 +50,9 @@ class RedisFleetLine:
             return await self._script(self._server.client, op, *more, gate=gate, asks=asks, mail=mail)
 
     async def beat(self) -> bool:
-        found = await self._do("beat", asks=self._member, mail=self._member)
+        found = await self._do("beat", self._common.written, asks=self._member, mail=self._member)
         if isinstance(found, list):
-            other = float(found[1]) / 1e6
-            raise StorageError(
-                self._where,
-                f"has other processes of this fleet with lease={other:g}, and this one has {self._lease / 1e6:g}. "
-                "Give all of them the same, or another prefix.",
-            )
+            raise self._common.refusal(self._where, found[1].decode())
         return bool(found)
 
     async def own(self, gate: str) -> Owned:

@@ -48,9 +48,10 @@ class RedisLimits(Store):
         check_prefix("RedisLimits", prefix)
         needs("RedisLimits(...)", "redis", extra="redis")
         from callboard_actors.redis._line import RedisLine
+        from callboard_actors.redis._server import check_options
 
+        check_options("RedisLimits", url)
         line = partial(RedisLine, url, where, prefix)
-        line().check()
         super().__init__(
             "RedisLimits",
             where,

@@ -43,18 +43,28 @@ _NOT_NOW = (
 """What passes, with time or where somebody sees to it."""
 
 
+def check_options(whose: str, url: str) -> None:
+    """Raise ValueError for an option in a URL that cannot be had."""
+    if ours := sorted(_OURS & parse_url(url).keys()):
+        raise ValueError(f"{whose}(url): {ours[0]!r} is not to be had; leave it out of the URL")
+    pool: Any = redis.asyncio.Redis.from_url(url).connection_pool
+    try:
+        pool.connection_class(**pool.connection_kwargs)
+    except TypeError as error:
+        raise ValueError(f"{whose}(url) has an option that Redis does not know: {error}") from error
+
+
 class RedisServer:
     """Connections to a server, of one process.
 
     Args:
-        whose: the class that a user has written, for errors.
         noun: what is kept there, for errors.
         url: of the server.
         where: the same, without a password.
         decodes: whether it answers in texts, and not in bytes.
     """
 
-    def __init__(self, whose: str, noun: str, url: str, where: str, *, decodes: bool) -> None:
+    def __init__(self, noun: str, url: str, where: str, *, decodes: bool) -> None:
         # Nothing is tried again below us: a step that was said twice would count twice.
         self.client: Any = redis.asyncio.Redis.from_url(
             url,
@@ -67,24 +77,12 @@ class RedisServer:
             retry_on_error=[],
             health_check_interval=0,
         )
-        self._whose = whose
         self._noun = noun
-        self._url = url
         self._where = where
         self.run = ""
         """Which of its starts this is."""
         self.began = 0
         """When that was, or up to a second later, in microseconds of its own clock."""
-
-    def check(self) -> None:
-        """Raise ValueError for an option in the URL that cannot be had."""
-        pool = self.client.connection_pool
-        if ours := sorted(_OURS & parse_url(self._url).keys()):
-            raise ValueError(f"{self._whose}(url): {ours[0]!r} is not to be had; leave it out of the URL")
-        try:
-            pool.connection_class(**pool.connection_kwargs)
-        except TypeError as error:
-            raise ValueError(f"{self._whose}(url) has an option that Redis does not know: {error}") from error
 
     async def meet(self) -> None:
         """Connect, and find out which server it is; within `errors`.
