@@ -34,7 +34,13 @@ class MemoryServer:
     asks: dict[tuple[str, str], str] = field(default_factory=dict[tuple[str, str], str])
     counts: dict[tuple[str, str], int] = field(default_factory=dict[tuple[str, str], int])
     mail: dict[str, list[bytes]] = field(default_factory=lambda: defaultdict(list[bytes]))
+    posted: list[tuple[str, bytes]] = field(default_factory=list[tuple[str, bytes]])
+    """All letters that there were, and to whom."""
     seq: int = 0
+
+    def put(self, to: str, frame: bytes) -> None:
+        self.posted.append((to, frame))
+        self.mail[to].append(frame)
 
     def is_alive(self, member: str) -> bool:
         return self.members.get(member, 0.0) >= time.monotonic()
@@ -112,7 +118,7 @@ class MemoryLine:
                 return False
             server.counts[to.owner, self._me] = number
             server.asks[to.owner, ask] = "waiting"
-            server.mail[to.owner].append(frame)
+            server.put(to.owner, frame)
             return True
 
     async def begin(self, gate: str, token: int, ask: str) -> bool:
@@ -130,14 +136,14 @@ class MemoryLine:
             if server.asks.get((owner, ask)) in ("waiting", "recalled"):
                 server.asks[owner, ask] = "recalled"
                 return True
-            server.mail[self._me].append(marker)
+            server.put(self._me, marker)
             return False
 
     async def tell(self, letters: Sequence[tuple[str, bytes, str]]) -> None:
         server = await self._reach()
         with server.lock:
             for to, frame, ask in letters:
-                server.mail[to].append(frame)
+                server.put(to, frame)
                 server.asks.pop((self._me, ask), None)
 
     async def give_back(self, gate: str, token: int) -> None:

@@ -15,7 +15,8 @@ from ._world import LOGS, Counter, Log, until
 
 pytestmark = pytest.mark.real_clock
 
-LEASE = 1.2
+LEASE = 2.0
+"""Seconds; on a busy machine a thread may stand still for a while."""
 
 
 @pytest.fixture
@@ -54,6 +55,7 @@ async def test_an_owner_that_is_cut_off_ends_before_the_next_begins(server: Memo
     assert LOGS[log].lives[2][2] > LOGS[log].lives[0][2]
 
 
+@pytest.mark.exhaustive
 async def test_asks_within_a_process_that_is_cut_off_are_done_when_it_is_back(server: MemoryServer, log: str) -> None:
     """By then another process may own the key."""
     cut_off, other = (MemoryFleet(server, lease=LEASE) for _ in range(2))
@@ -69,6 +71,7 @@ async def test_asks_within_a_process_that_is_cut_off_are_done_when_it_is_back(se
     assert (number, (first or 0) < (second or 0)) == (1, True)  # what the first owner had is lost: it was not saved
 
 
+@pytest.mark.exhaustive
 async def test_the_state_after_each_call_outlives_an_owner(server: MemoryServer, log: str) -> None:
     """With save="each_call"."""
     cut_off, other = (MemoryFleet(server, lease=LEASE) for _ in range(2))
@@ -152,7 +155,7 @@ async def test_an_unknown_call_runs_again_only_if_that_does_no_harm(server: Memo
                 found: list[Any] = []
 
                 async def call(node: ToolNode = node, found: list[Any] = found) -> None:
-                    found.append(await node.ainvoke([tool_call("hold", "c1", what="it", seconds=1.5)]))
+                    found.append(await node.ainvoke([tool_call("hold", "c1", what="it", seconds=2.5)]))
 
                 async with anyio.create_task_group() as tasks:
                     tasks.start_soon(call)
@@ -200,15 +203,8 @@ async def test_a_stranger_on_the_server_is_not_listened_to(
         ):
             await here["k"].up()
             owner = server.keys[next(iter(server.keys))].owner
-            copies: list[bytes] = []
-
-            class Copying(list[bytes]):
-                def append(self, frame: bytes) -> None:
-                    copies.append(frame)
-                    super().append(frame)
-
-            server.mail[owner] = Copying()
             await there["k"].note("it")
+            copies = [frame for to, frame in server.posted if to == owner]
             server.mail[owner] = [*copies, b"nonsense"]
             await until(lambda: "nobody who has the secret" in caplog.text)
             await there["k"].up()

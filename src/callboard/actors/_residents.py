@@ -210,7 +210,7 @@ class Residents:
         queued, resident = self._queue.pop(key, None), self._alive.get(key)
         if isinstance(queued, FleetCell):
             queued.move()
-        if resident is not None:
+        if resident is not None and not (resident.cell.ownership and resident.cell.ownership.is_current):
             resident.unit.end(reason)
             self._leave(resident)
 
@@ -250,6 +250,9 @@ class Residents:
         cap = self.spec.cap
         while self._queue and not self._is_closing and (cap is None or len(self._alive) < cap):
             key, cell = self._queue.popitem(last=False)
+            if isinstance(cell, FleetCell) and not cell.is_owned():
+                self._turn_away(cell)
+                continue
             resident = self._alive[key] = self._resident(cell)
             self._start_task(partial(self._live, resident))
         if self._queue and not self._makes_room():
@@ -271,8 +274,6 @@ class Residents:
 
     def _resident(self, cell: Cell) -> _Resident:
         resident = _Resident(self.spec, cell, partial(self._gave_up, cell))
-        if isinstance(cell, FleetCell):
-            cell.ownership = cell.tenancy.owned(cell.key)
         cell.on_rest = partial(self._rests, cell)
         return resident
 

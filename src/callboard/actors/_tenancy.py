@@ -110,6 +110,11 @@ class FleetCell(Cell):
         if posted is not None:
             posted.taken()
 
+    def is_owned(self) -> bool:
+        """Whether this process owns its key; the life that begins now ends with that."""
+        self.ownership = self.tenancy.owned(self.key)
+        return self.ownership is not None
+
     def move(self) -> None:
         """Have what waits here be asked of the owner of the key."""
         with self.lock:
