@@ -6,6 +6,8 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import anyio
+from opentelemetry.trace import get_current_span
+from structlog.contextvars import get_contextvars
 
 from callboard import Actor, Reply, fencing_token, handler, keyed, progress, remaining
 from callboard.actors._keyed import Keyed
@@ -33,8 +35,14 @@ LOGS: dict[str, Log] = {}
 """By their names, for an actor is made anew of its arguments."""
 
 
+class FatalError(Exception):
+    """Ends an actor."""
+
+
 class Counter(Actor):
     """Counts, and keeps its number when it goes."""
+
+    fatal = (FatalError,)
 
     def __init__(self, log: str) -> None:
         self.log = LOGS.setdefault(log, Log())
@@ -91,6 +99,16 @@ class Counter(Actor):
     async def later(self, reply: Reply[str], text: str) -> None:
         """Take the reply along."""
         reply.send(text)
+
+    @handler
+    async def around(self) -> tuple[dict[str, Any], int]:
+        """Say what is bound here, and in which trace this is."""
+        return dict(get_contextvars()), get_current_span().get_span_context().trace_id
+
+    @handler
+    async def give_up(self) -> None:
+        """End the actor."""
+        raise FatalError
 
     @handler
     async def time_left(self) -> float:

@@ -4,6 +4,8 @@ from typing import Any
 
 import anyio
 import pytest
+from opentelemetry.trace import NonRecordingSpan, SpanContext, TraceFlags, use_span
+from structlog.contextvars import bound_contextvars
 
 from callboard import (
     ActorDiedError,
@@ -17,8 +19,10 @@ from callboard import (
     running,
 )
 from callboard.testing import tool_call
+from callboard_actors.postgres import PostgresFleet
+from callboard_actors.redis import RedisFleet
 
-from ._memory import MemoryFleet, MemoryServer
+from ._memory import SECRET, MemoryFleet, MemoryServer
 from ._world import LOGS, Counter, Fleets, two, until
 
 pytestmark = pytest.mark.real_clock
@@ -238,3 +242,59 @@ async def test_one_actor_alone_has_no_fleet() -> None:
     with pytest.raises(ValueError, match="lives once for each key"):
         async with running(Counter("-"), fleet=MemoryFleet(MemoryServer())):
             pass
+
+
+async def test_trace_and_bound_values_cross(fleets: Fleets, log: str) -> None:
+    """What the asker works for, the handler works for; other variables of the two do not mix."""
+    with anyio.fail_after(30):
+        async with two(fleets, log) as (here, there):
+            await here["k"].up()
+            span = NonRecordingSpan(SpanContext(7, 8, is_remote=False, trace_flags=TraceFlags(1)))
+            with bound_contextvars(user="ada"), use_span(span):
+                bound, trace = await there["k"].around()
+            assert (bound, trace) == ({"user": "ada"}, 7)
+            assert await there["k"].around() == ({}, 0)
+
+
+def test_sync_code_asks_through_a_node(log: str) -> None:
+    """`invoke`, for code without an event loop; each run is a process of the fleet for as long as it takes."""
+    server = MemoryServer()
+    node = ToolNode([child(Counter(log), key=lambda call: "k", fleet=MemoryFleet(server))])
+
+    contents = [node.invoke([tool_call("up", "c1")])["messages"][0].content for _ in range(2)]
+
+    assert [content.split(",")[0] for content in contents] == ["[1", "[2"]
+    assert not any(server.is_alive(member) for member in server.members)
+
+
+async def test_a_handler_that_ends_its_actor_is_unknown_to_who_asked_from_elsewhere(fleets: Fleets, log: str) -> None:
+    """The owner goes on, and the actor is restarted there."""
+    with anyio.fail_after(30):
+        async with two(fleets, log) as (here, there):
+            await here["k"].up()
+            with pytest.raises(ActorDiedError):
+                await there["k"].give_up()
+            assert (await there["k"].up())[0] == 1
+            assert (here.statistics().alive, there.statistics().alive) == (1, 0)
+
+
+@pytest.mark.parametrize("kind", [RedisFleet, PostgresFleet])
+def test_options_that_cannot_work_are_refused(kind: type[RedisFleet], monkeypatch: pytest.MonkeyPatch) -> None:
+    """With the remedy, and without the secret or a password."""
+    url = "redis://host" if kind.__name__ == "RedisFleet" else "postgresql://host/app"
+    monkeypatch.delenv("CALLBOARD_FLEET_SECRET", raising=False)
+    with pytest.raises(ValueError, match="set CALLBOARD_FLEET_SECRET"):
+        kind(url)
+    with pytest.raises(ValueError, match="has 5 bytes, and 16 are the least"):
+        kind(url, secret="short")
+    with pytest.raises(TypeError, match="is a text or bytes, got one of type int"):
+        kind(url, secret=17)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="is no URL of"):
+        kind("https://host", secret=SECRET)
+    for option, value in (("lease", 0.1), ("patience", -1.0), ("prefix", "a b")):
+        with pytest.raises(ValueError, match=option):
+            kind(url, secret=SECRET, **{option: value})  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="lease"):
+        kind(url, secret=SECRET, lease="long")  # type: ignore[arg-type]
+    monkeypatch.setenv("CALLBOARD_FLEET_SECRET", SECRET)
+    assert SECRET not in repr(kind(url))

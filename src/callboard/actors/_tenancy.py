@@ -68,6 +68,7 @@ class FleetCell(Cell):
         on_begin: Callable[[], object] | None = None,
     ) -> Any:
         timed = current_timed.get()
+        on_begin = None if on_begin is None else _Once(on_begin)
         ask = FleetAsk(
             key=self.key,
             handler=handler.name,
@@ -193,6 +194,18 @@ class Tenancy:
     def lost(self, key: Hashable, reason: str) -> None:
         """Have the actor of a key end at once."""
         self.landlord.lose(key, reason)
+
+
+class _Once:
+    """A beginning that counts once: an ask may be about to begin here, and begin elsewhere."""
+
+    def __init__(self, on_begin: Callable[[], object]) -> None:
+        self._on_begin: Callable[[], object] | None = on_begin
+
+    def __call__(self) -> None:
+        on_begin, self._on_begin = self._on_begin, None
+        if on_begin is not None:
+            on_begin()
 
 
 class _Taken(Protocol):

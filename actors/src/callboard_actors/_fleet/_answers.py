@@ -45,6 +45,8 @@ class Answers:
         cancel = None
         if held is not None and held.token == asked.token:
             cancel = self._host.serve(key, partial(self._answer, letter, asked, key))
+            if cancel is None:
+                self._post.desk.close()  # nobody has left the fleet, and the event loop of the actors is over
         if cancel is None:
             self._post.desk.start(partial(self._send_back, letter, asked))
         else:
@@ -66,7 +68,7 @@ class Answers:
             self._do(partial(self._reply, letter, asked, what, said))
 
     async def _done(self, letter: Letter, asked: Asked, key: Hashable) -> tuple[str, bytes]:
-        tell = partial(self._tell, letter)
+        tell = partial(self._tell, letter, "told")
         try:
             args, kwargs = loads(asked.arguments)
             ask = FleetAsk(
@@ -77,9 +79,8 @@ class Answers:
                 title=asked.title,
                 call_id=None,
                 grace=asked.grace,
-                on_begin=partial(tell, "begun"),
             )
-            with arrived(asked.carried, partial(tell, "told"), logs=False):
+            with arrived(asked.carried, tell, logs=False):
                 value = await self._host.answer(ask, partial(self._begin, letter, asked))
         except KeyMovedError:
             return "moved", b""
@@ -98,7 +99,9 @@ class Answers:
     async def _ask_to_begin(self, letter: Letter, asked: Asked, answer: Answer[bool]) -> None:
         try:
             begin = partial(_begin, asked.gate, asked.token, letter.ask)
-            answer.give(await self._post.desk.on_line(begin))
+            if may_begin := await self._post.desk.on_line(begin):
+                self._post.tell(letter.sender, "begun", letter.ask)
+            answer.give(may_begin)
         except BaseException as error:
             answer.fail(error if isinstance(error, Exception) else KeyMovedError("this process has left the fleet"))
             raise

@@ -4,8 +4,10 @@ So leases are renewed and replies are heard whatever the event loops of the proc
 """
 
 import asyncio
+import atexit
 import logging
 import threading
+import weakref
 from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import suppress
 from dataclasses import dataclass
@@ -84,6 +86,7 @@ class Desk:
         self._thread = threading.Thread(target=self._main, name="callboard-fleet", daemon=True)
         self._thread.start()
         self._ready.wait()
+        _open.add(self)
 
     def is_safe(self, era: int) -> bool:
         """Whether nobody else can own yet what was owned in an era; from any thread."""
@@ -136,6 +139,10 @@ class Desk:
     @property
     def has_ended(self) -> bool:
         return not self._thread.is_alive()
+
+    def join(self) -> None:
+        """Wait until it has ended, if not for ever; from any thread but its own."""
+        self._thread.join(_TO_LEAVE)
 
     def _note_closing(self) -> None:
         self._is_closing = True
@@ -248,3 +255,16 @@ class Desk:
         if self._away_since is None and not self._is_closing:
             self._away_since = now()
             _logger.warning("%s: cannot be reached (%s); asks of other processes wait", self.terms.where, error)
+
+
+_open: "weakref.WeakSet[Desk]" = weakref.WeakSet()
+
+
+@atexit.register
+def _close_all() -> None:
+    """Give back the keys of a process that comes to its end."""
+    desks = list(_open)
+    for desk in desks:
+        desk.close()
+    for desk in desks:
+        desk.join()

@@ -294,10 +294,10 @@ class Post:
             self.see_to(route)
         else:
             self._forget(letter.ask)
-            if letter.what == "unknown":
-                one.fail(ActorDiedError(one.ask.title, one.ask.call_id, _DEAD))
-            elif letter.what == "cancelled":
+            if letter.what == "cancelled" and one.is_withdrawn:
                 one.fail(_ended(one))
+            elif letter.what in ("unknown", "cancelled"):
+                one.fail(ActorDiedError(one.ask.title, one.ask.call_id, _DEAD))
             else:
                 one.settle(letter.what, letter.said)
 
