@@ -222,6 +222,18 @@ async def test_what_cannot_be_sent_is_named(fleets: Fleets, log: str) -> None:
             assert (await there["k"].up())[0] == 1
 
 
+async def test_many_keys_at_once_are_no_more_than_a_server_takes(fleets: Fleets, log: str) -> None:
+    """All of them begin at once, and go at once."""
+    with anyio.fail_after(60):
+        async with two(fleets, log) as (here, there):
+            for one in (here, there):
+                async with anyio.create_task_group() as tasks:
+                    for number in range(150):
+                        tasks.start_soon(one[number].up)
+            assert here.statistics().alive == 150
+            assert [(await there[number].up())[0] for number in (0, 75, 149)] == [3, 3, 3]
+
+
 def test_terms_that_cannot_work_are_refused() -> None:
     """Early, with the remedy."""
     fleet = MemoryFleet(MemoryServer())

@@ -8,7 +8,7 @@ import atexit
 import logging
 import threading
 import weakref
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -28,6 +28,8 @@ _BEATS = 4
 """Signs of life within a lease."""
 SAFE = 2 / 3
 """The part of a lease after which an owner that could not renew it gives up its keys; the rest is to end what runs."""
+_AT_ONCE = 16
+"""Words to the server, for each of which it may need a connection; a sign of life waits for none of them."""
 _TO_LEAVE = 2.0
 """Seconds to tell the server that all keys are free."""
 
@@ -119,10 +121,11 @@ class Desk:
         """
         while True:
             await self._up.wait()
-            line = self._line
-            assert line is not None
+            line = None
             try:
-                return await work(line)
+                async with self._room:
+                    if (line := self._line) is not None:
+                        return await work(line)
             except AwayError as error:
                 if line is self._line:
                     self._note_down(error)
@@ -154,6 +157,7 @@ class Desk:
     async def _serve(self) -> None:
         self._loop = asyncio.get_running_loop()
         self._up, self._down, self._closing = asyncio.Event(), asyncio.Event(), asyncio.Event()
+        self._room = asyncio.Semaphore(_AT_ONCE)
         self._ready.set()
         self.start(self._watch_lease)
         pause = _FIRST_PAUSE
@@ -187,8 +191,16 @@ class Desk:
         finally:
             self._up.clear()
             self._line = None
+            await self._until_unused()
             await line.close()
         return False
+
+    async def _until_unused(self) -> None:
+        """Wait until nobody says anything any more: what is said by a closed connection would open one."""
+        for _ in range(_AT_ONCE):
+            await self._room.acquire()
+        for _ in range(_AT_ONCE):
+            self._room.release()
 
     async def _until_down(self, line: FleetLine) -> None:
         works = [self._keep_beating(line), self._hear(line), self._closing.wait(), self._down.wait()]
@@ -201,9 +213,7 @@ class Desk:
                 with suppress(TimeoutError):
                     await asyncio.wait_for(line.leave(), _TO_LEAVE)
         finally:
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
+            await _ended(tasks)
 
     async def _hear(self, line: FleetLine) -> None:
         async for letters in line.mail():
@@ -255,6 +265,17 @@ class Desk:
         if self._away_since is None and not self._is_closing:
             self._away_since = now()
             _logger.warning("%s: cannot be reached (%s); asks of other processes wait", self.terms.where, error)
+
+
+async def _ended(tasks: "Sequence[asyncio.Future[Any]]") -> None:
+    """Cancel tasks until they have ended: clients of servers let a cancellation fall at times."""
+    while pending := [task for task in tasks if not task.done()]:
+        for task in pending:
+            task.cancel()
+        await asyncio.wait(pending, timeout=0.05)
+    for task in tasks:
+        if not task.cancelled():
+            task.exception()  # it has been seen
 
 
 _open: "weakref.WeakSet[Desk]" = weakref.WeakSet()

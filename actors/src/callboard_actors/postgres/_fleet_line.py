@@ -128,7 +128,7 @@ class PostgresFleetLine:
     async def close(self) -> None:
         if self._listening is not None:
             self._listening.cancel()
-            await asyncio.gather(self._listening, return_exceptions=True)
+            await asyncio.wait([self._listening], timeout=1.0)
         for one in (self._saying, self._hearing):
             if one is not None:
                 with suppress(psycopg.Error, OSError):
