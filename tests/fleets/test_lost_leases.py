@@ -10,7 +10,7 @@ from callboard import ActorDiedError, CallPolicy, StorageError, ToolNode, child,
 from callboard.testing import tool_call
 from callboard_actors._fleet._letters import ForgedError, Letter, Seal
 
-from ._memory import MemoryFleet, MemoryServer
+from ._memory import SECRET, MemoryFleet, MemoryServer
 from ._world import LOGS, Counter, Log, until
 
 pytestmark = pytest.mark.real_clock
@@ -205,6 +205,9 @@ async def test_a_stranger_on_the_server_is_not_listened_to(
             owner = server.keys[next(iter(server.keys))].owner
             await there["k"].note("it")
             copies = [frame for to, frame in server.posted if to == owner]
+            seal = Seal(SECRET.encode(), "test/Counter")
+            for frame in copies:
+                server.asks[owner, seal.opened(owner, frame).ask] = "waiting"  # it may write that, too
             server.mail[owner] = [*copies, b"nonsense"]
             await until(lambda: "nobody who has the secret" in caplog.text)
             await there["k"].up()
