@@ -119,7 +119,10 @@ class FleetSnapshots(Protocol):
 class Membership(Protocol):
     """The part of one host in a fleet. All but `leave` may be called from any thread, and never waits."""
 
-    snapshots: FleetSnapshots
+    @property
+    def snapshots(self) -> FleetSnapshots:
+        """Where the states of the actors are kept."""
+        ...
 
     def owned(self, key: Hashable) -> Ownership | None:
         """That this process owns a key; `None` if it does not."""

@@ -29,6 +29,8 @@ class Log:
     lives: list[tuple[str, str, int]] = field(default_factory=list[tuple[str, str, int]])
     """What, of which key, with which token."""
     done: list[str] = field(default_factory=list[str])
+    rob: Callable[[], object] = list[str]
+    """Has another process own all keys."""
 
 
 LOGS: dict[str, Log] = {}
@@ -99,6 +101,13 @@ class Counter(Actor):
     async def later(self, reply: Reply[str], text: str) -> None:
         """Take the reply along."""
         reply.send(text)
+
+    @handler
+    async def robbed(self) -> int:
+        """Count, and lose the key before the end."""
+        self.number += 1
+        self.log.rob()
+        return self.number
 
     @handler
     async def around(self) -> tuple[dict[str, Any], int]:

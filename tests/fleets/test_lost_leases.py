@@ -1,6 +1,7 @@
 """An owner that cannot renew its lease ends what it has before that is over; who asked it is told what is known."""
 
 import pickle
+from functools import partial
 from typing import Any
 
 import anyio
@@ -82,6 +83,26 @@ async def test_the_state_after_each_call_outlives_an_owner(server: MemoryServer,
             await there["k"].up()
             cut_off.is_away = True
             assert (await there["k"].up())[0] == 3
+
+
+async def test_a_call_whose_state_was_refused_is_unknown(server: MemoryServer, log: str) -> None:
+    """It has had its effect, and whoever owns the key next goes on from before."""
+    owner = MemoryFleet(server)
+    with anyio.fail_after(30):
+        async with keyed(Counter(log), fleet=owner, save="each_call") as here:
+            await here["k"].up()
+            LOGS[log].rob = partial(_rob, server)
+            with pytest.raises(ActorDiedError, match="the state after it was not kept"):
+                await here["k"].robbed()
+            assert (await here["k"].up())[0] == 2
+
+
+def _rob(server: MemoryServer) -> None:
+    """Have another process own all keys, as if this one had stood still."""
+    for key in server.keys.values():
+        server.seq += 1
+        key.owner, key.token = "nobody that lives", server.seq
+    server.members.clear()
 
 
 @pytest.mark.backends("asyncio")

@@ -18,6 +18,8 @@ from ._process import Line, Worker, fleet_at, read, start
 pytestmark = [pytest.mark.real_clock, pytest.mark.exhaustive]
 
 LEASE = 1.0
+LONG = 3.0
+"""Seconds, for what is not to lose its lease because the machine is busy."""
 KEYS = ["a", "b", "c"]
 
 
@@ -178,7 +180,7 @@ def test_nobody_is_disturbed_and_nothing_is_lost(url: str, tmp_path: Path) -> No
 
 async def test_a_killed_owner_is_followed_by_whoever_asks_next(url: str, tmp_path: Path) -> None:
     """With the state that was saved; what was under way is unknown, and what waited is done."""
-    plan = {"url": url, "prefix": tmp_path.name, "lease": LEASE, "keys": ["k"], "askers": 0, "seed": 1}
+    plan = {"url": url, "prefix": tmp_path.name, "lease": LONG, "keys": ["k"], "askers": 0, "seed": 1}
     crowd = Crowd(tmp_path, **plan, idle=60.0)
     told: list[str] = []
 
@@ -212,13 +214,13 @@ async def test_a_killed_owner_is_followed_by_whoever_asks_next(url: str, tmp_pat
     number = len([line for line in read(path) if line.what == "end" and line.pid == owner.pid])
     assert sorted(told) == ["first unknown", f"second {number + 1}"]
     assert [line.what for line in read(path) if line.ask == "first"] == ["begin"]
-    assert after < 2 * LEASE + 1
-    print(f"taken over after {after:.2f} s, with a lease of {LEASE:g} s")
+    assert after < 2 * LONG
+    print(f"taken over after {after:.2f} s, with a lease of {LONG:g} s")
 
 
 async def test_an_owner_that_stood_still_is_a_has_been(url: str, tmp_path: Path) -> None:
     """It wakes in the middle of a handler: the resource refuses what it writes, and its instance ends."""
-    plan = {"url": url, "prefix": tmp_path.name, "lease": LEASE, "keys": ["k"], "askers": 1, "seed": 1}
+    plan = {"url": url, "prefix": tmp_path.name, "lease": LONG, "keys": ["k"], "askers": 1, "seed": 1}
     crowd = Crowd(tmp_path, **plan, idle=60.0)
     path = tmp_path / "k.resource"
     told: list[str] = []
@@ -240,7 +242,7 @@ async def test_an_owner_that_stood_still_is_a_has_been(url: str, tmp_path: Path)
                     tasks.start_soon(ask, one["k"], "slow")
                     while not any(line.ask == "slow" for line in read(path)):
                         await anyio.sleep(0.01)
-                    tasks.start_soon(anyio.to_thread.run_sync, crowd.pause, owner, 4 * LEASE)
+                    tasks.start_soon(anyio.to_thread.run_sync, crowd.pause, owner, 2 * LONG)
                     await one["k"].work("mine", 0.0)  # as soon as the lease is over
                 while not any(line.what == "refused" for line in read(path)):
                     await anyio.sleep(0.01)

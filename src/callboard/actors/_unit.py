@@ -24,7 +24,7 @@ from callboard.actors._owned_code import OwnedCode
 from callboard.actors._restarts import Terms
 from callboard.actors._snapshot_store import JOURNAL, InMemorySnapshots, Snapshots
 from callboard.actors._watch import tell_of_life
-from callboard.exceptions import ActorStartError, SnapshotError
+from callboard.exceptions import ActorDiedError, ActorStartError, SnapshotError
 
 
 class Unit(Protocol):
@@ -199,7 +199,7 @@ class ActorUnit:
         if not isinstance(self._snapshots, JournalSnapshots):
             if (snapshot := await snapshot_or_none(self.cell.name, taken)) is not None:
                 await self._save(snapshot)
-            return None
+            return self._lost_with_key(call_id) if self.cell.has_lost_state else None
         try:
             await self._snapshots.keep(self.spec.name, self.cell.key, taken, call_id)
         except Exception as error:
@@ -207,6 +207,13 @@ class ActorUnit:
             failed.__cause__ = error
             return failed
         return None
+
+    def _lost_with_key(self, call_id: str | None) -> Exception | None:
+        """Why a call does not count whose state was refused: whoever owns the key now goes on without it."""
+        ownership = self.cell.ownership
+        if ownership is None or ownership.is_current:
+            return None
+        return ActorDiedError(self.cell.name, call_id, "its process lost its key, and the state after it was not kept")
 
     async def _save(self, snapshot: object) -> None:
         """Keep its state; that this failed is said, and costs nobody a result."""

@@ -121,6 +121,7 @@ class KeptStates:
             raise StorageError(self._where, f"keeps no state of {actor}[{key!r}]: this process owns its key no more.")
         kept = await self._at_desk(partial(_save, gate, held.token, self._seal.sealed(gate, snapshot)))
         if not kept:
+            self._post.lose(key, held, "another process owns its key now")
             raise StorageError(self._where, f"keeps no state of {actor}[{key!r}]: another process owns its key now.")
 
     async def _at_desk(self, work: Callable[[FleetLine], Awaitable[T]]) -> T:

@@ -109,14 +109,18 @@ class Post:
 
     def lose_all(self, reason: str) -> None:
         """Own nothing any more."""
+        for route in list(self._routes.values()):
+            if route.held is not None:
+                self.lose(route.key, route.held, reason)
+
+    def lose(self, key: Hashable, held: HeldKey, reason: str) -> None:
+        """Own a key no more, because another process may; from any thread."""
+        held.end()
         with self._lock:
-            lost = [route for route in self._routes.values() if route.held is not None]
-            for route in lost:
-                assert route.held is not None
-                route.held.end()
+            route = self._route(key)
+            if route.held is held:
                 route.held = None
-        for route in lost:
-            self._on_lost(route.key, reason)
+        self._on_lost(key, reason)
 
     def fail_all(self, error: StorageError) -> None:
         """Tell those who wait, and of which nothing was sent, that nobody can be asked."""
