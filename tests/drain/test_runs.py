@@ -1,7 +1,6 @@
 """Nodes and agents: nothing new begins, what runs finishes or is ended with its grace, what is unknown is told."""
 
 import logging
-import threading
 from contextlib import aclosing
 from typing import Any
 
@@ -14,28 +13,7 @@ from langgraph.checkpoint.memory import InMemorySaver
 from callboard import CallPolicy, Drained, DrainingError, Limit, ToolNode, UnknownCall, create_react_agent
 from callboard.testing import Recorder, ScriptedModel, calls
 
-CONFIG: Any = {"configurable": {"thread_id": "t"}}
-GO: Any = {"messages": [("user", "go")]}
-WAIT = 100
-
-
-class Fallen:
-    """What was raised where runs were started, and what they came to."""
-
-    def __init__(self) -> None:
-        self.errors: list[DrainingError] = []
-        self.results: list[Any] = []
-
-    async def run(self, work: Any, *args: Any) -> None:
-        try:
-            self.results.append(await work(*args))
-        except DrainingError as error:
-            self.errors.append(error)
-
-
-async def _until(holds: Any) -> None:
-    while not holds():
-        await anyio.sleep(0.01)
+from ._runs import CONFIG, GO, WAIT, Fallen, until
 
 
 async def test_a_drained_node_lets_its_calls_finish_and_begins_no_other() -> None:
@@ -45,9 +23,9 @@ async def test_a_drained_node_lets_its_calls_finish_and_begins_no_other() -> Non
     with anyio.fail_after(WAIT):
         async with anyio.create_task_group() as group:
             group.start_soon(found.run, node.ainvoke, [calls("slow", "slow")])
-            await _until(lambda: recorder.running == 2)
+            await until(lambda: recorder.running == 2)
             group.start_soon(found.run, node.drain, 10)
-            await _until(lambda: node._setup.under_way.is_draining)
+            await until(lambda: node._setup.under_way.is_draining)
             with pytest.raises(
                 DrainingError, match=r"'tools' is being drained: it begins nothing new\. Try another one"
             ):
@@ -71,7 +49,7 @@ async def test_calls_that_do_not_finish_in_time_are_ended_with_their_grace_and_t
     with anyio.fail_after(WAIT):
         async with anyio.create_task_group() as group:
             group.start_soon(found.run, node.ainvoke, [asked])
-            await _until(lambda: recorder.running == 2)
+            await until(lambda: recorder.running == 2)
             report = await node.drain(1)
 
     assert report == Drained(ended=1, unknown=(UnknownCall(tool="pay", call_id=asked.tool_calls[0]["id"]),))
@@ -95,7 +73,7 @@ async def test_what_has_finished_in_a_run_that_is_ended_is_in_its_ledger() -> No
                 await node.ainvoke(asked, ledger=ledger)
 
             group.start_soon(found.run, run)
-            await _until(lambda: recorder.count("finished") == 1)
+            await until(lambda: recorder.count("finished") == 1)
             await node.drain(0)
     assert recorder.count("started", "quick") == 1
     again = ToolNode([recorder.tool("stuck"), recorder.tool("quick")])
@@ -119,7 +97,7 @@ async def test_calls_of_a_tool_that_runs_its_own_node_still_begin() -> None:
     with anyio.fail_after(WAIT):
         async with anyio.create_task_group() as group:
             group.start_soon(found.run, node.ainvoke, [calls("outer")])
-            await _until(lambda: node.statistics().running == 1)
+            await until(lambda: node.statistics().running == 1)
             report = await node.drain(10)
 
     assert report == Drained(finished=1)
@@ -135,7 +113,7 @@ async def test_a_drained_agent_takes_its_runs_to_their_end() -> None:
     with anyio.fail_after(WAIT):
         async with anyio.create_task_group() as group:
             group.start_soon(found.run, agent.ainvoke, GO, CONFIG)
-            await _until(lambda: recorder.running == 1)
+            await until(lambda: recorder.running == 1)
             group.start_soon(found.run, agent.drain)
             await anyio.sleep(0.05)
             with pytest.raises(DrainingError, match="the agent 'LangGraph' is being drained") as refused:
@@ -165,7 +143,7 @@ async def test_a_run_that_was_ended_goes_on_elsewhere_and_its_journal_knows_what
     with anyio.fail_after(WAIT):
         async with anyio.create_task_group() as group:
             group.start_soon(found.run, first.ainvoke, GO, CONFIG)
-            await _until(lambda: recorder.count("finished") == 1)
+            await until(lambda: recorder.count("finished") == 1)
             report = await first.drain(0.05)
         result = await agent(ScriptedModel(["done"])).ainvoke(None, CONFIG)
 
@@ -185,7 +163,7 @@ async def test_a_run_that_waits_for_its_model_is_ended_and_nothing_of_it_is_unkn
     with anyio.fail_after(WAIT):
         async with anyio.create_task_group() as group:
             group.start_soon(found.run, agent.ainvoke, GO, CONFIG)
-            await _until(lambda: agent._runner.under_way._all)
+            await until(lambda: agent._runner.under_way._all)
             report = await agent.drain(0.1)
         result = await create_react_agent(ScriptedModel(["here"]), [], checkpointer=saver).ainvoke(None, CONFIG)
 
@@ -201,7 +179,7 @@ async def test_who_is_cancelled_while_it_drains_has_ended_what_ran() -> None:
     with anyio.fail_after(WAIT):
         async with anyio.create_task_group() as group:
             group.start_soon(found.run, node.ainvoke, [calls("stuck")])
-            await _until(lambda: recorder.running == 1)
+            await until(lambda: recorder.running == 1)
             with anyio.move_on_after(1) as scope:
                 await node.drain(1000)
 
@@ -217,68 +195,12 @@ async def test_two_drains_at_once_both_wait_and_both_report() -> None:
     with anyio.fail_after(WAIT):
         async with anyio.create_task_group() as group:
             group.start_soon(found.run, node.ainvoke, [calls("slow")])
-            await _until(lambda: recorder.running == 1)
+            await until(lambda: recorder.running == 1)
             group.start_soon(found.run, node.drain, 10)
             group.start_soon(found.run, node.drain, 20)
 
     assert found.results[1:] == [Drained(finished=1)] * 2
     assert await node.drain(0) == Drained()
-
-
-@pytest.mark.real_clock
-async def test_an_agent_that_is_closed_waits_for_its_runs_and_may_be_used_again() -> None:
-    """`aclose` has no run lose its database."""
-    recorder, found = Recorder(), Fallen()
-    model = ScriptedModel([calls("slow"), "done", "again"])
-    agent = create_react_agent(model, [recorder.tool("slow", seconds=0.2)], checkpointer="sqlite:///:memory:")
-    with anyio.fail_after(WAIT):
-        async with anyio.create_task_group() as group:
-            group.start_soon(found.run, agent.ainvoke, GO, CONFIG)
-            await _until(lambda: recorder.running == 1)
-            await agent.aclose()
-
-            assert [one["messages"][-1].content for one in found.results] == ["done"]
-        result = await agent.ainvoke(GO, {"configurable": {"thread_id": "other"}})
-        await agent.aclose()
-
-    assert result["messages"][-1].content == "again"
-
-
-async def test_a_block_of_a_node_that_is_left_waits_for_its_runs() -> None:
-    """Its actors are there as long as a call may ask them."""
-    recorder, found = Recorder(), Fallen()
-    node = ToolNode([recorder.tool("slow", seconds=2)])
-    with anyio.fail_after(WAIT):
-        async with anyio.create_task_group() as group:
-            async with node:
-                group.start_soon(found.run, node.ainvoke, [calls("slow")])
-                await _until(lambda: recorder.running == 1)
-            assert recorder.running == 0
-        assert len(await node.ainvoke([calls("slow")])) == 1
-
-    assert [one[0].status for one in found.results] == ["success"]
-
-
-@pytest.mark.real_clock
-async def test_a_block_of_an_agent_that_is_left_waits_for_its_runs_and_one_that_is_entered_begins_again() -> None:
-    """Its actors and databases are closed after that."""
-    recorder, found = Recorder(), Fallen()
-    model = ScriptedModel([calls("slow"), "done", "again"])
-    agent = create_react_agent(model, [recorder.tool("slow", seconds=0.2)])
-    with anyio.fail_after(WAIT):
-        async with anyio.create_task_group() as group:
-            async with agent:
-                group.start_soon(found.run, agent.ainvoke, GO)
-                await _until(lambda: recorder.running == 1)
-            assert recorder.running == 0
-        await agent.drain()
-        with pytest.raises(DrainingError):
-            await agent.ainvoke(GO)
-        async with agent:
-            result = await agent.ainvoke(GO)
-
-    assert result["messages"][-1].content == "again"
-    assert len(found.results) == 1
 
 
 @pytest.mark.real_clock
@@ -298,44 +220,11 @@ async def test_a_run_that_sync_code_has_started_is_waited_for_and_ended_too() ->
         async with anyio.create_task_group() as group:
             for name in ("slow", "stuck"):
                 group.start_soon(anyio.to_thread.run_sync, run, name)
-            await _until(lambda: recorder.count("started") == 2)
+            await until(lambda: recorder.count("started") == 2)
             report = await node.drain(1)
 
     assert (report.finished, report.ended, [one.tool for one in report.unknown]) == (1, 1, ["stuck"])
     assert sorted(map(str, results)) == ["True", "ok"] or results[-1] is True
-
-
-@pytest.mark.real_clock
-def test_sync_code_closes_an_agent_when_the_runs_of_other_threads_have_ended() -> None:
-    """There is a door for those who have no event loop."""
-    recorder = Recorder()
-    model = ScriptedModel([calls("slow"), "done"])
-    agent = create_react_agent(model, [recorder.tool("slow", seconds=0.3)], checkpointer="sqlite:///:memory:")
-    results: list[Any] = []
-    thread = threading.Thread(target=lambda: results.append(agent.invoke(GO, CONFIG)))
-    thread.start()
-    while not recorder.running:
-        threading.Event().wait(0.01)
-    agent.close()
-
-    assert recorder.running == 0
-    thread.join(5)
-    assert results[0]["messages"][-1].content == "done"
-
-
-@pytest.mark.real_clock
-async def test_sync_code_that_would_wait_for_a_run_of_the_loop_it_blocks_is_told_so() -> None:
-    """It would wait for ever."""
-    recorder, found = Recorder(), Fallen()
-    agent = create_react_agent(ScriptedModel([calls("slow"), "done"]), [recorder.tool("slow", seconds=0.1)])
-    with anyio.fail_after(30):
-        async with anyio.create_task_group() as group:
-            group.start_soon(found.run, agent.ainvoke, GO)
-            await _until(lambda: recorder.running == 1)
-            with pytest.raises(RuntimeError, match="in the event loop that waits for this: await it there"):
-                agent.close()
-
-    assert len(found.results) == 1
 
 
 @pytest.mark.real_clock
@@ -357,7 +246,7 @@ async def test_a_stream_that_is_ended_says_so_to_its_reader_whether_it_reads_on_
                 assert "agent" in await anext(stream)
                 group.start_soon(drain)
                 if not reads_on:
-                    await _until(lambda: reports)
+                    await until(lambda: reports)
                 with pytest.raises(DrainingError) as ended:
                     await anext(stream)
 

@@ -107,7 +107,7 @@ class _Round:
         self.wakeup: Wakeup | None = None
         self.report = Drained()
 
-    def note(self, one: Undertaking, *, was_ended: bool) -> None:
+    def account_for(self, one: Undertaking, *, was_ended: bool) -> None:
         if one not in self.left:
             return
         self.left.remove(one)
@@ -158,7 +158,7 @@ class UnderWay:
             one.is_over = True
             self._all.discard(one)
             for drain in self._rounds:
-                drain.note(one, was_ended=was_ended)
+                drain.account_for(one, was_ended=was_ended)
 
     async def run(
         self, work: Callable[[], Awaitable[T]], *, grace: float = DEFAULT_GRACE, thread_id: str | None = None

@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from callboard import StorageError
+from callboard_actors._clerk import AwayError
 from callboard_actors._fleet._line import FleetLine
 from callboard_actors._fleet._route import now
-from callboard_actors._clerk import AwayError
 
 T = TypeVar("T")
 
