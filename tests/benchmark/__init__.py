@@ -19,6 +19,7 @@ from . import (
     _middleware,
     _remote,
     _rolling,
+    _shared_documents,
     _shared_limits,
     _telemetry,
     _throughput,
@@ -97,6 +98,7 @@ BENCHMARKS = {
         quick={"calls": 500, "width": 8},
         tiny={"calls": 3, "width": 2},
     ),
+    "documents": Benchmark(_shared_documents.documents, full={"calls": 2_000}, quick={"calls": 500}, tiny={"calls": 3}),
     "remote": Benchmark(_remote.remote, full={"calls": 1_000}, quick={"calls": 300}, tiny={"calls": 2}),
     "many": Benchmark(
         _many.many,
