@@ -88,10 +88,11 @@ async def test_the_ratio_is_that_of_the_outcomes_of_all(world: World) -> None:
     tool.fails = True
     for _ in range(4):
         await other.call()
-    await one.call()
     await world.pass_time(0.1)
+    assert one.breaker.state("work") == other.breaker.state("work") == "closed"  # 4 of 9
 
-    assert other.breaker.state("work") != "open" or tool.runs == 10  # 5 of 10
+    await one.call()
+
     await one.until_state("open")
     await other.until_state("open")
     assert tool.runs == 10
@@ -388,9 +389,7 @@ async def test_a_key_that_is_no_json_is_noted_and_the_tool_has_one_circuit() -> 
         for _ in range(5):
             await process.call()
 
-    assert noted(events) == ["breaker_no_key"] * 5 + ["breaker_opened", "breaker_refused"] or noted(events)[-1] == (
-        "breaker_refused"
-    )
+    assert noted(events) == ["breaker_no_key"] * 5 + ["breaker_opened", "breaker_refused"]
     assert process.breaker.state("work") == "open"
 
 
