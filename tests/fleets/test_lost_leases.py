@@ -94,7 +94,13 @@ async def test_a_call_whose_state_was_refused_is_unknown(server: MemoryServer, l
             LOGS[log].rob = partial(_rob, server)
             with pytest.raises(ActorDiedError, match="the state after it was not kept"):
                 await here["k"].robbed()
+            async with anyio.create_task_group() as tasks:
+                for _ in range(3):
+                    tasks.start_soon(here["k"].note, "after")
             assert (await here["k"].up())[0] == 2
+
+    starts = [token for what, _, token in LOGS[log].lives if what == "start"]
+    assert (_done(log), len(starts), len(set(starts))) == (["after"] * 3, 2, 2)  # none with the token that is over
 
 
 def _rob(server: MemoryServer) -> None:

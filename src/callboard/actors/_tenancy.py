@@ -5,6 +5,8 @@ from contextvars import Context, ContextVar
 from functools import partial
 from typing import Any, Protocol
 
+from anyio import sleep
+
 from callboard._calls._call import SupervisedCall
 from callboard._fleets import Fleet, FleetAsk, FleetSnapshots, KeyMovedError, Ownership, Posting
 from callboard._loops._current import run_there
@@ -17,6 +19,8 @@ from callboard.actors._message import Message
 from callboard.actors._owned_code import Begin, beginning
 from callboard.exceptions import ActorDiedError
 
+_PAUSE = 0.01
+"""Seconds before an ask that did not begin here is posted anew."""
 _LONG = 3600.0
 """Seconds that an ask which was cancelled may wait for its handler, whose own grace is enforced there."""
 _MOVED = "its key belongs to another process now"
@@ -90,7 +94,7 @@ class FleetCell(Cell):
                 self._posted = posting
                 return await here()
             except KeyMovedError:
-                continue
+                await sleep(_PAUSE)  # what has lost the key here may still be ending
             finally:
                 posting.taken()
                 self.tenancy.landlord.rests(self.key)
@@ -107,9 +111,20 @@ class FleetCell(Cell):
 
     def _put(self, message: Message) -> None:
         posted, self._posted = self._posted, None
+        if self.gone is not None and self._is_stale:
+            raise KeyMovedError(_MOVED)
         super()._put(message)
         if posted is not None:
             posted.taken()
+
+    @property
+    def _is_stale(self) -> bool:
+        return self.ownership is not None and not self.ownership.is_current
+
+    def finish(self, reason: str) -> None:
+        if self._is_stale:
+            self.move()  # that it has ended here says nothing of its next owner
+        super().finish(reason)
 
     def is_owned(self) -> bool:
         """Whether this process owns its key; the life that begins now ends with that."""

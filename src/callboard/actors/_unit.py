@@ -115,6 +115,9 @@ class ActorUnit:
             outcome.append(failed)
             told.set()
 
+        ownership = self.cell.ownership
+        if ownership is not None and not ownership.is_current:  # a crash comes back where the key is
+            raise ActorStartError(self.cell.name, "its process owns its key no more", never=True)
         self._is_stopped, self.number = False, next(numbers)
         self.cell.gone = None
         snapshot = await self._loaded()
