@@ -5,7 +5,7 @@ import threading
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Mapping
 from itertools import count
-from typing import Any, Protocol
+from typing import Any
 
 from callboard._calls._call import SupervisedCall
 from callboard._fleets import Ownership
@@ -14,6 +14,7 @@ from callboard._loops._protocol import EventLoop, Scope
 from callboard.actors._actor import Actor, Handler
 from callboard.actors._circles import refuse_circle, refuse_standstill
 from callboard.actors._deadlock import Needs
+from callboard.actors._inhabitant import Inhabitant
 from callboard.actors._mailbox import Mailbox, WhenFull, is_awaited_here, jumps_queue
 from callboard.actors._message import Message
 from callboard.actors._poison import Poison
@@ -22,25 +23,6 @@ from callboard.exceptions import ActorDiedError, ActorGoneError, MailboxFullErro
 
 _log = logging.getLogger("callboard")
 _calls = count(1)
-
-
-class Inhabitant(Protocol):
-    """The life that goes on in a cell."""
-
-    loop: EventLoop
-
-    @property
-    def takes_no_more(self) -> bool:
-        """Whether it ends when what it has in hand has, and takes only what that waits for."""
-        ...
-
-    def wake(self) -> None:
-        """Have it look into the mailbox; from any thread."""
-        ...
-
-    def begin_urgent(self) -> None:
-        """Have it run what jumps the queue; in its loop's thread."""
-        ...
 
 
 class Cell:
