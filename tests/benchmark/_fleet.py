@@ -1,5 +1,6 @@
 """What a turn takes of each server of a fleet; and the model of fleets beside a fleet of one at work."""
 
+import gc
 import random
 from collections.abc import AsyncGenerator, Generator
 from contextlib import asynccontextmanager, contextmanager
@@ -27,6 +28,9 @@ from ._measure import CPU, WALL, Table
 _BODY, _MODEL = 0.02, 0.05
 """Seconds that a tool and a model wait, on average, where the model of fleets is beside what is measured."""
 _LEASE = 1.5
+_threads = count()
+_AT_ONCE = 32
+"""Turns under way, while it is measured what they take."""
 _FEW, _MANY = 2, 12
 """Calls of a turn; what one more takes is the difference by their number."""
 
@@ -97,13 +101,14 @@ class _Servers:
         )
 
     async def _spent(self, turns: int, calls: int) -> list[float]:
-        """Seconds of processors that a turn takes: of us, and of PostgreSQL."""
-        async with self._agent(Parrot(turns=1, calls=calls)) as agent:
-            for number in range(10):
-                await _turn(agent, f"warm {number}")
+        """Seconds of processors that a turn takes, of us and of PostgreSQL, while others are under way.
+
+        With models and bodies that wait: results that come one by one are written one by one.
+        """
+        async with self._agent(SlowParrot(turns=1, calls=calls, waited={}), body=_BODY, bodies={}) as agent:
+            await _some_turns(agent, 10)
             before = CPU(), self._postgres_seconds()
-            for number in range(turns):
-                await _turn(agent, f"{number}")
+            await _some_turns(agent, turns)
             after = CPU(), self._postgres_seconds()
         return [(one - other) / turns for one, other in zip(after, before, strict=True)]
 
@@ -156,16 +161,17 @@ class _Servers:
         model = SlowParrot(turns=1, calls=fleet.calls_a_turn, waited={})
         bodies: dict[str, float] = {}
         overhead: list[float] = []
-        numbers = count()
 
         async def turn() -> None:
-            thread, began = f"{fleet.turns:.0f} {next(numbers)}", WALL()
-            await _turn(agent, thread)
+            began = WALL()
+            thread = await _turn(agent)
             overhead.append(WALL() - began - model.waited.pop(thread) - bodies.pop(thread))
 
         with _limits(self.redis, _LEASE) as shared:
             async with self._agent(model, shared, body=_BODY, bodies=bodies) as agent:
-                await _turn(agent, "first")
+                await _turn(agent)
+                gc.collect()
+                gc.freeze()  # as services do that mind their slowest turns: or a look at all that was imported is p99
                 began, cpu = WALL(), CPU()
                 async with anyio.create_task_group() as group:
                     due = began
@@ -222,10 +228,23 @@ def _parent(process: Path) -> int | None:
         return None
 
 
-async def _turn(agent: Any, thread: str) -> None:
+async def _turn(agent: Any) -> str:
+    """A turn in a thread that nobody has used, for an old one has its answer; says which."""
+    thread = f"thread {next(_threads)}"
     config = {"configurable": {"thread_id": thread}, "recursion_limit": 50}
     found = await agent.ainvoke({"messages": [HumanMessage(thread, id="question")]}, config)
     assert isinstance(found["messages"][-1], AIMessage)
+    return thread
+
+
+async def _some_turns(agent: Any, turns: int) -> None:
+    async def some() -> None:
+        for _ in range(max(1, turns // _AT_ONCE)):
+            await _turn(agent)
+
+    async with anyio.create_task_group() as group:
+        for _ in range(_AT_ONCE):
+            group.start_soon(some)
 
 
 @contextmanager

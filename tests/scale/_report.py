@@ -8,13 +8,13 @@ PEAK = 3.0
 """The busiest hour of a day has so many times the calls of its average."""
 
 COSTS = Costs(
-    turn=4.0e-3,
-    call=0.11e-3,
-    shared=0.06e-3,
-    place=12e-6,
-    beat=100e-6,
-    write=0.9e-3,
-    write_call=0.05e-3,
+    turn=8.6e-3,
+    call=0.33e-3,
+    shared=60e-6,
+    place=9.4e-6,
+    beat=210e-6,
+    write=1.4e-3,
+    write_call=24e-6,
 )
 """Of `python -m tests.benchmark fleet`, on the machine of the page."""
 
