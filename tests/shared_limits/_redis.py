@@ -52,6 +52,12 @@ class RedisServer:
         except redis.ConnectionError:
             return False
 
+    def wait_until_up_for(self, *, seconds: int) -> None:
+        """Wait until it has been there for so long: one that has just started gives nothing for a lease."""
+        with redis.Redis(unix_socket_path=str(self.socket)) as client:
+            while int(client.info("server")["uptime_in_seconds"]) < seconds:
+                time.sleep(0.05)
+
     def kill(self) -> None:
         """End it as a power cut would: what it had in memory is gone."""
         if self._process is not None:

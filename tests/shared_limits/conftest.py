@@ -17,8 +17,10 @@ from ._world import Stores, closing
 
 @pytest.fixture(scope="session")
 def redis_server() -> Iterator[RedisServer]:
-    """One for all tests; each has keys of its own."""
-    yield from _running_redis()
+    """One for all tests; each has keys of its own. It has been there for longer than their leases."""
+    for server in _running_redis():
+        server.wait_until_up_for(seconds=2)
+        yield server
 
 
 @pytest.fixture
