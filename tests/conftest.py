@@ -16,6 +16,8 @@ from callboard._loops import _watchdog
 from callboard.testing import Backend, backend, backend_names
 
 MAIN_BACKENDS = ("asyncio", "trio")
+WITHOUT_LOOP_VARIANTS = {"drain", "fleets", "shared_documents", "shared_limits"}
+"""Packages that run on asyncio and on trio only: what asks a server does so in a thread with a loop of its own."""
 VARIANTS = 2
 """A test with more than that on a backend runs once there: its first on asyncio, its last on trio; CI runs all."""
 
@@ -75,6 +77,8 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         for name in backend_names(real_clock=real_clock)
         if only is None or name in only.args or name.partition("-")[0] in only.args
     ]
+    if WITHOUT_LOOP_VARIANTS & set(definition.path.parts):
+        names = [name for name in names if name in MAIN_BACKENDS]
     makers = [pytest.param((name, real_clock), id=name, marks=_marks(name, names)) for name in names]
     metafunc.parametrize("anyio_backend", makers, indirect=True)
 

@@ -739,11 +739,11 @@ async def test_keys_that_nobody_asks_for_are_forgotten() -> None:
             await asked.once(f"{number}.org")
             await anyio.sleep(1)
         assert breaker.state("a.org") == "open"
-        assert len(breaker._circuits) <= 2 * 64
+        assert len(breaker._circuits._circuits) <= 2 * 64
         await anyio.sleep(1000)
         for number in range(200):
             await asked.once(f"{number}.com")
-        assert "a.org" not in breaker._circuits
+        assert "a.org" not in breaker._circuits._circuits
 
 
 async def test_a_key_in_use_is_not_forgotten() -> None:

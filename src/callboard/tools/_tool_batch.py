@@ -343,21 +343,22 @@ class _Execution:
         return self._execute(call, tool, request)
 
     async def _execute(self, call: ToolCall, tool: BaseTool, request: ToolCallRequest | None) -> Output:
-        batch, setup = self._batch, self._batch.setup
-        plan, config, ready = setup.plan(tool), self._config, call
-        if setup.own_injection is not None or not plan.injected.none:
-            runtime = self._runtime() if request is None else request.runtime
-            ready = setup.inject(call, plan.injected, runtime)
-        if request is not None:
-            config = own_copy(config)  # a run uses its config up, and there may be more than one
-        threads = batch.threads if plan.takes_thread else None
+        batch = self._batch  # each name in this frame weighs 8 bytes while the call waits
+        plan, ready = batch.setup.plan(tool), call
+        config = self._config if request is None else own_copy(self._config)  # a run uses it up, and another may come
+        if batch.setup.own_injection is not None or not plan.injected.none:
+            ready = batch.setup.inject(call, plan.injected, self._runtime() if request is None else request.runtime)
         # A middleware may have changed the arguments, the tool, or what keys look at.
         terms = batch.terms(call, request) if call is not self._call or batch.shows_keys(request) else None
         manager = batch.manager(plan, self._config)
         try:
             try:
-                body = self._claimed if batch.on_claim is not None and self._is_claimed(terms) else invoke
-                response = await self._supervised.attempt(threads, body, plan, ready, config, manager, terms=terms)
+                response = await self._supervised.attempt(
+                    batch.threads if plan.takes_thread else None,
+                    self._claimed if batch.on_claim is not None and self._is_claimed(terms) else invoke,
+                    *(plan, ready, config, manager),
+                    terms=terms,
+                )
             except NoKeyError as error:
                 raise_without_key(error, plan, ready, call)
             except ValidationError as error:
@@ -366,8 +367,7 @@ class _Execution:
             self._supervised.handled = None  # of an attempt before this one
             return output
         except Exception as error:
-            content = setup.at_tool(error)
-            if content is None:
+            if (content := batch.setup.at_tool(error)) is None:
                 raise
             self._supervised.handled = error
             return error_message(content, call, error)
