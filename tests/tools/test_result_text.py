@@ -8,7 +8,7 @@ from enum import IntEnum
 from typing import Any, NamedTuple
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from langchain_core.tools.base import _stringify
 
@@ -96,6 +96,7 @@ def test_json_in_parts_is_json(value: Any, part: int) -> None:
 
 
 @given(value=ANYTHING, part=st.sampled_from([1, 150, 400, 1000]))
+@example(value=date(2026, 1, 2), part=1)
 def test_what_is_no_json_is_written_as_str_does(value: Any, part: int) -> None:
     """Promise 12: one value without JSON, and the whole is a Python text."""
     assert in_parts(value, part) == text_or_error(_stringify, value)

@@ -42,6 +42,8 @@ def writing(value: object) -> Steps[str]:
         except _ChangedError:
             raise
         except Exception:
+            if type(value) is not bytes and type(value) not in _STR.brackets:
+                return str(value)  # which only within a container is what `repr` says
             return (yield from _written(value, _STR))
     except _ChangedError:
         return _stringify(value)
