@@ -76,7 +76,8 @@ async def test_a_thread_that_prints_when_its_cell_ends_ends_no_interpreter() -> 
             await told(node, "import threading; x = 42")
             for _ in range(10):
                 said = await told(node, "threading.Thread(target=print, args=('t',)).start()")
-                assert said in ("Done; no output.", "t")
+                # A thread may still print, or end its line, when the next cell runs.
+                assert said == "Done; no output." or set(said.split()) == {"t"}
             assert await told(node, "x") == "Out[12]: 42"
 
 
