@@ -41,7 +41,7 @@ class Common:
 
     @property
     def written(self) -> str:
-        """In one text."""
+        """What is stored at the server of what all members have alike, in one text to compare."""
         return f"{self.lease}:{self.seal}"
 
     def refusal(self, where: str, written: str) -> StorageError:
@@ -63,7 +63,7 @@ class FleetLine(Protocol):
     """
 
     async def open(self, member: str) -> None:
-        """Connect."""
+        """Connect to the server as this member, so that everything else can be said."""
         ...
 
     async def beat(self) -> bool:
@@ -118,7 +118,7 @@ class FleetLine(Protocol):
         ...
 
     async def leave(self) -> None:
-        """Be no member."""
+        """Stop being a member, so that its keys count as free."""
         ...
 
     async def close(self) -> None:

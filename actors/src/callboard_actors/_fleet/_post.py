@@ -339,7 +339,7 @@ class Post:
         return not self._outbox
 
     def frame(self, to: str, what: What, ask: str, said: object = None) -> bytes:
-        """A letter, sealed."""
+        """Make the signed bytes of a letter to another member."""
         return self._seal.sealed(to, Letter(what, self._member, ask, said))
 
     def _drop(self, route: Route, one: PostedAsk) -> bool:

@@ -42,7 +42,7 @@ class PostgresConnection:
         check_url(self.whose, self._url)
 
     async def _open(self, client: str, *channels: str) -> None:
-        """Connect, and listen."""
+        """Open both connections, make what is missing in the database, and listen on these channels."""
         self._client = client
         self._saying = await self._server.connect()
         await self._server.make(self._saying, self.script, self.last)

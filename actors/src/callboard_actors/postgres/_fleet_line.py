@@ -40,7 +40,7 @@ class PostgresFleetLine:
         self._listening: asyncio.Task[None] | None = None
 
     async def open(self, member: str) -> None:
-        """Connect, and listen."""
+        """Open both connections, make what is missing in the database, and listen for mail to this member."""
         self._member = member
         with self._server.errors():
             self._saying = await self._server.connect()

@@ -37,7 +37,7 @@ class RedisConnection:
         check_options(self.whose, self._url)
 
     async def _open(self, client: str, *channels: str) -> None:
-        """Connect, and subscribe."""
+        """Connect, check the version of the server, and subscribe to these channels."""
         self._client = client
         await self._server.meet()
         self._pubsub = self._redis.pubsub()

@@ -32,7 +32,7 @@ class RedisFleetLine:
         self._member = self._sha = ""
 
     async def open(self, member: str) -> None:
-        """Connect."""
+        """Connect, check the version of the server, and load the script."""
         self._member = member
         with self._server.errors():
             await self._server.meet()
