@@ -100,6 +100,11 @@ HOMES = [
         (r"callboard_supervised",),
     ),
     Home(
+        "By what does a service know a call again?",
+        "_calls/_idempotency.py",
+        ("current_key", "idempotency_key", "key_of"),
+    ),
+    Home(
         "How often is somebody told of what comes all the time?",
         "_calls/_throttle.py",
         ("PAUSE", "Throttle"),
@@ -132,7 +137,7 @@ HOMES = [
         (
             r'"(answers|claimed|digests|output|pending)" (not )?in ',  # whether a record has something, asked of a dict
             r'\["(claimed|digests|pending)"\]',
-            r'\{"format": FORMAT, "keys": (?!self\._keys, "calls": self\._stored\})',  # a ledger, forged by hand
+            r'\{"format": FORMAT, "keys": (?!self\._keys, "calls": self\._stored, \*\*run\})',  # a forged ledger
         ),
     ),
     Home(

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from callboard._call_events import RunEvent as RunEvent
     from callboard._call_events import RunInfo as RunInfo
     from callboard._calls._attempt import fencing_token as fencing_token
+    from callboard._calls._idempotency import idempotency_key as idempotency_key
     from callboard._calls._observers import observe as observe
     from callboard._calls._on_signal import Shutdown as Shutdown
     from callboard._calls._on_signal import drain_on_signal as drain_on_signal
@@ -171,6 +172,7 @@ _HOMES = {
         "ThreadBusyError",
     ),
     "_calls._attempt": ("fencing_token",),
+    "_calls._idempotency": ("idempotency_key",),
     "_calls._observers": ("observe",),
     "_calls._on_signal": ("Shutdown", "drain_on_signal"),
     "_calls._progress": ("progress",),

@@ -5,6 +5,7 @@ from contextvars import ContextVar
 from typing import Any, Protocol, TypeVar
 
 from callboard._calls._attempt_clock import AttemptClock, OutOfTime, Turn
+from callboard._calls._idempotency import Scope, key_of
 from callboard._calls._limits import Gates, Limiter, NoPlaceError, Place
 from callboard._calls._progress import Progress, reporter
 from callboard._calls._shared_limits import SharedPlace
@@ -75,7 +76,7 @@ class Attempt:
         threads: where it finds a thread.
     """
 
-    __slots__ = ("_call", "_handed_over", "_places", "_thread_limiter", "_threads", "clock", "number", "owner")
+    __slots__ = ("_call", "_handed_over", "_places", "_thread_limiter", "_threads", "clock", "number", "owner", "scope")
 
     def __init__(self, owner: Owner, call: ToolCallLike, threads: ThreadPlaces | None) -> None:
         self.owner = owner
@@ -83,6 +84,8 @@ class Attempt:
         """Which one of its call it is, while its body runs; 0 before and after."""
         self.clock: AttemptClock | None = None
         """Its timeouts, if it has any, while its body runs."""
+        self.scope: Scope | None = None
+        """What its call runs in, once that is known."""
         self._call = call
         self._threads = threads
         self._thread_limiter = None if threads is None else threads.limiters.here()
@@ -160,6 +163,11 @@ class Attempt:
         for gate in self._places:  # last, so that nothing comes between the start that others count and the body
             if isinstance(gate, SharedPlace):
                 gate.begin()
+
+    @property
+    def idempotency_key(self) -> str | None:
+        """See `callboard.idempotency_key`."""
+        return None if self.scope is None else key_of(self._call, self.scope)
 
     @property
     def fencing_token(self) -> int | None:

@@ -8,12 +8,13 @@ import math
 import sys
 import time
 from collections.abc import Callable, Generator, Mapping
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from contextvars import ContextVar
 from functools import partial
 from types import TracebackType
 from typing import Any, Final, cast
 
+from callboard._calls._idempotency import current_key
 from callboard._calls._progress import Progress, check_progress, progress, reporter
 from callboard._loops._deadline import DEFAULT_GRACE, Timed, current_timed, remaining
 from callboard._loops._protocol import EventLoop
@@ -33,8 +34,8 @@ _PLAIN = (str, int, float, bool)
 def carried() -> Carried:
     """What goes along with a body; to be asked in the task that waits for it.
 
-    Its deadline, its grace, the trace, and what is bound by `structlog.contextvars`; of the latter only texts and
-    numbers.
+    Its deadline, its grace, its idempotency key, the trace, and what is bound by `structlog.contextvars`; of the latter
+    only texts and numbers.
     """
     if (relay := _relay.get()) is not None:
         return relay.carried()
@@ -42,6 +43,9 @@ def carried() -> Carried:
     found: Carried = {"levels": _levels()}
     if left < math.inf:
         found["left"] = left
+    with suppress(ValueError):  # of arguments that no JSON can say
+        if (key := current_key()) is not None:
+            found["key"] = key
     if timed is not None:
         found["grace"] = timed.grace
     if "opentelemetry.context" in sys.modules and (trace := _trace()):
@@ -112,7 +116,7 @@ class _Arrival:
             self._around.enter_context(_in_trace(given.get("trace")))
             self._around.enter_context(_bound(given.get("bound")))
         self._timed = current_timed.set(Timed(_MONOTONIC, until, given.get("grace", DEFAULT_GRACE)))
-        self._reporter = reporter.set(_Reports(tell))
+        self._reporter = reporter.set(_Reports(tell, given.get("key")))
         self._told = _tell.set(tell if self._logs else None)
         self._relay = _relay.set(None)
 
@@ -211,10 +215,11 @@ _MONOTONIC: Final = cast("EventLoop", _Monotonic())
 
 
 class _Reports:
-    """What `progress` finds in a worker."""
+    """What `progress` and `idempotency_key` find in a worker."""
 
-    def __init__(self, tell: Tell) -> None:
+    def __init__(self, tell: Tell, key: str | None) -> None:
         self._tell = tell
+        self.idempotency_key = key
 
     def report(self, progress: Progress) -> None:
         self._tell({"progress": [progress.message[:_LONGEST_TEXT], progress.done, progress.total]})

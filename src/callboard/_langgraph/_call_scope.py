@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from itertools import count
 from typing import Any, Protocol
+from uuid import uuid4
 
 from langchain_core.runnables import RunnableConfig
 from langgraph._internal._constants import (
@@ -28,6 +29,23 @@ def call_namespace(conf: Mapping[str, Any], key: str) -> str:
     """The checkpoint namespace of one call; its interrupts are named after it."""
     around = conf.get(CONFIG_KEY_CHECKPOINT_NS)
     return f"{around}{NS_SEP}call:{key}" if around else f"call:{key}"
+
+
+def name_of_run(conf: Mapping[str, Any], *, is_named: bool) -> str:
+    """A name for what runs a batch, which makes the namespaces of its calls unique among all runs.
+
+    Args:
+        conf: what is around the calls. A namespace in it says which task of which checkpoint they belong to, except
+            within a call that has none such around it.
+        is_named: whether the namespaces of the calls have been given, and so name them already.
+    """
+    around = conf.get(CONFIG_KEY_SCRATCHPAD)
+    if isinstance(around, CallScratchpad):
+        return around.run
+    thread = conf.get("thread_id")
+    if is_named or conf.get(CONFIG_KEY_CHECKPOINT_NS):
+        return "" if thread is None else str(thread)
+    return uuid4().hex
 
 
 def question_id(namespace: str, answered: int) -> str:
@@ -107,6 +125,7 @@ class CallScratchpad(PregelScratchpad):
         digests: what the answers are good for, where their questions said so.
         namespace: the call's own.
         graphs: told of those that the call runs.
+        run: a name of what runs the call's batch.
     """
 
     __slots__ = (
@@ -120,6 +139,7 @@ class CallScratchpad(PregelScratchpad):
         "_subgraphs",
         "around",
         "graphs",
+        "run",
     )
 
     def __init__(
@@ -133,7 +153,9 @@ class CallScratchpad(PregelScratchpad):
         digests: Sequence[str | None] = (),
         namespace: str = "",
         graphs: GraphNames | None = None,
+        run: str = "",
     ) -> None:
+        self.run = run
         self._digests = digests
         self._namespace = namespace
         self.graphs = graphs
@@ -145,6 +167,11 @@ class CallScratchpad(PregelScratchpad):
         self._asked = self._subgraphs = 0
 
     __setattr__ = object.__setattr__  # the parent is frozen; the counters below are not
+
+    @property
+    def name(self) -> object:
+        """That of no other call, in any run; the same when the call is begun anew."""
+        return [self.run, self._namespace]
 
     @property
     def step(self) -> int:  # type: ignore[override]  # pyright: ignore[reportIncompatibleVariableOverride]
@@ -200,25 +227,31 @@ class CallScratchpad(PregelScratchpad):
                 self._forward([(channel, value)])
 
 
+def scope_of(config: RunnableConfig) -> CallScratchpad | None:
+    """What a call of ours runs in, by its config; `None` where somebody has taken it out."""
+    found = config.get(CONF, {}).get(CONFIG_KEY_SCRATCHPAD)
+    return found if isinstance(found, CallScratchpad) else None
+
+
 def answer_is_for(digest: str, config: RunnableConfig) -> bool:
     """Whether the answer that `interrupt()` returned last was given to a question with this digest.
 
     Only a `ToolNode` of ours knows what had been asked; elsewhere the engine's word has to do.
     """
-    scratchpad = config.get(CONF, {}).get(CONFIG_KEY_SCRATCHPAD)
-    return not isinstance(scratchpad, CallScratchpad) or scratchpad.last_answer_is_for(digest)
+    scope = scope_of(config)
+    return scope is None or scope.last_answer_is_for(digest)
 
 
 def bound_answer_waits(config: RunnableConfig) -> bool:
     """Whether the call has an answer, not looked at yet, that is good for one digest only."""
-    scratchpad = config.get(CONF, {}).get(CONFIG_KEY_SCRATCHPAD)
-    return isinstance(scratchpad, CallScratchpad) and scratchpad.next_answer_is_bound()
+    scope = scope_of(config)
+    return scope is not None and scope.next_answer_is_bound()
 
 
 def next_is_asked(config: RunnableConfig) -> bool:
     """Whether the next `interrupt()` is known to ask; outside of a `ToolNode` of ours nobody knows."""
-    scratchpad = config.get(CONF, {}).get(CONFIG_KEY_SCRATCHPAD)
-    return isinstance(scratchpad, CallScratchpad) and scratchpad.next_is_asked()
+    scope = scope_of(config)
+    return scope is not None and scope.next_is_asked()
 
 
 def call_configurable(

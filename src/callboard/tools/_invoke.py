@@ -25,6 +25,7 @@ from pydantic.v1 import ValidationError as ValidationErrorV1
 
 from callboard._calls._attempt import Attempt
 from callboard._calls._limits import NoKeyError
+from callboard._langgraph import scope_of
 from callboard._loops._bridge import run_on_asyncio
 from callboard._loops._current import current_loop
 from callboard.tools._callbacks import ToolRun
@@ -49,7 +50,7 @@ async def invoke(
         config: complete, with a `configurable` of its own; is used up.
         manager: the callback manager of the tool.
     """
-    tool = plan.tool
+    tool, attempt.scope = plan.tool, scope_of(config)
     if plan.kind == "foreign":
         return await _in_words(await run_on_asyncio(partial(plan.fn, {**call, "type": "tool_call"}, config)))
     if plan.kind == "foreign sync":

@@ -24,6 +24,7 @@ from callboard._langgraph import (
     call_namespace,
     graph_task,
     is_graph_node,
+    name_of_run,
     question_id,
 )
 from callboard._loops._deadline import cleanup
@@ -91,6 +92,7 @@ class Ledger:
         self._conf = config["configurable"]
         self._keys = list(keys)
         self._task = graph_task(config)
+        self._run = (held or {}).get("run") or name_of_run(self._conf, is_named=namespaces is not None)
         self._in_slot = False
         self._position = 0
         self._number = 0
@@ -210,6 +212,7 @@ class Ledger:
             digests=() if record is None else self._digests_for(record),
             namespace=namespace,
             graphs=self._graphs,
+            run=self._run,
         )
         return call_configurable(self._conf, namespace, scratchpad, self._answers)
 
@@ -284,7 +287,8 @@ class Ledger:
 
     def dump(self) -> dict[str, Any]:
         """The ledger as it is stored."""
-        return {"format": FORMAT, "keys": self._keys, "calls": self._stored}
+        run = {"run": self._run} if self._task is None else {}
+        return {"format": FORMAT, "keys": self._keys, "calls": self._stored, **run}
 
     def publish(self) -> None:
         """Put the ledger where the next run of the calls finds it."""

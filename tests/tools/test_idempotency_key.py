@@ -1,0 +1,277 @@
+"""`idempotency_key()`: by which a service knows a call again, and takes no other one for it."""
+
+from typing import Any
+
+import anyio
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from langchain_core.runnables import RunnableConfig
+from langchain_core.tools import tool
+from langgraph.checkpoint.memory import InMemorySaver
+from langgraph.graph import END, START, MessagesState, StateGraph
+from langgraph.types import Command, interrupt
+
+from callboard import (
+    Actor,
+    CallPolicy,
+    CallsInterrupted,
+    ToolNode,
+    create_react_agent,
+    handler,
+    idempotency_key,
+)
+from callboard._canonical import digest
+from callboard.middleware import Retry
+from callboard.testing import FakeEngine, ScriptedModel, calls, tool_call
+
+WAIT = 30
+pytestmark = pytest.mark.real_clock
+
+
+NOTED: list[str] = []
+
+
+def note() -> str:
+    """Note the key, and fail the first time."""
+    NOTED.append(idempotency_key())
+    if len(NOTED) == 1:
+        raise ConnectionError("lost")
+    return "noted"
+
+
+class Till:
+    """What a service sees: the keys of what it is asked for."""
+
+    def __init__(self) -> None:
+        self.keys: list[str] = []
+
+    def node(self, **options: Any) -> ToolNode:
+        return ToolNode([self.pay], **options)
+
+    @property
+    def pay(self) -> Any:
+        async def pay(amount: int, ask: bool = False) -> str:
+            """Pay."""
+            self.keys.append(idempotency_key())
+            return f"{interrupt('really?') if ask else 'paid'}"
+
+        return pay
+
+
+async def test_two_runs_of_one_request_have_two_keys() -> None:
+    """Models number their calls anew; who pays the same amount twice means it."""
+    till = Till()
+    node = till.node()
+    with anyio.fail_after(WAIT):
+        for thread in (None, None, "t", "t"):
+            config: Any = None if thread is None else {"configurable": {"thread_id": thread}}
+            await node.ainvoke([tool_call("pay", "1", amount=5)], config)
+    assert len(set(till.keys)) == 4
+
+
+async def test_two_calls_of_one_batch_have_two_keys() -> None:
+    """Even where all that they are asked for is the same."""
+    till = Till()
+    with anyio.fail_after(WAIT):
+        await till.node().ainvoke([tool_call("pay", call, amount=5) for call in "12"])
+    assert len(set(till.keys)) == 2
+
+
+async def test_every_attempt_of_a_call_has_the_same_key() -> None:
+    """That is what it is for: the first one may have got through."""
+    keys: list[str] = []
+
+    async def pay(amount: int) -> str:
+        """Pay."""
+        keys.append(idempotency_key())
+        raise ConnectionError("lost")
+
+    policies = {"pay": CallPolicy(idempotent=True)}
+    node = ToolNode([pay], middleware=[Retry(3, initial=0.01)], policies=policies, handle_tool_errors=True)
+    with anyio.fail_after(WAIT):
+        await node.ainvoke([tool_call("pay", "1", amount=5)])
+    assert len(keys) == 3
+    assert len(set(keys)) == 1
+
+
+async def test_an_attempt_with_other_arguments_has_another_key() -> None:
+    """A service refuses a key that comes with another request."""
+    till = Till()
+
+    async def again(request: Any, handler: Any) -> Any:
+        await handler(request)
+        return await handler(request.override(tool_call={**request.tool_call, "args": {"amount": 6}}))
+
+    with anyio.fail_after(WAIT):
+        await till.node(middleware=[again]).ainvoke([tool_call("pay", "1", amount=5)])
+    assert len(set(till.keys)) == 2
+
+
+async def test_the_key_stays_when_a_standalone_call_is_begun_anew_after_its_answer() -> None:
+    """Whoever holds the ledger goes on with the same run."""
+    till = Till()
+    request = [tool_call("pay", "1", amount=5, ask=True)]
+    node = till.node()
+    with anyio.fail_after(WAIT):
+        with pytest.raises(CallsInterrupted) as stopped:
+            await node.ainvoke(request)
+        await node.ainvoke(request, ledger=stopped.value.ledger, resume="yes")
+    assert len(till.keys) == 2
+    assert len(set(till.keys)) == 1
+
+
+@pytest.mark.parametrize("version", ["v1", "v2"])
+async def test_an_agent_keeps_the_key_over_an_interrupt_and_gives_another_in_the_next_turn(version: Any) -> None:
+    """The model uses the id again, for what is meant anew."""
+    till = Till()
+    ask = calls(("pay", {"amount": 5, "ask": True}))
+    agent = create_react_agent(
+        ScriptedModel([ask, "done", ask, "done"]), [till.pay], checkpointer=InMemorySaver(), version=version
+    )
+    config: RunnableConfig = {"configurable": {"thread_id": "t"}}
+    with anyio.fail_after(WAIT):
+        for _ in range(2):
+            await agent.ainvoke({"messages": [("user", "go")]}, config)
+            await agent.ainvoke(Command(resume="yes"), config)
+    first, second, third, fourth = till.keys
+    assert first == second
+    assert third == fourth
+    assert first != third
+
+
+async def test_an_agent_keeps_the_key_of_a_call_that_is_run_again_because_its_end_is_unknown() -> None:
+    """That is when a service may have been asked already."""
+    keys: list[str] = []
+    begun = anyio.Event()
+
+    async def pay(amount: int) -> str:
+        """Pay, and die the first time."""
+        keys.append(idempotency_key())
+        if len(keys) == 1:
+            begun.set()
+            await anyio.sleep_forever()
+        return "paid"
+
+    node = ToolNode([pay], policies={"pay": CallPolicy(idempotent=True, grace=0)})
+    agent = create_react_agent(
+        ScriptedModel([calls(("pay", {"amount": 5})), "done"]), node, checkpointer=InMemorySaver()
+    )
+    config: RunnableConfig = {"configurable": {"thread_id": "t"}}
+    with anyio.fail_after(WAIT):
+        async with anyio.create_task_group() as group:
+            group.start_soon(agent.ainvoke, {"messages": [("user", "go")]}, config)
+            await begun.wait()
+            group.cancel_scope.cancel()
+        await agent.ainvoke(None, config)
+    assert len(keys) == 2
+    assert len(set(keys)) == 1
+
+
+@pytest.mark.backends("asyncio")
+async def test_a_graph_of_langgraph_keeps_the_key_over_an_interrupt() -> None:
+    """The node is drop-in; so is this."""
+    till = Till()
+    graph = StateGraph(MessagesState)
+    graph.add_node("agent", lambda state: {"messages": [calls(("pay", {"amount": 5, "ask": True}))]})
+    graph.add_node("tools", till.node())
+    graph.add_edge(START, "agent")
+    graph.add_edge("agent", "tools")
+    graph.add_edge("tools", END)
+    app = graph.compile(checkpointer=InMemorySaver())
+    config: RunnableConfig = {"configurable": {"thread_id": "t"}}
+    with anyio.fail_after(WAIT):
+        for _ in range(2):
+            await app.ainvoke({"messages": [("user", "go")]}, config)
+            await app.ainvoke(Command(resume="yes"), config)
+    first, second, third, fourth = till.keys
+    assert first == second
+    assert third == fourth
+    assert first != third
+
+
+@pytest.mark.parametrize("inner", ["node", "agent"])
+async def test_calls_within_a_call_have_keys_of_their_own(inner: str) -> None:
+    """In another run of the same, other ones."""
+    till = Till()
+    asked = [tool_call("pay", "1", amount=5)]
+
+    async def outer(config: RunnableConfig) -> str:
+        """Run others."""
+        till.keys.append(idempotency_key())
+        if inner == "node":
+            await till.node().ainvoke(asked, config)
+        else:
+            model = ScriptedModel([calls(("pay", {"amount": 5})), "done"])
+            await create_react_agent(model, [till.pay]).ainvoke({"messages": [("user", "go")]}, config)
+        return "done"
+
+    with anyio.fail_after(WAIT):
+        for _ in range(2):
+            await ToolNode([outer]).ainvoke([tool_call("outer", "1")])
+    assert len(till.keys) == 4
+    assert len(set(till.keys)) == 4
+
+
+async def test_a_handler_has_the_key_of_the_call_that_it_works_for() -> None:
+    """An actor asks the service on behalf of the call."""
+
+    class Desk(Actor):
+        """Asks."""
+
+        @handler
+        async def key(self) -> str:
+            """The key."""
+            return idempotency_key()
+
+    async def own() -> str:
+        """The key."""
+        return idempotency_key()
+
+    with anyio.fail_after(WAIT):
+        async with ToolNode([Desk(), own]) as node:
+            found = await node.ainvoke([tool_call("key", "1"), tool_call("key", "2"), tool_call("own", "3")])
+    keys = [message.content for message in found["messages"]]
+    assert all(len(key) == 64 for key in keys)
+    assert len(set(keys)) == 3
+
+
+async def test_the_key_goes_along_to_an_engine() -> None:
+    """Wherever the body runs, it works for the same call."""
+    policies = {"note": CallPolicy(runs_in=FakeEngine(), idempotent=True)}
+    node = ToolNode([note], middleware=[Retry(2, initial=0.01)], policies=policies)
+    NOTED.clear()
+    with anyio.fail_after(WAIT):
+        await node.ainvoke([tool_call("note", "1")])
+    assert len(NOTED) == 2
+    assert len(set(NOTED)) == 1
+    assert len(NOTED[0]) == 64
+
+
+async def test_a_sync_tool_has_a_key() -> None:
+    """It runs in a thread, with the variables of its call."""
+
+    @tool
+    def say() -> str:
+        """Say the key."""
+        return idempotency_key()
+
+    with anyio.fail_after(WAIT):
+        found = await ToolNode([say]).ainvoke([tool_call("say", "1")])
+    assert len(found["messages"][0].content) == 64
+
+
+def test_outside_a_call_there_is_none_and_the_error_says_where_there_is() -> None:
+    """A header `None` would be the same for all."""
+    with pytest.raises(RuntimeError, match="in the body of a tool that a ToolNode or an agent runs"):
+        idempotency_key()
+
+
+@given(
+    st.dictionaries(st.text(max_size=3), st.one_of(st.none(), st.booleans(), st.integers(), st.text(max_size=3))),
+    st.dictionaries(st.text(max_size=3), st.one_of(st.none(), st.booleans(), st.integers(), st.text(max_size=3))),
+)
+def test_other_arguments_have_another_digest(one: dict[str, Any], other: dict[str, Any]) -> None:
+    """`True` is not 1, and no text is a number."""
+    same = repr(sorted(one.items(), key=repr)) == repr(sorted(other.items(), key=repr))
+    assert (digest(one) == digest(other)) == same
