@@ -3,18 +3,17 @@
 python -m tests.telemetry._mcp_server
 """
 
-from mcp.server.fastmcp import Context, FastMCP
+from mcp.server.mcpserver import Context, MCPServer
 
 from callboard.telemetry import carrier, continued
 
-server = FastMCP("elsewhere")
+server = MCPServer("elsewhere")
 
 
 @server.tool()
 async def where(ctx: Context) -> str:  # type: ignore[type-arg]
     """Tell the `traceparent` that was seen, or none."""
-    meta = ctx.request_context.meta
-    with continued(None if meta is None else meta.model_dump()):
+    with continued(ctx.request_context.meta):
         return carrier().get("traceparent", "none")
 
 

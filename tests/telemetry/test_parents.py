@@ -3,8 +3,7 @@
 import json
 import sys
 from collections import Counter
-from collections.abc import AsyncIterator
-from contextlib import aclosing, asynccontextmanager, suppress
+from contextlib import aclosing, suppress
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +14,7 @@ from hypothesis import strategies as st
 from langchain_core.messages import ToolCall
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.types import interrupt
-from mcp import ClientSession, StdioServerParameters
-from mcp.client.stdio import stdio_client
+from mcp import Client, StdioServerParameters
 from opentelemetry import context, trace
 from opentelemetry.sdk.trace import ReadableSpan
 from tests.helpers import make, make_sync
@@ -298,29 +296,24 @@ async def test_an_agent_in_sync_code_is_below_its_caller() -> None:
 # Other processes
 
 
-@asynccontextmanager
-async def mcp_session() -> AsyncIterator[ClientSession]:
-    server = StdioServerParameters(command=sys.executable, args=["-m", "tests.telemetry._mcp_server"], cwd=ROOT)
-    async with stdio_client(server) as (read, write), ClientSession(read, write) as session:
-        await session.initialize()
-        yield session
+WHEREABOUTS = StdioServerParameters(command=sys.executable, args=["-m", "tests.telemetry._mcp_server"], cwd=ROOT)
 
 
 @pytest.mark.real_clock
 @pytest.mark.backends("asyncio", "trio")
 async def test_an_mcp_server_goes_on_with_the_trace_of_the_call() -> None:
-    """It reports the `traceparent` that it saw: that of the attempt which asked it."""
+    """It reports the `traceparent` that it saw: that of the attempt which asked it. The SDK's client carries it."""
     traces = Traces()
     with anyio.fail_after(WAIT * 2):
-        async with mcp_session() as session:
+        async with Client(WHEREABOUTS) as client:
 
             async def where() -> str:
-                result = await session.call_tool("where", meta=carrier())
+                result = await client.call_tool("where")
                 return str(result.content[0].text)  # type: ignore[union-attr]
 
             with traces.on():
                 messages = await ToolNode([make(where)]).ainvoke([calls("where", "where")])
-            bare = await session.call_tool("where")
+            bare = await client.call_tool("where")
     seen = [message.content.split("-")[1:3] for message in messages]
     assert sorted(seen) == sorted([*ids(span)] for span in traces.all("attempt"))
     assert bare.content[0].text == "none"  # type: ignore[union-attr]
