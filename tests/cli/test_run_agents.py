@@ -2,7 +2,7 @@
 
 import pytest
 
-from ._agents import AGENT
+from ._agents import AGENT, log
 from ._commands import Project
 
 
@@ -30,6 +30,43 @@ def test_a_function_may_return_the_agent(project: Project) -> None:
     for name in ("make", "make_later", "Family.member"):
         result = project.call("run", f"{module}:{name}", "hi", "--backend", "trio")
         assert (result.exit_code, result.stdout) == (0, "made\n"), result.stderr
+
+
+@pytest.mark.parametrize("backend", ["asyncio", "trio"])
+def test_a_function_may_open_the_agent(project: Project, backend: str) -> None:
+    """What the agent needs is open while it runs, and is closed in the task that has opened it."""
+    module = project.module(
+        AGENT
+        + """
+    from contextlib import asynccontextmanager
+    import anyio
+
+    @asynccontextmanager
+    async def opened():
+        note("open")
+        async with anyio.create_task_group():
+            yield sunny
+        note("closed")
+
+    @asynccontextmanager
+    async def nothing():
+        yield 5
+
+    @asynccontextmanager
+    async def shut():
+        raise ConnectionError("no server")
+        yield
+    """
+    )
+
+    result = project.call("run", f"{module}:opened", "hi", "--backend", backend)
+    assert result.exit_code == 0, result.stderr
+    assert log(project) == ["open", "weather Oslo", "closed"]
+
+    result = project.call("run", f"{module}:nothing", "hi", "--backend", backend)
+    assert f"{module}:nothing is no agent, but int" in result.stderr
+    result = project.call("run", f"{module}:shut", "hi", "--backend", backend)
+    assert f"{module}:shut could not be made: ConnectionError: no server" in result.stderr
 
 
 GRAPHS = """

@@ -5,6 +5,7 @@ import inspect
 import sys
 import traceback
 from collections.abc import Awaitable, Callable
+from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -20,21 +21,24 @@ AnyAgent = Agent | Pregel[Any, Any, Any, Any]
 
 Await = Callable[[Callable[[], Awaitable[Any]]], Any]
 """Runs an async function in the event loop, from outside of it."""
+Enter = Callable[[AbstractAsyncContextManager[Any]], Any]
+"""Opens something in the event loop, which stays open until the command ends; returns what it gives."""
 
 
-def load_agent(name: str, app_dir: Path, wait: Await) -> AnyAgent:
-    """The agent of that name, or what the function of that name returns.
+def load_agent(name: str, app_dir: Path, wait: Await, enter: Enter) -> AnyAgent:
+    """The agent of that name, or what the function of that name returns, or what that opens.
 
     Args:
         name: `module:attribute`; the attribute may have dots.
         app_dir: where modules are looked for first.
         wait: for a function that is async.
+        enter: for a function that returns an async context manager, of what the agent needs.
 
     Raises:
         CommandError: if there is no such thing, or it is no agent, or its code fails, whose traceback is printed.
     """
     try:
-        return _load(name, app_dir, wait)
+        return _load(name, app_dir, wait, enter)
     except CommandError:
         raise
     except Exception as error:
@@ -51,7 +55,7 @@ def print_traceback(error: BaseException) -> None:
     print("".join(told.format()), file=sys.stderr, end="")
 
 
-def _load(name: str, app_dir: Path, wait: Await) -> AnyAgent:
+def _load(name: str, app_dir: Path, wait: Await, enter: Enter) -> AnyAgent:
     module_name, _, attribute = name.partition(":")
     module = _module(module_name, name, app_dir)
     if not attribute:
@@ -61,7 +65,10 @@ def _load(name: str, app_dir: Path, wait: Await) -> AnyAgent:
         if not hasattr(found, part):
             raise CommandError(f"{module_name} has no {attribute!r}; {_offers(module)}")
         found = getattr(found, part)
-    return _agent(_made(found, name, wait), name, module)
+    made = _made(found, name, wait)
+    if isinstance(made, AbstractAsyncContextManager) and not isinstance(made, Agent) and made is not found:
+        made = enter(made)
+    return _agent(made, name, module)
 
 
 def _module(module_name: str, name: str, app_dir: Path) -> ModuleType:

@@ -3,7 +3,7 @@
 import shlex
 import sys
 from collections.abc import Awaitable, Callable, Mapping
-from contextlib import ExitStack
+from contextlib import AbstractAsyncContextManager, ExitStack
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -60,7 +60,7 @@ def run_agent(options: RunOptions) -> int:
         with stoppable(), ExitStack() as stack:
             threads = stack.enter_context(open_database(options.db, must_exist=options.resume)) if options.db else None
             portal = stack.enter_context(start_blocking_portal(options.backend.value))
-            agent = _agent(options, portal)
+            agent = _agent(options, portal, stack)
             saver = None if threads is None else threads.saver_for(agent)
             recording = partial(recorded, path, capture=options.capture)
             conversation = Conversation(agent, saver, thread_id, console, live=options.live, recording=recording)
@@ -71,8 +71,11 @@ def run_agent(options: RunOptions) -> int:
         return stopped.exit_code
 
 
-def _agent(options: RunOptions, portal: BlockingPortal) -> AnyAgent:
-    agent = load_agent(options.agent, options.app_dir, portal.call)
+def _agent(options: RunOptions, portal: BlockingPortal, stack: ExitStack) -> AnyAgent:
+    def enter(opened: AbstractAsyncContextManager[Any]) -> Any:
+        return stack.enter_context(portal.wrap_async_context_manager(opened))
+
+    agent = load_agent(options.agent, options.app_dir, portal.call, enter)
     if options.backend == "trio" and not isinstance(agent, Agent):
         raise CommandError(f"{options.agent} is a graph of LangGraph's, which runs on asyncio only")
     return agent
