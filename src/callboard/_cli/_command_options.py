@@ -79,8 +79,8 @@ class RunOptions:
         str,
         typer.Argument(
             metavar="MODULE:AGENT",
-            help="The agent, or a function without parameters, sync or async, that returns one or opens one. A compiled "
-            "graph of LangGraph's will do too.",
+            help="The agent, or a function without parameters, sync or async, that returns one or opens one. A "
+            "compiled graph of LangGraph's will do too.",
         ),
     ]
     message: Annotated[str | None, typer.Argument(metavar="[MESSAGE]", help="What to say to it.")] = None
