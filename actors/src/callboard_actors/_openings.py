@@ -6,11 +6,12 @@ Who works there is a `Staff`: the crew of a pool of processes, the connections t
 import copy
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Generic, Protocol, TypeVar
+from types import TracebackType
+from typing import Any, Generic, Protocol, Self, TypeVar
 
 from anyio.lowlevel import EventLoopToken, current_token
 
-from callboard import ActorGoneError, ActorStartError
+from callboard import ActorGoneError, ActorStartError, Drained
 from callboard.engines import Bodies
 from callboard_actors._own_task import spawn
 
@@ -134,3 +135,41 @@ class Openings(Generic[S]):
     def all(self) -> list[S]:
         """Those of all event loops."""
         return [opening.staff for opening in list(self._by_loop.values())]
+
+
+Opened = TypeVar("Opened", bound=Openings[Any])
+
+
+class OpenedEngine(Generic[Opened]):
+    """An engine that users open with `async with`, as often as they like, and drain; see `callboard.Engine`."""
+
+    _openings: Opened
+
+    async def __aenter__(self) -> Self:
+        """Have the engine in this event loop.
+
+        Raises:
+            callboard.ActorStartError: it cannot be had; `never` where it is no use to try again.
+        """
+        await self._openings.enter()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None, /
+    ) -> None:
+        """Need it no more; the last one ends what was started for it."""
+        await self._openings.leave()
+
+    async def drain(self, timeout: float = 30.0) -> Drained:
+        """Begin no body any more, wait for those that run, and end those that have not finished in time.
+
+        A body that is not begun fails with `ended="unavailable"`, one that is ended with `ended="unknown"`. Actors that
+        live here go on; their supervisor is drained before. Opened again after all have left, it begins bodies again.
+
+        Args:
+            timeout: seconds for them to finish; then they have their grace.
+
+        Raises:
+            ValueError: for a number out of range.
+        """
+        return await self._openings.bodies.drain(timeout)

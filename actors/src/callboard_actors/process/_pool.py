@@ -3,13 +3,12 @@
 import itertools
 from collections.abc import AsyncGenerator, Callable, Coroutine, Sequence
 from contextlib import asynccontextmanager
-from types import TracebackType
-from typing import Any, Literal, Self, TypeVar, TypeVarTuple, overload
+from typing import Any, Literal, TypeVar, TypeVarTuple, overload
 
 import anyio
 
-from callboard import Drained
 from callboard.engines import Body, carried, deliver
+from callboard_actors._openings import OpenedEngine
 from callboard_actors.process import _kernel
 from callboard_actors.process._confine import Confine
 from callboard_actors.process._crew import Crew
@@ -30,7 +29,7 @@ _ATTEMPTS = 3
 """Workers that a call is given, if they end before they have begun it."""
 
 
-class Processes:
+class Processes(OpenedEngine[Openings]):
     """A pool of worker processes, for functions that may have to be killed.
 
         async with Processes(workers=2, preload=["json"]) as pool:
@@ -104,34 +103,6 @@ class Processes:
         self._opened = opener(self._terms)
         self._openings = Openings(self._terms)
         self._numbers = itertools.count(1)
-
-    async def __aenter__(self) -> Self:
-        """Have workers in this event loop.
-
-        Raises:
-            callboard.ActorStartError: they could not be started; `never` where it is no use to try again.
-        """
-        await self._openings.enter()
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None, /
-    ) -> None:
-        await self._openings.leave()
-
-    async def drain(self, timeout: float = 30.0) -> Drained:
-        """Begin no body any more, wait for those that run, and end those that have not finished in time.
-
-        A body that is not begun fails with `ended="unavailable"`, one that is ended with `ended="unknown"`. Actors that
-        live here go on; their supervisor is drained before. Opened again after all have left, it begins bodies again.
-
-        Args:
-            timeout: seconds for them to finish; then they have their grace.
-
-        Raises:
-            ValueError: for a number out of range.
-        """
-        return await self._openings.bodies.drain(timeout)
 
     def check(self, fn: Callable[..., Any], /, *, title: str) -> None:
         """Refuse a function that could not run in a worker, before it is called.

@@ -3,12 +3,10 @@
 from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import asynccontextmanager
 from functools import partial
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
-from callboard import Drained
 from callboard.engines import Body
-from callboard_actors._openings import Openings
+from callboard_actors._openings import OpenedEngine, Openings
 from callboard_actors.ray._cluster import connect
 from callboard_actors.ray._crew import Crew
 from callboard_actors.ray._crossing import check
@@ -16,7 +14,7 @@ from callboard_actors.ray._held_host import HeldHost
 from callboard_actors.ray._terms import Terms
 
 
-class RayEngine:
+class RayEngine(OpenedEngine[Openings[Crew]]):
     """Runs bodies in Ray actors, of a cluster or of a Ray that it starts; see `callboard.Engine`.
 
         async with RayEngine("auto", workers=8) as engine:
@@ -87,35 +85,6 @@ class RayEngine:
 
     def _crew(self) -> Crew:
         return Crew(self._terms, partial(connect, self._address, self._init))
-
-    async def __aenter__(self) -> Self:
-        """Have its Ray actors in this event loop.
-
-        Raises:
-            ActorStartError: there are none.
-        """
-        await self._openings.enter()
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None, /
-    ) -> None:
-        """Need it no more; the last one ends its Ray actors, and a Ray that was started for it."""
-        await self._openings.leave()
-
-    async def drain(self, timeout: float = 30.0) -> Drained:
-        """Begin no body any more, wait for those that run, and end those that have not finished in time.
-
-        A body that is not begun fails with `ended="unavailable"`, one that is ended with `ended="unknown"`. Actors that
-        live here go on; their supervisor is drained before. Opened again after all have left, it begins bodies again.
-
-        Args:
-            timeout: seconds for them to finish; then they have their grace.
-
-        Raises:
-            ValueError: for a number out of range.
-        """
-        return await self._openings.bodies.drain(timeout)
 
     def check(self, fn: Callable[..., Any], /, *, title: str) -> None:
         """Raise TypeError for a function that cannot be sent."""

@@ -3,12 +3,10 @@
 import os
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import asynccontextmanager
-from types import TracebackType
-from typing import Any, Final, Self
+from typing import Any, Final
 
-from callboard import Drained
 from callboard.engines import Body, EngineError
-from callboard_actors._openings import Openings
+from callboard_actors._openings import OpenedEngine, Openings
 from callboard_actors.process import _crossing
 from callboard_actors.process._main_module import NAMES
 from callboard_actors.process._variables import Variables
@@ -26,7 +24,7 @@ _ATTEMPTS: Final = 3
 """Workers that a call is given, at least, if they cannot begin it; each of them has two."""
 
 
-class RemoteEngine:
+class RemoteEngine(OpenedEngine[Openings[Fleet]]):
     """Runs bodies on other machines, at workers that `callboard worker module:tools --listen host:port` has started.
 
         engine = RemoteEngine(["worker-1:7000", "worker-2:7000"], tls="ca.pem")
@@ -98,34 +96,6 @@ class RemoteEngine:
         self._openings = Openings(
             lambda: Fleet(self._addresses, self._terms), noun="remote engine", task="callboard_actors.remote"
         )
-
-    async def __aenter__(self) -> Self:
-        """Have workers in this event loop.
-
-        Raises:
-            callboard.ActorStartError: none can be had; `never` where it is no use to try again.
-        """
-        await self._openings.enter()
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None, /
-    ) -> None:
-        await self._openings.leave()
-
-    async def drain(self, timeout: float = 30.0) -> Drained:
-        """Begin no body any more, wait for those that run, and end those that have not finished in time.
-
-        A body that is not begun fails with `ended="unavailable"`, one that is ended with `ended="unknown"`. Actors that
-        live here go on; their supervisor is drained before. Opened again after all have left, it begins bodies again.
-
-        Args:
-            timeout: seconds for them to finish; then they have their grace.
-
-        Raises:
-            ValueError: for a number out of range.
-        """
-        return await self._openings.bodies.drain(timeout)
 
     def check(self, fn: Callable[..., Any], /, *, title: str) -> None:
         """Refuse a function that could not be found on another machine.
