@@ -6,6 +6,7 @@ import anyio
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from langchain.agents import create_agent
 from langchain_core.runnables import RunnableConfig
 from langchain_core.tools import tool
 from langgraph.checkpoint.memory import InMemorySaver
@@ -22,7 +23,7 @@ from callboard import (
     idempotency_key,
 )
 from callboard._canonical import digest
-from callboard.middleware import Retry
+from callboard.middleware import Retry, Supervise
 from callboard.testing import FakeEngine, ScriptedModel, calls, tool_call
 
 WAIT = 30
@@ -275,3 +276,34 @@ def test_other_arguments_have_another_digest(one: dict[str, Any], other: dict[st
     """`True` is not 1, and no text is a number."""
     same = repr(sorted(one.items(), key=repr)) == repr(sorted(other.items(), key=repr))
     assert (digest(one) == digest(other)) == same
+
+
+@pytest.mark.backends("asyncio")
+@pytest.mark.parametrize("door", ["ainvoke", "invoke"])
+async def test_a_call_that_langchains_agent_runs_has_a_key(door: str) -> None:
+    """`Supervise` repeats attempts, too; and its agent begins interrupted tasks anew."""
+    keys: list[str] = []
+
+    @tool
+    def pay(amount: int) -> str:
+        """Pay."""
+        keys.append(idempotency_key())
+        if len(keys) == 1:
+            raise ConnectionError("lost")
+        return f"{interrupt('really?')}"
+
+    supervise = Supervise(middleware=[Retry(2, initial=0.01)], policies={"pay": CallPolicy(idempotent=True)})
+    ask = calls(("pay", {"amount": 5}), ("pay", {"amount": 5}))
+    agent = create_agent(ScriptedModel([ask, "done"]), [pay], middleware=[supervise], checkpointer=InMemorySaver())
+    config: RunnableConfig = {"configurable": {"thread_id": "t"}}
+
+    async def run(given: Any) -> Any:
+        with anyio.fail_after(WAIT):
+            if door == "ainvoke":
+                return await agent.ainvoke(given, config)
+            return await anyio.to_thread.run_sync(agent.invoke, given, config)
+
+    paused = await run({"messages": [("user", "go")]})
+    await run(Command(resume={one.id: "yes" for one in paused["__interrupt__"]}))
+    assert len(keys) == 5  # two attempts and one, and each again when it is answered
+    assert len(set(keys)) == 2

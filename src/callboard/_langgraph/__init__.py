@@ -22,6 +22,7 @@ from callboard._langgraph._call_scope import is_interrupt_id as is_interrupt_id
 from callboard._langgraph._call_scope import name_of_run as name_of_run
 from callboard._langgraph._call_scope import next_is_asked as next_is_asked
 from callboard._langgraph._call_scope import question_id as question_id
+from callboard._langgraph._call_scope import scope_in_task as scope_in_task
 from callboard._langgraph._call_scope import scope_of as scope_of
 from callboard._langgraph._outer_handlers import config_for_calls as config_for_calls
 from callboard._langgraph._outer_task import NO_RUNTIME as NO_RUNTIME

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from itertools import count
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 from uuid import uuid4
 
 from langchain_core.runnables import RunnableConfig
@@ -231,6 +231,20 @@ def scope_of(config: RunnableConfig) -> CallScratchpad | None:
     """What a call of ours runs in, by its config; `None` where somebody has taken it out."""
     found = config.get(CONF, {}).get(CONFIG_KEY_SCRATCHPAD)
     return found if isinstance(found, CallScratchpad) else None
+
+
+class TaskScope(NamedTuple):
+    """What a call runs in that somebody else runs, in a task of LangGraph's."""
+
+    name: object
+    """That of no other call, in any run; the same when the task is begun anew."""
+
+
+def scope_in_task(config: RunnableConfig, call_id: str | None) -> TaskScope | None:
+    """What a call runs in, by the config of its task; `None` outside of a graph."""
+    conf = config.get(CONF, {})
+    namespace = conf.get(CONFIG_KEY_CHECKPOINT_NS)
+    return TaskScope([conf.get("thread_id"), namespace, call_id]) if namespace else None
 
 
 def answer_is_for(digest: str, config: RunnableConfig) -> bool:

@@ -14,7 +14,7 @@ from callboard._calls._batch import Batch
 from callboard._calls._call import SupervisedCall, Terms, note
 from callboard._calls._context import Surroundings, surroundings
 from callboard._calls._limits import NoKeyError
-from callboard._langgraph import runtime_of
+from callboard._langgraph import runtime_of, scope_in_task
 from callboard._loops._bridge import run_from_sync
 from callboard._loops._deadline import DEFAULT_GRACE
 from callboard._loops._door import entered
@@ -114,6 +114,7 @@ class Supervise(AgentMiddleware[Any, Any, Any]):
         """Supervise a call of an agent that runs async."""
 
         async def body(attempt: Attempt, request: ToolCallRequest) -> Item:
+            attempt.scope = scope_in_task(request.runtime.config, request.tool_call["id"])
             tool = self._setup.sync_tool(request)
             return await handler(request if tool is None else request.override(tool=_in_thread(tool, attempt)))
 
@@ -126,6 +127,7 @@ class Supervise(AgentMiddleware[Any, Any, Any]):
         """Supervise a call of an agent that runs sync; the rest of the agent's middleware runs in a worker thread."""
 
         async def body(attempt: Attempt, request: ToolCallRequest) -> Item:
+            attempt.scope = scope_in_task(request.runtime.config, request.tool_call["id"])
             return await attempt.run_in_thread(partial(handler, request))
 
         with entered("sync"):
