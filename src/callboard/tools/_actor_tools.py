@@ -3,7 +3,7 @@
 import inspect
 from collections.abc import Awaitable, Callable, Hashable, Iterable, Mapping
 from functools import partial
-from typing import Any, get_type_hints
+from typing import Any, cast, get_type_hints
 
 from langchain_core.runnables.config import var_child_runnable_config
 from langchain_core.tools import BaseTool, StructuredTool
@@ -44,7 +44,7 @@ def with_handlers(tools: Iterable[Any], owner: str, *, uses_engines: bool) -> tu
         TypeError: for a handler of which a model cannot be told.
         ValueError: for an actor without handlers, or two of one name.
     """
-    given = list(tools)
+    given = [tool for one in tools for tool in _of_toolkit(one)]
     specs = [spec_of(one) for one in given if isinstance(one, (Actor, ChildSpec))]
     if not specs:
         return given, ActorSet([], owner, uses_engines=uses_engines)
@@ -63,6 +63,12 @@ def with_handlers(tools: Iterable[Any], owner: str, *, uses_engines: bool) -> tu
         else:
             found.append(one)
     return found, actors
+
+
+def _of_toolkit(one: Any) -> Iterable[Any]:
+    """The tools of a toolkit, such as an MCP server that is open; or whatever else it is, alone."""
+    get_tools: Any = None if isinstance(one, (type, BaseTool)) else getattr(one, "get_tools", None)
+    return cast("Iterable[Any]", get_tools()) if callable(get_tools) else [one]
 
 
 def _tools(actors: ActorSet, number: int) -> list[BaseTool]:

@@ -1,0 +1,18 @@
+"""MCP servers as actors: `McpServer`.
+
+    async with McpServer(["npx", "-y", "@modelcontextprotocol/server-everything"]) as server:
+        node = ToolNode([server])
+
+Its session belongs to a task of its own, is shared by all who call it, and is opened anew when it was lost.
+"""
+
+from typing import TYPE_CHECKING
+
+from callboard_actors._on_demand import on_demand
+
+if TYPE_CHECKING:
+    from callboard_actors.mcp._server import McpServer as McpServer
+
+__all__ = ["McpServer"]
+
+__getattr__ = on_demand(__name__, {"McpServer": "_server"})

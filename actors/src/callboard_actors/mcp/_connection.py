@@ -1,0 +1,204 @@
+"""`Connection`: a session with an MCP server as an actor, whose task it belongs to."""
+
+import logging
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from contextvars import copy_context
+from dataclasses import dataclass
+from functools import partial
+from itertools import count
+
+import anyio
+from anyio.abc import TaskGroup
+from mcp import Client, MCPError
+from mcp.client.subscriptions import SubscriptionLost
+from mcp_types import CONNECTION_CLOSED, INVALID_REQUEST, CallToolResult, Tool, ToolListChangedNotification
+from mcp_types.version import MODERN_PROTOCOL_VERSIONS
+from pydantic import ValidationError
+
+from callboard import Actor, EngineError, handler
+from callboard_actors.mcp._content import McpToolError
+from callboard_actors.mcp._http import NO_ANSWER, NOT_SENT
+from callboard_actors.mcp._link import ConnectionLostError, Link
+from callboard_actors.mcp._listing import EndlessListError, list_tools
+from callboard_actors.mcp._plan import Plan
+from callboard_actors.mcp._signs import log_message, told_progress
+
+_log = logging.getLogger("callboard")
+_sessions = count(1)
+
+_LISTENS_AGAIN = 1.0
+"""Seconds before a lost subscription is asked for again; twice as long each time."""
+_LISTENS_AT_MOST = 60.0
+
+OnTools = Callable[[Sequence[Tool]], object]
+"""Told of all tools of a server, when it is connected and when they have changed."""
+
+
+@dataclass(slots=True)
+class Sending:
+    """How far a call is; its caller knows by it, when the connection is lost, whether the server can have seen it."""
+
+    has_begun: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What a server has answered."""
+
+    result: CallToolResult
+    session: int
+    """In which session; 0 if the server keeps nothing from one call to the next."""
+
+
+class Connection(Actor):
+    """A connection to an MCP server, which lives as long as its session does.
+
+    The SDK's client is entered and left in the task of the actor, whoever calls. If the session is lost, the actor
+    dies of it, and its supervisor starts another one.
+
+    Args:
+        plan: where the server is, and on which terms it is talked to.
+        on_tools: told of its tools, in the task of the actor.
+    """
+
+    def __init__(self, plan: Plan, on_tools: OnTools) -> None:
+        self._plan = plan
+        self._on_tools = on_tools
+        self._link = Link()
+        self._is_started = False
+
+    async def start(self) -> None:
+        """Connect, and list the tools.
+
+        Raises:
+            ConnectionLostError: the server cannot be talked to; says why.
+            OSError: the command cannot be started.
+        """
+        self._watchers: TaskGroup = await self.enter(anyio.create_task_group())
+        self._watchers.start_soon(self._end_when_late)
+        self._places = anyio.CapacityLimiter(self._plan.parallel or float("inf"))
+        self._changed = anyio.Event()
+        try:
+            self._client = await self.enter(await self._new_client())
+            await self._list()
+        except (MCPError, ValidationError, EndlessListError, RuntimeError) as error:
+            raise ConnectionLostError(self._link.reason or f"{error}") from error
+        self._is_started = True
+        self._is_modern = self._client.protocol_version in MODERN_PROTOCOL_VERSIONS
+        self._session = 0 if self._is_modern and self._plan.is_http else next(_sessions)
+        await self._ask_for_logs()
+        for watcher in (self._end_when_lost, self._list_when_changed, self._listen):
+            self._watchers.start_soon(watcher)
+
+    async def _new_client(self) -> Client:
+        plan = self._plan
+        return Client(
+            await plan.way(self.key, self._link),
+            mode=plan.mode,
+            logging_callback=partial(log_message, plan.name),
+            log_level=plan.log_level,
+            message_handler=self._notified,
+            **plan.client_options,
+        )
+
+    async def stop(self) -> None:
+        """Close the session, and end the server if it is ours."""
+        self._watchers.cancel_scope.cancel()
+
+    @handler(group="calls")
+    async def call(self, tool: str, arguments: Mapping[str, object], sending: Sending) -> Answer:
+        """Call a tool of the server.
+
+        Raises:
+            EngineError: the request failed alone, over HTTP; says whether the server can have seen it.
+            McpToolError: the server refuses it, or answers with what is no result.
+        """
+        async with self._places:
+            sending.has_begun = True
+            on_progress = partial(told_progress, copy_context())
+            try:
+                result = await self._client.call_tool(tool, dict(arguments), progress_callback=on_progress)
+            except MCPError as error:
+                raise await self._judged(error, tool, sending) from error
+            except (ValidationError, RuntimeError) as error:
+                raise McpToolError(f"The server's answer is no result of the tool {tool!r}: {error}") from error
+            return Answer(result, self._session)
+
+    @handler(group="calls")
+    async def list_tools(self) -> list[Tool]:
+        """List the tools of the server anew."""
+        return await self._list()
+
+    async def _judged(self, error: MCPError, tool: str, sending: Sending) -> Exception:
+        """What a failed request means for its caller; if it means that the session is lost, the actor ends here."""
+        if self._plan.is_http:
+            if error.code == INVALID_REQUEST and error.message == "Session terminated":
+                sending.has_begun = False
+                self._link.lose("it has ended the session")
+                await anyio.sleep_forever()
+            reason = f"the MCP server {self._plan.name!r} had no answer: {error.message}"
+            if error.code in (NO_ANSWER, CONNECTION_CLOSED):
+                return EngineError(tool, None, reason, ended="unknown")
+            if error.code == NOT_SENT:
+                return EngineError(tool, None, reason, ended="unavailable")
+        elif error.code == CONNECTION_CLOSED:
+            self._link.lose("the connection was closed")
+            await anyio.sleep_forever()  # all who wait learn the same, when the actor dies of it
+        return McpToolError(f"The server refused the call of {tool!r}: {error.message}")
+
+    async def _list(self) -> list[Tool]:
+        tools = await list_tools(self._client, self._plan.max_tools)
+        self._on_tools(tools)
+        return tools
+
+    async def _ask_for_logs(self) -> None:
+        """Of servers of 2026 each request asks; those before are asked once."""
+        if self._plan.log_level is None or self._is_modern or self._client.server_capabilities.logging is None:
+            return
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # it is deprecated by the version that this is not
+            await self._client.set_logging_level(self._plan.log_level)  # pyright: ignore[reportDeprecated]
+
+    async def _end_when_late(self) -> None:
+        await anyio.sleep(self._plan.start_timeout)
+        if not self._is_started:
+            self._link.lose(f"it did not answer within {self._plan.start_timeout:g} s")
+            raise ConnectionLostError(self._link.reason)
+
+    async def _end_when_lost(self) -> None:
+        await self._link.until_lost()
+        raise ConnectionLostError(self._link.reason)
+
+    async def _notified(self, message: object) -> None:
+        if isinstance(message, ToolListChangedNotification):
+            self._changed.set()
+
+    async def _list_when_changed(self) -> None:
+        while True:
+            await self._changed.wait()
+            self._changed = anyio.Event()
+            try:
+                await self._list()
+            except (MCPError, ValidationError, EndlessListError) as error:
+                _log.warning("the tools of the MCP server %r have changed, and: %s", self._plan.name, error)
+
+    async def _listen(self) -> None:
+        """Have a server of 2026 tell when its tools change; those before do without being asked."""
+        tools = self._client.server_capabilities.tools
+        if not self._is_modern or tools is None or not tools.list_changed:
+            return
+        wait = _LISTENS_AGAIN
+        while True:
+            try:
+                async with self._client.listen(tools_list_changed=True) as events:
+                    async for _ in events:
+                        wait = _LISTENS_AGAIN
+                        self._changed.set()
+            except SubscriptionLost:
+                pass
+            except (MCPError, TimeoutError) as error:
+                _log.info("the MCP server %r does not tell when its tools change: %s", self._plan.name, error)
+            await anyio.sleep(wait)
+            wait = min(2 * wait, _LISTENS_AT_MOST)
+            self._changed.set()  # what it would have told meanwhile

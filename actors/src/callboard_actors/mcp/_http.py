@@ -1,0 +1,144 @@
+"""An MCP server over streamable HTTP: what may come of it, and what becomes of one request that fails.
+
+To the SDK a request that fails is the end of the connection, and of all that goes on over it. Here it is the end of
+that request, with an answer that says whether the server can have seen it.
+"""
+
+import json
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from typing import Any
+
+import httpx2
+from mcp.client.streamable_http import streamable_http_client
+
+NOT_SENT = -32950
+"""The server cannot have seen the request. Not one of the protocol's codes, and never sent."""
+NO_ANSWER = -32951
+"""The server may have seen the request, and its answer is lost."""
+
+_CONNECT = 30.0
+"""Seconds to reach a server."""
+_BEFORE = (httpx2.ConnectError, httpx2.ConnectTimeout, httpx2.PoolTimeout, httpx2.UnsupportedProtocol)
+"""What happens before anything was sent."""
+
+
+@asynccontextmanager
+async def http_transport(
+    url: str, *, headers: Mapping[str, str], auth: httpx2.Auth | None, max_message: int
+) -> AsyncGenerator[Any]:
+    """Talk to a server; how long a request may take is for whoever makes it.
+
+    Args:
+        url: of its endpoint.
+        headers: of each request.
+        auth: of each request, such as an OAuth provider of the SDK.
+        max_message: bytes that one message of the server may have.
+    """
+    client = httpx2.AsyncClient(
+        transport=_Forgiving(httpx2.AsyncHTTPTransport(limits=_MANY), max_message),
+        headers={"accept-encoding": "identity", **headers},  # what is packed has no size that can be seen coming
+        timeout=httpx2.Timeout(None, connect=_CONNECT),
+        auth=auth,
+    )
+    async with client, streamable_http_client(url, http_client=client, max_sse_event_size=max_message) as streams:
+        yield streams
+
+
+_MANY = httpx2.Limits(max_connections=None, max_keepalive_connections=20)
+"""Each call that waits for its answer has a connection; how many there may be is said by limits of calls."""
+
+
+class _Forgiving(httpx2.AsyncBaseTransport):
+    """Requests that fail as answers that say so."""
+
+    def __init__(self, inner: httpx2.AsyncBaseTransport, max_message: int) -> None:
+        self._inner = inner
+        self._max_message = max_message
+
+    async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
+        try:
+            response = await self._inner.handle_async_request(request)
+        except _BEFORE as error:
+            return _failed(NOT_SENT, f"it cannot be reached: {_words(error)}")
+        except httpx2.TransportError as error:
+            return _failed(NO_ANSWER, f"the connection broke before its answer came: {_words(error)}")
+        if _is_json(response):
+            response = await self._whole(response)
+            if response.status_code < _REFUSED or b'"jsonrpc"' in response.content:
+                return response
+        if response.status_code < _REFUSED or response.status_code == _NOT_THERE or request.method != "POST":
+            return response
+        return await _in_words(response)
+
+    async def _whole(self, response: httpx2.Response) -> httpx2.Response:
+        """A JSON answer, read here, where a failure is that of its request."""
+        try:
+            body = await _bounded(response.stream, self._max_message)
+        except _TooMuchError:
+            return _failed(NO_ANSWER, f"it sent a message of more than {self._max_message} bytes")
+        except httpx2.TransportError as error:
+            return _failed(NO_ANSWER, f"the connection broke in its answer: {_words(error)}")
+        finally:
+            await response.aclose()
+        return httpx2.Response(
+            response.status_code, headers=_headers(response), content=body, extensions=response.extensions
+        )
+
+    async def aclose(self) -> None:
+        await self._inner.aclose()
+
+
+_REFUSED = 400
+_BROKEN = 500
+_NOT_THERE = 404
+"""What the SDK understands as the end of a session, or of an era that has other methods."""
+_OF_CONTENT = (b"content-length", b"transfer-encoding", b"content-type")
+
+
+def _headers(response: httpx2.Response) -> list[tuple[bytes, bytes]]:
+    kept = [(key, value) for key, value in response.headers.raw if key.lower() not in _OF_CONTENT]
+    return [*kept, (b"content-type", b"application/json")]
+
+
+async def _in_words(response: httpx2.Response) -> httpx2.Response:
+    """An answer that is none of MCP, as one that says which; its status and headers are for whoever authenticates."""
+    await response.aclose()
+    status = f"HTTP status {response.status_code} {response.reason_phrase}".rstrip()
+    if response.status_code < _BROKEN:
+        error = _error(NOT_SENT, f"it refused the request with {status}")
+    else:
+        error = _error(NO_ANSWER, f"it answered with {status}")
+    return httpx2.Response(response.status_code, headers=_headers(response), content=json.dumps(error).encode())
+
+
+class _TooMuchError(Exception):
+    pass
+
+
+async def _bounded(stream: Any, most: int) -> bytes:
+    parts: list[bytes] = []
+    size = 0
+    chunks: AsyncIterator[bytes] = aiter(stream)
+    async for chunk in chunks:
+        size += len(chunk)
+        if size > most:
+            raise _TooMuchError
+        parts.append(chunk)
+    return b"".join(parts)
+
+
+def _is_json(response: httpx2.Response) -> bool:
+    return str(response.headers.get("content-type", "")).lower().startswith("application/json")
+
+
+def _failed(code: int, message: str) -> httpx2.Response:
+    return httpx2.Response(503, json=_error(code, message))
+
+
+def _error(code: int, message: str) -> dict[str, object]:
+    return {"jsonrpc": "2.0", "id": None, "error": {"code": code, "message": message}}
+
+
+def _words(error: Exception) -> str:
+    return f"{error}" or type(error).__name__

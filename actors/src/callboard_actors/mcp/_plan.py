@@ -1,0 +1,68 @@
+"""What a connection is made of: where the server is, and on which terms it is talked to."""
+
+from collections.abc import Awaitable, Callable, Hashable, Mapping
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass, field
+from inspect import isawaitable
+from typing import Any
+
+from callboard_actors.mcp._link import Link, watched
+from callboard_actors.mcp._targets import Command, Given, Target, Url
+
+Headers = Mapping[str, str] | Callable[[Hashable], Mapping[str, str] | Awaitable[Mapping[str, str]]]
+"""HTTP headers, for all keys or for each."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """How to connect to a server, in each life of its actor.
+
+    `client_options` are arguments of the SDK's `Client`: callbacks for questions that a server asks, for example.
+    """
+
+    name: str
+    target: Target
+    headers: Headers = field(default_factory=dict[str, str], repr=False)
+    auth: Any = field(default=None, repr=False)
+    mode: str
+    start_timeout: float
+    grace: float
+    max_message: int
+    max_tools: int
+    parallel: int | None
+    log_level: Any
+    client_options: Mapping[str, Any] = field(default_factory=dict[str, Any])
+
+    @property
+    def is_http(self) -> bool:
+        """Whether each request goes its own way, so that one may fail alone."""
+        return isinstance(self.target, Url)
+
+    async def way(self, key: Hashable, link: Link) -> Any:
+        """What the SDK's client is to connect to, for the actor of a key."""
+        transport = await self._transport(key, link)
+        return watched(transport, link) if isinstance(transport, AbstractAsyncContextManager) else transport
+
+    async def _transport(self, key: Hashable, link: Link) -> Any:
+        match self.target:
+            case Command() as command:
+                from callboard_actors.mcp._stdio import stdio_transport
+
+                return stdio_transport(command, link, max_message=self.max_message, grace=self.grace)
+            case Url(url):
+                from callboard_actors.mcp._http import http_transport
+
+                headers = await self._headers_of(key)
+                return http_transport(url, headers=headers, auth=self._auth_of(key), max_message=self.max_message)
+            case Given() as given:
+                return given.connected()
+
+    async def _headers_of(self, key: Hashable) -> Mapping[str, str]:
+        if isinstance(self.headers, Mapping):
+            return self.headers
+        found = self.headers(key)
+        return await found if isawaitable(found) else found
+
+    def _auth_of(self, key: Hashable) -> Any:
+        is_made_for_key = callable(self.auth) and not hasattr(self.auth, "async_auth_flow")
+        return self.auth(key) if is_made_for_key else self.auth

@@ -1,0 +1,1 @@
+"""`McpServer`, against servers of its own, one of each era, and bad ones."""
