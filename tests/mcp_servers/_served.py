@@ -1,42 +1,120 @@
-"""A server of our own with the SDK; `python -m tests.mcp_servers._served stdio|http [legacy]` runs it."""
+"""A server of the SDK, which speaks the version of 2026 and those before.
 
+`python -m tests.mcp_servers._served stdio` serves on stdin and stdout; with `http` on loopback, and prints the port.
+"""
+
+import os
+import socket
 import sys
+from pathlib import Path
 from typing import Annotated, Any
 
 import anyio
 from mcp.server.mcpserver import Context, MCPServer
+from mcp.server.mcpserver.exceptions import ToolError
 from pydantic import Field
 
+Ctx = Context[Any, Any]
 
-def server() -> "MCPServer[Any]":
+
+def server() -> MCPServer[Any]:
+    """A new one, with notes of its own."""
     made: MCPServer[Any] = MCPServer("served")
     notes: list[str] = []
 
     @made.tool()
-    def echo(text: Annotated[str, Field(description="What to say.")]) -> str:
+    async def echo(text: Annotated[str, Field(description="What to say.")]) -> str:
         """Say what was said."""
         return text
 
     @made.tool()
-    def remember(text: str) -> int:
-        """Keep a note."""
+    async def remember(text: str) -> int:
+        """Keep a note, and say how many there are."""
         notes.append(text)
         return len(notes)
 
     @made.tool()
-    async def count(to: int, ctx: Context) -> str:
+    async def fail() -> str:
+        """Fail."""
+        raise ToolError("no luck")
+
+    _add_tools_with_context(made)
+    _add_tools_that_wait(made)
+    return made
+
+
+def _add_tools_with_context(made: MCPServer[Any]) -> None:
+    @made.tool()
+    async def count(to: int, ctx: Ctx) -> str:
         """Count, and say how far it is."""
         for number in range(to):
             await ctx.report_progress(number + 1, to, f"at {number + 1}")
         return f"counted to {to}"
 
-    return made
+    @made.tool()
+    async def log(text: str, ctx: Ctx) -> str:
+        """Log something."""
+        await ctx.log("warning", text)  # pyright: ignore[reportDeprecated]
+        return "logged"
+
+    @made.tool()
+    async def meta(ctx: Ctx) -> dict[str, Any]:
+        """Tell what came along with the request."""
+        return {key: value for key, value in (ctx.request_context.meta or {}).items() if isinstance(value, str)}
+
+    @made.tool()
+    async def header(name: str, ctx: Ctx) -> str:
+        """Tell a header of the request."""
+        return str((ctx.headers or {}).get(name))
+
+    @made.tool()
+    async def learn(name: str, ctx: Ctx) -> str:
+        """Have one more tool."""
+        made.add_tool(_say, name=name, description="Say its name.")
+        await ctx.notify_tools_changed()
+        return "learned"
+
+    @made.tool()
+    async def forget(name: str, ctx: Ctx) -> str:
+        """Have one tool less."""
+        made.remove_tool(name)
+        await ctx.notify_tools_changed()
+        return "forgotten"
 
 
-async def _main(how: str) -> None:
-    if how == "stdio":
-        await server().run_stdio_async()
+async def _say() -> str:
+    return "said"
+
+
+def _add_tools_that_wait(made: MCPServer[Any]) -> None:
+    @made.tool()
+    async def hang(folder: str) -> str:
+        """Wait for ever, and note in a folder what becomes of it."""
+        Path(folder, "began").touch()
+        try:
+            await anyio.sleep_forever()
+        finally:
+            Path(folder, "cancelled").touch()
+        return "never"
+
+    @made.tool()
+    async def leave(code: int) -> str:
+        """End the server."""
+        sys.stderr.write("I am leaving\n")
+        sys.stderr.flush()
+        os._exit(code)
+
+
+def _serve_http() -> None:
+    import uvicorn
+
+    listener = socket.create_server(("127.0.0.1", int(sys.argv[2]) if len(sys.argv) > 2 else 0))
+    print(listener.getsockname()[1], flush=True)
+    uvicorn.Server(uvicorn.Config(server().streamable_http_app(), log_level="critical")).run(sockets=[listener])
 
 
 if __name__ == "__main__":
-    anyio.run(_main, sys.argv[1])
+    if sys.argv[1] == "http":
+        _serve_http()
+    else:
+        anyio.run(server().run_stdio_async)

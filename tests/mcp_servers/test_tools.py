@@ -2,19 +2,13 @@
 
 import anyio
 import pytest
-from langchain_core.messages import ToolMessage
 
 from callboard import ToolNode
 from callboard.testing import tool_call
 from callboard_actors.mcp import McpServer
 
+from ._asked import WAIT, answers
 from ._served import server
-
-WAIT = 20
-
-
-async def answers(node: ToolNode, *calls: object) -> list[ToolMessage]:
-    return (await node.ainvoke(list(calls)))["messages"]
 
 
 async def test_an_open_server_is_given_to_a_node_like_a_tool() -> None:
@@ -37,3 +31,73 @@ async def test_it_is_called_without_an_agent() -> None:
         async with McpServer(server()) as served:
             result = await served.call("echo", {"text": "hello"})
     assert result.structured_content == {"result": "hello"}
+
+
+async def test_names_have_a_prefix_and_calls_have_none() -> None:
+    """Two servers may have tools of one name."""
+    with anyio.fail_after(WAIT):
+        async with McpServer(server(), prefix="a_") as one, McpServer(server(), prefix="b_", name="other") as other:
+            node = ToolNode([one, other])
+            messages = await answers(node, tool_call("a_echo", "1", text="one"), tool_call("b_echo", "2", text="other"))
+    assert [message.text for message in messages] == ["one", "other"]
+
+
+@pytest.mark.parametrize(("allow", "deny"), [(["echo", "count"], []), (["echo", "count", "log"], ["log"])])
+async def test_only_those_are_there_that_are_wanted(allow: list[str], deny: list[str]) -> None:
+    """A model is not told of the others, and cannot call them."""
+    with anyio.fail_after(WAIT):
+        async with McpServer(server(), allow=allow, deny=deny) as served:
+            assert {tool.name for tool in served.tools} == {"echo", "count"}
+
+
+@pytest.mark.parametrize("option", ["allow", "deny"])
+async def test_a_name_that_no_tool_has_is_refused_with_the_one_that_was_meant(option: str) -> None:
+    """A misspelt `deny` would let the tool in."""
+    with anyio.fail_after(WAIT), pytest.raises(ValueError, match=rf"{option}=.*'ecko'.*did you mean 'echo'\?"):
+        async with McpServer(server(), **{option: ["ecko"]}):
+            raise AssertionError("it was opened")
+
+
+async def test_a_tool_that_fails_answers_the_model() -> None:
+    """It says why, and the other calls of the batch go on."""
+    with anyio.fail_after(WAIT):
+        async with McpServer(server()) as served:
+            failed, fine = await answers(
+                ToolNode([served]), tool_call("fail", "1"), tool_call("echo", "2", text="still here")
+            )
+    assert (failed.status, "no luck" in failed.text) == ("error", True)
+    assert fine.text == "still here"
+
+
+async def test_a_tool_that_disappeared_answers_with_what_there_is() -> None:
+    """The node was told of it before; the model has to learn that it is gone."""
+    with anyio.fail_after(WAIT):
+        async with McpServer(server()) as served:
+            node = ToolNode([served])
+            await answers(node, tool_call("forget", "1", name="count"))
+            await served.list_tools()
+            [message] = await answers(node, tool_call("count", "2", to=3))
+    assert message.status == "error"
+    assert "Not started: the MCP server 'served' has no tool 'count'" in message.text
+
+
+async def test_what_it_is_called_besides_is_told() -> None:
+    """A model is told of descriptions and schemas, a program of the server's hints."""
+    with anyio.fail_after(WAIT):
+        async with McpServer(server()) as served:
+            [echo] = [tool for tool in served.tools if tool.name == "echo"]
+    assert echo.description == "Say what was said."
+    assert echo.args["text"]["description"] == "What to say."
+
+
+async def test_the_block_is_entered_once_at_a_time_and_again_later() -> None:
+    """A second connection would be nobody's."""
+    with anyio.fail_after(WAIT):
+        served = McpServer(server())
+        for _ in range(2):
+            async with served:
+                assert (await served.call("echo", {"text": "x"})).is_error is False
+                with pytest.raises(RuntimeError, match="open already"):
+                    await served.__aenter__()
+        with pytest.raises(RuntimeError, match="not open"):
+            await served.call("echo", {"text": "x"})

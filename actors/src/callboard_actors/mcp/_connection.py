@@ -2,11 +2,12 @@
 
 import logging
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextvars import copy_context
 from dataclasses import dataclass
 from functools import partial
 from itertools import count
+from typing import Protocol
 
 import anyio
 from anyio.abc import TaskGroup
@@ -16,7 +17,7 @@ from mcp_types import CONNECTION_CLOSED, INVALID_REQUEST, CallToolResult, Tool, 
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 from pydantic import ValidationError
 
-from callboard import Actor, EngineError, handler
+from callboard import Actor, ActorStartError, EngineError, handler
 from callboard_actors.mcp._content import McpToolError
 from callboard_actors.mcp._http import NO_ANSWER, NOT_SENT
 from callboard_actors.mcp._link import ConnectionLostError, Link
@@ -31,8 +32,17 @@ _LISTENS_AGAIN = 1.0
 """Seconds before a lost subscription is asked for again; twice as long each time."""
 _LISTENS_AT_MOST = 60.0
 
-OnTools = Callable[[Sequence[Tool]], object]
-"""Told of all tools of a server, when it is connected and when they have changed."""
+
+class Owner(Protocol):
+    """Who has connections to a server; told in the task of one what there is to know of the server."""
+
+    def listed(self, tools: Sequence[Tool], /) -> None:
+        """Take note of all its tools: it was connected, or they have changed."""
+        ...
+
+    def failed(self, reason: str, /) -> None:
+        """Take note of why it cannot be talked to."""
+        ...
 
 
 @dataclass(slots=True)
@@ -59,12 +69,12 @@ class Connection(Actor):
 
     Args:
         plan: where the server is, and on which terms it is talked to.
-        on_tools: told of its tools, in the task of the actor.
+        owner: told of its tools, and why it cannot be had.
     """
 
-    def __init__(self, plan: Plan, on_tools: OnTools) -> None:
+    def __init__(self, plan: Plan, owner: Owner) -> None:
         self._plan = plan
-        self._on_tools = on_tools
+        self._owner = owner
         self._link = Link()
         self._is_started = False
 
@@ -72,8 +82,7 @@ class Connection(Actor):
         """Connect, and list the tools.
 
         Raises:
-            ConnectionLostError: the server cannot be talked to; says why.
-            OSError: the command cannot be started.
+            ActorStartError: the server cannot be talked to; says why.
         """
         self._watchers: TaskGroup = await self.enter(anyio.create_task_group())
         self._watchers.start_soon(self._end_when_late)
@@ -82,8 +91,8 @@ class Connection(Actor):
         try:
             self._client = await self.enter(await self._new_client())
             await self._list()
-        except (MCPError, ValidationError, EndlessListError, RuntimeError) as error:
-            raise ConnectionLostError(self._link.reason or f"{error}") from error
+        except Exception as error:
+            raise self._not_started(error) from error
         self._is_started = True
         self._is_modern = self._client.protocol_version in MODERN_PROTOCOL_VERSIONS
         self._session = 0 if self._is_modern and self._plan.is_http else next(_sessions)
@@ -101,6 +110,20 @@ class Connection(Actor):
             message_handler=self._notified,
             **plan.client_options,
         )
+
+    def _not_started(self, error: Exception) -> ActorStartError:
+        cause: BaseException = error
+        while isinstance(cause, BaseExceptionGroup):  # the SDK's task groups
+            cause = cause.exceptions[0]
+        if isinstance(cause, OSError) and not self._plan.is_http:
+            never = isinstance(cause, (FileNotFoundError, NotADirectoryError, PermissionError))
+            return self._failed(f"its command cannot be started: {cause}", never=never)
+        self._link.lose(f"{cause}" or repr(cause))
+        return self._failed(self._link.reason)
+
+    def _failed(self, reason: str, *, never: bool = False) -> ActorStartError:
+        self._owner.failed(reason)
+        return ActorStartError(self._plan.name, reason, never=never)
 
     async def stop(self) -> None:
         """Close the session, and end the server if it is ours."""
@@ -149,7 +172,7 @@ class Connection(Actor):
 
     async def _list(self) -> list[Tool]:
         tools = await list_tools(self._client, self._plan.max_tools)
-        self._on_tools(tools)
+        self._owner.listed(tools)
         return tools
 
     async def _ask_for_logs(self) -> None:
@@ -164,7 +187,7 @@ class Connection(Actor):
         await anyio.sleep(self._plan.start_timeout)
         if not self._is_started:
             self._link.lose(f"it did not answer within {self._plan.start_timeout:g} s")
-            raise ConnectionLostError(self._link.reason)
+            raise self._failed(self._link.reason)
 
     async def _end_when_lost(self) -> None:
         await self._link.until_lost()

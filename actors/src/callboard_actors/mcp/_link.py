@@ -1,6 +1,6 @@
 """What is known of a connection besides its messages: whether it is there, and why it is no more."""
 
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from types import TracebackType
 from typing import Any, Self
@@ -19,6 +19,8 @@ class Link:
         self._lost = anyio.Event()
         self.reason = ""
         """Why it is lost, in words that follow "because"."""
+        self.remarks: Callable[[], str] = str
+        """What the server has said besides messages, to follow the reason."""
 
     @property
     def is_lost(self) -> bool:
@@ -28,7 +30,7 @@ class Link:
     def lose(self, reason: str) -> None:
         """Say that it is lost."""
         if not self.is_lost:
-            self.reason = reason
+            self.reason = reason + self.remarks()
             self._lost.set()
 
     async def until_lost(self) -> None:

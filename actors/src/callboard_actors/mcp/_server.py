@@ -123,8 +123,9 @@ class McpServer:
         self._prefix = prefix
         self._choice = Choice(allow, deny)
         self._key_of = key
+        self._books = _Books()
         self._spec = child(
-            Connection(plan, self._listed),
+            Connection(plan, self._books),
             name=self.name,
             cap=cap,
             idle=idle,
@@ -134,7 +135,6 @@ class McpServer:
             period=period,
         )
         self._sessions = SeenSessions()
-        self._offered: dict[str, Tool] = {}
         self._connections: Keyed[Connection] | None = None
         self._opened = AsyncExitStack()
 
@@ -176,7 +176,7 @@ class McpServer:
         from callboard_actors.mcp._tools import as_langchain_tool
 
         self._open()
-        wanted = self._choice.of(list(self._offered.values()))
+        wanted = self._choice.of(list(self._books.tools.values()))
         return [as_langchain_tool(tool, prefix=self._prefix, call=self._call_of_model) for tool in wanted]
 
     def get_tools(self) -> list[BaseTool]:
@@ -193,7 +193,7 @@ class McpServer:
         try:
             return await self._open()[None].list_tools()
         except ActorGoneError as gone:
-            raise ActorStartError(self.name, gone.reason) from gone
+            raise ActorStartError(self.name, self._books.failure or gone.reason) from gone
 
     async def call(
         self, tool: str, arguments: Mapping[str, Any] | None = None, *, key: Hashable = None
@@ -222,8 +222,8 @@ class McpServer:
         key = None if self._key_of is None else self._key_of(config)
         conversation = (key, config.get("configurable", {}).get("thread_id"))
         self._open()
-        if tool not in self._offered:
-            wanted = [one.name for one in self._choice.of(self._offered.values())]
+        if tool not in self._books.tools:
+            wanted = [one.name for one in self._choice.of(self._books.tools.values())]
             raise McpToolError(f"Not started: {no_tool(self.name, tool, wanted)}. It had this tool before.")
         try:
             answer = await self._answer(tool, arguments, key)
@@ -259,5 +259,15 @@ class McpServer:
             )
         return self._connections
 
-    def _listed(self, tools: "Sequence[Tool]") -> None:
-        self._offered = {tool.name: tool for tool in tools}
+class _Books:
+    """What is known of a server."""
+
+    def __init__(self) -> None:
+        self.tools: dict[str, Tool] = {}
+        self.failure = ""
+
+    def listed(self, tools: "Sequence[Tool]") -> None:
+        self.tools = {tool.name: tool for tool in tools}
+
+    def failed(self, reason: str) -> None:
+        self.failure = reason

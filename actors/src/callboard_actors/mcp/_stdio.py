@@ -89,6 +89,7 @@ class _Child:
         """Lines since the last message."""
         self._wrote = b""
         """The last of them."""
+        link.remarks = self._remarks
 
     async def read(self, into: MemoryObjectSendStream[SessionMessage | Exception]) -> None:
         """Hand on its messages until it has no more."""
@@ -128,7 +129,7 @@ class _Child:
             self._nonsense += 1
             self._wrote = line[:_TAIL]
             if self._nonsense >= _NONSENSE:
-                self._link.lose(f"it wrote {_NONSENSE} lines that are no messages of MCP{self._remarks()}")
+                self._link.lose(f"it wrote {_NONSENSE} lines that are no messages of MCP")
             return None
         self._nonsense = 0
         return message
@@ -165,12 +166,10 @@ class _Child:
         await self._has_ended(_LAST_WORDS)
         code = self._process.returncode
         if code is None:
-            ended = "it has closed its stdin or its stdout"
-        elif code < 0:
-            ended = f"its process was ended by {_signal_name(-code)}"
-        else:
-            ended = f"its process has ended with exit code {code}"
-        return ended + self._remarks()
+            return "it has closed its stdin or its stdout"
+        if code < 0:
+            return f"its process was ended by {_signal_name(-code)}"
+        return f"its process has ended with exit code {code}"
 
     def _remarks(self) -> str:
         """What it has written besides messages, for an error."""
@@ -180,9 +179,6 @@ class _Child:
         if self._said.strip():
             found += f"; the last on its stderr: {_as_text(self._said)!r}"
         return found
-
-    def remarks(self) -> str:
-        return self._remarks()
 
     async def end(self, grace: float) -> None:
         """End it, and whatever it has started and left."""

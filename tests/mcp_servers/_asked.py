@@ -1,0 +1,55 @@
+"""What the tests of MCP servers have in common: where the servers are, and what a node answers."""
+
+import sys
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any, cast
+
+import anyio
+from anyio.streams.buffered import BufferedByteReceiveStream
+from langchain_core.messages import ToolMessage
+
+from callboard import ToolNode
+
+WAIT = 30
+"""Seconds for anything that has to happen some time."""
+ROOT = Path(__file__).parents[len(str(__package__).split("."))]
+"""Where the package of these tests is found, by whatever name it was imported."""
+MODERN = [sys.executable, "-m", f"{__package__}._served", "stdio"]
+OLD = [sys.executable, "-m", f"{__package__}._old"]
+ERAS = {"2026": MODERN, "2025": OLD}
+
+
+def bad(how: str, *more: str) -> list[str]:
+    """The command of a server that is of no use."""
+    return [sys.executable, "-m", f"{__package__}._bad", how, *more]
+
+
+async def answers(
+    node: ToolNode, *calls: Mapping[str, Any], config: Mapping[str, Any] | None = None
+) -> list[ToolMessage]:
+    """What a node answers to calls."""
+    found = await node.ainvoke(list(calls), cast("Any", config))
+    return cast("list[ToolMessage]", found["messages"])
+
+
+async def appears(path: Path) -> None:
+    """Wait until a server has noted something."""
+    with anyio.fail_after(WAIT):
+        while not path.exists():
+            await anyio.sleep(0.01)
+
+
+@asynccontextmanager
+async def over_http(port: int = 0) -> AsyncGenerator[str]:
+    """Our server of the SDK on loopback, in a process of its own; its URL."""
+    command = [sys.executable, "-m", f"{__package__}._served", "http", str(port)]
+    async with await anyio.open_process(command, cwd=ROOT, stderr=None) as process:
+        try:
+            assert process.stdout is not None
+            with anyio.fail_after(WAIT):
+                found = await BufferedByteReceiveStream(process.stdout).receive_until(b"\n", 100)
+            yield f"http://127.0.0.1:{int(found)}/mcp"
+        finally:
+            process.kill()

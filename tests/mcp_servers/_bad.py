@@ -1,0 +1,70 @@
+"""Servers that are of no use: `python -m tests.mcp_servers._bad how`, by what they do wrong."""
+
+import json
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from ._old import VERSION, main, send
+
+
+def silent() -> None:
+    """Never answers; and has started a process that does not end with it."""
+    child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
+    Path(sys.argv[2]).write_text(str(child.pid))
+    time.sleep(600)
+
+
+def dies() -> None:
+    """Ends at once, and says why."""
+    sys.stderr.write("no configuration found\n")
+    sys.exit(3)
+
+
+def garbage() -> None:
+    """Writes what is no message, for ever."""
+    while True:
+        print("Hello! This is a fine server.", flush=True)
+
+
+def floods() -> None:
+    """Writes to stderr for ever."""
+    while True:
+        sys.stderr.write("complaint " * 1000 + "\n")
+
+
+def huge() -> None:
+    """Answers with one message that never ends."""
+    sys.stdin.readline()
+    sys.stdout.write('{"jsonrpc": "2.0", "id": 1, "result": {"x": "')
+    while True:
+        sys.stdout.write("x" * 65536)
+
+
+def endless() -> None:
+    """Has one more part of its list of tools, again and again."""
+    for line in sys.stdin:
+        message = json.loads(line)
+        if message.get("method") == "initialize":
+            info = {"name": "endless", "version": "1"}
+            result = {"protocolVersion": VERSION, "capabilities": {"tools": {}}, "serverInfo": info}
+        else:
+            result = {"tools": [], "nextCursor": "more"}
+        if message.get("method") == "server/discover":
+            send({"id": message["id"], "error": {"code": -32601, "message": "Method not found"}})
+        elif "id" in message:
+            send({"id": message["id"], "result": result})
+
+
+def once() -> None:
+    """Serves, and when it is started again, ends."""
+    started = Path(sys.argv[2])
+    if started.exists():
+        sys.exit(4)
+    started.touch()
+    main()
+
+
+if __name__ == "__main__":
+    globals()[sys.argv[1]]()

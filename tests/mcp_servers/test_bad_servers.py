@@ -1,0 +1,77 @@
+"""Servers that are of no use: one clear message, soon, and nothing of them is left running."""
+
+from pathlib import Path
+
+import anyio
+import pytest
+
+from callboard import ActorStartError
+from callboard_actors.mcp import McpServer
+
+from ..workers._processes import running
+from ._asked import ROOT, WAIT, bad
+
+pytestmark = pytest.mark.real_clock
+
+
+async def why_not(server: McpServer) -> str:
+    """What is said of a server that cannot be had."""
+    with anyio.fail_after(WAIT), pytest.raises(ActorStartError) as caught:
+        async with server:
+            raise AssertionError("it was opened")
+    return str(caught.value)
+
+
+async def test_one_that_dies_at_once_is_said_to_with_its_last_words() -> None:
+    """They say what to do about it."""
+    assert await why_not(McpServer(bad("dies"), cwd=ROOT, name="shop")) == (
+        "The actor 'shop' did not start: its process has ended with exit code 3; the last on its stderr: 'no "
+        "configuration found'"
+    )
+
+
+async def test_one_that_never_answers_is_given_up_and_ended_with_its_children(tmp_path: Path) -> None:
+    """One that waits for ever would have everybody wait; and a process that it has started is ours to end."""
+    said = await why_not(
+        McpServer(bad("silent", str(tmp_path / "child")), cwd=ROOT, name="shop", start_timeout=1, grace=0.1)
+    )
+    assert said == "The actor 'shop' did not start: it did not answer within 1 s"
+    child = int((tmp_path / "child").read_text())
+    with anyio.fail_after(WAIT):
+        while running([child]):
+            await anyio.sleep(0.01)
+
+
+async def test_one_that_speaks_something_else_is_shown_what_it_says() -> None:
+    """A command that prints a banner, or is no server at all."""
+    said = await why_not(McpServer(bad("garbage"), cwd=ROOT, grace=0.1))
+    assert "it wrote 1000 lines that are no messages of MCP" in said
+    assert "'Hello! This is a fine server.'" in said
+
+
+async def test_one_that_floods_stderr_is_heard_in_part() -> None:
+    """Nobody waits for it because its pipe is full, and nobody keeps it all."""
+    said = await why_not(McpServer(bad("floods"), cwd=ROOT, start_timeout=1, grace=0.1))
+    assert "did not answer within 1 s; the last on its stderr: " in said
+    assert 1000 < len(said) < 2500
+
+
+async def test_a_message_that_does_not_end_is_cut_off() -> None:
+    """Else it would be the end of the agent's memory."""
+    said = await why_not(McpServer(bad("huge"), cwd=ROOT, max_message=10**6, grace=0.1))
+    assert said.endswith("it sent a message of more than 1000000 bytes")
+
+
+async def test_a_list_of_tools_that_does_not_end_is_given_up() -> None:
+    """It comes in parts, and each says that there are more."""
+    assert "its list of tools does not end: 100 parts" in await why_not(McpServer(bad("endless"), cwd=ROOT))
+
+
+async def test_a_command_that_does_not_exist_is_named() -> None:
+    """It is not tried again, either: it will not be there next time."""
+    assert "'no-such-program'" in await why_not(McpServer(["no-such-program"]))
+
+
+async def test_a_url_that_nobody_serves_is_told() -> None:
+    """With what the connection failed of."""
+    assert "it cannot be reached: " in await why_not(McpServer("http://127.0.0.1:9/mcp"))

@@ -1,0 +1,123 @@
+"""A connection that is lost: what becomes of calls, who is told, and that it is made again, a few times."""
+
+from pathlib import Path
+
+import anyio
+import pytest
+
+from callboard import ActorDiedError, ActorGoneError, ToolNode
+from callboard.testing import tool_call
+from callboard_actors.mcp import McpServer
+
+from ._asked import ERAS, MODERN, OLD, ROOT, WAIT, answers, bad
+
+pytestmark = pytest.mark.real_clock
+every_era = pytest.mark.parametrize("command", ERAS.values(), ids=ERAS.keys())
+
+
+def leaving(command: list[str]) -> dict[str, object]:
+    """The arguments with which a server ends."""
+    return {"code": 7} if command is MODERN else {"text": "7"}
+
+
+@every_era
+async def test_a_call_that_was_under_way_is_unknown_and_the_next_one_works(command: list[str]) -> None:
+    """It may have had its effect, so nobody sends it again; and a dead server is not the end of the others."""
+    with anyio.fail_after(WAIT):
+        async with McpServer(command, cwd=ROOT, name="shop") as server:
+            with pytest.raises(ActorDiedError, match=r"'leave' had begun when shop died.*exit code 7.*is unknown"):
+                await server.call("leave", leaving(command))
+            assert not (await server.call("echo", {"text": "x"})).is_error
+
+
+async def test_the_last_that_a_server_has_said_is_in_the_error() -> None:
+    """What it wrote to stderr is often all that anybody knows."""
+    with anyio.fail_after(WAIT):
+        async with McpServer(MODERN, cwd=ROOT) as server:
+            with pytest.raises(ActorDiedError, match="I am leaving"):
+                await server.call("leave", {"code": 1})
+
+
+@every_era
+async def test_calls_beside_one_that_ends_the_server_are_unknown_too(command: list[str]) -> None:
+    """All of them were sent."""
+    seen: list[str] = []
+
+    async def ask(tool: str, **arguments: object) -> None:
+        try:
+            await server.call(tool, arguments)
+        except ActorDiedError:
+            seen.append(tool)
+
+    with anyio.fail_after(WAIT):
+        async with McpServer(command, cwd=ROOT) as server, anyio.TemporaryDirectory() as folder:
+            async with anyio.create_task_group() as group:
+                for _ in range(3):
+                    argument = "folder" if command is MODERN else "text"
+                    group.start_soon(lambda: ask("hang", **{argument: folder}))
+                while not await (anyio.Path(folder) / "began").exists():
+                    await anyio.sleep(0.01)
+                group.start_soon(lambda: ask("leave", **leaving(command)))
+    assert sorted(seen) == ["hang", "hang", "hang", "leave"]
+
+
+async def test_a_call_that_was_not_sent_is_sent_over_the_next_connection() -> None:
+    """It waited for its turn when the connection was lost, so that it has had no effect."""
+    found: list[str] = []
+
+    async def end() -> None:
+        with pytest.raises(ActorDiedError):
+            await server.call("leave", {"text": "7"})
+
+    async def say() -> None:
+        result = await server.call("echo", {"text": "said"})
+        found.append(result.content[0].text)  # type: ignore[union-attr]
+
+    with anyio.fail_after(WAIT):
+        async with McpServer(OLD, cwd=ROOT, parallel=1) as server, anyio.create_task_group() as group:
+            group.start_soon(end)
+            await anyio.wait_all_tasks_blocked()
+            group.start_soon(say)
+    assert found == ["said"]
+
+
+@every_era
+async def test_that_the_session_is_lost_is_told_once_in_each_conversation(command: list[str]) -> None:
+    """A model that believes in its notes has to learn that they are gone; but not with every result."""
+    calls = ["remember", "leave", "remember", "remember"]
+    found: list[str] = []
+    with anyio.fail_after(WAIT):
+        async with McpServer(command, cwd=ROOT, name="shop") as server:
+            node = ToolNode([server])
+            for number, tool in enumerate(calls):
+                arguments = leaving(command) if tool == "leave" else {"text": "x"}
+                [message] = await answers(node, tool_call(tool, str(number), **arguments))
+                found.append(message.text)
+    assert [("is lost" in text or "unknown" in text) for text in found] == [False, True, False, False]
+
+
+async def test_a_conversation_that_did_not_see_it_is_told_with_its_next_result() -> None:
+    """Another agent has ended the server."""
+    with anyio.fail_after(WAIT):
+        async with McpServer(OLD, cwd=ROOT, name="shop") as server:
+            node = ToolNode([server])
+            mine = {"configurable": {"thread_id": "mine"}}
+            await answers(node, tool_call("remember", "1", text="x"), config=mine)
+            with pytest.raises(ActorDiedError):
+                await server.call("leave", {"text": "7"})
+            texts = [
+                (await answers(node, tool_call("remember", str(number), text="x"), config=mine))[0].text
+                for number in (2, 3)
+            ]
+    assert "what its session held is lost" in texts[0]
+    assert texts[1] == "2"
+
+
+async def test_a_server_that_is_not_there_any_more_is_said_to_be(tmp_path: Path) -> None:
+    """After a few tries those who wait are told; the agent goes on without it."""
+    with anyio.fail_after(WAIT):
+        async with McpServer(bad("once", str(tmp_path / "started")), cwd=ROOT, name="shop", intensity=1) as server:
+            with pytest.raises(ActorDiedError):
+                await server.call("leave", {"text": "7"})
+            with pytest.raises(ActorGoneError, match="'echo' was not started: shop.*exit code 4"):
+                await server.call("echo", {"text": "x"})
