@@ -8,7 +8,7 @@ import pytest
 from callboard import ActorStartError
 from callboard_actors.mcp import McpServer
 
-from ..workers._processes import running
+from tests.workers._processes import running
 from ._asked import ROOT, WAIT, bad
 
 pytestmark = pytest.mark.real_clock
