@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, cast
 
 import anyio
+import pytest
 from anyio.streams.buffered import BufferedByteReceiveStream
 from langchain_core.messages import ToolMessage
 
@@ -16,9 +17,9 @@ WAIT = 30
 """Seconds for anything that has to happen some time."""
 ROOT = Path(__file__).parents[len(str(__package__).split("."))]
 """Where the package of these tests is found, by whatever name it was imported."""
-MODERN = [sys.executable, "-m", f"{__package__}._served", "stdio"]
-OLD = [sys.executable, "-m", f"{__package__}._old"]
-ERAS = {"2026": MODERN, "2025": OLD}
+SDK = [sys.executable, "-m", f"{__package__}._served", "stdio"]
+NEW, OLD = ([sys.executable, "-m", f"{__package__}._plain", era] for era in ("2026", "2025"))
+every_era = pytest.mark.parametrize("command", [OLD, NEW], ids=["2025", "2026"])
 
 
 def bad(how: str, *more: str) -> list[str]:

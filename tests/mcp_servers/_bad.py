@@ -6,7 +6,7 @@ import sys
 import time
 from pathlib import Path
 
-from ._old import VERSION, main, send
+from ._plain import OLD, main, send
 
 
 def silent() -> None:
@@ -48,7 +48,7 @@ def endless() -> None:
         message = json.loads(line)
         if message.get("method") == "initialize":
             info = {"name": "endless", "version": "1"}
-            result = {"protocolVersion": VERSION, "capabilities": {"tools": {}}, "serverInfo": info}
+            result = {"protocolVersion": OLD, "capabilities": {"tools": {}}, "serverInfo": info}
         else:
             result = {"tools": [], "nextCursor": "more"}
         if message.get("method") == "server/discover":
@@ -63,7 +63,7 @@ def once() -> None:
     if started.exists():
         sys.exit(4)
     started.touch()
-    main()
+    main("2025")
 
 
 if __name__ == "__main__":

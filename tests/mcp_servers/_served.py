@@ -6,6 +6,7 @@
 import os
 import socket
 import sys
+import warnings
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -45,16 +46,19 @@ def server() -> MCPServer[Any]:
 
 def _add_tools_with_context(made: MCPServer[Any]) -> None:
     @made.tool()
-    async def count(to: int, ctx: Ctx) -> str:
+    async def count(to: int, ctx: Ctx, every: float = 0) -> str:
         """Count, and say how far it is."""
         for number in range(to):
+            await anyio.sleep(every)
             await ctx.report_progress(number + 1, to, f"at {number + 1}")
         return f"counted to {to}"
 
     @made.tool()
     async def log(text: str, ctx: Ctx) -> str:
         """Log something."""
-        await ctx.log("warning", text)  # pyright: ignore[reportDeprecated]
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # the version of 2026 deprecates it
+            await ctx.log("warning", text)  # pyright: ignore[reportDeprecated]
         return "logged"
 
     @made.tool()

@@ -4,11 +4,11 @@ from pathlib import Path
 
 import anyio
 import pytest
+from tests.workers._processes import running
 
 from callboard import ActorStartError
 from callboard_actors.mcp import McpServer
 
-from tests.workers._processes import running
 from ._asked import ROOT, WAIT, bad
 
 pytestmark = pytest.mark.real_clock

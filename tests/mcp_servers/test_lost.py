@@ -9,15 +9,9 @@ from callboard import ActorDiedError, ActorGoneError, ToolNode
 from callboard.testing import tool_call
 from callboard_actors.mcp import McpServer
 
-from ._asked import ERAS, MODERN, OLD, ROOT, WAIT, answers, bad
+from ._asked import NEW, OLD, ROOT, WAIT, answers, bad, every_era
 
 pytestmark = pytest.mark.real_clock
-every_era = pytest.mark.parametrize("command", ERAS.values(), ids=ERAS.keys())
-
-
-def leaving(command: list[str]) -> dict[str, object]:
-    """The arguments with which a server ends."""
-    return {"code": 7} if command is MODERN else {"text": "7"}
 
 
 @every_era
@@ -26,16 +20,16 @@ async def test_a_call_that_was_under_way_is_unknown_and_the_next_one_works(comma
     with anyio.fail_after(WAIT):
         async with McpServer(command, cwd=ROOT, name="shop") as server:
             with pytest.raises(ActorDiedError, match=r"'leave' had begun when shop died.*exit code 7.*is unknown"):
-                await server.call("leave", leaving(command))
+                await server.call("leave", {"text": "7"})
             assert not (await server.call("echo", {"text": "x"})).is_error
 
 
 async def test_the_last_that_a_server_has_said_is_in_the_error() -> None:
     """What it wrote to stderr is often all that anybody knows."""
     with anyio.fail_after(WAIT):
-        async with McpServer(MODERN, cwd=ROOT) as server:
+        async with McpServer(NEW, cwd=ROOT) as server:
             with pytest.raises(ActorDiedError, match="I am leaving"):
-                await server.call("leave", {"code": 1})
+                await server.call("leave", {"text": "1"})
 
 
 @every_era
@@ -43,9 +37,9 @@ async def test_calls_beside_one_that_ends_the_server_are_unknown_too(command: li
     """All of them were sent."""
     seen: list[str] = []
 
-    async def ask(tool: str, **arguments: object) -> None:
+    async def ask(tool: str, text: str) -> None:
         try:
-            await server.call(tool, arguments)
+            await server.call(tool, {"text": text})
         except ActorDiedError:
             seen.append(tool)
 
@@ -53,11 +47,10 @@ async def test_calls_beside_one_that_ends_the_server_are_unknown_too(command: li
         async with McpServer(command, cwd=ROOT) as server, anyio.TemporaryDirectory() as folder:
             async with anyio.create_task_group() as group:
                 for _ in range(3):
-                    argument = "folder" if command is MODERN else "text"
-                    group.start_soon(lambda: ask("hang", **{argument: folder}))
+                    group.start_soon(ask, "hang", folder)
                 while not await (anyio.Path(folder) / "began").exists():
                     await anyio.sleep(0.01)
-                group.start_soon(lambda: ask("leave", **leaving(command)))
+                group.start_soon(ask, "leave", "7")
     assert sorted(seen) == ["hang", "hang", "hang", "leave"]
 
 
@@ -90,8 +83,7 @@ async def test_that_the_session_is_lost_is_told_once_in_each_conversation(comman
         async with McpServer(command, cwd=ROOT, name="shop") as server:
             node = ToolNode([server])
             for number, tool in enumerate(calls):
-                arguments = leaving(command) if tool == "leave" else {"text": "x"}
-                [message] = await answers(node, tool_call(tool, str(number), **arguments))
+                [message] = await answers(node, tool_call(tool, str(number), text="7"))
                 found.append(message.text)
     assert [("is lost" in text or "unknown" in text) for text in found] == [False, True, False, False]
 
@@ -119,5 +111,5 @@ async def test_a_server_that_is_not_there_any_more_is_said_to_be(tmp_path: Path)
         async with McpServer(bad("once", str(tmp_path / "started")), cwd=ROOT, name="shop", intensity=1) as server:
             with pytest.raises(ActorDiedError):
                 await server.call("leave", {"text": "7"})
-            with pytest.raises(ActorGoneError, match="'echo' was not started: shop.*exit code 4"):
+            with pytest.raises(ActorGoneError, match=r"'echo' was not started: shop.*exit code 4"):
                 await server.call("echo", {"text": "x"})

@@ -23,7 +23,7 @@ from callboard_actors.mcp._http import NO_ANSWER, NOT_SENT
 from callboard_actors.mcp._link import ConnectionLostError, Link
 from callboard_actors.mcp._listing import EndlessListError, list_tools
 from callboard_actors.mcp._plan import Plan
-from callboard_actors.mcp._signs import log_message, told_progress
+from callboard_actors.mcp._signs import log_message, meta_of_call, told_progress
 
 _log = logging.getLogger("callboard")
 _sessions = count(1)
@@ -141,7 +141,9 @@ class Connection(Actor):
             sending.has_begun = True
             on_progress = partial(told_progress, copy_context())
             try:
-                result = await self._client.call_tool(tool, dict(arguments), progress_callback=on_progress)
+                result = await self._client.call_tool(
+                    tool, dict(arguments), progress_callback=on_progress, meta=meta_of_call()
+                )
             except MCPError as error:
                 raise await self._judged(error, tool, sending) from error
             except (ValidationError, RuntimeError) as error:

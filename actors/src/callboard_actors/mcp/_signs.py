@@ -1,13 +1,15 @@
-"""What a server says besides answers: how far it is, and what it logs."""
+"""What goes along with calls: `_meta`; and what a server says besides answers: how far it is, and what it logs."""
 
 import json
 import logging
 import math
 from contextvars import Context
+from typing import cast
 
-from mcp_types import LoggingMessageNotificationParams
+from mcp_types import LoggingMessageNotificationParams, RequestParamsMeta
 
 from callboard import progress as tell_progress
+from callboard.telemetry import carrier
 
 _log = logging.getLogger("callboard.mcp")
 
@@ -23,6 +25,11 @@ _LEVELS = {
 }
 _MOST = 2000
 """Characters of one message."""
+
+
+def meta_of_call() -> RequestParamsMeta:
+    """What a server is told of the call that is made here: which trace it is part of."""
+    return cast("RequestParamsMeta", carrier())
 
 
 async def told_progress(context: Context, progress: float, total: float | None, message: str | None) -> None:

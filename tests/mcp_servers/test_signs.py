@@ -1,0 +1,70 @@
+"""What a server says besides answers, and what it is told besides arguments."""
+
+import logging
+from typing import Any
+
+import anyio
+import pytest
+from opentelemetry.sdk.trace import TracerProvider
+
+from callboard import CallEvent, CallPolicy, ToolNode, observe
+from callboard.telemetry import Tracing
+from callboard.testing import tool_call
+from callboard_actors.mcp import McpServer
+
+from ._asked import WAIT, answers
+from ._served import server
+
+
+async def test_progress_of_the_server_is_that_of_the_call() -> None:
+    """Whoever watches the call sees how far it is, as if its body were here."""
+    seen: list[CallEvent] = []
+    with anyio.fail_after(WAIT), observe(seen.append):
+        async with McpServer(server()) as served:
+            await answers(ToolNode([served]), tool_call("count", "1", to=3))
+    told = [event for event in seen if event.what == "progress"]
+    assert told
+    assert (told[-1].facts["done"], told[-1].facts["total"]) == (3, 3)
+
+
+async def test_progress_of_the_server_keeps_a_call_alive() -> None:
+    """A call may take long that says that it goes on; one that does not is given up."""
+    policies = {name: CallPolicy(idle_timeout=2) for name in ("count", "hang")}
+    with anyio.fail_after(WAIT):
+        async with McpServer(server()) as served:
+            node = ToolNode([served], policies=policies)
+            slow, silent = await answers(
+                node, tool_call("count", "1", to=5, every=1.5), tool_call("hang", "2", folder="/nowhere")
+            )
+    assert slow.text == "counted to 5"
+    assert silent.status == "error"
+
+
+async def test_what_a_server_logs_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+    """Under a name of its own, with the server's."""
+    caplog.set_level(logging.INFO, "callboard.mcp")
+    with anyio.fail_after(WAIT):
+        async with McpServer(server(), name="shop", log_level="info") as served:
+            await served.call("log", {"text": "the tea is ready"})
+    assert ("callboard.mcp", logging.WARNING, "shop: the tea is ready") in caplog.record_tuples
+
+
+async def test_a_server_goes_on_with_the_trace_of_the_call() -> None:
+    """By W3C's names in `_meta`."""
+    provider = TracerProvider(shutdown_on_exit=False)
+    with anyio.fail_after(WAIT), Tracing(provider).on():
+        async with McpServer(server()) as served:
+            [message] = await answers(ToolNode([served]), tool_call("meta", "1"))
+    assert "traceparent" in message.text
+
+
+async def test_tools_that_the_server_learns_are_there() -> None:
+    """It says that its list has changed, and it is listed again without anybody's asking."""
+    with anyio.fail_after(WAIT):
+        async with McpServer(server()) as served:
+            await anyio.wait_all_tasks_blocked()
+            await served.call("learn", {"name": "say"})
+            while "say" not in [tool.name for tool in served.tools]:
+                await anyio.sleep(0.01)
+            result: Any = await served.call("say")
+    assert result.content[0].text == "said"
