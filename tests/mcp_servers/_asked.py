@@ -5,6 +5,7 @@ from collections.abc import AsyncGenerator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, cast
+from urllib.parse import urlsplit
 
 import anyio
 import pytest
@@ -43,9 +44,10 @@ async def appears(path: Path) -> None:
 
 
 @asynccontextmanager
-async def over_http(port: int = 0) -> AsyncGenerator[str]:
-    """Our server of the SDK on loopback, in a process of its own; its URL."""
-    command = [sys.executable, "-m", f"{__package__}._served", "http", str(port)]
+async def over_http(*module: str) -> AsyncGenerator[str]:
+    """A server on loopback, in a process of its own; its URL. Without a module, that of the SDK."""
+    name, *arguments = module or ("_served", "http")
+    command = [sys.executable, "-m", f"{__package__}.{name}", *arguments]
     async with await anyio.open_process(command, cwd=ROOT, stderr=None) as process:
         try:
             assert process.stdout is not None
@@ -54,3 +56,8 @@ async def over_http(port: int = 0) -> AsyncGenerator[str]:
             yield f"http://127.0.0.1:{int(found)}/mcp"
         finally:
             process.kill()
+
+
+def port_of(url: str) -> str:
+    """Where a server listens, for another one to do so."""
+    return str(urlsplit(url).port)

@@ -91,6 +91,18 @@ async def _say() -> str:
 
 
 def _add_tools_that_wait(made: MCPServer[Any]) -> None:
+    here: list[None] = []
+
+    @made.tool()
+    async def meet() -> int:
+        """Wait a moment, and tell how many do."""
+        here.append(None)
+        try:
+            await anyio.sleep(0.01)
+            return len(here)
+        finally:
+            here.pop()
+
     @made.tool()
     async def hang(folder: str) -> str:
         """Wait for ever, and note in a folder what becomes of it."""

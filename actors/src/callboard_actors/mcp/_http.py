@@ -5,8 +5,8 @@ that request, with an answer that says whether the server can have seen it.
 """
 
 import json
-from collections.abc import AsyncGenerator, AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import aclosing, asynccontextmanager
 from typing import Any
 
 import httpx2
@@ -119,12 +119,13 @@ class _TooMuchError(Exception):
 async def _bounded(stream: Any, most: int) -> bytes:
     parts: list[bytes] = []
     size = 0
-    chunks: AsyncIterator[bytes] = aiter(stream)
-    async for chunk in chunks:
-        size += len(chunk)
-        if size > most:
-            raise _TooMuchError
-        parts.append(chunk)
+    chunks: AsyncGenerator[bytes] = aiter(stream)
+    async with aclosing(chunks):
+        async for chunk in chunks:
+            size += len(chunk)
+            if size > most:
+                raise _TooMuchError
+            parts.append(chunk)
     return b"".join(parts)
 
 

@@ -4,13 +4,20 @@ from collections.abc import Awaitable, Callable, Hashable, Mapping
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from inspect import isawaitable
-from typing import Any
+from typing import Any, cast, get_args
 
+from mcp_types import LoggingLevel
+from mcp_types.version import MODERN_PROTOCOL_VERSIONS
+
+from callboard_actors._server_store import check_seconds
 from callboard_actors.mcp._link import Link, watched
 from callboard_actors.mcp._targets import Command, Given, Target, Url
 
 Headers = Mapping[str, str] | Callable[[Hashable], Mapping[str, str] | Awaitable[Mapping[str, str]]]
 """HTTP headers, for all keys or for each."""
+
+_MODES = ("auto", "legacy", *MODERN_PROTOCOL_VERSIONS)
+_LOG_LEVELS = (None, *get_args(LoggingLevel))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,8 +37,18 @@ class Plan:
     max_message: int
     max_tools: int
     parallel: int | None
-    log_level: Any
+    log_level: LoggingLevel | None
     client_options: Mapping[str, Any] = field(default_factory=dict[str, Any])
+
+    def __post_init__(self) -> None:
+        check_seconds("McpServer", [("start_timeout", self.start_timeout, 0.001), ("grace", self.grace, 0)])
+        counts = {"max_message": self.max_message, "max_tools": self.max_tools}
+        for name, value in (counts if self.parallel is None else {**counts, "parallel": self.parallel}).items():
+            if isinstance(value, bool) or not isinstance(cast("object", value), int) or value < 1:
+                raise ValueError(f"McpServer({name}=...) is a number, at least 1; got {value!r}")
+        for name, value, known in (("mode", self.mode, _MODES), ("log_level", self.log_level, _LOG_LEVELS)):
+            if value not in known:
+                raise ValueError(f"McpServer({name}=...) is one of {known}, got {value!r}")
 
     @property
     def is_http(self) -> bool:

@@ -259,6 +259,7 @@ class McpServer:
             )
         return self._connections
 
+
 class _Books:
     """What is known of a server."""
 

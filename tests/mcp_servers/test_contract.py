@@ -1,0 +1,80 @@
+"""The actor of a server keeps what every actor promises."""
+
+from collections.abc import Sequence
+
+import anyio
+import pytest
+from mcp_types import Tool
+
+from callboard import ChildSpec, ToolNode, child
+from callboard.testing import ActorContract
+from callboard_actors.mcp import McpServer
+from callboard_actors.mcp._connection import Connection, Sending
+from callboard_actors.mcp._plan import Plan
+from callboard_actors.mcp._targets import Given, Target, target_of
+
+from ._asked import NEW, ROOT, WAIT
+from ._served import server
+
+
+class Nobody:
+    """Has a connection, and does not want to know."""
+
+    def listed(self, tools: Sequence[Tool], /) -> None:
+        """Take no note."""
+
+    def failed(self, reason: str, /) -> None:
+        """Take no note."""
+
+
+def plan(target: Target) -> Plan:
+    return Plan(
+        name="shop",
+        target=target,
+        mode="auto",
+        start_timeout=10,
+        grace=1,
+        max_message=10**6,
+        max_tools=100,
+        parallel=None,
+        log_level=None,
+    )
+
+
+class _Contract(ActorContract):
+    patience = WAIT
+
+    def target(self) -> Target:
+        raise NotImplementedError
+
+    def actor(self) -> ChildSpec[Connection]:
+        return child(Connection(plan(self.target()), Nobody()))
+
+    async def ask(self, reference: Connection) -> object:
+        return (await reference.call("echo", {"text": "x"}, Sending())).result
+
+    def test_its_handlers_are_tools(self) -> None:
+        """They are not: those of the server are."""
+
+
+class TestConnectionInThisProcess(_Contract):
+    """To a server in this process, of which each connection has its own."""
+
+    def target(self) -> Target:
+        return Given(server())
+
+
+@pytest.mark.real_clock
+class TestConnectionToACommand(_Contract):
+    """To a process that is started for it."""
+
+    def target(self) -> Target:
+        return target_of(NEW, env=None, cwd=ROOT, http={})
+
+
+async def test_the_tools_of_the_server_are_tools() -> None:
+    """What the contract says of handlers: they have types and descriptions."""
+    with anyio.fail_after(WAIT):
+        async with McpServer(server()) as served:
+            tools = ToolNode([served]).tools_by_name.values()
+    assert all(tool.description for tool in tools)

@@ -1,0 +1,49 @@
+"""What cannot be meant is refused when it is written, with what to write instead."""
+
+from typing import Any
+
+import pytest
+
+from callboard_actors.mcp import McpServer
+
+URL = "http://127.0.0.1:9/mcp"
+
+
+@pytest.mark.parametrize(
+    ("target", "options", "says"),
+    [
+        ("npx -y server", {}, r"is no URL.*a command is a list: McpServer\(\['npx', '-y', 'server'\]\)"),
+        ("http://", {}, "is no URL"),
+        ([], {}, "a command as a list of texts, the program first"),
+        (["npx", 3], {}, "a command as a list of texts, the program first"),
+        (None, {}, "a command as a list"),
+        (object(), {}, "a command as a list"),
+        (URL, {"env": {"KEY": "x"}}, r"env=...\) is not for a URL"),
+        (URL, {"cwd": "/"}, r"cwd=...\) is not for a URL"),
+        (["npx"], {"headers": {"x": "y"}}, r"headers=...\) is not for a command"),
+        (["npx"], {"auth": object()}, r"auth=...\) is not for a command"),
+        (URL, {"cap": 3}, r"cap=3\) is for connections by key"),
+        (URL, {"idle": 3.0}, r"idle=3.0\) is for connections by key"),
+        (URL, {"key": "user"}, "is a function of a run's config"),
+        (URL, {"allow": "echo"}, r"allow=...\) is a list of names, such as \['echo'\]"),
+        (URL, {"name": ""}, r"name=...\) is a text"),
+        (URL, {"prefix": None}, r"prefix=...\) is a text"),
+        (URL, {"parallel": 0}, r"parallel=...\)"),
+        (URL, {"max_message": 0}, r"max_message=...\)"),
+        (URL, {"max_tools": -1}, r"max_tools=...\)"),
+        (URL, {"start_timeout": 0}, r"start_timeout=...\)"),
+        (URL, {"grace": -1}, r"grace=...\)"),
+        (URL, {"mode": "2024-01-01"}, "mode"),
+        (URL, {"log_level": "loud"}, "log_level"),
+    ],
+)
+def test_what_cannot_be_is_refused(target: Any, options: dict[str, Any], says: str) -> None:
+    """Nothing is opened, and nothing is ignored."""
+    with pytest.raises((TypeError, ValueError), match=says):
+        McpServer(target, **options)
+
+
+def test_what_may_be_secret_is_not_shown() -> None:
+    """Somebody may log it."""
+    server = McpServer("http://ann:secret@127.0.0.1/mcp?key=secret", headers={"authorization": "secret"})
+    assert repr(server) == "McpServer('127.0.0.1')"

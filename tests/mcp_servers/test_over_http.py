@@ -1,0 +1,80 @@
+"""Servers over HTTP: one request that fails is one call; a session that has ended is made anew."""
+
+import anyio
+import pytest
+
+from callboard import ActorStartError, EngineError, ToolNode
+from callboard.testing import tool_call
+from callboard_actors.mcp import McpServer
+
+from ._asked import WAIT, answers, over_http, port_of
+
+pytestmark = pytest.mark.real_clock
+every_era = pytest.mark.parametrize("era", ["2025", "2026"])
+
+
+@every_era
+@pytest.mark.parametrize(
+    ("how", "ended", "why"),
+    [
+        ("cut", "unknown", "the connection broke before its answer came"),
+        ("huge", "unknown", "it sent a message of more than 1000000 bytes"),
+        ("500", "unknown", "it answered with HTTP status 500"),
+        ("401", "unavailable", "it refused the request with HTTP status 401"),
+    ],
+)
+async def test_a_request_that_fails_is_the_end_of_one_call(era: str, how: str, ended: str, why: str) -> None:
+    """It says whether the server can have seen it; the others go on over the same session."""
+    with anyio.fail_after(WAIT):
+        async with over_http("_plain_http", era) as url, McpServer(url, name="shop", max_message=10**6) as server:
+            await server.call("remember", {"text": "x"})
+            with pytest.raises(EngineError, match=why) as caught:
+                await server.call("leave", {"text": how})
+            [note] = await answers(ToolNode([server]), tool_call("remember", "1", text="y"))
+    assert caught.value.ended == ended
+    assert note.text == "2"
+
+
+async def test_a_server_that_is_away_has_not_begun_and_is_asked_again_when_it_is_back() -> None:
+    """A restart of the server is no restart of the agent; and in the version of 2026 nothing was lost."""
+    with anyio.fail_after(WAIT):
+        async with over_http("_plain_http", "2026") as url:
+            server = await _opened_while_it_is_there(url)
+        with pytest.raises(EngineError, match=r"'echo' was not started: .*cannot be reached") as caught:
+            await server.call("echo", {"text": "x"})
+        async with over_http("_plain_http", "2026", port_of(url)):
+            [message] = await answers(ToolNode([server]), tool_call("echo", "1", text="x"))
+            await server.__aexit__(None, None, None)
+    assert caught.value.ended == "unavailable"
+    assert message.text == "x"
+
+
+async def _opened_while_it_is_there(url: str) -> McpServer:
+    return await McpServer(url).__aenter__()
+
+
+async def test_a_call_in_a_session_that_has_ended_is_sent_in_a_new_one() -> None:
+    """The server has not seen it; the conversation is told once that what the session held is lost."""
+    mine = {"configurable": {"thread_id": "mine"}}
+    texts: list[str] = []
+    with anyio.fail_after(WAIT):
+        async with over_http("_plain_http", "2025") as url:
+            server = await _opened_while_it_is_there(url)
+            node = ToolNode([server])
+            await answers(node, tool_call("remember", "1", text="x"), config=mine)
+        async with over_http("_plain_http", "2025", port_of(url)):
+            for number in ("2", "3"):
+                [message] = await answers(node, tool_call("remember", number, text="x"), config=mine)
+                texts.append(message.text)
+            await server.__aexit__(None, None, None)
+    assert texts[0].startswith("1")
+    assert "what its session held is lost" in texts[0]
+    assert texts[1] == "2"
+
+
+async def test_a_server_that_refuses_everybody_is_told_with_its_status() -> None:
+    """A key that is missing is what most of them refuse for."""
+    with anyio.fail_after(WAIT):
+        async with over_http("_plain_http", "401") as url:
+            with pytest.raises(ActorStartError, match="did not start: it refused the request with HTTP status 401"):
+                await McpServer(url).__aenter__()

@@ -1,0 +1,101 @@
+"""One server for many: threads, event loops, users."""
+
+from collections.abc import Hashable
+from typing import Any
+
+import anyio
+import anyio.to_thread
+import pytest
+
+from callboard import ActorGoneError, ToolNode
+from callboard.testing import tool_call
+from callboard_actors.mcp import McpServer
+
+from ._asked import NEW, OLD, ROOT, WAIT, answers, over_http
+from ._served import server
+
+pytestmark = pytest.mark.real_clock
+
+
+def by_user(config: Any) -> Hashable:
+    return config["configurable"]["user"]
+
+
+def of(user: str) -> dict[str, Any]:
+    return {"configurable": {"user": user}}
+
+
+async def test_it_answers_in_every_event_loop_while_the_one_that_opened_it_runs() -> None:
+    """An agent in a thread of its own needs no connection of its own."""
+
+    async def elsewhere() -> str:
+        with anyio.fail_after(WAIT):
+            [message] = await answers(node, tool_call("remember", "1", text="x"))
+        return message.text
+
+    with anyio.fail_after(WAIT):
+        async with McpServer(OLD, cwd=ROOT) as served:
+            node = ToolNode([served])
+            here = await elsewhere()
+            there = await anyio.to_thread.run_sync(lambda: anyio.run(elsewhere))
+            on_trio = await anyio.to_thread.run_sync(lambda: anyio.run(elsewhere, backend="trio"))
+    assert (here, there, on_trio) == ("1", "2", "3")
+
+
+def test_when_its_event_loop_has_ended_a_call_says_so() -> None:
+    """It would wait for ever."""
+    opened: list[McpServer] = []
+
+    async def leave_it_open() -> None:
+        opened.append(await McpServer(server()).__aenter__())
+
+    async def ask() -> None:
+        with anyio.fail_after(WAIT), pytest.raises(ActorGoneError, match="event loop has ended|was ended"):
+            await opened[0].call("echo", {"text": "x"})
+
+    anyio.run(leave_it_open)
+    anyio.run(ask)
+
+
+async def test_each_user_has_a_connection_with_headers_of_their_own() -> None:
+    """What one is allowed another may not be."""
+
+    async def headers(user: Hashable) -> dict[str, str]:
+        return {"x-user": str(user)}
+
+    with anyio.fail_after(WAIT):
+        async with over_http() as url, McpServer(url, key=by_user, headers=headers) as served:
+            node = ToolNode([served])
+            call = tool_call("header", "1", name="x-user")
+            found = [(await answers(node, call, config=of(user)))[0].text for user in ("ann", "bob", "ann")]
+    assert found == ["ann", "bob", "ann"]
+
+
+async def test_users_share_no_session_and_one_who_goes_makes_room() -> None:
+    """With a cap on connections, the one that was used least recently ends, and its notes with it."""
+    with anyio.fail_after(WAIT):
+        async with McpServer(OLD, cwd=ROOT, key=by_user, cap=2) as served:
+            node = ToolNode([served])
+            found = [
+                (await answers(node, tool_call("remember", "1", text="x"), config=of(user)))[0].text
+                for user in ("ann", "ann", "bob", "cid", "ann")
+            ]
+    assert [text[0] for text in found] == ["1", "2", "1", "1", "1"]
+
+
+async def test_no_more_calls_are_under_way_than_may_be() -> None:
+    """The others wait for their turn, and their time runs."""
+    with anyio.fail_after(WAIT):
+        async with McpServer(server(), parallel=2) as served:
+            calls = [tool_call("meet", str(number)) for number in range(10)]
+            messages = await answers(ToolNode([served]), *calls)
+    assert max(int(message.text) for message in messages) == 2
+
+
+async def test_a_command_has_its_environment_and_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    """There are keys in that of an agent."""
+    monkeypatch.setenv("OUR_SECRET", "secret")
+    show = "import os, sys; sys.stderr.write(repr(dict(os.environ))); sys.exit(1)"
+    with anyio.fail_after(WAIT), pytest.raises(Exception, match="'MINE': 'yes'") as caught:
+        await McpServer([*NEW[:1], "-c", show], env={"MINE": "yes"}).__aenter__()
+    assert "OUR_SECRET" not in str(caught.value)
