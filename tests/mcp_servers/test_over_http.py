@@ -23,6 +23,9 @@ every_era = pytest.mark.parametrize("era", ["2025", "2026"])
         ("401", "unavailable", "it refused the request with HTTP status 401"),
     ],
 )
+@pytest.mark.filterwarnings(
+    "ignore:Async generator 'http:ResourceWarning"
+)  # httpx leaves it where an answer is cut off
 async def test_a_request_that_fails_is_the_end_of_one_call(era: str, how: str, ended: str, why: str) -> None:
     """It says whether the server can have seen it; the others go on over the same session."""
     with anyio.fail_after(WAIT):

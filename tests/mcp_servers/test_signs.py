@@ -1,5 +1,6 @@
 """What a server says besides answers, and what it is told besides arguments."""
 
+import json
 import logging
 from typing import Any
 
@@ -58,10 +59,24 @@ async def test_a_server_goes_on_with_the_trace_of_the_call() -> None:
     assert "traceparent" in message.text
 
 
-async def test_tools_that_the_server_learns_are_there() -> None:
-    """It says that its list has changed, and it is listed again without anybody's asking."""
+async def test_a_server_knows_a_call_again_by_its_key() -> None:
+    """Another call has another key, and one that no model has asked for has none."""
     with anyio.fail_after(WAIT):
         async with McpServer(server()) as served:
+            calls = [tool_call("meta", "1"), tool_call("meta", "2")]
+            node = ToolNode([served])
+            one, other = await answers(node, *calls)
+            alone: Any = await served.call("meta")
+    keys = [json.loads(message.text)["callboard/idempotency-key"] for message in (one, other)]
+    assert keys[0] != keys[1]
+    assert "callboard/idempotency-key" not in alone.content[0].text
+
+
+@pytest.mark.parametrize("mode", ["auto", "legacy"])
+async def test_tools_that_the_server_learns_are_there(mode: str) -> None:
+    """It says that its list has changed, and it is listed again without anybody's asking."""
+    with anyio.fail_after(WAIT):
+        async with McpServer(server(), mode=mode) as served:
             await anyio.wait_all_tasks_blocked()
             await served.call("learn", {"name": "say"})
             while "say" not in [tool.name for tool in served.tools]:

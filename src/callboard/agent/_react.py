@@ -30,11 +30,12 @@ from callboard.agent._state import AgentState, AgentStateWithStructuredResponse
 from callboard.agent._stops import Stops
 from callboard.tools._errors import only_invalid_arguments
 from callboard.tools._node import ToolNode
+from callboard.tools._toolkits import Toolkit
 
 
 def create_react_agent(
     model: str | Runnable[Any, Any] | ModelChoice,
-    tools: Sequence[BaseTool | Callable[..., Any] | dict[str, Any] | Actor | ChildSpec[Any]]
+    tools: Sequence[BaseTool | Callable[..., Any] | dict[str, Any] | Actor | ChildSpec[Any] | Toolkit]
     | ToolNode
     | LangGraphToolNode,
     *,
@@ -227,7 +228,7 @@ def _checked_schema(schema: type[Any] | None, *, with_response: bool) -> type[An
 
 
 def _tool_node(
-    tools: Sequence[BaseTool | Callable[..., Any] | dict[str, Any] | Actor | ChildSpec[Any]]
+    tools: Sequence[BaseTool | Callable[..., Any] | dict[str, Any] | Actor | ChildSpec[Any] | Toolkit]
     | ToolNode
     | LangGraphToolNode,
     middleware: Sequence[object],

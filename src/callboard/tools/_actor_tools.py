@@ -3,7 +3,7 @@
 import inspect
 from collections.abc import Awaitable, Callable, Hashable, Iterable, Mapping
 from functools import partial
-from typing import Any, cast, get_type_hints
+from typing import Any, get_type_hints
 
 from langchain_core.runnables.config import var_child_runnable_config
 from langchain_core.tools import BaseTool, StructuredTool
@@ -22,6 +22,7 @@ from callboard.exceptions import ActorDiedError, ActorGoneError, EngineError, Ma
 from callboard.tools._call_context import call_context
 from callboard.tools._errors import is_control_flow
 from callboard.tools._lost_state import LostState, with_notice
+from callboard.tools._toolkits import unpacked
 from callboard.tools._unknown_outcome import OutcomeUnknown, runs_again
 from callboard.tools._vocabulary import ToolRuntime
 
@@ -44,7 +45,7 @@ def with_handlers(tools: Iterable[Any], owner: str, *, uses_engines: bool) -> tu
         TypeError: for a handler of which a model cannot be told.
         ValueError: for an actor without handlers, or two of one name.
     """
-    given = [tool for one in tools for tool in _of_toolkit(one)]
+    given = unpacked(tools)
     specs = [spec_of(one) for one in given if isinstance(one, (Actor, ChildSpec))]
     if not specs:
         return given, ActorSet([], owner, uses_engines=uses_engines)
@@ -63,12 +64,6 @@ def with_handlers(tools: Iterable[Any], owner: str, *, uses_engines: bool) -> tu
         else:
             found.append(one)
     return found, actors
-
-
-def _of_toolkit(one: Any) -> Iterable[Any]:
-    """The tools of a toolkit, such as an MCP server that is open; or whatever else it is, alone."""
-    get_tools: Any = None if isinstance(one, (type, BaseTool)) else getattr(one, "get_tools", None)
-    return cast("Iterable[Any]", get_tools()) if callable(get_tools) else [one]
 
 
 def _tools(actors: ActorSet, number: int) -> list[BaseTool]:

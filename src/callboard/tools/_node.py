@@ -48,6 +48,7 @@ from callboard.tools._overrides import (
 )
 from callboard.tools._portions import in_portions
 from callboard.tools._tool_batch import ToolBatch
+from callboard.tools._toolkits import Toolkit
 from callboard.tools._vocabulary import AsyncToolCallWrapper, ToolCallWrapper, ToolRuntime
 
 
@@ -61,7 +62,7 @@ class ToolNode(ManyInputs):
     Args:
         tools: LangChain tools, functions to make tools of, and actors, whose handlers are tools. An actor lives for
             a run of the node, or of the agent that has it; within `async with node` or `async with agent`, for that
-            long.
+            long. Of a toolkit, such as an MCP server that is open, those that it has now.
         name: the node's name in a graph.
         tags: tags of the node's runs.
         handle_tool_errors: which errors of tools become messages: `True` for all, a text for all, exception
@@ -95,7 +96,7 @@ class ToolNode(ManyInputs):
     @suggests_keywords
     def __init__(
         self,
-        tools: Sequence[BaseTool | Callable[..., Any] | Actor | ChildSpec[Any]],
+        tools: Sequence[BaseTool | Callable[..., Any] | Actor | ChildSpec[Any] | Toolkit],
         *,
         name: str = "tools",
         tags: list[str] | None = None,

@@ -32,6 +32,7 @@ from callboard.tools._overrides import Injecting
 from callboard.tools._plan import plan_for
 from callboard.tools._supervision import Supervision
 from callboard.tools._tool_facts import ToolFacts
+from callboard.tools._toolkits import Toolkit
 from callboard.tools._vocabulary import AsyncToolCallWrapper, ToolCallWrapper
 
 _ON_ERROR = get_args(OnError)
@@ -41,7 +42,7 @@ _ON_ERROR = get_args(OnError)
 class Options:
     """The arguments of `ToolNode`, as they were given."""
 
-    tools: Sequence[BaseTool | Callable[..., Any] | Actor | ChildSpec[Any]]
+    tools: Sequence[BaseTool | Callable[..., Any] | Actor | ChildSpec[Any] | Toolkit]
     name: str
     handle_tool_errors: ErrorHandling
     messages_key: str

@@ -3,15 +3,20 @@
 import json
 import logging
 import math
+from contextlib import suppress
 from contextvars import Context
 from typing import cast
 
 from mcp_types import LoggingMessageNotificationParams, RequestParamsMeta
 
+from callboard import idempotency_key
 from callboard import progress as tell_progress
 from callboard.telemetry import carrier
 
 _log = logging.getLogger("callboard.mcp")
+
+IDEMPOTENCY_KEY = "callboard/idempotency-key"
+"""In `_meta`, a name with a prefix of our own, as the protocol has it for what is not in it."""
 
 _LEVELS = {
     "debug": logging.DEBUG,
@@ -28,8 +33,11 @@ _MOST = 2000
 
 
 def meta_of_call() -> RequestParamsMeta:
-    """What a server is told of the call that is made here: which trace it is part of."""
-    return cast("RequestParamsMeta", carrier())
+    """What a server is told of the call that is made here: which trace it is part of, and its idempotency key."""
+    told: dict[str, object] = {**carrier()}
+    with suppress(RuntimeError, ValueError):  # it is no tool's call, or one with arguments that nobody can name
+        told[IDEMPOTENCY_KEY] = idempotency_key()
+    return cast("RequestParamsMeta", told)
 
 
 async def told_progress(context: Context, progress: float, total: float | None, message: str | None) -> None:

@@ -1,0 +1,26 @@
+"""Toolkits: what has tools and is none, such as those of LangChain, or an MCP server that is open."""
+
+from collections.abc import Iterable, Sequence
+from typing import Any, Protocol, runtime_checkable
+
+from langchain_core.tools import BaseTool
+
+
+@runtime_checkable
+class Toolkit(Protocol):
+    """What has tools."""
+
+    def get_tools(self) -> Sequence[BaseTool]:
+        """The tools that it has now."""
+        ...
+
+
+def unpacked(given: Iterable[Any]) -> list[Any]:
+    """What a node was given as tools, with those of each toolkit in its place."""
+    found: list[Any] = []
+    for one in given:
+        if isinstance(one, Toolkit) and not isinstance(one, (type, BaseTool)):
+            found += one.get_tools()
+        else:
+            found.append(one)
+    return found
