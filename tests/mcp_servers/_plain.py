@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 _TEXT = {"type": "object", "properties": {"text": {"type": "string"}}, "required": ["text"]}
-_NAMES = ("echo", "remember", "hang", "leave", "meta")
+_NAMES = ("echo", "remember", "hang", "leave", "meta", "pid")
 TOOLS = [{"name": name, "description": f"{name}.", "inputSchema": _TEXT} for name in _NAMES]
 OLD, NEW = "2025-11-25", "2026-07-28"
 _CACHED = {"ttlMs": 0, "cacheScope": "private"}
@@ -54,8 +54,13 @@ class Plain:
             os._exit(int(text))
         if tool == "meta":
             return json.dumps(params.get("_meta", {}))
+        if tool == "pid":
+            return str(os.getpid())
         if tool == "remember":
             self._notes.append(text)
+            if "NOTES" in os.environ:
+                with Path(os.environ["NOTES"]).open("a") as notes:
+                    notes.write(text + "\n")
             return str(len(self._notes))
         return text
 

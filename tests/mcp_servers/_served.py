@@ -13,6 +13,7 @@ from typing import Annotated, Any
 import anyio
 from mcp.server.mcpserver import Context, MCPServer
 from mcp.server.mcpserver.exceptions import ToolError
+from mcp_types.version import LATEST_MODERN_VERSION
 from pydantic import Field
 
 Ctx = Context[Any, Any]
@@ -75,7 +76,10 @@ def _add_tools_with_context(made: MCPServer[Any]) -> None:
     async def learn(name: str, ctx: Ctx) -> str:
         """Have one more tool."""
         made.add_tool(_say, name=name, description="Say its name.")
-        await ctx.notify_tools_changed()
+        if ctx.protocol_version == LATEST_MODERN_VERSION:
+            await ctx.notify_tools_changed()
+        else:
+            await ctx.session.send_tool_list_changed()
         return "learned"
 
     @made.tool()

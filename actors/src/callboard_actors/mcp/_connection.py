@@ -193,7 +193,7 @@ class Connection(Actor):
 
     async def _end_when_lost(self) -> None:
         await self._link.until_lost()
-        raise ConnectionLostError(self._link.reason)
+        raise ConnectionLostError(self._plan.name, self._link.reason)
 
     async def _notified(self, message: object) -> None:
         if isinstance(message, ToolListChangedNotification):

@@ -7,9 +7,14 @@ from typing import Any, Self
 
 import anyio
 
+from callboard import EngineError
 
-class ConnectionLostError(Exception):
-    """A connection to a server has ended; says why."""
+
+class ConnectionLostError(EngineError):
+    """A connection to a server has ended; what its actor dies of."""
+
+    def __init__(self, server: str, reason: str) -> None:
+        super().__init__(server, None, reason, ended="unknown")
 
 
 class Link:

@@ -46,9 +46,10 @@ class Plan:
         for name, value in (counts if self.parallel is None else {**counts, "parallel": self.parallel}).items():
             if isinstance(value, bool) or not isinstance(cast("object", value), int) or value < 1:
                 raise ValueError(f"McpServer({name}=...) is a number, at least 1; got {value!r}")
-        for name, value, known in (("mode", self.mode, _MODES), ("log_level", self.log_level, _LOG_LEVELS)):
-            if value not in known:
-                raise ValueError(f"McpServer({name}=...) is one of {known}, got {value!r}")
+        words = {"mode": (self.mode, _MODES), "log_level": (self.log_level, _LOG_LEVELS)}
+        for name, (word, known) in words.items():
+            if word not in known:
+                raise ValueError(f"McpServer({name}=...) is one of {known}, got {word!r}")
 
     @property
     def is_http(self) -> bool:
