@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 _TEXT = {"type": "object", "properties": {"text": {"type": "string"}}, "required": ["text"]}
-_NAMES = ("echo", "remember", "hang", "leave", "meta", "pid")
+_NAMES = ("echo", "remember", "hang", "leave", "meta", "pid", "header")
 TOOLS = [{"name": name, "description": f"{name}.", "inputSchema": _TEXT} for name in _NAMES]
 OLD, NEW = "2025-11-25", "2026-07-28"
 _CACHED = {"ttlMs": 0, "cacheScope": "private"}

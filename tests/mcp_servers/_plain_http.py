@@ -37,6 +37,10 @@ class Endpoint(BaseHTTPRequestHandler):
             self._send(404, {})
         elif "id" not in message:
             self._send(202, None)
+        elif method == "tools/call" and params["name"] == "header":
+            content = [{"type": "text", "text": self.headers.get(params["arguments"]["text"])}]
+            result = {"content": content, "resultType": "complete"}
+            self._send(200, {"jsonrpc": "2.0", "id": message["id"], "result": result})
         elif (answer := _PLAIN.answer(method, params, message["id"])) is not None:
             self._send(200, {"jsonrpc": "2.0", "id": message["id"], **answer})
 

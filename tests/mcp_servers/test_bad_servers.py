@@ -33,9 +33,9 @@ async def test_one_that_dies_at_once_is_said_to_with_its_last_words() -> None:
 async def test_one_that_never_answers_is_given_up_and_ended_with_its_children(tmp_path: Path) -> None:
     """One that waits for ever would have everybody wait; and a process that it has started is ours to end."""
     said = await why_not(
-        McpServer(bad("silent", str(tmp_path / "child")), cwd=ROOT, name="shop", start_timeout=1, grace=0.1)
+        McpServer(bad("silent", str(tmp_path / "child")), cwd=ROOT, name="shop", start_timeout=0.5, grace=0.1)
     )
-    assert said == "The actor 'shop' did not start: it did not answer within 1 s"
+    assert said == "The actor 'shop' did not start: it did not answer within 0.5 s"
     child = int((tmp_path / "child").read_text())
     with anyio.fail_after(WAIT):
         while running([child]):
@@ -51,8 +51,8 @@ async def test_one_that_speaks_something_else_is_shown_what_it_says() -> None:
 
 async def test_one_that_floods_stderr_is_heard_in_part() -> None:
     """Nobody waits for it because its pipe is full, and nobody keeps it all."""
-    said = await why_not(McpServer(bad("floods"), cwd=ROOT, start_timeout=1, grace=0.1))
-    assert "did not answer within 1 s; the last on its stderr: " in said
+    said = await why_not(McpServer(bad("floods"), cwd=ROOT, start_timeout=0.5, grace=0.1))
+    assert "did not answer within 0.5 s; the last on its stderr: " in said
     assert 1000 < len(said) < 2500
 
 

@@ -64,9 +64,9 @@ async def test_each_user_has_a_connection_with_headers_of_their_own() -> None:
         return {"x-user": str(user)}
 
     with anyio.fail_after(WAIT):
-        async with over_http() as url, McpServer(url, key=by_user, headers=headers) as served:
+        async with over_http("_plain_http", "2025") as url, McpServer(url, key=by_user, headers=headers) as served:
             node = ToolNode([served])
-            call = tool_call("header", "1", name="x-user")
+            call = tool_call("header", "1", text="x-user")
             found = [(await answers(node, call, config=of(user)))[0].text for user in ("ann", "bob", "ann")]
     assert found == ["ann", "bob", "ann"]
 

@@ -8,7 +8,7 @@ import logging
 import os
 import signal
 from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager, suppress
+from contextlib import aclosing, asynccontextmanager, suppress
 
 import anyio
 from anyio.abc import Process
@@ -95,9 +95,10 @@ class _Child:
         """Hand on its messages until it has no more."""
         async with into:
             try:
-                async for line in self._lines():
-                    if (message := self._message(line)) is not None:
-                        await into.send(message)
+                async with aclosing(self._lines()) as lines:
+                    async for line in lines:
+                        if (message := self._message(line)) is not None:
+                            await into.send(message)
             except (anyio.BrokenResourceError, anyio.ClosedResourceError):
                 await self._drain()  # nobody listens any more; it is not to hang for that
             if not self._link.is_lost:
