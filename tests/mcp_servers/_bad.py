@@ -58,12 +58,15 @@ def endless() -> None:
 
 
 def once() -> None:
-    """Serves, and when it is started again, ends."""
+    """Serves, and when it is started again, ends, or with one more word says that."""
     started = Path(sys.argv[2])
-    if started.exists():
+    if not started.exists():
+        started.touch()
+        main("2025")
+    elif len(sys.argv) == 3:
         sys.exit(4)
-    started.touch()
-    main("2025")
+    else:
+        main("2025", leaves=False)
 
 
 if __name__ == "__main__":

@@ -19,8 +19,9 @@ _CACHED = {"ttlMs": 0, "cacheScope": "private"}
 class Plain:
     """What the server keeps: notes, and the requests that wait for ever."""
 
-    def __init__(self, era: str) -> None:
+    def __init__(self, era: str, *, leaves: bool = True) -> None:
         self._is_new = era == "2026"
+        self._leaves = leaves
         self._notes: list[str] = []
         self._hang: dict[object, str] = {}
 
@@ -48,6 +49,8 @@ class Plain:
             Path(text, "began").touch()
             self._hang[number] = text
             return None
+        if tool == "leave" and not self._leaves:
+            return "asked again, and stays"
         if tool == "leave":
             sys.stderr.write("I am leaving\n")
             sys.stderr.flush()
@@ -70,9 +73,9 @@ class Plain:
             Path(self._hang.pop(number), "cancelled").touch()
 
 
-def main(era: str) -> None:
-    """Answer what comes, one by one."""
-    plain = Plain(era)
+def main(era: str, *, leaves: bool = True) -> None:
+    """Answer what comes, one by one; `leave` may be refused."""
+    plain = Plain(era, leaves=leaves)
     for line in sys.stdin:
         message = json.loads(line)
         method, params, number = message.get("method"), message.get("params", {}), message.get("id")

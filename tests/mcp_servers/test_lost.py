@@ -1,12 +1,15 @@
 """A connection that is lost: what becomes of calls, who is told, and that it is made again, a few times."""
 
 from pathlib import Path
+from typing import Any
 
 import anyio
 import pytest
+from langgraph.checkpoint.memory import InMemorySaver
+from langgraph.types import Command
 
-from callboard import ActorDiedError, ActorGoneError, ToolNode
-from callboard.testing import tool_call
+from callboard import ActorDiedError, ActorGoneError, CallPolicy, ToolNode, create_react_agent
+from callboard.testing import ScriptedModel, tool_call
 from callboard_actors.mcp import McpServer
 
 from ._asked import NEW, OLD, ROOT, WAIT, answers, bad, every_era
@@ -86,6 +89,25 @@ async def test_that_the_session_is_lost_is_told_once_in_each_conversation(comman
                 [message] = await answers(node, tool_call(tool, str(number), text="7"))
                 found.append(message.text)
     assert [("is lost" in text or "unknown" in text) for text in found] == [False, True, False, False]
+
+
+@pytest.mark.parametrize(("answer", "ends"), [({"type": "accept"}, "again"), ({"type": "ignore"}, "unknown")])
+async def test_a_person_is_asked_what_became_of_a_call_where_the_policy_says_so(
+    answer: dict[str, str], ends: str, tmp_path: Path
+) -> None:
+    """Only on their word is it sent again."""
+    policies = {"leave": CallPolicy(on_unknown="ask")}
+    model = ScriptedModel([[tool_call("leave", "1", text="7")], "done"])
+    config: Any = {"configurable": {"thread_id": "mine"}}
+    with anyio.fail_after(WAIT):
+        async with McpServer(bad("once", str(tmp_path / "started"), "again"), cwd=ROOT, name="shop") as server:
+            node = ToolNode([server], policies=policies)
+            agent = create_react_agent(model, node, checkpointer=InMemorySaver())
+            asked = await agent.ainvoke({"messages": [("user", "leave")]}, config)
+            [question] = asked["__interrupt__"]
+            found = await agent.ainvoke(Command(resume={question.id: answer}), config)
+    assert "shop died" in question.value[0]["description"]
+    assert ends in found["messages"][2].text
 
 
 async def test_a_conversation_that_did_not_see_it_is_told_with_its_next_result() -> None:

@@ -24,15 +24,19 @@ from pydantic import ValidationError
 from pydantic.v1 import ValidationError as ValidationErrorV1
 
 from callboard._calls._attempt import Attempt
+from callboard._calls._call import current_call
 from callboard._calls._limits import NoKeyError
 from callboard._langgraph import scope_of
 from callboard._loops._bridge import run_on_asyncio
 from callboard._loops._current import current_loop
+from callboard.exceptions import CallError
 from callboard.tools._callbacks import ToolRun
 from callboard.tools._errors import raise_invalid_arguments
+from callboard.tools._inject import written_args
 from callboard.tools._plan import ArgsModel, Plan
 from callboard.tools._portions import in_portions
 from callboard.tools._result_text import as_content, in_words, takes_long, writing
+from callboard.tools._unknown_outcome import OutcomeUnknown, question_instead
 
 _NEEDS_ASYNCIO = ("no running event loop", "no current event loop")
 """What asyncio says where another loop runs."""
@@ -83,11 +87,11 @@ async def invoke(
         else:
             output = _formatted(content, artifact, call, tool, status)
     except Exception as error:
-        if (foreign := _of_other_loop(error, plan, call)) is None:
-            await run.failed(error, call["id"])
+        told = _of_other_loop(error, plan, call) or _if_unknown(error, plan, call)
+        await run.failed(told or error, call["id"])
+        if told is None:
             raise
-        await run.failed(foreign, call["id"])
-        raise foreign from error
+        raise told from error
     except current_loop().cancelled_class as error:
         await run.cut_off(error, call["id"])
         raise
@@ -134,6 +138,13 @@ async def _formatted_in_parts(content: Any, artifact: Any, call: ToolCall, tool:
             raise
     message.content = taken
     return message
+
+
+def _if_unknown(error: Exception, plan: Plan, call: ToolCall) -> OutcomeUnknown | None:
+    """What a person is asked of a tool whose outcome nobody knows, if its policy says so."""
+    if not isinstance(error, CallError) or (supervised := current_call()) is None:
+        return None
+    return question_instead(supervised.policy, plan.tool.name, written_args(call, plan.injected), error)
 
 
 def _of_other_loop(error: Exception, plan: Plan, call: ToolCall) -> RuntimeError | None:

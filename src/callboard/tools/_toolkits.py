@@ -1,9 +1,10 @@
 """Toolkits: what has tools and is none, such as those of LangChain, or an MCP server that is open."""
 
 from collections.abc import Iterable, Sequence
+from types import FunctionType
 from typing import Any, Protocol, runtime_checkable
 
-from langchain_core.tools import BaseTool
+from langchain_core.tools import BaseTool, StructuredTool, Tool
 
 
 @runtime_checkable
@@ -15,11 +16,15 @@ class Toolkit(Protocol):
         ...
 
 
+_PLAIN = (StructuredTool, Tool, FunctionType)
+"""What most tools are; they are not asked for what toolkits have, which takes longer than all else here."""
+
+
 def unpacked(given: Iterable[Any]) -> list[Any]:
     """What a node was given as tools, with those of each toolkit in its place."""
     found: list[Any] = []
     for one in given:
-        if isinstance(one, Toolkit) and not isinstance(one, (type, BaseTool)):
+        if one.__class__ not in _PLAIN and isinstance(one, Toolkit) and not isinstance(one, (type, BaseTool)):
             found += one.get_tools()
         else:
             found.append(one)

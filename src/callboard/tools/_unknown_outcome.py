@@ -8,6 +8,7 @@ from langgraph.errors import GraphInterrupt
 from langgraph.types import Interrupt
 
 from callboard._types import CallPolicy
+from callboard.exceptions import ActorDiedError, EngineError
 from callboard.tools._errors import error_message
 
 UNKNOWN = (
@@ -27,6 +28,22 @@ class OutcomeUnknown(GraphInterrupt):
 
     def __init__(self, name: str, args: dict[str, Any], why: str) -> None:
         super().__init__((question_about(name, args, why),))
+
+
+def question_instead(policy: CallPolicy, name: str, args: dict[str, Any], error: Exception) -> OutcomeUnknown | None:
+    """What a call ends with in place of an error that leaves open whether it had its effect, if a person is to say.
+
+    Args:
+        policy: of the call.
+        name: of the tool.
+        args: what the model wrote.
+        error: what the tool raised.
+    """
+    if policy.on_unknown != "ask" or policy.idempotent:
+        return None
+    if not isinstance(error, (ActorDiedError, EngineError)) or error.ended != "unknown":
+        return None
+    return OutcomeUnknown(name, args, error.reason)
 
 
 def runs_again(policy: CallPolicy) -> bool:
