@@ -25,6 +25,8 @@ LAYERS = {
         "_statistics",
         "_suggestions",
         "_types",
+        "_web",
+        "web",
     ],
     1: ["_loops"],
     2: ["_calls"],

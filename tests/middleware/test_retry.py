@@ -13,7 +13,7 @@ from langgraph.types import interrupt
 
 from callboard import CallEvent, CallPolicy, CallsInterrupted, DeadlineExceededError, Limit, ToolNode, observe
 from callboard.middleware import Retry
-from callboard.middleware._retry import retry_after
+from callboard._web._retry_after import retry_after
 from callboard.testing import Recorder, tool_call
 
 WAIT = 1000

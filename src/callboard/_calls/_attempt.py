@@ -8,7 +8,7 @@ from callboard._calls._attempt_clock import AttemptClock, OutOfTime, Turn
 from callboard._calls._idempotency import Scope, key_of
 from callboard._calls._limits import Gates, Limiter, NoPlaceError, Place
 from callboard._calls._progress import Progress, reporter
-from callboard._calls._shared_limits import SharedPlace
+from callboard._calls._shared_limits import SharedPlace, count_start
 from callboard._calls._throttle import Throttle
 from callboard._loops._idle import alive
 from callboard._loops._levels import Levels
@@ -157,12 +157,7 @@ class Attempt:
             if not gate.try_enter(loop):
                 await gate.enter(loop)
             self._places = (*self._places, gate)
-        for gate in self._places:
-            if gate.starts is not None:
-                await gate.starts.pass_through(loop)
-        for gate in self._places:  # last, so that nothing comes between the start that others count and the body
-            if isinstance(gate, SharedPlace):
-                gate.begin()
+        await count_start(self._places, loop)
 
     @property
     def idempotency_key(self) -> str | None:

@@ -3,9 +3,9 @@
 What is kept elsewhere of keys and tenants are digests, for they may be made of what a model wrote.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
-from callboard._calls._limits import Gates, Limiter, NoKeyError, NoPlaceError, Seeing
+from callboard._calls._limits import Gates, Limiter, NoKeyError, NoPlaceError, Place, Seeing
 from callboard._canonical import digest
 from callboard._loops._protocol import EventLoop
 from callboard._types import CallContext, KeyFunction, Limit, SharedLimits, Stay, ToolCallLike, Wanted, key_function
@@ -124,3 +124,13 @@ class SharedPlace:
         stay, self._stay = self._stay, None
         if stay is not None:
             stay.leave()
+
+
+async def count_start(places: Sequence[Place], loop: EventLoop) -> None:
+    """Count a start at all of the places that somebody has; wait until their rates allow it."""
+    for place in places:
+        if place.starts is not None:
+            await place.starts.pass_through(loop)
+    for place in places:  # last, so that nothing comes between the start that others count and the body
+        if isinstance(place, SharedPlace):
+            place.begin()

@@ -1,12 +1,9 @@
 """`Retry`: run a call again when it failed, after a pause."""
 
-import email.utils
 import inspect
 import random
-import time
 import warnings
 from collections.abc import Awaitable, Callable, Collection, Mapping
-from typing import Any
 
 import anyio
 from langchain_core.messages import ToolMessage
@@ -15,6 +12,7 @@ from callboard._callers import level_of_user
 from callboard._calls._call import SupervisedCall, note, waiting
 from callboard._loops._deadline import current_timed, remaining
 from callboard._types import CallPolicy, _check_type, check_count, check_seconds
+from callboard._web._retry_after import retry_after
 from callboard.exceptions import (
     ActorGoneError,
     CallRejectedError,
@@ -191,29 +189,6 @@ def matches(on: When, error: Exception) -> bool:
     if isinstance(on, (type, tuple)):
         return isinstance(error, on)
     return on(error)
-
-
-def retry_after(error: BaseException) -> float:
-    """Seconds that a server asked to wait, as HTTP clients hang it on their errors; 0 if it did not.
-
-    Looks for a number in `error.retry_after`, and for the header in `error.response.headers`, in seconds or
-    as a date (RFC 9110, section 10.2.3).
-    """
-    value = getattr(error, "retry_after", None)
-    if value is None:
-        headers: Any = getattr(getattr(error, "response", None), "headers", None)
-        value = headers.get("Retry-After") if headers else None
-    try:
-        return max(0.0, float(value)) if value is not None else 0.0
-    except (TypeError, ValueError):
-        return _seconds_until(str(value))
-
-
-def _seconds_until(date: str) -> float:
-    try:
-        return max(0.0, email.utils.parsedate_to_datetime(date).timestamp() - time.time())
-    except ValueError:
-        return 0.0
 
 
 def _left() -> float:

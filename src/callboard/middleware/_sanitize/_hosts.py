@@ -6,22 +6,17 @@ One strict reading, and an URL that leaves it written anew, so that no library c
 import inspect
 import ipaddress
 import re
-import socket
 import string
-from collections.abc import Awaitable, Callable, Collection
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import NamedTuple, cast
 from urllib.parse import quote
 
-import anyio
-
 from callboard._extras import require
 from callboard._types import check_count
-from callboard.middleware._sanitize._addresses import is_public, is_public_address, literal
+from callboard._web._addresses import is_public, is_public_address, literal
+from callboard._web._resolver import Resolver, system_resolver
 from callboard.middleware._sanitize._text import RefusedError
-
-Resolver = Callable[[str, int], Awaitable[Collection[str]]]
-"""From a host name and a port to addresses, as texts."""
 
 _PORTS = {"http": 80, "https": 443, "ws": 80, "wss": 443, "ftp": 21}
 _URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://([^/?#]*)(.*)", re.DOTALL)
@@ -139,16 +134,6 @@ class Url:
             raise RefusedError("resolve", "its host has no address")
         if not all(is_public_address(ipaddress.ip_address(address.partition("%")[0])) for address in addresses):
             raise RefusedError("address", "its host has an address that is not public")
-
-
-async def system_resolver(host: str, port: int) -> Collection[str]:
-    """The addresses of a name, as the system knows them.
-
-    Raises:
-        OSError: if it has none.
-    """
-    found = await anyio.getaddrinfo(host, port, type=socket.SOCK_STREAM)
-    return {str(entry[4][0]) for entry in found}
 
 
 def read_url(value: str, schemes: Collection[str]) -> Target:

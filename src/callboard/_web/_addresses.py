@@ -2,7 +2,7 @@
 
 import ipaddress
 
-from callboard.middleware._sanitize._domains import TOP_LEVEL
+from callboard._web._domains import TOP_LEVEL
 
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 

@@ -1,0 +1,28 @@
+"""When a server wants to be asked again."""
+
+import email.utils
+import time
+from typing import Any
+
+
+def retry_after(error: BaseException) -> float:
+    """Seconds that a server asked to wait, as HTTP clients hang it on their errors; 0 if it did not.
+
+    Looks for a number in `error.retry_after`, and for the header in `error.response.headers`, in seconds or
+    as a date (RFC 9110, section 10.2.3).
+    """
+    value = getattr(error, "retry_after", None)
+    if value is None:
+        headers: Any = getattr(getattr(error, "response", None), "headers", None)
+        value = headers.get("Retry-After") if headers else None
+    try:
+        return max(0.0, float(value)) if value is not None else 0.0
+    except (TypeError, ValueError):
+        return _seconds_until(str(value))
+
+
+def _seconds_until(date: str) -> float:
+    try:
+        return max(0.0, email.utils.parsedate_to_datetime(date).timestamp() - time.time())
+    except ValueError:
+        return 0.0
