@@ -12,8 +12,8 @@ from langchain_core.messages import ToolMessage
 from langgraph.types import interrupt
 
 from callboard import CallEvent, CallPolicy, CallsInterrupted, DeadlineExceededError, Limit, ToolNode, observe
-from callboard.middleware import Retry
 from callboard._web._retry_after import retry_after
+from callboard.middleware import Retry
 from callboard.testing import Recorder, tool_call
 
 WAIT = 1000

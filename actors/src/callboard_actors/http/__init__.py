@@ -1,0 +1,39 @@
+"""Pages and services of the web, for models and for code: `HttpTools` and `HttpClient`.
+
+    node = ToolNode([HttpTools(allow=["example.org"])])
+
+    async with HttpClient() as http:
+        page = await http.get("https://example.org/")
+
+Each connection goes to an address that was checked, and nowhere else: neither a redirect nor a name server leads to
+what is not public.
+"""
+
+from importlib.util import find_spec
+from typing import TYPE_CHECKING
+
+from callboard_actors._on_demand import on_demand
+
+_NEEDED = ("httpx2", "lxml", "markdownify", "protego")
+if missing := [package for package in _NEEDED if find_spec(package) is None]:
+    raise ImportError(f"callboard_actors.http needs {' and '.join(missing)}: pip install 'callboard-actors[http]'")
+
+if TYPE_CHECKING:
+    from callboard_actors.http._client import HttpClient as HttpClient
+    from callboard_actors.http._errors import HttpError as HttpError
+    from callboard_actors.http._errors import UrlRefusedError as UrlRefusedError
+    from callboard_actors.http._page import Page as Page
+    from callboard_actors.http._tools import HttpTools as HttpTools
+
+__all__ = ["HttpClient", "HttpError", "HttpTools", "Page", "UrlRefusedError"]
+
+__getattr__ = on_demand(
+    __name__,
+    {
+        "HttpClient": "_client",
+        "HttpError": "_errors",
+        "HttpTools": "_tools",
+        "Page": "_page",
+        "UrlRefusedError": "_errors",
+    },
+)

@@ -1,0 +1,88 @@
+"""The body of an answer: as much of it as is wanted, and all of it in a file where there is a place for that."""
+
+import re
+import secrets
+from collections.abc import AsyncIterator
+from contextlib import aclosing
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+import anyio
+import httpx2
+
+from callboard_actors.http._text import is_text, media_type_of
+
+_NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9._-]+")
+_LONGEST_NAME = 60
+
+
+@dataclass(frozen=True, slots=True)
+class Body:
+    """What was read of an answer, without its compression."""
+
+    data: bytes
+    is_cut: bool
+    size: int
+    saved: Path | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Store:
+    """Where bodies are kept that are no text, or too long to be read.
+
+    Args:
+        folder: where their files are made.
+        most: bytes of one; a longer one is not kept.
+    """
+
+    folder: Path
+    most: int
+
+
+async def read_body(response: httpx2.Response, most: int, store: Store | None) -> Body:
+    """Read a body, part by part; `httpx2` decompresses a MiB at a time, so that nothing has to be held beside.
+
+    Args:
+        response: whose body has not been read.
+        most: bytes that are wanted.
+        store: where it is kept if it has more, or is no text.
+    """
+    async with aclosing(response.aiter_bytes()) as parts:
+        data = bytearray()
+        async for part in parts:
+            data += part
+            if len(data) > most:
+                break
+        media_type = media_type_of(response.headers.get("content-type", ""))
+        is_cut = len(data) > most
+        if store is None or not data or (not is_cut and is_text(media_type, bytes(data))):
+            return Body(bytes(data[:most]), is_cut, len(data))
+        saved, size = await _kept(store, str(response.url), bytes(data), parts)
+        return Body(bytes(data[:most]), is_cut, size, saved)
+
+
+async def _kept(store: Store, url: str, begin: bytes, rest: AsyncIterator[bytes]) -> tuple[Path | None, int]:
+    """The file that has it all, or `None` if it is too long for one; and its bytes."""
+    path = store.folder / _name(url)
+    size, is_whole = len(begin), False
+    try:
+        async with await anyio.open_file(path, "xb") as file:
+            await file.write(begin)
+            async for part in rest:
+                size += len(part)
+                if size > store.most:
+                    return None, size
+                await file.write(part)
+            is_whole = size <= store.most
+            return (path if is_whole else None), size
+    finally:
+        if not is_whole:
+            path.unlink(missing_ok=True)
+
+
+def _name(url: str) -> str:
+    """A name for a file of our own: nothing of a URL leads out of the folder."""
+    written = _NOT_IN_NAMES.sub("-", unquote(urlsplit(url).path).rpartition("/")[2]).strip("-.")[-_LONGEST_NAME:]
+    stem, dot, suffix = written.rpartition(".")
+    return f"{stem or written or 'body'}-{secrets.token_hex(4)}{dot}{suffix if dot else ''}"

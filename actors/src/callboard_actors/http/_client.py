@@ -1,0 +1,298 @@
+"""`HttpClient`: requests that go where they may, no faster than they may, and again where they may."""
+
+import json as _json
+import os
+import ssl
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self, cast
+from urllib.parse import urlsplit
+
+import anyio
+import httpx2
+
+from callboard import Backoff, Limit
+from callboard.limits import Places
+from callboard.web import Resolver, system_resolver
+from callboard_actors.http._body import Store
+from callboard_actors.http._errors import HttpError, UrlRefusedError
+from callboard_actors.http._keys import with_key
+from callboard_actors.http._options import check_headers, check_numbers, own_headers, proxy_of
+from callboard_actors.http._page import Page
+from callboard_actors.http._repeat import Repeats
+from callboard_actors.http._request import Request, origin_of, redirect_of
+from callboard_actors.http._robots import MOST as MOST_ROBOTS
+from callboard_actors.http._robots import Robots
+from callboard_actors.http._rules import rules_of
+from callboard_actors.http._wire import Wire
+
+_METHODS = frozenset({"GET", "HEAD", "OPTIONS", "POST", "PUT", "PATCH", "DELETE"})
+PER_HOST = Limit(concurrency=8)
+
+
+class HttpClient:
+    """A client of HTTP for URLs that a model may have written.
+
+        async with HttpClient() as http:
+            page = await http.get("https://example.org/")
+
+    Every connection, also after a redirect and for a retry, goes to an address that was checked.
+
+    Args:
+        allow: hosts ("example.org", "*.example.org", "*" for any public one) and networks ("10.0.0.0/8") that may be
+            asked. `None` for any public host. Of a name, all addresses have to be public or in a network of the list.
+        allow_private: whether any address may be asked, those of this machine included.
+        ports: which ones; `None` for any.
+        headers: by host, for https, or by origin ("http://127.0.0.1:8000"); they are sent there and nowhere else.
+        cookies: whether they are kept, for all who use this client.
+        user_agent: as whom we come; robots.txt is asked for it, too.
+        limit: how many requests may be under way, for each host unless it has another key; `None` for any number.
+        connections: how many there may be at once.
+        timeout: seconds for a request, with its redirects, retries and waits.
+        connect_timeout: seconds for a connection.
+        read_timeout: seconds that a server may say nothing.
+        max_bytes: of a body that are read, after decompression.
+        downloads: a folder for bodies that are longer, or no text.
+        max_download: bytes of one that is kept there.
+        max_redirects: how many are followed.
+        retries: how often a request is made again that failed, where that does no harm.
+        backoff: the pauses before; Retry-After is heeded up to the longest one.
+        honours_keys: hosts that do a request with the same Idempotency-Key once; others are not sent a POST again.
+        proxy: a URL; with `trust_proxy=True`, because the proxy connects, and addresses are checked by it or not at
+            all. Proxies of the environment are not used.
+        trust_proxy: see there.
+        robots: whether robots.txt is heeded.
+        resolver: from a host and a port to addresses.
+        tls: the context for https; by default the system's certificates.
+
+    Raises:
+        ValueError: for a number out of range, and for what is no host.
+    """
+
+    def __init__(
+        self,
+        *,
+        allow: Sequence[str] | None = None,
+        allow_private: bool = False,
+        ports: Collection[int] | None = None,
+        headers: Mapping[str, Mapping[str, str]] | None = None,
+        cookies: bool = False,
+        user_agent: str = "callboard",
+        limit: Limit | None = PER_HOST,
+        connections: int = 100,
+        timeout: float = 60.0,
+        connect_timeout: float = 10.0,
+        read_timeout: float = 20.0,
+        max_bytes: int = 1_000_000,
+        downloads: str | os.PathLike[str] | None = None,
+        max_download: int = 100_000_000,
+        max_redirects: int = 5,
+        retries: int = 2,
+        backoff: Backoff | None = None,
+        honours_keys: Collection[str] = (),
+        proxy: str | None = None,
+        trust_proxy: bool = False,
+        robots: bool = False,
+        resolver: Resolver = system_resolver,
+        tls: ssl.SSLContext | None = None,
+    ) -> None:
+        check_numbers(
+            seconds={"timeout": timeout, "connect_timeout": connect_timeout, "read_timeout": read_timeout},
+            counts={
+                "connections": (1, connections),
+                "max_bytes": (1, max_bytes),
+                "max_download": (1, max_download),
+                "max_redirects": (0, max_redirects),
+                "retries": (0, retries),
+            },
+        )
+        check_headers({"user-agent": user_agent})
+        self._rules = rules_of(allow, private=allow_private, ports=ports)
+        self._headers = own_headers(headers, self._rules.check)
+        self._proxy, self._resolver, self._tls = proxy_of(proxy, trusted=trust_proxy), resolver, tls
+        self._places = None if limit is None else Places(_per_host(limit), "HTTP requests")
+        self._repeats = Repeats(
+            retries=retries, backoff=backoff or Backoff(first=0.5, jitter=1.0), honours_keys=frozenset(honours_keys)
+        )
+        self._timeout, self._max_bytes, self._max_redirects = timeout, max_bytes, max_redirects
+        self._timeouts = httpx2.Timeout(read_timeout, connect=connect_timeout, pool=None)
+        self._store = None if downloads is None else Store(Path(downloads).absolute(), max_download)
+        self._cookies, self._connections, self._agent = cookies, connections, user_agent
+        self._heeds_robots = robots
+        self._robots: Robots | None = None
+        self._wire: Wire | None = None
+
+    def __repr__(self) -> str:
+        # Without its arguments: there may be a password among them.
+        return "HttpClient(...)"
+
+    async def __aenter__(self) -> Self:
+        """Open it, for this event loop.
+
+        Raises:
+            RuntimeError: it is open.
+            NotADirectoryError: there is no such folder for downloads.
+        """
+        if self._wire is not None:
+            raise RuntimeError("the HttpClient is open already; make another one for another event loop")
+        if self._store is not None and not self._store.folder.is_dir():
+            raise NotADirectoryError(f"HttpClient(downloads={str(self._store.folder)!r}): there is no such folder")
+        wire = Wire(
+            self._rules,
+            self._resolver,
+            timeouts=self._timeouts,
+            connections=self._connections,
+            context=self._tls,
+            proxy=self._proxy,
+            cookies=self._cookies,
+        )
+        self._wire = await wire.__aenter__()
+        self._robots = Robots(self._agent, self._robots_txt) if self._heeds_robots else None
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        """Close all connections."""
+        wire, self._wire = self._wire, None
+        assert wire is not None
+        await wire.__aexit__(kind, error, traceback)
+
+    async def get(self, url: str, *, headers: Mapping[str, str] | None = None) -> Page:
+        """`request` with GET."""
+        return await self.request("GET", url, headers=headers)
+
+    async def post(
+        self,
+        url: str,
+        *,
+        content: str | bytes | None = None,
+        json: Any = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> Page:
+        """`request` with POST."""
+        return await self.request("POST", url, content=content, json=json, headers=headers)
+
+    async def request(
+        self,
+        method: str,
+        url: str,
+        *,
+        content: str | bytes | None = None,
+        json: Any = None,
+        headers: Mapping[str, str] | None = None,
+        timeout: float | None = None,
+    ) -> Page:
+        """Ask a server, follow its redirects, and ask again where that does no harm.
+
+        Args:
+            method: such as "GET".
+            url: absolute.
+            content: the body.
+            json: the same, to be written as JSON.
+            headers: for this request; they do not go to another origin.
+            timeout: seconds, if less than the client's.
+
+        Raises:
+            HttpError: there is no answer; an answer that says no is a `Page`.
+            CallRejectedError: the queue of the client's limit is full.
+            RuntimeError: the client is not open.
+        """
+        if method not in _METHODS:
+            raise ValueError(f"HttpClient.request(method={method!r}) is one of {', '.join(sorted(_METHODS))}")
+        if self._wire is None:
+            raise RuntimeError("the HttpClient is not open; use it within `async with`")
+        request = with_key(_request(method, url, content, json, headers or {}))
+        seconds = self._timeout if timeout is None else min(timeout, self._timeout)
+        with anyio.move_on_after(seconds):
+            return await self._through_redirects(request, is_robots=False)
+        advice = "Try again later, or ask another server."
+        if not request.is_safe:
+            advice = "The server may have done what was asked: look before you ask again."
+        raise HttpError(method, url, f"it was not there within {seconds:.3g} s", advice, was_sent=True)
+
+    async def _robots_txt(self, url: str) -> Page:
+        return await self._through_redirects(Request(method="GET", url=url), is_robots=True)
+
+    async def _through_redirects(self, request: Request, *, is_robots: bool) -> Page:
+        request = replace(request, url=self._checked(request.method, request.url))
+        for _ in range(self._max_redirects + 1):
+            if not is_robots and self._robots is not None and (why := await self._robots.refusal(request.url)):
+                raise UrlRefusedError(request.method, request.url, why)
+            page = await self._with_retries(request, MOST_ROBOTS if is_robots else self._max_bytes)
+            if (target := redirect_of(page.url, page.status, page.headers)) is None:
+                return page
+            request = self._redirected(request, page.status, target)
+        raise HttpError(
+            request.method,
+            request.url,
+            f"there were more than {self._max_redirects} redirects",
+            "Ask for the page itself, if you know where it is.",
+            was_sent=True,
+        )
+
+    def _checked(self, method: str, url: str) -> str:
+        try:
+            return self._rules.check(url)
+        except ValueError as refused:
+            raise UrlRefusedError(method, url, str(refused), self._rules.allowed) from None
+
+    def _redirected(self, request: Request, status: int, target: str) -> Request:
+        url = self._checked(request.method, target)
+        following = request.at(url, status)
+        if not following.is_safe and origin_of(url) != origin_of(request.url):
+            raise HttpError(
+                request.method,
+                request.url,
+                "it leads to another server, which would be sent what was meant for this one",
+                "Ask that server, if it is the right one.",
+                was_sent=True,
+            )
+        return following
+
+    async def _with_retries(self, request: Request, most: int) -> Page:
+        attempt = 0
+        while True:
+            attempt += 1
+            end: Page | HttpError
+            try:
+                end = await self._in_turn(request, most)
+            except HttpError as error:
+                end = error
+            pause = self._repeats.pause(request, attempt, end)
+            if pause is None or pause >= anyio.current_effective_deadline() - anyio.current_time():
+                if isinstance(end, HttpError):
+                    raise end
+                return end
+            await anyio.sleep(pause)
+
+    async def _in_turn(self, request: Request, most: int) -> Page:
+        assert self._wire is not None
+        own = self._headers.get(origin_of(request.url), {})
+        headers = {"user-agent": self._agent, **own, **request.headers}
+        if self._places is None:
+            return await self._wire.send(request, headers, most, self._store)
+        call = {"name": request.method, "args": {"url": request.url}, "id": None}
+        async with self._places.place(call):
+            return await self._wire.send(request, headers, most, self._store)
+
+
+def _per_host(limit: Limit) -> Limit:
+    if not isinstance(cast("object", limit), Limit) or limit.key is not None:
+        return limit  # what is none, `Places` refuses
+    return replace(limit, key=lambda call: urlsplit(call["args"]["url"]).hostname)
+
+
+def _request(method: str, url: str, content: str | bytes | None, json: Any, headers: Mapping[str, str]) -> Request:
+    """What is asked, from what a user has given."""
+    if content is not None and json is not None:
+        raise ValueError("HttpClient.request(content=..., json=...) has two bodies; leave one of them out")
+    lower = {name.lower(): value for name, value in headers.items()}
+    check_headers(lower)
+    if json is not None:
+        content = _json.dumps(json)
+        lower.setdefault("content-type", "application/json")
+    body = content.encode() if isinstance(content, str) else content
+    return Request(method=method, url=url, headers=lower, content=body)

@@ -1,0 +1,144 @@
+"""Connections to addresses that were checked: a name is looked up once, and what was checked is connected to."""
+
+import ssl
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from typing import cast
+
+import anyio
+import httpcore2
+import httpx2
+from httpcore2 import AsyncNetworkBackend, AsyncNetworkStream
+
+from callboard.web import Resolver, literal
+from callboard_actors.http._errors import AddressRefusedError
+from callboard_actors.http._rules import Rules
+
+_HEAD_START = 0.25
+"""Seconds that an address has before the next one is tried besides (RFC 8305, section 5)."""
+_Connect = Callable[[str], Awaitable[AsyncNetworkStream]]
+
+
+class GuardedBackend(AsyncNetworkBackend):
+    """Connects as `httpcore2` asks for it, and to no address that the rules do not permit.
+
+    TLS and the Host header go by the name: `httpcore2` knows nothing of the address.
+
+    Args:
+        rules: which addresses may be connected to.
+        resolver: from names to addresses.
+    """
+
+    def __init__(self, rules: Rules, resolver: Resolver) -> None:
+        self._rules = rules
+        self._resolver = resolver
+        self._plain = unguarded()
+
+    async def connect_tcp(
+        self,
+        host: str,
+        port: int,
+        timeout: float | None = None,
+        local_address: str | None = None,
+        socket_options: Iterable[httpcore2.SOCKET_OPTION] | None = None,
+    ) -> AsyncNetworkStream:
+        """Connect to a host.
+
+        Raises:
+            AddressRefusedError: one of its addresses may not be connected to.
+            httpcore2.ConnectError: it has no address, or none of them answers.
+            httpcore2.ConnectTimeout: not in time.
+        """
+
+        async def connect(address: str) -> AsyncNetworkStream:
+            return await self._plain.connect_tcp(address, port, None, local_address, socket_options)
+
+        try:
+            with anyio.fail_after(timeout):
+                return await first_connected(connect, await self._addresses(host, port))
+        except TimeoutError as error:
+            raise httpcore2.ConnectTimeout(f"{host} did not answer within {timeout:g} s") from error
+
+    async def _addresses(self, host: str, port: int) -> Sequence[str]:
+        """The addresses of a host, all of them permitted."""
+        if literal(host) is not None:
+            found: Iterable[str] = [host]
+        else:
+            try:
+                found = await self._resolver(host, port)
+            except (OSError, UnicodeError) as error:
+                raise httpcore2.ConnectError(f"{host} has no address: {error}") from error
+        addresses = list(found)
+        for written in addresses:
+            address = literal(written)
+            if address is None or not self._rules.permits(address):
+                raise AddressRefusedError(host, written)
+        if not addresses:
+            raise httpcore2.ConnectError(f"{host} has no address")
+        return addresses
+
+    async def sleep(self, seconds: float) -> None:
+        """Wait."""
+        await anyio.sleep(seconds)
+
+
+def unguarded() -> AsyncNetworkBackend:
+    """Connections to any address, on both event loops."""
+    return cast("AsyncNetworkBackend", httpcore2.AnyIOBackend())  # pyright knows what stands in for it without anyio
+
+
+async def first_connected(connect: _Connect, addresses: Sequence[str]) -> AsyncNetworkStream:
+    """The first connection that there is; a further address is tried when the one before has failed or is slow.
+
+    Raises:
+        httpcore2.ConnectError: no address answers.
+    """
+    found: list[AsyncNetworkStream] = []
+    errors: list[Exception] = []
+
+    async def attempt(address: str, failed: anyio.Event) -> None:
+        try:
+            found.append(await connect(address))
+        except (httpcore2.ConnectError, httpcore2.ConnectTimeout) as error:
+            errors.append(error)
+            failed.set()
+        else:
+            group.cancel_scope.cancel()
+
+    try:
+        async with anyio.create_task_group() as group:
+            for address in addresses:
+                failed = anyio.Event()
+                group.start_soon(attempt, address, failed)
+                with anyio.move_on_after(_HEAD_START):
+                    await failed.wait()
+    except BaseException:
+        await _close(found)
+        raise
+    if not found:
+        raise httpcore2.ConnectError(str(errors[0])) from errors[0]
+    await _close(found[1:])
+    return found[0]
+
+
+async def _close(streams: Iterable[AsyncNetworkStream]) -> None:
+    with anyio.CancelScope(shield=True):
+        for stream in streams:
+            await stream.aclose()
+
+
+def pool_of(
+    backend: AsyncNetworkBackend, *, context: ssl.SSLContext, connections: int, proxy: str | None
+) -> httpcore2.AsyncConnectionPool:
+    """The connections of a client; with a proxy, all of them go there, by whatever address it has."""
+    if proxy is None:
+        return httpcore2.AsyncConnectionPool(
+            context, max_connections=connections, keepalive_expiry=5.0, network_backend=backend
+        )
+    there = httpx2.Proxy(proxy)
+    return httpcore2.AsyncHTTPProxy(
+        str(there.url),
+        proxy_auth=there.raw_auth,
+        ssl_context=context,
+        max_connections=connections,
+        network_backend=unguarded(),
+    )

@@ -1,0 +1,51 @@
+"""HTML as Markdown, which models read best: without scripts and what a reader would not see, and with whole links."""
+
+import re
+from urllib.parse import urljoin
+
+_UNSEEN = ["script", "style", "noscript", "template", "svg", "iframe", "object", "head", "datalist"]
+_MOST_ELEMENTS = 50_000
+"""A page with more of them is text alone: an element takes some 50 microseconds."""
+_DECLARATION = re.compile(r"\A\s*<\?xml[^>]{0,200}>")
+_HIDDEN = '[hidden], [aria-hidden="true"], [style*="display:none"], [style*="display: none"]'
+
+
+def as_markdown(html: str, base: str) -> str:
+    """A page as Markdown, with its title as the first heading.
+
+    Args:
+        html: the page, or the begin of one.
+        base: its URL, which links are relative to.
+    """
+    from bs4 import BeautifulSoup
+    from markdownify import MarkdownConverter
+
+    html = _DECLARATION.sub("", html)
+    if "<" not in html:
+        return html.strip()  # BeautifulSoup takes it for the name of a file, and warns
+    # Not Python's own parser: a tag that never ends costs it time that grows with the square of what follows.
+    soup = BeautifulSoup(html, "lxml")
+    title = "" if soup.title is None else soup.title.get_text(" ", strip=True)
+    for unseen in [*soup(_UNSEEN), *soup.select(_HIDDEN)]:
+        unseen.decompose()
+    for link in soup.select("a[href]"):
+        link["href"] = _whole(base, str(link["href"]))
+    try:
+        if len(soup.find_all(limit=_MOST_ELEMENTS)) == _MOST_ELEMENTS:
+            text = soup.get_text("\n")
+        else:
+            text = MarkdownConverter(heading_style="ATX", bullets="-", strip=["img"]).convert_soup(soup)
+    except RecursionError:  # nested as no author nests
+        text = soup.get_text("\n")
+    lines = "\n".join(line.rstrip() for line in text.splitlines())
+    while "\n\n\n" in lines:
+        lines = lines.replace("\n\n\n", "\n\n")
+    body = lines.strip()
+    return f"# {title}\n\n{body}" if title and title not in body[: len(title) + 8] else body
+
+
+def _whole(base: str, link: str) -> str:
+    try:
+        return urljoin(base, link.strip())
+    except ValueError:
+        return link

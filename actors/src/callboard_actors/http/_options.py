@@ -1,0 +1,116 @@
+"""What a client may be told, and what is wrong with it; plain functions, asked when the client is made."""
+
+import math
+import ssl
+from collections.abc import Callable, Collection, Mapping, Sequence
+from os import PathLike
+from typing import TypedDict, cast
+from urllib.parse import urlsplit
+
+from callboard import Backoff, Limit
+from callboard.web import Resolver
+from callboard_actors.http._request import origin_of
+
+Origin = tuple[str, str, int]
+_MADE_BY_US = frozenset({"host", "content-length", "transfer-encoding", "connection", "accept-encoding"})
+
+
+class Options(TypedDict, total=False):
+    """The options of `HttpClient`, for who hands them on."""
+
+    allow: Sequence[str] | None
+    allow_private: bool
+    ports: Collection[int] | None
+    headers: Mapping[str, Mapping[str, str]] | None
+    cookies: bool
+    user_agent: str
+    limit: Limit | None
+    connections: int
+    timeout: float
+    connect_timeout: float
+    read_timeout: float
+    max_bytes: int
+    downloads: str | PathLike[str] | None
+    max_download: int
+    max_redirects: int
+    retries: int
+    backoff: Backoff | None
+    honours_keys: Collection[str]
+    proxy: str | None
+    trust_proxy: bool
+    robots: bool
+    resolver: Resolver
+    tls: ssl.SSLContext | None
+
+
+def check_numbers(*, seconds: Mapping[str, float], counts: Mapping[str, tuple[int, int]]) -> None:
+    """Raise ValueError for a number out of range.
+
+    Args:
+        seconds: durations by name.
+        counts: the least and the given number by name.
+    """
+    for name, duration in seconds.items():
+        if not isinstance(cast("object", duration), (int, float)) or not 0 < duration < math.inf:
+            raise ValueError(f"HttpClient({name}={duration!r}) is a number of seconds, more than 0")
+    for name, (least, count) in counts.items():
+        if not isinstance(cast("object", count), int) or count < least:
+            raise ValueError(f"HttpClient({name}={count!r}) is a whole number, at least {least}")
+
+
+def own_headers(
+    given: Mapping[str, Mapping[str, str]] | None, check: Callable[[str], str]
+) -> dict[Origin, dict[str, str]]:
+    """The headers for each origin, with names in lower case.
+
+    Args:
+        given: by host, which stands for https, or by origin.
+        check: the rules for URLs, by which the hosts are read.
+
+    Raises:
+        ValueError: for what is no host, and for a header that is not the user's.
+    """
+    found: dict[Origin, dict[str, str]] = {}
+    for where, headers in (given or {}).items():
+        if not isinstance(headers, Mapping):
+            raise TypeError(
+                f"HttpClient(headers={{{where!r}: ...}}) has headers by host, for they are sent to no other one: "
+                "headers={'api.example.org': {'Authorization': '...'}}"
+            )
+        try:
+            origin = origin_of(check(where if "://" in where else f"https://{where}"))
+        except ValueError as error:
+            raise ValueError(f"HttpClient(headers={{{where!r}: ...}}) is for a host that is asked: {error}") from None
+        lower = {name.lower(): value for name, value in headers.items()}
+        check_headers(lower)
+        found.setdefault(origin, {}).update(lower)
+    return found
+
+
+def check_headers(headers: Mapping[str, str]) -> None:
+    """Raise ValueError for a header that a request has by itself, or that would be more than one."""
+    for name, value in headers.items():
+        if name.lower() in _MADE_BY_US:
+            raise ValueError(f"the header {name!r} is made by the client; leave it out")
+        if not value.isascii() or any(sign in f"{name}{value}" for sign in "\r\n\0"):
+            raise ValueError(f"the header {name!r} has signs in it that no header may have")
+
+
+def proxy_of(proxy: str | None, *, trusted: bool) -> str | None:
+    """The proxy, if its user knows what it means.
+
+    Raises:
+        ValueError: it is not said that the proxy is trusted, or it is none that we know.
+    """
+    if proxy is None:
+        if trusted:
+            raise ValueError("HttpClient(trust_proxy=True) is for a proxy; give it proxy=...")
+        return None
+    if not trusted:
+        raise ValueError(
+            "HttpClient(proxy=...): the proxy looks names up and connects, so that nobody here sees to which address. "
+            "Where it keeps requests from private addresses itself, say so with trust_proxy=True"
+        )
+    if urlsplit(proxy).scheme not in ("http", "https") or not urlsplit(proxy).hostname:
+        raise ValueError("HttpClient(proxy=...) is a URL such as 'http://proxy.example.org:3128'")
+    return proxy

@@ -1,0 +1,62 @@
+"""What a model reads of an answer. Plain functions."""
+
+from callboard_actors.http._errors import shown
+from callboard_actors.http._page import Page
+from callboard_actors.http._repeat import wait_asked_by
+
+_OF_AN_ERROR = 2_000
+"""Characters of a page that says no."""
+_ADVICE = {
+    400: "The server does not understand the request: look at what it says, and change it.",
+    401: "The page wants credentials that there are none of here. Ask for another page.",
+    403: "The server does not let us have the page. Ask for another one.",
+    404: "There is no such page: check the URL, or look for a page that has a link to it.",
+    405: "The server does not know this method for this URL.",
+    410: "The page is gone. Ask for another one.",
+    429: "There were too many requests.",
+}
+
+
+def told(page: Page, text: str | None, *, start: int, most: int) -> str:
+    """A page, as a model reads it.
+
+    Args:
+        page: the answer.
+        text: what there is to be read of it; `None` if it is no text.
+        start: the first character that is wanted.
+        most: characters that are told at once.
+    """
+    head = f"HTTP {page.status} {page.reason}".rstrip() + f", {shown(page.url)}"
+    kind = page.media_type or "of no media type"
+    if not page.ok:
+        begin = "" if text is None else _part(text, 0, _OF_AN_ERROR, is_cut=page.is_cut)
+        return f"{head}. {_advice(page)}" + (f"\n\n{begin}" if begin.strip() else "")
+    if page.saved is not None and text is None:
+        return f"{head} ({kind}, {page.size:,} bytes). It is no text; the file {page.saved} has it."
+    if text is None:
+        size = f"{'more than ' if page.is_cut else ''}{len(page.data):,} bytes"
+        return f"{head} ({kind}, {size}). It is no text, and not shown."
+    if not text.strip():
+        return f"{head} ({kind}). It is empty."
+    if start >= len(text):
+        return f"{head} ({kind}). It has {len(text):,} characters, and none from start={start} on."
+    where = f" The file {page.saved} has all of it." if page.saved is not None else ""
+    return f"{head} ({kind}).{where}\n\n{_part(text, max(0, start), most, is_cut=page.is_cut)}"
+
+
+def _part(text: str, start: int, most: int, *, is_cut: bool) -> str:
+    """A piece of a text, and what is said of the rest."""
+    end = start + most
+    piece = text[start:end]
+    if end < len(text):
+        return f"{piece}\n[... {len(text) - end:,} more characters; start={end} reads on ...]"
+    return f"{piece}\n[... the rest is longer than what is read of a page ...]" if is_cut else piece
+
+
+def _advice(page: Page) -> str:
+    wait = wait_asked_by(page)
+    if wait > 0:
+        return f"{_ADVICE.get(page.status, 'The server is not ready.')} Try again in {wait:.0f} s."
+    if page.status in _ADVICE:
+        return _ADVICE[page.status]
+    return "The server has failed; try again later." if page.status >= 500 else "The server does not do what was asked."

@@ -1,0 +1,114 @@
+"""`HttpTools`: a client of HTTP whose requests are tools of a model."""
+
+from collections.abc import Collection
+from typing import TYPE_CHECKING, Any, Self, Unpack, cast
+
+import anyio
+
+from callboard import Actor, handler, remaining
+from callboard_actors._excerpts import clean
+from callboard_actors.http._client import HttpClient
+from callboard_actors.http._errors import HttpError
+from callboard_actors.http._options import Options
+from callboard_actors.http._page import Page
+from callboard_actors.http._told import told
+
+_WRITES = ("POST", "PUT", "PATCH", "DELETE")
+_READERS = 4
+"""Threads that make Markdown of HTML at once: a page that takes long must not take them all from others."""
+_MOST_TIME = 0.8
+"""Of the time that a call has left; the rest is for its answer."""
+
+
+class HttpTools(Actor):
+    """Pages and services of the web, as tools.
+
+        node = ToolNode([HttpTools(allow=["example.org"])])
+
+    There is `fetch`, and where `methods` has one that writes, `http_request`. All calls share one `HttpClient`.
+
+    Args:
+        methods: that may be used, such as ["GET", "POST"].
+        max_chars: characters of a page that a model reads at once.
+        client: the options of `HttpClient`, such as `allow` and `headers`.
+
+    Raises:
+        ValueError: for an unknown method, and what `HttpClient` raises.
+    """
+
+    if not TYPE_CHECKING:
+
+        def __new__(cls, *args: Any, methods: Collection[str] = ("GET",), **kwargs: Any) -> Self:
+            # A model is told of no tool that would refuse whatever it asks.
+            writes = cls is HttpTools and not isinstance(methods, str) and not set(_WRITES).isdisjoint(methods)
+            return super().__new__(_WritingTools if writes else cls, *args, methods=methods, **kwargs)
+
+    def __init__(
+        self, *, methods: Collection[str] = ("GET",), max_chars: int = 20_000, **client: Unpack[Options]
+    ) -> None:
+        if isinstance(methods, str):
+            raise TypeError(f"HttpTools(methods={methods!r}) is one text; give a list: methods=[{methods!r}]")
+        if unknown := set(methods).difference(("GET", *_WRITES)):
+            raise ValueError(f"HttpTools(methods=...) are of GET, {', '.join(_WRITES)}; got {unknown.pop()!r}")
+        if "GET" not in methods:
+            raise ValueError(f"HttpTools(methods={list(methods)!r}) lacks 'GET', which fetch is made of")
+        if not isinstance(cast("object", max_chars), int) or max_chars < 100:
+            raise ValueError(f"HttpTools(max_chars={max_chars!r}) is a whole number, at least 100")
+        self._methods = tuple(methods)
+        self._max_chars = max_chars
+        self._description = HttpClient(**client)
+
+    async def start(self) -> None:
+        """Open the client."""
+        self._readers = anyio.CapacityLimiter(_READERS)
+        self._client = await self.enter(self._description)
+
+    @handler(group="requests")
+    async def fetch(self, url: str, start: int = 0) -> str:
+        """Read a page or a file of the web: HTML as Markdown with its links, JSON and other text as it is.
+
+        What is long is read in pieces: the answer says with which `start` the next one is read.
+        """
+        return await self._asked("GET", url, start, None, {})
+
+    async def _asked(self, method: str, url: str, start: int, body: str | None, headers: dict[str, str]) -> str:
+        try:
+            page = await self._client.request(
+                method, url, content=body, headers=headers, timeout=max(0.1, _MOST_TIME * remaining())
+            )
+        except HttpError as error:
+            return str(error)
+        return told(page, await self._text(page), start=start, most=self._max_chars)
+
+    async def _text(self, page: Page) -> str | None:
+        """What there is to be read of a page; of HTML that would take too long, its source."""
+        if not page.is_text:
+            return None
+        with anyio.move_on_after(_MOST_TIME * remaining()):
+            return clean(await page.readable(self._readers))
+        return clean(page.text)
+
+
+class _WritingTools(HttpTools):
+    """Those that may write, too."""
+
+    @handler(group="requests")
+    async def http_request(self, method: str, url: str, body: str = "", content_type: str = "application/json") -> str:
+        """Send a request to a service of the web, and read its answer.
+
+        Args:
+            method: of HTTP, such as POST.
+            url: absolute.
+            body: what is sent.
+            content_type: of the body.
+        """
+        if method not in self._methods:
+            return f"Refused: {method!r:.20} is not allowed here, only {', '.join(self._methods)}."
+        headers = {"content-type": content_type} if body else {}
+        try:
+            return await self._asked(method, url, 0, body or None, headers)
+        except ValueError as error:
+            return f"Refused: {error}."
+
+
+_WritingTools.__name__ = HttpTools.__name__  # errors and traces know the actor by it

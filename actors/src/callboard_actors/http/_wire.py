@@ -1,0 +1,141 @@
+"""Requests over an open client of `httpx2`: one goes out, one answer or one error comes back."""
+
+import logging
+import os
+import ssl
+from collections.abc import Mapping
+from contextlib import AsyncExitStack
+from http.cookiejar import CookieJar, DefaultCookiePolicy
+from typing import Self
+
+import httpcore2
+import httpx2
+
+from callboard.web import Resolver
+from callboard_actors.http._body import Store, read_body
+from callboard_actors.http._errors import AddressRefusedError, HttpError, UrlRefusedError, shown
+from callboard_actors.http._guard import GuardedBackend, pool_of
+from callboard_actors.http._page import Page
+from callboard_actors.http._request import Request, redirect_of
+from callboard_actors.http._rules import Rules
+from callboard_actors.http._transport import Transport
+
+_log = logging.getLogger("callboard")
+
+_PROXY_VARIABLES = ("HTTPS_PROXY", "https_proxy", "HTTP_PROXY", "http_proxy", "ALL_PROXY", "all_proxy")
+_NOT_SENT = (httpcore2.ConnectError, httpcore2.ConnectTimeout, httpcore2.PoolTimeout, httpcore2.ProxyError)
+_FAILED = (httpcore2.TimeoutException, httpcore2.NetworkError, httpcore2.ProtocolError, httpcore2.ProxyError)
+
+
+class Wire:
+    """A pool of connections, and what is said over them.
+
+    Args:
+        rules: which addresses may be connected to.
+        resolver: from names to addresses.
+        timeouts: for a connection, a read, a write and a place in the pool.
+        connections: how many there may be.
+        context: by which TLS is spoken; `None` for the system's certificates.
+        proxy: where all connections go, if not to the hosts.
+        cookies: whether cookies are kept.
+    """
+
+    def __init__(
+        self,
+        rules: Rules,
+        resolver: Resolver,
+        *,
+        timeouts: httpx2.Timeout,
+        connections: int,
+        context: ssl.SSLContext | None,
+        proxy: str | None,
+        cookies: bool,
+    ) -> None:
+        if context is None:
+            context = httpx2.create_ssl_context(trust_env=False)
+        pool = pool_of(GuardedBackend(rules, resolver), context=context, connections=connections, proxy=proxy)
+        jar = CookieJar(None if cookies else DefaultCookiePolicy(allowed_domains=[]))
+        self._client = httpx2.AsyncClient(
+            transport=Transport(pool), timeout=timeouts, cookies=jar, trust_env=False, follow_redirects=False
+        )
+        self._stack = AsyncExitStack()
+        if proxy is None and (found := next((name for name in _PROXY_VARIABLES if os.environ.get(name)), None)):
+            _log.warning("HttpClient does not go by %s; HttpClient(proxy=..., trust_proxy=True) uses a proxy", found)
+
+    async def __aenter__(self) -> Self:
+        await self._stack.enter_async_context(self._client)
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self._stack.aclose()
+
+    async def send(self, request: Request, headers: Mapping[str, str], most: int, store: Store | None) -> Page:
+        """Ask once, and read the answer.
+
+        Args:
+            request: what to ask.
+            headers: to be sent with it.
+            most: bytes of the body that are read.
+            store: where a body is kept that is longer, or no text.
+
+        Raises:
+            HttpError: there is no answer.
+        """
+        try:
+            built = self._client.build_request(request.method, request.url, headers=headers, content=request.content)
+            response = await self._client.send(built, stream=True)
+        except Exception as error:
+            raise _told(request, error) from error
+        try:
+            self._check_encoding(request, response)
+            is_read = redirect_of(request.url, response.status_code, response.headers) is None
+            body = await read_body(response, most if is_read else 0, store if is_read else None)
+        except Exception as error:
+            raise _told(request, error) from error
+        finally:
+            await response.aclose()
+        return Page(
+            method=request.method,
+            url=request.url,
+            status=response.status_code,
+            reason=response.reason_phrase,
+            headers=dict(response.headers),
+            data=body.data,
+            is_cut=body.is_cut,
+            saved=body.saved,
+            size=body.size,
+        )
+
+    def _check_encoding(self, request: Request, response: httpx2.Response) -> None:
+        """Raise HttpError for a body that would be taken for what it is not, because nobody here can decompress it."""
+        asked = {one.strip() for one in self._client.headers["accept-encoding"].split(",")} | {"identity", ""}
+        for encoding in response.headers.get("content-encoding", "").lower().split(","):
+            if encoding.strip() not in asked:
+                raise _failed(request, "its body is compressed in a way that was not asked for", "Try another page.")
+
+
+def _told(request: Request, error: Exception) -> Exception:
+    """What an error means to who has asked; one that is none of the network is passed on as it is."""
+    if isinstance(error, AddressRefusedError):
+        refused = UrlRefusedError(request.method, request.url, str(error))
+        refused.add_note(error.remedy)
+        return refused
+    if isinstance(error, httpx2.DecodingError):
+        return _failed(request, "its body is compressed in a way that cannot be undone", "Try another page.")
+    if isinstance(error, (httpx2.InvalidURL, httpcore2.UnsupportedProtocol)):
+        return UrlRefusedError(request.method, request.url, f"it is no URL: {error}")
+    if not isinstance(error, _FAILED):
+        return error
+    was_sent = not isinstance(error, _NOT_SENT)
+    if isinstance(error, httpcore2.TimeoutException):
+        what = "the server did not go on in time" if was_sent else f"{request.host} could not be connected to in time"
+    else:
+        what = f"the connection failed ({str(error) or type(error).__name__})" if was_sent else str(error)
+    advice = "Try again later, or ask another server."
+    if was_sent and not request.is_safe:
+        advice = "The server may have done what was asked: look before you ask again."
+    return _failed(request, shown(what), advice, was_sent=was_sent)
+
+
+def _failed(request: Request, reason: str, advice: str, *, was_sent: bool = True) -> HttpError:
+    return HttpError(request.method, request.url, reason, advice, was_sent=was_sent)

@@ -1,0 +1,90 @@
+"""What tests of HTTP have around them."""
+
+import itertools
+import json
+import socket
+import urllib.request
+from pathlib import Path
+from typing import Self
+from urllib.parse import urlencode, urlsplit
+
+from callboard import Backoff
+
+ROOT = Path(__file__).parents[2]
+WAIT = 30
+LOOPBACK = ["127.0.0.1"]
+AT_ONCE = Backoff(first=0.0)
+"""Retries without a pause, for tests that wait for nothing."""
+
+_numbers = itertools.count()
+
+
+class Site:
+    """A server, and what it was asked."""
+
+    def __init__(self, origin: str) -> None:
+        self.origin = origin
+
+    @property
+    def port(self) -> int:
+        return urlsplit(self.origin).port
+
+    def url(self, path: str = "/page", **query: object) -> str:
+        return f"{self.origin}{path}{'?' if query else ''}{urlencode(query)}"
+
+    def case(self) -> str:
+        """A name that no other test has."""
+        return f"case-{next(_numbers)}"
+
+    def seen(self, case: str) -> dict:
+        with urllib.request.urlopen(self.url("/seen", case=case), timeout=WAIT) as answer:
+            return json.load(answer)
+
+    def requests(self, case: str) -> list[dict]:
+        return self.seen(case)["requests"]
+
+
+class Trap:
+    """A socket that listens on loopback, to see who comes.
+
+    Args:
+        address: where.
+        port: at which one; 0 for any that is free.
+    """
+
+    def __init__(self, address: str = "127.0.0.1", port: int = 0) -> None:
+        family = socket.AF_INET6 if ":" in address else socket.AF_INET
+        self._listener = socket.create_server((address, port), family=family)
+        self._listener.setblocking(False)
+        self.port = self._listener.getsockname()[1]
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._listener.close()
+
+    @property
+    def accepted(self) -> int:
+        """How many connections were made: the kernel has them, whether or not anybody takes them."""
+        count = 0
+        while True:
+            try:
+                connection, _ = self._listener.accept()
+            except BlockingIOError:
+                return count
+            connection.close()
+            count += 1
+
+
+class Names:
+    """A resolver of the tests' own: each name has one answer after the other, and stays with the last."""
+
+    def __init__(self, **answers: list[list[str]]) -> None:
+        self._answers = {name.replace("_", "."): list(found) for name, found in answers.items()}
+        self.asked: list[str] = []
+
+    async def __call__(self, host: str, port: int) -> list[str]:
+        self.asked.append(host)
+        found = self._answers[host]
+        return found.pop(0) if len(found) > 1 else found[0]

@@ -1,0 +1,288 @@
+"""Nothing is sent to an address that is not public, whatever it is called and whoever leads there."""
+
+import ssl
+from collections.abc import Iterator
+from ipaddress import IPv4Address, IPv6Address, ip_address, ip_network
+
+import anyio
+import httpcore2
+import pytest
+import trustme
+from hypothesis import given
+from hypothesis import strategies as st
+
+from callboard_actors.http import HttpClient, HttpError, UrlRefusedError
+from callboard_actors.http._errors import AddressRefusedError
+from callboard_actors.http._guard import GuardedBackend
+from callboard_actors.http._rules import rules_of
+
+from ._world import AT_ONCE, WAIT, Names, Site, Trap
+
+pytestmark = pytest.mark.real_clock
+
+LOOPBACK = [
+    "127.0.0.1",
+    "127.1",
+    "2130706433",
+    "0x7f000001",
+    "0x7f.0.0.1",
+    "0177.0.0.1",
+    "017700000001",
+    "127.0.0.1.",
+    "127.000.000.001",
+    "127.0.0.2",
+    "0.0.0.0",
+    "0",
+    "[::1]",
+    "[::]",
+    "[::ffff:127.0.0.1]",
+    "[::ffff:7f00:1]",
+    "[::127.0.0.1]",
+    "[64:ff9b::7f00:1]",
+    "[2002:7f00:1::]",
+    "[0:0:0:0:0:0:0:1]",
+    "[::1%25lo]",
+    "[fe80::1%25lo]",
+    "localhost",
+    "LOCALHOST.",
+    "localhost.localdomain",
+    "ⓛⓞⓒⓐⓛⓗⓞⓢⓣ",
+    "１２７.0.0.1",  # noqa: RUF001 (that is what it is for)
+    "127。0。0。1",
+    "①②⑦.0.0.1",
+    "%31%32%37.0.0.1",
+    "user@127.0.0.1",
+    "user:password@127.0.0.1",
+    "example.org@127.0.0.1",
+    "127.0.0.1\\@example.org",
+    "127.0.0.1 ",
+    "127.0.0.1\t",
+    "127.0.0.1%00.example.org",
+]
+"""Ways to write this machine, or to hide it."""
+ELSEWHERE = [
+    "http://169.254.169.254/latest/meta-data/",
+    "http://[fd00:ec2::254]/",
+    "http://168.63.129.16/",
+    "http://100.64.0.1/",
+    "http://10.0.0.1/",
+    "http://172.16.0.1/",
+    "http://192.168.0.1/",
+    "http://224.0.0.1/",
+    "http://255.255.255.255/",
+    "http://[ff02::1]/",
+    "http://metadata.google.internal/",
+    "http://kubernetes.default.svc/",
+    "file:///etc/passwd",
+    "gopher://example.org/",
+    "//example.org/",
+    "example.org",
+    "http:///",
+    "http://example.org:99999/",
+    "http://exa mple.org/",
+    "http://example.org\r\nHost: localhost/",
+]
+
+
+@pytest.fixture
+def traps() -> Iterator[list[Trap]]:
+    """At one port of IPv4 and IPv6 loopback."""
+    with Trap() as first, Trap("127.0.0.2", first.port) as second, Trap("::1", first.port) as third:
+        yield [first, second, third]
+
+
+async def refused(http: HttpClient, url: str) -> UrlRefusedError:
+    with pytest.raises(UrlRefusedError) as caught:
+        await http.get(url)
+    return caught.value
+
+
+async def test_no_way_to_write_this_machine_leads_to_it(traps: list[Trap]) -> None:
+    """What reads a URL in another way than what connects is how guards are passed."""
+    with anyio.fail_after(WAIT):
+        async with HttpClient(retries=0) as http:
+            for host in LOOPBACK:
+                await refused(http, f"http://{host}:{traps[0].port}/")
+
+    assert [trap.accepted for trap in traps] == [0, 0, 0]
+
+
+async def test_a_name_whose_address_is_not_public_is_not_connected_to(traps: list[Trap]) -> None:
+    """The name may be anything; and of several addresses all have to be public, for any may be taken."""
+    answers = [
+        ["127.0.0.1"],
+        ["::1"],
+        ["::ffff:127.0.0.1"],
+        ["93.184.216.34", "127.0.0.1"],
+        ["127.0.0.2", "93.184.216.34"],
+        ["fe80::1%lo"],
+        ["no address"],
+    ]
+    with anyio.fail_after(WAIT):
+        for answer in answers:
+            async with HttpClient(resolver=Names(tea_example_org=[answer]), retries=0) as http:
+                error = await refused(http, f"http://tea.example.org:{traps[0].port}/")
+                assert not any(address in str(error) for address in answer)  # a model is not shown the network
+                assert "HttpClient(allow=[..., " in error.__notes__[0]  # its user is
+
+    assert [trap.accepted for trap in traps] == [0, 0, 0]
+
+
+@pytest.mark.parametrize("url", ELSEWHERE)
+async def test_what_is_no_public_web_page_is_refused(url: str) -> None:
+    """Metadata services, other machines of the network, other schemes; before anybody is asked."""
+    resolver = Names()
+    with anyio.fail_after(WAIT):
+        async with HttpClient(resolver=resolver) as http:
+            await refused(http, url)
+
+    assert resolver.asked == []
+
+
+async def test_a_name_that_has_another_address_the_next_time_is_looked_at_again(site: Site) -> None:
+    """DNS rebinding: what is checked is what is connected to, and each connection is."""
+    case = site.case()
+    names = Names(tea_example_org=[["127.0.0.1"], ["127.0.0.2"]])
+    with Trap("127.0.0.2", site.port) as trap, anyio.fail_after(WAIT):
+        async with HttpClient(allow=["tea.example.org", "127.0.0.1"], resolver=names, retries=3) as http:
+            url = f"http://tea.example.org:{site.port}/page?case={case}&close=1"
+            await http.get(url)
+            assert names.asked == ["tea.example.org"]  # once: nobody looks it up again to connect
+            await refused(http, url)
+        assert trap.accepted == 0
+
+    assert len(site.requests(case)) == 1
+    assert site.requests(case)[0]["headers"]["host"] == f"tea.example.org:{site.port}"
+
+
+async def test_a_retry_looks_at_the_address_again(site: Site) -> None:
+    """The first attempt has failed, and meanwhile the name leads elsewhere."""
+    names = Names(tea_example_org=[["127.0.0.1"], ["127.0.0.2"]])
+    with Trap() as closed:
+        port = closed.port
+    with Trap("127.0.0.2", port) as trap, anyio.fail_after(WAIT):
+        options = {"allow": ["tea.example.org", "127.0.0.1"], "resolver": names, "backoff": AT_ONCE}
+        async with HttpClient(**options) as http:
+            await refused(http, f"http://tea.example.org:{port}/")
+        assert trap.accepted == 0
+
+    assert names.asked == ["tea.example.org"] * 2
+
+
+@pytest.mark.parametrize("host", ["127.0.0.2", "2130706434", "[::1]", "0x7f.2", "rebound.example.org", "localhost"])
+async def test_a_redirect_leads_to_no_private_address(site: Site, host: str) -> None:
+    """A page that may be read says where the client goes next."""
+    names = Names(rebound_example_org=[["127.0.0.2"]])
+    with Trap("127.0.0.2") as trap, anyio.fail_after(WAIT):
+        async with HttpClient(allow=["*", "127.0.0.1"], resolver=names) as http:
+            await refused(http, site.url("/redirect", to=f"http://{host}:{trap.port}/"))
+        assert trap.accepted == 0
+
+
+async def test_tls_is_spoken_by_the_name_and_not_by_the_address(secure_site: Site, authority: trustme.CA) -> None:
+    """The certificate is that of the name, and a server of another name is no answer."""
+    tls = ssl.create_default_context()
+    authority.configure_trust(tls)
+    names = Names(tea_example_org=[["127.0.0.1"]], ham_example_org=[["127.0.0.1"]])
+    with anyio.fail_after(WAIT):
+        async with HttpClient(allow=["*", "127.0.0.1"], resolver=names, tls=tls, retries=0) as http:
+            page = await http.get(secure_site.url())
+            with pytest.raises(HttpError, match="certificate verify failed") as caught:
+                await http.get(f"https://ham.example.org:{secure_site.port}/page")
+
+    assert page.ok
+    assert not caught.value.was_sent
+
+
+async def test_an_address_that_does_not_answer_leaves_the_turn_to_the_next(site: Site) -> None:
+    """Networks with a broken IPv6 are many."""
+    names = Names(tea_example_org=[["127.0.0.3", "127.0.0.1"]])
+    with anyio.fail_after(WAIT):
+        async with HttpClient(allow=["tea.example.org", "127.0.0.0/8"], resolver=names) as http:
+            page = await http.get(f"http://tea.example.org:{site.port}/page")
+
+    assert page.ok
+
+
+async def test_what_is_allowed_is_no_more_than_what_is_written(site: Site) -> None:
+    """A host in the list may still not lead to this machine; a network in it does not make its names known."""
+    names = Names(tea_example_org=[["127.0.0.1"]])
+    with anyio.fail_after(WAIT):
+        async with HttpClient(allow=["tea.example.org"], resolver=names) as http:
+            await refused(http, f"http://tea.example.org:{site.port}/page")
+        async with HttpClient(allow=["127.0.0.1"], resolver=names) as http:
+            error = await refused(http, f"http://tea.example.org:{site.port}/page")
+            assert str(error).endswith("its host is not among those that are allowed. Allowed: 127.0.0.1.")
+        async with HttpClient(allow=["127.0.0.1"], ports=[80]) as http:
+            await refused(http, site.url())
+        async with HttpClient(allow_private=True, resolver=names) as http:
+            assert (await http.get(f"http://tea.example.org:{site.port}/page")).ok
+            assert (await http.get(site.url())).ok
+
+
+PUBLIC = [ip_address(one) for one in ("93.184.216.34", "1.1.1.1", "2606:4700:4700::1111")]
+NOT_PUBLIC = [
+    ip_network(one)
+    for one in (
+        "0.0.0.0/8 10.0.0.0/8 100.64.0.0/10 127.0.0.0/8 169.254.0.0/16 172.16.0.0/12 192.0.0.0/24 192.168.0.0/16 "
+        "198.18.0.0/15 224.0.0.0/4 240.0.0.0/4 ::/128 ::1/128 fc00::/7 fe80::/10 ff00::/8 2001:db8::/32 64:ff9b:1::/48"
+    ).split()
+]
+
+
+def embedded(v4: IPv4Address) -> st.SearchStrategy[IPv6Address]:
+    """The forms in which IPv6 carries an address."""
+    number = int(v4)
+    forms = [
+        number,  # compatible
+        0xFFFF << 32 | number,  # mapped
+        0xFFFF << 48 | number,  # translated
+        0x64FF9B << 96 | number,  # NAT64
+        0x2002 << 112 | number << 80,  # 6to4
+        0x20010000 << 96 | 0xFFFFFFFF ^ number,  # Teredo
+    ]
+    return st.sampled_from(forms).map(IPv6Address)
+
+
+private = st.sampled_from(NOT_PUBLIC).flatmap(lambda network: st.ip_addresses(network=network))
+hidden = private.filter(lambda address: address.version == 4).flatmap(embedded)
+
+
+class Nowhere(httpcore2.AsyncNetworkBackend):
+    """Notes where one would have connected to."""
+
+    def __init__(self) -> None:
+        self.connected: list[str] = []
+
+    async def connect_tcp(self, host: str, *_: object) -> httpcore2.AsyncNetworkStream:
+        self.connected.append(host)
+        return httpcore2.AsyncMockStream([])
+
+
+@given(st.lists(st.one_of(st.sampled_from(PUBLIC), private, hidden, st.ip_addresses()), min_size=1, max_size=4))
+async def test_whatever_a_name_leads_to_only_public_addresses_are_connected_to(
+    addresses: list[IPv4Address | IPv6Address],
+) -> None:
+    """In every form that IPv6 has for an address of IPv4; one that is not public spoils them all."""
+    names = Names(tea_example_org=[[str(one) for one in addresses]])
+    backend = GuardedBackend(rules_of(None, private=False, ports=None), names)
+    plain = backend._plain = Nowhere()
+    try:
+        await backend.connect_tcp("tea.example.org", 80, timeout=WAIT)
+    except AddressRefusedError:
+        assert plain.connected == []
+    else:
+        assert set(plain.connected) <= {str(one) for one in addresses}
+        assert all(one.is_global and not one.is_multicast for one in addresses if one.version == 4)
+        assert not any(one in network for one in addresses for network in NOT_PUBLIC if network.version == one.version)
+
+
+@given(st.one_of(private, hidden))
+async def test_no_address_that_is_not_public_is_let_through_as_a_host(address: IPv4Address | IPv6Address) -> None:
+    """Written as it is, in a URL."""
+    rules = rules_of(None, private=False, ports=None)
+    host = f"[{address}]" if address.version == 6 else str(address)
+
+    assert not rules.permits(address)
+    with pytest.raises(ValueError, match="its host"):
+        rules.check(f"http://{host}/")

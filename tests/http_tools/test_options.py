@@ -1,0 +1,183 @@
+"""What a client is told is checked when it is made, and what it does not do is said."""
+
+import inspect
+import logging
+import subprocess
+import sys
+from typing import get_type_hints
+
+import anyio
+import pytest
+
+from callboard import Limit, running
+from callboard_actors.http import HttpClient, HttpTools, UrlRefusedError
+from callboard_actors.http._options import Options
+
+from ._proxy import proxy
+from ._world import LOOPBACK, WAIT, Names, Site
+
+pytestmark = pytest.mark.real_clock
+
+WRONG = [
+    ({"allow": "example.org"}, TypeError, r"one text.*\['example.org'\]"),
+    ({"allow": []}, ValueError, "no host at all"),
+    ({"allow": ["http://example.org/"]}, ValueError, "takes hosts such as"),
+    ({"allow": ["10.0.0.1/8"]}, ValueError, "bits behind its mask"),
+    ({"allow": ["exa mple"]}, ValueError, "exa mple"),
+    ({"headers": {"Authorization": "key"}}, TypeError, "has headers by host"),
+    ({"headers": {"other.org": {"A": "b"}}, "allow": ["example.org"]}, ValueError, "is for a host that is asked"),
+    ({"headers": {"example.org": {"Host": "b"}}}, ValueError, "made by the client"),
+    ({"headers": {"example.org": {"A": "b\r\nC: d"}}}, ValueError, "no header may have"),
+    ({"user_agent": "a\nb"}, ValueError, "no header may have"),
+    ({"timeout": 0}, ValueError, "timeout=0"),
+    ({"read_timeout": float("inf")}, ValueError, "read_timeout=inf"),
+    ({"max_bytes": 0}, ValueError, "max_bytes=0"),
+    ({"retries": -1}, ValueError, "retries=-1"),
+    ({"retries": 1.5}, ValueError, "retries=1.5"),
+    ({"ports": [0.5]}, TypeError, "whole number"),
+    ({"limit": 8}, TypeError, "Limit"),
+    ({"proxy": "http://proxy:3128"}, ValueError, "trust_proxy=True"),
+    ({"proxy": "socks5://proxy", "trust_proxy": True}, ValueError, "such as 'http://proxy"),
+    ({"trust_proxy": True}, ValueError, "is for a proxy"),
+]
+
+
+@pytest.mark.parametrize(("options", "kind", "said"), WRONG, ids=[repr(options) for options, _, _ in WRONG])
+def test_what_cannot_work_is_an_error_when_the_client_is_made(options: dict, kind: type, said: str) -> None:
+    """And not with the first page; the tools say the same."""
+    for make in (HttpClient, HttpTools):
+        with pytest.raises(kind, match=said):
+            make(**options)
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"methods": "GET"}, r"methods=\['GET'\]"),
+        ({"methods": ["GET", "BREW"]}, "got 'BREW'"),
+        ({"methods": ["POST"]}, "lacks 'GET'"),
+        ({"max_chars": 5}, "at least 100"),
+        ({"max_char": 500}, "max_char"),
+    ],
+)
+def test_what_tools_cannot_be_told_is_an_error_when_they_are_made(options: dict, said: str) -> None:
+    """A method that is misspelt would be refused for ever."""
+    with pytest.raises((TypeError, ValueError), match=said):
+        HttpTools(**options)
+
+
+def test_tools_hand_every_option_on() -> None:
+    """The list of those who hand options on, and the signature, are one."""
+    parameters = list(inspect.signature(HttpClient).parameters)
+
+    assert list(get_type_hints(Options)) == parameters
+
+
+def test_no_header_is_shown_of_a_client() -> None:
+    """It is printed where errors are."""
+    client = HttpClient(headers={"example.org": {"Authorization": "key-of-ours"}})
+
+    assert "key-of-ours" not in f"{client!r} {HttpTools(headers={'example.org': {'A': 'key-of-ours'}})!r}"
+
+
+async def test_a_client_is_used_while_it_is_open(site: Site) -> None:
+    """And by one at a time; it can be opened again."""
+    http = HttpClient(allow=LOOPBACK)
+    with anyio.fail_after(WAIT):
+        with pytest.raises(RuntimeError, match="not open"):
+            await http.get(site.url())
+        for _ in range(2):
+            async with http:
+                assert (await http.get(site.url())).ok
+                with pytest.raises(RuntimeError, match="open already"):
+                    await http.__aenter__()
+        with pytest.raises(RuntimeError, match="not open"):
+            await http.get(site.url())
+
+
+async def test_what_a_request_cannot_be_is_an_error_of_its_caller(site: Site) -> None:
+    """It is no answer of a server."""
+    with anyio.fail_after(WAIT):
+        async with HttpClient(allow=LOOPBACK) as http:
+            with pytest.raises(ValueError, match="is one of DELETE, GET"):
+                await http.request("get", site.url())
+            with pytest.raises(ValueError, match="two bodies"):
+                await http.post(site.url(), content="a", json={})
+            with pytest.raises(ValueError, match="made by the client"):
+                await http.get(site.url(), headers={"host": "example.org"})
+
+
+async def test_a_limit_with_a_key_of_its_own_is_kept_as_it_is(site: Site) -> None:
+    """The request looks like a tool call; so a key that is written for tools will do."""
+    case = site.case()
+    limit = Limit(concurrency=1, key=lambda call: call["args"]["url"].partition("?")[0])
+    with anyio.fail_after(WAIT):
+        async with HttpClient(allow=LOOPBACK, limit=limit) as http, anyio.create_task_group() as group:
+            for n in range(4):
+                group.start_soon(http.get, site.url("/busy", case=case, n=n))
+
+    assert site.seen(case)["most"] == 1
+
+
+async def test_a_proxy_that_is_trusted_is_gone_by(site: Site) -> None:
+    """Its address is none of the model's; the names that it looks up are not looked up here, and hosts are checked."""
+    names = Names()
+    with anyio.fail_after(WAIT):
+        async with proxy(site) as between:
+            options = {"proxy": between.url, "trust_proxy": True, "resolver": names, "allow": ["tea.example.org"]}
+            async with HttpClient(**options) as http:
+                page = await http.get("http://tea.example.org/page")
+                with pytest.raises(UrlRefusedError):
+                    await http.get("http://10.0.0.1/")
+
+    assert page.ok
+    [head] = between.heads
+    assert head.startswith("GET http://tea.example.org/page HTTP/1.1")
+    assert "proxy-authorization: basic" in head.lower()
+    assert names.asked == []
+
+
+async def test_a_proxy_of_the_environment_is_not_gone_by_and_that_is_said(
+    site: Site, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It would connect where nobody looks; whoever needs it learns why nothing can be reached."""
+    for name in ("HTTP_PROXY", "http_proxy", "ALL_PROXY"):
+        monkeypatch.setenv(name, "http://user:secret@127.0.0.1:9/")
+    with anyio.fail_after(WAIT), caplog.at_level(logging.WARNING, "callboard"):
+        async with HttpClient(allow=LOOPBACK) as http:
+            assert (await http.get(site.url())).ok
+
+    assert "does not go by HTTP_PROXY" in caplog.text
+    assert "secret" not in caplog.text
+
+
+async def test_an_actor_that_cannot_open_its_client_says_so_at_the_start(tmp_path: object) -> None:
+    """A folder that is not there is no folder for downloads."""
+    from callboard import ActorStartError
+
+    with anyio.fail_after(WAIT), pytest.raises(ActorStartError, match="no such folder"):
+        async with running(HttpTools(downloads=f"{tmp_path}/missing")):
+            pass
+
+
+@pytest.mark.parametrize("package", ["httpx2", "lxml", "markdownify", "protego"])
+def test_a_missing_extra_is_named(package: str) -> None:
+    """When it is first asked for; the other actors need it not."""
+    code = (
+        "import importlib.util as u, sys\n"
+        "there = u.find_spec\n"
+        f"u.find_spec = lambda name, *rest: None if name == {package!r} else there(name, *rest)\n"
+        "import callboard_actors\n"
+        "try:\n    import callboard_actors.http\n"
+        "except ImportError as error:\n    sys.exit(str(error))"
+    )
+    run = subprocess.run([sys.executable, "-c", code], timeout=60, check=False, capture_output=True, text=True)
+
+    assert run.stderr.strip() == f"callboard_actors.http needs {package}: pip install 'callboard-actors[http]'"
+
+
+def test_importing_the_package_loads_no_client() -> None:
+    """Names pay for themselves when they are asked for."""
+    code = "import sys, callboard_actors.http; sys.exit('httpx2' in sys.modules or 'lxml' in sys.modules)"
+
+    assert subprocess.run([sys.executable, "-c", code], timeout=60, check=False).returncode == 0

@@ -1,0 +1,78 @@
+"""A limit holds for work that is no tool call, too."""
+
+import anyio
+import pytest
+
+from callboard import CallRejectedError, Limit, Rate
+from callboard.limits import Places
+
+WAIT = 30
+
+
+def asked(host: str) -> dict:
+    return {"name": "GET", "args": {"host": host}, "id": None}
+
+
+async def held(places: Places, host: str, running: list[str], most: list[int]) -> None:
+    async with places.place(asked(host)):
+        running.append(host)
+        most.append(running.count(host))
+        await anyio.sleep(1)
+        running.remove(host)
+
+
+async def test_no_more_have_a_place_than_there_are_for_each_key() -> None:
+    """And those of another key do not wait for them."""
+    places = Places(Limit(concurrency=2, key=lambda call: call["args"]["host"]), "requests")
+    running: list[str] = []
+    most: list[int] = []
+    began = anyio.current_time()
+    with anyio.fail_after(WAIT):
+        async with anyio.create_task_group() as group:
+            for n in range(8):
+                group.start_soon(held, places, "ab"[n % 2], running, most)
+
+    assert max(most) == 2
+    assert anyio.current_time() - began < 3
+
+
+async def test_who_finds_the_queue_full_is_refused() -> None:
+    """With the sentence that a tool call would have."""
+    places = Places(Limit(concurrency=1, queue=0), "requests")
+    with anyio.fail_after(WAIT):
+        async with places.place(asked("a")):
+            with pytest.raises(CallRejectedError, match="the queue of requests is full: 1 of 1 run"):
+                async with places.place(asked("a")):
+                    pass
+        async with places.place(asked("a")):
+            pass
+
+
+async def test_who_is_cancelled_leaves_the_queue() -> None:
+    """Whoever comes next need not wait for nobody."""
+    places = Places(Limit(concurrency=1), "requests")
+    with anyio.fail_after(WAIT):
+        async with places.place(asked("a")):
+            with anyio.move_on_after(1):
+                async with places.place(asked("a")):
+                    pass
+        async with places.place(asked("a")):
+            pass
+
+
+async def test_starts_are_held_to_a_rate() -> None:
+    """However short the work is."""
+    places = Places(Limit(rate=Rate(2, per=10.0)), "requests")
+    began = anyio.current_time()
+    with anyio.fail_after(WAIT):
+        for _ in range(3):
+            async with places.place(asked("a")):
+                pass
+
+    assert anyio.current_time() - began >= 10
+
+
+def test_what_is_no_limit_is_an_error() -> None:
+    """A number does not say what it is of."""
+    with pytest.raises(TypeError, match=r"such as Limit\(concurrency=8\)"):
+        Places(8, "requests")
