@@ -197,6 +197,30 @@ HOMES = [
         ),
     ),
     Home(
+        "Which addresses and names does the whole Internet know?",
+        "_web/_addresses.py",
+        ("is_public", "is_public_address", "literal"),
+        (r"\.(is_global|is_private|is_link_local|is_loopback|sixtofour|teredo)\b",),
+    ),
+    Home(
+        "Which addresses has a name?",
+        "_web/_resolver.py",
+        ("Resolver", "system_resolver"),
+        (r"\bgetaddrinfo\(",),
+    ),
+    Home(
+        "When does a server want to be asked again?",
+        "_web/_retry_after.py",
+        ("retry_after",),
+        (r"parsedate_to_datetime",),
+    ),
+    Home(
+        "When does a start count at the limits at which somebody has places?",
+        "_calls/_shared_limits.py",
+        ("count_start",),
+        (r"\.starts\.pass_through\(",),
+    ),
+    Home(
         "May something begin, and what becomes of what runs, where something is drained?",
         "_calls/_under_way.py",
         ("UnderWay", "Undertaking", "undertakings"),
