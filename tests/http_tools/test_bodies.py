@@ -53,8 +53,10 @@ async def test_a_body_that_nobody_can_decompress_is_no_page(site: Site) -> None:
     with anyio.fail_after(WAIT):
         async with HttpClient(allow=LOOPBACK) as http:
             for encoding, said in [("lzma", "was not asked for"), ("gzip", "cannot be undone")]:
+                case = site.case()
                 with pytest.raises(HttpError, match=said):
-                    await http.get(site.url("/body", size=10, type="text/plain", encoding=encoding))
+                    await http.get(site.url("/body", size=10, type="text/plain", encoding=encoding, case=case))
+                assert len(site.requests(case)) == 1  # the next one would be no better
 
 
 async def test_a_body_that_comes_byte_by_byte_ends_with_the_time_of_its_request(site: Site) -> None:

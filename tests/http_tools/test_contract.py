@@ -33,6 +33,7 @@ class TestHttpTools(ActorContract):
         return said
 
 
+@pytest.mark.exhaustive
 class TestThoseThatWrite(TestHttpTools):
     """The other one, which `methods` makes of it."""
 

@@ -38,6 +38,7 @@ WRONG = [
     ({"limit": 8}, TypeError, "Limit"),
     ({"proxy": "http://proxy:3128"}, ValueError, "trust_proxy=True"),
     ({"proxy": "socks5://proxy", "trust_proxy": True}, ValueError, "such as 'http://proxy"),
+    ({"honours_keys": "example.org"}, TypeError, r"one text.*\['example.org'\]"),
     ({"trust_proxy": True}, ValueError, "is for a proxy"),
 ]
 

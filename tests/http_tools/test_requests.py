@@ -8,7 +8,7 @@ import pytest
 
 from callboard import Backoff, CallPolicy, ToolNode, idempotency_key
 from callboard.testing import tool_call
-from callboard_actors.http import HttpClient, HttpError, HttpTools
+from callboard_actors.http import HttpClient, HttpError, HttpTools, UrlRefusedError
 from callboard_actors.http._page import Page
 from callboard_actors.http._repeat import Repeats
 from callboard_actors.http._request import Request
@@ -61,6 +61,17 @@ async def test_redirects_end(site: Site) -> None:
                 await http.get(site.url("/circle", case=case))
 
     assert len(site.requests(case)) == 4
+
+
+@pytest.mark.parametrize(
+    "to", ["http://[bad/", "http://a b/", "javascript:alert(1)", "http://user@127.0.0.1/", "https:///"]
+)
+async def test_a_redirect_to_what_is_no_url_is_refused(site: Site, to: str) -> None:
+    """Whatever a server writes there, its reader is told, and nothing breaks."""
+    with anyio.fail_after(WAIT):
+        async with HttpClient(allow=LOOPBACK) as http:
+            with pytest.raises(UrlRefusedError):
+                await http.get(site.url("/redirect", to=to))
 
 
 async def test_headers_are_sent_to_the_host_that_they_are_for_and_to_no_other(site: Site) -> None:

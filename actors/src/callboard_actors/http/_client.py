@@ -19,7 +19,7 @@ from callboard.web import Resolver, system_resolver
 from callboard_actors.http._body import Store
 from callboard_actors.http._errors import HttpError, UrlRefusedError
 from callboard_actors.http._keys import with_key
-from callboard_actors.http._options import check_headers, check_numbers, own_headers, proxy_of
+from callboard_actors.http._options import check_headers, check_numbers, hosts_of, own_headers, proxy_of
 from callboard_actors.http._page import Page
 from callboard_actors.http._repeat import Repeats
 from callboard_actors.http._request import Request, origin_of, redirect_of
@@ -114,7 +114,7 @@ class HttpClient:
         self._proxy, self._resolver, self._tls = proxy_of(proxy, trusted=trust_proxy), resolver, tls
         self._places = None if limit is None else Places(_per_host(limit), "HTTP requests")
         self._repeats = Repeats(
-            retries=retries, backoff=backoff or Backoff(first=0.5, jitter=1.0), honours_keys=frozenset(honours_keys)
+            retries=retries, backoff=backoff or Backoff(first=0.5, jitter=1.0), honours_keys=hosts_of(honours_keys)
         )
         self._timeout, self._max_bytes, self._max_redirects = timeout, max_bytes, max_redirects
         self._timeouts = httpx2.Timeout(read_timeout, connect=connect_timeout, pool=None)

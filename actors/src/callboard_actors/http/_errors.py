@@ -37,6 +37,15 @@ class UrlRefusedError(HttpError):
         super().__init__(method, url, reason, advice, was_sent=False)
 
 
+class UnreadableError(HttpError):
+    """There is an answer, and nothing can be made of it; the next one would be no better."""
+
+    _what = "has an answer that cannot be read"
+
+    def __init__(self, method: str, url: str, reason: str) -> None:
+        super().__init__(method, url, reason, "Try another page.", was_sent=True)
+
+
 class AddressRefusedError(Exception):
     """A name has an address that nothing may be sent to; no connection was made."""
 

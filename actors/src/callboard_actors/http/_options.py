@@ -96,6 +96,17 @@ def check_headers(headers: Mapping[str, str]) -> None:
             raise ValueError(f"the header {name!r} has signs in it that no header may have")
 
 
+def hosts_of(honours_keys: Collection[str]) -> frozenset[str]:
+    """The hosts that know a request by its key.
+
+    Raises:
+        TypeError: for one text.
+    """
+    if isinstance(honours_keys, str):
+        raise TypeError(f"HttpClient(honours_keys={honours_keys!r}) is one text; give a list: [{honours_keys!r}]")
+    return frozenset(host.lower() for host in honours_keys)
+
+
 def proxy_of(proxy: str | None, *, trusted: bool) -> str | None:
     """The proxy, if its user knows what it means.
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from callboard import Backoff
 from callboard.web import retry_after
-from callboard_actors.http._errors import HttpError, UrlRefusedError
+from callboard_actors.http._errors import HttpError, UnreadableError, UrlRefusedError
 from callboard_actors.http._page import Page
 from callboard_actors.http._request import IDEMPOTENT, Request
 
@@ -45,7 +45,7 @@ class Repeats:
         return None if asked > self.backoff.most else max(asked, self.backoff.delay(attempt, self.chance()))
 
     def _is_worth_another(self, request: Request, end: Page | HttpError) -> bool:
-        if isinstance(end, UrlRefusedError):
+        if isinstance(end, (UrlRefusedError, UnreadableError)):
             return False
         if isinstance(end, HttpError) and not end.was_sent:
             return True

@@ -54,13 +54,14 @@ class Request:
 
 
 def redirect_of(url: str, status: int, headers: Mapping[str, str]) -> str | None:
-    """Where an answer leads, or `None` if it is one to be read.
-
-    Raises:
-        ValueError: it leads to what is no URL.
-    """
+    """Where an answer leads, which may be no URL at all, or `None` if it is one to be read."""
     location = headers.get("location")
-    return urljoin(url, location.strip()) if status in _REDIRECTS and location else None
+    if status not in _REDIRECTS or not location:
+        return None
+    try:
+        return urljoin(url, location.strip())
+    except ValueError:
+        return location
 
 
 def origin_of(url: str) -> tuple[str, str, int]:

@@ -13,7 +13,7 @@ import httpx2
 
 from callboard.web import Resolver
 from callboard_actors.http._body import Store, read_body
-from callboard_actors.http._errors import AddressRefusedError, HttpError, UrlRefusedError, shown
+from callboard_actors.http._errors import AddressRefusedError, HttpError, UnreadableError, UrlRefusedError, shown
 from callboard_actors.http._guard import GuardedBackend, pool_of
 from callboard_actors.http._page import Page
 from callboard_actors.http._request import Request, redirect_of
@@ -111,7 +111,8 @@ class Wire:
         asked = {one.strip() for one in self._client.headers["accept-encoding"].split(",")} | {"identity", ""}
         for encoding in response.headers.get("content-encoding", "").lower().split(","):
             if encoding.strip() not in asked:
-                raise _failed(request, "its body is compressed in a way that was not asked for", "Try another page.")
+                what = "its body is compressed in a way that was not asked for"
+                raise UnreadableError(request.method, request.url, what)
 
 
 def _told(request: Request, error: Exception) -> Exception:
@@ -121,7 +122,7 @@ def _told(request: Request, error: Exception) -> Exception:
         refused.add_note(error.remedy)
         return refused
     if isinstance(error, httpx2.DecodingError):
-        return _failed(request, "its body is compressed in a way that cannot be undone", "Try another page.")
+        return UnreadableError(request.method, request.url, "its body is compressed in a way that cannot be undone")
     if isinstance(error, (httpx2.InvalidURL, httpcore2.UnsupportedProtocol)):
         return UrlRefusedError(request.method, request.url, f"it is no URL: {error}")
     if not isinstance(error, _FAILED):
@@ -134,8 +135,4 @@ def _told(request: Request, error: Exception) -> Exception:
     advice = "Try again later, or ask another server."
     if was_sent and not request.is_safe:
         advice = "The server may have done what was asked: look before you ask again."
-    return _failed(request, shown(what), advice, was_sent=was_sent)
-
-
-def _failed(request: Request, reason: str, advice: str, *, was_sent: bool = True) -> HttpError:
-    return HttpError(request.method, request.url, reason, advice, was_sent=was_sent)
+    return HttpError(request.method, request.url, shown(what), advice, was_sent=was_sent)
