@@ -77,14 +77,21 @@ def _tools(actors: ActorSet, number: int) -> list[BaseTool]:
 
 
 def _tool(actors: ActorSet, number: int, handler: Handler, lost: LostState) -> BaseTool:
+    """A tool that runs a handler.
+
+    A `ToolException` of it is for the model to read. Where its results are annotated with a class that has an
+    `artifact`, the model reads them as `str`, and the artifact goes with the message.
+    """
     if not handler.fn.__doc__:
         raise TypeError(f"the handler {handler.title} has no docstring; a model has to be told what it does")
     signature = handler.signature()
     hints = get_type_hints(handler.fn, include_extras=True)
     ask = _Ask(actors, number, handler, lost)
+    has_artifact = hasattr(hints.get("return"), "artifact")
 
     async def call(**kwargs: Any) -> Any:
-        return await ask(kwargs)
+        result = await ask(kwargs)
+        return (str(result), getattr(result, "artifact", None)) if has_artifact else result
 
     parameters = [_typed(one, hints, handler) for one in signature.parameters.values()]
     if ask.takes_runtime:
@@ -95,7 +102,12 @@ def _tool(actors: ActorSet, number: int, handler: Handler, lost: LostState) -> B
     call.__dict__["__signature__"] = signature.replace(parameters=parameters)
     call.__annotations__ = hints
     tool = StructuredTool.from_function(
-        coroutine=call, name=ask.name, parse_docstring=True, error_on_invalid_docstring=False
+        coroutine=call,
+        name=ask.name,
+        parse_docstring=True,
+        error_on_invalid_docstring=False,
+        response_format="content_and_artifact" if has_artifact else "content",
+        handle_tool_error=True,
     )
     ask.written = frozenset(tool.args)
     return tool
