@@ -8,6 +8,7 @@ if TYPE_CHECKING:
     from callboard._calls._call import note as note
     from callboard.middleware._alternatives import Value as Value
     from callboard.middleware._approval import RequireApproval as RequireApproval
+    from callboard.middleware._approved import approved_arguments as approved_arguments
     from callboard.middleware._breaker import CircuitBreaker as CircuitBreaker
     from callboard.middleware._cache import Cache as Cache
     from callboard.middleware._fallback import Fallback as Fallback
@@ -32,6 +33,7 @@ _HOMES = {
     "._calls._call": ("note",),
     "_alternatives": ("Value",),
     "_approval": ("RequireApproval",),
+    "_approved": ("approved_arguments",),
     "_breaker": ("CircuitBreaker",),
     "_cache": ("Cache",),
     "_redact._detectors": ("Detector",),

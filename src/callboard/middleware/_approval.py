@@ -13,6 +13,7 @@ from langgraph.errors import GraphInterrupt
 from callboard._calls._call import note
 from callboard._calls._thread_pool import THREADS, Threads
 from callboard._langgraph import bound_answer_waits
+from callboard.middleware._approved import agreed
 from callboard.middleware._question import ANSWERS, FIELDS, AnswerType, Question, Step
 from callboard.tools._call_output import Output
 from callboard.tools._human import HumanInterruptConfig
@@ -105,7 +106,10 @@ class RequireApproval:
             note("approval_asked")
             raise
         note(decision)
-        return step if isinstance(step, ToolMessage) else await call_next(step)
+        if isinstance(step, ToolMessage):
+            return step
+        with agreed(step.tool_call["args"]):
+            return await call_next(step)
 
     def _described(self, request: ToolCallRequest, tool: BaseTool) -> str:
         if callable(self._description):
