@@ -1,0 +1,26 @@
+"""A database as an actor, on SQLite and PostgreSQL: `SqlDatabase` reads, `WritableSqlDatabase` writes as well.
+
+    node = ToolNode([SqlDatabase("sqlite:///shop.db")])
+
+    async with SqlDatabase("postgresql://reader@localhost/shop") as db:
+        rows = await db.query("select name from item where price < :price", {"price": 5})
+
+What a statement may do, and how much of it, the database enforces. Nothing is decided by the text of a statement.
+"""
+
+from typing import TYPE_CHECKING
+
+from callboard_actors._on_demand import on_demand
+
+if TYPE_CHECKING:
+    from callboard_actors.sql._database import SqlDatabase as SqlDatabase
+    from callboard_actors.sql._errors import SqlError as SqlError
+    from callboard_actors.sql._rows import Rows as Rows
+    from callboard_actors.sql._writable import WritableSqlDatabase as WritableSqlDatabase
+
+__all__ = ["Rows", "SqlDatabase", "SqlError", "WritableSqlDatabase"]
+
+__getattr__ = on_demand(
+    __name__,
+    {"Rows": "_rows", "SqlDatabase": "_database", "SqlError": "_errors", "WritableSqlDatabase": "_writable"},
+)

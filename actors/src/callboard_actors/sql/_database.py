@@ -1,0 +1,155 @@
+"""`SqlDatabase`: a database that is asked and not changed."""
+
+import math
+from collections.abc import Callable, Sequence
+from contextlib import AsyncExitStack, ExitStack
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeVar
+
+import anyio
+
+from callboard import Actor, handler, remaining, running
+from callboard_actors.sql._location import backend_of, parsed
+from callboard_actors.sql._rows import Caps, Rows
+from callboard_actors.sql._work import Job, run
+
+if TYPE_CHECKING:
+    from callboard_actors.sql._backend import Backend
+
+T = TypeVar("T")
+
+_MOST_TIME = 0.8
+"""Of the time that a call has left; the rest is for its answer."""
+
+
+class SqlDatabase(Actor):
+    """A database that is read: its handlers are the tools `schema`, `describe` and `query`.
+
+        node = ToolNode([SqlDatabase("sqlite:///shop.db")])
+
+        async with SqlDatabase("sqlite:///shop.db") as db:
+            rows = await db.query("select name from item where id = :id", {"id": 3})
+
+    SQLite's file is open for reading only. PostgreSQL runs each statement as the query of a cursor in a transaction
+    that reads, and as a role that is refused if it may reach beyond the database.
+
+    Args:
+        url: "sqlite:///shop.db", a file that is there, or "postgresql://reader:password@host/shop".
+        timeout: seconds for a statement; the database ends it then, and when its call is cancelled.
+        max_rows: rows of an answer; no more than one row beyond them is computed, where the statement allows that.
+        max_bytes: of the text of an answer.
+        max_value: characters or bytes of a value; the rest is cut, by the server where there is one.
+        connections: how many statements run at once; others wait.
+        samples: rows of a table that `describe` shows.
+        schemas: of PostgreSQL whose tables `schema` and `describe` show; by default the current one.
+
+    Raises:
+        ValueError: for a URL of something else, or a number out of range.
+        ImportError: SQLAlchemy or psycopg is missing.
+    """
+
+    groups: ClassVar[Any] = {}
+    _writes: ClassVar[bool] = False
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        timeout: float = 10.0,
+        max_rows: int = 100,
+        max_bytes: int = 20_000,
+        max_value: int = 1_000,
+        connections: int = 4,
+        samples: int = 0,
+        schemas: Sequence[str] = (),
+    ) -> None:
+        name = type(self).__name__
+        self._url = parsed(name, url)
+        if isinstance(schemas, str):
+            raise TypeError(f"{name}(schemas={schemas!r}) is one string; give a list of names")
+        for option, least, number in (
+            ("max_rows", 1, max_rows),
+            ("max_bytes", 100, max_bytes),
+            ("max_value", 1, max_value),
+            ("connections", 1, connections),
+            ("samples", 0, samples),
+        ):
+            if number < least or number != int(number):
+                raise ValueError(f"{name}({option}={number!r}) is a number, at least {least}")
+        if not 0 < timeout < math.inf:
+            raise ValueError(f"{name}(timeout={timeout!r}) is a number of seconds")
+        self._timeout = timeout
+        self._caps = Caps(rows=max_rows, bytes=max_bytes, value=max_value)
+        self._connections, self._samples, self._schemas = connections, samples, tuple(schemas)
+        self._block: AsyncExitStack | None = None
+
+    async def __aenter__(self) -> Self:
+        """Have the database live while the block does; the same as `running(...)`.
+
+        Raises:
+            ActorStartError: it is not there, or its role may do too much.
+            RuntimeError: there is such a block already.
+        """
+        if self._block is not None:
+            raise RuntimeError(f"{self!r} is open already; one block at a time")
+        self._block = AsyncExitStack()
+        try:
+            return await self._block.enter_async_context(running(self))
+        except BaseException:
+            self._block = None
+            raise
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> bool:
+        block, self._block = self._block, None
+        assert block is not None
+        return bool(await block.__aexit__(kind, error, traceback))
+
+    async def start(self) -> None:
+        """Open the database and check what can be done there.
+
+        Raises:
+            SqlError: it is not there, or its role may do too much.
+        """
+        self._backend: Backend = backend_of(self._url, self._connections, writes=self._writes)
+        (await self.enter(ExitStack())).callback(self._backend.close)
+        self._places = anyio.CapacityLimiter(self._connections)
+        await self._run(self._backend.check)
+
+    async def _run(self, work: Callable[[Job], T]) -> T:
+        async with self._places:
+            return await run(work, max(0.05, min(self._timeout, _MOST_TIME * remaining())))
+
+    @handler(group="statements")
+    async def schema(self) -> str:
+        """List the tables and views with their columns, types and keys, and about how many rows they have."""
+        return await self._run(self._outline)
+
+    def _outline(self, job: Job) -> str:
+        from callboard_actors.sql._schema import outline
+
+        return outline(self._backend, self._schemas, self._caps.bytes, job)
+
+    @handler(group="statements")
+    async def describe(self, table: str) -> str:
+        """Describe one table: columns, defaults, keys, references and indexes."""
+        return await self._run(lambda job: self._description(table, job))
+
+    def _description(self, table: str, job: Job) -> str:
+        from callboard_actors.sql._schema import description
+
+        text, quoted = description(self._backend, self._schemas, table, job)
+        if not self._samples:
+            return text
+        some = f"SELECT * FROM {quoted} LIMIT {self._samples}"  # noqa: S608 (a name of the database, quoted)
+        rows = self._backend.query(some, {}, self._caps, job)
+        return f"{text}\nRows:\n{rows}"
+
+    @handler(group="statements")
+    async def query(self, statement: str, parameters: dict[str, Any] | None = None) -> Rows:
+        """Run one SELECT statement and read its rows.
+
+        Values belong in `parameters`, by name: `where id = :id` with {"id": 3}.
+        """
+        return await self._run(lambda job: self._backend.query(statement, parameters or {}, self._caps, job))

@@ -1,0 +1,77 @@
+"""A statement with named parameters, as psycopg takes it, and as PostgreSQL reads it."""
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import sqlalchemy
+from sqlalchemy import Dialect
+from sqlalchemy.dialects.postgresql.psycopg import PGDialect_psycopg
+
+from callboard_actors.sql._backend import Parameters
+from callboard_actors.sql._errors import SqlError
+from callboard_actors.sql._postgres_columns import Column
+from callboard_actors.sql._rows import Caps
+
+DECLARE = "DECLARE callboard NO SCROLL CURSOR FOR "
+"""What stands before a query: it is that of a cursor."""
+_NAMED = re.compile(r"(?<![:\w\\]):(\w+)(?!:)")
+"""As SQLAlchemy finds them."""
+_DIALECT: Dialect = PGDialect_psycopg()  # type: ignore[no-untyped-call]
+_SENT = re.compile(r"%\((\w+)\)s|%%")
+
+
+@dataclass(frozen=True, slots=True)
+class Query:
+    """A statement and its parameters."""
+
+    text: str
+    """As psycopg takes it, with `%(name)s`."""
+    parameters: Mapping[str, Any]
+    only_reads: bool
+    is_wrapped: bool = False
+    """Whether it stands within another one, whose positions say nothing to who has written it."""
+
+    @property
+    def read(self) -> str:
+        """The text that PostgreSQL reads, with numbers for names."""
+        numbers: dict[str, int] = {}
+
+        def numbered(found: re.Match[str]) -> str:
+            return f"${numbers.setdefault(found[1], len(numbers) + 1)}" if found[1] else "%"
+
+        return _SENT.sub(numbered, self.text)
+
+    def within(self, columns: Sequence[Column], caps: Caps) -> "Query":
+        """A query for the same rows, of whose values PostgreSQL cuts the long ones.
+
+        The statement has been parsed by itself before. So what stands within the parentheses begins and ends there.
+        """
+        names = ", ".join(f"c{number}" for number in range(len(columns)))
+        items = ", ".join(column.cut(f"c{number}", caps.value) for number, column in enumerate(columns))
+        inner = self.text.rstrip().rstrip(";")
+        text = f"SELECT {items} FROM (\n{inner}\n) AS answer ({names}) LIMIT {caps.rows + 1}"  # noqa: S608 (see above)
+        return replace(self, text=text, is_wrapped=True)
+
+
+def query_of(statement: str, parameters: Parameters, *, only_reads: bool) -> Query:
+    """A statement as it was written.
+
+    Args:
+        statement: with `:name` for parameters.
+        parameters: their values. What looks like a parameter and has none is text, such as a time in a literal.
+        only_reads: whether it is the query of a cursor.
+
+    Raises:
+        SqlError: it is empty.
+    """
+    if not statement.strip() or "\0" in statement:
+        raise SqlError("The statement is empty, or there is a NUL character in it.")
+
+    def marked(found: re.Match[str]) -> str:
+        return found[0] if found[1] in parameters else f"\\{found[0]}"
+
+    text = str(sqlalchemy.text(_NAMED.sub(marked, statement)).compile(dialect=_DIALECT))
+    used = set(_SENT.findall(text))
+    return Query(text, {name: value for name, value in parameters.items() if name in used}, only_reads)

@@ -1,0 +1,90 @@
+"""`Rows`: what a statement gave, no more than was asked for."""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, overload
+
+from callboard_actors.sql._values import kept, shown
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Caps:
+    """How much a statement may take and give."""
+
+    rows: int
+    bytes: int
+    """Of the text of all rows."""
+    value: int
+    """Characters or bytes of one value."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rows(Sequence[Mapping[str, Any]]):
+    """Rows as mappings from column to value; as `str` what a model reads of them."""
+
+    columns: tuple[str, ...]
+    values: tuple[tuple[Any, ...], ...]
+    """The same rows, where columns may have one name."""
+    more: bool = False
+    """Whether there are rows beyond the caps."""
+    changed: int | None = None
+    """How many rows were inserted, updated or deleted, if the database says so."""
+    note: str = ""
+    """What else a model has to know."""
+
+    def __len__(self) -> int:
+        return len(self.values)
+
+    @overload
+    def __getitem__(self, index: int) -> Mapping[str, Any]: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[Mapping[str, Any]]: ...
+
+    def __getitem__(self, index: int | slice) -> Mapping[str, Any] | Sequence[Mapping[str, Any]]:
+        if isinstance(index, slice):
+            return [self._mapping(values) for values in self.values[index]]
+        return self._mapping(self.values[index])
+
+    def __iter__(self) -> Iterator[Mapping[str, Any]]:
+        return map(self._mapping, self.values)
+
+    def _mapping(self, values: tuple[Any, ...]) -> Mapping[str, Any]:
+        return dict(zip(self.columns, values, strict=True))
+
+    @property
+    def artifact(self) -> Mapping[str, Any]:
+        """The same as plain data, which goes with the message of a tool."""
+        return {"columns": [*self.columns], "rows": [[*row] for row in self.values], "more": self.more}
+
+    def __str__(self) -> str:
+        lines = [] if self.changed is None else [f"{_count(self.changed)} changed."]
+        if self.columns:
+            lines.append(" | ".join(shown(name) for name in self.columns))
+            lines += [" | ".join(shown(value) for value in row) for row in self.values]
+            lines.append(self._counted())
+        return "\n".join([*lines, *([self.note] if self.note else [])]) or "Done."
+
+    def _counted(self) -> str:
+        if not self.more:
+            return f"({_count(len(self))})"
+        if not self.values:
+            return "(The first row alone is larger than an answer may be; ask for fewer columns.)"
+        return f"(The first {_count(len(self))}; there are more. Ask for fewer, or for count(*).)"
+
+
+def _count(number: int) -> str:
+    return f"{number:,} row" if number == 1 else f"{number:,} rows"
+
+
+def gather(columns: Sequence[str], rows: Iterable[Sequence[Any]], caps: Caps) -> Rows:
+    """Take rows until there are no more, or more than may be; no more than one of those is asked for."""
+    taken: list[tuple[Any, ...]] = []
+    left = caps.bytes
+    for row in rows:
+        values = tuple(kept(value, caps.value) for value in row)
+        left -= sum(len(shown(value).encode(errors="replace")) + 3 for value in values)
+        if len(taken) == caps.rows or left < 0:
+            return Rows(tuple(columns), tuple(taken), more=True)
+        taken.append(values)
+    return Rows(tuple(columns), tuple(taken))

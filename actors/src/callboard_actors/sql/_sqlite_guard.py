@@ -1,0 +1,101 @@
+"""What a statement may do on a connection of SQLite; SQLite asks when it prepares one."""
+
+import sqlite3
+from collections.abc import Generator
+from contextlib import contextmanager
+
+_READS = {sqlite3.SQLITE_SELECT, sqlite3.SQLITE_READ, sqlite3.SQLITE_RECURSIVE}
+_OF_VIRTUAL_TABLES = {sqlite3.SQLITE_INSERT, sqlite3.SQLITE_UPDATE, sqlite3.SQLITE_DELETE}
+"""What a virtual table prepares when it is first read. It would fail where it is done: the file is open for reading."""
+_NEVER = {sqlite3.SQLITE_ATTACH, sqlite3.SQLITE_DETACH, sqlite3.SQLITE_TRANSACTION, sqlite3.SQLITE_SAVEPOINT}
+"""What not even a writer may do: other files, and what would end the transaction around it."""
+_TELLING_PRAGMAS = {
+    "data_version",
+    "foreign_key_list",
+    "index_info",
+    "index_list",
+    "index_xinfo",
+    "table_info",
+    "table_list",
+    "table_xinfo",
+}
+"""Those that tell of a schema and set nothing."""
+_HARMFUL_FUNCTIONS = {"fts3_tokenizer", "load_extension", "readfile", "writefile", "edit", "regexp"}
+
+_LONGEST = 400_000
+"""Bytes of a value and of a row. One function is one step of SQLite's machine, and no step can be interrupted."""
+_LIMITS = {
+    sqlite3.SQLITE_LIMIT_LENGTH: _LONGEST,
+    sqlite3.SQLITE_LIMIT_SQL_LENGTH: 100_000,
+    sqlite3.SQLITE_LIMIT_LIKE_PATTERN_LENGTH: 1_000,
+    sqlite3.SQLITE_LIMIT_COMPOUND_SELECT: 100,
+    sqlite3.SQLITE_LIMIT_VDBE_OP: 250_000,
+    sqlite3.SQLITE_LIMIT_VARIABLE_NUMBER: 1_000,
+    sqlite3.SQLITE_LIMIT_ATTACHED: 0,
+    sqlite3.SQLITE_LIMIT_WORKER_THREADS: 0,
+}
+
+
+def limited(driver: sqlite3.Connection) -> None:
+    """Set the limits of a connection."""
+    for limit, most in _LIMITS.items():
+        driver.setlimit(limit, most)
+    driver.execute("PRAGMA trusted_schema = OFF")  # no function with effects in a view or a trigger of the file
+
+
+class Guard:
+    """Says of each action whether it may be.
+
+    Args:
+        driver: the connection.
+        writes: whether tables may be changed.
+    """
+
+    def __init__(self, driver: sqlite3.Connection, *, writes: bool) -> None:
+        self._writes = writes
+        self._is_trusted = False
+        if not writes:
+            driver.execute("PRAGMA query_only = ON")
+        driver.execute("PRAGMA foreign_keys = ON")
+        driver.set_authorizer(self._may)
+
+    def _may(self, action: int, first: str | None, second: str | None, *_: str | None) -> int:
+        return sqlite3.SQLITE_OK if self._is_trusted or self._is_harmless(action, first, second) else _DENY
+
+    def _is_harmless(self, action: int, first: str | None, second: str | None) -> bool:
+        if action in _READS or action in _OF_VIRTUAL_TABLES:
+            return True
+        if action == sqlite3.SQLITE_FUNCTION:
+            return second not in _HARMFUL_FUNCTIONS
+        if action == sqlite3.SQLITE_PRAGMA:
+            return first in _TELLING_PRAGMAS
+        return self._writes and action not in _NEVER
+
+    @contextmanager
+    def trusted(self) -> Generator[None]:
+        """Statements of ours, which may do anything."""
+        self._is_trusted = True
+        try:
+            yield
+        finally:
+            self._is_trusted = False
+
+    @contextmanager
+    def transaction(self, driver: sqlite3.Connection) -> Generator[None]:
+        """Commit what the block does, or nothing of it."""
+        with self.trusted():
+            driver.execute("BEGIN IMMEDIATE")
+        try:
+            yield
+        except BaseException:
+            if driver.in_transaction:
+                with self.trusted():
+                    driver.set_progress_handler(None, 0)
+                    driver.execute("ROLLBACK")
+            raise
+        with self.trusted():
+            driver.set_progress_handler(None, 0)  # it is done; a commit that is interrupted halfway helps nobody
+            driver.execute("COMMIT")
+
+
+_DENY: int = sqlite3.SQLITE_DENY

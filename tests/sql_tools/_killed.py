@@ -1,0 +1,52 @@
+"""An agent that changes a database, and is killed: `python _killed.py backend database saver once step`.
+
+The step is "ask" (until a person is asked), "die" (they agree; it dies when the change is permanent, and nobody
+knows) or "resume" (they are asked again, and agree). Prints what the tool's message says, if there is one.
+"""
+
+import os
+import signal
+import sys
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import anyio
+from langchain_core.messages import HumanMessage, ToolMessage
+from langchain_core.runnables import RunnableConfig
+from langgraph.types import Command
+
+from callboard import create_react_agent
+from callboard.middleware import RequireApproval
+from callboard.testing import ScriptedModel, calls, tool_call
+from callboard_actors.sql import WritableSqlDatabase
+
+STATEMENT = "INSERT INTO item (name) VALUES (:name)"
+
+
+async def main(database: str, saver: str, once: str, step: str) -> None:
+    async def dies(request: Any, call_next: Callable[[Any], Awaitable[Any]]) -> Any:
+        found = await call_next(request)
+        if step == "die":
+            os.kill(os.getpid(), signal.SIGKILL)
+        return found
+
+    call = tool_call("execute", statement=STATEMENT, parameters={"name": "bun"})
+    db = WritableSqlDatabase(database, once="callboard_executed" if once == "once" else None)
+    agent = create_react_agent(
+        ScriptedModel([calls(call), "done"]),
+        [db],
+        middleware=[RequireApproval(["execute"]), dies],
+        checkpointer=saver,
+    )
+    config: RunnableConfig = {"configurable": {"thread_id": "1"}}
+    given: Any = {"messages": [HumanMessage("a bun")]} if step == "ask" else Command(resume={"type": "accept"})
+    async with agent:
+        found = await agent.ainvoke(given, config)
+    for message in found["messages"]:
+        if isinstance(message, ToolMessage):
+            print(message.content)
+
+
+if __name__ == "__main__":
+    backend, *rest = sys.argv[1:]
+    anyio.run(main, *rest, backend=backend)

@@ -1,0 +1,38 @@
+"""A small database of the tests' own."""
+
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+
+SHOP = """
+CREATE TABLE shop (id INTEGER PRIMARY KEY, name TEXT NOT NULL);
+CREATE TABLE item (
+    id INTEGER PRIMARY KEY, name TEXT NOT NULL, price NUMERIC DEFAULT 1, shop_id INTEGER REFERENCES shop (id)
+);
+CREATE INDEX item_name ON item (name);
+INSERT INTO shop VALUES (1, 'corner');
+INSERT INTO item VALUES (1, 'tea', 2.5, 1), (2, 'ham', 4, 1), (3, 'salt', NULL, NULL);
+"""
+
+ENDLESS = "WITH RECURSIVE n (x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM n) SELECT {} FROM n"
+"""Counts until somebody stops it; `x` for all numbers, `count(*)` for an answer that never comes."""
+
+
+def new_shop(folder: Path) -> str:
+    """The URL of a file with the shop in it."""
+    path = folder / "shop.db"
+    with closing(sqlite3.connect(path)) as connection:
+        connection.executescript(SHOP)
+    return f"sqlite:///{path}"
+
+
+def names_in(url: str) -> list[str]:
+    """Of the items, as another program sees them."""
+    with closing(sqlite3.connect(url.removeprefix("sqlite:///"))) as connection:
+        return [name for (name,) in connection.execute("SELECT name FROM item ORDER BY id")]
+
+
+def execute(url: str, statement: str) -> None:
+    """Run a statement in a SQLite file, as another program does."""
+    with closing(sqlite3.connect(url.removeprefix("sqlite:///"))) as connection, connection:
+        connection.execute(statement)

@@ -1,0 +1,40 @@
+"""Databases for the tests: SQLite files, and a PostgreSQL server if there is one to be had."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tests.agent._postgres import Server, programs
+
+from ._server import Shop, new_role
+from ._shop import new_shop
+
+
+@pytest.fixture
+def url(tmp_path: Path) -> str:
+    """Of a shop in SQLite."""
+    return new_shop(tmp_path)
+
+
+@pytest.fixture(scope="session")
+def server() -> Iterator[Server]:
+    """One for all tests; each has a database of its own."""
+    if (found := programs()) is None:
+        pytest.skip("PostgreSQL is not installed: apt-get install postgresql")
+    server = Server(found)
+    try:
+        server.start()
+        new_role(server)
+        yield server
+    finally:
+        server.remove()
+
+
+@pytest.fixture
+def shop(server: Server) -> Iterator[Shop]:
+    """A shop in PostgreSQL."""
+    shop = Shop(server)
+    try:
+        yield shop
+    finally:
+        shop.drop()

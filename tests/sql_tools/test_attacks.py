@@ -1,0 +1,129 @@
+"""What a model may not do to a SQLite file, it cannot do."""
+
+import sqlite3
+import threading
+import time
+from contextlib import closing
+from pathlib import Path
+
+import anyio
+import pytest
+
+from callboard_actors.sql import SqlDatabase, SqlError
+
+from ._attacks import ENDLESS_SQLITE, LARGE_SQLITE, READ_ONLY_SQLITE
+from ._shop import names_in
+
+pytestmark = pytest.mark.real_clock
+
+
+async def test_nothing_that_writes_gets_through(url: str, tmp_path: Path) -> None:
+    """Nor reaches another file, or a setting; and each has an answer, not a crash."""
+    before = (tmp_path / "shop.db").read_bytes()
+    got_through: list[str] = []
+
+    with anyio.fail_after(30):
+        async with SqlDatabase(url) as db:
+            for name, statement in READ_ONLY_SQLITE.items():
+                try:
+                    await db.query(statement.replace("{folder}", str(tmp_path)))
+                except SqlError:
+                    continue
+                got_through.append(name)
+
+    assert got_through == []
+    assert (tmp_path / "shop.db").read_bytes() == before
+    assert [path.name for path in tmp_path.iterdir()] == ["shop.db"]
+
+
+@pytest.mark.parametrize("name", ENDLESS_SQLITE)
+async def test_what_never_ends_is_ended_by_the_database(url: str, name: str) -> None:
+    """By its progress handler; the thread is free again, and the connection good for the next."""
+    with anyio.fail_after(20):
+        async with SqlDatabase(url, timeout=0.3, connections=1) as db:
+            with pytest.raises(SqlError, match=r"stopped after 0\.3 s"):
+                await db.query(ENDLESS_SQLITE[name])
+            assert len(await db.query("SELECT 1")) == 1
+
+
+async def test_what_is_too_large_is_refused_before_there_is_memory_for_it(url: str) -> None:
+    """By SQLite's limits."""
+    got_through: list[str] = []
+
+    with anyio.fail_after(30):
+        async with SqlDatabase(url) as db:
+            for name, statement in LARGE_SQLITE.items():
+                try:
+                    await db.query(statement)
+                except SqlError:
+                    continue
+                got_through.append(name)
+
+    assert got_through == []
+
+
+async def test_the_slowest_step_that_nothing_can_interrupt_is_short(url: str) -> None:
+    """One function is one step of SQLite's machine: its time is bounded by the length of values alone."""
+    text = "replace(hex(zeroblob({})), '0', 'a')"
+    slow = f"SELECT instr({text.format(199_000)}, {text.format(99_000)} || 'b')"
+
+    with anyio.fail_after(60):
+        async with SqlDatabase(url, timeout=0.1) as db:
+            with pytest.raises(SqlError, match="stopped after"):
+                for _ in range(50):
+                    await db.query(slow)
+
+
+async def test_full_text_json_and_pragma_tables_can_be_read(url: str, tmp_path: Path) -> None:
+    """What is harmless is not refused with what is not."""
+    with closing(sqlite3.connect(tmp_path / "shop.db")) as connection, connection:
+        connection.execute("CREATE VIRTUAL TABLE note USING fts5(text)")
+        connection.execute("INSERT INTO note VALUES ('buy tea'), ('sell ham')")
+        connection.execute("CREATE VIRTUAL TABLE place USING rtree(id, x0, x1)")
+        connection.execute("INSERT INTO place VALUES (1, 2, 3)")
+
+    with anyio.fail_after(20):
+        async with SqlDatabase(url) as db:
+            notes = await db.query("SELECT text FROM note WHERE note MATCH 'tea'")
+            places = await db.query("SELECT id FROM place WHERE x0 > 1")
+            items = await db.query("SELECT value FROM json_each('[1, 2]')")
+            columns = await db.query("SELECT name FROM pragma_table_info('shop')")
+            plan = await db.query("EXPLAIN QUERY PLAN SELECT * FROM item")
+
+    assert [*notes.values, *places.values, *items.values, *columns.values] == [
+        ("buy tea",), (1,), (1,), (2,), ("id",), ("name",)
+    ]  # fmt: skip
+    assert len(plan) == 1
+
+
+async def test_a_cancelled_call_is_interrupted(url: str) -> None:
+    """The thread ends with the call, and its place is free."""
+    with anyio.fail_after(20):
+        async with SqlDatabase(url, timeout=60, connections=1) as db:
+            threads = threading.active_count()
+            begun = time.monotonic()
+            with anyio.move_on_after(0.3) as scope:
+                await db.query(ENDLESS_SQLITE["an endless count"])
+            assert scope.cancelled_caught
+            assert len(await db.query("SELECT 1")) == 1
+            assert time.monotonic() - begun < 15
+            assert threading.active_count() <= threads + 2
+    assert names_in(url) == ["tea", "ham", "salt"]
+
+
+async def test_a_database_that_is_left_ends_what_runs(url: str) -> None:
+    """A block that is cancelled leaves no thread in SQLite."""
+    with anyio.fail_after(20):
+        async with anyio.create_task_group() as group:
+            async with SqlDatabase(url, timeout=60) as db:
+                group.start_soon(db.query, ENDLESS_SQLITE["an endless count"])
+                await anyio.sleep(0.2)
+                group.cancel_scope.cancel()
+
+    assert _open_files(url) == []
+
+
+def _open_files(url: str) -> list[str]:
+    """The files of the database that this process has open."""
+    found = [str(one.readlink()) for one in Path("/proc/self/fd").iterdir() if one.is_symlink()]
+    return [one for one in found if one.startswith(url.removeprefix("sqlite:///"))]

@@ -1,0 +1,225 @@
+"""A database is asked: by a program, and by a model."""
+
+from pathlib import Path
+
+import anyio
+import pytest
+
+from callboard import ActorStartError, ToolNode, running
+from callboard.testing import ActorContract, tool_call
+from callboard_actors.sql import Rows, SqlDatabase, SqlError
+
+from ._shop import ENDLESS, execute, new_shop
+
+pytestmark = pytest.mark.real_clock
+
+
+class TestSqlDatabase(ActorContract):
+    """What every actor has to stand."""
+
+    @pytest.fixture(autouse=True)
+    def _shop(self, tmp_path: Path) -> None:
+        self._url = new_shop(tmp_path)
+
+    def actor(self) -> SqlDatabase:
+        return SqlDatabase(self._url)
+
+    async def ask(self, reference: SqlDatabase) -> object:
+        return await reference.query("SELECT * FROM item")
+
+
+async def test_a_program_has_rows_as_mappings_and_as_tuples(url: str) -> None:
+    """Without an agent: the database as a context manager."""
+    with anyio.fail_after(20):
+        async with SqlDatabase(url) as db:
+            rows = await db.query("SELECT name, price FROM item WHERE id = :id", {"id": 1})
+
+    assert list(rows) == [{"name": "tea", "price": 2.5}]
+    assert rows.values == (("tea", 2.5),)
+    assert rows[-1]["name"] == "tea" and len(rows[:1]) == 1
+
+
+async def test_it_can_be_opened_again_but_not_twice_at_once(url: str) -> None:
+    """A second block would close what the first one has open."""
+    db = SqlDatabase(url)
+
+    with anyio.fail_after(20):
+        for _ in range(2):
+            async with db as open_db:
+                with pytest.raises(RuntimeError, match="open already"):
+                    async with db:
+                        pass
+                assert len(await open_db.query("SELECT 1")) == 1
+
+
+async def test_a_model_reads_a_table_and_the_program_has_the_rows(url: str) -> None:
+    """The text is compact; the artifact is for whoever draws a chart of it."""
+    node = ToolNode([SqlDatabase(url)])
+    call = tool_call("query", "1", statement="SELECT id, price, 'a|b' || char(10) AS odd FROM item WHERE id <> 2")
+
+    with anyio.fail_after(20):
+        [message] = (await node.ainvoke([call]))["messages"]
+
+    assert message.content == "id | price | odd\n1 | 2.5 | a\\|b\\n\n3 | NULL | a\\|b\\n\n(2 rows)"
+    assert message.artifact == {
+        "columns": ["id", "price", "odd"],
+        "rows": [[1, 2.5, "a|b\n"], [3, None, "a|b\n"]],
+        "more": False,
+    }
+
+
+async def test_no_rows_are_an_answer_too(url: str) -> None:
+    """A model that reads nothing at all would ask again."""
+    node = ToolNode([SqlDatabase(url)])
+
+    with anyio.fail_after(20):
+        [message] = (await node.ainvoke([tool_call("query", "1", statement="SELECT id FROM item WHERE 0")]))["messages"]
+
+    assert message.content == "id\n(0 rows)"
+
+
+async def test_there_are_no_more_tools_than_reading_takes(url: str) -> None:
+    """A tool that always refuses would only tempt a model."""
+    assert set(ToolNode([SqlDatabase(url)]).tools_by_name) == {"schema", "describe", "query"}
+
+
+async def test_the_schema_is_told_in_a_line_for_each_table(url: str) -> None:
+    """Columns, types, keys and how many rows: what a statement is written from."""
+    with anyio.fail_after(20):
+        async with SqlDatabase(url) as db:
+            text = await db.schema()
+
+    assert text.splitlines() == [
+        "item(id INTEGER key, name TEXT, price NUMERIC, shop_id INTEGER -> shop.id), 3 rows",
+        "shop(id INTEGER key, name TEXT), 1 row",
+    ]
+
+
+async def test_a_large_schema_is_cut_and_says_what_was_left_out(url: str) -> None:
+    """A thousand tables would fill the window of a model."""
+    for number in range(20):
+        execute(url, f"CREATE TABLE more_{number} (id INTEGER PRIMARY KEY, name TEXT)")
+
+    with anyio.fail_after(20):
+        async with SqlDatabase(url, max_bytes=400) as db:
+            text = await db.schema()
+
+    assert len(text) < 800
+    assert "more, for describe(table): more_" in text.splitlines()[-1]
+
+
+async def test_values_are_shown_only_where_that_was_asked_for(url: str) -> None:
+    """They may be somebody's; a schema is nobody's."""
+    with anyio.fail_after(20):
+        async with SqlDatabase(url) as db:
+            without = await db.describe("item")
+        async with SqlDatabase(url, samples=1) as db:
+            sampled = await db.describe("item")
+
+    assert without.splitlines() == [
+        "item, 3 rows",
+        "  id INTEGER",
+        "  name TEXT not null",
+        "  price NUMERIC default 1",
+        "  shop_id INTEGER -> shop.id",
+        "  primary key (id)",
+        "  index (name)",
+    ]
+    assert sampled == f"{without}\nRows:\nid | name | price | shop_id\n1 | tea | 2.5 | 1\n(1 row)"
+
+
+@pytest.mark.parametrize(
+    ("statement", "says"),
+    [
+        ("SELECT nam FROM item", "no such column: nam; did you mean name?"),
+        ("SELECT i.pric FROM item i", "no such column: i.pric; did you mean price?"),
+        ("SELECT 1 FROM itm", "no such table: itm; did you mean item?"),
+        ("SELECT :id", "Give each :name of the statement in the parameters"),
+        ("SELECT FROM", 'near "FROM": syntax error'),
+        ("SELECT 1; SELECT 2", "one statement"),
+        ("", "a query is a SELECT"),
+    ],
+)
+async def test_an_error_is_a_message_that_a_model_can_act_on(url: str, statement: str, says: str) -> None:
+    """It does not end the run."""
+    node = ToolNode([SqlDatabase(url)])
+
+    with anyio.fail_after(20):
+        [message] = (await node.ainvoke([tool_call("query", "1", statement=statement)]))["messages"]
+
+    assert message.status == "error"
+    assert says in message.content
+
+
+async def test_a_program_has_the_error_as_an_exception(url: str) -> None:
+    """One class for all of them, with the driver's own as its cause."""
+    with anyio.fail_after(20):
+        async with SqlDatabase(url) as db:
+            with pytest.raises(SqlError, match="did you mean item") as caught:
+                await db.query("SELECT * FROM itm")
+
+    assert caught.value.__cause__ is not None
+
+
+async def test_no_more_rows_are_computed_than_are_shown(url: str) -> None:
+    """Of an endless number of rows, too."""
+    with anyio.fail_after(20):
+        async with SqlDatabase(url, max_rows=3) as db:
+            rows = await db.query(ENDLESS.format("x"))
+
+    assert [row["x"] for row in rows] == [1, 2, 3]
+    assert rows.more
+    assert str(rows).endswith("(The first 3 rows; there are more. Ask for fewer, or for count(*).)")
+
+
+async def test_bytes_of_an_answer_and_of_a_value_are_capped(url: str) -> None:
+    """Many rows of long texts fill a window as well as one row does."""
+    with anyio.fail_after(20):
+        async with SqlDatabase(url, max_bytes=500, max_value=10) as db:
+            many = await db.query(ENDLESS.format("printf('%05d', x) AS x"))
+            long = await db.query("SELECT printf('%.100c', 'a') AS text, zeroblob(50) AS raw")
+
+    assert many.more and len(str(many)) < 700
+    assert long.values == (("a" * 10 + "... [cut; 100 characters]", f"x'{'00' * 10}'... [cut; 50 bytes]"),)
+
+
+async def test_a_row_that_is_larger_than_an_answer_is_said_to_be(url: str) -> None:
+    """No rows, and no word, would be read as an empty table."""
+    with anyio.fail_after(20):
+        async with SqlDatabase(url, max_bytes=100) as db:
+            rows = await db.query("SELECT printf('%.200c', 'a') AS text")
+
+    assert "larger than an answer may be" in str(rows)
+
+
+async def test_a_file_that_is_not_there_is_not_made(tmp_path: Path) -> None:
+    """SQLite would make an empty one, and everything would look as if it worked."""
+    with anyio.fail_after(20), pytest.raises(ActorStartError, match="no database at"):
+        async with SqlDatabase(f"sqlite:///{tmp_path}/none.db"):
+            pass
+
+    assert list(tmp_path.iterdir()) == []
+
+
+async def test_a_file_that_is_no_database_is_told_at_once(tmp_path: Path) -> None:
+    """And not when a model first asks."""
+    (tmp_path / "text.db").write_text("no database" * 1000)
+
+    with anyio.fail_after(20), pytest.raises(ActorStartError, match="not a database"):
+        async with SqlDatabase(f"sqlite:///{tmp_path}/text.db"):
+            pass
+
+
+async def test_one_database_serves_readers_side_by_side(url: str) -> None:
+    """As many as it has connections; the others wait for their turn."""
+    found: list[Rows] = []
+
+    async def ask(db: SqlDatabase) -> None:
+        found.append(await db.query("SELECT count(*) AS count FROM item"))
+
+    with anyio.fail_after(20):
+        async with running(SqlDatabase(url, connections=2)) as db, anyio.create_task_group() as group:
+            for _ in range(20):
+                group.start_soon(ask, db)
+
+    assert [rows[0]["count"] for rows in found] == [3] * 20
