@@ -79,8 +79,8 @@ def _tools(actors: ActorSet, number: int) -> list[BaseTool]:
 def _tool(actors: ActorSet, number: int, handler: Handler, lost: LostState) -> BaseTool:
     """A tool that runs a handler.
 
-    A `ToolException` of it is for the model to read. Where its results are annotated with a class that has an
-    `artifact`, the model reads them as `str`, and the artifact goes with the message.
+    A `ToolException` of it is for the model to read. Where its results are annotated with a class that has a
+    property `artifact`, the model reads them as `str`, and the artifact goes with the message.
     """
     if not handler.fn.__doc__:
         raise TypeError(f"the handler {handler.title} has no docstring; a model has to be told what it does")

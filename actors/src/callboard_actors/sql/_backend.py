@@ -3,12 +3,13 @@
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Any, Protocol
-
-import sqlalchemy
+from typing import TYPE_CHECKING, Any, Protocol
 
 from callboard_actors.sql._rows import Caps, Rows
 from callboard_actors.sql._work import Job
+
+if TYPE_CHECKING:
+    import sqlalchemy
 
 Parameters = Mapping[str, Any]
 
@@ -32,7 +33,7 @@ class Backend(Protocol):
         """
         ...
 
-    def reading(self, job: Job) -> AbstractContextManager[sqlalchemy.Connection]:
+    def reading(self, job: Job) -> "AbstractContextManager[sqlalchemy.Connection]":
         """A connection for reading, which is ended with the job."""
         ...
 
@@ -52,7 +53,7 @@ class Backend(Protocol):
         """
         ...
 
-    def row_estimates(self, connection: sqlalchemy.Connection, tables: Sequence[str]) -> Mapping[str, str]:
+    def row_estimates(self, connection: "sqlalchemy.Connection", tables: Sequence[str]) -> Mapping[str, str]:
         """About how many rows tables have, as far as it is known without counting all of them."""
         ...
 

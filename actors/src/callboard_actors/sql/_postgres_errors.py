@@ -39,7 +39,9 @@ def explained(
     if isinstance(error, errors.QueryCanceled) or job.stopped is not None:
         return SqlError(f"It was stopped after {job.seconds:g} s. Ask for less, or for a part of it.")
     if not isinstance(error, psycopg.Error) or not error.diag.message_primary:
-        return SqlError(f"The database does not answer: {str(error).strip().partition(chr(10))[0]}")
+        said = str(error).strip().partition("\n")[0]
+        is_away = isinstance(error, (psycopg.OperationalError, psycopg.InterfaceError))
+        return SqlError(f"The database does not answer: {said}" if is_away else f"{said}.")
     told = error.diag
     said = f"{told.message_primary}{_meant(error, driver) or '.'}"
     said += "".join(f" {part}" for part in (told.message_detail, told.message_hint) if part)

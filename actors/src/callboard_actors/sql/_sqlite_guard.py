@@ -87,15 +87,16 @@ class Guard:
             driver.execute("BEGIN IMMEDIATE")
         try:
             yield
+            self._end(driver, "COMMIT")
         except BaseException:
-            if driver.in_transaction:
-                with self.trusted():
-                    driver.set_progress_handler(None, 0)
-                    driver.execute("ROLLBACK")
+            if driver.in_transaction:  # else SQLite has ended it
+                self._end(driver, "ROLLBACK")
             raise
+
+    def _end(self, driver: sqlite3.Connection, how: str) -> None:
+        driver.set_progress_handler(None, 0)  # what ends a transaction is not to be ended itself
         with self.trusted():
-            driver.set_progress_handler(None, 0)  # it is done; a commit that is interrupted halfway helps nobody
-            driver.execute("COMMIT")
+            driver.execute(how)
 
 
 _DENY: int = sqlite3.SQLITE_DENY

@@ -1,0 +1,112 @@
+"""One database for many: for other event loops, for keys, in a worker process; and what is left of a killed program."""
+
+import signal
+import sys
+import threading
+from pathlib import Path
+
+import anyio
+import pytest
+
+from callboard import CallPolicy, Limit, ToolNode, child, running
+from callboard.testing import tool_call
+from callboard_actors.process import Processes
+from callboard_actors.sql import Rows, SqlDatabase, SqlError
+
+from ._server import Shop
+from ._shop import ENDLESS
+
+pytestmark = pytest.mark.real_clock
+
+
+@pytest.mark.parametrize("other", ["asyncio", "trio"])
+async def test_another_event_loop_may_ask_it(url: str, other: str) -> None:
+    """A reference leads to the loop in which it lives, whichever kind the asking one is."""
+    found: list[Rows] = []
+
+    async def ask(db: SqlDatabase) -> None:
+        found.append(await db.query("SELECT count(*) AS count FROM item"))
+
+    with anyio.fail_after(30):
+        async with SqlDatabase(url) as db:
+            await anyio.to_thread.run_sync(lambda: anyio.run(ask, db, backend=other))
+
+    assert found[0][0]["count"] == 3
+
+
+async def test_each_key_has_a_database_of_its_own(url: str) -> None:
+    """A tenant's file, say."""
+    node = ToolNode([child(SqlDatabase(url), key=lambda call: call["args"]["statement"], cap=1)])
+    batch = [tool_call("query", str(number), statement=f"SELECT {number} AS n") for number in range(3)]
+
+    with anyio.fail_after(30):
+        async with node:
+            found = await node.ainvoke(batch)
+
+    assert [message.content.splitlines()[1] for message in found["messages"]] == ["0", "1", "2"]
+
+
+async def test_a_timeout_of_the_call_ends_the_statement(url: str) -> None:
+    """In time for the model to be told by the database, which knows what was too much."""
+    node = ToolNode([SqlDatabase(url)], policies={"query": CallPolicy(timeout=1.0, limit=Limit(1))})
+    calls = [
+        tool_call("query", "1", statement=ENDLESS.format("count(*)")),
+        tool_call("query", "2", statement="SELECT 1"),
+    ]
+
+    with anyio.fail_after(30):
+        late, other = (await node.ainvoke(calls))["messages"]
+
+    assert late.content.startswith("It was stopped after 0.")
+    assert other.content == "1\n1\n(1 row)"
+
+
+async def test_a_failed_statement_leaves_no_thread(url: str) -> None:
+    """Nor do many."""
+    with anyio.fail_after(30):
+        async with SqlDatabase(url, connections=2) as db:
+            await db.query("SELECT 1")
+            before = threading.active_count()
+            for _ in range(20):
+                with pytest.raises(SqlError):
+                    await db.query("SELECT nothing FROM nowhere")
+
+            assert threading.active_count() <= before + 2
+
+
+@pytest.mark.exhaustive
+async def test_it_can_live_in_a_worker_process(url: str) -> None:
+    """Which can be killed, whatever SQLite does there."""
+    with anyio.fail_after(60):
+        async with Processes(workers=1) as pool, running(child(SqlDatabase(url), runs_in=pool)) as db:
+            rows = await db.query("SELECT name FROM item WHERE id = 1")
+            with pytest.raises(SqlError, match="did you mean item"):
+                await db.query("SELECT * FROM itm")
+
+    assert dict(rows[0]) == {"name": "tea"}
+
+
+_ASKS = """
+import anyio, sys
+from callboard_actors.sql import SqlDatabase
+
+async def main():
+    async with SqlDatabase(sys.argv[1], timeout=600) as db:
+        await db.query("SELECT count(*) FROM generate_series(1, 100000000000)")
+
+anyio.run(main, backend=sys.argv[2])
+"""
+
+
+@pytest.mark.exhaustive
+async def test_a_statement_ends_with_the_program_that_was_killed(shop: Shop, anyio_backend_name: str) -> None:
+    """Nobody is left to cancel it; so the server looks, every two seconds, whether anybody is there."""
+    command = [sys.executable, "-c", _ASKS, shop.url, anyio_backend_name]
+    with anyio.fail_after(60):
+        async with await anyio.open_process(command, cwd=Path(__file__).parents[2]) as process:
+            while not shop.running():
+                await anyio.sleep(0.05)
+            process.send_signal(signal.SIGKILL)
+            await process.wait()
+        while shop.running():
+            await anyio.sleep(0.1)
