@@ -62,6 +62,7 @@ READ_ONLY_POSTGRES = {
     "a deletion in a table expression": "WITH gone AS (DELETE FROM item RETURNING *) SELECT * FROM gone",
     "a second statement": "SELECT 1; DROP TABLE item",
     "the end of the transaction, and more": "SELECT 1; COMMIT; DROP TABLE item",
+    "another transaction after ours": "SELECT 1; COMMIT; BEGIN READ WRITE; DELETE FROM item; COMMIT",
     "the end of the transaction": "COMMIT",
     "a transaction that writes": "SET TRANSACTION READ WRITE",
     "a session that writes": "SET SESSION CHARACTERISTICS AS TRANSACTION READ WRITE",

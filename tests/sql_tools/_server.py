@@ -41,6 +41,11 @@ class Shop:
         found = self.sql("SELECT count(*) FROM pg_stat_activity WHERE usename = 'reader' AND state = 'active'")
         return int(found[0][0])
 
+    def sleeping(self) -> int:
+        """How many of those sleep."""
+        found = self.sql("SELECT count(*) FROM pg_stat_activity WHERE usename = 'reader' AND wait_event = 'PgSleep'")
+        return int(found[0][0])
+
     def connected(self) -> int:
         """How many connections the role has."""
         return int(self.sql("SELECT count(*) FROM pg_stat_activity WHERE usename = 'reader'")[0][0])

@@ -10,6 +10,9 @@ import anyio
 import pytest
 
 from callboard_actors.sql import SqlDatabase, SqlError
+from callboard_actors.sql._rows import Caps
+from callboard_actors.sql._sqlite import SqliteBackend
+from callboard_actors.sql._work import Job
 
 from ._attacks import ENDLESS_SQLITE, LARGE_SQLITE, READ_ONLY_SQLITE
 from ._shop import names_in
@@ -46,6 +49,16 @@ async def test_what_never_ends_is_ended_by_the_database(url: str, name: str) -> 
             assert len(await db.query("SELECT 1")) == 1
 
 
+def test_sqlite_ends_a_statement_by_itself(url: str) -> None:
+    """Nobody watches the time from outside here."""
+    backend = SqliteBackend(Path(url.removeprefix("sqlite:///")), 1, writes=False)
+    try:
+        with pytest.raises(SqlError, match=r"stopped after 0\.2 s"):
+            backend.query(ENDLESS_SQLITE["an endless count"], {}, Caps(rows=1, bytes=100, value=10), Job(0.2))
+    finally:
+        backend.close()
+
+
 async def test_what_is_too_large_is_refused_before_there_is_memory_for_it(url: str) -> None:
     """By SQLite's limits."""
     got_through: list[str] = []
@@ -62,6 +75,7 @@ async def test_what_is_too_large_is_refused_before_there_is_memory_for_it(url: s
     assert got_through == []
 
 
+@pytest.mark.exhaustive
 async def test_the_slowest_step_that_nothing_can_interrupt_is_short(url: str) -> None:
     """One function is one step of SQLite's machine: its time is bounded by the length of values alone."""
     text = "replace(hex(zeroblob({})), '0', 'a')"

@@ -8,11 +8,15 @@ from contextlib import contextmanager
 import anyio
 import psycopg
 import pytest
+import sqlalchemy
 from tests.agent._postgres import Server
 
 from callboard import ActorStartError, ToolNode
 from callboard.testing import ActorContract, tool_call
 from callboard_actors.sql import SqlDatabase, SqlError
+from callboard_actors.sql._postgres import PostgresBackend
+from callboard_actors.sql._rows import Caps
+from callboard_actors.sql._work import Job
 
 from ._attacks import ENDLESS_POSTGRES, READ_ONLY_POSTGRES
 from ._server import PASSWORD, Shop
@@ -63,6 +67,7 @@ async def test_values_come_as_python_has_them(shop: Shop) -> None:
     assert "1 | 1.50 | true | NULL | x'6162' | 2026-01-02 | " in str(rows)
 
 
+@pytest.mark.exhaustive
 async def test_parameters_are_values_and_never_text(shop: Shop) -> None:
     """What is in a literal is not one, though it looks like it."""
     statement = "SELECT name, ' :id' AS text, id::text FROM item WHERE name = :name OR id = ANY(:ids)"
@@ -73,6 +78,7 @@ async def test_parameters_are_values_and_never_text(shop: Shop) -> None:
     assert rows.values == (("ham", " :id", "2"), ("salt", " :id", "3"))
 
 
+@pytest.mark.exhaustive
 async def test_the_schema_is_told(shop: Shop) -> None:
     """With the estimates of the server, which counts nothing for it."""
     shop.sql("ANALYZE")
@@ -172,6 +178,7 @@ async def test_what_a_session_keeps_is_gone_with_the_statement(shop: Shop) -> No
     assert dict(left[0]) == {"memory": "4MB", "locks": 0, "objects": 0}
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("name", ENDLESS_POSTGRES)
 async def test_what_never_ends_is_ended_on_the_server(shop: Shop, name: str) -> None:
     """Also where a statement lifts the timeout, or does not heed a cancel; the next one is served."""
@@ -185,6 +192,18 @@ async def test_what_never_ends_is_ended_on_the_server(shop: Shop, name: str) -> 
                 await db.query(ENDLESS_POSTGRES[name])
             assert len(await db.query("SELECT 1")) == 1
         await _until_nothing_runs(shop)
+
+
+def test_the_server_ends_a_statement_by_itself(shop: Shop) -> None:
+    """Nobody watches the time from outside here; and what was ended takes no other statement with it."""
+    backend = PostgresBackend(sqlalchemy.make_url(shop.url), 1)
+    caps = Caps(rows=1, bytes=100, value=10)
+    try:
+        with pytest.raises(SqlError, match=r"stopped after 0\.2 s"):
+            backend.query("SELECT pg_sleep(60)", {}, caps, Job(0.2))
+        assert backend.query("SELECT pg_backend_pid()", {}, caps, Job(5)).columns == ("pg_backend_pid",)
+    finally:
+        backend.close()
 
 
 @contextmanager
@@ -207,13 +226,14 @@ async def test_a_cancelled_call_is_cancelled_on_the_server(shop: Shop) -> None:
         async with SqlDatabase(shop.url, timeout=60, connections=1) as db:
             async with anyio.create_task_group() as group:
                 group.start_soon(db.query, "SELECT pg_sleep(60)")
-                while not shop.running():
+                while not shop.sleeping():
                     await anyio.sleep(0.02)
                 group.cancel_scope.cancel()
             assert shop.running() == 0
             assert len(await db.query("SELECT 1")) == 1
 
 
+@pytest.mark.exhaustive
 async def test_no_connection_is_left_at_the_end(shop: Shop) -> None:
     """A server has few of them."""
     with anyio.fail_after(40):
@@ -244,6 +264,7 @@ async def test_a_role_that_may_too_much_is_refused_at_the_start(shop: Shop, serv
             server.sql("DROP ROLE peeks")
 
 
+@pytest.mark.exhaustive
 async def test_a_role_that_may_leave_the_database_by_a_function_is_refused(shop: Shop) -> None:
     """`dblink` is everybody's where it is installed."""
     shop.sql("CREATE FUNCTION dblink(text, text) RETURNS void LANGUAGE sql AS 'SELECT'")
@@ -253,6 +274,7 @@ async def test_a_role_that_may_leave_the_database_by_a_function_is_refused(shop:
             pass
 
 
+@pytest.mark.exhaustive
 async def test_a_server_that_cannot_be_reached_is_told_without_the_password(shop: Shop, server: Server) -> None:
     """Neither what is wrong nor who described it tells it."""
     db = SqlDatabase(server.url("nowhere", user="reader", password=PASSWORD))
@@ -266,6 +288,7 @@ async def test_a_server_that_cannot_be_reached_is_told_without_the_password(shop
     assert not any("s3cret" in text for one in [*chain, db] for text in (str(one), repr(one)))
 
 
+@pytest.mark.exhaustive
 async def test_a_connection_that_was_cut_is_replaced(shop: Shop, server: Server) -> None:
     """By the next statement, which does not fail."""
     with anyio.fail_after(40):
