@@ -82,9 +82,9 @@ def test_a_statement_without_parameters_reaches_the_server_as_it_was_written(sta
 
 def test_parameters_are_numbered_as_the_server_reads_them() -> None:
     """By which positions in errors are counted."""
-    query = query_of("SELECT :b, :a, :b, ':c', 5 % 2, a::int", {"a": 1, "b": 2, "d": 3}, only_reads=True)
+    query = query_of("SELECT :b, :a::int, :b, ':c', 5 % 2, a::int", {"a": 1, "b": 2, "d": 3}, only_reads=True)
 
-    assert query.read == "SELECT $1, $2, $1, ':c', 5 % 2, a::int"
+    assert query.read == "SELECT $1, $2::int, $1, ':c', 5 % 2, a::int"
     assert query.parameters == {"a": 1, "b": 2}
 
 

@@ -5,10 +5,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-import sqlalchemy
-from sqlalchemy import Dialect
-from sqlalchemy.dialects.postgresql.psycopg import PGDialect_psycopg
-
 from callboard_actors.sql._backend import Parameters
 from callboard_actors.sql._errors import SqlError
 from callboard_actors.sql._postgres_columns import Column
@@ -16,9 +12,8 @@ from callboard_actors.sql._rows import Caps
 
 DECLARE = "DECLARE callboard NO SCROLL CURSOR FOR "
 """What stands before a query: it is that of a cursor."""
-_NAMED = re.compile(r"(?<![:\w\\]):(\w+)(?!:)")
-"""As SQLAlchemy finds them."""
-_DIALECT: Dialect = PGDialect_psycopg()  # type: ignore[no-untyped-call]
+_NAMED = re.compile(r"(?<![:\w]):(\w+)")
+"""What may be a parameter; `x::int` is none, and `:id::int` has one."""
 _SENT = re.compile(r"%\((\w+)\)s|%%")
 
 
@@ -68,10 +63,13 @@ def query_of(statement: str, parameters: Parameters, *, only_reads: bool) -> Que
     """
     if not statement.strip() or "\0" in statement:
         raise SqlError("The statement is empty, or there is a NUL character in it.")
+    used: dict[str, Any] = {}
 
-    def marked(found: re.Match[str]) -> str:
-        return found[0] if found[1] in parameters else f"\\{found[0]}"
+    def placed(found: re.Match[str]) -> str:
+        name = found[1]
+        if name not in parameters:
+            return found[0]
+        used[name] = parameters[name]
+        return f"%({name})s"
 
-    text = str(sqlalchemy.text(_NAMED.sub(marked, statement)).compile(dialect=_DIALECT))
-    used = set(_SENT.findall(text))
-    return Query(text, {name: value for name, value in parameters.items() if name in used}, only_reads)
+    return Query(_NAMED.sub(placed, statement.replace("%", "%%")), used, only_reads)
