@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from callboard_actors.sql._rows import Caps, Rows
 from callboard_actors.sql._work import Job
@@ -11,7 +11,7 @@ from callboard_actors.sql._work import Job
 if TYPE_CHECKING:
     import sqlalchemy
 
-Parameters = Mapping[str, Any]
+Parameters = Mapping[str, object]
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,7 @@
 """`SqlDatabase`: a database that is asked and not changed."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, ExitStack
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeVar
@@ -147,7 +147,7 @@ class SqlDatabase(Actor):
         return f"{text}\nRows:\n{rows}"
 
     @handler(group="statements")
-    async def query(self, statement: str, parameters: dict[str, Any] | None = None) -> Rows:
+    async def query(self, statement: str, parameters: Mapping[str, object] | None = None) -> Rows:
         """Run one SELECT statement and read its rows.
 
         Values belong in `parameters`, by name: `where id = :id` with {"id": 3}.

@@ -1,9 +1,8 @@
 """A statement with named parameters, as psycopg takes it, and as PostgreSQL reads it."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 from callboard_actors.sql._backend import Parameters
 from callboard_actors.sql._errors import SqlError
@@ -23,7 +22,7 @@ class Query:
 
     text: str
     """As psycopg takes it, with `%(name)s`."""
-    parameters: Mapping[str, Any]
+    parameters: Parameters
     only_reads: bool
     is_wrapped: bool = False
     """Whether it stands within another one, whose positions say nothing to who has written it."""
@@ -63,7 +62,7 @@ def query_of(statement: str, parameters: Parameters, *, only_reads: bool) -> Que
     """
     if not statement.strip() or "\0" in statement:
         raise SqlError("The statement is empty, or there is a NUL character in it.")
-    used: dict[str, Any] = {}
+    used: dict[str, object] = {}
 
     def placed(found: re.Match[str]) -> str:
         name = found[1]

@@ -45,7 +45,7 @@ class WritableSqlDatabase(SqlDatabase):
         self._once = once
 
     @handler(group="statements")
-    async def execute(self, statement: str, parameters: dict[str, Any] | None = None) -> Rows:
+    async def execute(self, statement: str, parameters: Mapping[str, object] | None = None) -> Rows:
         """Run one statement that changes the database, such as INSERT, UPDATE or DELETE, in its own transaction.
 
         Values belong in `parameters`, by name: `where id = :id` with {"id": 3}.
@@ -56,7 +56,7 @@ class WritableSqlDatabase(SqlDatabase):
         return await self._run(lambda job: self._backend.execute(statement, parameters or {}, self._caps, job, once))
 
 
-def _check_approved(statement: str, parameters: Mapping[str, Any] | None) -> None:
+def _check_approved(statement: str, parameters: Mapping[str, object] | None) -> None:
     """See that a person has agreed to exactly this.
 
     Raises:
