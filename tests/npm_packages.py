@@ -1,0 +1,62 @@
+"""Packages from npm that tests run, each version in a folder of its own, kept from run to run.
+
+python -m tests.npm_packages    installs all of them, as `.ci/run` does
+"""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+PACKAGES = {"@modelcontextprotocol/inspector": "2.12.0"}
+"""What tests ask for, by name; a test takes the version from here."""
+
+WAIT = 300
+"""Seconds that an installation may take."""
+
+
+def find_or_install(name: str, version: str) -> Path | None:
+    """The command of a package, which is installed if it is not there yet; `None` where that cannot be.
+
+    Args:
+        name: of the package, with its scope.
+        version: exactly that one.
+    """
+    folder = _cache() / f"{name.replace('/', '+')}@{version}"
+    if not folder.exists() and shutil.which("npm") is not None:
+        _install(f"{name}@{version}", folder)
+    return _command(name, folder) if folder.exists() else None
+
+
+def _cache() -> Path:
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "callboard-tests" / "npm"
+
+
+def _install(package: str, folder: Path) -> None:
+    """Install beside the folder and rename: who comes meanwhile sees all of it, or nothing."""
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=folder.parent, ignore_cleanup_errors=True) as scratch:
+        made = Path(scratch) / "made"
+        made.mkdir()
+        command = ["npm", "install", "--prefix", str(made), "--no-audit", "--no-fund", "--ignore-scripts", package]
+        try:
+            subprocess.run(command, check=True, capture_output=True, timeout=WAIT)
+            made.rename(folder)
+        except (OSError, subprocess.SubprocessError) as error:
+            if not folder.exists():  # else another process was quicker
+                print(f"{package} could not be installed: {error}", file=sys.stderr)
+
+
+def _command(name: str, folder: Path) -> Path:
+    """What the package puts on the path; the first, if there are several."""
+    home = folder / "node_modules" / name
+    found = json.loads((home / "package.json").read_text())["bin"]
+    return home / (found if isinstance(found, str) else next(iter(found.values())))
+
+
+if __name__ == "__main__":
+    missing = [name for name, version in PACKAGES.items() if find_or_install(name, version) is None]
+    sys.exit(f"not to be had: {', '.join(missing)}" if missing else 0)
