@@ -27,6 +27,7 @@ LAYERS = {
         "_types",
         "_web",
         "web",
+        "questions",
     ],
     1: ["_loops"],
     2: ["_calls"],

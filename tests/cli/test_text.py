@@ -8,8 +8,9 @@ from hypothesis import strategies as st
 from langchain_core.messages import AIMessage
 from langgraph.types import Interrupt
 
-from callboard._cli._questions import accepted, approval_in, free_answer, in_short
+from callboard._cli._questions import accepted, in_short
 from callboard._cli._shown_text import as_json, call_text, named, one_line, printable
+from callboard.questions import approval_in, free_answer
 
 JOINERS = "\u200c\u200d"
 VALUES = st.recursive(
@@ -90,7 +91,7 @@ def test_an_answer_has_the_form_of_its_question() -> None:
     assert single.encode([edit]) == changed
     assert several.encode([edit]) == [changed]
     assert single.encode([("respond", "paid")]) == {"type": "response", "args": "paid"}
-    assert [request.allowed for request in batch.requests] == [["accept", "edit", "ignore"], ["respond"]]
+    assert [action.allowed for action in batch.actions] == [["accept", "edit", "ignore"], ["respond"]]
     assert batch.encode([edit, ("respond", "told")]) == {
         "decisions": [
             {"type": "edit", "edited_action": {"name": "pay", "args": {"amount": 4}}},

@@ -10,9 +10,9 @@ from typing import Any
 from langgraph.types import Interrupt
 from rich.console import Console
 
-from callboard._cli._questions import Answer, Request, Word, approval_in, free_answer
 from callboard._cli._shown_text import as_json, as_text, named, printable
 from callboard._cli._signals import attentive
+from callboard.questions import Action, Answer, Word, approval_in, free_answer
 
 ReadLine = Callable[[str, str], str]
 """Takes a prompt and the text to start with, and returns the line; raises EOFError if there is none."""
@@ -92,19 +92,19 @@ class Asker:
 
     def _answer(self, question: Interrupt) -> Any:
         approval = approval_in(question.value)
-        if approval is None or any(not request.allowed for request in approval.requests):
+        if approval is None or any(not action.allowed for action in approval.actions):
             self._console.print(as_text(question.value))
             return free_answer(self._text("answer (JSON, or text): "), question)
-        return approval.encode([self._decided(request) for request in approval.requests])
+        return approval.encode([self._decided(action) for action in approval.actions])
 
-    def _decided(self, request: Request) -> Answer:
-        show(self._console, request)
-        for word in request.allowed:
+    def _decided(self, action: Action) -> Answer:
+        show(self._console, action)
+        for word in action.allowed:
             self._console.print(f"  {word:<8}{_WHAT_FOR[word]}", style="dim")
         while True:
-            word = self._chosen(request.allowed)
+            word = self._chosen(action.allowed)
             if word == "edit":
-                if (args := self._edited(request.args)) is not None:
+                if (args := self._edited(action.args)) is not None:
                     return word, args
             elif word == "respond":
                 return word, self._text("text: ")
@@ -143,9 +143,9 @@ class Asker:
         return None
 
 
-def show(console: Console, request: Request) -> None:
+def show(console: Console, action: Action) -> None:
     """Show an action with all of its arguments: what is not seen cannot be approved."""
-    console.print(named(request.action), style="bold")
-    if request.description:
-        console.print(printable(request.description.strip()), style="dim")
-    console.print(as_text(dict(request.args)))
+    console.print(named(action.name), style="bold")
+    if action.description:
+        console.print(printable(action.description.strip()), style="dim")
+    console.print(as_text(dict(action.args)))
