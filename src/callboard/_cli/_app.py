@@ -167,3 +167,18 @@ def worker(context: typer.Context) -> None:
     from callboard._cli._foreign_commands import run_foreign
 
     _finish(lambda: run_foreign("worker", "callboard-actors", context.args))
+
+
+@app.command(
+    add_help_option=False,
+    context_settings={"ignore_unknown_options": True, "allow_extra_args": True},
+    no_args_is_help=False,
+)
+def mcp(context: typer.Context) -> None:
+    """Serve tools, a ToolNode or an agent to any MCP client.
+
+    Comes with callboard-actors; `callboard mcp --help` says more.
+    """
+    from callboard._cli._foreign_commands import run_foreign
+
+    _finish(lambda: run_foreign("mcp", "callboard-actors", context.args))

@@ -1,14 +1,13 @@
 """What `callboard worker module:tools` serves: functions and actors, by their names."""
 
-import importlib
 import inspect
-import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 from callboard import Actor
+from callboard_actors._modules import named
 from callboard_actors.remote._there import name_of
 
 _OF_A_TOOL = ("func", "coroutine")
@@ -27,31 +26,10 @@ def served(name: str, app_dir: Path) -> dict[str, Callable[..., Any]]:
     Raises:
         ValueError: there is no such thing, or nothing in it that could be served.
     """
-    module_name, _, attribute = name.partition(":")
-    found: Any = _module(module_name, app_dir)
-    for part in attribute.split(".") if attribute else ():
-        if not hasattr(found, part):
-            raise ValueError(f"{module_name} has no {attribute!r}")
-        found = getattr(found, part)
-    things = {name_of(one): one for one in _things(found, name)}
+    things = {name_of(one): one for one in _things(named(name, app_dir), name)}
     if not things:
         raise ValueError(f"{name} has nothing to serve: no function, no tool, no actor that is defined there")
     return things
-
-
-def _module(name: str, app_dir: Path) -> ModuleType:
-    if not name or not all(part.isidentifier() for part in name.split(".")):
-        raise ValueError(f"{name!r} names no module; write module:tools, such as trip:tools for `tools` in trip.py")
-    directory = str(app_dir.resolve())
-    if directory not in sys.path:
-        sys.path.insert(0, directory)
-    try:
-        return importlib.import_module(name)
-    except ModuleNotFoundError as error:
-        missing = error.name or ""
-        if name != missing and not name.startswith(f"{missing}."):
-            raise  # the module is there, and imports something that is not
-        raise ValueError(f"there is no module {missing!r}; looked in {directory} first") from None
 
 
 def _things(found: Any, name: str) -> Iterator[Callable[..., Any]]:

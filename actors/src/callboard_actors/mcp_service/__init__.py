@@ -1,0 +1,22 @@
+"""Tools, a node or an agent as an MCP server, over stdio and streamable HTTP: what `callboard mcp` runs.
+
+await serve_mcp([search, book])                                  # for the client that has started this process
+await serve_mcp(node, transport="http", port=8000)               # for any client
+app = mcp_app(agent, allowed_hosts=["tools.example.com"])        # under any ASGI server
+
+Every call is a supervised call: with the timeouts, limits and middleware of its node, in the client's trace, cancelled
+when the client cancels it. What asks a person asks the client's user.
+"""
+
+from typing import TYPE_CHECKING
+
+from callboard_actors._on_demand import on_demand
+
+if TYPE_CHECKING:
+    from callboard_actors.mcp_service._app import McpApp as McpApp
+    from callboard_actors.mcp_service._serve import mcp_app as mcp_app
+    from callboard_actors.mcp_service._serve import serve_mcp as serve_mcp
+
+__all__ = ["McpApp", "mcp_app", "serve_mcp"]
+
+__getattr__ = on_demand(__name__, {"McpApp": "_app", "mcp_app": "_serve", "serve_mcp": "_serve"})

@@ -1,0 +1,142 @@
+"""Calls of clients: each is begun, asks its client's user what it has to ask, and is answered, in either era of MCP."""
+
+from typing import Any, Final
+from uuid import uuid4
+
+import anyio
+from mcp import MCPError, types
+from mcp.server import ServerRequestContext
+from mcp.shared.message import ServerMessageMetadata
+from mcp_types.version import MODERN_PROTOCOL_VERSIONS
+
+from callboard_actors.mcp_service._course import Course, Filled, Outcome, forms
+from callboard_actors.mcp_service._open_questions import OpenQuestions, Waiting
+from callboard_actors.mcp_service._progress import telling
+from callboard_actors.mcp_service._work import Asking, Offer, Tell
+
+Context = ServerRequestContext[Any, Any]
+Answer = types.CallToolResult | types.InputRequiredResult
+IDEMPOTENCY_KEY: Final = "callboard/idempotency-key"
+"""Under which a client may say in `_meta` by what it knows the call, however often it makes it."""
+
+_CANNOT_ASK: Final = (
+    "The call was not run to its end: a person has to be asked, and this client cannot ask one. It would have to "
+    "support elicitation by forms."
+)
+_CLOSING: Final = "The call was not run to its end: it waited for a person, and the server is shutting down."
+
+
+class Calls:
+    """All calls of all clients.
+
+    Args:
+        offer: what is served.
+    """
+
+    def __init__(self, offer: Offer) -> None:
+        self._offer = offer
+        self._open = OpenQuestions()
+        self._asking: set[anyio.CancelScope] = set()
+        self._is_closing = False
+
+    async def answer(self, context: Context, params: types.CallToolRequestParams) -> Answer:
+        """Answer a request: with a result, or since 2026-07-28 with what the client has to ask its user.
+
+        Raises:
+            MCPError: there is no such tool, or no such question is open.
+        """
+        is_modern = context.protocol_version in MODERN_PROTOCOL_VERSIONS
+        waiting = self._taken(params) if is_modern and params.request_state is not None else None
+        course = self._begun(context, params) if waiting is None else waiting.course
+        # Nothing raises in there: it would come out in a group.
+        async with telling(context.session) as tell:
+            if waiting is None:
+                outcome = await course.begin(tell)
+            else:
+                outcome = await course.fill_in(waiting.asking, _responses(params), tell)
+            while isinstance(outcome, Asking) and not is_modern:
+                outcome = await self._asked_meanwhile(context, course, outcome, tell)
+        return await self._asked_for(context, params, course, outcome) if isinstance(outcome, Asking) else outcome
+
+    async def close(self) -> None:
+        """Wait for no person any more."""
+        self._is_closing = True
+        for scope in list(self._asking):
+            scope.cancel()
+        await self._open.close()
+
+    def _begun(self, context: Context, params: types.CallToolRequestParams) -> Course:
+        work = self._offer.begin(params.name, params.arguments or {}, _call_id(context))
+        if work is None:
+            names = ", ".join(tool.name for tool in self._offer.tools())
+            raise MCPError(types.INVALID_PARAMS, f"Unknown tool: {params.name}; there are {names}")
+        return Course(work)
+
+    # Until 2025-11-25: the server asks its client while the request is under way.
+
+    async def _asked_meanwhile(self, context: Context, course: Course, asking: Asking, tell: Tell) -> Outcome:
+        if not _can_ask(context) or not context.session.can_send_request:
+            return await course.give_up(_CANNOT_ASK)
+        filled = await self._filled(context, asking)
+        if isinstance(filled, str):
+            return await course.give_up(filled)
+        return await course.fill_in(asking, filled, tell)
+
+    async def _filled(self, context: Context, asking: Asking) -> Filled | str:
+        """What the user has filled in; why there is nothing."""
+        with anyio.CancelScope() as scope:
+            self._asking.add(scope)
+            if self._is_closing:
+                scope.cancel()
+            try:
+                return {key: await _elicited(context, form) for key, form in forms(asking).items()}
+            except MCPError as error:
+                return f"{_CANNOT_ASK} It says: {error.error.message}"
+            finally:
+                self._asking.discard(scope)
+        return _CLOSING
+
+    # Since 2026-07-28: the request is answered with the questions, and made again with what was filled in.
+
+    def _taken(self, params: types.CallToolRequestParams) -> Waiting:
+        waiting = self._open.take(params.request_state or "", params.name, params.arguments or {})
+        if waiting is None:
+            raise MCPError(
+                types.INVALID_PARAMS,
+                "No such question is open: it was answered before, has waited too long, or was asked by a server that "
+                "is gone. Nothing was done by this request.",
+            )
+        return waiting
+
+    async def _asked_for(
+        self, context: Context, params: types.CallToolRequestParams, course: Course, asking: Asking
+    ) -> Answer:
+        if not _can_ask(context):
+            return await course.give_up(_CANNOT_ASK)
+        if self._is_closing:
+            return await course.give_up(_CLOSING)
+        state = await self._open.keep(Waiting(params.name, params.arguments or {}, course, asking))
+        return types.InputRequiredResult(input_requests={**forms(asking)}, request_state=state)
+
+
+def _call_id(context: Context) -> str:
+    """The id of the call: what the client calls it by, if it does, so that the same call has the same id."""
+    given: object = (context.meta or {}).get(IDEMPOTENCY_KEY)
+    return given if isinstance(given, str) and given else uuid4().hex
+
+
+def _can_ask(context: Context) -> bool:
+    """Whether the client can show forms; one that says nothing of them can, since there was nothing else once."""
+    capabilities = context.session.client_capabilities
+    elicitation = None if capabilities is None else capabilities.elicitation
+    return elicitation is not None and (elicitation.form is not None or elicitation.url is None)
+
+
+async def _elicited(context: Context, form: types.ElicitRequest) -> types.ElicitResult:
+    metadata = ServerMessageMetadata(related_request_id=context.request_id)
+    return await context.session.send_request(form, types.ElicitResult, metadata=metadata)
+
+
+def _responses(params: types.CallToolRequestParams) -> Filled:
+    given = params.input_responses or {}
+    return {key: one for key, one in given.items() if isinstance(one, types.ElicitResult)}

@@ -1,0 +1,179 @@
+"""An agent, served: one tool, which takes a message and gives the answer."""
+
+import re
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import aclosing, asynccontextmanager
+from typing import Any, Final
+from uuid import uuid4
+
+from langchain_core.messages import AIMessage, BaseMessage
+from langchain_core.runnables import RunnableConfig
+from langgraph.checkpoint.memory import InMemorySaver
+from langgraph.types import Command, Interrupt
+from mcp import types
+from pydantic import ValidationError
+
+from callboard import Agent, Drained
+from callboard_actors.mcp_service._content import failed, failed_with, text_of
+from callboard_actors.mcp_service._questions import Asked, asked
+from callboard_actors.mcp_service._work import Asking, Tell
+
+_INTERRUPT: Final = "__interrupt__"
+_MESSAGE: Final = {"type": "string", "description": "What to tell the agent"}
+_THREAD: Final = {
+    "type": "string",
+    "description": "The conversation to go on with, as an earlier answer has named it; without it, a new one begins",
+}
+
+
+class AgentOffer:
+    """An agent as one tool.
+
+    An agent with a checkpointer keeps its conversations, and a client may name the one to go on with. One without is
+    given a checkpointer of ours, so that it can ask; what is in there goes with the call.
+
+    Args:
+        agent: is served.
+        name: of the server.
+        description: of the tool, for the model of the client.
+    """
+
+    def __init__(self, agent: Agent, *, name: str, description: str | None) -> None:
+        self.name = name
+        self._keeps = agent.checkpointer is not None
+        self._saver = InMemorySaver()
+        self._opened = agent
+        self._agent = agent if self._keeps else agent.copy({"checkpointer": self._saver})
+        self._tool = _tool(_tool_name(agent.name), description or f"Ask the agent {agent.name!r}.", keeps=self._keeps)
+
+    def tools(self) -> list[types.Tool]:
+        """The one tool."""
+        return [self._tool]
+
+    def begin(self, name: str, arguments: dict[str, Any], call_id: str) -> "AgentCall | None":
+        """A run of the agent, which has not begun."""
+        return AgentCall(self._agent, arguments, keeps=self._keeps) if name == self._tool.name else None
+
+    @asynccontextmanager
+    async def opened(self) -> AsyncGenerator[None]:
+        """A block in which the agent's actors live, and after which its databases are closed."""
+        async with self._opened:
+            yield
+
+    async def drain(self, timeout: float) -> Drained:
+        """Drain the agent."""
+        return await self._agent.drain(timeout)
+
+
+def _tool_name(name: str) -> str:
+    """A name that the protocol allows."""
+    return re.sub(r"[^A-Za-z0-9_.-]+", "_", name)[:128] or "agent"
+
+
+def _tool(name: str, description: str, *, keeps: bool) -> types.Tool:
+    answer: dict[str, Any] = {"answer": {"type": "string"}}
+    return types.Tool(
+        name=name,
+        description=description,
+        input_schema={
+            "type": "object",
+            "properties": {"message": _MESSAGE, **({"thread_id": _THREAD} if keeps else {})},
+            "required": ["message"],
+            "additionalProperties": False,
+        },
+        output_schema={
+            "type": "object",
+            "properties": {**answer, "thread_id": {"type": "string"}} if keeps else answer,
+            "required": ["answer", "thread_id"] if keeps else ["answer"],
+        },
+    )
+
+
+class AgentCall:
+    """One run of an agent."""
+
+    def __init__(self, agent: Agent, arguments: Mapping[str, Any], *, keeps: bool) -> None:
+        self._agent = agent
+        self._arguments = arguments
+        self._keeps = keeps
+        self._thread_id = str(arguments.get("thread_id") or uuid4().hex) if keeps else uuid4().hex
+        self._questions: list[Asked] = []
+
+    async def go_on(self, answers: Mapping[str, object], tell: Tell) -> types.CallToolResult | Asking:
+        """Run until the model has an answer, or somebody has to be asked."""
+        if (wrong := _mistake_in(self._arguments, keeps=self._keeps)) is not None:
+            return failed(wrong)
+        given: object = (
+            Command(resume=dict(answers)) if answers else {"messages": [("user", self._arguments["message"])]}
+        )
+        try:
+            state = await self._run(given, tell)
+        except ValidationError as error:
+            if answers:
+                return Asking(self._questions, str(error))  # the question stays open
+            await self.forget()
+            return failed_with(error)
+        except Exception as error:  # the client's model is to know of any
+            await self.forget()
+            return failed_with(error)
+        return await self._outcome(state)
+
+    async def _run(self, given: object, tell: Tell) -> Mapping[str, Any]:
+        config: RunnableConfig = {"configurable": {"thread_id": self._thread_id}}
+        state: Mapping[str, Any] = {}
+        stream = self._agent.astream(given, config, stream_mode=["updates", "custom", "values"])
+        async with aclosing(stream) as chunks:
+            async for mode, chunk in chunks:
+                if mode == "values":
+                    state = chunk
+                elif (message := _step(chunk) if mode == "updates" else _said(chunk)) is not None:
+                    tell({"type": "progress", "message": message})
+        return state
+
+    async def _outcome(self, state: Mapping[str, Any]) -> types.CallToolResult | Asking:
+        questions: tuple[Interrupt, ...] = tuple(state.get(_INTERRUPT, ()))
+        if questions:
+            self._questions = asked(questions)
+            return Asking(self._questions)
+        await self.forget()
+        text = _answer_in(state.get("messages", ()))
+        told = {"answer": text, "thread_id": self._thread_id} if self._keeps else {"answer": text}
+        return types.CallToolResult(content=[types.TextContent(text=text)], structured_content=told)
+
+    async def forget(self) -> None:
+        """Forget the thread, unless it is the agent's own to keep."""
+        if not self._keeps:
+            await self._agent.checkpointer.adelete_thread(self._thread_id)
+
+
+def _mistake_in(arguments: Mapping[str, Any], *, keeps: bool) -> str | None:
+    """What is wrong with the arguments of a client, in words for its model."""
+    allowed = {"message", "thread_id"} if keeps else {"message"}
+    if unknown := sorted(arguments.keys() - allowed):
+        return f"The agent takes {' and '.join(sorted(allowed))}; got {', '.join(unknown)}, too."
+    if not isinstance(arguments.get("message"), str) or not isinstance(arguments.get("thread_id", ""), str):
+        return "The agent takes a message, which is a text, and the name of a thread, which is one, too."
+    return None
+
+
+def _step(update: Mapping[str, Any]) -> str:
+    """What a step of the agent was, in a few words."""
+    for node, written in update.items():
+        messages = written.get("messages", ()) if isinstance(written, Mapping) else ()
+        names = [call["name"] for one in messages if isinstance(one, AIMessage) for call in one.tool_calls]
+        if names:
+            return f"{node}: calls {', '.join(names)}"
+        return "waits for a person" if node == _INTERRUPT else node
+    return ""
+
+
+def _said(chunk: object) -> str | None:
+    """What a tool of the agent says of its progress; its numbers are of other things than the agent's steps."""
+    if not isinstance(chunk, dict) or chunk.get("type") != "progress":
+        return None
+    return f"{chunk['tool']}: {chunk['message']}" if chunk.get("message") else str(chunk["tool"])
+
+
+def _answer_in(messages: object) -> str:
+    last = messages[-1] if isinstance(messages, list) and messages else None
+    return text_of(last) if isinstance(last, BaseMessage) else ""

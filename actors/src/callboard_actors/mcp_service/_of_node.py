@@ -1,0 +1,94 @@
+"""A `ToolNode`, served: each of its tools is a tool of the server, and each call a supervised call of the node."""
+
+from collections.abc import Mapping
+from contextlib import AbstractAsyncContextManager
+from typing import Any
+
+from langchain_core.messages import ToolCall
+from langgraph.runtime import Runtime
+from mcp import types
+from pydantic import ValidationError
+
+from callboard import CallsInterrupted, Drained, ToolCallWithContext, ToolNode
+from callboard_actors.mcp_service._content import failed_with, result_of
+from callboard_actors.mcp_service._listing import check_servable, listed
+from callboard_actors.mcp_service._questions import Asked, asked
+from callboard_actors.mcp_service._typed_results import result_type
+from callboard_actors.mcp_service._work import Asking, Tell
+
+
+class NodeOffer:
+    """The tools of a node.
+
+    Args:
+        node: has them.
+        name: of the server.
+        promises_schemas: whether what a tool's function returns is what its client gets; a middleware of the node may
+            put something else in its place.
+
+    Raises:
+        ValueError: a tool needs what only a graph has.
+    """
+
+    def __init__(self, node: ToolNode, *, name: str, promises_schemas: bool) -> None:
+        check_servable(node)
+        self.name = name
+        self._node = node
+        self._results = {name: result_type(tool) for name, tool in node.tools_by_name.items()}
+        self._promises_schemas = promises_schemas
+
+    def tools(self) -> list[types.Tool]:
+        """The tools that the node offers now."""
+        return [listed(tool, self._output_schema(tool.name)) for tool in self._node.offered_tools()]
+
+    def _output_schema(self, name: str) -> dict[str, Any] | None:
+        found = self._results[name]
+        return found.schema if found is not None and self._promises_schemas else None
+
+    def begin(self, name: str, arguments: dict[str, Any], call_id: str) -> "NodeCall | None":
+        """A call of a tool, which has not begun."""
+        if name not in self._results:
+            return None
+        call: ToolCall = {"name": name, "args": arguments, "id": call_id, "type": "tool_call"}
+        return NodeCall(self._node, call, structured=self._results[name] is not None)
+
+    def opened(self) -> AbstractAsyncContextManager[object]:
+        """A block in which the node's actors live."""
+        return self._node
+
+    async def drain(self, timeout: float) -> Drained:
+        """Drain the node."""
+        return await self._node.drain(timeout)
+
+
+class NodeCall:
+    """One call of a tool of a node."""
+
+    def __init__(self, node: ToolNode, call: ToolCall, *, structured: bool) -> None:
+        self._node = node
+        self._call = call
+        self._structured = structured
+        self._ledger: dict[str, Any] = {}
+        """What the node knows of the call while it waits for a person."""
+        self._questions: list[Asked] = []
+
+    async def go_on(self, answers: Mapping[str, object], tell: Tell) -> types.CallToolResult | Asking:
+        """Run the call, or go on with it."""
+        # With a state, though an empty one: it is there for arguments that may be without it.
+        given = ToolCallWithContext(__type="tool_call_with_context", tool_call=self._call, state={})
+        runtime: Runtime[Any] = Runtime(stream_writer=tell)
+        try:
+            outcome = await self._node.ainvoke(given, ledger=self._ledger, resume=answers or None, runtime=runtime)
+        except CallsInterrupted as waiting:
+            self._questions = asked(waiting.interrupts)
+            return Asking(self._questions)
+        except ValidationError as error:
+            if not answers:
+                return failed_with(error)
+            return Asking(self._questions, str(error))  # the question stays open
+        except Exception as error:  # the client's model is to know of any
+            return failed_with(error)
+        return result_of(outcome, structured=self._structured)
+
+    async def forget(self) -> None:
+        """Nothing is kept elsewhere."""

@@ -1,0 +1,117 @@
+"""A service over the stdin and stdout of its process."""
+
+from types import TracebackType
+from typing import Any, Self, cast
+
+import anyio
+from mcp.server.context import CallNext, HandlerResult
+from mcp.server.stdio import stdio_server
+from mcp.shared._stream_protocols import WriteStream
+from mcp.shared.message import SessionMessage
+from mcp.types import JSONRPCError, JSONRPCResponse
+
+from callboard import Drained, drain_on_signal
+from callboard_actors.mcp_service._calls import Context
+from callboard_actors.mcp_service._service import PATIENCE, Service
+from callboard_actors.mcp_service._stdio import Wire
+
+
+async def serve_stdio(service: Service, wire: Wire, drain: float) -> Drained:
+    """Serve the client at the other end of a wire, until it leaves or a signal comes.
+
+    Args:
+        service: what is served.
+        wire: to the client.
+        drain: seconds for calls to finish when a signal comes.
+    """
+    answers = _Answers()
+    server = service.server()
+    server.middleware.append(answers)
+    end = _End(wire, answers)
+    async with service.opened(), drain_on_signal(service, end, timeout=drain) as shutdown:
+        async with stdio_server(cast("Any", wire), cast("Any", wire)) as (requests, responses):
+            await server.run(requests, answers.seen_on(responses), server.create_initialization_options())
+        end.come()
+    return shutdown.report
+
+
+class _Answers:
+    """Which requests have no answer yet; a middleware of the server, which sees them begin."""
+
+    def __init__(self) -> None:
+        self._due: set[str | int | None] = set()
+        self._none_due = anyio.Event()
+
+    async def __call__(self, ctx: Context, call_next: CallNext) -> HandlerResult:
+        if ctx.request_id is None:
+            return await call_next(ctx)
+        self._due.add(ctx.request_id)
+        try:
+            return await call_next(ctx)
+        except Exception:
+            raise  # which is an answer, too
+        except BaseException:
+            self.settled(ctx.request_id)  # cancelled: nobody waits for one
+            raise
+
+    def settled(self, request: str | int | None) -> None:
+        """Note that a request needs no answer any more."""
+        self._due.discard(request)
+        if not self._due:
+            self._none_due.set()
+
+    async def all_given(self) -> None:
+        """Wait until every request has its answer."""
+        while self._due:
+            self._none_due = anyio.Event()
+            await self._none_due.wait()
+
+    def seen_on(self, stream: WriteStream[SessionMessage]) -> WriteStream[SessionMessage]:
+        """A stream on which answers are noticed once they are on their way."""
+        return _Noticing(stream, self)
+
+
+class _Noticing:
+    """A stream of messages to the client."""
+
+    def __init__(self, stream: WriteStream[SessionMessage], answers: _Answers) -> None:
+        self._stream = stream
+        self._answers = answers
+
+    async def send(self, item: SessionMessage, /) -> None:
+        await self._stream.send(item)
+        if isinstance(item.message, (JSONRPCResponse, JSONRPCError)):
+            self._answers.settled(item.message.id)
+
+    async def aclose(self) -> None:
+        await self._stream.aclose()
+
+    async def __aenter__(self) -> Self:
+        await self._stream.__aenter__()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> bool | None:
+        return await self._stream.__aexit__(kind, error, traceback)
+
+
+class _End:
+    """The end of the connection: once calls have ended, their answers are given, and then nothing is read any more."""
+
+    def __init__(self, wire: Wire, answers: _Answers) -> None:
+        self._wire = wire
+        self._answers = answers
+        self._has_come = anyio.Event()
+
+    def come(self) -> None:
+        """Note that nothing is served any more."""
+        self._has_come.set()
+
+    async def drain(self, timeout: float = PATIENCE) -> Drained:
+        """Bring it about."""
+        with anyio.move_on_after(timeout):
+            await self._answers.all_given()
+        self._wire.hang_up()
+        await self._has_come.wait()
+        return Drained()

@@ -1,0 +1,120 @@
+"""A process that serves tools by MCP until it is told to end: `callboard mcp`, behind its options."""
+
+import logging
+import os
+import sys
+import traceback
+from collections.abc import Awaitable, Callable
+from contextlib import ExitStack
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import anyio
+
+from callboard import ActorStartError, Drained
+from callboard_actors._modules import named
+from callboard_actors.mcp_service._command import TOKEN
+from callboard_actors.mcp_service._serve import http_app, over_http, over_stdio, service_of
+from callboard_actors.mcp_service._stdio import Wire, claimed_stdio
+
+FAILED, WRONG = 1, 2
+"""Exit codes: it could not start; the command line is wrong. The others are those of `Drained`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """What was said on the command line; its help tells what each means."""
+
+    tools: str
+    name: str | None
+    description: str | None
+    http: bool
+    host: str
+    port: int
+    allow_host: list[str]
+    token_env: str | None
+    drain: float
+    backend: str
+    app_dir: Path
+
+
+def run(options: Options) -> int:
+    """Serve until it ends; returns the exit code."""
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s", stream=sys.stderr)
+    logging.getLogger("mcp").setLevel(logging.WARNING)
+    with ExitStack() as stack:
+        # Before the module is loaded, which may print, too.
+        wire = None if options.http else stack.enter_context(claimed_stdio())
+        try:
+            serve = _planned(options, wire)
+        except (ImportError, TypeError, ValueError) as error:
+            return _said(WRONG, f"{error}")
+        try:
+            return anyio.run(serve, backend=options.backend).exit_code
+        except ActorStartError as error:
+            return _said(FAILED, error.reason)
+        except OSError as error:
+            return _said(FAILED, f"{error}")
+
+
+def _planned(options: Options, wire: Wire | None) -> Callable[[], Awaitable[Drained]]:
+    """What the options come to.
+
+    Raises:
+        ValueError: they do not go together, or name what is not there.
+        TypeError: they name what cannot be served.
+        ImportError: a package is missing.
+    """
+    token = _token(options)
+    _check(options)
+    served = _served(options)
+    if wire is not None:
+        service = service_of(served, name=options.name, description=options.description)
+        return partial(over_stdio, service, options.drain, wire)
+    app = http_app(
+        served,
+        name=options.name,
+        description=options.description,
+        host=options.host,
+        allowed_hosts=options.allow_host,
+        token=token,
+    )
+    return partial(over_http, app, options.host, options.port, options.drain)
+
+
+def _check(options: Options) -> None:
+    """Refuse options that do not go together."""
+    if options.http and options.backend == "trio":
+        raise ValueError("--http runs uvicorn, which needs asyncio: leave --backend trio out")
+    if not options.http and (options.allow_host or options.token_env is not None):
+        raise ValueError("--allow-host and --token-env are for clients that come by HTTP: give --http, too")
+
+
+def _token(options: Options) -> str | None:
+    """What clients have to show; taken out of the environment, so that what the tools start does not have it."""
+    found = os.environ.pop(options.token_env or TOKEN, "").strip()
+    if options.token_env is not None and not found:
+        raise ValueError(f"--token-env names the variable {options.token_env}, which is not set, or empty")
+    return found or None
+
+
+def _served(options: Options) -> Any:
+    try:
+        found = named(options.tools, options.app_dir)
+    except (ImportError, ValueError):
+        raise
+    except Exception as error:  # it is their code: they want to know where
+        traceback.print_exception(error)
+        raise ValueError(f"{options.tools} could not be loaded: {error!r}") from error
+    if isinstance(found, ModuleType):
+        public = sorted(name for name in vars(found) if not name.startswith("_"))
+        raise ValueError(f"which tools of {options.tools}? Write {options.tools}:NAME; it has {', '.join(public)}")
+    return found
+
+
+def _said(code: int, what: str) -> int:
+    print(f"Error: {what}", file=sys.stderr)  # noqa: T201
+    return code

@@ -1,0 +1,180 @@
+"""Questions of a run as forms that an MCP client shows to its user, and what is filled in as the answers to them."""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from langgraph.types import Interrupt
+from mcp import types
+
+from callboard.questions import Action, Answer, Approval, approval_in, free_answer
+
+_PRIMITIVE: Final = ("string", "number", "integer", "boolean")
+_WHAT_FOR: Final = {
+    "accept": "run it as it is",
+    "edit": "run it with the arguments below",
+    "respond": "do not run it; the message below is its result",
+    "ignore": "do not run it; the message below, if any, says why",
+}
+
+
+class DeclinedError(Exception):
+    """The user has not answered, and the question has no answer that says so."""
+
+
+class UnfitAnswerError(Exception):
+    """What was filled in is no answer; says why, to the user."""
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """A question, and the forms that it is asked by: one for each action that waits for approval, else one."""
+
+    question: Interrupt
+    approval: Approval | None
+
+    @property
+    def forms(self) -> list[types.ElicitRequest]:
+        """What the client is asked to show."""
+        if self.approval is None:
+            return [_form(_as_text(self.question.value), _free_schema(self.question))]
+        return [_form(_described(action), _schema_for(action)) for action in self.approval.actions]
+
+    def answer(self, filled: Sequence[types.ElicitResult]) -> object:
+        """What the run is resumed with.
+
+        Args:
+            filled: what became of each form.
+
+        Raises:
+            DeclinedError: the user has not answered, and has to.
+            UnfitAnswerError: what was filled in is no answer.
+        """
+        if self.approval is None:
+            return _free_answer(self.question, filled[0])
+        decided = [_decided(action, one) for action, one in zip(self.approval.actions, filled, strict=True)]
+        return self.approval.encode(decided)
+
+
+def asked(questions: Sequence[Interrupt]) -> list[Asked]:
+    """The questions of a run, to be shown."""
+    return [Asked(question, approval_in(question.value)) for question in questions]
+
+
+def with_complaint(form: types.ElicitRequest, complaint: str) -> types.ElicitRequest:
+    """A form that is shown once more, and says first why."""
+    params = form.params
+    return form.model_copy(update={"params": params.model_copy(update={"message": f"{complaint}\n\n{params.message}"})})
+
+
+def _form(message: str, schema: dict[str, Any]) -> types.ElicitRequest:
+    return types.ElicitRequest(params=types.ElicitRequestFormParams(message=message, requested_schema=schema))
+
+
+def _as_text(value: object) -> str:
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, indent=2, default=str)
+
+
+# Approvals
+
+
+def _described(action: Action) -> str:
+    """What is asked, with all arguments: what is not seen cannot be approved."""
+    description = action.description or ""
+    if f"Args: {dict(action.args)}" in description:  # as RequireApproval writes it, unless somebody else does
+        return description
+    return f"{description}\n\n{action.name}({_as_text(dict(action.args))})".strip()
+
+
+def _schema_for(action: Action) -> dict[str, Any]:
+    what_for = "; ".join(f"{word}: {_WHAT_FOR[word]}" for word in action.allowed)
+    fields: dict[str, Any] = {
+        "decision": {"type": "string", "title": "Decision", "enum": list(action.allowed), "description": what_for}
+    }
+    if "edit" in action.allowed:
+        fields["arguments"] = {
+            "type": "string",
+            "title": "Arguments",
+            "description": "For edit: a JSON object",
+            "default": json.dumps(dict(action.args), ensure_ascii=False, default=str),
+        }
+    if "respond" in action.allowed or "ignore" in action.allowed:
+        fields["message"] = {"type": "string", "title": "Message", "description": "For respond and ignore"}
+    return {"type": "object", "properties": fields, "required": ["decision"]}
+
+
+def _decided(action: Action, filled: types.ElicitResult) -> Answer:
+    """What was decided of an action; who does not fill the form in refuses it."""
+    content = filled.content or {}
+    if filled.action != "accept":
+        if "ignore" not in action.allowed:
+            raise DeclinedError
+        return "ignore", None
+    for word in action.allowed:
+        if content.get("decision") == word:
+            return word, _args_of(word, content)
+    raise UnfitAnswerError(f"The decision is one of {', '.join(action.allowed)}; got {content.get('decision')!r}.")
+
+
+def _args_of(word: str, content: Mapping[str, object]) -> Any:
+    message = content.get("message")
+    if word == "accept":
+        return None
+    if word == "ignore":
+        return message or None
+    if word == "respond":
+        if not isinstance(message, str) or not message:
+            raise UnfitAnswerError("To respond takes a message.")
+        return message
+    try:
+        edited = json.loads(str(content.get("arguments")))
+    except ValueError as error:
+        raise UnfitAnswerError(f"The arguments are no JSON: {error}.") from None
+    if not isinstance(edited, dict):
+        raise UnfitAnswerError('The arguments are a JSON object, such as {"path": "a.txt"}.')
+    return edited
+
+
+# Other questions
+
+
+def _free_schema(question: Interrupt) -> dict[str, Any]:
+    """The schema that came with a question, where a form can have it; else a text."""
+    schema = _own_schema(question)
+    if _is_flat(schema):
+        return {name: value for name, value in schema.items() if name in ("type", "properties", "required")}
+    if schema.get("type") in _PRIMITIVE:
+        field = {"title": "Answer", **schema}
+    else:
+        field = {"type": "string", "title": "Answer", "description": "JSON, or text"}
+    return {"type": "object", "properties": {"answer": field}, "required": ["answer"]}
+
+
+def _own_schema(question: Interrupt) -> Mapping[str, Any]:
+    found: object = getattr(question, "response_schema", None)
+    return found if isinstance(found, Mapping) else {}
+
+
+def _is_flat(schema: Mapping[str, Any]) -> bool:
+    properties = schema.get("properties")
+    return (
+        schema.get("type") == "object"
+        and bool(properties)
+        and all(isinstance(one, Mapping) and one.get("type") in _PRIMITIVE for one in (properties or {}).values())
+    )
+
+
+def _free_answer(question: Interrupt, filled: types.ElicitResult) -> object:
+    if filled.action != "accept":
+        raise DeclinedError
+    content = filled.content or {}
+    schema = _own_schema(question)
+    if _is_flat(schema):
+        return content
+    if "answer" not in content:
+        raise UnfitAnswerError("The answer is missing.")
+    answer = content["answer"]
+    if isinstance(answer, str) and schema.get("type") not in _PRIMITIVE:
+        return free_answer(answer, question)
+    return answer

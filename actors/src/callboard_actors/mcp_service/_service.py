@@ -1,0 +1,107 @@
+"""What is served, behind whichever transport: the server of the SDK, and the way from what a user gives to it."""
+
+from collections.abc import AsyncGenerator, Callable, Sequence
+from contextlib import asynccontextmanager
+from importlib.metadata import version
+from typing import Any, Final, cast
+
+from langchain_core.tools import BaseTool
+from langchain_core.tools import tool as as_tool
+from mcp import types
+from mcp.server import Server
+
+from callboard import Actor, Agent, ChildSpec, Drained, ToolNode
+from callboard_actors.mcp_service._calls import Calls, Context
+from callboard_actors.mcp_service._of_agent import AgentOffer
+from callboard_actors.mcp_service._of_node import NodeOffer
+from callboard_actors.mcp_service._typed_results import with_json_results
+from callboard_actors.mcp_service._work import Offer
+
+PATIENCE: Final = 30.0
+"""Seconds that calls have to finish when the server ends, where nobody says otherwise."""
+
+Tool = BaseTool | Callable[..., Any] | Actor | ChildSpec[Any]
+Served = ToolNode | Agent | Sequence[Tool] | Tool
+"""What can be served."""
+
+
+class Service:
+    """What is served.
+
+    Args:
+        served: a node, an agent, or tools.
+        name: of the server, for its clients.
+        description: of an agent, for the models of its clients.
+
+    Raises:
+        TypeError: for what cannot be served.
+        ValueError: for tools that need what only a graph has, two of one name, and no tool at all.
+    """
+
+    def __init__(self, served: Served, *, name: str | None, description: str | None) -> None:
+        self._offer = _offer(served, name, description)
+        self._calls = Calls(self._offer)
+
+    @property
+    def tool_names(self) -> list[str]:
+        """The tools that are served."""
+        return [tool.name for tool in self._offer.tools()]
+
+    def server(self) -> Server[Any]:
+        """The server of the SDK, for one transport."""
+        return Server(
+            self._offer.name,
+            version=version("callboard-actors"),
+            on_list_tools=self._list_tools,
+            on_call_tool=self._calls.answer,
+            get_tool_input_schema=lambda name: self._schemas().get(name),
+        )
+
+    async def _list_tools(self, context: Context, params: types.PaginatedRequestParams | None) -> types.ListToolsResult:
+        return types.ListToolsResult(tools=self._offer.tools())
+
+    def _schemas(self) -> dict[str, dict[str, Any]]:
+        return {tool.name: tool.input_schema for tool in self._offer.tools()}
+
+    @asynccontextmanager
+    async def opened(self) -> AsyncGenerator[None]:
+        """A block in which it can be called."""
+        async with self._offer.opened():
+            yield
+
+    async def drain(self, timeout: float = PATIENCE) -> Drained:
+        """Ask nobody any more, begin no calls, and let those that run finish."""
+        await self._calls.close()
+        return await self._offer.drain(timeout)
+
+
+def _offer(served: Served, name: str | None, description: str | None) -> Offer:
+    if isinstance(served, Agent):
+        return AgentOffer(served, name=name or served.name, description=description)
+    if description is not None:
+        raise ValueError("description=... is for an agent, which is one tool; tools have descriptions of their own")
+    if isinstance(served, ToolNode):
+        node, promises_schemas = served, False
+    else:
+        node, promises_schemas = ToolNode(_tools(served), handle_tool_errors=True), True
+    if not node.tools_by_name:
+        raise ValueError("there is nothing to serve: it has no tools")
+    return NodeOffer(node, name=name or "callboard", promises_schemas=promises_schemas)
+
+
+def _tools(served: object) -> list[Any]:
+    found = served if isinstance(served, (list, tuple)) else [served]
+    return [_tool(one) for one in cast("Sequence[object]", found)]
+
+
+def _tool(one: object) -> object:
+    """A tool for a node; what the node makes of actors is its own affair."""
+    if isinstance(one, (Actor, ChildSpec)):
+        return one
+    if isinstance(one, BaseTool):
+        return with_json_results(one)
+    if callable(one) and not isinstance(one, type):
+        return with_json_results(as_tool(one))
+    raise TypeError(
+        f"an MCP server serves a ToolNode, an agent of create_react_agent, tools or functions; got {one!r:.200}"
+    )

@@ -1,0 +1,64 @@
+"""Clients of what is served, in this process: the SDK's own, in both eras of MCP."""
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+import anyio
+import pytest
+from mcp import Client, types
+
+from callboard_actors.mcp_service._service import Service
+
+WAIT = 20
+"""Seconds for anything that has to happen some time."""
+
+ERAS = ("legacy", "2026-07-28")
+"""With a handshake and a session, and without."""
+
+in_both_eras = pytest.mark.parametrize("era", ERAS)
+
+
+@asynccontextmanager
+async def client_of(served: Any, era: str, *, description: str | None = None, **options: Any) -> AsyncIterator[Client]:
+    """A client of what is served; options are the client's."""
+    service = Service(served, name=None, description=description)
+    with anyio.fail_after(WAIT):
+        async with service.opened(), Client(service.server(), mode=era, **options) as client:
+            yield client
+
+
+async def listed_by(served: Any, era: str = "legacy") -> dict[str, types.Tool]:
+    """The tools that a client sees, by name."""
+    async with client_of(served, era) as client:
+        return {tool.name: tool for tool in (await client.list_tools()).tools}
+
+
+def text_in(result: types.CallToolResult) -> str:
+    """The text of a result that has nothing else."""
+    [block] = result.content
+    assert isinstance(block, types.TextContent)
+    return block.text
+
+
+class Person:
+    """Fills in forms, one after the other; keeps what was asked."""
+
+    def __init__(self, *answers: types.ElicitResult | Callable[[], types.ElicitResult]) -> None:
+        self._answers = list(answers)
+        self.asked: list[types.ElicitRequestFormParams] = []
+
+    async def __call__(self, context: object, params: types.ElicitRequestParams) -> types.ElicitResult:
+        assert isinstance(params, types.ElicitRequestFormParams)
+        self.asked.append(params)
+        answer = self._answers.pop(0)
+        return answer() if callable(answer) else answer
+
+
+def filled(**content: Any) -> types.ElicitResult:
+    """A form that was filled in."""
+    return types.ElicitResult(action="accept", content=content)
+
+
+DECLINED = types.ElicitResult(action="decline")
+DISMISSED = types.ElicitResult(action="cancel")
