@@ -1,7 +1,6 @@
 """Calls of clients: each is begun, asks its client's user what it has to ask, and is answered, in either era of MCP."""
 
 from typing import Any, Final
-from uuid import uuid4
 
 import anyio
 from mcp import MCPError, types
@@ -66,7 +65,7 @@ class Calls:
         await self._open.close()
 
     def _begun(self, context: Context, params: types.CallToolRequestParams) -> Course:
-        work = self._offer.begin(params.name, params.arguments or {}, _call_id(context))
+        work = self._offer.begin(params.name, params.arguments or {}, _key(context))
         if work is None:
             names = ", ".join(tool.name for tool in self._offer.tools())
             raise MCPError(types.INVALID_PARAMS, f"Unknown tool: {params.name}; there are {names}")
@@ -119,10 +118,10 @@ class Calls:
         return types.InputRequiredResult(input_requests={**forms(asking)}, request_state=state)
 
 
-def _call_id(context: Context) -> str:
-    """The id of the call: what the client calls it by, if it does, so that the same call has the same id."""
+def _key(context: Context) -> str | None:
+    """By what the client knows the call, if it says so."""
     given: object = (context.meta or {}).get(IDEMPOTENCY_KEY)
-    return given if isinstance(given, str) and given else uuid4().hex
+    return given if isinstance(given, str) and given else None
 
 
 def _can_ask(context: Context) -> bool:

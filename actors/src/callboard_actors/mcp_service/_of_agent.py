@@ -50,7 +50,7 @@ class AgentOffer:
         """The one tool."""
         return [self._tool]
 
-    def begin(self, name: str, arguments: dict[str, Any], call_id: str) -> "AgentCall | None":
+    def begin(self, name: str, arguments: dict[str, Any], key: str | None) -> "AgentCall | None":
         """A run of the agent, which has not begun."""
         return AgentCall(self._agent, arguments, keeps=self._keeps) if name == self._tool.name else None
 

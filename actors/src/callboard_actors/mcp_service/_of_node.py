@@ -3,8 +3,10 @@
 from collections.abc import Mapping
 from contextlib import AbstractAsyncContextManager
 from typing import Any
+from uuid import uuid4
 
 from langchain_core.messages import ToolCall
+from langchain_core.runnables import RunnableConfig
 from langgraph.runtime import Runtime
 from mcp import types
 from pydantic import ValidationError
@@ -45,12 +47,12 @@ class NodeOffer:
         found = self._results[name]
         return found.schema if found is not None and self._promises_schemas else None
 
-    def begin(self, name: str, arguments: dict[str, Any], call_id: str) -> "NodeCall | None":
+    def begin(self, name: str, arguments: dict[str, Any], key: str | None) -> "NodeCall | None":
         """A call of a tool, which has not begun."""
         if name not in self._results:
             return None
-        call: ToolCall = {"name": name, "args": arguments, "id": call_id, "type": "tool_call"}
-        return NodeCall(self._node, call, structured=self._results[name] is not None)
+        call: ToolCall = {"name": name, "args": arguments, "id": key or uuid4().hex, "type": "tool_call"}
+        return NodeCall(self._node, call, _place(key), structured=self._results[name] is not None)
 
     def opened(self) -> AbstractAsyncContextManager[object]:
         """A block in which the node's actors live."""
@@ -61,12 +63,18 @@ class NodeOffer:
         return await self._node.drain(timeout)
 
 
+def _place(key: str | None) -> RunnableConfig:
+    """Where a call is made: one that its client knows again is in a place of that name, which gives it its key."""
+    return {} if key is None else {"configurable": {"thread_id": key, "checkpoint_ns": "mcp"}}
+
+
 class NodeCall:
     """One call of a tool of a node."""
 
-    def __init__(self, node: ToolNode, call: ToolCall, *, structured: bool) -> None:
+    def __init__(self, node: ToolNode, call: ToolCall, place: RunnableConfig, *, structured: bool) -> None:
         self._node = node
         self._call = call
+        self._place = place
         self._structured = structured
         self._ledger: dict[str, Any] = {}
         """What the node knows of the call while it waits for a person."""
@@ -78,7 +86,9 @@ class NodeCall:
         given = ToolCallWithContext(__type="tool_call_with_context", tool_call=self._call, state={})
         runtime: Runtime[Any] = Runtime(stream_writer=tell)
         try:
-            outcome = await self._node.ainvoke(given, ledger=self._ledger, resume=answers or None, runtime=runtime)
+            outcome = await self._node.ainvoke(
+                given, self._place, ledger=self._ledger, resume=answers or None, runtime=runtime
+            )
         except CallsInterrupted as waiting:
             self._questions = asked(waiting.interrupts)
             return Asking(self._questions)

@@ -44,7 +44,8 @@ class Rising:
         if isinstance(done, (int, float)) and done > self._last:
             self._last = float(done)
         else:
-            self._last = self._last + 1 if self._total is None else math.nextafter(self._last, math.inf)
+            least = math.nextafter(self._last, math.inf)
+            self._last = max(self._last + 1, least) if self._total is None else least
         return Report(self._last, self._total, message if isinstance(message, str) and message else None)
 
 

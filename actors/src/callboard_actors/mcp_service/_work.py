@@ -52,8 +52,14 @@ class Offer(Protocol):
         """The tools that clients may see now."""
         ...
 
-    def begin(self, name: str, arguments: dict[str, Any], call_id: str) -> Work | None:
-        """A call, which has not begun; `None` if there is no such tool."""
+    def begin(self, name: str, arguments: dict[str, Any], key: str | None) -> Work | None:
+        """A call, which has not begun; `None` if there is no such tool.
+
+        Args:
+            name: of the tool.
+            arguments: as the client has written them.
+            key: by which the client knows the call, however often it makes it.
+        """
         ...
 
     def opened(self) -> AbstractAsyncContextManager[object]:
