@@ -1,0 +1,269 @@
+"""What a call asks a person, the client's user is asked, by forms; what they fill in is the answer."""
+
+import json
+from typing import Any
+
+import anyio
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from langgraph.types import Interrupt, interrupt
+from mcp import Client, MCPError, types
+from mcp_types._v2025_11_25 import PrimitiveSchemaDefinition
+from pydantic import TypeAdapter
+
+from callboard import ToolNode
+from callboard.middleware import RequireApproval
+from callboard_actors.mcp_service._course import MOST_COMPLAINTS
+from callboard_actors.mcp_service._questions import asked
+from callboard_actors.mcp_service._service import Service
+
+from ._clients import DECLINED, DISMISSED, WAIT, Person, client_of, filled, in_both_eras, text_in
+
+FIELD: TypeAdapter[Any] = TypeAdapter(PrimitiveSchemaDefinition)
+
+
+class Desk:
+    """A tool whose calls are approved, and what ran."""
+
+    def __init__(self, **approval: Any) -> None:
+        self.ran: list[str] = []
+        self.node = ToolNode([self.delete], middleware=[RequireApproval(["delete"], **approval)])
+
+    async def delete(self, path: str) -> str:
+        """Delete a file."""
+        self.ran.append(path)
+        return f"{path} deleted"
+
+    async def called(self, era: str, person: Person) -> types.CallToolResult:
+        async with client_of(self.node, era, elicitation_callback=person) as client:
+            return await client.call_tool("delete", {"path": "a.txt"})
+
+
+@in_both_eras
+@pytest.mark.parametrize(
+    ("answer", "text", "is_error", "ran"),
+    [
+        (filled(decision="accept"), "a.txt deleted", False, ["a.txt"]),
+        (filled(decision="edit", arguments='{"path": "b.txt"}'), "b.txt deleted", False, ["b.txt"]),
+        (filled(decision="respond", message="it is gone"), "it is gone", False, []),
+        (filled(decision="ignore", message="in use"), "with reason: in use", True, []),
+        (filled(decision="ignore"), "rejected", True, []),
+        (DECLINED, "rejected", True, []),
+        (DISMISSED, "rejected", True, []),
+    ],
+)
+async def test_an_approval_is_asked_of_the_user(
+    era: str, answer: types.ElicitResult, text: str, is_error: bool, ran: list[str]
+) -> None:
+    """In the words of approvals; who does not answer has refused. Nothing runs before the answer, and that once."""
+    desk, person = Desk(), Person(answer)
+    result = await desk.called(era, person)
+
+    assert (text in text_in(result), result.is_error, desk.ran) == (True, is_error, ran)
+    [form] = person.asked
+    assert "delete" in form.message
+    assert "a.txt" in form.message
+    assert form.requested_schema["properties"]["decision"]["enum"] == ["accept", "edit", "respond", "ignore"]
+    assert json.loads(form.requested_schema["properties"]["arguments"]["default"]) == {"path": "a.txt"}
+
+
+@in_both_eras
+async def test_a_form_has_only_what_may_be_said(era: str) -> None:
+    """Where nothing may be edited there is no field for it; where no refusal is foreseen, to decline ends the call."""
+    desk, person = Desk(allow=["accept"]), Person(DECLINED)
+    result = await desk.called(era, person)
+
+    assert set(person.asked[0].requested_schema["properties"]) == {"decision"}
+    assert result.is_error
+    assert "has not answered" in text_in(result)
+    assert desk.ran == []
+
+
+async def test_all_arguments_are_shown_whatever_the_description_says() -> None:
+    """What is not seen cannot be approved."""
+    desk, person = Desk(description="delete, as always?"), Person(filled(decision="accept"))
+    await desk.called("legacy", person)
+
+    assert person.asked[0].message.startswith("delete, as always?")
+    assert "a.txt" in person.asked[0].message
+
+
+@in_both_eras
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        filled(decision="perhaps"),
+        filled(),
+        filled(decision="edit", arguments="no JSON"),
+        filled(decision="edit", arguments="[1]"),
+        filled(decision="edit", arguments='{"path": 3}'),
+        filled(decision="respond"),
+    ],
+)
+async def test_an_answer_that_is_none_is_asked_for_again(era: str, wrong: types.ElicitResult) -> None:
+    """The form says what was wrong; a client that never gets it right does not ask for ever."""
+    desk, person = Desk(), Person(wrong, filled(decision="accept"))
+    result = await desk.called(era, person)
+    first, again = person.asked
+
+    assert (text_in(result), desk.ran) == ("a.txt deleted", ["a.txt"])
+    assert again.message.endswith(first.message)
+    assert len(again.message) > len(first.message)
+
+    desk, person = Desk(), Person(*[wrong] * (MOST_COMPLAINTS + 1))
+    result = await desk.called(era, person)
+    assert (result.is_error, desk.ran) == (True, [])
+
+
+@in_both_eras
+async def test_a_client_that_cannot_ask_is_refused(era: str) -> None:
+    """Its call does not run, and its model is told why."""
+    desk = Desk()
+    async with client_of(desk.node, era) as client:
+        result = await client.call_tool("delete", {"path": "a.txt"})
+
+    assert result.is_error
+    assert "this client cannot ask one" in text_in(result)
+    assert desk.ran == []
+
+
+@in_both_eras
+async def test_a_question_of_a_tool_is_asked_of_the_user(era: str) -> None:
+    """One after the other; what was answered is not asked again, and what came before the question runs again."""
+    ran: list[str] = []
+
+    async def plan(town: str) -> str:
+        """Plan."""
+        ran.append("looked up")
+        nights = interrupt(f"How many nights in {town}?")
+        hotel = interrupt({"town": town, "hotels": ["Minerva", "Bristol"]})
+        return f"{nights!r} at {hotel!r}"
+
+    person = Person(filled(answer="2"), filled(answer="Minerva"))
+    async with client_of([plan], era, elicitation_callback=person) as client:
+        result = await client.call_tool("plan", {"town": "Oslo"})
+
+    assert text_in(result) == "2 at 'Minerva'"
+    assert person.asked[0].message == "How many nights in Oslo?"
+    assert json.loads(person.asked[1].message) == {"town": "Oslo", "hotels": ["Minerva", "Bristol"]}
+    assert ran == ["looked up"] * 3
+
+
+@in_both_eras
+@pytest.mark.parametrize("no", [DECLINED, DISMISSED])
+async def test_a_question_without_an_answer_ends_the_call(era: str, no: types.ElicitResult) -> None:
+    """There is nothing that the tool could go on with."""
+    went_on: list[object] = []
+
+    async def plan() -> str:
+        """Plan."""
+        went_on.append(interrupt("Where to?"))
+        return "planned"
+
+    async with client_of([plan], era, elicitation_callback=Person(no)) as client:
+        result = await client.call_tool("plan", {})
+
+    assert (result.is_error, went_on) == (True, [])
+    assert "has not answered" in text_in(result)
+
+
+@in_both_eras
+async def test_a_question_may_say_what_its_answer_looks_like(era: str) -> None:
+    """Its schema is the form, where a form can be that."""
+    flat = {
+        "type": "object",
+        "properties": {"nights": {"type": "integer"}, "late": {"type": "boolean"}},
+        "required": ["nights"],
+    }
+
+    async def plan() -> str:
+        """Plan."""
+        stay: Any = interrupt("How long?", response_schema=flat)
+        price: Any = interrupt("For how much?", response_schema={"type": "number"})
+        return f"{stay} for {price}"
+
+    person = Person(filled(nights=2, late=True), filled(answer=80.5))
+    async with client_of([plan], era, elicitation_callback=person) as client:
+        result = await client.call_tool("plan", {})
+
+    assert text_in(result) == "{'nights': 2, 'late': True} for 80.5"
+    assert person.asked[0].requested_schema == flat
+    assert person.asked[1].requested_schema["properties"]["answer"]["type"] == "number"
+
+
+VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
+    max_leaves=6,
+)
+
+
+@given(VALUES, st.none() | st.dictionaries(st.sampled_from(["type", "properties", "enum"]), VALUES))
+def test_any_question_has_a_form_that_clients_can_show(value: object, schema: dict[str, Any] | None) -> None:
+    """Whatever a tool hands to `interrupt()`: forms have primitive fields only."""
+    [one] = asked([Interrupt(value=value, id="1", response_schema=schema)])  # type: ignore[call-arg]
+    for form in one.forms:
+        assert isinstance(form.params, types.ElicitRequestFormParams)
+        for field in form.params.requested_schema["properties"].values():
+            FIELD.validate_python(field)
+
+
+async def test_a_question_can_be_answered_once() -> None:
+    """A client that repeats its answer, because it did not hear what came of it, does not have the call run twice."""
+    desk = Desk()
+    service = Service(desk.node, name=None, description=None)
+    with anyio.fail_after(WAIT):
+        async with (
+            service.opened(),
+            Client(service.server(), mode="2026-07-28", elicitation_callback=Person()) as client,
+        ):
+            question = await client.session.call_tool("delete", {"path": "a.txt"}, allow_input_required=True)
+            assert isinstance(question, types.InputRequiredResult)
+            [key] = question.input_requests or {}
+            answer: Any = {
+                "input_responses": {key: filled(decision="accept")},
+                "request_state": question.request_state,
+            }
+            with pytest.raises(MCPError, match="No such question is open"):
+                await client.session.call_tool("delete", {"path": "b.txt"}, **answer)
+            done = await client.session.call_tool("delete", {"path": "a.txt"}, **answer)
+            with pytest.raises(MCPError, match="No such question is open"):
+                await client.session.call_tool("delete", {"path": "a.txt"}, **answer)
+
+    assert text_in(done) == "a.txt deleted"
+    assert desk.ran == ["a.txt"]
+
+
+@in_both_eras
+async def test_nobody_is_asked_any_more_when_the_service_is_drained(era: str) -> None:
+    """A person may take hours, and the process has to end; the call has not run, and the client is told so."""
+    desk = Desk()
+    service = Service(desk.node, name=None, description=None)
+    is_asked, results = anyio.Event(), list[types.CallToolResult | str]()
+
+    async def think(context: object, params: object) -> types.ElicitResult:
+        is_asked.set()
+        if era == "legacy":
+            await anyio.sleep_forever()
+        await service.drain(0)
+        return filled(decision="accept")
+
+    async def call(client: Client) -> None:
+        try:
+            results.append(await client.call_tool("delete", {"path": "a.txt"}))
+        except MCPError as error:
+            results.append(error.error.message)
+
+    with anyio.fail_after(WAIT):
+        async with service.opened(), Client(service.server(), mode=era, elicitation_callback=think) as client:
+            async with anyio.create_task_group() as group:
+                group.start_soon(call, client)
+                await is_asked.wait()
+                if era == "legacy":
+                    await service.drain(5)
+    [result] = results
+
+    assert desk.ran == []
+    said = result if isinstance(result, str) else text_in(result)
+    assert "No such question is open" in said or "the server is shutting down" in said
