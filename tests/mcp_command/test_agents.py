@@ -1,0 +1,138 @@
+"""An agent is one tool: a message in, its answer out; what it asks, the client's user is asked."""
+
+from typing import Any
+
+import pytest
+from langchain_core.messages import AIMessage, HumanMessage
+from langgraph.checkpoint.memory import InMemorySaver
+from langgraph.types import interrupt
+
+from callboard import create_react_agent, progress
+from callboard.middleware import RequireApproval
+from callboard.testing import ScriptedModel, calls
+
+from ._clients import DECLINED, Person, client_of, filled, in_both_eras, listed_by, text_in
+
+pytestmark = pytest.mark.real_clock  # a checkpointer is asked in a thread, where it is LangGraph's
+
+BOOKING = [calls(("book", {"hotel": "Minerva"})), AIMessage("It is booked.")]
+
+
+async def book(hotel: str) -> str:
+    """Book a hotel."""
+    progress("looks for a room", done=1, total=2)
+    return f"{hotel}: {interrupt(f'Book {hotel}?')}"
+
+
+def clerk(*script: Any, **options: Any) -> Any:
+    """An agent with a script."""
+    return create_react_agent(ScriptedModel([*script]), [book], name="the clerk", **options)
+
+
+async def test_an_agent_is_one_tool_that_takes_a_message() -> None:
+    """Its name is one that the protocol allows, and its description what the client's model chooses by."""
+    async with client_of(clerk(), "legacy", description="Books hotels.") as client:
+        [found] = (await client.list_tools()).tools
+
+    assert (found.name, found.description) == ("the_clerk", "Books hotels.")
+    assert found.input_schema["required"] == ["message"]
+    assert set(found.input_schema["properties"]) == {"message"}
+    kept = (await listed_by(clerk(checkpointer=InMemorySaver())))["the_clerk"]
+    assert set(kept.input_schema["properties"]) == {"message", "thread_id"}
+
+
+@in_both_eras
+async def test_the_answer_of_the_agent_is_the_result(era: str) -> None:
+    """What its tools ask is asked on the way; each step is progress."""
+    steps: list[str | None] = []
+
+    async def hear(done: float, total: float | None, message: str | None) -> None:
+        steps.append(message)
+
+    person = Person(filled(answer="yes"))
+    async with client_of(clerk(*BOOKING), era, elicitation_callback=person) as client:
+        result = await client.call_tool("the_clerk", {"message": "Book!"}, progress_callback=hear)
+
+    assert (text_in(result), result.structured_content) == ("It is booked.", {"answer": "It is booked."})
+    assert [form.message for form in person.asked] == ["Book Minerva?"]
+    assert {"agent: calls book", "tools", "agent"} >= {step for step in steps if step and "book:" not in step} - {
+        "waits for a person"
+    }
+    assert steps[-1] == "agent"
+
+
+@in_both_eras
+async def test_a_conversation_goes_on_by_its_thread(era: str) -> None:
+    """An agent with a checkpointer names the thread in its answer; without a name each message begins a new one."""
+    model = ScriptedModel([AIMessage("Hello."), AIMessage("Again."), AIMessage("Who?")])
+    agent = create_react_agent(model, [], name="clerk", checkpointer=InMemorySaver())
+    async with client_of(agent, era) as client:
+        first = await client.call_tool("clerk", {"message": "Hi"})
+        thread = (first.structured_content or {})["thread_id"]
+        again = await client.call_tool("clerk", {"message": "Me", "thread_id": thread})
+        other = await client.call_tool("clerk", {"message": "Me"})
+    state = await agent.aget_state({"configurable": {"thread_id": thread}})
+
+    assert again.structured_content == {"answer": "Again.", "thread_id": thread}
+    assert (other.structured_content or {})["thread_id"] != thread
+    asked = [one.content for one in state.values["messages"] if isinstance(one, HumanMessage)]
+    assert asked == ["Hi", "Me"]
+
+
+@in_both_eras
+async def test_an_approval_of_an_agent_is_asked_of_the_user(era: str) -> None:
+    """By its middleware; a refusal is read by the agent's model, which has the last word."""
+    ran: list[str] = []
+
+    async def pay(amount: int) -> str:
+        """Pay."""
+        ran.append(f"{amount}")
+        return "paid"
+
+    model = ScriptedModel([calls(("pay", {"amount": 3})), AIMessage("As you like.")])
+    agent = create_react_agent(model, [pay], name="clerk", middleware=[RequireApproval(["pay"])])
+    async with client_of(agent, era, elicitation_callback=Person(DECLINED)) as client:
+        result = await client.call_tool("clerk", {"message": "Pay!"})
+
+    assert text_in(result) == "As you like."
+    assert ran == []
+
+
+@in_both_eras
+async def test_what_an_agent_without_a_checkpointer_keeps_goes_with_the_call(era: str) -> None:
+    """Whether it ends well, is refused, or fails: a server runs for months."""
+    agent = clerk(*BOOKING, BOOKING[0], BOOKING[0], OSError("no line"))
+    from callboard_actors.mcp_service._of_agent import AgentOffer
+
+    kept: list[AgentOffer] = []
+
+    class Kept(AgentOffer):
+        def __init__(self, *args: Any, **options: Any) -> None:
+            super().__init__(*args, **options)
+            kept.append(self)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("callboard_actors.mcp_service._service.AgentOffer", Kept)
+        async with client_of(agent, era, elicitation_callback=Person(filled(answer="yes"), DECLINED)) as client:
+            well = await client.call_tool("the_clerk", {"message": "Book!"})
+            refused = await client.call_tool("the_clerk", {"message": "Book!"})
+        async with client_of(agent, era) as client:
+            unable = await client.call_tool("the_clerk", {"message": "Book!"})
+            failed = await client.call_tool("the_clerk", {"message": "Book!"})
+
+    assert [one.is_error for one in (well, refused, unable, failed)] == [False, True, True, True]
+    assert "no line" in text_in(failed)
+    assert [dict(one._saver.storage) for one in kept] == [{}, {}]
+
+
+@in_both_eras
+@pytest.mark.parametrize(
+    "arguments", [{}, {"message": 3}, {"message": "Hi", "thread_id": "1"}, {"message": "Hi", "x": 1}]
+)
+async def test_a_wrong_argument_is_told_to_the_model_of_the_client(era: str, arguments: dict[str, Any]) -> None:
+    """The agent's own model is not asked."""
+    async with client_of(clerk(), era) as client:
+        result = await client.call_tool("the_clerk", arguments)
+
+    assert result.is_error
+    assert text_in(result).startswith("The agent takes")
