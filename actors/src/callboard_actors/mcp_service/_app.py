@@ -94,13 +94,11 @@ class _Endpoint:
             self._sessions = sessions
             self._was_open = True
             task_status.started()
-            try:
-                await self._closing.wait()
-            finally:
-                self._sessions = None
+            await self._closing.wait()
 
     def close(self) -> None:
-        """End the sessions."""
+        """End the sessions, and begin none."""
+        self._sessions = None
         self._closing.set()
 
     async def all_answered(self) -> None:

@@ -1,0 +1,117 @@
+"""`callboard mcp` as its users start it, in a process of its own, and clients of it."""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import anyio
+from mcp import StdioServerParameters
+
+from . import _served
+
+PATIENCE = 40.0
+"""Seconds for anything that has to happen some time."""
+ROOT = Path(_served.__file__).parents[_served.__name__.count(".")]
+COMMAND = (sys.executable, "-m", "callboard._cli", "mcp")
+
+
+def arguments(what: str, *options: str) -> list[str]:
+    """What stands behind `callboard mcp`, to have something of `_served` served."""
+    return [f"{_served.__name__}:{what}", "--app-dir", str(ROOT), *options]
+
+
+def by_stdio(what: str, *options: str) -> StdioServerParameters:
+    """A server for the SDK's client, which starts it."""
+    command, *rest = [*COMMAND, *arguments(what, *options)]
+    return StdioServerParameters(command=command, args=rest, cwd=ROOT)
+
+
+class Process:
+    """A server that the test has started itself."""
+
+    def __init__(self, *options: str, environment: dict[str, str] | None = None) -> None:
+        self.process = subprocess.Popen(
+            [*COMMAND, *options],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            cwd=ROOT,
+            env={**os.environ, "PYTHONUNBUFFERED": "1", **(environment or {})},
+            text=True,
+        )
+
+    def send(self, method: str, number: int | None = None, **params: Any) -> None:
+        """Send a message."""
+        message = {"jsonrpc": "2.0", "method": method, "params": params}
+        assert self.process.stdin is not None
+        self.process.stdin.write(json.dumps(message if number is None else {**message, "id": number}) + "\n")
+        self.process.stdin.flush()
+
+    def shake_hands(self) -> None:
+        """Begin a session of 2025."""
+        client = {"name": "test", "version": "1"}
+        self.send("initialize", 0, protocolVersion="2025-11-25", capabilities={}, clientInfo=client)
+        assert self.receive()["id"] == 0
+        self.send("notifications/initialized")
+
+    def receive(self) -> dict[str, Any]:
+        """The next message."""
+        assert self.process.stdout is not None
+        found: dict[str, Any] = json.loads(self.process.stdout.readline())
+        return found
+
+    def url(self) -> str:
+        """Where it says that it serves."""
+        assert self.process.stderr is not None
+        said = []
+        for line in self.process.stderr:
+            said.append(line)
+            if found := re.search(r"served at (\S+)$", line.strip()):
+                return found[1]
+        raise AssertionError(f"it did not start: {said}")
+
+    def signal(self, number: int = signal.SIGTERM) -> None:
+        """Send a signal."""
+        self.process.send_signal(number)
+
+    def end(self) -> tuple[int, str, str]:
+        """Wait until it has ended; its exit code, and what else it has written."""
+        out, error = self.process.communicate(timeout=PATIENCE)
+        return self.process.returncode, out, error
+
+
+@contextmanager
+def started(*options: str, environment: dict[str, str] | None = None) -> Iterator[Process]:
+    """A server that is not left behind."""
+    one = Process(*options, environment=environment)
+    with one.process:
+        try:
+            yield one
+        finally:
+            one.process.kill()
+
+
+def ran(*options: str, environment: dict[str, str] | None = None) -> tuple[int, str]:
+    """Run the command to its end; its exit code, and what it says was wrong."""
+    with started(*options, environment=environment) as server:
+        code, _, error = server.end()
+    return code, error
+
+
+async def appears(path: Path) -> None:
+    """Wait for a file."""
+    with anyio.fail_after(PATIENCE):
+        while not path.exists():
+            await anyio.sleep(0.01)
+
+
+def appears_soon(path: Path) -> None:
+    """The same, for a test that does not run in a loop."""
+    anyio.run(appears, path)

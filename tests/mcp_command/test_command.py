@@ -1,0 +1,168 @@
+"""The command line of `callboard mcp`: what is wrong with it is said at once, with what to do."""
+
+import logging
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+from typer.testing import CliRunner
+
+from callboard_actors.mcp_service import _process, serve_mcp
+from callboard_actors.mcp_service._command import TOKEN, app
+from callboard_actors.mcp_service._over_http import is_loopback
+from callboard_actors.mcp_service._process import FAILED, WRONG
+from callboard_actors.mcp_service._serve import http_app
+
+from ._commands import arguments, ran
+from ._served import add
+
+MODULES = {
+    "empty": "tools = []",
+    "breaks": "raise OSError('no disk')",
+    "lacks": "import there_is_no_such_thing",
+    "needs": (
+        "from typing import Annotated, Any\nfrom callboard import InjectedStore\n"
+        "def look(store: Annotated[Any, InjectedStore()]) -> str:\n    'Look.'\n    return ''\n"
+        "tools = [look]"
+    ),
+    "fine": "def add(one: int) -> int:\n    'Add.'\n    return one + 1\ntools = [add]\nnumber = 3",
+}
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Modules that may be served."""
+    for name, text in MODULES.items():
+        (tmp_path / f"mcp_{name}.py").write_text(text)
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        (["mcp_fine"], "which tools of mcp_fine? Write mcp_fine:NAME; it has add, number, tools"),
+        (["mcp_fine:nothing"], "mcp_fine has no 'nothing'"),
+        (["mcp_fine:number"], "an MCP server serves a ToolNode, an agent of create_react_agent, tools or functions"),
+        (["mcp_empty:tools"], "there is nothing to serve"),
+        (["mcp_needs:tools"], "the tool 'look' cannot be served by itself: its argument 'store'"),
+        (["mcp_breaks:tools"], "mcp_breaks:tools could not be loaded: OSError('no disk')"),
+        (["mcp_lacks:tools"], "there_is_no_such_thing"),
+        (["no.such.module:tools"], "there is no module 'no'"),
+        (["./fine.py"], "names no module; write module:tools"),
+        (["mcp_fine:tools", "--description", "Adds."], "is for an agent"),
+        (["mcp_fine:tools", "--allow-host", "example.com"], "give --http, too"),
+        (["mcp_fine:tools", "--token-env", "SESAME"], "names the variable SESAME, which is not set"),
+        (["mcp_fine:tools", "--http", "--token-env", "SESAME"], "names the variable SESAME, which is not set"),
+        (["mcp_fine:tools", "--http", "--backend", "trio"], "leave --backend trio out"),
+        (["mcp_fine:tools", "--http", "--host", "0.0.0.0"], "--allow-host NAME"),
+    ],
+)
+def test_what_is_wrong_is_said_before_anything_is_served(
+    line: list[str], said: str, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On stderr, in a sentence that names it; exit code 2."""
+
+    def never(*_: object, **__: object) -> None:
+        raise AssertionError("it is served")
+
+    monkeypatch.setattr(anyio, "run", never)
+    monkeypatch.setattr(_process, "claimed_stdio", _unclaimed)
+    result = CliRunner().invoke(app, [*line, "--app-dir", str(folder)])
+
+    assert result.exit_code == WRONG, result.output
+    assert said in result.stderr
+    assert result.stderr.splitlines()[-1].startswith("Error: ")
+
+
+class _unclaimed:
+    """Leaves the descriptors of the test's process alone."""
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(self, *_: object) -> None: ...
+
+
+def test_the_token_is_taken_out_of_the_environment(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the tools start does not have it; it is asked for over HTTP where the usual variable is set."""
+    seen: dict[str, Any] = {}
+
+    def made(*_: object, **options: Any) -> object:
+        seen.update(options)
+        raise ValueError("enough")
+
+    monkeypatch.setenv(TOKEN, "open sesame")
+    monkeypatch.setattr(_process, "http_app", made)
+    CliRunner().invoke(app, ["mcp_fine:tools", "--http", "--app-dir", str(folder)])
+
+    assert seen["token"] == "open sesame"
+    import os
+
+    assert TOKEN not in os.environ
+
+
+@pytest.mark.parametrize(
+    ("host", "token", "warns"), [("10.0.0.1", None, True), ("10.0.0.1", "t", False), ("::1", None, False)]
+)
+def test_an_open_door_is_warned_of(host: str, token: str | None, warns: bool, caplog: pytest.LogCaptureFixture) -> None:
+    """Tools that anybody in the network may call are seldom meant."""
+    with caplog.at_level(logging.WARNING, "callboard"):
+        http_app([add], name=None, description=None, host=host, allowed_hosts=(), token=token)
+
+    assert bool(caplog.records) is warns
+
+
+@pytest.mark.parametrize(
+    ("host", "is_one"),
+    [("127.0.0.1", True), ("127.1.2.3", True), ("::1", True), ("localhost", True), ("example.com", False)],
+)
+def test_loopback_is_known(host: str, is_one: bool) -> None:
+    """By whatever name."""
+    assert is_loopback(host) is is_one
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"transport": "sse"}, 'is "stdio" or "http"'),
+        ({"token": "t"}, "give transport='http'"),
+        ({"allowed_hosts": ["example.com"]}, "give transport='http'"),
+    ],
+)
+async def test_options_that_do_not_go_together_are_refused(options: dict[str, Any], said: str) -> None:
+    """A token that is not asked for protects nothing."""
+    with pytest.raises(ValueError, match=said):
+        await serve_mcp([add], **options)
+
+
+@pytest.mark.backends("trio")
+async def test_http_on_trio_is_refused() -> None:
+    """The server that we start needs asyncio; the application does not."""
+    with pytest.raises(RuntimeError, match="hypercorn"):
+        await serve_mcp([add], transport="http")
+
+
+@pytest.mark.exhaustive
+def test_an_error_of_the_command_is_no_traceback() -> None:
+    """Also where the real process is started; nothing is on stdout."""
+    code, error = ran(*arguments("nothing"))
+
+    assert code == WRONG
+    assert "Traceback" not in error
+    assert "an MCP server serves a ToolNode" in error
+
+
+@pytest.mark.exhaustive
+def test_an_actor_that_does_not_start_is_an_error(tmp_path: Path) -> None:
+    """Which is not the command line's."""
+    (tmp_path / "mcp_actor.py").write_text(
+        "from callboard import Actor, handler\n"
+        "class Broken(Actor):\n"
+        "    async def start(self):\n        raise OSError('no line')\n"
+        "    @handler\n    async def ask(self) -> str:\n        'Ask.'\n        return ''\n"
+        "tools = [Broken()]\n"
+    )
+    code, error = ran("mcp_actor:tools", "--app-dir", str(tmp_path))
+
+    assert code == FAILED, error
+    assert "no line" in error

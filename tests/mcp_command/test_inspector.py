@@ -1,0 +1,82 @@
+"""The MCP inspector's command line, from npm: a client that is not the SDK's, and what people look at servers with."""
+
+import json
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.npm_packages import PACKAGES, find_or_install
+
+from ._commands import COMMAND, PATIENCE, ROOT, arguments, started
+
+pytestmark = [pytest.mark.exhaustive, pytest.mark.real_clock]
+
+NAME = "@modelcontextprotocol/inspector"
+
+
+@pytest.fixture(scope="module")
+def inspector() -> Path:
+    """The inspector; the test is skipped where it is not to be had."""
+    found = find_or_install(NAME, PACKAGES[NAME]) if shutil.which("node") else None
+    if found is None:
+        pytest.skip(f"{NAME} is not here and could not be installed (npm, `python -m tests.npm_packages`)")
+    return found
+
+
+def inspected(inspector: Path, tmp_path: Path, server: list[str], *options: str) -> Any:
+    """What the inspector says of a server."""
+    config = {"mcpServers": {"callboard": server_of(server)}}
+    (tmp_path / "mcp.json").write_text(json.dumps(config))
+    target = ["--config", str(tmp_path / "mcp.json"), "--server", "callboard"]
+    done = subprocess.run(
+        ["node", str(inspector), "--cli", *target, *options],
+        capture_output=True,
+        cwd=ROOT,
+        timeout=PATIENCE,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+def server_of(server: list[str]) -> dict[str, Any]:
+    """A server in the form of the inspector's configuration."""
+    if server[0].startswith("http"):
+        return {"type": "streamable-http", "url": server[0]}
+    return {"type": "stdio", "command": server[0], "args": server[1:], "cwd": str(ROOT)}
+
+
+def test_it_lists_and_calls_tools_over_stdio(inspector: Path, tmp_path: Path) -> None:
+    """A tool that prints does not disturb it."""
+    server = [*COMMAND, *arguments("tools")]
+    listed = inspected(inspector, tmp_path, server, "--method", "tools/list")
+    call = ["--method", "tools/call", "--tool-name", "add", "--tool-arg", "one=1", "other=2"]
+    result = inspected(inspector, tmp_path, server, *call)
+
+    assert [tool["name"] for tool in listed["tools"]] == ["add", "stay", "plan"]
+    assert listed["tools"][0]["inputSchema"]["required"] == ["one", "other"]
+    assert result["structuredContent"]["sum"] == 3
+
+
+def test_it_lists_and_calls_tools_over_http(inspector: Path, tmp_path: Path) -> None:
+    """By the address that the command tells."""
+    with started(*arguments("tools", "--http", "--port", "0")) as server:
+        url = server.url()
+        listed = inspected(inspector, tmp_path, [url], "--method", "tools/list")
+        call = ["--method", "tools/call", "--tool-name", "add", "--tool-arg", "one=1", "other=2"]
+        result = inspected(inspector, tmp_path, [url], *call)
+
+    assert [tool["name"] for tool in listed["tools"]] == ["add", "stay", "plan"]
+    assert result["structuredContent"]["sum"] == 3
+
+
+def test_a_call_that_asks_is_refused_by_a_client_that_cannot(inspector: Path, tmp_path: Path) -> None:
+    """The inspector's command line has nobody to ask: its call does not run, and it is told so."""
+    server = [*COMMAND, *arguments("node")]
+    call = ["--method", "tools/call", "--tool-name", "delete", "--tool-arg", "path=a.txt"]
+    result = inspected(inspector, tmp_path, server, *call)
+
+    assert result["isError"]

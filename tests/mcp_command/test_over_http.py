@@ -1,0 +1,272 @@
+"""Tools over streamable HTTP: in this process under an application of one's own, and by the command."""
+
+import signal
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import anyio
+import httpx2
+import pytest
+from mcp import Client, types
+from mcp.client.streamable_http import streamable_http_client
+from starlette.applications import Starlette
+from starlette.responses import PlainTextResponse
+from starlette.routing import Mount, Route
+
+from callboard import Actor, ToolNode, handler
+from callboard.middleware import RequireApproval
+from callboard_actors.mcp_service import McpApp, mcp_app
+
+from ._clients import Person, filled, in_both_eras, text_in
+from ._commands import PATIENCE, appears, arguments, ran, started
+
+pytestmark = [
+    pytest.mark.real_clock,
+    # Of the SDK's client: on trio it leaves a stream of events to the collector.
+    pytest.mark.filterwarnings("ignore:Async generator 'http:ResourceWarning"),
+]
+
+HELLO = {
+    "jsonrpc": "2.0",
+    "id": 1,
+    "method": "initialize",
+    "params": {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "test", "version": "1"}},
+}
+HEADERS = {"Accept": "application/json, text/event-stream"}
+
+
+class Counter(Actor):
+    """Counts."""
+
+    async def start(self) -> None:
+        self.count = 0
+
+    @handler
+    async def count_up(self, by: int) -> str:
+        """Count up."""
+        self.count += by
+        return str(self.count)
+
+
+async def delete(path: str) -> str:
+    """Delete a file."""
+    return f"{path} deleted"
+
+
+@asynccontextmanager
+async def visitor(app: Any, url: str, **headers: str) -> AsyncIterator[httpx2.AsyncClient]:
+    """An HTTP client of an application in this process."""
+    transport = httpx2.ASGITransport(app)
+    async with httpx2.AsyncClient(transport=transport, base_url=url, headers=headers) as client:
+        yield client
+
+
+@asynccontextmanager
+async def client_over(app: Any, path: str = "/mcp", *, era: str = "auto", **options: Any) -> AsyncIterator[Client]:
+    """An MCP client of an application that runs in this process."""
+    headers = options.pop("headers", {})
+    async with visitor(app, "http://127.0.0.1:8000", **headers) as visitor_:
+        line = streamable_http_client(f"http://127.0.0.1:8000{path}", http_client=visitor_)
+        async with Client(line, mode=era, **options) as client:
+            yield client
+
+
+@in_both_eras
+async def test_an_application_serves_in_either_era(era: str) -> None:
+    """With and without a session; what it serves lives as long as it runs, whoever comes."""
+    app = mcp_app([Counter()])
+    with anyio.fail_after(PATIENCE):
+        async with app.lifespan():
+            for total in (2, 4):
+                async with client_over(app, era=era) as client:
+                    assert text_in(await client.call_tool("count_up", {"by": 2})) == f"{total}"
+
+
+async def test_an_application_may_be_started_again() -> None:
+    """As test clients and reloading servers do."""
+    app = mcp_app([Counter()])
+    with anyio.fail_after(PATIENCE):
+        for _ in range(2):
+            async with app.lifespan(), client_over(app) as client:
+                assert text_in(await client.call_tool("count_up", {"by": 2})) == "2"
+
+
+async def test_an_application_of_ones_own_has_it_as_a_part() -> None:
+    """Beside other routes; its questions need no session."""
+    app = mcp_app(ToolNode([delete], middleware=[RequireApproval()]), path="/")
+    routes = [Route("/hello", lambda request: PlainTextResponse("hello")), Mount("/tools", app)]
+    whole = Starlette(routes=routes, lifespan=app.lifespan)
+    person = Person(filled(decision="accept"))
+    with anyio.fail_after(PATIENCE):
+        async with app.lifespan(), client_over(whole, "/tools/", elicitation_callback=person) as client:
+            result = await client.call_tool("delete", {"path": "a.txt"})
+        async with visitor(whole, "http://127.0.0.1") as other:
+            hello = (await other.get("/hello")).text
+
+    assert (text_in(result), hello) == ("a.txt deleted", "hello")
+
+
+async def test_a_part_that_does_not_run_says_what_is_missing() -> None:
+    """Mounted applications are not started by the one around them; the SDK's error names none of that."""
+    app = mcp_app([delete])
+    async with visitor(app, "http://127.0.0.1") as client:
+        with pytest.raises(RuntimeError, match=r"lifespan=app\.lifespan"):
+            await client.post("/mcp", json=HELLO, headers=HEADERS)
+
+
+@pytest.mark.parametrize(
+    ("host", "origin", "status"),
+    [
+        ("127.0.0.1:8000", None, 200),
+        ("localhost", None, 200),
+        ("tools.example.com", None, 200),
+        ("tools.example.com:443", "https://tools.example.com", 200),
+        ("evil.example.com", None, 421),
+        ("127.0.0.1:8000", "https://evil.example.com", 403),
+    ],
+)
+async def test_nobody_is_let_in_by_another_name(host: str, origin: str | None, status: int) -> None:
+    """A page in somebody's browser may have a name for this address (DNS rebinding)."""
+    app = mcp_app([delete], allowed_hosts=["127.0.0.1", "localhost", "tools.example.com"])
+    headers = {**HEADERS, "Host": host, **({} if origin is None else {"Origin": origin})}
+    with anyio.fail_after(PATIENCE):
+        async with app.lifespan(), visitor(app, "http://127.0.0.1:8000") as client:
+            answer = await client.post("/mcp", json=HELLO, headers=headers)
+
+    assert answer.status_code == status
+
+
+@in_both_eras
+async def test_who_does_not_show_the_token_is_not_let_in(era: str) -> None:
+    """Whoever does, is; in either era."""
+    app = mcp_app([delete], token="open sesame")
+    with anyio.fail_after(PATIENCE):
+        async with app.lifespan():
+            async with visitor(app, "http://127.0.0.1:8000") as client:
+                for shown in ({}, {"Authorization": "Bearer sesame"}, {"Authorization": "Basic open sesame"}):
+                    answer = await client.post("/mcp", json=HELLO, headers={**HEADERS, **shown})
+                    assert answer.status_code == 401
+            async with client_over(app, era=era, headers={"Authorization": "Bearer open sesame"}) as client:
+                assert text_in(await client.call_tool("delete", {"path": "a"})) == "a deleted"
+
+
+def test_an_empty_token_is_refused() -> None:
+    """It is a variable that was not set, and would let everybody in."""
+    with pytest.raises(ValueError, match="the token is empty"):
+        mcp_app([delete], token=" ")
+
+
+@in_both_eras
+async def test_an_application_that_is_drained_lets_calls_finish(era: str, tmp_path: Path) -> None:
+    """Their clients have their answers, and who comes later is told that it is closing."""
+    began, results = anyio.Event(), list[types.CallToolResult]()
+
+    async def stay() -> str:
+        """Stay."""
+        began.set()
+        await anyio.sleep(0.3)
+        return "left"
+
+    async def call(app: McpApp) -> None:
+        async with client_over(app, era=era) as client:
+            await client.list_tools()  # else it would ask for their schemas when the answer is there
+            results.append(await client.call_tool("stay", {}))
+
+    app = mcp_app([stay])
+    with anyio.fail_after(PATIENCE):
+        async with app.lifespan(), anyio.create_task_group() as group:
+            group.start_soon(call, app)
+            await began.wait()
+            report = await app.drain(10)
+            async with visitor(app, "http://127.0.0.1:8000") as client:
+                late = await client.post("/mcp", json=HELLO, headers=HEADERS)
+
+    assert (report.finished, report.ended, late.status_code) == (1, 0, 503)
+    assert [text_in(one) for one in results] == ["left"]
+
+
+# By the command
+
+
+@in_both_eras
+@pytest.mark.exhaustive
+async def test_the_command_serves_over_http(era: str) -> None:
+    """With questions of tools and of approvals, which in 2025 are asked on the stream of the request."""
+    person = Person(filled(answer="in May"), filled(decision="accept"))
+    with started(*arguments("node", "--http", "--port", "0")) as server, anyio.fail_after(PATIENCE):
+        url = await anyio.to_thread.run_sync(server.url)
+        async with Client(url, mode=era, elicitation_callback=person) as client:
+            planned = await client.call_tool("plan", {"town": "Oslo"})
+            deleted = await client.call_tool("delete", {"path": "a.txt"})
+
+    assert (text_in(planned), text_in(deleted)) == ("Oslo: in May", "a.txt deleted")
+
+
+@in_both_eras
+@pytest.mark.exhaustive
+async def test_a_client_that_leaves_ends_its_calls_over_http(era: str, tmp_path: Path) -> None:
+    """In 2025 by the end of its session, since then by the end of its request."""
+    with started(*arguments("tools", "--http", "--port", "0")) as server, anyio.fail_after(PATIENCE):
+        url = await anyio.to_thread.run_sync(server.url)
+        with pytest.raises(ExceptionGroup):
+            async with Client(url, mode=era) as client, anyio.create_task_group() as group:
+                group.start_soon(client.call_tool, "stay", {"seconds": 600, "folder": str(tmp_path)})
+                await appears(tmp_path / "began")
+                raise OSError("the client has left")
+        await appears(tmp_path / "ended")
+
+
+@in_both_eras
+@pytest.mark.exhaustive
+@pytest.mark.backends("asyncio")
+async def test_a_signal_lets_calls_over_http_finish(era: str, tmp_path: Path) -> None:
+    """Their answers arrive, and the process ends, though a client of 2025 still listens for news."""
+    results: list[types.CallToolResult] = []
+
+    async def call(url: str) -> None:
+        async with Client(url, mode=era) as client:
+            await client.list_tools()  # else it would ask for their schemas when the answer is there
+            results.append(await client.call_tool("stay", {"seconds": 2, "folder": str(tmp_path)}))
+            with anyio.move_on_after(PATIENCE):
+                await anyio.to_thread.run_sync(server.end)
+
+    with started(*arguments("tools", "--http", "--port", "0")) as server, anyio.fail_after(PATIENCE):
+        url = await anyio.to_thread.run_sync(server.url)
+        async with anyio.create_task_group() as group:
+            group.start_soon(call, url)
+            await appears(tmp_path / "began")
+            server.signal()
+
+    assert server.process.returncode == 0
+    assert [text_in(one) for one in results] == ["left"]
+
+
+@pytest.mark.exhaustive
+def test_the_token_of_the_command_is_not_for_what_the_tools_start() -> None:
+    """It is read from the environment, and taken out of it; who shows none is not let in."""
+    options = arguments("tools", "--http", "--port", "0", "--token-env", "SESAME")
+    with started(*options, environment={"SESAME": "open"}) as server:
+        url = server.url()
+        with httpx2.Client() as client:
+            refused = client.post(url, json=HELLO, headers=HEADERS)
+            allowed = client.post(url, json=HELLO, headers={**HEADERS, "Authorization": "Bearer open"})
+        environment = Path(f"/proc/{server.process.pid}/environ")
+        assert environment.exists()
+        server.signal(signal.SIGINT)
+        code, _, error = server.end()
+
+    assert (refused.status_code, allowed.status_code, code) == (401, 200, 0), error
+
+
+@pytest.mark.exhaustive
+def test_a_port_that_is_taken_is_an_error_that_names_it() -> None:
+    """And not a traceback."""
+    with started(*arguments("tools", "--http", "--port", "0")) as server:
+        port = server.url().rpartition(":")[2].partition("/")[0]
+        code, error = ran(*arguments("tools", "--http", "--port", port))
+
+    assert code == 1
+    assert "Error: " in error
+    assert "Traceback" not in error

@@ -1,0 +1,158 @@
+"""A server that its client has started: the protocol has stdin and stdout for itself, and the process ends in order."""
+
+import json
+import subprocess
+from pathlib import Path
+
+import anyio
+import pytest
+from mcp import Client
+from mcp.client.stdio import stdio_client
+
+from ._clients import Person, filled, in_both_eras, text_in
+from ._commands import COMMAND, PATIENCE, ROOT, appears, appears_soon, arguments, by_stdio, started
+
+pytestmark = pytest.mark.real_clock
+
+
+@in_both_eras
+async def test_what_is_printed_does_not_reach_the_client(era: str, anyio_backend_name: str, tmp_path: Path) -> None:
+    """Neither by the module, nor by a tool, nor by a process that it starts, whose stdin has nothing of the client's.
+
+    It is on stderr, for people. A line in the stream would be the end of the connection with many clients.
+    """
+    garbage: list[object] = []
+
+    async def hear(message: object) -> None:
+        if isinstance(message, Exception):
+            garbage.append(message)
+
+    with anyio.fail_after(PATIENCE), (tmp_path / "errors").open("w") as errors:
+        line = stdio_client(by_stdio("tools", "--backend", anyio_backend_name), errlog=errors)
+        async with Client(line, mode=era, message_handler=hear) as client:
+            result = await client.call_tool("add", {"one": 1, "other": 2})
+
+    assert result.structured_content == {"sum": 3, "read": 0}
+    assert garbage == []
+    said = (tmp_path / "errors").read_text().splitlines()
+    assert {"loaded", "printed", "written", "by its number", "by a child"} <= set(said)
+
+
+@pytest.mark.exhaustive
+@in_both_eras
+async def test_questions_cross_the_wire(era: str, anyio_backend_name: str) -> None:
+    """Of a tool, and of an approval, in either era."""
+    person = Person(filled(answer="in May"), filled(decision="accept"))
+    with anyio.fail_after(PATIENCE):
+        async with Client(
+            by_stdio("node", "--backend", anyio_backend_name), mode=era, elicitation_callback=person
+        ) as client:
+            planned = await client.call_tool("plan", {"town": "Oslo"})
+            deleted = await client.call_tool("delete", {"path": "a.txt"})
+
+    assert (text_in(planned), text_in(deleted)) == ("Oslo: in May", "a.txt deleted")
+
+
+@pytest.mark.exhaustive
+@in_both_eras
+async def test_a_cancel_of_the_client_reaches_the_tool(era: str, anyio_backend_name: str, tmp_path: Path) -> None:
+    """And the server goes on for others."""
+    with anyio.fail_after(PATIENCE):
+        async with Client(by_stdio("tools", "--backend", anyio_backend_name), mode=era) as client:
+            async with anyio.create_task_group() as group:
+                group.start_soon(client.call_tool, "stay", {"seconds": 600, "folder": str(tmp_path)})
+                await appears(tmp_path / "began")
+                group.cancel_scope.cancel()
+            await appears(tmp_path / "ended")
+            assert not (await client.call_tool("add", {"one": 1, "other": 2})).is_error
+
+
+@pytest.mark.exhaustive
+async def test_an_agent_is_served_by_the_command() -> None:
+    """With what its client's model is told of it."""
+    with anyio.fail_after(PATIENCE):
+        async with Client(by_stdio("agent", "--description", "Adds.", "--name", "sums")) as client:
+            [tool] = (await client.list_tools()).tools
+            result = await client.call_tool(tool.name, {"message": "1 + 2?"})
+            assert client.server_info is not None
+            name = client.server_info.name
+
+    assert (tool.description, name, text_in(result)) == ("Adds.", "sums", "It is 3.")
+
+
+@pytest.mark.parametrize("loop", [pytest.param("asyncio", marks=pytest.mark.exhaustive), "trio"])
+def test_a_client_that_leaves_ends_its_calls_and_the_process(loop: str, tmp_path: Path) -> None:
+    """Nobody would hear of them any more."""
+    with started(*arguments("tools", "--backend", loop)) as server:
+        server.shake_hands()
+        server.send("tools/call", 1, name="stay", arguments={"seconds": 600, "folder": str(tmp_path)})
+        appears_soon(tmp_path / "began")
+        code, _, error = server.end()
+
+    assert code == 0, error
+    assert (tmp_path / "ended").exists()
+
+
+@pytest.mark.parametrize("loop", ["asyncio", pytest.param("trio", marks=pytest.mark.exhaustive)])
+def test_a_signal_lets_calls_finish_and_their_answers_arrive(loop: str, tmp_path: Path) -> None:
+    """The client need not close stdin for the process to end."""
+    with started(*arguments("tools", "--backend", loop)) as server:
+        server.shake_hands()
+        server.send("tools/call", 1, name="stay", arguments={"seconds": 2, "folder": str(tmp_path)})
+        appears_soon(tmp_path / "began")
+        server.signal()
+        code = server.process.wait(PATIENCE)
+        answer = server.receive()
+
+    assert code == 0
+    assert (answer["id"], answer["result"]["content"][0]["text"]) == (1, "left")
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("loop", ["asyncio", "trio"])
+@pytest.mark.parametrize("how", ["time is over", "second signal"])
+def test_a_call_that_does_not_finish_in_time_is_ended(loop: str, how: str, tmp_path: Path) -> None:
+    """Its client is told, and the exit code says that nobody knows what came of it."""
+    drain = "0" if how == "time is over" else "600"
+    with started(*arguments("tools", "--backend", loop, "--drain", drain)) as server:
+        server.shake_hands()
+        server.send("tools/call", 1, name="stay", arguments={"seconds": 600, "folder": str(tmp_path)})
+        appears_soon(tmp_path / "began")
+        server.signal()
+        if how == "second signal":
+            server.send("tools/call", 2, name="add", arguments={"one": 1, "other": 2})
+            assert "drained" in server.receive()["result"]["content"][0]["text"]
+            server.signal()
+        answer = server.receive()
+        code, rest, error = server.end()
+
+    assert answer["result"]["isError"]
+    assert "drained" in answer["result"]["content"][0]["text"]
+    assert (code, rest) == (4, "")
+    assert "stay" in error
+    assert (tmp_path / "ended").exists()
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("loop", ["asyncio", "trio"])
+def test_a_signal_ends_a_server_that_has_nothing_to_do(loop: str) -> None:
+    """No thread waits for a line that does not come."""
+    with started(*arguments("tools", "--backend", loop)) as server:
+        server.shake_hands()
+        server.signal()
+
+        assert server.process.wait(PATIENCE) == 0
+
+
+@pytest.mark.exhaustive
+def test_a_conversation_can_come_from_a_file(tmp_path: Path) -> None:
+    """A file is always ready, and no loop can wait for it."""
+    client = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "test", "version": "1"}}
+    said = tmp_path / "said"
+    said.write_text(json.dumps({"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": client}) + "\n")
+    with said.open() as lines:
+        done = subprocess.run(
+            [*COMMAND, *arguments("tools")], stdin=lines, capture_output=True, cwd=ROOT, timeout=PATIENCE, check=True
+        )
+
+    assert json.loads(done.stdout)["id"] == 1
