@@ -25,12 +25,23 @@ def inspector() -> Path:
     return found
 
 
+IS_ERROR = 5
+"""The inspector's exit code for a result that is an error."""
+
+
 def inspected(inspector: Path, tmp_path: Path, server: list[str], *options: str) -> Any:
     """What the inspector says of a server."""
+    done = inspect(inspector, tmp_path, server, *options)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+def inspect(inspector: Path, tmp_path: Path, server: list[str], *options: str) -> "subprocess.CompletedProcess[str]":
+    """The inspector, run to its end."""
     config = {"mcpServers": {"callboard": server_of(server)}}
     (tmp_path / "mcp.json").write_text(json.dumps(config))
     target = ["--config", str(tmp_path / "mcp.json"), "--server", "callboard"]
-    done = subprocess.run(
+    return subprocess.run(
         ["node", str(inspector), "--cli", *target, *options],
         capture_output=True,
         cwd=ROOT,
@@ -38,8 +49,6 @@ def inspected(inspector: Path, tmp_path: Path, server: list[str], *options: str)
         text=True,
         check=False,
     )
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout)
 
 
 def server_of(server: list[str]) -> dict[str, Any]:
@@ -66,17 +75,18 @@ def test_it_lists_and_calls_tools_over_http(inspector: Path, tmp_path: Path) -> 
     with started(*arguments("tools", "--http", "--port", "0")) as server:
         url = server.url()
         listed = inspected(inspector, tmp_path, [url], "--method", "tools/list")
-        call = ["--method", "tools/call", "--tool-name", "add", "--tool-arg", "one=1", "other=2"]
+        call = ["--method", "tools/call", "--tool-name", "stay", "--tool-arg", "seconds=0", f"folder={tmp_path}"]
         result = inspected(inspector, tmp_path, [url], *call)
 
     assert [tool["name"] for tool in listed["tools"]] == ["add", "stay", "plan"]
-    assert result["structuredContent"]["sum"] == 3
+    assert result["content"][0]["text"] == "left"
 
 
 def test_a_call_that_asks_is_refused_by_a_client_that_cannot(inspector: Path, tmp_path: Path) -> None:
     """The inspector's command line has nobody to ask: its call does not run, and it is told so."""
     server = [*COMMAND, *arguments("node")]
     call = ["--method", "tools/call", "--tool-name", "delete", "--tool-arg", "path=a.txt"]
-    result = inspected(inspector, tmp_path, server, *call)
+    done = inspect(inspector, tmp_path, server, *call)
 
-    assert result["isError"]
+    assert done.returncode == IS_ERROR, done.stderr
+    assert "a.txt deleted" not in done.stdout
