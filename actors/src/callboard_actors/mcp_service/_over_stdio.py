@@ -91,9 +91,12 @@ class _Noticing:
         return self
 
     async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+        self,
+        exc_type: type[BaseException] | None,
+        exc_val: BaseException | None,
+        exc_tb: TracebackType | None,
     ) -> bool | None:
-        return await self._stream.__aexit__(kind, error, traceback)
+        return await self._stream.__aexit__(exc_type, exc_val, exc_tb)
 
 
 class _End:
