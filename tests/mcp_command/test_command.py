@@ -1,6 +1,9 @@
 """The command line of `callboard mcp`: what is wrong with it is said at once, with what to do."""
 
 import logging
+import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -83,6 +86,25 @@ class _unclaimed:
     def __exit__(self, *_: object) -> None: ...
 
 
+def test_a_missing_extra_is_named(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With the command that installs it."""
+    monkeypatch.setattr(_process, "claimed_stdio", _unclaimed)
+    monkeypatch.setitem(sys.modules, "mcp", None)
+    result = CliRunner().invoke(app, ["mcp_fine:tools", "--app-dir", str(folder)])
+
+    assert result.exit_code == WRONG
+    assert "an MCP server needs mcp: pip install 'callboard-actors[mcp]'" in result.stderr
+
+
+@pytest.mark.exhaustive
+def test_to_import_it_costs_no_sdk() -> None:
+    """Nor does the help of the command."""
+    code = (
+        "import sys, callboard_actors.mcp_service._command; assert not {'mcp', 'uvicorn', 'langgraph'} & {*sys.modules}"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
 def test_the_token_is_taken_out_of_the_environment(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What the tools start does not have it; it is asked for over HTTP where the usual variable is set."""
     seen: dict[str, Any] = {}
@@ -96,8 +118,6 @@ def test_the_token_is_taken_out_of_the_environment(folder: Path, monkeypatch: py
     CliRunner().invoke(app, ["mcp_fine:tools", "--http", "--app-dir", str(folder)])
 
     assert seen["token"] == "open sesame"
-    import os
-
     assert TOKEN not in os.environ
 
 

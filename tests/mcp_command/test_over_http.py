@@ -93,6 +93,19 @@ async def test_an_application_may_be_started_again() -> None:
                 assert text_in(await client.call_tool("count_up", {"by": 2})) == "2"
 
 
+async def test_an_application_that_was_drained_may_be_started_again() -> None:
+    """And asks people again."""
+    app = mcp_app(ToolNode([delete], middleware=[RequireApproval()]))
+    with anyio.fail_after(PATIENCE):
+        async with app.lifespan():
+            await app.drain(0)
+        async with (
+            app.lifespan(),
+            client_over(app, elicitation_callback=Person(filled(decision="accept"))) as client,
+        ):
+            assert text_in(await client.call_tool("delete", {"path": "a.txt"})) == "a.txt deleted"
+
+
 async def test_an_application_of_ones_own_has_it_as_a_part() -> None:
     """Beside other routes; its questions need no session."""
     app = mcp_app(ToolNode([delete], middleware=[RequireApproval()]), path="/")

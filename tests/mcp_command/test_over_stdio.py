@@ -15,7 +15,7 @@ from ._commands import COMMAND, PATIENCE, ROOT, appears, appears_soon, arguments
 pytestmark = pytest.mark.real_clock
 
 
-@in_both_eras
+@pytest.mark.parametrize("era", [pytest.param("legacy", marks=pytest.mark.exhaustive), "2026-07-28"])
 async def test_what_is_printed_does_not_reach_the_client(era: str, anyio_backend_name: str, tmp_path: Path) -> None:
     """Neither by the module, nor by a tool, nor by a process that it starts, whose stdin has nothing of the client's.
 
@@ -80,7 +80,8 @@ async def test_an_agent_is_served_by_the_command() -> None:
     assert (tool.description, name, text_in(result)) == ("Adds.", "sums", "It is 3.")
 
 
-@pytest.mark.parametrize("loop", [pytest.param("asyncio", marks=pytest.mark.exhaustive), "trio"])
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("loop", ["asyncio", "trio"])
 def test_a_client_that_leaves_ends_its_calls_and_the_process(loop: str, tmp_path: Path) -> None:
     """Nobody would hear of them any more."""
     with started(*arguments("tools", "--backend", loop)) as server:

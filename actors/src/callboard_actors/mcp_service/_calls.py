@@ -57,6 +57,10 @@ class Calls:
                 outcome = await self._asked_meanwhile(context, course, outcome, tell)
         return await self._asked_for(context, params, course, outcome) if isinstance(outcome, Asking) else outcome
 
+    def reopen(self) -> None:
+        """Wait for people again."""
+        self._is_closing = False
+
     async def close(self) -> None:
         """Wait for no person any more."""
         self._is_closing = True

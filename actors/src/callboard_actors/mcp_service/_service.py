@@ -66,6 +66,7 @@ class Service:
     @asynccontextmanager
     async def opened(self) -> AsyncGenerator[None]:
         """A block in which it can be called."""
+        self._calls.reopen()
         async with self._offer.opened():
             yield
 
