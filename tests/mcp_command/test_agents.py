@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import anyio
 import pytest
 from langchain_core.messages import AIMessage, HumanMessage
 from langgraph.checkpoint.memory import InMemorySaver
@@ -98,31 +99,66 @@ async def test_an_approval_of_an_agent_is_asked_of_the_user(era: str) -> None:
     assert ran == []
 
 
+@pytest.fixture
+def savers(monkeypatch: pytest.MonkeyPatch) -> list[InMemorySaver]:
+    """What agents without a checkpointer are given."""
+    made: list[InMemorySaver] = []
+
+    class Noted(InMemorySaver):
+        def __init__(self) -> None:
+            super().__init__()
+            made.append(self)
+
+    monkeypatch.setattr("callboard_actors.mcp_service._of_agent.InMemorySaver", Noted)
+    return made
+
+
 @in_both_eras
-async def test_what_an_agent_without_a_checkpointer_keeps_goes_with_the_call(era: str) -> None:
+async def test_what_an_agent_without_a_checkpointer_keeps_goes_with_the_call(
+    era: str, savers: list[InMemorySaver]
+) -> None:
     """Whether it ends well, is refused, or fails: a server runs for months."""
     agent = clerk(*BOOKING, BOOKING[0], BOOKING[0], OSError("no line"))
-    from callboard_actors.mcp_service._of_agent import AgentOffer
-
-    kept: list[AgentOffer] = []
-
-    class Kept(AgentOffer):
-        def __init__(self, *args: Any, **options: Any) -> None:
-            super().__init__(*args, **options)
-            kept.append(self)
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("callboard_actors.mcp_service._service.AgentOffer", Kept)
-        async with client_of(agent, era, elicitation_callback=Person(filled(answer="yes"), DECLINED)) as client:
-            well = await client.call_tool("the_clerk", {"message": "Book!"})
-            refused = await client.call_tool("the_clerk", {"message": "Book!"})
-        async with client_of(agent, era) as client:
-            unable = await client.call_tool("the_clerk", {"message": "Book!"})
-            failed = await client.call_tool("the_clerk", {"message": "Book!"})
+    async with client_of(agent, era, elicitation_callback=Person(filled(answer="yes"), DECLINED)) as client:
+        well = await client.call_tool("the_clerk", {"message": "Book!"})
+        refused = await client.call_tool("the_clerk", {"message": "Book!"})
+    async with client_of(agent, era) as client:
+        unable = await client.call_tool("the_clerk", {"message": "Book!"})
+        failed = await client.call_tool("the_clerk", {"message": "Book!"})
 
     assert [one.is_error for one in (well, refused, unable, failed)] == [False, True, True, True]
     assert "no line" in text_in(failed)
-    assert [dict(one._saver.storage) for one in kept] == [{}, {}]
+    assert [dict(one.storage) for one in savers] == [{}, {}]
+
+
+@in_both_eras
+@pytest.mark.parametrize("when", ["it runs", "a person is asked"])
+async def test_a_run_that_is_cancelled_leaves_nothing_behind(era: str, when: str, savers: list[InMemorySaver]) -> None:
+    """In 2026 a question waits for its answer without a request that could be cancelled, and is forgotten in time."""
+    waits = anyio.Event()
+
+    async def wait() -> str:
+        """Wait."""
+        waits.set()
+        await anyio.sleep_forever()
+        return ""
+
+    async def think(*_: object) -> Any:
+        waits.set()
+        await anyio.sleep_forever()
+
+    first = calls("wait") if when == "it runs" else BOOKING[0]
+    agent = create_react_agent(ScriptedModel([first]), [wait, book], name="clerk")
+    async with client_of(agent, era, elicitation_callback=think) as client:
+        async with anyio.create_task_group() as group:
+            group.start_soon(client.call_tool, "clerk", {"message": "Go!"})
+            await waits.wait()
+            group.cancel_scope.cancel()
+        if era == "legacy" or when == "it runs":
+            while savers[0].storage:
+                await anyio.sleep(0.01)
+        else:
+            assert len(savers[0].storage) == 1
 
 
 @in_both_eras

@@ -7,6 +7,7 @@ from mcp import MCPError, types
 from mcp.server import ServerRequestContext
 from mcp.shared.message import ServerMessageMetadata
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
+from pydantic import ValidationError
 
 from callboard_actors.mcp_service._course import Course, Filled, Outcome, forms
 from callboard_actors.mcp_service._open_questions import OpenQuestions, Waiting
@@ -47,14 +48,19 @@ class Calls:
         is_modern = context.protocol_version in MODERN_PROTOCOL_VERSIONS
         waiting = self._taken(params) if is_modern and params.request_state is not None else None
         course = self._begun(context, params) if waiting is None else waiting.course
-        # Nothing raises in there: it would come out in a group.
-        async with telling(context.session) as tell:
-            if waiting is None:
-                outcome = await course.begin(tell)
-            else:
-                outcome = await course.fill_in(waiting.asking, _responses(params), tell)
-            while isinstance(outcome, Asking) and not is_modern:
-                outcome = await self._asked_meanwhile(context, course, outcome, tell)
+        try:
+            # Nothing but a cancellation is raised in there: it would come out in a group.
+            async with telling(context.session) as tell:
+                if waiting is None:
+                    outcome = await course.begin(tell)
+                else:
+                    outcome = await course.fill_in(waiting.asking, _responses(params), tell)
+                while isinstance(outcome, Asking) and not is_modern:
+                    outcome = await self._asked_meanwhile(context, course, outcome, tell)
+        except BaseException:
+            with anyio.CancelScope(shield=True):
+                await course.work.forget()
+            raise
         return await self._asked_for(context, params, course, outcome) if isinstance(outcome, Asking) else outcome
 
     def reopen(self) -> None:
@@ -93,8 +99,8 @@ class Calls:
                 scope.cancel()
             try:
                 return {key: await _elicited(context, form) for key, form in forms(asking).items()}
-            except MCPError as error:
-                return f"{_CANNOT_ASK} It says: {error.error.message}"
+            except (MCPError, ValidationError) as error:
+                return f"{_CANNOT_ASK} It says: {error}"
             finally:
                 self._asking.discard(scope)
         return _CLOSING
