@@ -15,7 +15,7 @@ from tests.telemetry._traces import Traces, attributes, is_child
 from callboard import CallPolicy, Limit, ToolNode, idempotency_key, progress
 from callboard.middleware import Retry
 from callboard.telemetry import carrier
-from callboard_actors.mcp_service._calls import IDEMPOTENCY_KEY
+from callboard_actors.mcp._signs import IDEMPOTENCY_KEY
 from callboard_actors.mcp_service._progress import Rising, telling
 from callboard_actors.mcp_service._service import Service
 

@@ -9,6 +9,7 @@ from mcp.shared.message import ServerMessageMetadata
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 from pydantic import ValidationError
 
+from callboard_actors.mcp._signs import IDEMPOTENCY_KEY
 from callboard_actors.mcp_service._course import Course, Filled, Outcome, forms
 from callboard_actors.mcp_service._open_questions import OpenQuestions, Waiting
 from callboard_actors.mcp_service._progress import telling
@@ -16,9 +17,6 @@ from callboard_actors.mcp_service._work import Asking, Offer, Tell
 
 Context = ServerRequestContext[Any, Any]
 Answer = types.CallToolResult | types.InputRequiredResult
-IDEMPOTENCY_KEY: Final = "callboard/idempotency-key"
-"""Under which a client may say in `_meta` by what it knows the call, however often it makes it."""
-
 _CANNOT_ASK: Final = (
     "The call was not run to its end: a person has to be asked, and this client cannot ask one. It would have to "
     "support elicitation by forms."
