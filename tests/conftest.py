@@ -16,7 +16,16 @@ from callboard._loops import _watchdog
 from callboard.testing import Backend, backend, backend_names
 
 MAIN_BACKENDS = ("asyncio", "trio")
-WITHOUT_LOOP_VARIANTS = {"drain", "fleets", "http_tools", "mcp_command", "mcp_servers", "shared_documents", "shared_limits", "sql_tools"}
+WITHOUT_LOOP_VARIANTS = {
+    "drain",
+    "fleets",
+    "http_tools",
+    "mcp_command",
+    "mcp_servers",
+    "shared_documents",
+    "shared_limits",
+    "sql_tools",
+}
 """Packages that run on asyncio and on trio only: what asks a server does so in a thread with a loop of its own."""
 VARIANTS = 2
 """A test with more than that on a backend runs once there: its first on asyncio, its last on trio; CI runs all."""
