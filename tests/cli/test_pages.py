@@ -13,6 +13,7 @@ import pytest
 import typer
 
 from callboard._cli._app import app
+from callboard_actors.mcp_service._command import app as mcp_app
 from callboard_actors.remote._command import app as worker_app
 
 from ._commands import COMMAND, PATIENCE, Project, environment
@@ -93,8 +94,9 @@ def test_the_tutorial_happens_as_it_is_told(project: Project) -> None:
 
 def options() -> Iterator[tuple[str, str]]:
     group: Any = typer.main.get_command(app)
-    # `callboard worker` is passed on to another distribution, which has the options.
-    for name, command in (group.commands | {"worker": typer.main.get_command(worker_app)}).items():
+    # These are passed on to another distribution, which has the options.
+    foreign = {"mcp": typer.main.get_command(mcp_app), "worker": typer.main.get_command(worker_app)}
+    for name, command in (group.commands | foreign).items():
         yield name, f"## `callboard {name}"
         for parameter in command.params:
             for option in (*parameter.opts, *parameter.secondary_opts):
