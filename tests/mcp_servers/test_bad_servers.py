@@ -9,7 +9,7 @@ from tests.workers._processes import running
 from callboard import ActorStartError
 from callboard_actors.mcp import McpServer
 
-from ._asked import ROOT, WAIT, bad
+from ._asked import ROOT, WAIT, appears, bad
 
 pytestmark = pytest.mark.real_clock
 
@@ -39,6 +39,20 @@ async def test_one_that_never_answers_is_given_up_and_ended_with_its_children(tm
     child = int((tmp_path / "child").read_text())
     with anyio.fail_after(WAIT):
         while running([child]):
+            await anyio.sleep(0.01)
+
+
+async def test_one_that_is_given_up_by_its_caller_is_ended_too(tmp_path: Path) -> None:
+    """Whoever waits for it to start may be cancelled."""
+    with anyio.fail_after(WAIT):
+        async with anyio.create_task_group() as group:
+            server = McpServer(bad("silent", str(tmp_path / "child")), cwd=ROOT, grace=0.1)
+            group.start_soon(server.__aenter__)
+            await appears(tmp_path / "child")
+            group.cancel_scope.cancel()
+        while not (child := (tmp_path / "child").read_text()):
+            await anyio.sleep(0.01)
+        while running([int(child)]):
             await anyio.sleep(0.01)
 
 

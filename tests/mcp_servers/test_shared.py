@@ -1,10 +1,11 @@
 """One server for many: threads, event loops, users."""
 
-from collections.abc import Hashable
+from collections.abc import Generator, Hashable
 from typing import Any
 
 import anyio
 import anyio.to_thread
+import httpx2
 import pytest
 
 from callboard import ActorGoneError, ToolNode
@@ -69,6 +70,28 @@ async def test_each_user_has_a_connection_with_headers_of_their_own() -> None:
             call = tool_call("header", "1", text="x-user")
             found = [(await answers(node, call, config=of(user)))[0].text for user in ("ann", "bob", "ann")]
     assert found == ["ann", "bob", "ann"]
+
+
+class Badge(httpx2.Auth):
+    """What an OAuth provider of the SDK is to httpx."""
+
+    def __init__(self, user: Hashable) -> None:
+        self._user = user
+
+    def auth_flow(self, request: httpx2.Request) -> Generator[httpx2.Request, httpx2.Response]:
+        """Show it."""
+        request.headers["x-badge"] = f"of {self._user}"
+        yield request
+
+
+@pytest.mark.parametrize(("auth", "badge"), [(Badge("all"), "of all"), (Badge, "of ann")], ids=["one", "by key"])
+async def test_each_request_shows_who_it_is_from(auth: Any, badge: str) -> None:
+    """By httpx's own protocol, so that whoever authenticates there does here."""
+    with anyio.fail_after(WAIT):
+        async with over_http("_plain_http", "2026") as url, McpServer(url, key=by_user, auth=auth) as served:
+            call = tool_call("header", "1", text="x-badge")
+            [message] = await answers(ToolNode([served]), call, config=of("ann"))
+    assert message.text == badge
 
 
 async def test_users_share_no_session_and_one_who_goes_makes_room() -> None:

@@ -5,8 +5,8 @@ from typing import Any
 import anyio
 import pytest
 
-from callboard import ToolNode
-from callboard.testing import tool_call
+from callboard import ToolNode, create_react_agent
+from callboard.testing import ScriptedModel, tool_call
 from callboard_actors.mcp import McpServer
 
 from ._asked import WAIT, answers
@@ -19,6 +19,15 @@ async def test_an_open_server_is_given_to_a_node_like_a_tool() -> None:
         async with McpServer(server()) as served:
             [message] = await answers(ToolNode([served]), tool_call("echo", "1", text="hello"))
     assert (message.text, message.status) == ("hello", "success")
+
+
+async def test_an_agent_is_given_a_server_like_a_tool() -> None:
+    """Its model is told of the tools, and calls them."""
+    model = ScriptedModel([[tool_call("echo", "1", text="hello")], "done"])
+    with anyio.fail_after(WAIT):
+        async with McpServer(server()) as served:
+            found = await create_react_agent(model, [served]).ainvoke({"messages": [("user", "say hello")]})
+    assert [message.text for message in found["messages"][2:]] == ["hello", "done"]
 
 
 def test_a_server_that_is_not_open_is_refused_by_a_node() -> None:

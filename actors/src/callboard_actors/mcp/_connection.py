@@ -3,6 +3,7 @@
 import logging
 import warnings
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from contextvars import copy_context
 from dataclasses import dataclass
 from functools import partial
@@ -28,6 +29,8 @@ from callboard_actors.mcp._signs import log_message, meta_of_call, told_progress
 _log = logging.getLogger("callboard")
 _sessions = count(1)
 
+_SETTLES = 0.2
+"""Seconds between two listings of tools that a server has changed; one may say so again and again."""
 _LISTENS_AGAIN = 1.0
 """Seconds before a lost subscription is asked for again; twice as long each time."""
 _LISTENS_AT_MOST = 60.0
@@ -86,7 +89,8 @@ class Connection(Actor):
         """
         self._watchers: TaskGroup = await self.enter(anyio.create_task_group())
         self._watchers.start_soon(self._end_when_late)
-        self._places = anyio.CapacityLimiter(self._plan.parallel or float("inf"))
+        parallel = self._plan.parallel
+        self._places = nullcontext() if parallel is None else anyio.CapacityLimiter(parallel)
         self._changed = anyio.Event()
         try:
             self._client = await self.enter(await self._new_client())
@@ -183,7 +187,10 @@ class Connection(Actor):
             return
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # it is deprecated by the version that this is not
-            await self._client.set_logging_level(self._plan.log_level)  # pyright: ignore[reportDeprecated]
+            try:
+                await self._client.set_logging_level(self._plan.log_level)  # pyright: ignore[reportDeprecated]
+            except MCPError as error:
+                _log.warning("the MCP server %r does not log as it is asked to: %s", self._plan.name, error)
 
     async def _end_when_late(self) -> None:
         await anyio.sleep(self._plan.start_timeout)
@@ -207,6 +214,7 @@ class Connection(Actor):
                 await self._list()
             except (MCPError, ValidationError, EndlessListError) as error:
                 _log.warning("the tools of the MCP server %r have changed, and: %s", self._plan.name, error)
+            await anyio.sleep(_SETTLES)
 
     async def _listen(self) -> None:
         """Have a server of 2026 tell when its tools change; those before do without being asked."""

@@ -82,5 +82,5 @@ class Plan:
         return await found if isawaitable(found) else found
 
     def _auth_of(self, key: Hashable) -> Any:
-        is_made_for_key = callable(self.auth) and not hasattr(self.auth, "async_auth_flow")
-        return self.auth(key) if is_made_for_key else self.auth
+        is_auth = hasattr(self.auth, "async_auth_flow") and not isinstance(self.auth, type)
+        return self.auth(key) if callable(self.auth) and not is_auth else self.auth

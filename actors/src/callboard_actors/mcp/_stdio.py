@@ -98,7 +98,7 @@ class _Child:
                 async with aclosing(self._lines()) as lines:
                     async for line in lines:
                         if (message := self._message(line)) is not None:
-                            await into.send(message)
+                            await _put(into, message)
             except (anyio.BrokenResourceError, anyio.ClosedResourceError):
                 await self._drain()  # nobody listens any more; it is not to hang for that
             if not self._link.is_lost:
@@ -209,6 +209,14 @@ class _Child:
                 os.killpg(self._process.pid, number)
             else:
                 self._process.terminate()
+
+
+async def _put(into: MemoryObjectSendStream[SessionMessage | Exception], message: SessionMessage) -> None:
+    """Send without a turn of the event loop where there is room; each answer would pay for it."""
+    try:
+        into.send_nowait(message)
+    except anyio.WouldBlock:
+        await into.send(message)
 
 
 def _as_text(said: bytes) -> str:
