@@ -1,7 +1,7 @@
 """The servers of `_plain` over HTTP on loopback: `python -m tests.mcp_servers._plain_http era [port]` prints the port.
 
-What is said to `leave` is what becomes of the request: "cut" for a connection that breaks, "huge" for an answer without
-end, or an HTTP status.
+A user named bob sees no tools. What is said to `leave` is what becomes of the request: "cut" for a connection that
+breaks, "huge" for an answer without end, or an HTTP status.
 """
 
 import json
@@ -41,6 +41,8 @@ class Endpoint(BaseHTTPRequestHandler):
             content = [{"type": "text", "text": self.headers.get(params["arguments"]["text"])}]
             result = {"content": content, "resultType": "complete"}
             self._send(200, {"jsonrpc": "2.0", "id": message["id"], "result": result})
+        elif method == "tools/list" and self.headers.get("x-user") == "bob":
+            self._send(200, {"jsonrpc": "2.0", "id": message["id"], "result": {"tools": []}})
         elif (answer := _PLAIN.answer(method, params, message["id"])) is not None:
             self._send(200, {"jsonrpc": "2.0", "id": message["id"], **answer})
 

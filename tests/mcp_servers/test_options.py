@@ -1,5 +1,7 @@
 """What cannot be meant is refused when it is written, with what to write instead."""
 
+import subprocess
+import sys
 from typing import Any
 
 import pytest
@@ -47,3 +49,17 @@ def test_what_may_be_secret_is_not_shown() -> None:
     """Somebody may log it."""
     server = McpServer("http://ann:secret@127.0.0.1/mcp?key=secret", headers={"authorization": "secret"})
     assert repr(server) == "McpServer('127.0.0.1')"
+
+
+def test_without_the_extra_it_says_how_to_install_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before anything is opened."""
+    monkeypatch.setitem(sys.modules, "mcp", None)
+    with pytest.raises(ImportError, match=r"McpServer\(\.\.\.\) needs mcp: pip install 'callboard-actors\[mcp\]'"):
+        McpServer(URL)
+
+
+def test_the_sdk_is_loaded_when_a_server_is_described_and_not_before() -> None:
+    """It takes longer to load than all else here."""
+    look = "import sys; from callboard_actors.mcp import McpServer; print('mcp' in sys.modules)"
+    found = subprocess.run([sys.executable, "-c", look], check=True, capture_output=True, text=True)
+    assert found.stdout.strip() == "False"

@@ -59,7 +59,7 @@ def test_when_its_event_loop_has_ended_a_call_says_so() -> None:
 
 
 async def test_each_user_has_a_connection_with_headers_of_their_own() -> None:
-    """What one is allowed another may not be."""
+    """What one is allowed another may not be; that bob sees no tools does not take them from ann."""
 
     async def headers(user: Hashable) -> dict[str, str]:
         return {"x-user": str(user)}

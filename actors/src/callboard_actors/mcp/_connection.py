@@ -37,7 +37,7 @@ _LISTENS_AT_MOST = 60.0
 
 
 class Owner(Protocol):
-    """Who has connections to a server; told in the task of one what there is to know of the server."""
+    """Who has connections to a server; told in the task of that without a key what there is to know of the server."""
 
     def listed(self, tools: Sequence[Tool], /) -> None:
         """Take note of all its tools: it was connected, or they have changed."""
@@ -126,7 +126,8 @@ class Connection(Actor):
         return self._failed(self._link.reason)
 
     def _failed(self, reason: str, *, never: bool = False) -> ActorStartError:
-        self._owner.failed(reason)
+        if self.key is None:
+            self._owner.failed(reason)
         return ActorStartError(self._plan.name, reason, never=never)
 
     async def stop(self) -> None:
@@ -178,7 +179,8 @@ class Connection(Actor):
 
     async def _list(self) -> list[Tool]:
         tools = await list_tools(self._client, self._plan.max_tools)
-        self._owner.listed(tools)
+        if self.key is None:  # what a user may see is not what all may
+            self._owner.listed(tools)
         return tools
 
     async def _ask_for_logs(self) -> None:
