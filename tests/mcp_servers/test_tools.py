@@ -21,6 +21,7 @@ async def test_an_open_server_is_given_to_a_node_like_a_tool() -> None:
     assert (message.text, message.status) == ("hello", "success")
 
 
+@pytest.mark.real_clock
 async def test_an_agent_is_given_a_server_like_a_tool() -> None:
     """Its model is told of the tools, and calls them."""
     model = ScriptedModel([[tool_call("echo", "1", text="hello")], "done"])

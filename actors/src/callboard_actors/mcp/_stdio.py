@@ -32,7 +32,7 @@ _NONSENSE = 1000
 _LOOK = 0.01
 """Seconds between two looks at whether a process has ended; to wait for it would be to wait for its pipes, too."""
 _LAST_WORDS = 0.5
-"""Seconds for a server that has closed its stdout to end, and so to say how."""
+"""Seconds for a server that has closed its stdout to end, and so to say how; and for what it has said to arrive."""
 _STUCK = 2.0
 """Seconds for a killed process to go; one that is stuck in the kernel is not waited for."""
 _GONE = (anyio.ClosedResourceError, anyio.BrokenResourceError, OSError)
@@ -85,6 +85,7 @@ class _Child:
         self._max_message = max_message
         self._said = b""
         """The last of its stderr."""
+        self._has_said_all = anyio.Event()
         self._nonsense = 0
         """Lines since the last message."""
         self._wrote = b""
@@ -150,6 +151,7 @@ class _Child:
             while True:
                 said = await stderr.receive(_CHUNK)
                 self._said = (self._said + said)[-_TAIL:]
+        self._has_said_all.set()
 
     async def write(self, out_of: MemoryObjectReceiveStream[SessionMessage]) -> None:
         """Hand on what it is sent."""
@@ -164,7 +166,9 @@ class _Child:
                 self._link.lose(await self._why())
 
     async def _why(self) -> str:
-        await self._has_ended(_LAST_WORDS)
+        with anyio.move_on_after(_LAST_WORDS):
+            await self._has_ended(_LAST_WORDS)
+            await self._has_said_all.wait()
         code = self._process.returncode
         if code is None:
             return "it has closed its stdin or its stdout"
