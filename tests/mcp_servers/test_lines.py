@@ -1,0 +1,81 @@
+"""Messages of a process, however its pipe cuts them."""
+
+import json
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import Any, cast
+
+import anyio
+from hypothesis import given
+from hypothesis import strategies as st
+from mcp.shared.message import SessionMessage
+
+from callboard_actors.mcp._link import Link
+from callboard_actors.mcp._stdio import _Child
+
+from ._asked import WAIT
+
+
+@dataclass
+class Pipe:
+    """What a process has written, in parts."""
+
+    parts: list[bytes]
+
+    async def receive(self, _: int) -> bytes:
+        await anyio.lowlevel.checkpoint()
+        if not self.parts:
+            raise anyio.EndOfStream
+        return self.parts.pop(0)
+
+
+@dataclass
+class Ended:
+    """A process that has written something and ended."""
+
+    stdout: Pipe
+    stderr: Pipe = field(default_factory=lambda: Pipe([]))
+    returncode: int = 0
+
+
+def message(number: int) -> bytes:
+    return b'{"jsonrpc": "2.0", "id": %d, "result": {"text": "\\u00e9\xc3\xa9"}}' % number
+
+
+lines = st.lists(st.one_of(st.integers(0, 9).map(message), st.sampled_from([b"", b"  ", b"hello", b"{}", b"\xff"])))
+
+
+def cut(text: bytes, places: list[int]) -> list[bytes]:
+    """The same text in parts, none of them empty."""
+    edges = sorted({0, len(text), *(place % (len(text) + 1) for place in places)})
+    return [text[begin:end] for begin, end in pairwise(edges)]
+
+
+async def read(parts: list[bytes], most: int) -> tuple[list[Any], Link]:
+    link, found = Link(), list[Any]()
+    child = _Child(cast("Any", Ended(Pipe(parts))), link, most)
+    into, out_of = anyio.create_memory_object_stream[SessionMessage | Exception](1)
+    with anyio.fail_after(WAIT):
+        async with anyio.create_task_group() as group, out_of:
+            group.start_soon(child.hear)
+            group.start_soon(child.read, into)
+            found.extend([one async for one in out_of])
+    return found, link
+
+
+@given(lines, st.lists(st.integers(0, 10**6), max_size=20))
+async def test_where_a_pipe_cuts_is_nothing_that_a_message_shows(written: list[bytes], places: list[int]) -> None:
+    """Also within a character; what is no message is left out."""
+    found, link = await read(cut(b"".join(line + b"\n" for line in written), places), 10**6)
+    said = [line for line in written if line.startswith(b'{"')]
+    assert [one.message.id for one in found] == [json.loads(line)["id"] for line in said]
+    assert all(one.message.result == {"text": "éé"} for one in found)
+    assert link.reason.startswith("its process has ended with exit code 0")
+
+
+@given(st.integers(1, 200), st.lists(st.integers(0, 10**6), max_size=20))
+async def test_a_line_is_read_as_far_as_it_may_be_long(more: int, places: list[int]) -> None:
+    """The messages before it count."""
+    found, link = await read([message(1) + b"\n", *cut(b"x" * (100 + more), places)], 100)
+    assert [one.message.id for one in found] == [1]
+    assert link.reason == "it sent a message of more than 100 bytes"
