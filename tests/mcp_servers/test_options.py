@@ -8,6 +8,8 @@ import pytest
 
 from callboard_actors.mcp import McpServer
 
+from ._asked import ROOT
+
 URL = "http://127.0.0.1:9/mcp"
 
 
@@ -63,3 +65,18 @@ def test_the_sdk_is_loaded_when_a_server_is_described_and_not_before() -> None:
     look = "import sys; from callboard_actors.mcp import McpServer; print('mcp' in sys.modules)"
     found = subprocess.run([sys.executable, "-c", look], check=True, capture_output=True, text=True)
     assert found.stdout.strip() == "False"
+
+
+def test_all_that_a_call_needs_is_loaded_when_a_server_is_described() -> None:
+    """What the SDK loads in the middle of a first call holds the event loop, and all other calls with it."""
+    look = (
+        "import sys, anyio; from callboard_actors.mcp import McpServer; from mcp_servers._served import server\n"
+        "async def main():\n"
+        "    async with McpServer(server()) as served:\n"
+        "        before = set(sys.modules)\n"
+        "        await served.call('echo', {'text': 'x'})\n"
+        "        print(sorted(name for name in set(sys.modules) - before if name.startswith(('json', 'ref', 'mcp'))))\n"
+        "anyio.run(main)"
+    )
+    found = subprocess.run([sys.executable, "-c", look], check=True, capture_output=True, text=True, cwd=ROOT)
+    assert found.stdout.strip() == "[]"

@@ -7,6 +7,7 @@ from contextlib import nullcontext
 from contextvars import copy_context
 from dataclasses import dataclass
 from functools import partial
+from importlib import import_module
 from itertools import count
 from typing import Protocol
 
@@ -25,6 +26,9 @@ from callboard_actors.mcp._link import ConnectionLostError, Link
 from callboard_actors.mcp._listing import EndlessListError, list_tools
 from callboard_actors.mcp._plan import Plan
 from callboard_actors.mcp._signs import log_message, meta_of_call, told_progress
+
+for _late in ("jsonschema", "referencing.exceptions"):
+    import_module(_late)  # the SDK loads them within the first call that has an output schema, and holds the event loop
 
 _log = logging.getLogger("callboard")
 _sessions = count(1)
