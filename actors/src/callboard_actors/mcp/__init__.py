@@ -11,8 +11,12 @@ from typing import TYPE_CHECKING
 from callboard_actors._on_demand import on_demand
 
 if TYPE_CHECKING:
+    from callboard_actors.mcp._content import McpArtifact as McpArtifact
+    from callboard_actors.mcp._content import McpToolError as McpToolError
     from callboard_actors.mcp._server import McpServer as McpServer
 
-__all__ = ["McpServer"]
+__all__ = ["McpArtifact", "McpServer", "McpToolError"]
 
-__getattr__ = on_demand(__name__, {"McpServer": "_server"})
+__getattr__ = on_demand(
+    __name__, {"McpArtifact": "_content", "McpServer": "_server", "McpToolError": "_content"}
+)

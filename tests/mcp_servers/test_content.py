@@ -1,0 +1,208 @@
+"""What a model reads of a result: the expectations of those who come from langchain-mcp-adapters, and a few more."""
+
+import base64
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from langchain_core.messages import ToolMessage
+from langchain_core.tools import StructuredTool, ToolException
+from mcp_types import (
+    AudioContent,
+    BlobResourceContents,
+    CallToolResult,
+    ContentBlock,
+    EmbeddedResource,
+    ImageContent,
+    ResourceLink,
+    TextContent,
+    TextResourceContents,
+    Tool,
+    ToolAnnotations,
+)
+
+from callboard import ToolNode
+from callboard.testing import tool_call
+from callboard_actors.mcp._content import McpToolError, content_and_artifact, content_of_error, metadata_of
+
+PIXEL = base64.b64encode(b"pixel").decode()
+
+
+def result(*content: ContentBlock, **more: Any) -> CallToolResult:
+    return CallToolResult(content=list(content), **more)
+
+
+def text(words: str) -> TextContent:
+    return TextContent(text=words)
+
+
+def link(uri: str, mime_type: str | None = None) -> ResourceLink:
+    return ResourceLink(uri=uri, name="it", mime_type=mime_type)
+
+
+def blob(mime_type: str | None) -> EmbeddedResource:
+    return EmbeddedResource(resource=BlobResourceContents(uri="mem://it", blob=PIXEL, mime_type=mime_type))
+
+
+PARTS: list[tuple[ContentBlock, dict[str, Any]]] = [
+    (text("words"), {"type": "text", "text": "words"}),
+    (
+        ImageContent(data=PIXEL, mime_type="image/jpeg"),
+        {"type": "image", "base64": PIXEL, "mime_type": "image/jpeg"},
+    ),
+    (
+        AudioContent(data=PIXEL, mime_type="audio/wav"),
+        {"type": "file", "base64": PIXEL, "mime_type": "audio/wav"},
+    ),
+    (
+        link("file:///a.pdf", "application/pdf"),
+        {"type": "file", "url": "file:///a.pdf", "mime_type": "application/pdf"},
+    ),
+    (
+        link("https://example.com/a.png", "image/png"),
+        {"type": "image", "url": "https://example.com/a.png", "mime_type": "image/png"},
+    ),
+    (link("file:///unknown"), {"type": "file", "url": "file:///unknown"}),
+    (
+        EmbeddedResource(resource=TextResourceContents(uri="mem://it", text="hi")),
+        {"type": "text", "text": "hi"},
+    ),
+    (blob("image/png"), {"type": "image", "base64": PIXEL, "mime_type": "image/png"}),
+    (blob("application/zip"), {"type": "file", "base64": PIXEL, "mime_type": "application/zip"}),
+    (blob(None), {"type": "file", "base64": PIXEL}),
+]
+
+
+@pytest.mark.parametrize(("part", "block"), PARTS)
+def test_each_part_becomes_the_block_that_models_take(part: ContentBlock, block: dict[str, Any]) -> None:
+    """A block of an unknown shape is refused by the provider, long after the call."""
+    assert content_and_artifact(result(part)) == ([block], None)
+
+
+@given(st.lists(st.sampled_from(PARTS)))
+def test_parts_keep_their_order_and_none_is_lost(parts: list[tuple[ContentBlock, dict[str, Any]]]) -> None:
+    """What a server says around an image belongs around it."""
+    content, _ = content_and_artifact(result(*(part for part, _ in parts)))
+    assert content == [block for _, block in parts]
+
+
+@given(st.lists(st.sampled_from(PARTS), min_size=1))
+def test_langchain_keeps_the_blocks_as_they_are(parts: list[tuple[ContentBlock, dict[str, Any]]]) -> None:
+    """Of a list with one block that langchain-core does not know, it makes a text of all, base64 included."""
+    message = tool(result(*(part for part, _ in parts))).invoke(tool_call("give", "1"))
+    assert message.content == [block for _, block in parts]
+
+
+def test_structured_content_is_the_artifact() -> None:
+    """Programs read it there, and users of langchain-mcp-adapters by the name `structured_content`."""
+    content, artifact = content_and_artifact(result(text("7"), structured_content={"sum": 7}))
+    assert (content, artifact) == ([{"type": "text", "text": "7"}], {"structured_content": {"sum": 7}})
+
+
+@pytest.mark.parametrize("value", [[1, 2], 0, "", False])
+def test_structured_content_may_be_any_json(value: object) -> None:
+    """Since 2026-07-28 it need not be an object, and one that is false is no less there."""
+    assert content_and_artifact(result(text("x"), structured_content=value))[1] == {"structured_content": value}
+
+
+def test_a_result_of_structured_content_alone_can_be_read() -> None:
+    """A server that leaves out the text would give the model nothing, although it has answered."""
+    content, _ = content_and_artifact(result(structured_content={"city": "Żory"}))
+    assert content == [{"type": "text", "text": '{"city": "Żory"}'}]
+
+
+def test_meta_of_a_result_is_in_the_artifact() -> None:
+    """It is for programs; the model pays for what it reads."""
+    content, artifact = content_and_artifact(result(text("x"), _meta={"example.com/cost": 3}))
+    assert (content, artifact) == ([{"type": "text", "text": "x"}], {"meta": {"example.com/cost": 3}})
+
+
+def test_a_result_without_anything_is_empty() -> None:
+    """Tools that only act give nothing, and that is no error."""
+    assert content_and_artifact(result()) == ([], None)
+
+
+def test_a_failure_is_an_error_with_the_servers_words() -> None:
+    """Whoever calls a server directly has to notice, and to know why."""
+    with pytest.raises(McpToolError, match=r"^no such file\ntry another$"):
+        content_and_artifact(result(text("no such file"), text("try another"), is_error=True))
+
+
+@pytest.mark.parametrize(
+    ("part", "words"), [([], "does not say why"), ([ImageContent(data=PIXEL * 9, mime_type="image/png")], "1 images")]
+)
+def test_a_failure_without_words_says_so_and_not_its_base64(part: list[ContentBlock], words: str) -> None:
+    """The words of an error end up in logs."""
+    with pytest.raises(McpToolError, match=words) as caught:
+        content_and_artifact(result(*part, is_error=True))
+    assert PIXEL not in str(caught.value)
+
+
+async def test_a_model_reads_a_failure_and_the_run_goes_on() -> None:
+    """A tool that failed is news for the model, no crash of the agent; images in it are kept."""
+    image = ImageContent(data=PIXEL, mime_type="image/png")
+    message = await answer(tool(result(text("no such file"), image, is_error=True)))
+    assert message.status == "error"
+    assert message.content == [
+        {"type": "text", "text": "no such file"},
+        {"type": "image", "base64": PIXEL, "mime_type": "image/png"},
+    ]
+
+
+async def test_a_failure_without_content_is_no_empty_message() -> None:
+    """Some providers refuse a tool's message that has nothing in it."""
+    message = await answer(tool(result(is_error=True)))
+    assert message.status == "error"
+    assert "does not say why" in str(message.content)
+
+
+async def test_a_success_is_a_message_with_its_artifact() -> None:
+    """Structured content has to come through the node, too."""
+    message = await answer(tool(result(text("7"), structured_content={"sum": 7})))
+    assert (message.status, message.artifact) == ("success", {"structured_content": {"sum": 7}})
+
+
+async def test_an_error_of_somebody_else_is_not_taken_for_the_servers() -> None:
+    """A middleware that raises a `ToolException` of its own means it to be raised."""
+    with pytest.raises(ToolException, match="not mine"):
+        await answer(tool(ToolException("not mine")))
+
+
+def test_hints_and_meta_of_a_tool_are_its_metadata() -> None:
+    """Approval is often decided by `readOnlyHint`, which users look up by the protocol's name."""
+    described = Tool(
+        name="now",
+        input_schema={"type": "object"},
+        annotations=ToolAnnotations(title="Time", read_only_hint=True),
+        _meta={"flavour": {"sour": 1}},
+    )
+    assert metadata_of(described) == {
+        "title": "Time",
+        "readOnlyHint": True,
+        "destructiveHint": None,
+        "idempotentHint": None,
+        "openWorldHint": None,
+        "_meta": {"flavour": {"sour": 1}},
+    }
+    assert metadata_of(Tool(name="now", input_schema={"type": "object"})) is None
+
+
+def tool(outcome: CallToolResult | Exception) -> StructuredTool:
+    """A tool that gives what a server gave, as the tools of a server do."""
+
+    def give() -> Any:
+        """Give it."""
+        if isinstance(outcome, Exception):
+            raise outcome
+        return content_and_artifact(outcome)
+
+    made = StructuredTool.from_function(give, response_format="content_and_artifact")
+    made.handle_tool_error = content_of_error
+    return made
+
+
+async def answer(one: StructuredTool) -> ToolMessage:
+    [message] = (await ToolNode([one]).ainvoke([tool_call("give", "1")]))["messages"]
+    assert isinstance(message, ToolMessage)
+    return message
