@@ -111,6 +111,8 @@ if TYPE_CHECKING:
     from callboard.tools._input import tools_condition as tools_condition
     from callboard.tools._interrupted import CallsInterrupted as CallsInterrupted
     from callboard.tools._node import ToolNode as ToolNode
+    from callboard.tools._own_questions import answered_question as answered_question
+    from callboard.tools._own_questions import can_ask as can_ask
     from callboard.tools._validation import ValidationNode as ValidationNode
     from callboard.tools._vocabulary import INVALID_TOOL_NAME_ERROR_TEMPLATE as INVALID_TOOL_NAME_ERROR_TEMPLATE
     from callboard.tools._vocabulary import TOOL_CALL_ERROR_TEMPLATE as TOOL_CALL_ERROR_TEMPLATE
@@ -188,6 +190,7 @@ _HOMES = {
     "tools._input": ("tools_condition",),
     "tools._interrupted": ("CallsInterrupted",),
     "tools._node": ("ToolNode",),
+    "tools._own_questions": ("answered_question", "can_ask"),
     "tools._validation": ("ValidationNode",),
     "tools._vocabulary": (
         "INVALID_TOOL_NAME_ERROR_TEMPLATE",

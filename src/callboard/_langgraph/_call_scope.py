@@ -123,6 +123,7 @@ class CallScratchpad(PregelScratchpad):
         key: the call's name in its batch.
         forward: takes the other writes.
         digests: what the answers are good for, where their questions said so.
+        question: what the last of the answers is for, where that is known.
         namespace: the call's own.
         graphs: told of those that the call runs.
         run: a name of what runs the call's batch.
@@ -135,6 +136,7 @@ class CallScratchpad(PregelScratchpad):
         "_keeper",
         "_key",
         "_namespace",
+        "_question",
         "_resume",
         "_subgraphs",
         "around",
@@ -151,12 +153,14 @@ class CallScratchpad(PregelScratchpad):
         forward: Send | None,
         *,
         digests: Sequence[str | None] = (),
+        question: object = None,
         namespace: str = "",
         graphs: GraphNames | None = None,
         run: str = "",
     ) -> None:
         self.run = run
         self._digests = digests
+        self._question = question
         self._namespace = namespace
         self.graphs = graphs
         self.around = around
@@ -217,6 +221,14 @@ class CallScratchpad(PregelScratchpad):
     def next_is_asked(self) -> bool:
         """Whether the next `interrupt()` has no answer yet."""
         return self._asked >= len(self.resume)
+
+    def answers_left(self) -> int:
+        """How many answers the call has not taken yet."""
+        return max(0, len(self.resume) - self._asked)
+
+    def answered_question(self) -> object:
+        """What the last answer is for, as long as the call has not taken it; `None` if nobody knows."""
+        return self._question if self.answers_left() else None
 
     def __call__(self, writes: Writes) -> None:
         """Take what the call writes: accepted answers for the keeper, all else for the task around it."""

@@ -210,6 +210,7 @@ class Ledger:
             key,
             None if self._task is None else self._task.send,
             digests=() if record is None else self._digests_for(record),
+            question=None if record is None else self._answered(record),
             namespace=namespace,
             graphs=self._graphs,
             run=self._run,
@@ -239,6 +240,10 @@ class Ledger:
         if record.own and record.pending[0].id in self._answers:
             answers.append(self._answers[record.pending[0].id])
         return answers
+
+    def _answered(self, record: CallRecord) -> object:
+        """The question of a call that this run has the answer to."""
+        return record.pending[0].value if record.own and record.pending[0].id in self._answers else None
 
     def _digests_for(self, record: CallRecord) -> list[str | None]:
         """What each of the answers is good for, where the question said so."""
