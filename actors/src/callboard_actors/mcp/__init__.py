@@ -17,6 +17,4 @@ if TYPE_CHECKING:
 
 __all__ = ["McpArtifact", "McpServer", "McpToolError"]
 
-__getattr__ = on_demand(
-    __name__, {"McpArtifact": "_content", "McpServer": "_server", "McpToolError": "_content"}
-)
+__getattr__ = on_demand(__name__, {"McpArtifact": "_content", "McpServer": "_server", "McpToolError": "_content"})

@@ -25,6 +25,8 @@ from callboard_actors.mcp._http import NO_ANSWER, NOT_SENT
 from callboard_actors.mcp._link import ConnectionLostError, Link
 from callboard_actors.mcp._listing import EndlessListError, list_tools
 from callboard_actors.mcp._plan import Plan
+from callboard_actors.mcp._questions import Questions
+from callboard_actors.mcp._requests import ToolRequests
 from callboard_actors.mcp._signs import log_message, meta_of_call, told_progress
 
 for _late in ("jsonschema", "referencing.exceptions"):
@@ -96,6 +98,7 @@ class Connection(Actor):
         parallel = self._plan.parallel
         self._places = nullcontext() if parallel is None else anyio.CapacityLimiter(parallel)
         self._changed = anyio.Event()
+        self._questions = Questions(self._plan.name, self._watchers, **self._plan.questions)
         try:
             self._client = await self.enter(await self._new_client())
             await self._list()
@@ -116,7 +119,7 @@ class Connection(Actor):
             logging_callback=partial(log_message, plan.name),
             log_level=plan.log_level,
             message_handler=self._notified,
-            **plan.client_options,
+            **self._questions.callbacks,
         )
 
     def _not_started(self, error: Exception) -> ActorStartError:
@@ -149,14 +152,13 @@ class Connection(Actor):
         async with self._places:
             sending.has_begun = True
             on_progress = partial(told_progress, copy_context())
+            send = ToolRequests(
+                self._client, tool, dict(arguments), relist=self._list, on_progress=on_progress, meta=meta_of_call()
+            )
             try:
-                result = await self._client.call_tool(
-                    tool, dict(arguments), progress_callback=on_progress, meta=meta_of_call()
-                )
+                result = await self._questions.call(tool, send, modern=self._is_modern)
             except MCPError as error:
                 raise await self._judged(error, tool, sending) from error
-            except (ValidationError, RuntimeError) as error:
-                raise McpToolError(f"The server's answer is no result of the tool {tool!r}: {error}") from error
             return Answer(result, self._session)
 
     @handler(group="calls")

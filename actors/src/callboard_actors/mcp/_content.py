@@ -44,7 +44,7 @@ class McpToolError(ToolException):
     """
 
     def __init__(self, said: Sequence[Block] | str) -> None:
-        self.content: list[Block] = [_text(said)] if isinstance(said, str) else list(said)
+        self.content: list[Block] = [as_text(said)] if isinstance(said, str) else list(said)
         super().__init__(_summary(self.content))
 
 
@@ -60,13 +60,13 @@ def content_and_artifact(result: CallToolResult) -> tuple[list[Block], McpArtifa
     artifact = McpArtifact()
     if result.structured_content is not None:
         artifact["structured_content"] = result.structured_content
-        content = content or [_text(json.dumps(result.structured_content, ensure_ascii=False))]
+        content = content or [as_text(json.dumps(result.structured_content, ensure_ascii=False))]
     if result.meta:
         artifact["meta"] = result.meta
     return content, artifact or None
 
 
-def content_of_error(error: ToolException) -> list[Block]:
+def content_of_error(error: ToolException) -> list[str | dict[str, Any]]:
     """What a model reads of a failed tool: for `handle_tool_error` of a LangChain tool.
 
     Raises:
@@ -74,14 +74,14 @@ def content_of_error(error: ToolException) -> list[Block]:
     """
     if not isinstance(error, McpToolError):
         raise error
-    return error.content or [_text(str(error))]
+    return [*map(dict, error.content or [as_text(str(error))])]
 
 
 def as_block(part: ContentBlock) -> Block:
     """A part of a server's content as LangChain's. A sound is a file, because no tool's message may have sounds."""
     match part:
         case TextContent():
-            return _text(part.text)
+            return as_text(part.text)
         case ImageContent():
             return ImageContentBlock(type="image", base64=part.data, mime_type=part.mime_type)
         case AudioContent():
@@ -95,7 +95,7 @@ def as_block(part: ContentBlock) -> Block:
 def resource_block(resource: TextResourceContents | BlobResourceContents) -> Block:
     """The contents of a resource: its text, or an image or a file in base64."""
     if isinstance(resource, TextResourceContents):
-        return _text(resource.text)
+        return as_text(resource.text)
     if _is_image(resource.mime_type):
         return ImageContentBlock(type="image", base64=resource.blob, mime_type=cast("str", resource.mime_type))
     block = FileContentBlock(type="file", base64=resource.blob)
@@ -110,7 +110,8 @@ def metadata_of(tool: Tool) -> dict[str, Any] | None:
     return {**hints, **({} if tool.meta is None else {"_meta": tool.meta})} or None
 
 
-def _text(text: str) -> TextContentBlock:
+def as_text(text: str) -> TextContentBlock:
+    """Words for a model."""
     return TextContentBlock(type="text", text=text)
 
 

@@ -24,7 +24,7 @@ _LOG_LEVELS = (None, *get_args(LoggingLevel))
 class Plan:
     """How to connect to a server, in each life of its actor.
 
-    `client_options` are arguments of the SDK's `Client`: callbacks for questions that a server asks, for example.
+    `questions` are options of `Questions`: who answers what the server asks.
     """
 
     name: str
@@ -38,7 +38,7 @@ class Plan:
     max_tools: int
     parallel: int | None
     log_level: LoggingLevel | None
-    client_options: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    questions: Mapping[str, Any] = field(default_factory=dict[str, Any])
 
     def __post_init__(self) -> None:
         check_seconds("McpServer", [("start_timeout", self.start_timeout, 0.001), ("grace", self.grace, 0)])

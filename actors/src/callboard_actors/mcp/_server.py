@@ -17,10 +17,12 @@ from callboard_actors.mcp._options import check_options
 from callboard_actors.mcp._targets import target_of
 
 if TYPE_CHECKING:
+    from langchain_core.language_models import BaseChatModel
     from mcp_types import CallToolResult, LoggingLevel, Tool
 
     from callboard_actors.mcp._connection import Answer, Connection
     from callboard_actors.mcp._plan import Headers
+    from callboard_actors.mcp._questions import OnElicit
 
 KeyOf = Callable[[RunnableConfig], Hashable]
 """Says by the config of a run whose connection its calls take."""
@@ -60,6 +62,10 @@ class McpServer:
         parallel: how many calls a connection has at once; others wait.
         mode: "auto" for any version of the protocol, "legacy" for those with a handshake, or a version.
         log_level: from which level on the server is to log, to the logger `callboard.mcp`.
+        on_elicit: answers what the server asks of a person. Without it a person is asked by an interrupt, where a
+            `ToolNode` runs the call, and elsewhere the server is told that nobody wants to answer.
+        hold: seconds for which a call of a server of 2025 stays open while a person is asked.
+        sampling: a model that the server may ask; by default it may ask none.
         start_timeout: seconds to connect and to list the tools.
         grace: seconds for the process of a command to end by itself, before SIGTERM and before SIGKILL.
         max_message: bytes that one message of the server may have.
@@ -92,6 +98,9 @@ class McpServer:
         parallel: int | None = None,
         mode: str = "auto",
         log_level: "LoggingLevel | None" = None,
+        on_elicit: "OnElicit | None" = None,
+        hold: float = 3600.0,
+        sampling: "BaseChatModel | None" = None,
         start_timeout: float = 30.0,
         grace: float = 2.0,
         max_message: int = 16 * 2**20,
@@ -103,6 +112,7 @@ class McpServer:
         from callboard_actors.mcp._connection import Connection
         from callboard_actors.mcp._listing import Choice
         from callboard_actors.mcp._plan import Plan
+        from callboard_actors.mcp._sampling import sampler_of
 
         found = target_of(target, env=env, cwd=cwd, http={"headers": headers, "auth": auth})
         check_options(name, prefix, key, {"cap": cap, "idle": idle})
@@ -119,6 +129,7 @@ class McpServer:
             max_tools=max_tools,
             parallel=parallel,
             log_level=log_level,
+            questions={"on_elicit": on_elicit, "hold": hold, "sampler": sampler_of(sampling, self.name)},
         )
         self._prefix = prefix
         self._choice = Choice(allow, deny)

@@ -1,0 +1,81 @@
+"""What a server asks of a person, as a question of a call; plain data, stored with the conversation."""
+
+from functools import partial
+from typing import Annotated, Any, Literal, NotRequired, TypeAlias, cast
+
+import jsonschema
+from mcp_types import ElicitRequestFormParams, ElicitRequestParams, ElicitResult
+from pydantic import AfterValidator, TypeAdapter, WithJsonSchema
+from typing_extensions import TypedDict
+
+ASKED_BY_SERVER: Literal["mcp_elicitation"] = "mcp_elicitation"
+
+_PARAMS: TypeAdapter[ElicitRequestParams] = TypeAdapter(ElicitRequestParams)
+
+
+class McpQuestion(TypedDict):
+    """What a person is asked: the value of an interrupt. The answer is an `McpAnswer`."""
+
+    type: Literal["mcp_elicitation"]
+    server: str
+    """The name of the server that asks, which whoever answers should know."""
+    tool: str
+    """Which of its tools was called."""
+    request: dict[str, Any]
+    """By the protocol's names: `mode`, `message`, and `requestedSchema` of a form or `url`."""
+    continuation: dict[str, Any]
+    """What the call needs to go on; opaque, and nothing for people."""
+
+
+class McpAnswer(TypedDict):
+    """What a person answers."""
+
+    action: Literal["accept", "decline", "cancel"]
+    content: NotRequired[dict[str, Any] | None]
+    """What was filled in, where a form was accepted."""
+
+
+AnswerShape: TypeAlias = Any
+"""What `interrupt(response_schema=...)` takes: a type that says which answers there are."""
+
+
+def question_of(params: ElicitRequestParams, server: str, tool: str, continuation: dict[str, Any]) -> McpQuestion:
+    """A server's question, as a person is asked it."""
+    request = params.model_dump(by_alias=True, mode="json", exclude_none=True, exclude={"meta", "task"})
+    return McpQuestion(type=ASKED_BY_SERVER, server=server, tool=tool, request=request, continuation=continuation)
+
+
+def as_question(value: object) -> McpQuestion | None:
+    """What a call has asked, if a server had it asked."""
+    if isinstance(value, dict) and cast("dict[str, Any]", value).get("type") == ASKED_BY_SERVER:
+        return cast("McpQuestion", value)
+    return None
+
+
+def answer_shape(question: McpQuestion) -> AnswerShape:
+    """Which answers there are: an accepted form has what the server's schema demands."""
+    params = _PARAMS.validate_python(question["request"])
+    if not isinstance(params, ElicitRequestFormParams):
+        return McpAnswer
+    schema = params.requested_schema
+    shown = {
+        "type": "object",
+        "properties": {"action": {"enum": ["accept", "decline", "cancel"]}, "content": schema},
+        "required": ["action"],
+    }
+    return Annotated[McpAnswer, AfterValidator(partial(_fits, schema)), WithJsonSchema(shown)]
+
+
+def result_of(answer: McpAnswer) -> ElicitResult:
+    """An answer as the server is told it; what was filled in and not accepted stays here."""
+    accepted = answer["action"] == "accept"
+    return ElicitResult(action=answer["action"], content=answer.get("content") if accepted else None)
+
+
+def _fits(schema: dict[str, Any], answer: McpAnswer) -> McpAnswer:
+    if answer["action"] == "accept":
+        try:
+            jsonschema.validate(answer.get("content") or {}, schema)
+        except jsonschema.ValidationError as error:
+            raise ValueError(f"content: {error.message}") from None
+    return answer

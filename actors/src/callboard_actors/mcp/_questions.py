@@ -1,0 +1,228 @@
+"""Who answers what a server asks: a person by an interrupt, a function, a model, or nobody."""
+
+import logging
+from collections.abc import Awaitable, Callable
+from functools import partial
+from typing import Any, cast
+
+import anyio
+from anyio.abc import TaskGroup
+from langchain_core.runnables.config import var_child_runnable_config
+from langgraph.errors import GraphInterrupt
+from langgraph.types import interrupt
+from mcp.client.session import ClientRequestContext
+from mcp_types import (
+    INVALID_REQUEST,
+    CallToolResult,
+    CreateMessageRequest,
+    CreateMessageRequestParams,
+    CreateMessageResult,
+    ElicitRequest,
+    ElicitRequestParams,
+    ElicitResult,
+    ErrorData,
+    InputRequest,
+    InputResponse,
+    ListRootsResult,
+)
+
+from callboard import ActorDiedError, answered_question, can_ask
+from callboard_actors.mcp._content import McpToolError
+from callboard_actors.mcp._elicitation import McpQuestion, answer_shape, as_question, question_of, result_of
+from callboard_actors.mcp._held import HeldCall, asks
+from callboard_actors.mcp._rounds import EndlessRoundsError, Round, Send, to_the_end
+from callboard_actors.mcp._sampling import Sampler, SamplingRefusedError
+
+_log = logging.getLogger("callboard")
+
+OnElicit = Callable[[ElicitRequestParams], Awaitable[ElicitResult]]
+"""Answers what a server asks of a person."""
+
+
+class Questions:
+    """What the server of one connection asks, and the calls that wait for answers.
+
+    Args:
+        server: its name, for people.
+        group: runs calls that are held open; of the actor's own task.
+        on_elicit: answers instead of a person.
+        sampler: asks a model for the server; `None` where it may not.
+        hold: seconds for which a call of a server of 2025 is held open while nobody answers.
+    """
+
+    def __init__(
+        self,
+        server: str,
+        group: TaskGroup,
+        *,
+        on_elicit: OnElicit | None = None,
+        sampler: Sampler | None = None,
+        hold: float = 3600.0,
+    ) -> None:
+        self._server = server
+        self._group = group
+        self._on_elicit = on_elicit
+        self._sampler = sampler
+        self._hold = hold
+        self._under_way: dict[str, HeldCall] = {}
+        """Calls of servers of 2025, in the order in which they began."""
+        self._waiting: dict[str, HeldCall] = {}
+        """Those of them whose callers have gone to ask a person."""
+        self._seekers = 0
+        """Questions of which it is not yet known whose they are."""
+        self._changed = anyio.Event()
+
+    @property
+    def callbacks(self) -> dict[str, Any]:
+        """For the client of the SDK: what it answers requests of a server with, and so what the server may ask."""
+        sampling = {} if self._sampler is None else {"sampling_callback": self._on_sampling}
+        return {"elicitation_callback": self._on_request, **sampling}
+
+    async def call(self, tool: str, send: Send, *, modern: bool) -> CallToolResult:
+        """Make a call, and have answered what the server asks for it.
+
+        Within a call of a `ToolNode` a person is asked with `interrupt()`, and the call goes on when it is answered.
+
+        Args:
+            tool: its name.
+            send: makes it.
+            modern: whether the server is of 2026 or later.
+
+        Raises:
+            GraphInterrupt: a person is asked.
+            ActorDiedError: the call was held open for an answer, and what held it is gone.
+            McpToolError: the server asks for a model, which it may not have, or for more again and again.
+        """
+        asked = as_question(answered_question())
+        if modern:
+            return await self._in_rounds(tool, send, asked)
+        if asked is not None:
+            return await self._resumed(tool, asked)
+        return await self._begun(tool, cast("Any", partial(send, None, None)))
+
+    async def _in_rounds(self, tool: str, send: Send, asked: McpQuestion | None) -> CallToolResult:
+        begun = None if asked is None else Round.resumed(asked["continuation"], _answer_to(asked))
+        try:
+            return await to_the_end(send, partial(self._respond, tool), begun)
+        except (EndlessRoundsError, SamplingRefusedError) as error:
+            raise McpToolError(f"The call of {tool!r} was given up: {error}.") from error
+
+    async def _respond(self, tool: str, request: InputRequest, continuation: dict[str, Any]) -> InputResponse:
+        if isinstance(request, ElicitRequest):
+            if self._on_elicit is None and can_ask():
+                return _answer_to(question_of(request.params, self._server, tool, continuation))
+            return await self._without_person(request.params)
+        if isinstance(request, CreateMessageRequest):
+            if self._sampler is None:
+                raise SamplingRefusedError(self._server)
+            return await self._sampler(request.params)
+        return ListRootsResult(roots=[])
+
+    async def _without_person(self, params: ElicitRequestParams) -> ElicitResult:
+        if self._on_elicit is not None:
+            return await self._on_elicit(params)
+        _log.warning(
+            "The MCP server %r asks %r, and there is nobody to ask here: it is declined. Call its tools in a ToolNode, "
+            "where a person is asked by an interrupt, or give McpServer(on_elicit=...).",
+            self._server,
+            params.message,
+        )
+        return ElicitResult(action="decline")
+
+    async def _begun(self, tool: str, send: Callable[[], Awaitable[CallToolResult]]) -> CallToolResult:
+        if self._on_elicit is not None:
+            return await send()
+        conversation = (var_child_runnable_config.get() or {}).get("configurable", {}).get("thread_id")
+        call = HeldCall(tool, conversation, send, may_ask=can_ask())
+        self._under_way[call.token] = call
+        self._group.start_soon(self._run, call)
+        return await self._attend(call)
+
+    async def _run(self, call: HeldCall) -> None:
+        try:
+            await call.run()
+        finally:
+            del self._under_way[call.token]
+            self._change()
+        if call.token in self._waiting:
+            await call.until_fetched()
+            self._waiting.pop(call.token, None)
+
+    async def _resumed(self, tool: str, asked: McpQuestion) -> CallToolResult:
+        call = self._waiting.get(asked["continuation"]["token"])
+        if call is None:
+            raise self._gone(tool, "asked a person, and the call was not kept open until the answer came")
+        answer = _answer_to(asked)
+        del self._waiting[call.token]
+        call.go_on()
+        call.answer(answer)
+        return await self._attend(call)
+
+    async def _attend(self, call: HeldCall) -> CallToolResult:
+        """Wait for what comes of a call; if that is a question, leave it open, and ask."""
+        try:
+            while (asked := await call.until_news()) is not None:
+                call.answer(_answer_to(question_of(asked.params, self._server, call.tool, {"token": call.token})))
+        except GraphInterrupt:
+            call.hold(self._hold)
+            self._waiting[call.token] = call
+            raise
+        except BaseException:
+            await call.end()
+            raise
+        result = call.result()
+        if result is None:
+            raise self._gone(call.tool, "was disconnected")
+        return result
+
+    def _gone(self, tool: str, what: str) -> ActorDiedError:
+        return ActorDiedError(tool, None, f"the MCP server {self._server!r} {what}")
+
+    async def _on_request(self, _: ClientRequestContext, params: ElicitRequestParams) -> ElicitResult | ErrorData:
+        """A server of 2025 asks, while calls are under way."""
+        call = asks.get()
+        if call is None or call.token not in self._under_way:
+            call = await self._asker()
+        if call is None or not call.may_ask:
+            return await self._without_person(params)
+        return await call.ask(params)
+
+    async def _asker(self) -> HeldCall | None:
+        """Whose question it is. Over stdio the protocol does not say: it is the call that does not end meanwhile.
+
+        If all that are left have questions, it matters little which is whose, as long as one person is asked.
+        """
+        candidates = list(self._under_way.values())
+        self._seekers += 1
+        self._change()
+        try:
+            while True:
+                left = [call for call in candidates if call.token in self._under_way and call.question is None]
+                if len(left) <= self._seekers:
+                    return left[0] if len({call.conversation for call in left}) == 1 else None
+                await self._changed.wait()
+        finally:
+            self._seekers -= 1
+
+    def _change(self) -> None:
+        self._changed.set()
+        self._changed = anyio.Event()
+
+    async def _on_sampling(
+        self, _: ClientRequestContext, params: CreateMessageRequestParams
+    ) -> CreateMessageResult | ErrorData:
+        assert self._sampler is not None
+        try:
+            return await self._sampler(params)
+        except SamplingRefusedError as refused:
+            return ErrorData(code=INVALID_REQUEST, message=str(refused))
+
+
+def _answer_to(question: McpQuestion) -> ElicitResult:
+    """What a person answers.
+
+    Raises:
+        GraphInterrupt: nothing yet.
+        pydantic.ValidationError: nothing that is allowed; the question stays open.
+    """
+    return result_of(interrupt(question, response_schema=answer_shape(question)))

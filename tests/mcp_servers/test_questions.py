@@ -1,0 +1,187 @@
+"""What a server asks of a person is a question of the call, and the call goes on when it is answered."""
+
+from typing import Any
+
+import anyio
+import pytest
+from langchain_core.messages import ToolMessage
+from mcp_types import ElicitResult
+
+from callboard import CallsInterrupted, ToolNode
+from callboard.testing import tool_call
+from callboard_actors.mcp import McpServer, McpToolError
+
+from ._asking import Done, server
+
+WAIT = 30
+ERAS = ["auto", "legacy"]
+
+
+async def asked_and_answered(node: ToolNode, call: Any, *answers: Any) -> tuple[list[Any], ToolMessage]:
+    """Run a call, answer one question after the other, and say what was asked and what came of it."""
+    ledger, resume, asked = None, None, []
+    for answer in [*answers, None]:
+        try:
+            state = await node.ainvoke([call], ledger=ledger, resume=resume)
+        except CallsInterrupted as waiting:
+            [question] = waiting.interrupts
+            asked.append(question)
+            ledger, resume = waiting.ledger, {question.id: answer}
+        else:
+            return asked, state["messages"][0]
+    raise AssertionError(f"it asks more: {asked[-1].value}")
+
+
+def accept(**content: object) -> dict[str, Any]:
+    return {"action": "accept", "content": content}
+
+
+async def test_a_server_of_2026_is_told_all_answers_and_is_called_twice_only() -> None:
+    """Two questions are two interrupts. What it did before it asked is not done again: its state comes back to it."""
+    done = Done()
+    with anyio.fail_after(WAIT):
+        async with McpServer(server(done)) as served:
+            call = tool_call("book", "1", table="T1")
+            asked, message = await asked_and_answered(ToolNode([served]), call, accept(guests=4), accept(hour=19))
+
+    assert message.text == "T1: [{'guests': 4}, {'hour': 19}]"
+    assert done.effects == ["reserve T1", "book with reserved:T1"]
+    assert [one.value["request"]["message"] for one in asked] == ["How many?", "When?"]
+    assert len({one.id for one in asked}) == 2
+
+
+async def test_a_server_of_2025_waits_with_the_call_open() -> None:
+    """It knows no other way to ask, and the call must not begin anew for each answer."""
+    done = Done()
+    with anyio.fail_after(WAIT):
+        async with McpServer(server(done), mode="legacy") as served:
+            call = tool_call("reserve", "1", table="T1")
+            asked, message = await asked_and_answered(ToolNode([served]), call, accept(guests=4), accept(sure=True))
+
+    assert message.text == "T1: AcceptedElicitation(action='accept', data=Guests(guests=4)) accept"
+    assert done.effects == ["reserve T1", "book T1"]
+    assert len({one.id for one in asked}) == 2
+
+
+@pytest.mark.parametrize("mode", ERAS)
+async def test_a_question_says_who_asks_what_and_for_which_tool(mode: str) -> None:
+    """A person has to know whom the answer goes to, and a program by which form to ask."""
+    with anyio.fail_after(WAIT):
+        async with McpServer(server(), mode=mode, name="bistro") as served:
+            call = tool_call("cancel", "1", table="T1")
+            [asked], message = await asked_and_answered(ToolNode([served]), call, accept(sure=True))
+
+    assert (asked.value["type"], asked.value["server"], asked.value["tool"]) == ("mcp_elicitation", "bistro", "cancel")
+    assert asked.value["request"]["message"] == "Cancel T1?"
+    assert asked.value["request"]["requestedSchema"]["properties"]["sure"]["type"] == "boolean"
+    assert asked.response_schema["properties"]["content"]["required"] == ["sure"]
+    assert message.text == "cancelled T1: True"
+
+
+@pytest.mark.parametrize("mode", ERAS)
+@pytest.mark.parametrize("action", ["decline", "cancel"])
+async def test_a_person_may_refuse_and_the_server_knows_in_which_way(mode: str, action: str) -> None:
+    """What was filled in and not accepted is not told."""
+    done = Done()
+    with anyio.fail_after(WAIT):
+        async with McpServer(server(done), mode=mode) as served:
+            answer = {"action": action, "content": {"sure": True}}
+            _, message = await asked_and_answered(ToolNode([served]), tool_call("cancel", "1", table="T1"), answer)
+
+    assert (message.status, done.effects) == ("error", [])
+
+
+@pytest.mark.parametrize("mode", ERAS)
+@pytest.mark.parametrize("wrong", [accept(sure="maybe"), accept(), {"action": "yes"}, "yes"])
+async def test_an_answer_that_does_not_fit_leaves_the_question_open(mode: str, wrong: object) -> None:
+    """The call is not spent on a slip: the right answer may follow."""
+    done = Done()
+    with anyio.fail_after(WAIT):
+        async with McpServer(server(done), mode=mode) as served:
+            node, calls = ToolNode([served]), [tool_call("cancel", "1", table="T1")]
+            with pytest.raises(CallsInterrupted) as waiting:
+                await node.ainvoke(calls)
+            ledger, [question] = waiting.value.ledger, waiting.value.interrupts
+            with pytest.raises(ValueError, match=r"action|sure|dict"):
+                await node.ainvoke(calls, ledger=ledger, resume={question.id: wrong})
+            assert done.effects == []
+            state = await node.ainvoke(calls, ledger=ledger, resume={question.id: accept(sure=True)})
+
+    assert (state["messages"][0].text, done.effects) == ("cancelled T1: True", ["cancel T1 True"])
+
+
+@pytest.mark.parametrize("mode", ERAS)
+async def test_calls_of_one_batch_are_asked_about_together_and_answered_one_by_one(mode: str) -> None:
+    """Each answer reaches the call that asked, and nothing runs twice."""
+    done = Done()
+    with anyio.fail_after(WAIT):
+        async with McpServer(server(done), mode=mode) as served:
+            node = ToolNode([served])
+            calls = [tool_call("cancel", str(number), table=f"T{number}") for number in range(3)]
+            with pytest.raises(CallsInterrupted) as waiting:
+                await node.ainvoke(calls)
+            by_table = {one.value["request"]["message"]: one.id for one in waiting.value.interrupts}
+            assert set(by_table) == {"Cancel T0?", "Cancel T1?", "Cancel T2?"}
+            first, ledger = {by_table["Cancel T1?"]: accept(sure=False)}, waiting.value.ledger
+            with pytest.raises(CallsInterrupted) as waiting:
+                await node.ainvoke(calls, ledger=ledger, resume=first)
+            rest = {by_table["Cancel T0?"]: accept(sure=True), by_table["Cancel T2?"]: accept(sure=True)}
+            state = await node.ainvoke(calls, ledger=waiting.value.ledger, resume=rest)
+
+    texts = [message.text for message in state["messages"]]
+    assert texts == ["cancelled T0: True", "cancelled T1: False", "cancelled T2: True"]
+    assert sorted(done.effects) == ["cancel T0 True", "cancel T1 False", "cancel T2 True"]
+
+
+@pytest.mark.parametrize("mode", ERAS)
+async def test_without_a_node_a_function_answers(mode: str) -> None:
+    """A program that calls a server directly has no interrupts, and may have somebody to ask."""
+    asked: list[str] = []
+
+    async def yes(params: Any) -> ElicitResult:
+        asked.append(params.message)
+        return ElicitResult(action="accept", content={"sure": True})
+
+    with anyio.fail_after(WAIT):
+        async with McpServer(server(), mode=mode, on_elicit=yes) as served:
+            result = await served.call("cancel", {"table": "T1"})
+
+    assert (result.content[0].text, asked) == ("cancelled T1: True", ["Cancel T1?"])  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize("mode", ERAS)
+async def test_where_nobody_can_be_asked_it_is_declined_and_said(mode: str, caplog: pytest.LogCaptureFixture) -> None:
+    """A server that waits for ever, or a refusal that nobody hears of, would both be worse."""
+    with anyio.fail_after(WAIT):
+        async with McpServer(server(), mode=mode) as served:
+            result = await served.call("cancel", {"table": "T1"})
+
+    assert result.is_error
+    assert "'asking' asks 'Cancel T1?', and there is nobody to ask here" in caplog.text
+    assert "on_elicit" in caplog.text
+
+
+async def test_a_call_that_is_held_open_ends_when_nobody_answers() -> None:
+    """Threads are left for good, too. Whoever comes later is told that nobody knows what came of the call."""
+    done = Done()
+    with anyio.fail_after(10 * WAIT):
+        async with McpServer(server(done), mode="legacy", hold=60.0) as served:
+            node, calls = ToolNode([served]), [tool_call("reserve", "1", table="T1")]
+            with pytest.raises(CallsInterrupted) as waiting:
+                await node.ainvoke(calls)
+            await anyio.sleep(61)
+            resume = {waiting.value.interrupts[0].id: accept(guests=4)}
+            state = await node.ainvoke(calls, ledger=waiting.value.ledger, resume=resume)
+
+    [message] = state["messages"]
+    assert message.additional_kwargs["callboard"]["ended"] == "unknown"
+    assert "asked a person" in message.text
+    assert done.effects == ["reserve T1"]
+
+
+async def test_a_server_that_asks_for_time_again_and_again_is_given_up() -> None:
+    """A call without a timeout would go on for ever."""
+    with anyio.fail_after(WAIT):
+        async with McpServer(server()) as served:
+            with pytest.raises(McpToolError, match=r"given up.*10 rounds"):
+                await served.call("endless")
