@@ -10,6 +10,7 @@ from typing import Annotated, Any
 import anyio
 from mcp.server.mcpserver import Context, MCPServer
 from mcp.server.mcpserver.resolve import Elicit, Resolve, Sample
+from mcp.server.request_state import RequestStateSecurity
 from mcp_types import (
     CreateMessageResult,
     ElicitRequest,
@@ -22,6 +23,8 @@ from mcp_types import (
 from pydantic import BaseModel
 
 Ctx = Context[Any, Any]
+ROOT = Path(__file__).parents[len(str(__package__).split("."))]
+"""Where the package of these tests is found, by whatever name it was imported."""
 COMMAND = [sys.executable, "-m", f"{__package__}._asking"]
 
 
@@ -49,7 +52,8 @@ class Done:
 
 def server(done: Done | None = None) -> MCPServer[Any]:
     """A new one."""
-    made: MCPServer[Any] = MCPServer("asking")
+    known_key = RequestStateSecurity(keys=["the same key in each process, as it is known"])
+    made: MCPServer[Any] = MCPServer("asking", request_state_security=known_key)
     done = done or Done()
     _add_rounds(made, done)
     _add_elicit(made, done)
@@ -106,6 +110,7 @@ def _add_elicit(made: MCPServer[Any], done: Done) -> None:
     @made.tool()
     async def wait(folder: str) -> str:
         """Wait until a file is there; asks nothing."""
+        Path(folder, "waiting").touch()
         while not Path(folder, "go").exists():
             await anyio.sleep(0.01)
         return "waited"

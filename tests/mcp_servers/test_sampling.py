@@ -1,0 +1,82 @@
+"""A server may ask a model where one was lent to it, and nowhere else."""
+
+from typing import Any
+
+import anyio
+import pytest
+from langchain_core.messages import AIMessage, HumanMessage, SystemMessage
+from mcp_types import AudioContent, CreateMessageRequestParams, ImageContent, SamplingMessage, TextContent, Tool
+
+from callboard import ToolNode
+from callboard.testing import ScriptedModel, tool_call
+from callboard_actors.mcp import McpServer
+from callboard_actors.mcp._sampling import Sampler, SamplingRefusedError
+
+from ._asking import server
+
+pytestmark = pytest.mark.real_clock  # on trio a model is asked in a thread
+
+WAIT = 30
+ERAS = ["auto", "legacy"]
+
+
+def params(*messages: SamplingMessage, **more: Any) -> CreateMessageRequestParams:
+    return CreateMessageRequestParams(messages=list(messages), max_tokens=10, **more)
+
+
+@pytest.mark.parametrize("mode", ERAS)
+async def test_a_model_that_was_lent_answers_the_server(mode: str) -> None:
+    """The tool goes on with what the model said, and the model has read what the server says, and nothing else."""
+    model = ScriptedModel(["short"])
+    with anyio.fail_after(WAIT):
+        async with McpServer(server(), mode=mode, sampling=model) as served:
+            found = await ToolNode([served]).ainvoke([tool_call("shorten", "1", text="a long text")])
+
+    assert found["messages"][0].text.startswith("short (")
+    [read] = model.requests
+    assert [(type(one), one.text) for one in read] == [
+        (SystemMessage, "Be brief."),
+        (HumanMessage, "Say it shorter: a long text"),
+    ]
+
+
+@pytest.mark.parametrize("mode", ERAS)
+async def test_without_one_it_is_refused_and_the_model_reads_that_it_was(mode: str) -> None:
+    """A server that spends somebody's money has to be allowed to."""
+    with anyio.fail_after(WAIT):
+        async with McpServer(server(), mode=mode) as served:
+            [message] = (await ToolNode([served]).ainvoke([tool_call("shorten", "1", text="x")]))["messages"]
+
+    assert message.status == "error"
+    assert "sampling" in message.text.lower()
+
+
+def test_what_is_lent_has_to_be_a_model() -> None:
+    """`True` could only mean a model that an agent has, and a server knows no agents."""
+    with pytest.raises(TypeError, match=r"sampling=.*chat model.*True"):
+        McpServer(server(), sampling=True)  # type: ignore[arg-type]
+
+
+async def test_pictures_and_both_roles_reach_the_model() -> None:
+    """As the blocks that models take, in their order."""
+    model, picture = ScriptedModel(["seen"]), ImageContent(data="", mime_type="image/png")
+    with anyio.fail_after(WAIT):
+        reply = await Sampler(model, "it")(
+            params(
+                SamplingMessage(role="user", content=[TextContent(text="look"), picture]),
+                SamplingMessage(role="assistant", content=TextContent(text="where?")),
+                SamplingMessage(role="user", content=AudioContent(data="", mime_type="audio/wav")),
+            )
+        )
+
+    assert isinstance(reply.content, TextContent) and reply.content.text == "seen"
+    look, where, hear = model.requests[0]
+    assert [block["type"] for block in look.content] == ["text", "image"]  # type: ignore[index]
+    assert isinstance(where, AIMessage)
+    assert hear.content[0]["mime_type"] == "audio/wav"  # type: ignore[index]
+
+
+async def test_a_model_is_not_lent_for_tools_of_the_server() -> None:
+    """It would have to be run in a loop that nobody supervises."""
+    with anyio.fail_after(WAIT), pytest.raises(SamplingRefusedError, match="calls its tools"):
+        await Sampler(ScriptedModel(["x"]), "it")(params(tools=[Tool(name="t", input_schema={"type": "object"})]))
