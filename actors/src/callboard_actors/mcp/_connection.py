@@ -2,14 +2,14 @@
 
 import logging
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import nullcontext
 from contextvars import copy_context
 from dataclasses import dataclass
 from functools import partial
 from importlib import import_module
 from itertools import count
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 import anyio
 from anyio.abc import TaskGroup
@@ -31,6 +31,8 @@ from callboard_actors.mcp._signs import log_message, meta_of_call, told_progress
 
 for _late in ("jsonschema", "referencing.exceptions"):
     import_module(_late)  # the SDK loads them within the first call that has an output schema, and holds the event loop
+
+_T = TypeVar("_T")
 
 _log = logging.getLogger("callboard")
 _sessions = count(1)
@@ -160,6 +162,22 @@ class Connection(Actor):
             except MCPError as error:
                 raise await self._judged(error, tool, sending) from error
             return Answer(result, self._session)
+
+    @handler(group="calls")
+    async def use(self, what: str, work: Callable[[Client], Awaitable[_T]]) -> _T:
+        """Do something with the client that leaves no traces at the server, under the name `what`.
+
+        Raises:
+            EngineError: the request failed alone, over HTTP.
+            McpToolError: the server refuses it, or answers with what is no result.
+        """
+        async with self._places:
+            try:
+                return await work(self._client)
+            except MCPError as error:
+                raise await self._judged(error, what, Sending(has_begun=True)) from error
+            except (ValidationError, EndlessListError, RuntimeError) as error:
+                raise McpToolError(f"The server's answer is no result of {what!r}: {error}") from error
 
     @handler(group="calls")
     async def list_tools(self) -> list[Tool]:

@@ -1,10 +1,14 @@
 """The tools of a server: listed to the end, and which of them are wanted."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from difflib import get_close_matches
-from typing import Any
+from functools import partial
+from typing import Any, TypeVar
 
-from mcp_types import Tool
+from mcp_types import PaginatedResult, Tool
+
+_P = TypeVar("_P", bound=PaginatedResult)
+_T = TypeVar("_T")
 
 _PAGES = 100
 """Parts in which a list may come."""
@@ -24,17 +28,36 @@ async def list_tools(client: Any, most: int) -> list[Tool]:
     Raises:
         EndlessListError: there are more of them, or of the parts in which they come.
     """
-    found: list[Tool] = []
+    ask = partial(client.list_tools, cache_mode="refresh")
+    return await all_of("tools", ask, lambda page: page.tools, most, "; if it should have, raise max_tools")
+
+
+async def all_of(
+    what: str, ask: Callable[..., Awaitable[_P]], items: Callable[[_P], Sequence[_T]], most: int, remedy: str = ""
+) -> list[_T]:
+    """All that a server lists, part after part.
+
+    Args:
+        what: what it lists, for errors.
+        ask: asks for the part at a `cursor`.
+        items: what is in a part.
+        most: how many there may be.
+        remedy: what to do if there should be more.
+
+    Raises:
+        EndlessListError: there are more, or too many parts in which they come.
+    """
+    found: list[_T] = []
     cursor: str | None = None
     for _ in range(_PAGES):
-        page = await client.list_tools(cursor=cursor, cache_mode="refresh")
-        found += page.tools
+        page = await ask(cursor=cursor)
+        found += items(page)
         if len(found) > most:
-            raise EndlessListError(f"it has more than {most} tools; if it should have, raise max_tools")
+            raise EndlessListError(f"it has more than {most} {what}{remedy}")
         cursor = page.next_cursor
         if cursor is None:
             return found
-    raise EndlessListError(f"its list of tools does not end: {_PAGES} parts, and {len(found)} tools so far")
+    raise EndlessListError(f"its list of {what} does not end: {_PAGES} parts, and {len(found)} {what} so far")
 
 
 class Choice:

@@ -1,10 +1,10 @@
 """`McpServer`: the tools of an MCP server, for as many agents as like."""
 
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Hashable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from os import PathLike
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Self, cast
 
 from langchain_core.runnables import RunnableConfig
 from langchain_core.runnables.config import ensure_config
@@ -12,12 +12,14 @@ from langchain_core.tools import BaseTool
 
 from callboard import ActorDiedError, ActorGoneError, ActorStartError, EngineError, Keyed, child, keyed
 from callboard_actors._server_store import needs
+from callboard_actors.mcp._library import Library, T
 from callboard_actors.mcp._memory import SeenSessions
 from callboard_actors.mcp._options import check_options
 from callboard_actors.mcp._targets import target_of
 
 if TYPE_CHECKING:
     from langchain_core.language_models import BaseChatModel
+    from mcp import Client
     from mcp_types import CallToolResult, LoggingLevel, Tool
 
     from callboard_actors.mcp._connection import Answer, Connection
@@ -33,7 +35,7 @@ _SPARE = 20.0
 """Seconds that the end of a failed start may take, beside its timeout."""
 
 
-class McpServer:
+class McpServer(Library):
     """An MCP server, whose tools are there while the block is.
 
         async with McpServer(["npx", "-y", "@modelcontextprotocol/server-everything"]) as server:
@@ -66,6 +68,8 @@ class McpServer:
             `ToolNode` runs the call, and elsewhere the server is told that nobody wants to answer.
         hold: seconds for which a call of a server of 2025 stays open while a person is asked.
         sampling: a model that the server may ask; by default it may ask none.
+        resources: whether a model has tools to list and to read the server's resources.
+        prompts: whether it has tools to list and to read its prompts.
         start_timeout: seconds to connect and to list the tools.
         grace: seconds for the process of a command to end by itself, before SIGTERM and before SIGKILL.
         max_message: bytes that one message of the server may have.
@@ -101,6 +105,8 @@ class McpServer:
         on_elicit: "OnElicit | None" = None,
         hold: float = 3600.0,
         sampling: "BaseChatModel | None" = None,
+        resources: bool = False,
+        prompts: bool = False,
         start_timeout: float = 30.0,
         grace: float = 2.0,
         max_message: int = 16 * 2**20,
@@ -132,6 +138,7 @@ class McpServer:
             questions={"on_elicit": on_elicit, "hold": hold, "sampler": sampler_of(sampling, self.name)},
         )
         self._prefix = prefix
+        self._shelves = {"resources": resources, "prompts": prompts}
         self._choice = Choice(allow, deny)
         self._key_of = key
         self._books = _Books()
@@ -157,7 +164,7 @@ class McpServer:
 
         Raises:
             ActorStartError: the server cannot be had; says why.
-            ValueError: a tool that is allowed or denied does not exist.
+            ValueError: a tool that is allowed or denied does not exist, or there are no resources or prompts.
         """
         if self._connections is not None:
             raise RuntimeError(f"{self!r} is open already; one block at a time")
@@ -166,6 +173,7 @@ class McpServer:
             opened.callback(self._closed)
             tools = await self.list_tools()
             self._choice.check(self.name, [tool.name for tool in tools])
+            await self._check_shelves()
             self._opened = opened.pop_all()
         return self
 
@@ -184,11 +192,17 @@ class McpServer:
         Raises:
             RuntimeError: it is not open.
         """
+        from callboard_actors.mcp._reading import prompt_tools, resource_tools
         from callboard_actors.mcp._tools import as_langchain_tool
 
         self._open()
         wanted = self._choice.of(list(self._books.tools.values()))
-        return [as_langchain_tool(tool, prefix=self._prefix, call=self._call_of_model) for tool in wanted]
+        tools = [as_langchain_tool(tool, prefix=self._prefix, call=self._call_of_model) for tool in wanted]
+        if self._shelves["resources"]:
+            tools += resource_tools(self._use_of_model, self._prefix)
+        if self._shelves["prompts"]:
+            tools += prompt_tools(self._use_of_model, self._prefix)
+        return tools
 
     def get_tools(self) -> list[BaseTool]:
         """The same, as toolkits of LangChain have it; what `ToolNode([server])` asks for."""
@@ -262,6 +276,30 @@ class McpServer:
             except EngineError as failed:
                 raise failed from failed.__cause__
         raise AssertionError("the last one returns or raises")
+
+    async def _use(self, what: str, work: "Callable[[Client], Awaitable[T]]", key: Hashable) -> T:
+        for left in reversed(range(_TRIES)):
+            try:
+                return await cast("Awaitable[T]", self._open()[key].use(what, work))
+            except ActorDiedError as died:
+                if not left:
+                    raise ActorGoneError(what, died.call_id, died.reason) from died
+        raise AssertionError("the last one returns or raises")
+
+    async def _use_of_model(self, what: str, work: "Callable[[Client], Awaitable[T]]") -> T:
+        key = None if self._key_of is None else self._key_of(ensure_config())
+        return await self._use(what, work, key)
+
+    async def _check_shelves(self) -> None:
+        """Refuse to offer what the server does not have: a model would find nothing, again and again."""
+        if not any(self._shelves.values()):
+            return
+        from callboard_actors.mcp._reading import capabilities
+
+        has = await self._use("capabilities", capabilities, None)
+        for name, is_wanted in self._shelves.items():
+            if is_wanted and getattr(has, name) is None:
+                raise ValueError(f"McpServer({name}=True): the MCP server {self.name!r} has no {name}; leave it out")
 
     def _open(self) -> "Keyed[Connection]":
         if self._connections is None:

@@ -1,0 +1,143 @@
+"""Resources and prompts of a server: for programs by methods, and for models by tools where they are asked for."""
+
+import base64
+from typing import Any
+
+import anyio
+import pytest
+from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
+from mcp.server.mcpserver import Image, MCPServer
+from mcp.server.mcpserver.prompts.base import AssistantMessage, UserMessage
+
+from callboard import ToolNode
+from callboard.testing import tool_call
+from callboard_actors.mcp import McpServer, McpToolError
+
+WAIT = 30
+PNG = b"\x89PNG not really"
+ERAS = ["auto", "legacy"]
+
+
+def library() -> MCPServer[Any]:
+    made: MCPServer[Any] = MCPServer("library")
+
+    @made.resource("books://index", description="All titles.", mime_type="text/plain")
+    async def index() -> str:
+        return "Moby-Dick"
+
+    @made.resource("books://cover", mime_type="image/png")
+    async def cover() -> bytes:
+        return PNG
+
+    @made.resource("books://{title}/first-line", description="How a book begins.")
+    async def first_line(title: str) -> str:
+        return f"{title}: Call me Ishmael."
+
+    @made.prompt()
+    async def review(title: str, tone: str = "kind") -> list[Any]:
+        """Review a book."""
+        return [UserMessage(f"Review {title}, and be {tone}."), AssistantMessage("Gladly.")]
+
+    @made.prompt()
+    async def picture() -> list[Any]:
+        """Look at a picture."""
+        return [UserMessage(Image(data=PNG, format="png").to_image_content())]
+
+    return made
+
+
+async def answer(node: ToolNode, tool: str, /, **args: object) -> ToolMessage:
+    [message] = (await node.ainvoke([tool_call(tool, "1", **args)]))["messages"]
+    assert isinstance(message, ToolMessage)
+    return message
+
+
+@pytest.mark.real_clock  # the SDK looks for a template in a thread
+@pytest.mark.parametrize("mode", ERAS)
+async def test_a_resource_is_read_as_blobs(mode: str) -> None:
+    """Text stays text and bytes are bytes, whatever they were on the way, and say where they are from."""
+    with anyio.fail_after(WAIT):
+        async with McpServer(library(), mode=mode) as server:
+            listed = [one.uri for one in await server.list_resources()]
+            templates = [one.uri_template for one in await server.list_resource_templates()]
+            [text], [image] = await server.read_resource("books://index"), await server.read_resource("books://cover")
+            [line] = await server.read_resource("books://Moby/first-line")
+
+    assert (listed, templates) == (["books://index", "books://cover"], ["books://{title}/first-line"])
+    assert (text.as_string(), text.mimetype, text.metadata) == ("Moby-Dick", "text/plain", {"uri": "books://index"})
+    assert (image.as_bytes(), image.mimetype) == (PNG, "image/png")
+    assert line.as_string() == "Moby: Call me Ishmael."
+
+
+@pytest.mark.parametrize("mode", ERAS)
+async def test_a_prompt_is_the_beginning_of_a_conversation(mode: str) -> None:
+    """By the roles that it was written for; what is no text is a block that models take."""
+    with anyio.fail_after(WAIT):
+        async with McpServer(library(), mode=mode) as server:
+            listed = [one.name for one in await server.list_prompts()]
+            asked, gladly = await server.get_prompt("review", {"title": "Moby-Dick"})
+            [seen] = await server.get_prompt("picture")
+
+    assert listed == ["review", "picture"]
+    assert (type(asked), asked.text, type(gladly)) == (HumanMessage, "Review Moby-Dick, and be kind.", AIMessage)
+    encoded = base64.b64encode(PNG).decode()
+    assert seen.content == [{"type": "image", "base64": encoded, "mime_type": "image/png"}]
+
+
+async def test_a_model_has_them_as_tools_where_they_are_asked_for() -> None:
+    """By default it has none: each tool is something more to read, with each request."""
+    with anyio.fail_after(WAIT):
+        async with McpServer(library()) as plain:
+            assert plain.tools == []
+        async with McpServer(library(), resources=True, prompts=True, prefix="lib_") as server:
+            node = ToolNode([server])
+            assert sorted(node.tools_by_name) == [
+                *("lib_get_prompt", "lib_list_prompts", "lib_list_resources", "lib_read_resource"),
+            ]
+            listed, prompts = await answer(node, "lib_list_resources"), await answer(node, "lib_list_prompts")
+            read = await answer(node, "lib_read_resource", uri="books://cover")
+            filled = await answer(node, "lib_get_prompt", name="review", arguments={"title": "Emma", "tone": "dry"})
+
+    assert listed.text.splitlines() == [
+        "books://index (text/plain): All titles.",
+        "books://cover (image/png): cover",
+        "books://{title}/first-line (text/plain): How a book begins.",
+    ]
+    assert prompts.text.splitlines() == [
+        "review(title, tone (optional)): Review a book.",
+        "picture(): Look at a picture.",
+    ]
+    assert read.content[0]["type"] == "image"  # type: ignore[index]
+    assert "Review Emma, and be dry." in filled.text
+
+
+async def test_a_resource_that_is_not_there_is_news_for_the_model_and_an_error_for_a_program() -> None:
+    """URIs are guessed by models, and neither is a reason to lose the connection."""
+    with anyio.fail_after(WAIT):
+        async with McpServer(library(), resources=True) as server:
+            message = await answer(ToolNode([server]), "read_resource", uri="books://nowhere")
+            with pytest.raises(McpToolError, match=r"books://nowhere"):
+                await server.read_resource("books://nowhere")
+
+    assert message.status == "error"
+    assert "books://nowhere" in message.text
+
+
+@pytest.mark.parametrize("option", ["resources", "prompts"])
+async def test_what_a_server_does_not_have_is_not_offered(option: str) -> None:
+    """A model would look for it again and again; whoever has written the option has to know at once."""
+    from mcp.server.lowlevel import Server
+
+    bare: Server[Any] = Server("bare", on_list_tools=_no_tools)
+    with (
+        anyio.fail_after(WAIT),
+        pytest.raises(ValueError, match=rf"{option}=True.*'bare' has no {option}; leave it out"),
+    ):
+        async with McpServer(bare, **{option: True}):
+            raise AssertionError("it was opened")
+
+
+async def _no_tools(*_: object) -> Any:
+    from mcp_types import ListToolsResult
+
+    return ListToolsResult(tools=[])
