@@ -11,7 +11,11 @@ import sys
 import tempfile
 from pathlib import Path
 
-PACKAGES = {"@modelcontextprotocol/inspector": "2.12.0"}
+PACKAGES = {
+    "@modelcontextprotocol/inspector": "2.12.0",
+    "@modelcontextprotocol/server-everything": "2026.8.31",
+    "@modelcontextprotocol/server-filesystem": "2026.8.31",
+}
 """What tests ask for, by name; a test takes the version from here."""
 
 WAIT = 300

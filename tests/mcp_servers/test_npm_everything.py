@@ -1,0 +1,146 @@
+"""The server of the protocol's authors that has everything: over stdio and HTTP, as a stranger has written it."""
+
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import asynccontextmanager
+from typing import Any
+
+import anyio
+import pytest
+
+from callboard import CallPolicy, CallsInterrupted, ToolNode, observe
+from callboard.testing import ScriptedModel, tool_call
+from callboard_actors.mcp import McpServer
+
+from ._asked import WAIT, answers
+from ._npm import command, everything_over_http
+
+pytestmark = [pytest.mark.real_clock, pytest.mark.exhaustive]
+
+over_both = pytest.mark.parametrize("over", ["stdio", "http"])
+
+
+@asynccontextmanager
+async def everything(over: str, **options: Any) -> AsyncGenerator[McpServer]:
+    with anyio.fail_after(2 * WAIT):
+        if over == "stdio":
+            async with McpServer([*command("server-everything"), "stdio"], name="everything", **options) as server:
+                yield server
+        else:
+            async with everything_over_http() as url, McpServer(url, name="everything", **options) as server:
+                yield server
+
+
+def kinds(content: Any) -> list[str]:
+    return [block["type"] for block in content]
+
+
+@over_both
+async def test_its_tools_are_called_by_a_node(over: str) -> None:
+    """Texts, sums and errors come as the server means them."""
+    async with everything(over) as server:
+        node = ToolNode([server])
+        echo, total = await answers(node, tool_call("echo", "1", message="hello"), tool_call("get-sum", "2", a=2, b=40))
+        [wrong] = await answers(node, tool_call("get-sum", "3", a="two"))
+
+    assert echo.text == "Echo: hello"
+    assert "42" in total.text
+    assert wrong.status == "error"
+
+
+@over_both
+async def test_each_kind_of_content_arrives_as_a_block(over: str) -> None:
+    """Pictures, resources in results and links to them, and structured content beside its text."""
+    async with everything(over) as server:
+        picture, links, embedded, weather = await answers(
+            ToolNode([server]),
+            tool_call("get-tiny-image", "1"),
+            tool_call("get-resource-links", "2", count=2),
+            tool_call("get-resource-reference", "3", resourceType="Blob", resourceId=1),
+            tool_call("get-structured-content", "4", location="Chicago"),
+        )
+
+    assert kinds(picture.content) == ["text", "image", "text"]
+    assert kinds(links.content) == ["text", "file", "file"]
+    assert links.content[1]["url"].startswith("demo://resource/")  # type: ignore[index]
+    assert kinds(embedded.content) == ["text", "file", "text"]
+    assert set(weather.artifact["structured_content"]) == {"temperature", "conditions", "humidity"}
+
+
+@over_both
+async def test_its_progress_keeps_a_call_alive(over: str) -> None:
+    """A call that takes longer than it may be silent is not ended while the server says how far it is."""
+    seen: list[Any] = []
+    policies: Mapping[str, CallPolicy] = {"trigger-long-running-operation": CallPolicy(idle_timeout=2.0)}
+    async with everything(over) as server:
+        with observe(lambda event: seen.append(event) if event.kind == "progress" else None):
+            [message] = await answers(
+                ToolNode([server], policies=policies),
+                tool_call("trigger-long-running-operation", "1", duration=3, steps=6),
+            )
+
+    assert "completed" in message.text
+    assert seen
+
+
+@over_both
+async def test_it_asks_a_person_and_goes_on(over: str) -> None:
+    """It asks while the call is open, as servers did before 2026, with every kind of field in its form."""
+    call = tool_call("trigger-elicitation-request", "1")
+    async with everything(over) as server:
+        node = ToolNode([server])
+        with pytest.raises(CallsInterrupted) as asked:
+            await node.ainvoke([call])
+        [question] = asked.value.interrupts
+        answer = {"action": "accept", "content": {"name": "Ada", "integer": 7}}
+        state = await node.ainvoke([call], ledger=asked.value.ledger, resume={question.id: answer})
+
+    assert "birthdate" in question.value["request"]["requestedSchema"]["properties"]
+    assert "Name: Ada" in state["messages"][0].text
+
+
+@over_both
+async def test_it_may_ask_a_model_that_was_lent(over: str) -> None:
+    """It offers that tool only to clients that say so."""
+    async with everything(over, sampling=ScriptedModel(["a model's words"])) as server:
+        await anyio.sleep(0.5)  # it adds the tool when it has seen what the client can do, and says so
+        await server.list_tools()
+        [message] = await answers(
+            ToolNode([server]), tool_call("trigger-sampling-request", "1", prompt="hi", maxTokens=20)
+        )
+
+    assert "a model's words" in message.text
+
+
+@over_both
+async def test_its_resources_and_prompts_are_read(over: str) -> None:
+    """Listed, patterned, and filled in; a resource in a prompt is a block of its message."""
+    async with everything(over, resources=True, prompts=True) as server:
+        [text] = await server.read_resource("demo://resource/dynamic/text/1")
+        [blob] = await server.read_resource("demo://resource/dynamic/blob/1")
+        [greeting] = await server.get_prompt("args-prompt", {"city": "Oslo"})
+        with_resource = await server.get_prompt("resource-prompt", {"resourceType": "Text", "resourceId": "1"})
+        [listed] = await answers(ToolNode([server]), tool_call("list_resources", "1"))
+
+    assert "Resource 1" in text.as_string()
+    assert b"Resource 1" in blob.as_bytes()
+    assert "Oslo" in greeting.text
+    assert len(with_resource) == 2
+    assert "demo://resource/dynamic/text/{resourceId}" in listed.text
+
+
+@over_both
+async def test_ten_agents_share_its_session(over: str) -> None:
+    """Two hundred calls at once, each with its own answer."""
+    async with everything(over) as server:
+        nodes = [ToolNode([server]) for _ in range(10)]
+        texts: dict[int, list[str]] = {}
+
+        async def one(agent: int) -> None:
+            batch = [tool_call("echo", f"{n}", message=f"{agent}/{n}") for n in range(20)]
+            texts[agent] = [message.text for message in await answers(nodes[agent], *batch)]
+
+        async with anyio.create_task_group() as group:
+            for agent in range(10):
+                group.start_soon(one, agent)
+
+    assert texts == {agent: [f"Echo: {agent}/{n}" for n in range(20)] for agent in range(10)}

@@ -1,0 +1,67 @@
+"""The file server of the protocol's authors: what a model reads, writes, and is kept from."""
+
+from pathlib import Path
+
+import anyio
+import pytest
+
+from callboard import ToolNode
+from callboard.testing import tool_call
+from callboard_actors.mcp import McpServer
+
+from ._asked import WAIT, answers
+from ._npm import command
+
+pytestmark = [pytest.mark.real_clock, pytest.mark.exhaustive]
+
+
+async def test_files_are_written_read_and_listed(tmp_path: Path) -> None:
+    """What one call has written, the next one reads, and it is on the disk."""
+    with anyio.fail_after(2 * WAIT):
+        async with McpServer([*command("server-filesystem"), str(tmp_path)], prefix="files_") as server:
+            node = ToolNode([server])
+            path = str(tmp_path / "note.txt")
+            [written] = await answers(node, tool_call("files_write_file", "1", path=path, content="hello"))
+            read, listed = await answers(
+                node,
+                tool_call("files_read_text_file", "2", path=path),
+                tool_call("files_list_directory", "3", path=str(tmp_path)),
+            )
+
+    assert written.status == "success"
+    assert read.text == "hello"
+    assert "[FILE] note.txt" in listed.text
+    assert (tmp_path / "note.txt").read_text() == "hello"
+
+
+async def test_what_is_outside_is_refused_and_the_model_reads_why(tmp_path: Path) -> None:
+    """It is the server that keeps its folder, and its refusal is no crash of ours."""
+    with anyio.fail_after(2 * WAIT):
+        async with McpServer([*command("server-filesystem"), str(tmp_path)]) as server:
+            [message] = await answers(ToolNode([server]), tool_call("read_text_file", "1", path="/etc/hostname"))
+
+    assert message.status == "error"
+    assert "outside allowed directories" in message.text
+
+
+async def test_its_hints_tell_reading_from_writing(tmp_path: Path) -> None:
+    """By them an approval is decided."""
+    with anyio.fail_after(2 * WAIT):
+        async with McpServer(
+            [*command("server-filesystem"), str(tmp_path)], allow=["read_text_file", "write_file"]
+        ) as it:
+            hints = {tool.name: (tool.metadata or {})["readOnlyHint"] for tool in it.tools}
+
+    assert hints == {"read_text_file": True, "write_file": False}
+
+
+async def test_a_picture_is_read_as_one(tmp_path: Path) -> None:
+    """A model that sees is to see it, and not its base64."""
+    (tmp_path / "dot.png").write_bytes(b"\x89PNG\r\n\x1a\n")
+    with anyio.fail_after(2 * WAIT):
+        async with McpServer([*command("server-filesystem"), str(tmp_path)]) as server:
+            [message] = await answers(
+                ToolNode([server]), tool_call("read_media_file", "1", path=str(tmp_path / "dot.png"))
+            )
+
+    assert message.content[0]["type"] == "image"  # type: ignore[index]
