@@ -15,6 +15,7 @@ from . import (
     _imports,
     _journal,
     _many,
+    _mcp,
     _memory,
     _middleware,
     _remote,
@@ -100,6 +101,12 @@ BENCHMARKS = {
     ),
     "documents": Benchmark(_shared_documents.documents, full={"calls": 2_000}, quick={"calls": 500}, tiny={"calls": 3}),
     "remote": Benchmark(_remote.remote, full={"calls": 1_000}, quick={"calls": 300}, tiny={"calls": 2}),
+    "mcp": Benchmark(
+        _mcp.mcp,
+        full={"calls": 2_000, "opened": 20},
+        quick={"calls": 300, "opened": 5},
+        tiny={"calls": 2, "opened": 1},
+    ),
     "many": Benchmark(
         _many.many,
         full={"sizes": (100, 1_000, 10_000, 100_000), "threads": (100, 1_000, 10_000, 100_000)},
