@@ -134,6 +134,27 @@ async def test_calls_of_one_batch_are_asked_about_together_and_answered_one_by_o
 
 
 @pytest.mark.parametrize("mode", ERAS)
+async def test_each_call_of_one_body_has_its_own_answer(mode: str) -> None:
+    """A tool of ours may make several calls; it starts anew, and none may take the answer of another one."""
+    done = Done()
+    with anyio.fail_after(WAIT):
+        async with McpServer(server(done), mode=mode) as served:
+
+            async def cancel_both() -> str:
+                """Cancel two tables."""
+                results = [await served.call("cancel", {"table": table}) for table in ("T1", "T2")]
+                return ", ".join(getattr(one.content[0], "text", "") for one in results)
+
+            asked, message = await asked_and_answered(
+                ToolNode([cancel_both]), tool_call("cancel_both", "1"), accept(sure=True), accept(sure=False)
+            )
+
+    assert [one.value["request"]["message"] for one in asked] == ["Cancel T1?", "Cancel T2?"]
+    assert message.text == "cancelled T1: True, cancelled T2: False"
+    assert done.effects.count("cancel T2 False") == 1
+
+
+@pytest.mark.parametrize("mode", ERAS)
 async def test_without_a_node_a_function_answers(mode: str) -> None:
     """A program that calls a server directly has no interrupts, and may have somebody to ask."""
     asked: list[str] = []

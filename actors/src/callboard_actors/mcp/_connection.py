@@ -158,7 +158,7 @@ class Connection(Actor):
                 self._client, tool, dict(arguments), relist=self._list, on_progress=on_progress, meta=meta_of_call()
             )
             try:
-                result = await self._questions.call(tool, send, modern=self._is_modern)
+                result = await self._questions.call(tool, arguments, send, modern=self._is_modern)
             except MCPError as error:
                 raise await self._judged(error, tool, sending) from error
             return Answer(result, self._session)

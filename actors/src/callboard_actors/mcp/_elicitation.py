@@ -1,5 +1,8 @@
 """What a server asks of a person, as a question of a call; plain data, stored with the conversation."""
 
+import hashlib
+import json
+from collections.abc import Mapping
 from functools import partial
 from typing import Annotated, Any, Literal, NotRequired, TypeAlias, cast
 
@@ -45,11 +48,17 @@ def question_of(params: ElicitRequestParams, server: str, tool: str, continuatio
     return McpQuestion(type=ASKED_BY_SERVER, server=server, tool=tool, request=request, continuation=continuation)
 
 
-def as_question(value: object) -> McpQuestion | None:
-    """What a call has asked, if a server had it asked."""
-    if isinstance(value, dict) and cast("dict[str, Any]", value).get("type") == ASKED_BY_SERVER:
-        return cast("McpQuestion", value)
-    return None
+def name_of_call(server: str, tool: str, arguments: Mapping[str, Any]) -> str:
+    """What tells a call apart from others that the body of one tool makes."""
+    return hashlib.sha256(json.dumps([server, tool, arguments], sort_keys=True, default=repr).encode()).hexdigest()
+
+
+def is_question_of(call: str, value: object) -> bool:
+    """Whether a value is what the server has asked for this call."""
+    if not isinstance(value, dict):
+        return False
+    question = cast("dict[str, Any]", value)
+    return question.get("type") == ASKED_BY_SERVER and question["continuation"].get("call") == call
 
 
 def answer_shape(question: McpQuestion) -> AnswerShape:

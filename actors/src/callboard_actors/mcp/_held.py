@@ -42,16 +42,24 @@ class HeldCall:
 
     Args:
         tool: which one.
+        name: what tells it apart from others of one body.
         conversation: whose call it is; nobody else is shown its questions.
         send: makes the call.
         may_ask: whether a person can be asked for it.
     """
 
     def __init__(
-        self, tool: str, conversation: object, send: Callable[[], Awaitable[CallToolResult]], *, may_ask: bool
+        self,
+        tool: str,
+        name: str,
+        conversation: object,
+        send: Callable[[], Awaitable[CallToolResult]],
+        *,
+        may_ask: bool,
     ) -> None:
         self.token = uuid4().hex
         self.tool = tool
+        self.name = name
         self.conversation = conversation
         self.may_ask = may_ask
         self._send = send

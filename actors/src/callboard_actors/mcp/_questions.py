@@ -1,7 +1,7 @@
 """Who answers what a server asks: a person by an interrupt, a function, a model, or nobody."""
 
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 from typing import Any, cast
 
@@ -28,7 +28,14 @@ from mcp_types import (
 
 from callboard import ActorDiedError, answered_question, can_ask
 from callboard_actors.mcp._content import McpToolError
-from callboard_actors.mcp._elicitation import McpQuestion, answer_shape, as_question, question_of, result_of
+from callboard_actors.mcp._elicitation import (
+    McpQuestion,
+    answer_shape,
+    is_question_of,
+    name_of_call,
+    question_of,
+    result_of,
+)
 from callboard_actors.mcp._held import HeldCall, asks
 from callboard_actors.mcp._rounds import EndlessRoundsError, Round, Send, to_the_end
 from callboard_actors.mcp._sampling import Sampler, SamplingRefusedError
@@ -78,13 +85,14 @@ class Questions:
         sampling = {} if self._sampler is None else {"sampling_callback": self._on_sampling}
         return {"elicitation_callback": self._on_request, **sampling}
 
-    async def call(self, tool: str, send: Send, *, modern: bool) -> CallToolResult:
+    async def call(self, tool: str, arguments: Mapping[str, Any], send: Send, *, modern: bool) -> CallToolResult:
         """Make a call, and have answered what the server asks for it.
 
         Within a call of a `ToolNode` a person is asked with `interrupt()`, and the call goes on when it is answered.
 
         Args:
             tool: its name.
+            arguments: for it.
             send: makes it.
             modern: whether the server is of 2026 or later.
 
@@ -93,24 +101,27 @@ class Questions:
             ActorDiedError: the call was held open for an answer, and what held it is gone.
             McpToolError: the server asks for a model, which it may not have, or for more again and again.
         """
-        asked = as_question(answered_question())
+        name = name_of_call(self._server, tool, arguments) if can_ask() else ""
+        asked = cast("McpQuestion | None", answered_question(partial(is_question_of, name)))
         if modern:
-            return await self._in_rounds(tool, send, asked)
+            return await self._in_rounds(tool, name, send, asked)
         if asked is not None:
             return await self._resumed(tool, asked)
-        return await self._begun(tool, cast("Any", partial(send, None, None)))
+        return await self._begun(tool, name, cast("Any", partial(send, None, None)))
 
-    async def _in_rounds(self, tool: str, send: Send, asked: McpQuestion | None) -> CallToolResult:
+    async def _in_rounds(self, tool: str, name: str, send: Send, asked: McpQuestion | None) -> CallToolResult:
         begun = None if asked is None else Round.resumed(asked["continuation"], _answer_to(asked))
         try:
-            return await to_the_end(send, partial(self._respond, tool), begun)
+            return await to_the_end(send, partial(self._respond, tool, name), begun)
         except (EndlessRoundsError, SamplingRefusedError) as error:
             raise McpToolError(f"The call of {tool!r} was given up: {error}.") from error
 
-    async def _respond(self, tool: str, request: InputRequest, continuation: dict[str, Any]) -> InputResponse:
+    async def _respond(
+        self, tool: str, name: str, request: InputRequest, continuation: dict[str, Any]
+    ) -> InputResponse:
         if isinstance(request, ElicitRequest):
             if self._on_elicit is None and can_ask():
-                return _answer_to(question_of(request.params, self._server, tool, continuation))
+                return _answer_to(question_of(request.params, self._server, tool, {"call": name, **continuation}))
             return await self._without_person(request.params)
         if isinstance(request, CreateMessageRequest):
             if self._sampler is None:
@@ -129,11 +140,11 @@ class Questions:
         )
         return ElicitResult(action="decline")
 
-    async def _begun(self, tool: str, send: Callable[[], Awaitable[CallToolResult]]) -> CallToolResult:
+    async def _begun(self, tool: str, name: str, send: Callable[[], Awaitable[CallToolResult]]) -> CallToolResult:
         if self._on_elicit is not None:
             return await send()
         conversation = (var_child_runnable_config.get() or {}).get("configurable", {}).get("thread_id")
-        call = HeldCall(tool, conversation, send, may_ask=can_ask())
+        call = HeldCall(tool, name, conversation, send, may_ask=can_ask())
         self._under_way[call.token] = call
         self._group.start_soon(self._run, call)
         return await self._attend(call)
@@ -162,7 +173,8 @@ class Questions:
         """Wait for what comes of a call; if that is a question, leave it open, and ask."""
         try:
             while (asked := await call.until_news()) is not None:
-                call.answer(_answer_to(question_of(asked.params, self._server, call.tool, {"token": call.token})))
+                continuation = {"call": call.name, "token": call.token}
+                call.answer(_answer_to(question_of(asked.params, self._server, call.tool, continuation)))
         except GraphInterrupt:
             call.hold(self._hold)
             self._waiting[call.token] = call
