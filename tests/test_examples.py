@@ -8,7 +8,7 @@ import pytest
 
 EXAMPLES = sorted((Path(__file__).parents[1] / "examples").glob("*.py"))
 PUBLIC = {"callboard", "callboard.middleware", "callboard.telemetry", "callboard.testing", "callboard.threads"}
-PUBLIC |= {f"callboard_actors.{name}" for name in ("http", "process", "python", "shell", "sql")}
+PUBLIC |= {f"callboard_actors.{name}" for name in ("http", "mcp", "process", "python", "shell", "sql")}
 
 
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)

@@ -1,0 +1,185 @@
+"""An application: an agent that answers from a web site, a database and files, all at once.
+
+python research_desk.py     plays the story: the agent is watched live, killed in the middle, and goes on
+
+The parts are what they would be elsewhere: the site is HTTP, the stock a database that is only read, the files an MCP
+server in a process of its own, which `callboard mcp` makes of two functions below. The model plays a script; put
+another one into `desk`, and `callboard run research_desk:desk "..."` talks to it.
+"""
+
+import os
+import sqlite3
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import AsyncGenerator, Callable
+from contextlib import asynccontextmanager, closing
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from threading import Event, Thread
+
+from callboard import Agent, CallPolicy, ToolNode, create_react_agent
+from callboard.testing import ScriptedModel, calls
+from callboard_actors.http import HttpTools
+from callboard_actors.mcp import McpServer
+from callboard_actors.sql import SqlDatabase
+
+CALLBOARD = str(Path(sys.executable).with_name("callboard"))
+HERE = Path(__file__).parent
+FOLDER = Path(os.environ.get("DESK", "."))
+SITE = os.environ.get("DESK_SITE", "http://127.0.0.1:8000")
+
+
+# The files, as an MCP server: `callboard mcp research_desk:FILES`
+
+
+def list_notes() -> list[str]:
+    """The names of the notes."""
+    return sorted(path.name for path in (FOLDER / "notes").iterdir())
+
+
+def read_note(name: str) -> str:
+    """Read a note."""
+    if name not in list_notes():
+        raise ValueError(f"there is no note {name!r}, but {', '.join(list_notes())}")
+    (FOLDER / "server").write_text(str(os.getpid()))
+    return (FOLDER / "notes" / name).read_text()
+
+
+FILES = [list_notes, read_note]
+
+
+# The agent: `callboard run research_desk:desk "Can we serve tea tonight?"`
+
+
+@asynccontextmanager
+async def desk() -> AsyncGenerator[Agent]:
+    """The agent, with the MCP server that it needs."""
+    command = [CALLBOARD, "mcp", "research_desk:FILES", "--app-dir", str(HERE)]
+    async with McpServer(command, env={"DESK": str(FOLDER)}, name="files", prefix="files_") as files:
+        node = ToolNode(
+            [HttpTools(allow=["127.0.0.1"]), SqlDatabase(f"sqlite:///{FOLDER / 'stock.db'}"), files],
+            policies={
+                name: CallPolicy(timeout=20, idempotent=True)  # they read: after a crash they are asked again
+                for name in ("fetch", "query", "files_read_note")
+            },
+        )
+        yield create_react_agent(script(), node)
+
+
+def script() -> ScriptedModel:
+    """Ask all three at once, and answer from what they say."""
+    question = "select name, grams from stock where grams < :least order by name"
+
+    def answer(messages: list) -> str:
+        said = "\n".join(message.text for message in messages if message.type == "tool")
+        for fact in ("Tea at five", "Assam | 40", "Never without milk", "Three guests"):
+            assert fact in said, said
+        return "Yes: Assam is short, tea is at five, and never without milk."
+
+    def ask(messages: list) -> object:
+        if messages[-1].type == "tool":
+            return answer(messages)
+        return calls(
+            ("fetch", {"url": f"{SITE}/today"}),
+            ("query", {"statement": question, "parameters": {"least": 100}}),
+            ("files_read_note", {"name": "milk.txt"}),
+            ("fetch", {"url": f"{SITE}/guests"}),
+        )
+
+    return ScriptedModel([ask], loop=True)
+
+
+# The story: a site, a stock, notes, and somebody with kill -9
+
+
+class Site(ThreadingHTTPServer):
+    """Two pages; the second one keeps its readers waiting until it is let go."""
+
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), Page)
+        self.asked: list[str] = []
+        self.let_go = Event()
+        Thread(target=self.serve_forever, daemon=True).start()
+
+
+class Page(BaseHTTPRequestHandler):
+    server: Site
+
+    def do_GET(self) -> None:
+        self.server.asked.append(self.path)
+        if self.path == "/guests":
+            self.server.let_go.wait(30)
+        page = b"<h1>Today</h1><p>Tea at five.</p>" if self.path == "/today" else b"<p>Three guests.</p>"
+        try:
+            self.send_response(200)
+            self.send_header("content-type", "text/html")
+            self.send_header("content-length", str(len(page)))
+            self.end_headers()
+            self.wfile.write(page)
+        except OSError:
+            pass  # who asked is dead
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+def furnish(folder: Path) -> None:
+    (folder / "notes").mkdir()
+    (folder / "notes" / "milk.txt").write_text("Never without milk.")
+    with closing(sqlite3.connect(folder / "stock.db")) as stock, stock:
+        stock.execute("create table stock (name text, grams integer)")
+        stock.executemany("insert into stock values (?, ?)", [("Assam", 40), ("Ceylon", 900)])
+
+
+def run(folder: Path, site: Site, *words: str) -> "subprocess.Popen[str]":
+    command = [CALLBOARD, "run", "research_desk:desk", *words, "--app-dir", str(HERE), "--live"]
+    where = ["--db", str(folder / "desk.db"), "--thread", "tea"]
+    env = {**os.environ, "DESK": str(folder), "DESK_SITE": f"http://127.0.0.1:{site.server_port}"}
+    return subprocess.Popen([*command, *where], env=env, text=True, stdout=subprocess.PIPE)
+
+
+def is_there(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+def until(is_so: Callable[[], bool]) -> None:
+    late = time.monotonic() + 30
+    while not is_so():
+        assert time.monotonic() < late
+        time.sleep(0.02)
+
+
+def story(folder: Path) -> None:
+    furnish(folder)
+    site = Site()
+    recording = folder / "desk.db.calls" / "tea.jsonl"
+
+    agent = run(folder, site, "Can we serve tea tonight?")
+    until(lambda: recording.exists() and recording.read_text().count('"ended"') >= 3)
+    agent.kill()
+    watched, _ = agent.communicate()
+    until(lambda: not is_there(int((folder / "server").read_text())))  # the MCP server does not outlive its agent
+    print("killed, with three answers of four:", watched, sep="\n")
+    assert agent.returncode == -9
+    assert sorted(site.asked) == ["/guests", "/today"]
+
+    site.let_go.set()
+    agent = run(folder, site, "--resume", "--backend", "trio")
+    watched, _ = agent.communicate(timeout=60)
+    print("resumed, on trio:", watched, sep="\n")
+    assert agent.returncode == 0
+    assert "Yes: Assam is short" in watched
+    assert sorted(site.asked) == ["/guests", "/guests", "/today"]  # what was answered is not asked again
+    site.shutdown()
+    site.server_close()
+
+
+if __name__ == "__main__":
+    with tempfile.TemporaryDirectory() as name:
+        story(Path(name))
