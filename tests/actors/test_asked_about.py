@@ -10,7 +10,7 @@ from langgraph.errors import UnknownInterruptError
 from langgraph.graph import START, MessagesState, StateGraph
 from langgraph.types import Command
 
-from callboard import Actor, CallPolicy, CallsInterrupted, ToolNode, create_react_agent, handler
+from callboard import Actor, ActorDiedError, CallPolicy, CallsInterrupted, ToolNode, create_react_agent, handler
 from callboard.middleware import Redact, Retry
 from callboard.testing import ScriptedModel, calls, tool_call
 from callboard.tools._unknown_outcome import UNKNOWN
@@ -183,10 +183,12 @@ async def test_the_question_has_no_value_that_a_middleware_filled_in() -> None:
     assert str(found.content) in repr(caught.value.interrupts)
 
 
-async def test_a_tool_that_asks_the_actor_itself_gets_the_error() -> None:
-    """The question would be about the tool's own call, whose policy is another one."""
+@pytest.mark.parametrize("policy", [CallPolicy(on_unknown="fail"), CallPolicy(on_unknown="ask")], ids=["fail", "ask"])
+async def test_a_tool_that_asks_the_actor_itself_gets_the_error(policy: CallPolicy) -> None:
+    """What becomes of it, if the tool lets it pass, is said by the tool's own policy and not by the handler's."""
     node = ToolNode([Till()], policies=ASK)
     pay: Any = node.tools_by_name["pay"]
+    seen: list[str] = []
 
     async def shop(amount: int) -> str:
         """Shop.
@@ -194,14 +196,23 @@ async def test_a_tool_that_asks_the_actor_itself_gets_the_error() -> None:
         Args:
             amount: in cents.
         """
-        return str(await pay.coroutine(amount=amount))
+        try:
+            return str(await pay.coroutine(amount=amount))
+        except ActorDiedError as error:
+            seen.append(error.ended)
+            raise
 
     with anyio.fail_after(WAIT):
         async with node:
-            policies = {"shop": CallPolicy(on_unknown="ask")}
-            shopping = ToolNode([shop], handle_tool_errors=True, policies=policies)
-            [message] = (await shopping.ainvoke([tool_call("shop", amount=7)]))["messages"]
-    assert "Whether it had its effect is unknown" in str(message.content)
+            shopping = ToolNode([shop], handle_tool_errors=True, policies={"shop": policy})
+            if policy.on_unknown == "ask":
+                with pytest.raises(CallsInterrupted) as asked:
+                    await shopping.ainvoke([tool_call("shop", amount=7)])
+                assert asked.value.interrupts[0].value[0]["action_request"] == {"action": "shop", "args": {"amount": 7}}
+            else:
+                [message] = (await shopping.ainvoke([tool_call("shop", amount=7)]))["messages"]
+                assert "Whether it had its effect is unknown" in str(message.content)
+    assert seen == ["unknown"]
 
 
 @pytest.mark.real_clock
