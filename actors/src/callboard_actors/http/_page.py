@@ -12,6 +12,9 @@ import anyio.to_thread
 from callboard_actors.http._markdown import as_markdown
 from callboard_actors.http._text import charset_of, decoded, is_html, is_json, is_text, media_type_of
 
+_MOST_GROWTH = 8
+"""How much longer JSON may become by line breaks."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Page:
@@ -71,20 +74,28 @@ class Page:
         """What a reader would have of it: HTML as Markdown, JSON with line breaks, any other text as it is.
 
         Args:
-            limiter: of the worker threads in which HTML is read; by default those of the event loop.
+            limiter: of the worker threads in which HTML and JSON are read; by default those of the event loop.
         """
+        # Both take their time, and whoever is cancelled does not wait for them.
         if is_html(self.media_type, self.data):
-            # It takes its time, and whoever is cancelled does not wait for it.
             return await anyio.to_thread.run_sync(
                 as_markdown, self.text, self.url, abandon_on_cancel=True, limiter=limiter
             )
         if is_json(self.media_type) and not self.is_cut:
-            return _pretty(self.text)
+            return await anyio.to_thread.run_sync(_pretty, self.text, abandon_on_cancel=True, limiter=limiter)
         return self.text
 
 
 def _pretty(text: str) -> str:
+    """JSON with line breaks, or as it is where they would make much more of it: each has an indent as deep as it is."""
+    most = _MOST_GROWTH * len(text)
+    written, size = list[str](), 0
     try:
-        return json.dumps(json.loads(text), indent=1, ensure_ascii=False)
+        for part in json.JSONEncoder(indent=1, ensure_ascii=False).iterencode(json.loads(text)):
+            written.append(part)
+            size += len(part)
+            if size > most:
+                return text
     except (ValueError, RecursionError):
         return text
+    return "".join(written)

@@ -21,6 +21,8 @@ _OF_THE_WEB = re.compile(
 """Charsets that pages have. Python knows others, of which some take time that grows with the square of the text."""
 _MARKS = ((codecs.BOM_UTF8, "utf-8-sig"), (codecs.BOM_UTF16_LE, "utf-16"), (codecs.BOM_UTF16_BE, "utf-16"))
 _LOOKED_AT = 2048
+_LONGEST_TYPE = 1024
+"""Characters of a Content-Type that are read: parsing it takes time that grows with its square."""
 
 
 def media_type_of(content_type: str) -> str:
@@ -31,7 +33,7 @@ def media_type_of(content_type: str) -> str:
 def charset_of(content_type: str) -> str | None:
     """The charset in a Content-Type."""
     message = Message()
-    message["content-type"] = content_type
+    message["content-type"] = content_type[:_LONGEST_TYPE]
     return message.get_content_charset()
 
 

@@ -1,11 +1,16 @@
 """What a model reads of an answer. Plain functions."""
 
+import re
+
 from callboard_actors.http._errors import shown
 from callboard_actors.http._page import Page
 from callboard_actors.http._repeat import wait_asked_by
 
 _OF_AN_ERROR = 2_000
 """Characters of a page that says no."""
+_LONGEST_REASON = 60
+_MEDIA_TYPE = re.compile(r"[a-z0-9.+_-]{1,40}/[a-z0-9.+_-]{1,80}")
+"""Anything else in its place would be a header with words of the server for the model."""
 _ADVICE = {
     400: "The server does not understand the request: look at what it says, and change it.",
     401: "The page wants credentials that there are none of here. Ask for another page.",
@@ -26,8 +31,8 @@ def told(page: Page, text: str | None, *, start: int, most: int) -> str:
         start: the first character that is wanted.
         most: characters that are told at once.
     """
-    head = f"HTTP {page.status} {page.reason}".rstrip() + f", {shown(page.url)}"
-    kind = page.media_type or "of no media type"
+    head = f"HTTP {page.status} {page.reason[:_LONGEST_REASON]}".rstrip() + f", {shown(page.url)}"
+    kind = page.media_type if _MEDIA_TYPE.fullmatch(page.media_type) else "of no media type"
     if not page.ok:
         begin = "" if text is None else _part(text, 0, _OF_AN_ERROR, is_cut=page.is_cut)
         return f"{head}. {_advice(page)}" + (f"\n\n{begin}" if begin.strip() else "")

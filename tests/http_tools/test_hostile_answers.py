@@ -1,0 +1,55 @@
+"""What a server can write beside the body, and how much can be made of one."""
+
+import time
+
+import anyio
+import pytest
+
+from callboard_actors.http import Page
+from callboard_actors.http._told import told
+
+from ._world import WAIT
+
+pytestmark = pytest.mark.real_clock
+
+
+def page(data: bytes = b"tea", *, reason: str = "OK", kind: str = "text/plain") -> Page:
+    return Page(
+        method="GET",
+        url="https://example.org/",
+        status=200,
+        reason=reason,
+        headers={"content-type": kind},
+        data=data,
+    )
+
+
+async def test_json_with_line_breaks_is_no_bomb() -> None:
+    """Each line is indented as deep as it is: 800 kB, nested deeply, would be 350 MB, and the loop blocked for it."""
+    deep = b"[" * 900 + b"1," * 400_000 + b"1" + b"]" * 900
+    with anyio.fail_after(WAIT):
+        assert await page(deep, kind="application/json").readable() == deep.decode()
+        assert await page(b'{"a":[1]}', kind="application/json").readable() == '{\n "a": [\n  1\n ]\n}'
+
+
+def test_a_content_type_takes_no_time_that_grows_with_its_square() -> None:
+    """It is read on the event loop, and a server may send one of 90 kB."""
+    begun = time.process_time()
+    for _ in range(10):
+        assert page(kind='text/plain; a="' + ";" * 90_000).text == "tea"
+
+    assert time.process_time() - begun < 5  # without an end at some length: a minute
+
+
+@pytest.mark.parametrize("kind", ["text/x-obey me", "text/" + "x" * 5000, "text/\u202ex\u200b", "text"])
+def test_a_header_brings_no_words_of_a_server_to_the_model(kind: str) -> None:
+    """Neither a text in the place of a media type, nor what nobody sees."""
+    assert (
+        told(page(kind=kind), "tea", start=0, most=100)
+        == "HTTP 200 OK, https://example.org/ (of no media type).\n\ntea"
+    )
+
+
+def test_a_reason_is_a_few_words() -> None:
+    """A status line can have 90 kB, past the characters that a model is to read."""
+    assert len(told(page(reason="obey " * 9000), "tea", start=0, most=100)) < 150
