@@ -86,6 +86,19 @@ async def test_it_can_live_in_a_worker_process(url: str) -> None:
     assert dict(rows[0]) == {"name": "tea"}
 
 
+@pytest.mark.exhaustive
+async def test_a_statement_that_grows_as_it_is_read_meets_the_memory_of_its_process(url: str) -> None:
+    """SQLite writes a table expression out wherever it is named, and no handler of ours is asked meanwhile."""
+    doubled = [f"t{n} (x) AS (SELECT 1 FROM t{n - 1}, t{n - 1})" for n in range(1, 30)]
+    statement = f"WITH t0 (x) AS (SELECT 1), {', '.join(doubled)} SELECT 1 FROM t29"
+
+    with anyio.fail_after(60):
+        async with Processes(workers=1, memory=1024**3) as pool, running(child(SqlDatabase(url), runs_in=pool)) as db:
+            with pytest.raises(SqlError, match="more memory than there is"):
+                await db.query(statement)
+            assert len(await db.query("SELECT 1")) == 1
+
+
 _ASKS = """
 import anyio, sys
 from callboard_actors.sql import SqlDatabase

@@ -151,6 +151,23 @@ async def test_an_error_is_a_message_that_a_model_can_act_on(url: str, statement
     assert says in message.content
 
 
+@pytest.mark.parametrize(
+    ("statement", "parameters"),
+    [("SELECT '\ud800'", {}), ("SELECT :a", {"a": "\ud800"}), ("SELECT :a", {"a": 2**70})],
+)
+async def test_what_a_driver_cannot_send_is_an_answer_too(
+    url: str, statement: str, parameters: dict[str, object]
+) -> None:
+    """JSON has half characters and numbers of any length, and a model writes it: that must not end the run."""
+    call = tool_call("query", "1", statement=statement, parameters=parameters)
+
+    with anyio.fail_after(20):
+        [message] = (await ToolNode([SqlDatabase(url)]).ainvoke([call]))["messages"]
+
+    assert message.status == "error"
+    assert "cannot be sent to the database" in message.content and "at most 64 bits" in message.content
+
+
 async def test_a_program_has_the_error_as_an_exception(url: str) -> None:
     """One class for all of them, with the driver's own as its cause."""
     with anyio.fail_after(20):

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeVar
 import anyio
 
 from callboard import Actor, handler, remaining, running
+from callboard_actors.sql._errors import SqlError
 from callboard_actors.sql._location import backend_of, parsed
 from callboard_actors.sql._rows import Caps, Rows
 from callboard_actors.sql._work import Job, run
@@ -20,6 +21,7 @@ T = TypeVar("T")
 
 _MOST_TIME = 0.8
 """Of the time that a call has left; the rest is for its answer."""
+_SENDABLE = "Write whole characters, and whole numbers of at most 64 bits; a longer one is a text."
 
 
 class SqlDatabase(Actor):
@@ -119,7 +121,12 @@ class SqlDatabase(Actor):
 
     async def _run(self, work: Callable[[Job], T]) -> T:
         async with self._places:
-            return await run(work, max(0.05, min(self._timeout, _MOST_TIME * remaining())))
+            try:
+                return await run(work, max(0.05, min(self._timeout, _MOST_TIME * remaining())))
+            except (UnicodeEncodeError, OverflowError) as error:  # drivers raise them before the database has a say
+                raise SqlError(f"That cannot be sent to the database: {error}. {_SENDABLE}") from error
+            except MemoryError as error:
+                raise SqlError("It takes more memory than there is. Ask for less, or for a part of it.") from error
 
     @handler(group="statements")
     async def schema(self) -> str:
