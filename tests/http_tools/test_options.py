@@ -28,6 +28,11 @@ WRONG = [
     ({"headers": {"other.org": {"A": "b"}}, "allow": ["example.org"]}, ValueError, "is for a host that is asked"),
     ({"headers": {"example.org": {"Host": "b"}}}, ValueError, "made by the client"),
     ({"headers": {"example.org": {"A": "b\r\nC: d"}}}, ValueError, "no header may have"),
+    ({"headers": {"example.org": {"A b": "c"}}}, ValueError, "'a b' has signs"),
+    ({"headers": {"example.org": {"A:b": "c"}}}, ValueError, "'a:b' has signs"),
+    ({"headers": {"example.org": {"A": "\x01"}}}, ValueError, "no header may have"),
+    ({"headers": {"example.org": {"A": 1}}}, TypeError, "'a' has a text as its value, not int"),
+    ({"user_agent": None}, TypeError, "'user-agent' has a text"),
     ({"user_agent": "a\nb"}, ValueError, "no header may have"),
     ({"timeout": 0}, ValueError, "timeout=0"),
     ({"read_timeout": float("inf")}, ValueError, "read_timeout=inf"),
@@ -39,6 +44,9 @@ WRONG = [
     ({"proxy": "http://proxy:3128"}, ValueError, "trust_proxy=True"),
     ({"proxy": "socks5://proxy", "trust_proxy": True}, ValueError, "such as 'http://proxy"),
     ({"honours_keys": "example.org"}, TypeError, r"one text.*\['example.org'\]"),
+    ({"honours_keys": ["https://example.org"]}, ValueError, "takes hosts such as"),
+    ({"honours_keys": ["example.org:443"]}, ValueError, "without scheme, port"),
+    ({"honours_keys": ["*.example.org"]}, ValueError, "each of them"),
     ({"trust_proxy": True}, ValueError, "is for a proxy"),
 ]
 

@@ -1,6 +1,7 @@
 """What a client may be told, and what is wrong with it; plain functions, asked when the client is made."""
 
 import math
+import re
 import ssl
 from collections.abc import Callable, Collection, Mapping, Sequence
 from os import PathLike
@@ -8,11 +9,15 @@ from typing import TypedDict, cast
 from urllib.parse import urlsplit
 
 from callboard import Backoff, Limit
+from callboard.middleware import Url
 from callboard.web import Resolver
 from callboard_actors.http._request import origin_of
 
 Origin = tuple[str, str, int]
 _MADE_BY_US = frozenset({"host", "content-length", "transfer-encoding", "connection", "accept-encoding"})
+_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
+_VALUE = re.compile(r"[\t\x20-\x7e]*")
+"""RFC 9110, section 5, without the signs beyond ASCII that each server reads in its own way."""
 
 
 class Options(TypedDict, total=False):
@@ -88,23 +93,39 @@ def own_headers(
 
 
 def check_headers(headers: Mapping[str, str]) -> None:
-    """Raise ValueError for a header that a request has by itself, or that would be more than one."""
+    """Raise ValueError for a header that a request has by itself, or that is none, and TypeError for no text."""
     for name, value in headers.items():
+        if not isinstance(cast("object", value), str):
+            raise TypeError(f"the header {name!r} has a text as its value, not {type(value).__name__}")
         if name.lower() in _MADE_BY_US:
             raise ValueError(f"the header {name!r} is made by the client; leave it out")
-        if not value.isascii() or any(sign in f"{name}{value}" for sign in "\r\n\0"):
+        if not _NAME.fullmatch(name) or not _VALUE.fullmatch(value):
             raise ValueError(f"the header {name!r} has signs in it that no header may have")
 
 
 def hosts_of(honours_keys: Collection[str]) -> frozenset[str]:
-    """The hosts that know a request by its key.
+    """The hosts that know a request by its key, written as those of requests are.
 
     Raises:
         TypeError: for one text.
+        ValueError: for what is no host, by which no request would ever be known.
     """
     if isinstance(honours_keys, str):
         raise TypeError(f"HttpClient(honours_keys={honours_keys!r}) is one text; give a list: [{honours_keys!r}]")
-    return frozenset(host.lower() for host in honours_keys)
+    return frozenset(_host(written) for written in honours_keys)
+
+
+def _host(written: str) -> str:
+    try:
+        url = urlsplit(Url(private=True).check(f"https://{written}") or "")
+        if url.port is None and url.path + url.query + url.fragment == "":
+            return str(url.hostname)
+    except ValueError:
+        pass
+    raise ValueError(
+        f"HttpClient(honours_keys=[{written!r}, ...]) takes hosts such as 'api.example.org', without scheme, port and "
+        "path; for all of a domain, each of them"
+    )
 
 
 def proxy_of(proxy: str | None, *, trusted: bool) -> str | None:
