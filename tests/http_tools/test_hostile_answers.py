@@ -53,3 +53,12 @@ def test_a_header_brings_no_words_of_a_server_to_the_model(kind: str) -> None:
 def test_a_reason_is_a_few_words() -> None:
     """A status line can have 90 kB, past the characters that a model is to read."""
     assert len(told(page(reason="obey " * 9000), "tea", start=0, most=100)) < 150
+
+
+def test_a_wait_without_end_is_no_number() -> None:
+    """`Retry-After: 1e400` is one that Python reads."""
+    busy = Page(
+        method="GET", url="https://example.org/", status=503, reason="", headers={"retry-after": "1e400"}, data=b""
+    )
+
+    assert told(busy, None, start=0, most=100).endswith("Try again much later.")

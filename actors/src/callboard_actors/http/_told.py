@@ -1,5 +1,6 @@
 """What a model reads of an answer. Plain functions."""
 
+import math
 import re
 
 from callboard_actors.http._errors import shown
@@ -61,7 +62,8 @@ def _part(text: str, start: int, most: int, *, is_cut: bool) -> str:
 def _advice(page: Page) -> str:
     wait = wait_asked_by(page)
     if wait > 0:
-        return f"{_ADVICE.get(page.status, 'The server is not ready.')} Try again in {wait:.0f} s."
+        when = f"in {wait:.0f} s" if wait < math.inf else "much later"
+        return f"{_ADVICE.get(page.status, 'The server is not ready.')} Try again {when}."
     if page.status in _ADVICE:
         return _ADVICE[page.status]
     return "The server has failed; try again later." if page.status >= 500 else "The server does not do what was asked."
