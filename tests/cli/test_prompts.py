@@ -69,6 +69,7 @@ def log(project: Project) -> list[str]:
 
 
 @pytest.mark.parametrize("backend", ["asyncio", "trio"])
+@pytest.mark.exhaustive
 def test_an_accepted_call_runs_as_it_was_shown(project: Project, agents: str, backend: str) -> None:
     """The action, all of its arguments, and what each answer means stand above the prompt."""
     with project.terminal("run", f"{agents}:one", "Pay!", "--backend", backend) as terminal:

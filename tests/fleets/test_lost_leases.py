@@ -29,6 +29,7 @@ def _done(log: str) -> list[str]:
     return LOGS.setdefault(log, Log()).done
 
 
+@pytest.mark.exhaustive
 async def test_an_owner_that_is_cut_off_ends_before_the_next_begins(server: MemoryServer, log: str) -> None:
     """What had begun is unknown, and is not done again; what waited is done by the next owner, once."""
     cut_off, other = (MemoryFleet(server, lease=LEASE) for _ in range(2))
@@ -85,6 +86,7 @@ async def test_the_state_after_each_call_outlives_an_owner(server: MemoryServer,
             assert (await there["k"].up())[0] == 3
 
 
+@pytest.mark.exhaustive
 async def test_a_call_whose_state_was_refused_is_unknown(server: MemoryServer, log: str) -> None:
     """It has had its effect, and whoever owns the key next goes on from before."""
     owner = MemoryFleet(server)

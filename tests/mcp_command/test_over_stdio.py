@@ -16,6 +16,7 @@ pytestmark = pytest.mark.real_clock
 
 
 @pytest.mark.parametrize("era", [pytest.param("legacy", marks=pytest.mark.exhaustive), "2026-07-28"])
+@pytest.mark.exhaustive
 async def test_what_is_printed_does_not_reach_the_client(era: str, anyio_backend_name: str, tmp_path: Path) -> None:
     """Neither by the module, nor by a tool, nor by a process that it starts, whose stdin has nothing of the client's.
 
@@ -95,6 +96,7 @@ def test_a_client_that_leaves_ends_its_calls_and_the_process(loop: str, tmp_path
 
 
 @pytest.mark.parametrize("loop", ["asyncio", pytest.param("trio", marks=pytest.mark.exhaustive)])
+@pytest.mark.exhaustive
 def test_a_signal_lets_calls_finish_and_their_answers_arrive(loop: str, tmp_path: Path) -> None:
     """The client need not close stdin for the process to end."""
     with started(*arguments("tools", "--backend", loop)) as server:

@@ -42,6 +42,7 @@ async def test_one_that_never_answers_is_given_up_and_ended_with_its_children(tm
             await anyio.sleep(0.01)
 
 
+@pytest.mark.exhaustive
 async def test_one_that_is_given_up_by_its_caller_is_ended_too(tmp_path: Path) -> None:
     """Whoever waits for it to start may be cancelled."""
     with anyio.fail_after(WAIT):

@@ -67,6 +67,7 @@ def test_the_sdk_is_loaded_when_a_server_is_described_and_not_before() -> None:
     assert found.stdout.strip() == "False"
 
 
+@pytest.mark.exhaustive
 def test_all_that_a_call_needs_is_loaded_when_a_server_is_described() -> None:
     """What the SDK loads in the middle of a first call holds the event loop, and all other calls with it."""
     look = (

@@ -63,6 +63,7 @@ def test_a_fleet_with_nothing_to_wait_for_takes_what_its_parts_take() -> None:
     assert alone <= report.quantile(0.5) <= alone + COSTS.call + COSTS.shared + COSTS.place
 
 
+@pytest.mark.exhaustive
 def test_servers_are_in_use_as_much_as_they_are_asked_for() -> None:
     """The utilisation law, whatever the queues."""
     report = simulate(SMALL, COSTS, seconds=120.0)
@@ -70,6 +71,7 @@ def test_servers_are_in_use_as_much_as_they_are_asked_for() -> None:
         assert report.in_use[kind] == pytest.approx(share, rel=0.1), kind
 
 
+@pytest.mark.exhaustive
 def test_a_seed_says_what_happens() -> None:
     """And another one something else."""
     one, same, other = (simulate(SMALL, COSTS, seconds=20.0, seed=seed) for seed in (1, 1, 2))

@@ -165,6 +165,7 @@ async def test_what_fails_changes_nothing(url: str, statement: str) -> None:
     assert names_in(url) == ["tea", "ham", "salt"]
 
 
+@pytest.mark.exhaustive
 async def test_a_file_that_another_program_writes_is_said_to_be_locked(url: str) -> None:
     """After a while; nothing waits without an end."""
     with anyio.fail_after(20), closing(sqlite3.connect(url.removeprefix("sqlite:///"))) as other:

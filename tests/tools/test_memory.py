@@ -60,6 +60,7 @@ LIMITS = {"in their bodies": None, "in a queue": Limit(concurrency=1), "in a use
 
 
 @pytest.mark.parametrize("limit", LIMITS.values(), ids=LIMITS.keys())
+@pytest.mark.exhaustive
 async def test_a_waiting_call_weighs_at_most_6_kilobytes(limit: Limit | None) -> None:
     """100,000 calls that wait are 600 MB, on either loop, whether for what their bodies do or for a place."""
     with anyio.fail_after(WAIT):

@@ -33,6 +33,8 @@ _TRIES = 3
 """Connections that a call waits for, if they are lost before it was sent."""
 _SPARE = 20.0
 """Seconds that the end of a failed start may take, beside its timeout."""
+_LEFT_ALONE = 3.0
+"""Seconds that the end of a connection may take, beside the grace of its process; a start that goes on has as many."""
 
 
 class McpServer(Library):
@@ -148,7 +150,7 @@ class McpServer(Library):
             cap=cap,
             idle=idle,
             start_timeout=start_timeout + _SPARE,
-            stop_timeout=2 * grace + _SPARE,
+            stop_timeout=2 * grace + _LEFT_ALONE,
             intensity=intensity,
             period=period,
         )
