@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 _TEXT = {"type": "object", "properties": {"text": {"type": "string"}}, "required": ["text"]}
-_NAMES = ("echo", "remember", "hang", "leave", "meta", "pid", "header")
+_NAMES = ("echo", "remember", "hang", "leave", "meta", "pid", "header", "refuse")
 TOOLS = [{"name": name, "description": f"{name}.", "inputSchema": _TEXT} for name in _NAMES]
 OLD, NEW = "2025-11-25", "2026-07-28"
 _CACHED = {"ttlMs": 0, "cacheScope": "private"}
@@ -29,6 +29,8 @@ class Plain:
         """The result or the error of a request; `None` for no answer."""
         if method == "tools/list":
             return {"result": {"tools": TOOLS, "resultType": "complete", **_CACHED}}
+        if method == "tools/call" and params["name"] == "refuse":
+            return {"error": {"code": -32000, "message": str(params["arguments"]["text"])}}
         if method == "tools/call":
             text = self._text(params["name"], params, number)
             content = [{"type": "text", "text": text}]

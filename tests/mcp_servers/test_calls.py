@@ -1,5 +1,6 @@
 """Calls of a server in a process of its own: many at once, timeouts and cancels."""
 
+from contextlib import AsyncExitStack
 from pathlib import Path
 
 import anyio
@@ -92,3 +93,20 @@ async def test_over_http_the_same_is_true_of_either_era(tmp_path: Path) -> None:
                         await appears(folder / "began")
                         group.cancel_scope.cancel()
                     await appears(folder / "cancelled")
+
+
+@pytest.mark.parametrize("way", ["stdio", "http"])
+@pytest.mark.parametrize("era", ["2025", "2026"])
+async def test_an_error_of_the_server_is_the_end_of_one_call_whatever_its_code(era: str, way: str) -> None:
+    """Servers say -32000 of anything, the SDK of a connection that is closed. The others would end as unknown."""
+    with anyio.fail_after(WAIT):
+        async with AsyncExitStack() as stack:
+            command = {"2025": OLD, "2026": NEW}[era]
+            where = command if way == "stdio" else await stack.enter_async_context(over_http("_plain_http", era))
+            server = await stack.enter_async_context(McpServer(where, cwd=ROOT if way == "stdio" else None))
+            await server.call("remember", {"text": "x"})
+            refused, note = await answers(
+                ToolNode([server]), tool_call("refuse", "1", text="Rate limited"), tool_call("remember", "2", text="y")
+            )
+    assert (refused.status, refused.text) == ("error", "The server refused the call of 'refuse': Rate limited")
+    assert note.text == "2"

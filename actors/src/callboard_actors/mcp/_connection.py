@@ -15,14 +15,14 @@ import anyio
 from anyio.abc import TaskGroup
 from mcp import Client, MCPError
 from mcp.client.subscriptions import SubscriptionLost
-from mcp_types import CONNECTION_CLOSED, INVALID_REQUEST, CallToolResult, Tool, ToolListChangedNotification
+from mcp_types import INVALID_REQUEST, CallToolResult, Tool, ToolListChangedNotification
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 from pydantic import ValidationError
 
 from callboard import Actor, ActorStartError, EngineError, handler
 from callboard_actors.mcp._content import McpToolError
 from callboard_actors.mcp._http import NO_ANSWER, NOT_SENT
-from callboard_actors.mcp._link import ConnectionLostError, Link
+from callboard_actors.mcp._link import ConnectionLostError, Link, is_end
 from callboard_actors.mcp._listing import EndlessListError, list_tools
 from callboard_actors.mcp._plan import Plan
 from callboard_actors.mcp._questions import Questions
@@ -192,11 +192,11 @@ class Connection(Actor):
                 self._link.lose("it has ended the session")
                 await anyio.sleep_forever()
             reason = f"the MCP server {self._plan.name!r} had no answer: {error.message}"
-            if error.code in (NO_ANSWER, CONNECTION_CLOSED):
+            if error.code == NO_ANSWER or is_end(error, self._link):
                 return EngineError(tool, None, reason, ended="unknown")
             if error.code == NOT_SENT:
                 return EngineError(tool, None, reason, ended="unavailable")
-        elif error.code == CONNECTION_CLOSED:
+        elif is_end(error, self._link):
             self._link.lose("the connection was closed")
             await anyio.sleep_forever()  # all who wait learn the same, when the actor dies of it
         return McpToolError(f"The server refused the call of {tool!r}: {error.message}")

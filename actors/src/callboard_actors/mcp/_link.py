@@ -6,8 +6,13 @@ from types import TracebackType
 from typing import Any, Self
 
 import anyio
+from mcp import MCPError
+from mcp_types import CONNECTION_CLOSED
 
 from callboard import EngineError
+
+_WORDS = ("Connection closed", "SSE stream ")
+"""What the SDK says of an end, first."""
 
 
 class ConnectionLostError(EngineError):
@@ -41,6 +46,14 @@ class Link:
     async def until_lost(self) -> None:
         """Wait until it is lost."""
         await self._lost.wait()
+
+
+def is_end(error: MCPError, link: Link) -> bool:
+    """Whether a request failed because nothing comes any more.
+
+    Servers answer with the same code, which is JSON-RPC's for anything; that is an error of one call.
+    """
+    return error.code == CONNECTION_CLOSED and (link.is_lost or error.message.startswith(_WORDS))
 
 
 @asynccontextmanager
