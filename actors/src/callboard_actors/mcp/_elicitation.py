@@ -6,10 +6,11 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Annotated, Any, Literal, NotRequired, TypeAlias, cast
 
-import jsonschema
 from mcp_types import ElicitRequestFormParams, ElicitRequestParams, ElicitResult
 from pydantic import AfterValidator, TypeAdapter, WithJsonSchema
 from typing_extensions import TypedDict
+
+from callboard_actors.mcp._forms import check_form, misfit
 
 ASKED_BY_SERVER: Literal["mcp_elicitation"] = "mcp_elicitation"
 
@@ -43,7 +44,13 @@ AnswerShape: TypeAlias = Any
 
 
 def question_of(params: ElicitRequestParams, server: str, tool: str, continuation: dict[str, Any]) -> McpQuestion:
-    """A server's question, as a person is asked it."""
+    """A server's question, as a person is asked it.
+
+    Raises:
+        McpToolError: it is by a form by which nobody can be asked.
+    """
+    if isinstance(params, ElicitRequestFormParams):
+        check_form(params.requested_schema, server)
     request = params.model_dump(by_alias=True, mode="json", exclude_none=True, exclude={"meta", "task"})
     return McpQuestion(type=ASKED_BY_SERVER, server=server, tool=tool, request=request, continuation=continuation)
 
@@ -82,9 +89,6 @@ def result_of(answer: McpAnswer) -> ElicitResult:
 
 
 def _fits(schema: dict[str, Any], answer: McpAnswer) -> McpAnswer:
-    if answer["action"] == "accept":
-        try:
-            jsonschema.validate(answer.get("content") or {}, schema)
-        except jsonschema.ValidationError as error:
-            raise ValueError(f"content: {error.message}") from None
+    if answer["action"] == "accept" and (wrong := misfit(schema, answer.get("content") or {})):
+        raise ValueError(f"content: {wrong}")
     return answer
