@@ -35,7 +35,8 @@ def asking(request: ElicitRequest) -> MCPServer[Any]:
     @made.tool()
     async def old(ctx: Context[Any, Any]) -> str:
         """Ask in the way of 2025."""
-        return (await ctx.session.send_request(request, ElicitResult)).action
+        answer: ElicitResult = await ctx.session.send_request(request, ElicitResult)
+        return answer.action
 
     return made
 

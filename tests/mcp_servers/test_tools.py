@@ -1,13 +1,17 @@
 """The tools of an MCP server as tools of a node; on a server in this process, which answers at once."""
 
+import asyncio
 from typing import Any
 
 import anyio
 import pytest
+from langchain_core.tools import BaseTool
+from mcp_types import CallToolResult, TextContent, Tool
 
 from callboard import ToolNode, create_react_agent
 from callboard.testing import ScriptedModel, tool_call
 from callboard_actors.mcp import McpServer
+from callboard_actors.mcp._tools import as_langchain_tool
 
 from ._asked import WAIT, answers
 from ._served import server
@@ -113,3 +117,32 @@ async def test_the_block_is_entered_once_at_a_time_and_again_later() -> None:
                     await served.__aenter__()
         with pytest.raises(RuntimeError, match="not open"):
             await served.call("echo", {"text": "x"})
+
+
+def told_back(*names: str) -> BaseTool:
+    """A server's tool that answers with the arguments it was called with."""
+
+    async def call(_: str, arguments: dict[str, Any]) -> tuple[CallToolResult, str]:
+        return CallToolResult(content=[TextContent(text=repr(sorted(arguments.items())))]), ""
+
+    schema: Any = {"type": "object", "properties": {name: {"type": "string"} for name in names}}
+    return as_langchain_tool(Tool(name="set", input_schema=schema), prefix="", call=call)
+
+
+ARGUMENTS = ["config", "run_manager", "self", "callbacks", "state", "args", "tool_call_id"]
+
+
+@pytest.mark.real_clock
+@pytest.mark.parametrize("name", ARGUMENTS)
+def test_arguments_have_any_names_also_where_langchain_calls(name: str) -> None:
+    """A server would be called without its `config`, and nobody would be told."""
+    tool = told_back(name)
+    found = asyncio.run(tool.ainvoke(tool_call("set", "1", **{name: "v"})))
+    assert found.text == repr([(name, "v")])
+
+
+@pytest.mark.parametrize("name", ARGUMENTS)
+async def test_arguments_have_any_names_in_a_node(name: str) -> None:
+    """A node calls tools in a way of its own."""
+    [message] = await answers(ToolNode([told_back(name)]), tool_call("set", "1", **{name: "v"}))
+    assert message.text == repr([(name, "v")])
