@@ -6,6 +6,7 @@ from itertools import pairwise
 from typing import Any, cast
 
 import anyio
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from mcp.shared.message import SessionMessage
@@ -79,3 +80,11 @@ async def test_a_line_is_read_as_far_as_it_may_be_long(more: int, places: list[i
     found, link = await read([message(1) + b"\n", *cut(b"x" * (100 + more), places)], 100)
     assert [one.message.id for one in found] == [1]
     assert link.reason == "it sent a message of more than 100 bytes"
+
+
+@pytest.mark.parametrize("line", [b'{"jsonrpc":"2.0","id":7,"result":[1]}', b'{"jsonrpc":"2.0","id":7}'])
+async def test_an_answer_that_is_no_message_is_an_error_of_who_waits_for_it(line: bytes) -> None:
+    """Left out like other nonsense, it would have the call wait for ever, and nobody would know why."""
+    [found], _ = await read([line + b"\n", b'{"id":true}\n{"id":[]}\n'], 100)
+    assert found.message.id == 7
+    assert found.message.error.message == f"it answered with what is no message of MCP: {line.decode()!r}"

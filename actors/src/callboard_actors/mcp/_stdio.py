@@ -4,6 +4,7 @@ The SDK has such a transport. This one bounds what a server may write, keeps the
 error, and ends the whole process group in every case.
 """
 
+import json
 import logging
 import os
 import signal
@@ -15,7 +16,7 @@ from anyio.abc import Process
 from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
 from mcp.client.stdio import get_default_environment
 from mcp.shared.message import SessionMessage
-from mcp_types import jsonrpc_message_adapter
+from mcp_types import PARSE_ERROR, ErrorData, JSONRPCError, jsonrpc_message_adapter
 
 from callboard_actors.mcp._link import Link
 from callboard_actors.mcp._targets import Command
@@ -132,7 +133,7 @@ class _Child:
             self._wrote = line[:_TAIL]
             if self._nonsense >= _NONSENSE:
                 self._link.lose(f"it wrote {_NONSENSE} lines that are no messages of MCP")
-            return None
+            return _no_answer(line)
         self._nonsense = 0
         return message
 
@@ -221,6 +222,19 @@ async def _put(into: MemoryObjectSendStream[SessionMessage | Exception], message
         into.send_nowait(message)
     except anyio.WouldBlock:
         await into.send(message)
+
+
+def _no_answer(line: bytes) -> SessionMessage | None:
+    """For whoever waits for what should have been an answer, an error that shows it; else they would wait for ever."""
+    try:
+        found = json.loads(line)
+    except (ValueError, RecursionError):
+        return None
+    number = found.get("id") if isinstance(found, dict) and "method" not in found else None
+    if not isinstance(number, (int, str)) or isinstance(number, bool):
+        return None
+    error = ErrorData(code=PARSE_ERROR, message=f"it answered with what is no message of MCP: {_as_text(line[:200])!r}")
+    return SessionMessage(JSONRPCError(jsonrpc="2.0", id=number, error=error))
 
 
 def _as_text(said: bytes) -> str:
