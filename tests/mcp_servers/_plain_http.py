@@ -1,9 +1,10 @@
 """The servers of `_plain` over HTTP on loopback: `python -m tests.mcp_servers._plain_http era [port]` prints the port.
 
 A user named bob sees no tools. What is said to `leave` is what becomes of the request: "cut" for a connection that
-breaks, "huge" for an answer without end, or an HTTP status.
+breaks, "huge" for an answer without end, "packed" for one that is large only when it is unpacked, or an HTTP status.
 """
 
+import gzip
 import json
 import sys
 from contextlib import suppress
@@ -60,6 +61,8 @@ class Endpoint(BaseHTTPRequestHandler):
     def _fail(self, how: str) -> None:
         if how == "cut":
             self.close_connection = True
+        elif how == "packed":
+            self._send(200, {"text": "x" * 10**7}, packed=True)
         elif how == "huge":
             self.send_response(200)
             self.send_header("content-type", "application/json")
@@ -71,11 +74,14 @@ class Endpoint(BaseHTTPRequestHandler):
         else:
             self._send(int(how), {"detail": "no"})
 
-    def _send(self, status: int, body: dict[str, Any] | None) -> None:
+    def _send(self, status: int, body: dict[str, Any] | None, *, packed: bool = False) -> None:
         data = b"" if body is None else json.dumps(body).encode()
+        data = gzip.compress(data) if packed else data
         self.send_response(status)
         self.send_header("content-type", "application/json")
         self.send_header("content-length", str(len(data)))
+        if packed:
+            self.send_header("content-encoding", "gzip")
         if _ERA == "2025":
             self.send_header("mcp-session-id", _SESSION)
         self.end_headers()

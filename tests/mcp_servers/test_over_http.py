@@ -19,6 +19,7 @@ every_era = pytest.mark.parametrize("era", ["2025", "2026"])
     [
         ("cut", "unknown", "the connection broke before its answer came"),
         ("huge", "unknown", "it sent a message of more than 1000000 bytes"),
+        ("packed", "unknown", "it sent a message of more than 1000000 bytes"),
         ("500", "unknown", "it answered with HTTP status 500"),
         ("401", "unavailable", "it refused the request with HTTP status 401"),
     ],

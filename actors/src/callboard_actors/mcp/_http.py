@@ -7,7 +7,7 @@ that request, with an answer that says whether the server can have seen it.
 import json
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing, asynccontextmanager
-from typing import Any
+from typing import Any, cast
 
 import httpx2
 from mcp.client.streamable_http import streamable_http_client
@@ -74,10 +74,10 @@ class _Forgiving(httpx2.AsyncBaseTransport):
     async def _whole(self, response: httpx2.Response) -> httpx2.Response:
         """A JSON answer, read here, where a failure is that of its request."""
         try:
-            body = await _bounded(response.stream, self._max_message)
+            body = await _bounded(response, self._max_message)
         except _TooMuchError:
             return _failed(NO_ANSWER, f"it sent a message of more than {self._max_message} bytes")
-        except httpx2.TransportError as error:
+        except (httpx2.TransportError, httpx2.DecodingError) as error:
             return _failed(NO_ANSWER, f"the connection broke in its answer: {_words(error)}")
         finally:
             await response.aclose()
@@ -93,7 +93,7 @@ _REFUSED = 400
 _BROKEN = 500
 _NOT_THERE = 404
 """What the SDK understands as the end of a session, or of an era that has other methods."""
-_OF_CONTENT = (b"content-length", b"transfer-encoding", b"content-type")
+_OF_CONTENT = (b"content-length", b"content-encoding", b"transfer-encoding", b"content-type")
 
 
 def _headers(response: httpx2.Response) -> list[tuple[bytes, bytes]]:
@@ -116,10 +116,11 @@ class _TooMuchError(Exception):
     pass
 
 
-async def _bounded(stream: Any, most: int) -> bytes:
+async def _bounded(response: httpx2.Response, most: int) -> bytes:
+    """The content, unpacked if it was packed unasked: a small answer may be a large one."""
     parts: list[bytes] = []
     size = 0
-    chunks: AsyncGenerator[bytes] = aiter(stream)
+    chunks: AsyncGenerator[bytes] = cast("Any", response.aiter_bytes())
     async with aclosing(chunks):
         async for chunk in chunks:
             size += len(chunk)
