@@ -5,7 +5,7 @@ from typing import Any
 import anyio
 import pytest
 from mcp.server.mcpserver import Context, MCPServer
-from mcp_types import ElicitRequest, ElicitRequestFormParams, ElicitResult, InputRequiredResult
+from mcp_types import ElicitRequest, ElicitRequestFormParams, ElicitRequestURLParams, ElicitResult, InputRequiredResult
 from referencing.exceptions import Unresolvable
 
 from callboard import CallsInterrupted, ToolNode
@@ -19,6 +19,10 @@ from ._asked import WAIT, answers
 def form(field: dict[str, Any], **more: Any) -> ElicitRequest:
     schema: Any = {"type": "object", "properties": {"name": field}, **more}
     return ElicitRequest(params=ElicitRequestFormParams(message="Who?", requested_schema=schema))
+
+
+def page(url: str) -> ElicitRequest:
+    return ElicitRequest(params=ElicitRequestURLParams(message="Look", url=url, elicitation_id="1"))
 
 
 def asking(request: ElicitRequest) -> MCPServer[Any]:
@@ -49,6 +53,8 @@ def asking(request: ElicitRequest) -> MCPServer[Any]:
         (form({"$ref": "#/properties/name"}), "a form with '$ref', which no form may have"),
         (form({"type": "nonsense"}), "a form that is none: 'nonsense' is not valid"),
         (form({"type": "string", "pattern": "("}), "a form that is none: '(' is not a 'regex'"),
+        (page("javascript:alert(1)"), "sends a person to 'javascript:alert(1)', which is no web page"),
+        (page("file:///etc/passwd"), "sends a person to 'file:///etc/passwd', which is no web page"),
     ],
 )
 @pytest.mark.parametrize(("mode", "tool"), [("auto", "new"), ("legacy", "old")])

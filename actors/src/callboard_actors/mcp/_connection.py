@@ -23,7 +23,8 @@ from callboard import Actor, ActorStartError, EngineError, handler
 from callboard_actors.mcp._content import McpToolError
 from callboard_actors.mcp._http import NO_ANSWER, NOT_SENT
 from callboard_actors.mcp._link import ConnectionLostError, Link, is_end
-from callboard_actors.mcp._listing import EndlessListError, list_tools
+from callboard_actors.mcp._listing import EndlessListError, list_tools, repeated_names
+from callboard_actors.mcp._output_schemas import OutputSchemas
 from callboard_actors.mcp._plan import Plan
 from callboard_actors.mcp._questions import Questions
 from callboard_actors.mcp._requests import ToolRequests
@@ -88,6 +89,7 @@ class Connection(Actor):
         self._owner = owner
         self._link = Link()
         self._is_started = False
+        self._outputs = OutputSchemas()
 
     async def start(self) -> None:
         """Connect, and list the tools.
@@ -103,6 +105,7 @@ class Connection(Actor):
         self._questions = Questions(self._plan.name, self._watchers, **self._plan.questions)
         try:
             self._client = await self.enter(await self._new_client())
+            self._outputs.judge_for(self._client.session)
             await self._list()
         except Exception as error:
             raise self._not_started(error) from error
@@ -203,6 +206,9 @@ class Connection(Actor):
 
     async def _list(self) -> list[Tool]:
         tools = await list_tools(self._client, self._plan.max_tools)
+        self._outputs.learn(tools)
+        if repeated := repeated_names(tools):
+            _log.warning("the MCP server %r has several tools of one name: the last of %r", self._plan.name, repeated)
         if self.key is None:  # what a user may see is not what all may
             self._owner.listed(tools)
         return tools

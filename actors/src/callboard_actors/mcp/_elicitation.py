@@ -5,11 +5,13 @@ import json
 from collections.abc import Mapping
 from functools import partial
 from typing import Annotated, Any, Literal, NotRequired, TypeAlias, cast
+from urllib.parse import urlsplit
 
 from mcp_types import ElicitRequestFormParams, ElicitRequestParams, ElicitResult
 from pydantic import AfterValidator, TypeAdapter, WithJsonSchema
 from typing_extensions import TypedDict
 
+from callboard_actors.mcp._content import McpToolError
 from callboard_actors.mcp._forms import check_form, misfit
 
 ASKED_BY_SERVER: Literal["mcp_elicitation"] = "mcp_elicitation"
@@ -47,10 +49,12 @@ def question_of(params: ElicitRequestParams, server: str, tool: str, continuatio
     """A server's question, as a person is asked it.
 
     Raises:
-        McpToolError: it is by a form by which nobody can be asked.
+        McpToolError: it is by a form by which nobody can be asked, or sends them to what is no page.
     """
     if isinstance(params, ElicitRequestFormParams):
         check_form(params.requested_schema, server)
+    elif urlsplit(params.url).scheme not in ("http", "https"):
+        raise McpToolError(f"The MCP server {server!r} sends a person to {params.url!r:.200}, which is no web page.")
     request = params.model_dump(by_alias=True, mode="json", exclude_none=True, exclude={"meta", "task"})
     return McpQuestion(type=ASKED_BY_SERVER, server=server, tool=tool, request=request, continuation=continuation)
 

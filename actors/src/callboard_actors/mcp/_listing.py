@@ -1,5 +1,6 @@
 """The tools of a server: listed to the end, and which of them are wanted."""
 
+from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from difflib import get_close_matches
 from functools import partial
@@ -30,6 +31,12 @@ async def list_tools(client: Any, most: int) -> list[Tool]:
     """
     ask = partial(client.list_tools, cache_mode="refresh")
     return await all_of("tools", ask, lambda page: page.tools, most, "; if it should have, raise max_tools")
+
+
+def repeated_names(tools: Iterable[Tool]) -> list[str]:
+    """Names that several tools have; of those, whoever looks for one finds the last."""
+    times = Counter(tool.name for tool in tools)
+    return sorted(name for name, several in times.items() if several > 1)
 
 
 async def all_of(

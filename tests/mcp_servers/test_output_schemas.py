@@ -1,0 +1,134 @@
+"""What a server's tool has said of its results: its schema is a stranger's."""
+
+from typing import Any
+
+import anyio
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from jsonschema import Draft202012Validator
+from mcp.server.mcpserver import MCPServer
+from mcp_types import CallToolResult, TextContent
+
+from callboard_actors.mcp import McpServer, McpToolError
+from callboard_actors.mcp._output_schemas import judge_of
+
+from ._asked import WAIT
+
+EVIL = "^(a+)+$"
+LONG = "a" * 60 + "!"
+
+
+def judged(schema: dict[str, Any], value: object) -> str | None:
+    return judge_of(schema)(value)
+
+
+def promising(schema: dict[str, Any], content: Any, *, times: int = 1) -> MCPServer[Any]:
+    """A server whose tool has promised something, and returns something else; listed so many times."""
+    made: MCPServer[Any] = MCPServer("promising")
+
+    @made.tool()
+    async def look() -> dict[str, Any]:
+        """Look."""
+        return {}
+
+    async def call(*_: Any, **__: Any) -> CallToolResult:
+        return CallToolResult(content=[TextContent(text="seen")], structured_content=content)
+
+    listed = made.list_tools
+
+    async def list_tools() -> Any:
+        return [one.model_copy(update={"output_schema": schema}) for one in await listed()] * times
+
+    made.call_tool = call  # type: ignore[method-assign]
+    made.list_tools = list_tools  # type: ignore[method-assign]
+    return made
+
+
+@pytest.mark.parametrize("mode", ["auto", "legacy"])
+async def test_a_pattern_of_a_server_does_not_hold_the_loop(mode: str) -> None:
+    """Sixty letters would take the engine of `re` some hundred thousand years."""
+    schema = {"type": "object", "properties": {"x": {"type": "string", "pattern": EVIL}}}
+    with anyio.fail_after(WAIT):
+        async with McpServer(promising(schema, {"x": LONG}), mode=mode) as server:
+            with pytest.raises(McpToolError, match="does not match"):
+                await server.call("look")
+
+
+async def test_a_result_that_is_what_was_said_arrives() -> None:
+    """Whatever else the schema has that is not looked at."""
+    schema = {
+        "type": "object",
+        "properties": {"x": {"type": "string", "pattern": "^a+$"}},
+        "patternProperties": {EVIL: {"type": "string"}},
+        "additionalProperties": False,
+    }
+    with anyio.fail_after(WAIT):
+        async with McpServer(promising(schema, {"x": "aaa", LONG: "y"})) as server:
+            assert (await server.call("look")).structured_content == {"x": "aaa", LONG: "y"}
+
+
+async def test_two_tools_of_one_name_are_told(caplog: pytest.LogCaptureFixture) -> None:
+    """One of them cannot be called, and nobody would know."""
+    with anyio.fail_after(WAIT):
+        async with McpServer(promising({"type": "object"}, {}, times=2), name="twice") as server:
+            assert [tool.name for tool in server.tools] == ["look"]
+    assert "the MCP server 'twice' has several tools of one name: the last of ['look']" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("schema", "value", "why"),
+    [
+        ({"type": "object", "required": ["x"]}, {}, "'x' is a required property"),
+        ({"type": "nonsense"}, {}, "its schema is none: 'nonsense' is not valid"),
+        ({"$ref": "http://127.0.0.1:9/secret"}, {}, "its schema leads nowhere: "),
+        ({"$ref": "#"}, {}, "its schema leads nowhere: "),
+        ({"properties": {"x": {"pattern": "^a$"}}}, {"x": "b"}, "'b' does not match '^a$'"),
+        ({"additionalProperties": False}, {"x": 1}, "Additional properties are not allowed ('x' was unexpected)"),
+        ({"properties": {"pattern": {"type": "string"}}}, {"pattern": 1}, "1 is not of type 'string'"),
+    ],
+)
+def test_what_is_wrong_is_said(schema: dict[str, Any], value: object, why: str) -> None:
+    """The model may find another way."""
+    assert (judged(schema, value) or "").startswith(why)
+
+
+def test_many_equal_items_are_not_compared_with_each_other() -> None:
+    """That would take the square of their number."""
+    assert judged({"items": {"uniqueItems": True}, "uniqueItems": True}, [{}] * 200_000) is None
+
+
+_SCHEMAS = st.recursive(
+    st.fixed_dictionaries(
+        {},
+        optional={
+            "type": st.sampled_from(["object", "string", "integer", "array"]),
+            "required": st.lists(st.sampled_from("ab"), unique=True),
+            "minLength": st.integers(0, 3),
+            "enum": st.lists(st.integers(0, 3), min_size=1, unique=True),
+            "additionalProperties": st.booleans(),
+        },
+    ),
+    lambda inner: st.fixed_dictionaries(
+        {},
+        optional={
+            "properties": st.dictionaries(st.sampled_from(["a", "b", "pattern"]), inner),
+            "items": inner,
+            "anyOf": st.lists(inner, min_size=1, max_size=2),
+        },
+    ),
+    max_leaves=5,
+)
+_VALUES = st.recursive(
+    st.one_of(st.none(), st.booleans(), st.integers(0, 4), st.text("ab", max_size=4)),
+    lambda inner: st.one_of(
+        st.lists(inner, max_size=3), st.dictionaries(st.sampled_from(["a", "b", "pattern"]), inner, max_size=3)
+    ),
+    max_leaves=6,
+)
+
+
+@given(_SCHEMAS, _VALUES)
+def test_it_is_judged_as_jsonschema_judges(schema: dict[str, Any], value: object) -> None:
+    """But for what is left out."""
+    assert (judged(schema, value) is None) == Draft202012Validator(schema).is_valid(value)
