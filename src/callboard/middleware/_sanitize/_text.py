@@ -204,6 +204,9 @@ class Text:
         if self.form is None or clean.isascii():
             return clean
         normal = normalized(self.form, clean)
+        # Marks in another order may leave a joiner where none belongs, and those beside it may become one character.
+        while self.invisible != "keep" and (clean := strip_invisible(normal)) != normal:
+            normal = normalized(self.form, clean)
         self._check_length(normal)
         return normal
 
