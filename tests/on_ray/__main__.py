@@ -42,6 +42,7 @@ def main(files: list[str]) -> int:
         "RAY_AUTH_MODE": "disabled",
         "PYTHONPATH": str(Path.cwd()),  # workers load tools from here
         "RAY_USAGE_STATS_ENABLED": "0",
+        "RAY_ENABLE_UV_RUN_RUNTIME_ENV": "0",  # else workers start by `uv run`, which asks a network that is not here
         "RAY_agent_register_timeout_ms": "120000",  # a busy machine takes its time
     }
     from ray.cluster_utils import Cluster
