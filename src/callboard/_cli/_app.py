@@ -154,11 +154,15 @@ def trace(options: TraceOptions) -> None:
     _finish(lambda: show_recording(options))
 
 
-@app.command(
+_passed_on = app.command(
     add_help_option=False,
     context_settings={"ignore_unknown_options": True, "allow_extra_args": True},
     no_args_is_help=False,
 )
+"""For a command of another distribution, which has its options."""
+
+
+@_passed_on
 def worker(context: typer.Context) -> None:
     """Serve tools and actors to agents on other machines.
 
@@ -169,11 +173,7 @@ def worker(context: typer.Context) -> None:
     _finish(lambda: run_foreign("worker", "callboard-actors", context.args))
 
 
-@app.command(
-    add_help_option=False,
-    context_settings={"ignore_unknown_options": True, "allow_extra_args": True},
-    no_args_is_help=False,
-)
+@_passed_on
 def mcp(context: typer.Context) -> None:
     """Serve tools, a ToolNode or an agent to any MCP client.
 

@@ -155,13 +155,13 @@ class HttpClient:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        """Close all connections."""
+        """Close all connections; requests that are still under way fail."""
         wire, self._wire = self._wire, None
         assert wire is not None
         await wire.__aexit__(kind, error, traceback)
 
     async def get(self, url: str, *, headers: Mapping[str, str] | None = None) -> Page:
-        """`request` with GET."""
+        """Read a page: a request with the method GET, as `request` sends it and with what that raises."""
         return await self.request("GET", url, headers=headers)
 
     async def post(
@@ -172,7 +172,7 @@ class HttpClient:
         json: Any = None,
         headers: Mapping[str, str] | None = None,
     ) -> Page:
-        """`request` with POST."""
+        """Send something: a request with the method POST, as `request` sends it and with what that raises."""
         return await self.request("POST", url, content=content, json=json, headers=headers)
 
     async def request(

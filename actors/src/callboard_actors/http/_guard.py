@@ -77,7 +77,7 @@ class GuardedBackend(AsyncNetworkBackend):
         return addresses
 
     async def sleep(self, seconds: float) -> None:
-        """Wait."""
+        """Wait for so many seconds, on either event loop; `httpcore2` pauses so between its own attempts."""
         await anyio.sleep(seconds)
 
 

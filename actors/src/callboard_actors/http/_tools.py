@@ -59,7 +59,7 @@ class HttpTools(Actor):
         self._description = HttpClient(**client)
 
     async def start(self) -> None:
-        """Open the client."""
+        """Open the client, in the actor's own task, which closes it too."""
         self._readers = anyio.CapacityLimiter(_READERS)
         self._client = await self.enter(self._description)
 

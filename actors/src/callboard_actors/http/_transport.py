@@ -33,7 +33,7 @@ class Transport(httpx2.AsyncBaseTransport):
         )
 
     async def aclose(self) -> None:
-        """Close all connections."""
+        """Close all connections of the pool, as `httpx2` asks for when its client is closed."""
         await self._pool.aclose()
 
 

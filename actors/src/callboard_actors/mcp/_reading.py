@@ -58,7 +58,7 @@ async def read(client: Client, *, uri: str) -> Sequence[Contents]:
 
 
 async def list_prompts(client: Client) -> list[Prompt]:
-    """All prompts."""
+    """All prompts that the server lists, part after part, asked for anew."""
     return await all_of("prompts", partial(client.list_prompts, cache_mode="refresh"), lambda r: r.prompts, _MOST)
 
 

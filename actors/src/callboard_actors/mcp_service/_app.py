@@ -128,7 +128,7 @@ class _Endpoint:
 
 
 class _OneToken:
-    """Knows one token."""
+    """Lets in who shows the one token that the server was given; what the SDK asks for each request."""
 
     def __init__(self, token: str) -> None:
         self._token = token.encode()

@@ -1,27 +1,16 @@
 """The options of `callboard mcp`; they know nothing of what it does with them."""
 
-from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from callboard_actors._command_app import Backend, command_app
+
 TOKEN = "CALLBOARD_MCP_TOKEN"  # noqa: S105 - the name of a variable
 """Has what clients have to show, where it is set."""
 
-app = typer.Typer(
-    add_completion=False,
-    rich_markup_mode="markdown",
-    pretty_exceptions_enable=False,
-    context_settings={"help_option_names": ["-h", "--help"]},
-)
-
-
-class Backend(StrEnum):
-    """The event loops that a server runs on."""
-
-    asyncio = "asyncio"
-    trio = "trio"
+app = command_app()
 
 
 def main(args: list[str]) -> None:

@@ -1,26 +1,14 @@
 """The options of `callboard worker`; they know nothing of what it does with them."""
 
-from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from callboard_actors._command_app import Backend, command_app
 from callboard_actors.remote._secret import VARIABLE
 
-app = typer.Typer(
-    add_completion=False,
-    rich_markup_mode="markdown",
-    pretty_exceptions_enable=False,
-    context_settings={"help_option_names": ["-h", "--help"]},
-)
-
-
-class Backend(StrEnum):
-    """The event loops that a worker runs on."""
-
-    asyncio = "asyncio"
-    trio = "trio"
+app = command_app()
 
 
 def main(args: list[str]) -> None:
