@@ -48,6 +48,10 @@ WRONG = [
     ({"honours_keys": ["example.org:443"]}, ValueError, "without scheme, port"),
     ({"honours_keys": ["*.example.org"]}, ValueError, "each of them"),
     ({"trust_proxy": True}, ValueError, "is for a proxy"),
+    ({"backoff": 1.0}, TypeError, "is a Backoff, such as"),
+    ({"resolver": 5}, TypeError, "is an async function"),
+    ({"tls": False}, TypeError, "ssl.SSLContext; leave it out"),
+    ({"headers": [("authorization", "x")]}, TypeError, r"list\) has headers by host"),
 ]
 
 
@@ -110,6 +114,9 @@ async def test_what_a_request_cannot_be_is_an_error_of_its_caller(site: Site) ->
         async with HttpClient(allow=LOOPBACK) as http:
             with pytest.raises(ValueError, match="is one of DELETE, GET"):
                 await http.request("get", site.url())
+            for url in (None, b"http://example.org/"):
+                with pytest.raises(TypeError, match="is a text, such as 'https://"):
+                    await http.get(url)  # type: ignore[arg-type]
             with pytest.raises(ValueError, match="two bodies"):
                 await http.post(site.url(), content="a", json={})
             with pytest.raises(ValueError, match="made by the client"):

@@ -19,7 +19,7 @@ from callboard.web import Resolver, system_resolver
 from callboard_actors.http._body import Store
 from callboard_actors.http._errors import HttpError, UrlRefusedError
 from callboard_actors.http._keys import with_key
-from callboard_actors.http._options import check_headers, check_numbers, hosts_of, own_headers, proxy_of
+from callboard_actors.http._options import check_headers, check_numbers, check_parts, hosts_of, own_headers, proxy_of
 from callboard_actors.http._page import Page
 from callboard_actors.http._repeat import Repeats
 from callboard_actors.http._request import Request, origin_of, redirect_of
@@ -109,6 +109,7 @@ class HttpClient:
             },
         )
         check_headers({"user-agent": user_agent})
+        check_parts(backoff=backoff, resolver=resolver, tls=tls, headers=headers)
         self._rules = rules_of(allow, private=allow_private, ports=ports)
         self._headers = own_headers(headers, self._rules.check)
         self._proxy, self._resolver, self._tls = proxy_of(proxy, trusted=trust_proxy), resolver, tls
@@ -199,7 +200,10 @@ class HttpClient:
             HttpError: there is no answer; an answer that says no is a `Page`.
             CallRejectedError: the queue of the client's limit is full.
             RuntimeError: the client is not open.
+            TypeError: the URL is no text.
         """
+        if not isinstance(cast("object", url), str):
+            raise TypeError(f"HttpClient.request(url={url!r}) is a text, such as 'https://example.org/'")
         if method not in _METHODS:
             raise ValueError(f"HttpClient.request(method={method!r}) is one of {', '.join(sorted(_METHODS))}")
         if self._wire is None:

@@ -20,6 +20,9 @@ _VALUE = re.compile(r"[\t\x20-\x7e]*")
 """RFC 9110, section 5, without the signs beyond ASCII that each server reads in its own way."""
 
 
+_HEADERS_BY_HOST = "headers={'api.example.org': {'Authorization': '...'}}"
+
+
 class Options(TypedDict, total=False):
     """The options of `HttpClient`, for who hands them on."""
 
@@ -63,6 +66,18 @@ def check_numbers(*, seconds: Mapping[str, float], counts: Mapping[str, tuple[in
             raise ValueError(f"HttpClient({name}={count!r}) is a whole number, at least {least}")
 
 
+def check_parts(*, backoff: object, resolver: object, tls: object, headers: object) -> None:
+    """Raise TypeError for a part of a client that is of another kind; it would fail with the first page."""
+    if backoff is not None and not isinstance(backoff, Backoff):
+        raise TypeError(f"HttpClient(backoff={backoff!r}) is a Backoff, such as Backoff(first=0.5)")
+    if not callable(resolver):
+        raise TypeError(f"HttpClient(resolver={resolver!r}) is an async function of a host and a port")
+    if tls is not None and not isinstance(tls, ssl.SSLContext):
+        raise TypeError(f"HttpClient(tls={tls!r}) is an ssl.SSLContext; leave it out to check certificates as usual")
+    if headers is not None and not isinstance(headers, Mapping):
+        raise TypeError(f"HttpClient(headers={type(headers).__name__}) has headers by host: {_HEADERS_BY_HOST}")
+
+
 def own_headers(
     given: Mapping[str, Mapping[str, str]] | None, check: Callable[[str], str]
 ) -> dict[Origin, dict[str, str]]:
@@ -80,7 +95,7 @@ def own_headers(
         if not isinstance(headers, Mapping):
             raise TypeError(
                 f"HttpClient(headers={{{where!r}: ...}}) has headers by host, for they are sent to no other one: "
-                "headers={'api.example.org': {'Authorization': '...'}}"
+                f"{_HEADERS_BY_HOST}"
             )
         try:
             origin = origin_of(check(where if "://" in where else f"https://{where}"))
