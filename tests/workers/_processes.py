@@ -37,16 +37,24 @@ def _state_of(pid: int) -> str | None:
 
 
 def descendants(pid: int) -> set[int]:
-    """All processes below one, zombies included."""
+    """All processes below one, zombies included; but for a database server's, whose own come and go."""
     parents = {int(one.name): parent_of(int(one.name)) for one in Path("/proc").iterdir() if one.name.isdigit()}
     found: set[int] = set()
     due = [pid]
     while due:
         above = due.pop()
-        below = {one for one, parent in parents.items() if parent == above} - found
+        below = {one for one, parent in parents.items() if parent == above and not _is_of_database(one)} - found
         found |= below
         due += below
     return found
+
+
+def _is_of_database(pid: int) -> bool:
+    """Whether it belongs to a PostgreSQL that another test of this process has started."""
+    try:
+        return Path(f"/proc/{pid}/comm").read_text().strip() == "postgres"
+    except OSError:
+        return False  # it has ended
 
 
 def alive(pids: Iterable[int]) -> set[int]:
