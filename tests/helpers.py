@@ -2,7 +2,10 @@
 
 import asyncio
 import gc
+import subprocess
+import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import sniffio
@@ -55,3 +58,10 @@ def litter() -> list[str]:
     found = [f"{type(one).__module__}.{type(one).__qualname__}" for one in gc.garbage]
     gc.garbage.clear()
     return found
+
+
+def weighed(module: str, *arguments: str) -> float:
+    """The bytes that a module of the tests prints, run in a process that has nothing else in it."""
+    command = [sys.executable, "-m", module, *arguments]
+    root = Path(__file__).parents[1]
+    return float(subprocess.run(command, cwd=root, stdout=subprocess.PIPE, check=True, timeout=100).stdout)

@@ -2,84 +2,28 @@
 
 import contextlib
 import gc
-import tracemalloc
 from typing import Any
 
 import anyio
 import pytest
-from tests.helpers import litter
+from tests.helpers import litter, weighed
 
-from callboard import Actor, Reply, Supervisor, ToolNode, child, handler, running
+from callboard import ToolNode, running
 from callboard.testing import calls, tool_call
 
+from ._weight import KINDS, Desk
+
 WAIT = 120
-COUNT = 1000
 AT_MOST = 10 * 1024
 """Bytes."""
 
 
-class Desk(Actor):
-    """Handlers of every kind."""
-
-    @handler
-    async def work(self, query: str) -> str:
-        """Answer."""
-        return query
-
-    @handler(group="reads")
-    async def read(self, query: str) -> str:
-        """Answer, beside others."""
-        return query
-
-    @handler(deferred=True)
-    async def later(self, reply: Reply[str], query: str) -> None:
-        """Answer by a reply."""
-        reply.send(query)
-
-    @handler
-    async def fail(self, query: str) -> str:
-        """Fail."""
-        raise ValueError(query)
-
-    @handler
-    async def slow(self, query: str) -> str:
-        """Answer too late."""
-        await anyio.sleep(30)
-        return query
-
-
-class Alone(Actor):
-    """One handler, which runs alone."""
-
-    @handler
-    async def work(self, query: str) -> str:
-        """Answer."""
-        return query
-
-
-async def weight(kind: type[Alone] | type[Desk], count: int) -> float:
-    """Bytes for each of so many actors that have answered once and wait."""
-    children = [child(kind, name=str(number)) for number in range(count)]
-    gc.collect()
-    tracemalloc.start()
-    try:
-        async with Supervisor(children) as tree:
-            async with anyio.create_task_group() as group:
-                for unit in tree._tree.units:  # type: ignore[union-attr]
-                    group.start_soon(unit.cell.ask, kind._handlers["work"], ("x",), {})  # type: ignore[attr-defined]
-            gc.collect()
-            return tracemalloc.get_traced_memory()[0] / count
-    finally:
-        tracemalloc.stop()
-
-
-@pytest.mark.parametrize("kind", [pytest.param(Alone, marks=pytest.mark.exhaustive), Desk])
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("backend", ["asyncio", "trio"])
 @pytest.mark.exhaustive
-async def test_an_idle_actor_weighs_at_most_10_kilobytes(kind: type[Alone] | type[Desk]) -> None:
+def test_an_idle_actor_weighs_at_most_10_kilobytes(backend: str, kind: str) -> None:
     """100,000 of them are 1 GB at most, on either loop."""
-    with anyio.fail_after(WAIT):
-        await weight(kind, 1)  # what is made once is no actor's
-        assert await weight(kind, COUNT) <= AT_MOST
+    assert 0 < weighed("tests.actors._weight", backend, kind) <= AT_MOST
 
 
 @pytest.mark.usefixtures("no_collector")

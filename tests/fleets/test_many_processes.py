@@ -227,7 +227,7 @@ async def test_an_owner_that_stood_still_is_a_has_been(url: str, tmp_path: Path)
 
     async def ask(one: Any, name: str) -> None:
         try:
-            told.append(f"{await one.work_in_thread(name, 1.0)}")
+            told.append(f"{await one.work_in_thread(name, 2.5 * LONG)}")
         except ActorDiedError as died:
             told.append(f"{name} {died.ended}")
 
@@ -242,7 +242,7 @@ async def test_an_owner_that_stood_still_is_a_has_been(url: str, tmp_path: Path)
                     tasks.start_soon(ask, one["k"], "slow")
                     while not any(line.ask == "slow" for line in read(path)):
                         await anyio.sleep(0.01)
-                    tasks.start_soon(anyio.to_thread.run_sync, crowd.pause, owner, 2 * LONG)
+                    tasks.start_soon(anyio.to_thread.run_sync, crowd.pause, owner, 3 * LONG)
                     await one["k"].work("mine", 0.0)  # as soon as the lease is over
                 while not any(line.what == "refused" for line in read(path)):
                     await anyio.sleep(0.01)

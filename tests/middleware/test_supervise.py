@@ -378,12 +378,17 @@ async def test_a_sync_tool_of_an_async_agent_gets_what_it_asks_for() -> None:
 
 async def test_sync_tools_run_at_once() -> None:
     """As many threads as a ToolNode has, whatever the event loop's own executor would give."""
-    recorder = Recorder()
-    agent = agent_of([recorder.sync_tool("work", seconds=0.4)], Supervise(), asks=["work"] * 40)
+    all_forty = threading.Barrier(40)
 
-    await run("ainvoke", agent)
+    @tool
+    def meet() -> str:
+        """Wait until as many calls are here."""
+        all_forty.wait(30)
+        return "met"
 
-    assert recorder.peak == 40
+    state = await run("ainvoke", agent_of([meet], Supervise(), asks=["meet"] * 40))
+
+    assert contents(state) == ["met"] * 40
 
 
 VARIABLE: contextvars.ContextVar[str] = contextvars.ContextVar("variable", default="unset")

@@ -1,0 +1,68 @@
+"""Prints what a call weighs while it waits: `python -m tests.tools._weight BACKEND LIMIT`, in a process of its own."""
+
+import gc
+import sys
+import tracemalloc
+from typing import Any
+
+import anyio
+
+from callboard import CallContext, Limit, ToolNode
+from callboard.testing import calls, tool_call
+
+WAIT = 60
+COUNT = 1250
+"""Sets have just grown fourfold then, so that a call weighs as much as it ever does; 20,000 weigh the same."""
+
+
+class Hall:
+    """Calls that wait until they may go."""
+
+    def __init__(self, limit: Limit | None) -> None:
+        self.node = ToolNode([self.wait], limit=limit)
+        self.inside = 0
+        self.open = anyio.Event()
+
+    async def wait(self, query: str) -> str:
+        """Wait."""
+        self.inside += 1
+        await self.open.wait()
+        return query
+
+    def all_wait(self, count: int) -> bool:
+        return self.inside + self.node.statistics().waiting >= count
+
+
+async def weight(hall: Hall, count: int) -> float:
+    """Bytes for each of so many calls that wait, without the tool calls that were asked for."""
+    given = {"messages": [calls(*(tool_call("wait", query=str(number)) for number in range(count)))]}
+    async with anyio.create_task_group() as group:
+        gc.collect()
+        tracemalloc.start()
+        try:
+            group.start_soon(hall.node.ainvoke, given)
+            while not hall.all_wait(count):
+                await anyio.sleep(0.02)
+            gc.collect()
+            return tracemalloc.get_traced_memory()[0] / count
+        finally:
+            tracemalloc.stop()
+            hall.open.set()
+
+
+def by_user(call: Any, context: CallContext) -> Any:
+    return context.config["configurable"].get("user")
+
+
+LIMITS = {"in their bodies": None, "in a queue": Limit(concurrency=1), "in a user's queue": Limit(1, key=by_user)}
+
+
+async def main(limit: str) -> None:
+    """Weigh one call, for what is made once is no call's, and then many."""
+    with anyio.fail_after(WAIT):
+        await weight(Hall(LIMITS[limit]), 1)
+        print(await weight(Hall(LIMITS[limit]), COUNT))
+
+
+if __name__ == "__main__":
+    anyio.run(main, sys.argv[2], backend=sys.argv[1])
