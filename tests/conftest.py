@@ -2,6 +2,7 @@
 
 import gc
 import logging
+import signal
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from inspect import isasyncgenfunction, iscoroutinefunction
@@ -32,7 +33,9 @@ VARIANTS = 2
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Declare the markers."""
+    """Declare the markers; have programs that tests start know Ctrl-C."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # a shell's `&` has it so, and whoever is started inherits it
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     logging.getLogger("asyncio").addFilter(_is_no_stop_of_hypothesis)
     config.addinivalue_line(
         "markers", "real_clock: run on a real clock, because threads, processes or sockets are involved"

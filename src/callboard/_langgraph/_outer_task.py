@@ -149,7 +149,7 @@ class GraphTask:
             }
         }
         writes = [(RESUME, resume)]
-        await AwaitedSaver(saver).call(
+        await AwaitedSaver(saver).store(
             "put_writes",
             lambda known: known.put_writes(where, writes, task_id),
             lambda known: known.aput_writes(where, writes, task_id),

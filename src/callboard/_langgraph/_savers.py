@@ -11,6 +11,8 @@ from langgraph.checkpoint.memory import InMemorySaver
 from callboard._loops._bridge import run_on_asyncio, stands_still
 from callboard._loops._current import current_loop
 from callboard._loops._door import from_sync
+from callboard._loops._to_the_end import CutOffError, to_the_end
+from callboard.exceptions import StorageError
 
 T = TypeVar("T")
 
@@ -59,6 +61,29 @@ class AwaitedSaver:
                 raise
             self._lacks_async = True
         return await to_thread.run_sync(work, saver)
+
+    async def store(self, name: str, work: Callable[[Any], T], awork: Callable[[Any], Awaitable[T]]) -> T:
+        """Have the saver store something, also while the caller is being cancelled, for what is true has to be stored.
+
+        Args:
+            name: of its sync method; the async one has an `a` before it.
+            work: uses the sync method.
+            awork: uses the async one.
+
+        Raises:
+            StorageError: if the caller was cancelled, and the saver had not stored it when the grace was over.
+        """
+        saver = self._saver
+        if type(saver) is InMemorySaver:
+            return work(saver)
+        try:
+            return await to_the_end(partial(self.call, name, work, awork))
+        except CutOffError as error:
+            raise StorageError(
+                f"The checkpointer, of type {type(saver).__name__},",
+                "had not stored what it was given when the run had been cancelled and its grace was over. The thread "
+                "may not know the last calls of that run: look what they have done before they are done again",
+            ) from error
 
     def _prefers_sync(self, name: str) -> bool:
         return not self._lacks_sync and (self._from_sync or _is_sync(type(self._saver), name))

@@ -1,5 +1,6 @@
 """How much time a call has, and how much clean-up after that; what `cleanup` and `remaining` look up."""
 
+import logging
 import math
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
@@ -11,6 +12,8 @@ from anyio import current_effective_deadline
 from callboard._loops._current import current_loop
 from callboard._loops._idle import until_idle
 from callboard._loops._protocol import EventLoop, Scope
+
+_log = logging.getLogger("callboard")
 
 DEFAULT_GRACE = 5.0
 """Seconds of clean-up after a cancel where nobody said otherwise."""
@@ -92,18 +95,29 @@ def cleanup() -> Generator[None]:
 
     `with callboard.cleanup(): await client.aclose()` completes on asyncio and on trio after a timeout, a
     failed neighbour or a cancelled caller, unless it takes longer than the grace of the call's policy
-    (seconds); then it is cut off. Outside a call the grace is 5 seconds.
+    (seconds); then it is cut off, which is a warning of the logger "callboard", and the code behind the block goes on.
+    Outside a call the grace is 5 seconds.
     """
-    loop, timed = current_loop(), current_timed.get()
-    if timed is None or timed.loop is not loop:
-        # Nothing ends here by itself; or it is another loop that says when, and we came over a bridge.
-        timed = Timed(loop, math.inf, DEFAULT_GRACE if timed is None else timed.grace)
+    timed = current_time_limits(current_loop())
+    is_whole = False
     token = _cleaning_up.set(_cleaning_up.get() or timed.loop.is_cancelled())
     try:
         with timed.loop.shield(timed.cleanup_deadline()):
             yield
+            is_whole = True
     finally:
         _cleaning_up.reset(token)
+    if not is_whole:
+        _log.warning("A clean-up was cut off, because its grace of %g s was over", timed.grace)
+
+
+def current_time_limits(loop: EventLoop) -> Timed:
+    """The limits of the call that runs here, or those of code outside of any."""
+    timed = current_timed.get()
+    if timed is not None and timed.loop is loop:
+        return timed
+    # Nothing ends here by itself; or it is another loop that says when, and we came over a bridge.
+    return Timed(loop, math.inf, DEFAULT_GRACE if timed is None else timed.grace)
 
 
 def is_cleaning_up() -> bool:

@@ -3,6 +3,7 @@
 import json
 import warnings
 from collections.abc import Callable, Collection, Hashable, Mapping
+from contextlib import suppress
 from contextvars import ContextVar
 from functools import partial
 from typing import NamedTuple
@@ -17,7 +18,7 @@ from callboard._documents import SharedDocuments
 from callboard._extras import require
 from callboard._langgraph import graph_task
 from callboard._loops._current import current_loop
-from callboard._loops._deadline import cleanup
+from callboard._loops._to_the_end import CutOffError, to_the_end
 from callboard._suggestions import no_such
 from callboard._types import CallContext, KeyFunction, check_count, check_seconds, key_function
 from callboard.exceptions import CallboardWarning, CallError
@@ -228,8 +229,9 @@ class Cache:
         """What other processes are told of a result."""
         if self._fleet is None or lead is None or isinstance(turn, Turn):
             return None
-        with cleanup():  # a result is there, and is not lost where the call is cancelled meanwhile
-            text = await run_if_long(self._threads, turn, partial(self._fleet.text_of, turn))
+        text = None
+        with suppress(CutOffError):  # a result is there, and is not lost where the call is cancelled meanwhile
+            text = await to_the_end(partial(run_if_long, self._threads, turn, partial(self._fleet.text_of, turn)))
         if text is None:
             note("cache_skipped", reason="cannot be shared")
         return text
@@ -253,8 +255,8 @@ class Cache:
         try:
             if not has_many(output):
                 return copy()
-            with cleanup():  # a result is there, and is not lost where the call is cancelled meanwhile
-                return await self._threads.run(copy)
+            # A result is there, and is not lost where the call is cancelled meanwhile.
+            return await to_the_end(partial(self._threads.run, copy))
         except Exception as error:  # an artifact that holds a connection, say
             note("cache_skipped", reason="cannot be copied", error=type(error).__name__)
             return Turn.ALONE

@@ -27,7 +27,6 @@ from callboard._langgraph import (
     name_of_run,
     question_id,
 )
-from callboard._loops._deadline import cleanup
 from callboard.tools._answers import answers_by_id
 from callboard.tools._call_record import NOTHING_KNOWN, CallRecord
 from callboard.tools._keys import segment_of
@@ -322,8 +321,7 @@ class Ledger:
         try:
             while self._unsaved:
                 self._unsaved = False
-                with cleanup():
-                    await self._task.save(self._resume_with_dump())
+                await self._task.save(self._resume_with_dump())
         finally:
             self._saving = False
 

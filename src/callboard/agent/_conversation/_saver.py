@@ -14,7 +14,6 @@ from callboard._langgraph._postgres import aforget, forget, gone_values, keeps_v
 from callboard._langgraph._remembered import MessageMemory
 from callboard._langgraph._savers import AwaitedSaver
 from callboard._langgraph._serializers import OutlineSerializer, can_be_outlined, remembering
-from callboard._loops._deadline import cleanup
 from callboard.agent._conversation._database import LazySaver
 from callboard.agent._conversation._sound import check_checkpoint, sound
 
@@ -120,8 +119,7 @@ class Saver:
         await self._write("put", args, partial(_remembering, place=self._place))
         gone = gone_values(self.thread_id, self.namespace, checkpoint, dict(versions))
         if gone and keeps_values(self._saver):
-            with cleanup():
-                await self._awaited.call("put", lambda saver: forget(saver, gone), lambda saver: aforget(saver, gone))
+            await self._awaited.store("put", lambda saver: forget(saver, gone), lambda saver: aforget(saver, gone))
 
     async def write(self, checkpoint_id: str, writes: Sequence[tuple[str, Any]], task_id: str, path: str) -> None:
         """Store what belongs to a checkpoint; what was stored under the same task stays."""
@@ -157,9 +155,7 @@ class Saver:
         async def acall(saver: Any) -> None:
             await getattr(seen(saver), f"a{name}")(*args)
 
-        # What is true has to be stored, also while the run is being cancelled.
-        with cleanup():
-            await self._awaited.call(name, lambda saver: getattr(seen(saver), name)(*args), acall)
+        await self._awaited.store(name, lambda saver: getattr(seen(saver), name)(*args), acall)
 
 
 def _id_of(found: CheckpointTuple) -> Any:
