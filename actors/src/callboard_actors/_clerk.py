@@ -10,6 +10,7 @@ import math
 import os
 import threading
 import weakref
+from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
@@ -50,7 +51,7 @@ class Connection(Protocol):
 L = TypeVar("L", bound=Connection)
 
 
-class Clerk(Generic[L]):
+class Clerk(ABC, Generic[L]):
     """Serves until it is dismissed; what it serves is for its subclasses to say.
 
     Args:
@@ -221,37 +222,37 @@ class Clerk(Generic[L]):
 
     # What subclasses say. All of it happens in the thread of the clerk.
 
+    @abstractmethod
     def has_work(self) -> bool:
         """Whether a connection is needed."""
-        raise NotImplementedError
 
+    @abstractmethod
     def has_last_words(self) -> bool:
         """Whether there is something that the server has to hear, though it has not been reached yet."""
-        raise NotImplementedError
 
+    @abstractmethod
     async def say_what_is_due(self, line: L) -> float:
         """Say it; returns when there is more, by the clock of the loop."""
-        raise NotImplementedError
 
+    @abstractmethod
     async def listen(self, line: L) -> None:
         """Hear what the server says by itself, until the line breaks.
 
         Raises:
             AwayError: then.
         """
-        raise NotImplementedError
 
+    @abstractmethod
     def look_after_waiting(self) -> None:
         """See to those who wait, while the server is away for longer than they are to wait."""
-        raise NotImplementedError
 
+    @abstractmethod
     def refuse_all(self, error: StorageError) -> None:
         """Tell everybody that there is no use in waiting."""
-        raise NotImplementedError
 
+    @abstractmethod
     def forget_line(self) -> None:
         """Know that what was said last may not have been heard."""
-        raise NotImplementedError
 
 
 _open: "weakref.WeakSet[Clerk[Any]]" = weakref.WeakSet()
