@@ -4,12 +4,13 @@ import os
 import re
 import threading
 import weakref
+from abc import ABC, abstractmethod
 from collections.abc import Iterable
-from importlib import import_module
 from typing import Any, Final, Generic, TypeVar
 from urllib.parse import SplitResult, urlsplit
 
 from callboard_actors._clerk import Clerk
+from callboard_actors._extras import needs as needs
 
 LONGEST: Final = 30 * 86_400.0
 """Seconds that a lease or patience may have: servers count them in whole micro- and milliseconds."""
@@ -19,7 +20,7 @@ _NAME: Final = re.compile(r"[\w.@+-]{1,200}")
 C = TypeVar("C", bound=Clerk[Any])
 
 
-class ServerStore(Generic[C]):
+class ServerStore(ABC, Generic[C]):
     """A store on a server: one clerk in each process that asks it.
 
     Args:
@@ -40,9 +41,9 @@ class ServerStore(Generic[C]):
         if clerk is not None:
             clerk.close()
 
+    @abstractmethod
     def _new_clerk(self) -> C:
         """A clerk for this process."""
-        raise NotImplementedError
 
     def _clerk(self) -> C:
         with self._lock:
@@ -92,23 +93,18 @@ def check_prefix(whose: str, prefix: object) -> None:
         raise ValueError(f"{whose}(prefix=...) is {NAME_RULE}, got {prefix!r}")
 
 
-def needs(whose: str, package: str, *, extra: str) -> None:
-    """Raise ImportError for a package that is not installed; says how to install it."""
-    try:
-        import_module(package)
-    except ModuleNotFoundError as error:
-        if error.name != package:
-            raise
-        raise ImportError(f"{whose} needs {package}: pip install 'callboard-actors[{extra}]'") from error
-
-
 def is_name(value: object) -> bool:
     """Whether it can be part of a key: without what separates keys, and short enough for any server."""
     return isinstance(value, str) and _NAME.fullmatch(value) is not None
 
 
-def check_seconds(whose: str, options: Iterable[tuple[str, object, float]]) -> None:
-    """Check numbers of seconds: names, values, and the least that each may be.
+def check_seconds(whose: str, options: Iterable[tuple[str, object, float]], longest: float = LONGEST) -> None:
+    """Check numbers of seconds.
+
+    Args:
+        whose: the class that a user has written, for errors.
+        options: the name of each, its value, and the least that it may be.
+        longest: the most that any of them may be.
 
     Raises:
         ValueError: for one out of range.
@@ -117,5 +113,5 @@ def check_seconds(whose: str, options: Iterable[tuple[str, object, float]]) -> N
     for option, value, least in options:
         if isinstance(value, bool) or not isinstance(value, (int, float)):
             raise TypeError(f"{whose}({option}=...) is a number of seconds, got {value!r}")
-        if not least <= value <= LONGEST:
-            raise ValueError(f"{whose}({option}=...) is {least:g} to {LONGEST:g} seconds, got {value!r}")
+        if not least <= value <= longest:
+            raise ValueError(f"{whose}({option}=...) is {least:g} to {longest:g} seconds, got {value!r}")

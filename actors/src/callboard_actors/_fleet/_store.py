@@ -3,13 +3,13 @@
 import os
 from collections.abc import Callable
 from functools import partial
-from typing import Any
 
 from callboard.fleets import FleetHost
 from callboard_actors._fleet._desk import Terms
 from callboard_actors._fleet._letters import Seal, fingerprint
 from callboard_actors._fleet._line import Common, FleetLine
 from callboard_actors._fleet._member import Member
+from callboard_actors._server_store import check_seconds
 from callboard_actors.remote._secret import checked
 
 _SHORTEST, _LONGEST = 0.5, 86_400.0
@@ -41,9 +41,9 @@ class FleetStore:
         lease: float,
         patience: float | None,
     ) -> None:
-        _check_seconds(whose, "lease", lease, _SHORTEST)
+        check_seconds(whose, [("lease", lease, _SHORTEST)], _LONGEST)
         if patience is not None:
-            _check_seconds(whose, "patience", patience, 0.0)
+            check_seconds(whose, [("patience", patience, 0.0)], _LONGEST)
         self._whose = whose
         self._prefix = prefix
         self._secret = _secret(whose, secret)
@@ -69,10 +69,3 @@ def _secret(whose: str, secret: object) -> bytes:
     if not isinstance(secret, (str, bytes)):
         raise TypeError(f"{whose}(secret=...) is a text or bytes, got one of type {type(secret).__qualname__}")
     return checked(secret.encode() if isinstance(secret, str) else secret, f"{whose}(secret=...)")
-
-
-def _check_seconds(whose: str, option: str, value: Any, least: float) -> None:
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
-        raise TypeError(f"{whose}({option}=...) is a number of seconds, got {value!r}")
-    if not least <= value <= _LONGEST:
-        raise ValueError(f"{whose}({option}=...) is {least:g} to {_LONGEST:g} seconds, got {value!r}")

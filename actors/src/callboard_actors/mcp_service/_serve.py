@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final, Literal
 import sniffio
 
 from callboard import Drained
-from callboard_actors._server_store import needs
+from callboard_actors._extras import needs
 
 if TYPE_CHECKING:
     from callboard_actors.mcp_service._app import McpApp

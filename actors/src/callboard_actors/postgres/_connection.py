@@ -8,7 +8,7 @@ from typing import Any
 import psycopg
 from psycopg import sql
 
-from callboard_actors.postgres._server import PostgresServer, check_url
+from callboard_actors.postgres._server import PostgresServer
 
 
 class PostgresConnection:
@@ -30,16 +30,11 @@ class PostgresConnection:
     """The function that is made last: if it is there, so is all else."""
 
     def __init__(self, url: str, where: str, prefix: str) -> None:
-        self._url = url
         self._server = PostgresServer(self.whose, self.what, url, where)
         self._prefix = prefix
         self._client = ""
         self._saying: Any = None
         self._hearing: Any = None
-
-    def check(self) -> None:
-        """Raise ValueError for a URL that PostgreSQL does not read; what else it says may be a password."""
-        check_url(self.whose, self._url)
 
     async def _open(self, client: str, *channels: str) -> None:
         """Open both connections, make what is missing in the database, and listen on these channels."""

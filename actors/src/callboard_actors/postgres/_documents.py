@@ -4,8 +4,7 @@ from functools import partial
 
 from callboard_actors._documents._desk import WhileAway
 from callboard_actors._documents._store import DocumentStore
-from callboard_actors._server_store import check_prefix, needs
-from callboard_actors.postgres._where import where_of
+from callboard_actors.postgres._where import checked
 
 
 class PostgresDocuments(DocumentStore):
@@ -40,11 +39,8 @@ class PostgresDocuments(DocumentStore):
         patience: float = 1.0,
         largest: int = 1024 * 1024,
     ) -> None:
-        where = where_of("PostgresDocuments", url)
-        check_prefix("PostgresDocuments", prefix)
-        needs("PostgresDocuments(...)", "psycopg", extra="postgres")
+        where = checked("PostgresDocuments", url, prefix)
         from callboard_actors.postgres._documents_line import PostgresDocumentLine
 
         line = partial(PostgresDocumentLine, url, where, prefix, largest)
         super().__init__("PostgresDocuments", where, line, lease=lease, away=away, patience=patience, largest=largest)
-        line().check()

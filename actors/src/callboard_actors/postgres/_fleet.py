@@ -3,8 +3,7 @@
 from functools import partial
 
 from callboard_actors._fleet._store import FleetStore
-from callboard_actors._server_store import check_prefix, needs
-from callboard_actors.postgres._where import where_of
+from callboard_actors.postgres._where import checked
 
 
 class PostgresFleet(FleetStore):
@@ -38,12 +37,8 @@ class PostgresFleet(FleetStore):
         lease: float = 15.0,
         patience: float | None = 30.0,
     ) -> None:
-        where = where_of("PostgresFleet", url)
-        check_prefix("PostgresFleet", prefix)
-        needs("PostgresFleet(...)", "psycopg", extra="postgres")
+        where = checked("PostgresFleet", url, prefix)
         from callboard_actors.postgres._fleet_line import PostgresFleetLine
-        from callboard_actors.postgres._server import check_url
 
-        check_url("PostgresFleet", url)
         line = partial(PostgresFleetLine, url, where, prefix)
         super().__init__("PostgresFleet", where, line, prefix=prefix, secret=secret, lease=lease, patience=patience)

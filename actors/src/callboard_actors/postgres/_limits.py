@@ -4,8 +4,7 @@ from functools import partial
 
 from callboard_actors._places._share import Away
 from callboard_actors._places._store import Store
-from callboard_actors._server_store import check_prefix, needs
-from callboard_actors.postgres._where import where_of
+from callboard_actors.postgres._where import checked
 
 
 class PostgresLimits(Store):
@@ -42,13 +41,10 @@ class PostgresLimits(Store):
         patience: float = 1.0,
         processes: int | None = None,
     ) -> None:
-        where = where_of("PostgresLimits", url)
-        check_prefix("PostgresLimits", prefix)
-        needs("PostgresLimits(...)", "psycopg", extra="postgres")
+        where = checked("PostgresLimits", url, prefix)
         from callboard_actors.postgres._line import PostgresLine
 
         line = partial(PostgresLine, url, where, prefix)
-        line().check()
         super().__init__(
             "PostgresLimits",
             where,

@@ -6,7 +6,7 @@ from typing import Any
 from redis.exceptions import RedisError
 
 from callboard_actors._clerk import AwayError
-from callboard_actors.redis._server import RedisServer, check_options
+from callboard_actors.redis._server import RedisServer
 
 
 class RedisConnection:
@@ -20,21 +20,14 @@ class RedisConnection:
 
     what: str
     """What is kept there, for errors."""
-    whose: str
-    """The class that a user has written, for errors."""
 
     def __init__(self, url: str, where: str, prefix: str) -> None:
-        self._url = url
         self._server = RedisServer(self.what, url, where, decodes=True)
         self._redis = self._server.client
         self._where = where
         self._prefix = prefix
         self._client = ""
         self._pubsub: Any = None
-
-    def check(self) -> None:
-        """Raise ValueError for an option in the URL that cannot be had."""
-        check_options(self.whose, self._url)
 
     async def _open(self, client: str, *channels: str) -> None:
         """Connect, check the version of the server, and subscribe to these channels."""

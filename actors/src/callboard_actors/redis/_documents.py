@@ -4,8 +4,7 @@ from functools import partial
 
 from callboard_actors._documents._desk import WhileAway
 from callboard_actors._documents._store import DocumentStore
-from callboard_actors._server_store import check_prefix, needs
-from callboard_actors.redis._where import where_of
+from callboard_actors.redis._where import checked
 
 
 class RedisDocuments(DocumentStore):
@@ -41,11 +40,8 @@ class RedisDocuments(DocumentStore):
         patience: float = 1.0,
         largest: int = 1024 * 1024,
     ) -> None:
-        where = where_of("RedisDocuments", url)
-        check_prefix("RedisDocuments", prefix)
-        needs("RedisDocuments(...)", "redis", extra="redis")
+        where = checked("RedisDocuments", url, prefix)
         from callboard_actors.redis._documents_line import RedisDocumentLine
 
         line = partial(RedisDocumentLine, url, where, prefix, largest)
         super().__init__("RedisDocuments", where, line, lease=lease, away=away, patience=patience, largest=largest)
-        line().check()

@@ -22,7 +22,6 @@ class RedisDocumentLine(RedisConnection):
     """
 
     what = "documents"
-    whose = "RedisDocuments"
 
     def __init__(self, url: str, where: str, prefix: str, largest: int) -> None:
         super().__init__(url, where, prefix)

@@ -3,8 +3,7 @@
 from functools import partial
 
 from callboard_actors._fleet._store import FleetStore
-from callboard_actors._server_store import check_prefix, needs
-from callboard_actors.redis._where import where_of
+from callboard_actors.redis._where import checked
 
 
 class RedisFleet(FleetStore):
@@ -40,12 +39,8 @@ class RedisFleet(FleetStore):
         lease: float = 15.0,
         patience: float | None = 30.0,
     ) -> None:
-        where = where_of("RedisFleet", url)
-        check_prefix("RedisFleet", prefix)
-        needs("RedisFleet(...)", "redis", extra="redis")
+        where = checked("RedisFleet", url, prefix)
         from callboard_actors.redis._fleet_line import RedisFleetLine
-        from callboard_actors.redis._server import check_options
 
-        check_options("RedisFleet", url)
         line = partial(RedisFleetLine, url, where, prefix)
         super().__init__("RedisFleet", where, line, prefix=prefix, secret=secret, lease=lease, patience=patience)

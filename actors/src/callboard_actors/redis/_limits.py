@@ -4,8 +4,7 @@ from functools import partial
 
 from callboard_actors._places._share import Away
 from callboard_actors._places._store import Store
-from callboard_actors._server_store import check_prefix, needs
-from callboard_actors.redis._where import where_of
+from callboard_actors.redis._where import checked
 
 
 class RedisLimits(Store):
@@ -44,13 +43,9 @@ class RedisLimits(Store):
         patience: float = 1.0,
         processes: int | None = None,
     ) -> None:
-        where = where_of("RedisLimits", url)
-        check_prefix("RedisLimits", prefix)
-        needs("RedisLimits(...)", "redis", extra="redis")
+        where = checked("RedisLimits", url, prefix)
         from callboard_actors.redis._line import RedisLine
-        from callboard_actors.redis._server import check_options
 
-        check_options("RedisLimits", url)
         line = partial(RedisLine, url, where, prefix)
         super().__init__(
             "RedisLimits",

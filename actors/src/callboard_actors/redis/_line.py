@@ -15,7 +15,6 @@ class RedisLine(RedisConnection):
     """A connection to a server that keeps limits, of one process."""
 
     what = "limits"
-    whose = "RedisLimits"
 
     def __init__(self, url: str, where: str, prefix: str) -> None:
         super().__init__(url, where, prefix)

@@ -1,6 +1,29 @@
 """Which server a URL of Redis is of."""
 
-from callboard_actors._server_store import split_url
+from callboard_actors._extras import needs
+from callboard_actors._server_store import check_prefix, split_url
+
+
+def checked(whose: str, url: str, prefix: object) -> str:
+    """Check what every store on Redis is given; returns the URL without its password.
+
+    Args:
+        whose: the class that a user has given it to, for errors.
+        url: of the server.
+        prefix: of all that is kept there.
+
+    Raises:
+        ImportError: without the extra `redis`.
+        ValueError: for what is no URL of Redis, an option in it that cannot be had, and what is no prefix.
+        TypeError: for a URL that is no text.
+    """
+    where = where_of(whose, url)
+    check_prefix(whose, prefix)
+    needs(f"{whose}(...)", "redis", extra="redis")
+    from callboard_actors.redis._server import check_options
+
+    check_options(whose, url)
+    return where
 
 
 def where_of(whose: str, url: object) -> str:
