@@ -17,7 +17,7 @@ EVERYBODY = "*"
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """Which document.
+    """The address of a document, and the marks that whoever reads it asks for with it.
 
     Args:
         shelf: what it belongs to, such as a cache; printable ASCII, up to 200 characters.
@@ -32,7 +32,7 @@ class Document:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Found:
-    """A document as it is.
+    """A document as a rule finds it at the server, and the marks that were asked for.
 
     Args:
         text: what it says; `None` if there is none, or none that could have been written here.
@@ -51,7 +51,7 @@ class Found:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Written:
-    """What becomes of a document.
+    """What a rule makes of a document: its new text, who is told, and how long it lives.
 
     Args:
         text: what it says from now on; `None` for no document.

@@ -216,7 +216,7 @@ class CallTimeoutError(CallError, TimeoutError):
 
     @property
     def facts(self) -> dict[str, object]:
-        """`idle`, if it was."""
+        """Says `idle` where the attempt was given up because it gave no sign of life."""
         return {"idle": True} if self.idle else {}
 
 
@@ -258,7 +258,7 @@ class CircuitOpenError(CallError):
 
     @property
     def facts(self) -> dict[str, object]:
-        """`retry_after`, in whole seconds."""
+        """Says in `retry_after` how many whole seconds to wait before the next call."""
         # To the millisecond first: two clocks never agree to the last digit.
         return {"retry_after": max(1, math.ceil(round(self.retry_after, 3)))}
 

@@ -35,7 +35,7 @@ class Connection(Protocol):
     """A connection to a server, of one process."""
 
     async def open(self, client: str) -> None:
-        """Connect, and listen.
+        """Connect, and have the server tell this client what others do.
 
         Raises:
             AwayError: if the server cannot be reached.
@@ -44,7 +44,7 @@ class Connection(Protocol):
         ...
 
     async def close(self) -> None:
-        """Let it go; raises nothing."""
+        """Give the connection up, in whatever state it is; raises nothing."""
         ...
 
 

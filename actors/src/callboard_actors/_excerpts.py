@@ -29,7 +29,7 @@ class Excerpt:
 
     @property
     def size(self) -> int:
-        """Bytes that there were."""
+        """How many bytes there were, with those that are left out."""
         return len(self.head) + self.left_out + len(self.tail)
 
     def text(self) -> str:

@@ -133,7 +133,7 @@ class Openings(Generic[S]):
         raise ActorGoneError(title, call_id, reason)
 
     def all(self) -> list[S]:
-        """Those of all event loops."""
+        """What is open here, in whichever event loop."""
         return [opening.staff for opening in list(self._by_loop.values())]
 
 

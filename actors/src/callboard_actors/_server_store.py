@@ -43,7 +43,7 @@ class ServerStore(ABC, Generic[C]):
 
     @abstractmethod
     def _new_clerk(self) -> C:
-        """A clerk for this process."""
+        """Make a clerk for this process; called with the lock held."""
 
     def _clerk(self) -> C:
         with self._lock:
@@ -99,7 +99,7 @@ def is_name(value: object) -> bool:
 
 
 def check_seconds(whose: str, options: Iterable[tuple[str, object, float]], longest: float = LONGEST) -> None:
-    """Check numbers of seconds.
+    """Check that options are numbers of seconds, and in range.
 
     Args:
         whose: the class that a user has written, for errors.

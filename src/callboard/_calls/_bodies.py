@@ -67,7 +67,7 @@ class Bodies:
         return await self._under_way.drain(timeout)
 
     def reopen(self) -> None:
-        """Let bodies begin again."""
+        """Let bodies begin again, after a drain has refused them."""
         self._under_way.reopen()
 
 

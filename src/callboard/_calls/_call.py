@@ -45,7 +45,7 @@ class Batch(Protocol):
 
 
 class Terms(NamedTuple):
-    """What an attempt is held to."""
+    """On which terms the attempts of a call run: its policy, and the gates of its limits."""
 
     call: ToolCallLike
     policy: CallPolicy

@@ -18,7 +18,7 @@ from callboard._types import ToolCallLike
 
 @dataclass(frozen=True, slots=True)
 class Surroundings:
-    """Where a batch runs; the same for all its calls."""
+    """What a batch finds where it starts, and all its calls share: the loop, the time, the run, who watches."""
 
     loop: EventLoop
     now: float

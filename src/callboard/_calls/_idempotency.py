@@ -8,7 +8,7 @@ from callboard._types import ToolCallLike
 
 
 class Scope(Protocol):
-    """What a call runs in."""
+    """What a call runs in: something that gives it a name which no other call has."""
 
     @property
     def name(self) -> object:

@@ -218,7 +218,7 @@ class Gates(Protocol):
     """Knows which gate a call has to pass."""
 
     def gate(self, call: ToolCallLike, loop: EventLoop) -> Place:
-        """The gate of this call.
+        """Find the gate at which a call has to wait, and make it where there is none yet.
 
         Raises:
             NoKeyError: if the key function fails, or returns what cannot be a key.

@@ -29,7 +29,7 @@ class CanDrain(Protocol):
     """What begins nothing new when it is drained, and says what became of what ran."""
 
     async def drain(self, timeout: float = ..., /) -> Drained:
-        """Drain it within so many seconds."""
+        """Begin nothing new, let what runs finish within so many seconds, and end the rest."""
         ...
 
 

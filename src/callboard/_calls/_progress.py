@@ -9,7 +9,7 @@ from callboard._types import ToolCallLike
 
 
 class Progress(NamedTuple):
-    """How far something is."""
+    """How far running code says that it is: in words, and in units done of a total, as far as it knows them."""
 
     message: str = ""
     done: float | None = None

@@ -29,7 +29,7 @@ PATIENCE = 30.0
 
 
 class HasCalls(Protocol):
-    """Calls that run together."""
+    """A batch, as a drain sees it: calls that run together, of which it tells whose outcome is unknown."""
 
     calls: Sequence[SupervisedCall[Any]]
 
@@ -82,7 +82,7 @@ class Undertaking:
 
     @property
     def has_begun(self) -> bool:
-        """Whether its body has."""
+        """Whether its body has begun, which may have effects from then on."""
         return self._body is not None
 
     def end(self) -> None:
@@ -140,7 +140,7 @@ class UnderWay:
         return UnderWay, (self.what,)
 
     def admit(self, one: Undertaking) -> None:
-        """Let something begin.
+        """Count something as under way, so that a drain waits for it, or refuse it.
 
         Raises:
             DrainingError: if nothing new may.
@@ -153,7 +153,7 @@ class UnderWay:
                 self._all.add(one)
 
     def left(self, one: Undertaking, *, was_ended: bool) -> None:
-        """Note the end of something."""
+        """Note that something is over, so that no drain waits for it."""
         with self._lock:
             one.is_over = True
             self._all.discard(one)
@@ -209,7 +209,7 @@ class UnderWay:
         return drain.report
 
     def reopen(self) -> None:
-        """Let things begin again."""
+        """End the refusal of what is new, which a drain has brought."""
         self.is_draining = False
 
     @contextmanager

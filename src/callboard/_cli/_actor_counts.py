@@ -34,12 +34,12 @@ class ActorCounts:
         self._lock = threading.Lock()  # actors may live in loops and threads of their own
 
     def rows(self) -> Mapping[str, ActorRow]:
-        """What is known now."""
+        """A copy of the row of each actor, as it is now; from any thread."""
         with self._lock:
             return dict(self._rows)
 
     def __call__(self, event: AskEvent | ActorEvent) -> None:
-        """Count one event in."""
+        """Bring the row of an actor up to date with an event of it."""
         with self._lock:
             row = self._rows.setdefault(event.actor, ActorRow())
             if isinstance(event, ActorEvent):

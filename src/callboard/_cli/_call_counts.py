@@ -51,7 +51,7 @@ class ToolCounts:
 
     @property
     def asked(self) -> int:
-        """How many there are so far."""
+        """How many calls there are so far, whatever became of them."""
         return self.between + self.waiting + self.running + self.ended
 
     def move(self, before: CallPlace | Outcome, after: CallPlace | Outcome) -> None:
@@ -115,7 +115,7 @@ class CallCounts(CallTracker[OpenCall, CallEvent]):
         self._lock = threading.Lock()  # an agent within a sync tool has a loop and a thread of its own
 
     def __call__(self, event: CallEvent) -> None:
-        """Count one event in."""
+        """Bring the rows up to date with an event of a call; from any thread."""
         with self._lock:
             super().__call__(event)
 

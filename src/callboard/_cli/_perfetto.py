@@ -37,7 +37,7 @@ def _with_offsets(recording: Recording) -> Iterator[tuple[Part, float]]:
 
 
 class _Process:
-    """Writes one run.
+    """Writes one run as a process of a Perfetto trace, and its calls as tracks of that.
 
     Args:
         number: of the process.

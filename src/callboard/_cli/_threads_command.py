@@ -101,7 +101,7 @@ def _no_thread(thread_id: str) -> CommandError:
 
 
 class _Printer:
-    """Prints one conversation.
+    """Prints one stored conversation: its messages, with the results of their calls.
 
     Args:
         console: where.

@@ -58,7 +58,7 @@ class LiveView:
         self._picture = picture
 
     async def keep_up(self) -> None:
-        """Draw it eight times a second."""
+        """Draw the view anew eight times a second, until this is cancelled."""
         while True:
             self._live.update(self._picture(anyio.current_time()), refresh=True)
             await anyio.sleep(REFRESH)

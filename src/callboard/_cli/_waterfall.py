@@ -68,7 +68,7 @@ def bar(call: RecordedCall, end: float, scale: Scale, glyphs: Glyphs) -> str:
 
 
 class Waterfall:
-    """Prints a recording.
+    """Prints a recording as bars over time, a line for each call.
 
     Args:
         console: where.

@@ -31,7 +31,7 @@ class Work:
 
     @property
     def count(self) -> int:
-        """How many calls these are."""
+        """How many calls the work consists of."""
         return len(self.paths) + len(self.cities) + len(self.pages)
 
     def __str__(self) -> str:

@@ -65,7 +65,7 @@ class IdleScope:
 
     @property
     def cancel_called(self) -> bool:
-        """Whether the block was ended."""
+        """Whether the block was ended, by whichever of its two limits."""
         return self._scope.cancel_called
 
     @property

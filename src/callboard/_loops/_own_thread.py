@@ -93,7 +93,7 @@ def _try(last: Callable[[], object]) -> None:
 
 
 class _Here(threading.local):
-    """What this thread is at."""
+    """What the job that runs in this thread has left there for who asks."""
 
     cancelled: list[BaseException]
     """By what the caller of its job was cancelled, if it was."""

@@ -1,4 +1,4 @@
-"""From names to addresses."""
+"""How the name of a host becomes addresses: a function that others may replace, and that of the system."""
 
 import socket
 from collections.abc import Awaitable, Callable, Collection

@@ -307,7 +307,7 @@ _OWN = ("start", "stop", "snapshot", "restore", "enter")
 
 
 def made_again(actor: S) -> S:
-    """A new actor of the same description."""
+    """A new actor, made with the same arguments: each life begins with one that nobody has changed."""
     args, kwargs = actor._made_with
     return type(actor)(*args, **kwargs)
 

@@ -31,7 +31,7 @@ class Lodging:
 
     @property
     def is_here(self) -> bool:
-        """Whether that is the running one."""
+        """Whether the event loop that runs here is the one in which the actors live."""
         return self.loop is current_loop()
 
     async def close(self) -> None:
@@ -88,7 +88,7 @@ class ActorSet:
         self._open = lodging  # only now: who asks before would have another one start beside it
 
     async def close(self) -> None:
-        """Stop them, in the reverse order.
+        """Stop the actors, those first that were started last.
 
         Raises:
             KeyboardInterrupt: and the like, if a handler raised it.

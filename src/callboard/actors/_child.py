@@ -44,7 +44,7 @@ class ChildSpec(Generic[A]):
     fleet: Fleet | None
 
     def kept_in(self, snapshots: Snapshots | JournalSnapshots) -> "ChildSpec[A]":
-        """The same terms, with its state kept there."""
+        """The same terms, with the state of its actor kept in these snapshots."""
         return replace(self, snapshots=snapshots)
 
     @property

@@ -21,7 +21,7 @@ class _Life(Protocol):
 
 
 class _Place(Protocol):
-    """Where a message waits."""
+    """The actor that a message waits for, as far as a search for circles looks at it."""
 
     @property
     def lock(self) -> AbstractContextManager[object]: ...

@@ -17,7 +17,7 @@ class Needs:
 
     @property
     def messages(self) -> tuple[Message, ...]:
-        """All of all ways."""
+        """Every message that is on one of the ways, one way after the other."""
         return tuple(one for way in self.ways for one in way)
 
     @property

@@ -34,7 +34,7 @@ class _SeatLostError(EngineError):
 
     @classmethod
     def like(cls, error: EngineError) -> "_SeatLostError":
-        """Say what an engine has said."""
+        """Repeat an error of an engine as one of the actor's."""
         ended: Any = error.ended
         return cls(error.tool, error.call_id, error.reason, ended=ended, recurs=error.recurs)
 

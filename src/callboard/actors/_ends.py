@@ -17,7 +17,7 @@ _NEVER = (FileNotFoundError, NotADirectoryError, PermissionError, ImportError)
 
 @dataclass(frozen=True, slots=True)
 class End:
-    """How a life ended."""
+    """How a life of an actor ended, and what is known of the call that ended it."""
 
     how: How
     error: BaseException | None = None

@@ -43,7 +43,7 @@ class HeldEngines:
             raise EngineError(title, None, "whoever had its engine open has closed it", ended="unavailable")
 
     async def close(self) -> None:
-        """Need none of them any more."""
+        """Close every engine that was opened for somebody here."""
         self._is_closed = True
         self._held.clear()
         await self._stack.aclose()

@@ -183,7 +183,7 @@ async def reply(ident: str, ticket: str) -> Any:
 
 
 async def snapshot(ident: str) -> object:
-    """The state of an actor."""
+    """Take the snapshot of an actor that lives here, to be sent to its supervisor."""
     return await _found(ident, "snapshot").life.code.snapshot()
 
 

@@ -38,7 +38,7 @@ class Mailbox:
         self._group: str | None = None
 
     def put(self, message: Message) -> tuple[bool, Message | None]:
-        """Let a message wait.
+        """Have a message wait for its turn, if there is room, or room is made for it.
 
         Returns:
             Whether it may, and which other one is dropped for it.

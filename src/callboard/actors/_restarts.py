@@ -47,7 +47,7 @@ class Backoff:
             raise ValueError(f"Backoff(jitter=...) is a part of the whole, from 0 to 1; got {self.jitter!r}")
 
     def delay(self, restarts: int, chance: float) -> float:
-        """Seconds before a restart.
+        """How many seconds to wait before a restart: longer with each, and less than that by chance.
 
         Args:
             restarts: how many there are within the period, with this one.

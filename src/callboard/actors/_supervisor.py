@@ -198,7 +198,7 @@ class Supervisor:
         ]
 
     def restarts(self, children: list[Terms], chance: Callable[[], float]) -> Restarts:
-        """What decides; for the tree."""
+        """Makes what decides which children are restarted; the tree asks for it."""
         return Restarts(
             children,
             strategy=self._strategy,

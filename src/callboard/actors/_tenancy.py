@@ -100,7 +100,7 @@ class FleetCell(Cell):
                 self.tenancy.landlord.rests(self.key)
 
     async def answer(self, handler: Handler, ask: FleetAsk, served: "_Served") -> Any:
-        """Do an ask of another process."""
+        """Do here what another process asks of a key that this one owns."""
         try:
             self._posted = served
             return await super().ask(
@@ -182,7 +182,7 @@ class Tenancy:
         return self.membership.snapshots
 
     def owned(self, key: Hashable) -> Ownership | None:
-        """That this process owns a key."""
+        """Returns how this process owns a key; `None` if it does not."""
         return self.membership.owned(key)
 
     def serve(self, key: Hashable, work: Callable[[], Coroutine[Any, Any, None]]) -> Callable[[], object] | None:

@@ -25,7 +25,7 @@ class Plan(Protocol):
     name: str
 
     def units(self, manager: Manager) -> list[Unit]:
-        """Its children, not started."""
+        """The children of a supervisor, none of which has been started."""
         ...
 
     def restarts(self, children: list[Terms], chance: Callable[[], float]) -> Restarts:

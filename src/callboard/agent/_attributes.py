@@ -18,7 +18,7 @@ _SETTABLE = ("name", "checkpointer", "store", "config", "debug")
 
 
 class Attributes(Drawn):
-    """An agent's attributes.
+    """What of an agent is read and set as on a graph that LangGraph has compiled.
 
     Args:
         builder: see `Drawn`.

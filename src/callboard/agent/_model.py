@@ -110,11 +110,11 @@ class Asks(Protocol):
 
     @property
     def known(self) -> Model | None:
-        """The model, if it is always the same."""
+        """The model, if each request goes to the same one; `None` if that depends on the state."""
         ...
 
     async def reply(self, state: Any, config: RunnableConfig, offered: Sequence[BaseTool]) -> BaseMessage:
-        """The model's reply.
+        """Ask the model, and return its reply.
 
         Args:
             state: for the prompt.

@@ -60,7 +60,7 @@ class AgentPlan:
 
 
 class Run:
-    """One run.
+    """One run of an agent on a thread, from its input to its end or to the next stop.
 
     Args:
         plan: the agent's.

@@ -27,7 +27,7 @@ class RunOptions(TypedDict, total=False):
 
 
 def checked_modes(modes: StreamModes) -> frozenset[str]:
-    """Some stream modes.
+    """Returns the stream modes that are wanted as a set, after a look whether there are such.
 
     Raises:
         ValueError: for one that there is not.

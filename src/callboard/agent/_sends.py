@@ -96,7 +96,7 @@ def sends_in(targets: Iterable[Target]) -> list[Send]:
 
 
 def check_sends(targets: Iterable[Target], nodes: Sequence[str], messages_key: str) -> None:
-    """Look at sends before anything runs.
+    """Refuse sends to nodes that there are not, before anything runs.
 
     Raises:
         InvalidUpdateError: if there is no such node, or the send asks for what an agent does not do.

@@ -37,7 +37,7 @@ Alternative = str | BaseTool | Value | Callable[[ToolCallRequest, Any], object]
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class OtherTool:
-    """A tool that gets the same arguments."""
+    """Answers in the place of a tool that failed: another one, which gets the same arguments."""
 
     name: str
     tool: BaseTool | None = None
@@ -48,7 +48,7 @@ class OtherTool:
         return await call_next(request.override(tool_call=call, tool=self.found(request)))
 
     def found(self, request: ToolCallRequest) -> BaseTool:
-        """The tool itself.
+        """The tool that is called: ours, or that of the node.
 
         Raises:
             ValueError: if the node has none of this name.

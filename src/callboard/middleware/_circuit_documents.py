@@ -54,7 +54,7 @@ _EACH_OUTCOME, _EACH_PROBE = 20, 48
 
 
 def size_of(rules: Rules) -> int:
-    """Bytes that a circuit may take."""
+    """How many bytes the document of a circuit may take, at the most."""
     return 1024 + max(MOST, rules.minimum) * _EACH_OUTCOME + rules.probes * _EACH_PROBE
 
 

@@ -27,7 +27,7 @@ class Admission(NamedTuple):
 
 
 class Circuits(Protocol):
-    """Those of one breaker."""
+    """The circuits of one breaker, by key: of this process, or shared with others."""
 
     def checked(self, key: Hashable) -> Hashable:
         """A key that there may be a circuit of.
@@ -64,7 +64,7 @@ class LocalCircuits:
         self._prune_at = FEWEST
 
     def checked(self, key: Hashable) -> Hashable:
-        """A key: any."""
+        """Returns the key as it is: in one process there can be a circuit of any."""
         return key
 
     async def enter(self, key: Hashable, request: ToolCallRequest) -> Admission:

@@ -39,10 +39,10 @@ class Lead(NamedTuple):
 
 
 class _Wait(NamedTuple):
-    """Somebody else leads."""
+    """Another process runs the call, and its result is waited for."""
 
     left: float
-    """Seconds for which he is trusted to live."""
+    """Seconds for which that process is trusted to live."""
 
 
 class _Alone(NamedTuple):

@@ -80,7 +80,7 @@ _SHAPES: dict[AnswerType, tuple[type, str]] = {
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """May this call run?
+    """What a person is asked before a call runs, and what the answers that are allowed mean.
 
     Args:
         request: of the call, with nothing in its arguments that the tool will not get.

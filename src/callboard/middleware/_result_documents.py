@@ -12,7 +12,7 @@ _Seconds = Annotated[float, Field(allow_inf_nan=False)]
 
 
 class Finding(BaseModel):
-    """Somebody is finding a result out."""
+    """A process is finding out a result, and others wait for it."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 

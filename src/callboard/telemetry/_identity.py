@@ -1,4 +1,4 @@
-"""Objects as keys, each the same as itself only."""
+"""Objects as keys of a dict, where each counts as equal to itself only."""
 
 from dataclasses import dataclass
 from typing import Any

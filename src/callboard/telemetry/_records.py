@@ -18,7 +18,7 @@ Line = dict[str, Any]
 
 
 class Records:
-    """Makes lines of events.
+    """Makes the lines of a recording, one of each event.
 
     Args:
         capture: decides what of arguments and results is in them.

@@ -24,7 +24,7 @@ class Told(Protocol):
 
     @property
     def phase(self) -> CallPhase:
-        """What has happened to the call."""
+        """The phase of the event that has come: what has just happened to the call."""
         ...
 
     @property

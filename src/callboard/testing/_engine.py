@@ -201,7 +201,7 @@ async def _as_elsewhere(fn: Callable[[], Any], is_async: bool) -> Any:
 
 
 class _Raised:
-    """What a body has raised."""
+    """Marks an error as one that the body has raised, and not the engine."""
 
     def __init__(self, error: Exception) -> None:
         self.error = error

@@ -16,18 +16,18 @@ _kept: list[int] = []
 
 
 def add(one: int, other: int = 1) -> int:
-    """A sum."""
+    """Returns a sum: the plainest body that there is."""
     return one + other
 
 
 async def add_later(one: int, other: int = 1) -> int:
-    """A sum, after a moment."""
+    """Returns a sum after a moment, so that the body has waited once."""
     await anyio.sleep(0.001)
     return one + other
 
 
 def fail(text: str) -> NoReturn:
-    """Raise a ValueError."""
+    """Raises a ValueError with this text, which has to come back as it is."""
     raise ValueError(text)
 
 
@@ -75,12 +75,12 @@ async def keep(number: int) -> list[int]:
 
 
 async def forget() -> None:
-    """Keep nothing any more."""
+    """Drop all that `keep` has kept in this process."""
     _kept.clear()
 
 
 async def where() -> Any:
-    """The number of the process."""
+    """Returns the id of the process in which the body runs."""
     return os.getpid()
 
 

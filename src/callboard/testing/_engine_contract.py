@@ -69,7 +69,7 @@ class EngineContract:
                 await engine.__aexit__(None, None, None)
 
     async def test_whoever_has_not_opened_it_is_told(self) -> None:
-        """It did not begin."""
+        """An engine that is not open refuses, and says that the body did not begin."""
         with anyio.fail_after(self.patience):
             error = await _error_of(self.engine(), _body(bodies.add, 1))
         assert isinstance(error, (EngineError, ActorGoneError))

@@ -51,7 +51,7 @@ class Log:
             self._add("started", tool, query)
 
     def add(self, kind: Kind, tool: str, query: str) -> None:
-        """Something happened inside a body."""
+        """Note that something has happened inside a body."""
         with self._lock:
             self._add(kind, tool, query)
 

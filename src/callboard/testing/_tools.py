@@ -63,7 +63,7 @@ class Recorder:
         shield: Callable[[], AbstractContextManager[object]] = nullcontext,
         ignores_cancel: int = 0,
     ) -> StructuredTool:
-        """Make an async tool.
+        """Make an async tool that does what a test needs: takes its time, fails, or hangs.
 
         Args:
             name: The tool's name.

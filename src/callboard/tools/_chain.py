@@ -313,7 +313,7 @@ class Chain:
         return message
 
     async def __call__(self, request: Any, call_next: Next, bounded: Bounded = unbounded) -> Any:
-        """Run the chain.
+        """Run the middleware around a call, the outermost first.
 
         Args:
             request: for the outermost middleware.

@@ -127,7 +127,7 @@ class _NotThere:
 
 
 def _sent(value: object, config: RunnableConfig) -> object:
-    """An argument as it crosses."""
+    """An argument as it is sent to an engine: a runtime without what has to stay here."""
     if not isinstance(value, ToolRuntime):
         return value
     store: Any = None if value.store is None else _NotThere("store")

@@ -30,7 +30,7 @@ def only_invalid_arguments(error: Exception) -> str:
 
 
 class ErrorPolicy:
-    """`handle_tool_errors`, understood once.
+    """Which errors become messages, and with which text: `handle_tool_errors`, read once when a node is made.
 
     Args:
         handling: `True` for all errors and the default text, a text for all errors, exception types for

@@ -119,7 +119,7 @@ class Ledger:
         self._stored[key] = record.encode()
 
     def known_of(self, key: str) -> CallRecord:
-        """What is known of a call."""
+        """What the ledger knows of a call from earlier runs, if anything."""
         return self.records.get(key, NOTHING_KNOWN)
 
     def _check(self, stored: Mapping[str, Any]) -> None:
@@ -290,7 +290,7 @@ class Ledger:
         self._note(key, CallRecord(parent=command))
 
     def dump(self) -> dict[str, Any]:
-        """The ledger as it is stored."""
+        """Returns the ledger as data that any serializer can keep."""
         run = {"run": self._run} if self._task is None else {}
         return {"format": FORMAT, "keys": self._keys, "calls": self._stored, **run}
 

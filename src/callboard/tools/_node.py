@@ -181,7 +181,7 @@ class ToolNode(ManyInputs):
 
     @property
     def tools_by_name(self) -> dict[str, BaseTool]:
-        """The tools, by name."""
+        """The tools that the node was given, by their names."""
         return cast("dict[str, BaseTool]", self._setup.tools)
 
     @property

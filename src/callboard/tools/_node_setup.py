@@ -1,4 +1,4 @@
-"""What a node was built with."""
+"""What a node was built with, checked and ready to use: the same for all of its runs."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass

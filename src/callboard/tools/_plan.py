@@ -67,7 +67,7 @@ class Plan:
 
 
 def plan_for(tool: BaseTool) -> Plan:
-    """Inspect a tool.
+    """Read from a tool's class and signature how it is to be run, and what is injected.
 
     Raises:
         ValueError: if an argument carries the same injection marker twice.

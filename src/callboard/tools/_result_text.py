@@ -76,7 +76,7 @@ def _own(block: str | dict[Any, Any]) -> str | dict[Any, Any]:
 
 
 def _is_block(value: object) -> bool:
-    """As `msg_content_output` has it."""
+    """Whether a value is a block of message content, by LangGraph's rule for `msg_content_output`."""
     return isinstance(value, dict) and _is_message_content_block(value)
 
 
@@ -85,7 +85,7 @@ class _ChangedError(Exception):
 
 
 class _Form(NamedTuple):
-    """How values are written."""
+    """How values become text in one notation: JSON, or that of Python."""
 
     at_once: Callable[[object], str]
     slices: Callable[[Any], Iterator[str]]
@@ -103,7 +103,7 @@ def _written(value: object, form: _Form) -> Steps[str]:
 
 
 def _write(value: Any, form: _Form, parts: list[str], around: set[int]) -> Steps[None]:
-    """Write a large value.
+    """Write a large value in small steps, between which others have their turn.
 
     Args:
         value: is written at once if there are no parts of it that could be written by themselves.

@@ -20,7 +20,7 @@ def check_missing(owner: str, missing: object) -> None:
 
 
 def tool_names(option: str, given: object) -> frozenset[str]:
-    """The names.
+    """The names of tools that an option of a middleware was given.
 
     Raises:
         TypeError: for one name instead of several, or tools instead of their names.

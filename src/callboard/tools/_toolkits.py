@@ -9,7 +9,7 @@ from langchain_core.tools import BaseTool, StructuredTool, Tool
 
 @runtime_checkable
 class Toolkit(Protocol):
-    """What has tools."""
+    """Something that is no tool itself and has tools, as LangChain's toolkits do."""
 
     def get_tools(self) -> Sequence[BaseTool]:
         """The tools that it has now."""

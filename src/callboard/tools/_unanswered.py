@@ -192,7 +192,7 @@ def exchanges_in(messages: Sequence[BaseMessage]) -> list[Exchange]:
 
 
 def calls_in(message: object) -> Sequence[ToolCall]:
-    """What a message asks for."""
+    """The calls that a message asks for; none, if it is no reply of a model."""
     return message.tool_calls if isinstance(message, AIMessage) else ()
 
 

@@ -46,7 +46,7 @@ class Workings:
 
     @property
     def actors(self) -> ActorSet:
-        """The actors among the tools."""
+        """The actors that stand among the tools, and their lives."""
         return self._node._setup.actors
 
     @property
@@ -59,7 +59,7 @@ class Workings:
         return self._node.tools_by_name.get(name)
 
     def policy(self, call: ToolCall) -> CallPolicy:
-        """What a call is held to."""
+        """The policy that a call of this tool is held to."""
         return self._node._setup.supervision.terms(call).policy
 
     async def batch(

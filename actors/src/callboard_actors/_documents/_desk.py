@@ -81,7 +81,7 @@ class Desk(Clerk[DocumentLine]):
             errand.answer(self.closed())
 
     def mark(self, document: Document) -> None:
-        """Set a mark; from any thread."""
+        """Have a mark set at the server, which tells every process; from any thread."""
         self.post(lambda: self._marks.update({document: None}))
 
     def tend(self, document: Document, rule: Rule[Any]) -> Callable[[], object]:
@@ -127,7 +127,7 @@ class Desk(Clerk[DocumentLine]):
         return bool(self._marks) or any(not errand.is_over for errand in self._errands)
 
     async def listen(self, line: DocumentLine) -> None:
-        """Hear of documents.
+        """Tell the listeners of documents that other processes have changed.
 
         Raises:
             AwayError: when the line breaks.
@@ -209,7 +209,7 @@ class Desk(Clerk[DocumentLine]):
         self._errands = deque(one for one in self._errands if not one.is_over)
 
     def refuse_all(self, error: StorageError) -> None:
-        """Tell all who wait."""
+        """Answer everybody who waits with this error."""
         waiting, self._errands = self._errands, deque(one for one in self._errands if one.on_answer is None)
         for errand in waiting:
             if errand.on_answer is not None:

@@ -25,7 +25,7 @@ class Errand:
     is_over: bool = False
 
     def answer(self, answer: Done[Any] | Away | Exception) -> None:
-        """Tell who waits, once."""
+        """Answer whoever waits for the errand; a second answer is dropped."""
         if not self.is_over:
             self.is_over = True
             if self.on_answer is not None:

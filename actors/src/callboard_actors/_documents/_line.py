@@ -64,7 +64,7 @@ class DocumentLine(Connection, Protocol):
         ...
 
     async def mark(self, documents: Sequence[Document]) -> None:
-        """Set marks, and tell everybody.
+        """Set marks at the server, which tells every process of them.
 
         Raises:
             AwayError: if the server cannot be reached; whether it has heard is unknown.

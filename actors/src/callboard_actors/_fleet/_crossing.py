@@ -23,7 +23,7 @@ class News:
         self._event = anyio.Event()
 
     def tell(self) -> None:
-        """Wake it; from any thread."""
+        """Wake the task that waits; from any thread."""
         with contextlib.suppress(RuntimeError):  # its loop is over, and nobody waits
             self._post(self._set)
 
@@ -53,7 +53,7 @@ class Answer(Generic[T]):
         self._news.tell()
 
     async def wait(self) -> T:
-        """Wait for it.
+        """Wait in a task of any event loop for what the thread of the desk will find.
 
         Raises:
             Exception: what it failed of.

@@ -103,7 +103,7 @@ class Desk:
         return True
 
     def start(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
-        """Start a task; in the thread."""
+        """Start a task in the loop of the desk; called in its thread."""
         task = self._loop.create_task(work())
         self._tasks.add(task)
         task.add_done_callback(self._ended)

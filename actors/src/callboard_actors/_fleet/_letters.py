@@ -52,7 +52,7 @@ class Seal:
         self._key = hmac.digest(secret, f"callboard fleet {fleet}".encode(), "sha256")
 
     def sealed(self, place: str, value: object) -> bytes:
-        """Write something for a place.
+        """Pickle and sign a letter, which can be read in one place only.
 
         Raises:
             Exception: if it cannot be pickled.

@@ -75,7 +75,7 @@ class FleetLine(Protocol):
         ...
 
     async def still(self, addresses: Sequence[Address]) -> Sequence[bool]:
-        """Whether those own their keys."""
+        """Whether each of these members still owns its key, under the same token."""
         ...
 
     async def send(self, to: Address, number: int, ask: str, frame: bytes) -> bool:
@@ -102,7 +102,7 @@ class FleetLine(Protocol):
         ...
 
     async def give_back(self, gate: str, token: int) -> None:
-        """Own a key no more."""
+        """Give a key up, so that whoever asks next may own it."""
         ...
 
     async def save(self, gate: str, token: int, state: bytes) -> bool:
@@ -110,7 +110,7 @@ class FleetLine(Protocol):
         ...
 
     async def load(self, gate: str) -> bytes | None:
-        """The state that was kept last."""
+        """The state that the key's last owner has stored; `None` if there is none."""
         ...
 
     def mail(self) -> AsyncIterator[Sequence[bytes]]:

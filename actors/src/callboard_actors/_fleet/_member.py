@@ -56,7 +56,7 @@ class Member:
         )
 
     def owned(self, key: Hashable) -> HeldKey | None:
-        """That this process owns a key."""
+        """Returns how this process owns a key; `None` if it does not."""
         return self._post.held(key)
 
     def post(self, ask: FleetAsk) -> PostedAsk:
@@ -64,7 +64,7 @@ class Member:
         return self._post.post(ask)
 
     def give_back(self, key: Hashable) -> None:
-        """Own a key no more."""
+        """Give a key up, so that another process may own it."""
         self._post.give_back(key)
 
     async def leave(self) -> None:

@@ -108,7 +108,7 @@ class Post:
         await self.desk.on_line(lambda line: line.give_back(gate, token))
 
     def lose_all(self, reason: str) -> None:
-        """Own nothing any more."""
+        """Give up every key that is owned here, as when the lease has been lost."""
         for route in list(self._routes.values()):
             if route.held is not None:
                 self.lose(route.key, route.held, reason)

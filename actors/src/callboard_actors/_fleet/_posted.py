@@ -56,7 +56,7 @@ class PostedAsk:
 
     @property
     def arguments(self) -> bytes:
-        """What goes along, pickled.
+        """What the ask takes along to another process, pickled once.
 
         Raises:
             TypeError: if it cannot be.
@@ -66,7 +66,7 @@ class PostedAsk:
         return self._arguments
 
     def grant(self) -> None:
-        """Have it done here."""
+        """Have the ask done in this process, which owns the key."""
         self.state = "here"
         self._news.tell()
 

@@ -38,7 +38,7 @@ class HeldKey:
         return not self._is_over and self._is_safe()
 
     def end(self) -> None:
-        """Own it no more."""
+        """Own the key no more: what still runs for it has no right to."""
         self._is_over = True
 
 

@@ -118,13 +118,13 @@ class Desk(Clerk[Line]):
                 gate.share_out(terms.share, self.loop.time())
 
     def refuse_all(self, error: StorageError) -> None:
-        """Tell all who wait."""
+        """Answer everybody who waits with this error; those who have a place keep it."""
         for gate in list(self._gates.values()):
             gate.refuse(lambda _: StorageError(error.where, error.reason))
             if not gate.stays:
                 del self._gates[gate.name]
 
     def forget_line(self) -> None:
-        """Have everything be said anew."""
+        """Know that what was said last may not have been heard, and say it anew."""
         for gate in self._gates.values():
             gate.forget_line()

@@ -130,7 +130,7 @@ class Gate:
         return [*begins, *held, *waited, *new]
 
     def take(self, answer: Answer, now: float) -> None:
-        """Do what the server has said."""
+        """Bring all stays up to date with what the server has answered."""
         if answer.other:
             self._refuse_all(answer.other)
             self._again_at = now + self.numbers.lease / 1e6 / _BEATS

@@ -30,7 +30,7 @@ class Numbers:
 
     @property
     def text(self) -> str:
-        """All of them, for people."""
+        """The numbers of a limit in words, for errors."""
         rate = "None" if self.calls is None else f"Rate({self.calls}, per={self.per / 1e6:g})"
         return f"concurrency={self.concurrency}, queue={self.queue}, rate={rate}, lease={self.lease / 1e6:g}"
 
@@ -78,7 +78,7 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What a server says to that."""
+    """What a server answers to a step: who has a place, who waits, for whom there is no room."""
 
     epoch: str = ""
     """"" if it has forgotten something: everything is to be said anew."""

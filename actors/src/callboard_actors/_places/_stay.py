@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 class Phase(Enum):
-    """Where a stay is."""
+    """How far a stay is on its way to a place at the server, and out again."""
 
     NEW = "the server has not been told"
     ASKED = "the server has been told, and has not answered"
@@ -52,7 +52,7 @@ class HeldStay:
         self._on_answer()
 
     def refuse(self, failure: str | Exception) -> None:
-        """Have none, and be gone."""
+        """Leave without a place, and hand this on as the reason."""
         self.phase = Phase.GONE
         self.failure = failure
         self._on_answer()

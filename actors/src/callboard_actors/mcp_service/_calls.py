@@ -62,11 +62,11 @@ class Calls:
         return await self._asked_for(context, params, course, outcome) if isinstance(outcome, Asking) else outcome
 
     def reopen(self) -> None:
-        """Wait for people again."""
+        """Let calls ask people again, after a drain that has ended."""
         self._is_closing = False
 
     async def close(self) -> None:
-        """Wait for no person any more."""
+        """End every wait for a person; what they would have been asked stays unanswered."""
         self._is_closing = True
         for scope in list(self._asking):
             scope.cancel()

@@ -47,7 +47,7 @@ class AgentOffer:
         self._tool = _tool(_tool_name(agent.name), description or f"Ask the agent {agent.name!r}.", keeps=self._keeps)
 
     def tools(self) -> list[types.Tool]:
-        """The one tool."""
+        """The one tool that stands for the agent."""
         return [self._tool]
 
     def begin(self, name: str, arguments: dict[str, Any], key: str | None) -> "AgentCall | None":
@@ -61,7 +61,7 @@ class AgentOffer:
             yield
 
     async def drain(self, timeout: float) -> Drained:
-        """Drain the agent."""
+        """Drain the agent; `timeout` is in seconds."""
         return await self._agent.drain(timeout)
 
 

@@ -59,7 +59,7 @@ class NodeOffer:
         return self._node
 
     async def drain(self, timeout: float) -> Drained:
-        """Drain the node."""
+        """Drain the node; `timeout` is in seconds."""
         return await self._node.drain(timeout)
 
 
@@ -101,4 +101,4 @@ class NodeCall:
         return result_of(outcome, structured=self._structured)
 
     async def forget(self) -> None:
-        """Nothing is kept elsewhere."""
+        """Does nothing: of a call of a node, nothing is kept outside of this object."""

@@ -54,6 +54,6 @@ class OpenQuestions:
         return found if found.until > anyio.current_time() else None
 
     async def close(self) -> None:
-        """Forget them all."""
+        """Forget every call whose client has not come back with the answers."""
         while self._waiting:
             await self._waiting.popitem()[1].course.work.forget()

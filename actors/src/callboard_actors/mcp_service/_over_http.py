@@ -70,7 +70,7 @@ class _End:
         self._has_come.set()
 
     async def drain(self, timeout: float = PATIENCE) -> Drained:
-        """Bring it about."""
+        """Have the server end: clients that are served have this many seconds, and are then hung up on."""
         self._server.should_exit = True
         with anyio.move_on_after(timeout):
             await self._has_come.wait()

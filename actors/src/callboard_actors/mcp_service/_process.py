@@ -61,7 +61,7 @@ def run(options: Options) -> int:
 
 
 def _planned(options: Options, wire: Wire | None) -> Callable[[], Awaitable[Drained]]:
-    """What the options come to.
+    """Check the options, load what is served, and return what serves it.
 
     Raises:
         ValueError: they do not go together, or name what is not there.

@@ -20,7 +20,7 @@ class TellsProgress(Protocol):
     """The session of a request: it tells its client, if that has asked for it."""
 
     async def report_progress(self, progress: float, total: float | None = None, message: str | None = None) -> None:
-        """Tell it."""
+        """Tell the client how far its request is."""
         ...
 
 
@@ -32,7 +32,7 @@ class Rising:
         self._total: float | None = None
 
     def report(self, message: object, done: object = None, total: object = None) -> Report:
-        """What is told next.
+        """Returns what the client is told next, with a number that is higher than the last one.
 
         Args:
             message: a text, or nothing.

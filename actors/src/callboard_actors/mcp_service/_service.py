@@ -26,7 +26,7 @@ Served = ToolNode | Agent | Sequence[Tool] | Tool
 
 
 class Service:
-    """What is served.
+    """Serves a node, an agent or tools to clients of MCP, by whichever transport they come.
 
     Args:
         served: a node, an agent, or tools.

@@ -41,7 +41,7 @@ class Work(Protocol):
 
 
 class Offer(Protocol):
-    """What is served."""
+    """What a server of MCP offers: its name, its tools, and calls of them."""
 
     @property
     def name(self) -> str:

@@ -52,7 +52,7 @@ class PostgresConnection:
                 yield notice.payload
 
     async def close(self) -> None:
-        """Let it go; raises nothing."""
+        """Give both connections up, in whatever state they are; raises nothing."""
         for one in (self._saying, self._hearing):
             if one is not None:
                 with suppress(psycopg.Error, OSError):

@@ -35,7 +35,7 @@ class PostgresDocumentLine(PostgresConnection):
         self._largest = largest
 
     async def open(self, client: str) -> None:
-        """Connect, and listen.
+        """Connect, make what is missing there, and have the server tell of documents.
 
         Raises:
             AwayError: if the server cannot be reached.

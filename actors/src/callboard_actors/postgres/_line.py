@@ -30,7 +30,7 @@ class PostgresLine(PostgresConnection):
     last = "callboard_limits_step_1"
 
     async def open(self, client: str) -> None:
-        """Connect, and listen.
+        """Connect, make what is missing there, and have the server tell of places.
 
         Raises:
             AwayError: if the server cannot be reached.

@@ -52,7 +52,7 @@ class PostgresServer:
         self._where = where
 
     async def connect(self) -> Any:
-        """A connection; within `errors`.
+        """Open a connection; within `errors`, which says what it means if that fails.
 
         Raises:
             StorageError: if the server refuses us.

@@ -23,7 +23,7 @@ _MORE_TASKS: Final = 256
 
 
 class Confinement:
-    """What workers are confined to.
+    """What workers may do, found out once and applied by each of them to itself.
 
     Paths are opened here, before any worker runs: one that may write could put a link in the place of another path.
     """

@@ -60,7 +60,7 @@ class Crew:
 
     @property
     def is_dismissed(self) -> bool:
-        """Whether it has to end."""
+        """Whether it was told to end, so that it takes no new call."""
         return self._dismissed.is_set()
 
     async def until_ready(self) -> None:
@@ -251,7 +251,7 @@ class Crew:
         return WorkerDiedError(body.title, reason, begun=False, call_id=body.call_id)
 
     def give_back(self, worker: HeldWorker) -> None:
-        """Let others have it."""
+        """Let other calls have a worker that is done with its call."""
         if not self.is_dismissed:
             self._idle.put(worker)
 

@@ -45,15 +45,15 @@ class Forks:
         self._pid = os.getpid()
 
     def begin(self) -> None:
-        """They can be had."""
+        """Say at once that workers can be had: a fork needs no preparation."""
         self._ready()
 
     def pids(self) -> set[int]:
-        """None: each is somebody's from the first."""
+        """Returns nobody: no worker is kept ahead, each is somebody's from the first."""
         return set()
 
     def ask(self, number: int, fds: list[int], *, is_seat: bool) -> None:
-        """Have a worker, now."""
+        """Fork a worker for somebody; the child becomes the worker, and never returns from here."""
         # A worker that is to end before it has handlers of its own hears of it when it has them.
         signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
         try:

@@ -65,7 +65,7 @@ def frame(kind: Kind, number: int, body: bytes) -> bytes:
 
 
 def header_of(data: bytes | bytearray | memoryview) -> Header:
-    """Understand a header.
+    """Read the header of a frame, whoever has written it.
 
     Raises:
         GarbageError: it is none.

@@ -34,7 +34,7 @@ class _Open:
         return self.reply is not None or self.is_lost
 
     def tell(self) -> None:
-        """Wake up who waits."""
+        """Wake up whoever waits for news."""
         self._news.set()
 
     async def news(self) -> None:

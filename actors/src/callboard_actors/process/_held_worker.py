@@ -35,7 +35,7 @@ class BrokenError(Exception):
 
 
 class HeldWorker:
-    """One worker process.
+    """One worker process, as the pool holds it: its sockets, its calls, its end.
 
     It is the pool's until it has ended and nobody reads from it any more; then its sockets are closed.
     """
@@ -76,7 +76,7 @@ class HeldWorker:
             opened.pop_all()
 
     def fds(self) -> list[int]:
-        """What the worker needs of us."""
+        """The file descriptors that the worker is given when it is forked."""
         return [self._theirs.fileno(), self._their_output, self._notebook]
 
     def begin(self, pid: int | None) -> None:
@@ -197,7 +197,7 @@ class HeldWorker:
         self._in_use = True
 
     def release(self) -> None:
-        """End with a call."""
+        """Note that a call is done with it, and close our ends if that was waited for."""
         self._in_use = False
         if self._closing:
             self._close()
@@ -234,7 +234,7 @@ def _watch(file: socket.socket | int) -> select.poll:
 
 
 def hand_on(said: bytes | bytearray, deliver: Callable[[Any], None]) -> None:
-    """Deliver a word.
+    """Deliver here what a body has said in its worker.
 
     Raises:
         GarbageError: it says nothing.

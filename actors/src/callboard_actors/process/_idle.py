@@ -29,7 +29,7 @@ class Idle(Generic[_Worker]):
         self._calls = deque[_Waiting[_Worker]]()
 
     def put(self, worker: _Worker) -> None:
-        """Let the next call have it."""
+        """Give a worker to the call that has waited longest, or keep it for the next one."""
         if self._calls:
             self._calls.popleft().tell(worker)
         else:
@@ -55,11 +55,11 @@ class Idle(Generic[_Worker]):
         return worker in self._workers
 
     def __len__(self) -> int:
-        """How many have nothing to do."""
+        """How many workers wait for a call."""
         return len(self._workers)
 
     def forget(self, worker: _Worker) -> None:
-        """Let nobody have it."""
+        """Give this worker to no call any more."""
         with suppress(ValueError):
             self._workers.remove(worker)
 

@@ -34,7 +34,7 @@ def incoming(sock: socket) -> Incoming:
 
 
 class _Awaited:
-    """By a wait for each time."""
+    """Reads from a socket, and waits anew each time until something is there."""
 
     def __init__(self, sock: socket) -> None:
         self._sock = sock

@@ -36,7 +36,7 @@ def _way(found: object, fn: FunctionType, gone: tuple[str, ...]) -> tuple[str, .
 
 
 def found_behind(module: str, qualname: str, way: tuple[str, ...]) -> Any:
-    """Go that way, in a worker."""
+    """Find, in a worker, what a name leads to, by the attributes behind it."""
     found = named(module, qualname)
     for name in way:
         found = getattr(found, name)

@@ -18,7 +18,7 @@ class _Unpickler(pickle.Unpickler):
 
 
 def dumps(value: object) -> bytes:
-    """Write a pickle.
+    """Pickle a value, in the newest protocol.
 
     Raises:
         Exception: if the value cannot be.

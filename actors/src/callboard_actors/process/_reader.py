@@ -37,7 +37,7 @@ class FrameReader:
         return self._at < len(self._data)
 
     async def next(self) -> tuple[Header, bytes | bytearray]:
-        """Wait for a frame.
+        """Wait for the next frame of the worker: its header and its body.
 
         Raises:
             GarbageError: what comes is none, or too long.
@@ -73,7 +73,7 @@ class FrameReader:
 
 
 def told_by(body: bytes | bytearray) -> Any:
-    """Understand a word.
+    """Read what a body says while it runs, which is JSON.
 
     Raises:
         GarbageError: it is no JSON.

@@ -91,7 +91,7 @@ def program(machine: str, pid: int, allowed: Allowed) -> bytes:
 
 @cache
 def _beginning(machine: str) -> bytes:
-    """What is the same for everybody, and most of it."""
+    """The part of the filter that is the same for every process, which is most of it."""
     code = [_op(_LOAD, _MACHINE_AT), _op(_EQUAL, _AUDIT[machine], 1, 0), _op(_RETURN, _KILL), _op(_LOAD, _NUMBER_AT)]
     if machine == "x86_64":
         code += [_op(_AT_LEAST, _X32, 0, 1), _op(_RETURN, _FAIL | errno.ENOSYS)]

@@ -196,7 +196,7 @@ class Spares:
         self._refill()
 
     def end(self) -> None:
-        """Start no more of them."""
+        """Start no more interpreters ahead."""
         self._is_over = True
 
     def _refuse(self, number: int) -> None:

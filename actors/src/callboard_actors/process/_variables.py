@@ -8,7 +8,7 @@ from callboard_actors.process._main_module import module_named
 
 
 class Variables:
-    """Those that a pool carries."""
+    """The context variables that a pool carries to its workers."""
 
     def __init__(self, names: Sequence[str]) -> None:
         if isinstance(names, str):

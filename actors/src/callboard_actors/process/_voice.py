@@ -41,7 +41,7 @@ class Voice:
                 self._send(data)
 
     def reply(self, number: int, kind: Kind, body: bytes) -> None:
-        """Send the end of a call."""
+        """Send what has come of a call, after which nothing more is said of it."""
         if os.getpid() != self._pid:
             os._exit(0)  # a fork has come back out of the call, which is not its own
         with self._lock:

@@ -70,7 +70,7 @@ class Interpreter:
         os.environ.setdefault("MPLBACKEND", "Agg")
 
     def close(self) -> None:
-        """End what goes on between cells."""
+        """End the event loop in which cells have left something running, and read their output no more."""
         if self._runner is not None:
             self._runner.close()
         self._capture.close()

@@ -89,7 +89,7 @@ class Python(Actor):
         signal.signal(signal.SIGINT, lambda *_: self._interpreter.interrupt())
 
     def stop(self) -> None:
-        """End what goes on between cells."""
+        """End what cells have left running, when the actor stops."""
         self._interpreter.close()
 
     @handler(on_cancel="restart")

@@ -41,7 +41,7 @@ def _dumps(value: object) -> bytes:
 
 
 def packed(body: Body) -> bytes:
-    """Pickle a body.
+    """Pickle the function of a body, and its arguments.
 
     Raises:
         TypeError: it cannot be sent; says which part of it.

@@ -183,6 +183,6 @@ def _check_versions(title: str, there: Hello) -> None:
 
 
 def said(error: Exception) -> str:
-    """The beginning of what Ray says."""
+    """Returns an error of Ray's as one line, cut off: Ray goes on for pages."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return " ".join([type(error).__name__ + ":", *lines])[:400]

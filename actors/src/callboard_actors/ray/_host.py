@@ -24,7 +24,7 @@ Word = dict[str, Any]
 
 
 class Hello(NamedTuple):
-    """Who a host is."""
+    """Who a host is: its versions, which have to be ours, and its process id."""
 
     python: str
     callboard: str

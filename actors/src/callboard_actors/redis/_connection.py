@@ -48,7 +48,7 @@ class RedisConnection:
                 return message["data"]
 
     async def close(self) -> None:
-        """Let it go; raises nothing."""
+        """Give the connection up, in whatever state it is; raises nothing."""
         if self._pubsub is not None:
             with suppress(RedisError, OSError):
                 await self._pubsub.aclose()

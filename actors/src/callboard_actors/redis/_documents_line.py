@@ -29,7 +29,7 @@ class RedisDocumentLine(RedisConnection):
         self._sha = ""
 
     async def open(self, client: str) -> None:
-        """Connect, and listen.
+        """Connect, load the script, and have the server tell of documents.
 
         Raises:
             AwayError: if the server cannot be reached.

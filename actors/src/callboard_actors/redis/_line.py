@@ -22,7 +22,7 @@ class RedisLine(RedisConnection):
         self._sha = ""
 
     async def open(self, client: str) -> None:
-        """Connect, and listen.
+        """Connect, load the script, and have the server tell of places.
 
         Raises:
             AwayError: if the server cannot be reached.

@@ -102,7 +102,7 @@ class RedisServer:
             raise StorageError(self._where, f"is Redis {version}; {self._noun} need {least} or later.")
 
     async def close(self) -> None:
-        """Let it go; raises nothing."""
+        """Give its connections up, in whatever state they are; raises nothing."""
         with suppress(RedisError, OSError):
             await self.client.aclose()
 

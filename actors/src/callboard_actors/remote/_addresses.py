@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 
 class Address(NamedTuple):
-    """Where a worker listens."""
+    """The host and the port at which a worker listens."""
 
     host: str
     port: int

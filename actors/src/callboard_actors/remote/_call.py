@@ -23,7 +23,7 @@ class NotBegunError(EngineError):
 
 
 class OpenCall:
-    """One that has no reply yet."""
+    """A call that was sent to a worker, and has no reply yet."""
 
     def __init__(self) -> None:
         self.is_sent = False
@@ -36,11 +36,11 @@ class OpenCall:
 
     @property
     def is_over(self) -> bool:
-        """Whether nothing more will come."""
+        """Whether its end was heard, after which nothing more will come."""
         return self.reply is not None or self.lost is not None
 
     def take_in(self, header: Header, said: bytearray) -> None:
-        """Hear of it from the worker.
+        """Take in a frame that the worker has sent about this call.
 
         Raises:
             GarbageError: it is nothing that is said of a call.
@@ -56,7 +56,7 @@ class OpenCall:
         self._news.set()
 
     def lose(self, reason: str) -> None:
-        """Hear that the connection has ended."""
+        """End the call because the connection to its worker has ended."""
         if not self.is_over:
             self.lost = reason
             self._news.set()

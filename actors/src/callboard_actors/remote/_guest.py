@@ -39,7 +39,7 @@ class Places(Protocol):
         ...
 
     def give_seat(self) -> None:
-        """Give a seat back."""
+        """Give back a seat that a guest has left."""
         ...
 
 
@@ -87,7 +87,7 @@ class Guest:
 
     @property
     def is_busy(self) -> bool:
-        """Whether anything of it runs."""
+        """Whether any call of this guest runs, or any seat is its own."""
         return bool(self._calls or self._seats)
 
     async def stay(self) -> str:

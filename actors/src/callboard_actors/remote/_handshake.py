@@ -57,7 +57,7 @@ class Wishes:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Offer:
-    """What a worker has."""
+    """What a worker tells an agent of itself, once both have proved who they are."""
 
     capacity: int
     """Calls that it runs at once."""
@@ -77,12 +77,12 @@ class Offer:
 
 
 def versions() -> dict[str, str]:
-    """What has to be the same on both sides."""
+    """The versions of callboard and of Python, which have to be the same on both sides."""
     return {"callboard": version("callboard"), "python": "{}.{}".format(*sys.version_info)}
 
 
 async def greet(stream: ByteStream, reader: FrameReader, secret: bytes, binding: str, wishes: Wishes) -> Offer:
-    """The agent's side.
+    """Shake hands as the agent: prove who it is, have the worker prove it, and hear what that has.
 
     Raises:
         RefusedError: one of both does not want the other.

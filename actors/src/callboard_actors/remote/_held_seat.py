@@ -13,7 +13,7 @@ class Runs(Protocol):
     """Has a body run at a worker."""
 
     async def run_body(self, body: Body, pickled: bytes, seat: int | None = None) -> Any:
-        """Run it, in a seat."""
+        """Run a body in the seat, on the other machine."""
         ...
 
 
@@ -38,7 +38,7 @@ class RemoteSeat:
         return self._reason or "it was left"
 
     def begin(self) -> None:
-        """Be told that it is there."""
+        """Note that the worker has given the seat."""
         self.is_there = True
         self._settled.set()
 
@@ -48,7 +48,7 @@ class RemoteSeat:
         self._useless.set()
 
     def end(self, reason: str) -> None:
-        """Be told that it has ended."""
+        """Note that the seat has ended there, and of what."""
         self.drain(reason)
         self._settled.set()
         self._gone.set()

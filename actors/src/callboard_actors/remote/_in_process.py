@@ -26,7 +26,7 @@ class InProcess:
         self._threads = anyio.CapacityLimiter(workers)
 
     async def __aenter__(self) -> Self:
-        """Nothing is to be done."""
+        """Opens nothing: tasks and threads of this process are there already."""
         return self
 
     async def __aexit__(
@@ -35,7 +35,7 @@ class InProcess:
         pass
 
     def check(self, fn: Callable[..., Any], /, *, title: str) -> None:
-        """Anything can run here."""
+        """Refuses nothing: what runs in this process need not be sent anywhere."""
 
     async def run_body(self, body: Body, /) -> Any:
         """Run a function, a sync one in a thread."""

@@ -125,7 +125,7 @@ class Link:
         self._on_change()
 
     async def keep(self) -> None:
-        """Be connected, until this is cancelled."""
+        """Stay connected, or look for the worker, until this is cancelled."""
         pause = _PAUSE
         while True:
             began = anyio.current_time()
@@ -243,7 +243,7 @@ class Link:
             self._changed()
 
     async def run_body(self, body: Body, pickled: bytes, seat: int | None = None) -> Any:
-        """Have a body run there.
+        """Have a body run by the worker at the other end, and return what it does.
 
         Raises:
             EngineError: it has no result.

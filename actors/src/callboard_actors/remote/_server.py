@@ -80,7 +80,7 @@ class Server:
         return True
 
     def give_seat(self) -> None:
-        """Give it back."""
+        """Give back a seat that a guest has left."""
         self._seats_left += 1
 
     async def listen(self) -> Address:
@@ -192,7 +192,7 @@ class Server:
         return report
 
     def hurry(self) -> None:
-        """Wait no longer for what runs."""
+        """End what still runs at once, with no more patience."""
         self._patience.cancel()
 
     async def _end_by_force(self) -> None:

@@ -38,7 +38,7 @@ def client_context(tls: ClientTLS) -> ssl.SSLContext | None:
 
 
 def server_context(certificate: Path, key: Path | None) -> ssl.SSLContext:
-    """What a worker shows.
+    """The certificate that a worker shows its agents.
 
     Raises:
         ValueError: a file is not there, or is no certificate or key.

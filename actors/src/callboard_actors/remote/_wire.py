@@ -120,7 +120,7 @@ def parts_of(call: bytes | bytearray) -> tuple[dict[str, Any], bytes]:
 
 
 def header_of(data: bytes | bytearray) -> Header:
-    """Understand a header.
+    """Read the header of a frame, whoever has written it.
 
     Raises:
         GarbageError: it is none.
@@ -146,7 +146,7 @@ class FrameReader:
         """How much has come; it grows with every sign of life."""
 
     async def next(self) -> tuple[Header, bytearray]:
-        """Wait for a frame.
+        """Wait for the next frame: its header and its body.
 
         Raises:
             GarbageError: what comes is none, or too long.

@@ -76,7 +76,7 @@ def run(options: Options) -> int:
 
 
 def _planned(options: Options) -> _Plan:
-    """What the options come to.
+    """Check the options, load what is served, and return the worker, ready to start.
 
     Raises:
         ValueError: they do not go together, or name what is not there.
@@ -125,7 +125,7 @@ def _check(options: Options, where: Address) -> None:
 
 
 def _engine(options: Options, things: Mapping[str, Callable[..., Any]]) -> Any:
-    """What runs the bodies."""
+    """The engine that runs the bodies: worker processes, or this process."""
     if options.in_process:
         return InProcess(workers=options.workers)
     confine = None

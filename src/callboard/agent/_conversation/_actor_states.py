@@ -86,7 +86,7 @@ def _written_at(states: ByName, checkpoint_id: str | None) -> ByName:
 
 
 def name_of(entry: ActorState) -> Name:
-    """Whose state it is."""
+    """The actor and the key that a stored state belongs to."""
     return entry.actor, entry.key
 
 

@@ -109,7 +109,7 @@ class Schema:
 
 
 class State:
-    """The values of one thread.
+    """The values of the state of one thread, each on a channel of LangGraph's.
 
     Args:
         schema: what they are.

@@ -86,7 +86,7 @@ class Base:
 
     @property
     def about(self) -> dict[str, Any]:
-        """The metadata that a user gave."""
+        """The metadata of a checkpoint that a user has given with the config."""
         return {name: value for name, value in self.metadata.items() if name not in _OWN_METADATA}
 
     @property

@@ -119,7 +119,7 @@ class LazySaver(BaseCheckpointSaver[str]):
 
     @property
     def where(self) -> str:
-        """The database in words."""
+        """Names the database in errors and logs, without its password."""
         return str(self.place)
 
     def close(self) -> None:

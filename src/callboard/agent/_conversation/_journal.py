@@ -107,7 +107,7 @@ class SavedThread(Thread):
 
     @property
     def config(self) -> RunnableConfig:
-        """Where the thread stands."""
+        """Leads to the checkpoint at which the thread stands, or to the thread if it has none."""
         return self.saver.config(self.checkpoint_id) if self.is_anywhere else self.saver.config()
 
     @property

@@ -105,7 +105,7 @@ class Held:
 
 @dataclass(frozen=True, slots=True)
 class Left:
-    """The run has ended."""
+    """A run has ended, and the thread is free for the next one."""
 
     KIND: ClassVar[str] = "leave"
 
@@ -176,7 +176,7 @@ def _where_in(stored: Stored) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stepped(Move):
-    """The step has ended."""
+    """A step has ended: all of its tasks have their output."""
 
     KIND: ClassVar[str] = "step"
     order: Sequence[str]

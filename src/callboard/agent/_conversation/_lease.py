@@ -39,7 +39,7 @@ def prolonged(holder: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def release(holder: Mapping[str, Any]) -> None:
-    """Forget a run of this process."""
+    """Note that a run of this process has ended, so that its thread is free here."""
     _here.discard(holder["token"])
 
 

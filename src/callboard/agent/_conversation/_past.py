@@ -37,7 +37,7 @@ class Past(NamedTuple):
 
 
 async def place_of(saver: Saver, checkpoint_id: str) -> Past:
-    """Find a place.
+    """Find the place where a thread stood once, by its id.
 
     Raises:
         ValueError: if there is no such place.

@@ -48,7 +48,7 @@ class Saver:
         return self.thread_id, self.namespace
 
     def config(self, checkpoint_id: str | None = None) -> RunnableConfig:
-        """Where a checkpoint is."""
+        """Leads to a checkpoint of the thread; without an id, to its latest."""
         where = {"thread_id": self.thread_id, "checkpoint_ns": self.namespace}
         return {"configurable": where if checkpoint_id is None else {**where, "checkpoint_id": checkpoint_id}}
 
@@ -78,7 +78,7 @@ class Saver:
         return self._checked(found, outlined=True)
 
     async def before(self, checkpoint_id: str | None, limit: int | None) -> list[CheckpointTuple]:
-        """Checkpoints, the latest first.
+        """List the thread's checkpoints, the latest first.
 
         Args:
             checkpoint_id: only older ones than this.

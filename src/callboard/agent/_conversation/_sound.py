@@ -97,7 +97,7 @@ def check_checkpoint(found: CheckpointTuple, *, outlined: bool = False) -> None:
 
 
 def check_messages(messages: object) -> None:
-    """Look at a conversation.
+    """See whether a stored conversation consists of messages; looks at one of each type.
 
     Raises:
         TypeError: if something in it is no message.

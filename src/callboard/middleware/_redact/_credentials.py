@@ -215,7 +215,7 @@ def _random_texts(text: str) -> Iterator[Span]:
 
 
 def _entropy(text: str) -> float:
-    """Shannon's, in bits for each character."""
+    """Shannon's entropy of a text, in bits for each character; a text that a machine has drawn has much."""
     shares = (count / len(text) for count in Counter(text).values())
     return -sum(share * math.log2(share) for share in shares)
 

@@ -52,7 +52,7 @@ class Redaction:
         self._thread_id = thread_id
 
     def of(self, value: Any) -> Any:
-        """A value without secrets; the same object if it has none."""
+        """Returns a value without its secrets; the same object if it has none."""
         return Walk(self.text, self._named, Clearing(self.text, self._named).copy)(value)
 
     def cleared(self, error: Exception) -> Exception:

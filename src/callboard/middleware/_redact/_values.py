@@ -63,7 +63,7 @@ class Walk:
 
 
 class _Walked:
-    """One value on its way."""
+    """A value that is being walked through, and what has been made of it so far."""
 
     def __init__(self, walk: Walk) -> None:
         self.changed = False

@@ -42,7 +42,7 @@ class Contract:
 
     @cached_property
     def shape(self) -> Shape:
-        """What the arguments were to be."""
+        """The shape that the arguments should have had, by the schema of the tool."""
         return Shape(_json_schema(self._schema), self.injected)
 
     def faults(self, args: Args) -> tuple[Path, ...]:

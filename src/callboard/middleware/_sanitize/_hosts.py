@@ -137,7 +137,7 @@ class Url:
 
 
 def read_url(value: str, schemes: Collection[str]) -> Target:
-    """Read an URL strictly.
+    """Read a URL as every client would read it, or refuse it.
 
     Raises:
         RefusedError: if it is no absolute URL, or one that others might read in another way.
