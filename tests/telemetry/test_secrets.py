@@ -478,8 +478,8 @@ def test_what_is_said_goes_before_the_environment(monkeypatch: pytest.MonkeyPatc
     assert Tracing(capture=False)
 
 
-async def test_what_the_links_redact_no_observer_sees() -> None:
-    """With detectors of one's own, too, which what is captured knows nothing of; a link that fails shows nothing."""
+async def test_what_the_links_redact_no_observer_sees(caplog: pytest.LogCaptureFixture) -> None:
+    """With detectors of one's own, too; a link that fails shows nothing, and that is logged once."""
 
     class Broken:
         """Redacts nothing."""
@@ -488,7 +488,7 @@ async def test_what_the_links_redact_no_observer_sees() -> None:
             return await call_next(request)
 
         def redact_value(self, value: Any, *, thread_id: str = "") -> Any:
-            raise RuntimeError("no")
+            raise RuntimeError(f"no {value}")
 
     seen: list[Any] = []
 
@@ -497,7 +497,7 @@ async def test_what_the_links_redact_no_observer_sees() -> None:
         return query
 
     redact = Redact(secrets=["plain-canary"])
-    for links in ([redact], [redact, Broken()]):
+    for links in ([redact], [Broken(), redact]):
         with observe(seen.append), anyio.fail_after(60):
             await ToolNode([work], middleware=links).ainvoke([tool_call("work", "1", query="a plain-canary b")])
 
@@ -505,3 +505,5 @@ async def test_what_the_links_redact_no_observer_sees() -> None:
     args = [event.call["args"] for event in seen if event.phase == "begun"]
     assert args[0]["query"].startswith("a <secret:")
     assert args[1] == {}
+    assert caplog.text.count("redact_value failed with RuntimeError") == 1
+    assert "canary" not in caplog.text

@@ -145,7 +145,7 @@ def _kind(data: bytes) -> type[BaseMessage] | None:
     try:
         content = ormsgpack.unpackb(data, option=ormsgpack.OPT_NON_STR_KEYS)  # without a hook, an object is an error
         return KINDS.get((content[0], content[1]))
-    except Exception:
+    except Exception:  # an object, or no message: it is read as any other value is
         return None
 
 

@@ -236,7 +236,7 @@ class _Remake(_Reading):
             raise ValueError(f"{code} is no kind of value that is known")
         try:
             return make(**content)
-        except Exception:
+        except Exception:  # as LangGraph does: a class that takes no such arguments has a constructor that does
             return getattr(make, _TRIED_AGAIN[code])(**content)
 
 

@@ -341,7 +341,7 @@ def _fit(plan: Plan, request: ToolCallRequest) -> bool:
     except ValidationError as error:
         supplied = plan.injected.names | plan.injected.forbidden
         return all(detail["loc"] and detail["loc"][0] in supplied for detail in error.errors())
-    except Exception:
+    except Exception:  # a validator of the tool's own; the call itself will fail of it, and say so
         return False
     return True
 

@@ -1,6 +1,7 @@
 """The chain around a tool call: middleware from the outermost to the innermost, built once for a node."""
 
 import inspect
+import logging
 import math
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from functools import partial
@@ -27,6 +28,8 @@ from callboard.tools._langchain_middleware import (
 from callboard.tools._order import warn_of_wrong_order
 from callboard.tools._results import REMOVE_ALL_MESSAGES
 from callboard.tools._tool_names import check_tool_names
+
+_log = logging.getLogger("callboard")
 
 Next = Callable[[Any], Awaitable[Any]]
 Middleware = Callable[[Any, Next], Awaitable[Any]]
@@ -148,11 +151,13 @@ def shown_by(middleware: Sequence[object]) -> Callable[[ToolCallLike, RunInfo | 
     """What makes of a call what observers may see: its arguments, as the middleware redacts them.
 
     Middleware redacts by a method `redact_value(value, *, thread_id)`, as `Redact` does; if one fails, nothing of
-    the arguments is shown.
+    the arguments is shown, which is logged once.
     """
+    reported = False
     redacting = [one for one in cast("Sequence[Any]", middleware) if callable(getattr(one, "redact_value", None))]
 
     def shown(call: ToolCallLike, run: RunInfo | None) -> ToolCallLike:
+        nonlocal reported
         if not redacting:
             return call
         thread_id = (run and run.thread_id) or ""
@@ -160,8 +165,12 @@ def shown_by(middleware: Sequence[object]) -> Callable[[ToolCallLike, RunInfo | 
         try:
             for one in redacting:
                 args = one.redact_value(args, thread_id=thread_id)
-        except Exception:
+        except Exception as error:
             args = {}
+            if not reported:
+                reported = True  # without the text of the error, which may quote what was to be redacted
+                kind = type(error).__qualname__
+                _log.error("redact_value failed with %s; observers see no arguments; this is reported once", kind)
         return {**call, "args": args}
 
     return shown

@@ -41,7 +41,7 @@ def writing(value: object) -> Steps[str]:
             return (yield from _written(value, _JSON))
         except _ChangedError:
             raise
-        except Exception:
+        except Exception:  # there is no JSON of it, of which code of its own may say so in any way
             if type(value) is not bytes and type(value) not in _STR.brackets:
                 return str(value)  # which only within a container is what `repr` says
             return (yield from _written(value, _STR))

@@ -91,6 +91,7 @@ class PostedAsk:
             await self._until_settled()
         except BaseException:
             self._withdraw(self)
+            # What comes of it now is for nobody: whoever asked is told of what has ended the wait.
             with anyio.move_on_after(self.ask.grace + _TO_HEAR, shield=True), suppress(Exception):
                 await self._until_settled()
             self.taken()

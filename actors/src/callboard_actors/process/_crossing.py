@@ -113,7 +113,7 @@ def _refusal(title: str, what: str, error: Exception) -> str:
 def _shown(value: object) -> str:
     try:
         return f"{value!r:.80}"
-    except Exception:
+    except Exception:  # a repr of somebody else's
         return f"of type {type(value).__qualname__}"
 
 

@@ -37,5 +37,5 @@ def raised(error: Exception, where: str = "worker process") -> tuple[Kind, bytes
 def _said(error: Exception) -> str:
     try:
         return f"{type(error).__qualname__}({error})"
-    except Exception:
+    except Exception:  # a text of somebody else's making
         return type(error).__qualname__

@@ -42,5 +42,5 @@ def _text_of(error: Exception) -> str:
         # A KeyError shows its key as it would be written in a program.
         text = error.args[0] if isinstance(error, KeyError) and error.args else error
         return str(text)[:TEXT_BOUND]
-    except Exception:
+    except Exception:  # a text of somebody else's making; the kind of the error is told beside it
         return ""

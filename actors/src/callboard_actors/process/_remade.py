@@ -34,7 +34,7 @@ def is_read_again(error: BaseException) -> bool:
     """Whether it comes back as an exception if it is pickled as it is."""
     try:
         found = pickle.loads(pickle.dumps(error, pickle.HIGHEST_PROTOCOL))  # noqa: S301 - it is our own
-    except Exception:
+    except Exception:  # that is the answer: it is sent in parts instead
         return False
     return isinstance(found, BaseException)
 
@@ -62,7 +62,7 @@ class _Pickler(pickle.Pickler):
     def _sendable(self, value: object) -> bool:
         try:
             pickle.loads(_pickled_with(value, self._known))  # noqa: S301 - it is our own
-        except Exception:
+        except Exception:  # that is the answer: it is left out
             return False
         return True
 

@@ -162,7 +162,7 @@ def _is_restored(stream: Any) -> bool:
         stream.reconfigure(
             encoding="utf-8", errors="backslashreplace", newline=None, line_buffering=False, write_through=True
         )
-    except Exception:
+    except Exception:  # a cell has put something else there
         return False
     return not stream.closed
 

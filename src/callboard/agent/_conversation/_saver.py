@@ -147,7 +147,7 @@ class Saver:
         """Whether the checkpointer's serializer takes a value."""
         try:
             self._saver.serde.dumps_typed(value)
-        except Exception:
+        except Exception:  # serializers raise what they like; that of the write is the one that is told
             return False
         return True
 
