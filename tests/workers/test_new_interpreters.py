@@ -38,6 +38,18 @@ def _without_linux() -> dict[str, str]:
 
 
 @pytest.mark.real_clock
+@pytest.mark.parametrize("forks", [True, False])
+async def test_a_module_may_put_something_of_its_own_where_output_goes(
+    monkeypatch: pytest.MonkeyPatch, forks: bool
+) -> None:
+    """Whatever a worker sets on its streams, it asks whether they have it; else no worker would ever begin."""
+    monkeypatch.setattr(_kernel, "FORKS", forks)
+    with anyio.fail_after(WAIT):
+        async with Processes(workers=1, preload=[f"{__package__}._replaces_stdout"]) as pool:
+            assert await pool.run(bodies.add, 1, 2) == 3
+
+
+@pytest.mark.real_clock
 @pytest.mark.usefixtures("spawns")
 async def test_a_cancelled_call_is_gone_and_an_interpreter_that_waited_takes_its_place(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -58,7 +58,7 @@ class ServerStore(ABC, Generic[C]):
         return {name: value for name, value in self.__dict__.items() if name not in ("_lock", "_current")}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state, _lock=threading.Lock(), _current=None)
+        vars(self).update(state, _lock=threading.Lock(), _current=None)
 
     def __repr__(self) -> str:
         return f"{self._whose}({self._where!r})"

@@ -124,7 +124,7 @@ class _Crossing(Generic[T]):
                 raise self._error
             finally:
                 self._error = None
-        return self._value  # type: ignore[return-value]  # set whenever there is no error
+        return cast("T", self._value)  # set whenever there is no error
 
 
 def run_from_sync(fn: Callable[[], Awaitable[T]]) -> T:

@@ -108,9 +108,7 @@ class AgentGraph(ManyInputs, CompiledStateGraph[Any, Any, Any, Any]):
         """Run the agent as this graph was set up, from sync code; see `Agent.invoke`."""
         return self._set_up.invoke(input, config, **options)
 
-    async def astream(  # pyright: ignore[reportIncompatibleMethodOverride]
-        self, input: Any, config: RunnableConfig | None = None, **options: Any
-    ) -> AsyncGenerator[Any]:
+    async def astream(self, input: Any, config: RunnableConfig | None = None, **options: Any) -> AsyncGenerator[Any]:
         """See `Agent.astream`."""
         async with aclosing(self._set_up.astream(input, config, **options)) as chunks:
             async for chunk in chunks:

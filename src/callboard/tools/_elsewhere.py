@@ -3,8 +3,9 @@
 import inspect
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any, NoReturn
+from typing import Any, NoReturn, cast
 
+from langchain_core.messages import ToolCall
 from langchain_core.runnables import RunnableConfig
 from langchain_core.runnables.config import var_child_runnable_config
 
@@ -98,7 +99,7 @@ class _BodyElsewhere:
         )
 
     def _ask(self, supervised: SupervisedCall[Any], error: EngineError) -> NoReturn:
-        written = written_args(supervised.call, self._plan.injected)  # type: ignore[arg-type]  # a call is a mapping
+        written = written_args(cast("ToolCall", supervised.call), self._plan.injected)
         raise OutcomeUnknown(self._plan.tool.name, written, error.reason) from error
 
 
@@ -140,7 +141,7 @@ def _portable(config: Mapping[str, Any]) -> RunnableConfig:
     for part in ("configurable", "metadata"):
         values = config.get(part, {})
         found[part] = {name: one for name, one in values.items() if not name.startswith("__") and _is_plain(one)}
-    return found  # type: ignore[return-value]
+    return cast("RunnableConfig", found)
 
 
 def _is_plain(value: object) -> bool:

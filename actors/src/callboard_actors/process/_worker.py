@@ -5,6 +5,7 @@ import os
 import sys
 from collections.abc import Callable, Coroutine
 from contextvars import copy_context
+from io import TextIOWrapper
 from socket import socket
 from typing import Any, Protocol
 
@@ -65,7 +66,8 @@ def prepare(settings: Settings) -> None:
         os.nice(settings.terms.nice)
     # What was printed before a crash is worth the most.
     for stream in (sys.stdout, sys.stderr):
-        stream.reconfigure(line_buffering=True)  # type: ignore[union-attr]
+        if isinstance(stream, TextIOWrapper):  # a module that was loaded before may have put something else there
+            stream.reconfigure(line_buffering=True)
     faulthandler.enable()
 
 

@@ -125,7 +125,8 @@ class HeldHost:
                     break
                 for word in news.result():
                     deliver(word)
-            return reply.result()  # type: ignore[no-any-return]
+            found: tuple[Reply, list[Word]] = reply.result()
+            return found
         finally:
             self._bells.discard(bell)
 

@@ -6,7 +6,7 @@ from typing import Any
 _OUTCOME = tuple[int, bytes]
 
 
-def run_there(subject: str, is_plain: bool, pickled: bytes) -> _OUTCOME:
+def run_there(subject: str, is_plain: bool, pickled: bytes) -> _OUTCOME | Coroutine[Any, Any, _OUTCOME]:
     """Run a body; what it ends with is a reply as it is sent, which nobody reads on the way.
 
     A coroutine is returned where the body is async, which every engine awaits.
@@ -29,7 +29,7 @@ def run_there(subject: str, is_plain: bool, pickled: bytes) -> _OUTCOME:
     except Exception as error:
         return _raised(error, is_plain)
     if isinstance(value, Coroutine):
-        return _later(value, is_plain)  # type: ignore[return-value]
+        return _later(value, is_plain)
     return _returned(value, is_plain)
 
 

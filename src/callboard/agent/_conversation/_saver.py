@@ -163,11 +163,13 @@ def _id_of(found: CheckpointTuple) -> Any:
 
 
 def _get(config: RunnableConfig, place: Place, saver: Any) -> CheckpointTuple | None:
-    return _remembering(saver, place).get_tuple(config)  # type: ignore[no-any-return]
+    found: CheckpointTuple | None = _remembering(saver, place).get_tuple(config)
+    return found
 
 
 async def _aget(config: RunnableConfig, place: Place, saver: Any) -> CheckpointTuple | None:
-    return await _remembering(saver, place).aget_tuple(config)  # type: ignore[no-any-return]
+    found: CheckpointTuple | None = await _remembering(saver, place).aget_tuple(config)
+    return found
 
 
 _KEPT: WeakKeyDictionary[Any, StoredConversations] = WeakKeyDictionary()
