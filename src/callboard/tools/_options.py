@@ -69,13 +69,8 @@ def setup_of(given: Options, *, own_call: Callable[[str], Middleware] | None, ow
         ValueError: see `ToolNode`.
         TypeError: see `ToolNode`.
     """
-    if given.on_error not in _ON_ERROR:
-        raise ValueError(f"ToolNode(on_error=...) is 'cancel' or 'finish', got {given.on_error!r}")
-    if given.max_calls is not None:
-        check_count("ToolNode(max_calls=...)", given.max_calls, least=1)
+    _check_options(given)
     name, middleware = given.name, given.middleware
-    if not isinstance(given.tools, (list, tuple)):
-        _check_tools_iterable(given.tools)
     supervision = Supervision(
         "ToolNode",
         f"node {name!r}",
@@ -86,11 +81,7 @@ def setup_of(given: Options, *, own_call: Callable[[str], Middleware] | None, ow
     )
     tools, actors = with_handlers(given.tools, f"the node {name!r}", uses_engines=bool(supervision.engines))
     by_name = _by_name(tools, tools_of(middleware))
-    supervision.check_tools(by_name)
-    for tool in by_name.values():
-        injected_args(tool)  # what is wrong with them is said here; the rest of a plan is made by the first call
-    for tool_name, engine in supervision.engines.items():
-        check_elsewhere(plan_for(by_name[tool_name]), engine)
+    _check_supervised(by_name, supervision)
     errors = ErrorPolicy(given.handle_tool_errors)
     wrapper = wrapper_middleware(given.wrap_tool_call, given.awrap_tool_call)
     chain = chain_of(middleware, wrapper)
@@ -116,6 +107,25 @@ def setup_of(given: Options, *, own_call: Callable[[str], Middleware] | None, ow
         own_injection=own_injection,
         actors=actors,
     )
+
+
+def _check_options(given: Options) -> None:
+    """Raise for what can be seen to be wrong before anything is made of it."""
+    if given.on_error not in _ON_ERROR:
+        raise ValueError(f"ToolNode(on_error=...) is 'cancel' or 'finish', got {given.on_error!r}")
+    if given.max_calls is not None:
+        check_count("ToolNode(max_calls=...)", given.max_calls, least=1)
+    if not isinstance(given.tools, (list, tuple)):
+        _check_tools_iterable(given.tools)
+
+
+def _check_supervised(tools: Mapping[str, BaseTool], supervision: Supervision) -> None:
+    """Raise for a policy of a tool that there is not, and for a tool that cannot be run as its policy says."""
+    supervision.check_tools(tools)
+    for tool in tools.values():
+        injected_args(tool)  # what is wrong with them is said here; the rest of a plan is made by the first call
+    for name, engine in supervision.engines.items():
+        check_elsewhere(plan_for(tools[name]), engine)
 
 
 def _last_judge(errors: ErrorPolicy, *, wrapper: bool, middleware: bool) -> Judge:

@@ -1,6 +1,5 @@
 """`Python`: an actor that runs what a model writes."""
 
-import math
 import signal
 import sys
 from collections.abc import Sequence
@@ -8,6 +7,7 @@ from importlib.util import find_spec
 from typing import Any, cast
 
 from callboard import Actor, handler, remaining
+from callboard_actors._options import check_counts, check_durations
 from callboard_actors.python._answer import answer
 from callboard_actors.python._interpreter import Interpreter, own_process
 from callboard_actors.python._pictures import Budget
@@ -36,6 +36,7 @@ class Python(Actor):
 
     Raises:
         ValueError: a package is not there, or a number out of range.
+        TypeError: a number of seconds is none.
     """
 
     def __init__(
@@ -54,12 +55,9 @@ class Python(Actor):
             raise TypeError(f"Python(packages={packages!r}) is one string; give a list of names")
         if missing := [name for name in packages if find_spec(name.partition(".")[0]) is None]:
             raise ValueError(f"Python(packages=[...]): {missing[0]!r} is not installed here")
-        for name, seconds in (("timeout", timeout), ("grace", grace)):
-            if not 0 < seconds < math.inf:
-                raise ValueError(f"Python({name}={seconds!r}) is a number of seconds")
-        for name, number in (("max_output", max_output), ("max_value", max_value), ("max_picture", max_picture)):
-            if not isinstance(cast("object", number), int) or number < 100:
-                raise ValueError(f"Python({name}={number!r}) is a number, at least 100")
+        check_durations("Python", timeout=timeout, grace=grace)
+        sizes = [("max_output", max_output), ("max_value", max_value), ("max_picture", max_picture)]
+        check_counts("Python", [(option, size, 100) for option, size in sizes])
         if not isinstance(cast("object", pictures), int) or pictures < 0:
             raise ValueError(f"Python(pictures={pictures!r}) is True, False, or how many figures are shown")
         self._packages = tuple(packages)

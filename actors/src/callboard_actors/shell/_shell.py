@@ -8,12 +8,13 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any, ClassVar, cast
+from typing import Any, ClassVar
 
 import anyio
 from anyio.abc import TaskGroup
 
 from callboard import Actor, EngineError, handler, remaining
+from callboard_actors._options import check_counts, check_durations
 from callboard_actors.process import Processes
 from callboard_actors.shell._bounds import check_confinement, confined
 from callboard_actors.shell._command import Ending, Order, run_command
@@ -78,17 +79,9 @@ class Shell(Actor):
     ) -> None:
         _check_system()
         _check_restriction(allow, confine, unrestricted)
-        for name, least, number in (
-            ("max_output", 100, max_output),
-            ("max_jobs", 0, max_jobs),
-            ("max_ended", 0, max_ended),
-            ("parallel", 1, parallel),
-        ):
-            if not isinstance(cast("object", number), int) or number < least:
-                raise ValueError(f"Shell({name}={number!r}) is a number, at least {least}")
-        for name, seconds in (("timeout", timeout), ("max_timeout", max_timeout), ("grace", grace)):
-            if not 0 < seconds < math.inf:
-                raise ValueError(f"Shell({name}={seconds!r}) is a number of seconds")
+        counts = [("max_output", max_output, 100), ("max_jobs", max_jobs, 0)]
+        check_counts("Shell", [*counts, ("max_ended", max_ended, 0), ("parallel", parallel, 1)])
+        check_durations("Shell", timeout=timeout, max_timeout=max_timeout, grace=grace)
         self._cwd = Path(cwd).absolute()
         self._env = surroundings(env or {})
         self._programs = None if allow is None else found_programs(allow, self._env)
