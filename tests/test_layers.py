@@ -26,6 +26,7 @@ LAYERS = {
         "_suggestions",
         "_types",
         "_web",
+        "commands",
         "questions",
         "web",
     ],

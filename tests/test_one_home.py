@@ -215,6 +215,12 @@ HOMES = [
         (r"parsedate_to_datetime",),
     ),
     Home(
+        "What does `module:name` on a command line name?",
+        "commands.py",
+        ("NotThereError", "load_named"),
+        (r"sys\.path\.insert\(",),
+    ),
+    Home(
         "When does a start count at the limits at which somebody has places?",
         "_calls/_shared_limits.py",
         ("count_start",),
@@ -314,6 +320,13 @@ def test_commands_to_the_zygote_and_its_reports_have_one_home() -> None:
 
     for sign, home in [(r'Struct\("!BQ[dq]"\)', "_commands.py"), (r"(?m)^_?TO_TELL\b", "_errors.py")]:
         assert [path.name for path in process.rglob("*.py") if re.search(sign, path.read_text())] == [home]
+
+
+def test_the_actors_ask_the_core_what_a_command_line_names() -> None:
+    """They had a copy, which told less of what is there."""
+    actors = TESTS.parent / "actors" / "src"
+
+    assert [path.name for path in actors.rglob("*.py") if "sys.path.insert(" in path.read_text()] == []
 
 
 def test_engines_of_the_actors_are_opened_in_one_place() -> None:

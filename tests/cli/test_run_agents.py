@@ -123,7 +123,7 @@ def test_graphs_of_langgraph_do_not_run_on_trio(project: Project) -> None:
         ("{0}.py:echo", "'{0}.py:echo' is a path; write the module, such as {0}:agent, and --app-dir for its folder"),
         ("nowhere:agent", "there is no module 'nowhere'; looked in "),
         ("nowhere.inside:agent", "there is no module 'nowhere'; looked in "),
-        ("two words:agent", "'two words:agent' names no agent; write module:agent"),
+        ("two words:agent", "'two words' names no module; write module:agent, such as trip:agent"),
         ("{0}:weather", "{0}:weather is a function that needs city; callboard calls it without arguments"),
         ("{0}:approval", "{0}:approval is no agent, but list; it has the agents echo"),
         ("{0}:broken", "{0}:broken could not be made: ValueError: the tool is broken"),

@@ -94,7 +94,7 @@ def test_the_name_of_a_tool_is_the_same_on_both_sides() -> None:
         (f"{HERE}:missing", "has no 'missing'"),
         (f"{HERE}:a_node_with_an_actor", "handler of the actor Notebook; name its class instead"),
         ("no_such_module_at_all:tools", "there is no module 'no_such_module_at_all'; looked in"),
-        ("tools.py", "there is no module|names no module"),
+        ("tools.py", "'tools.py' is a path; write the module, such as tools:tools"),
         ("a b:tools", "'a b' names no module"),
     ],
 )

@@ -1,6 +1,5 @@
 """Finds the agent that `module:agent` names."""
 
-import importlib
 import inspect
 import sys
 import traceback
@@ -13,8 +12,9 @@ from typing import Any
 from langgraph.graph import StateGraph
 from langgraph.pregel import Pregel
 
-from callboard import Agent
+from callboard import Agent, commands
 from callboard._cli._shown_text import CommandError, error_text
+from callboard.commands import NotThereError, load_named
 
 AnyAgent = Agent | Pregel[Any, Any, Any, Any]
 """What can be run; LangGraph's graphs stream, stop and go on in the same words as our agents."""
@@ -49,49 +49,23 @@ def load_agent(name: str, app_dir: Path, wait: Await, enter: Enter) -> AnyAgent:
 def print_traceback(error: BaseException) -> None:
     """Print to stderr where an error came from, from where it leaves the command."""
     told = traceback.TracebackException.from_exception(error)
-    own = str(Path(__file__).parent)
+    own = (str(Path(__file__).parent), str(commands.__file__))
     while told.stack and (told.stack[0].filename.startswith(own) or "importlib" in told.stack[0].filename):
         told.stack.pop(0)
     print("".join(told.format()), file=sys.stderr, end="")
 
 
 def _load(name: str, app_dir: Path, wait: Await, enter: Enter) -> AnyAgent:
-    module_name, _, attribute = name.partition(":")
-    module = _module(module_name, name, app_dir)
-    if not attribute:
-        raise CommandError(f"which agent of {module_name}? Write {module_name}:NAME; {_offers(module)}")
-    found: Any = module
-    for part in attribute.split("."):
-        if not hasattr(found, part):
-            raise CommandError(f"{module_name} has no {attribute!r}; {_offers(module)}")
-        found = getattr(found, part)
+    try:
+        module, found = load_named(name, app_dir, example="agent")
+    except NotThereError as error:
+        raise CommandError(f"{error}; {_offers(error.module)}" if error.module else f"{error}") from None
+    if found is module:
+        raise CommandError(f"which agent of {module.__name__}? Write {module.__name__}:NAME; {_offers(module)}")
     made = _made(found, name, wait)
     if isinstance(made, AbstractAsyncContextManager) and not isinstance(made, Agent) and made is not found:
         made = enter(made)
     return _agent(made, name, module)
-
-
-def _module(module_name: str, name: str, app_dir: Path) -> ModuleType:
-    if module_name.endswith(".py") or "/" in module_name:
-        stem = Path(module_name).stem
-        raise CommandError(f"{name!r} is a path; write the module, such as {stem}:agent, and --app-dir for its folder")
-    if not all(part.isidentifier() for part in module_name.split(".")):
-        raise CommandError(f"{name!r} names no agent; write module:agent, such as trip:agent for `agent` in trip.py")
-    directory = str(app_dir.resolve())
-    if directory not in sys.path:
-        sys.path.insert(0, directory)
-    try:
-        return importlib.import_module(module_name)
-    except ModuleNotFoundError as error:
-        missing = error.name or ""
-        if module_name != missing and not module_name.startswith(f"{missing}."):
-            raise  # the module is there, and imports something that is not
-        raise CommandError(f"there is no module {missing!r}; looked in {directory} first ({_files(app_dir)})") from None
-
-
-def _files(app_dir: Path) -> str:
-    names = sorted(path.stem for path in app_dir.glob("*.py"))
-    return f"its modules: {', '.join(names[:20])}" if names else "which has no modules"
 
 
 def _offers(module: ModuleType) -> str:

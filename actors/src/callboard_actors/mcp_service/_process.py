@@ -9,13 +9,12 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import anyio
 
 from callboard import ActorStartError, Drained
-from callboard_actors._modules import named
+from callboard.commands import load_named
 from callboard_actors.mcp_service._command import TOKEN
 from callboard_actors.mcp_service._serve import http_app, over_http, over_stdio, service_of
 from callboard_actors.mcp_service._stdio import Wire, claimed_stdio
@@ -103,14 +102,14 @@ def _token(options: Options) -> str | None:
 
 def _served(options: Options) -> Any:
     try:
-        found = named(options.tools, options.app_dir)
+        module, found = load_named(options.tools, options.app_dir, example="tools")
     except (ImportError, ValueError):
         raise
     except Exception as error:  # it is their code: they want to know where
         traceback.print_exception(error)
         raise ValueError(f"{options.tools} could not be loaded: {error!r}") from error
-    if isinstance(found, ModuleType):
-        public = sorted(name for name in vars(found) if not name.startswith("_"))
+    if found is module:
+        public = sorted(name for name in vars(module) if not name.startswith("_"))
         raise ValueError(f"which tools of {options.tools}? Write {options.tools}:NAME; it has {', '.join(public)}")
     return found
 

@@ -7,7 +7,7 @@ from types import ModuleType
 from typing import Any
 
 from callboard import Actor
-from callboard_actors._modules import named
+from callboard.commands import load_named
 from callboard_actors.remote._there import name_of
 
 _OF_A_TOOL = ("func", "coroutine")
@@ -26,7 +26,8 @@ def served(name: str, app_dir: Path) -> dict[str, Callable[..., Any]]:
     Raises:
         ValueError: there is no such thing, or nothing in it that could be served.
     """
-    things = {name_of(one): one for one in _things(named(name, app_dir), name)}
+    _, found = load_named(name, app_dir, example="tools")
+    things = {name_of(one): one for one in _things(found, name)}
     if not things:
         raise ValueError(f"{name} has nothing to serve: no function, no tool, no actor that is defined there")
     return things
