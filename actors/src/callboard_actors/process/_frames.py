@@ -3,9 +3,10 @@
 import json
 import marshal
 import struct
+from collections.abc import Mapping
 from enum import IntEnum
 from socket import socket
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, Generic, NamedTuple, TypeVar
 
 MAGIC: Final = b"cb"
 HEADER: Final = struct.Struct("!2sBQQ")
@@ -36,12 +37,18 @@ MAX_TOLD: Final = 64 * 1024
 _KINDS: Final = {int(kind): kind for kind in Kind}
 
 
-class Header(NamedTuple):
-    """The beginning of a frame, understood."""
+K = TypeVar("K", bound=IntEnum)
 
-    kind: Kind
+
+class FrameHeader(NamedTuple, Generic[K]):
+    """The beginning of a frame, read: its kind, what it is about, by its number, and the length of its body."""
+
+    kind: K
     number: int
     length: int
+
+
+Header = FrameHeader[Kind]
 
 
 class GarbageError(Exception):
@@ -70,11 +77,20 @@ def header_of(data: bytes | bytearray | memoryview) -> Header:
     Raises:
         GarbageError: it is none.
     """
-    magic, code, number, length = HEADER.unpack(data)
-    kind = _KINDS.get(code)
-    if magic != MAGIC or kind is None:
+    return read_header(data, MAGIC, _KINDS)
+
+
+def read_header(data: bytes | bytearray | memoryview, magic: bytes, kinds: Mapping[int, K]) -> FrameHeader[K]:
+    """Read the header of a frame that begins so and is of one of these kinds; what is sent elsewhere has its own.
+
+    Raises:
+        GarbageError: it is none.
+    """
+    begin, code, number, length = HEADER.unpack(data)
+    kind = kinds.get(code)
+    if begin != magic or kind is None:
         raise GarbageError(f"{bytes(data)!r} begins no frame")
-    return Header(kind, number, length)
+    return FrameHeader(kind, number, length)
 
 
 _LENGTH: Final = struct.Struct("!I")

@@ -8,8 +8,6 @@ from callboard.documents import EVERYBODY, Document
 from callboard_actors._documents._line import Shelved, Swap
 from callboard_actors.redis._connection import RedisConnection
 
-_SCRIPT = files("callboard_actors.redis").joinpath("_documents.lua")
-
 
 class RedisDocumentLine(RedisConnection):
     """A connection to a server that keeps documents, of one process.
@@ -22,11 +20,11 @@ class RedisDocumentLine(RedisConnection):
     """
 
     what = "documents"
+    script = files("callboard_actors.redis").joinpath("_documents.lua")
 
     def __init__(self, url: str, where: str, prefix: str, largest: int) -> None:
         super().__init__(url, where, prefix)
         self._largest = largest
-        self._sha = ""
 
     async def open(self, client: str) -> None:
         """Connect, load the script, and have the server tell of documents.
@@ -37,7 +35,6 @@ class RedisDocumentLine(RedisConnection):
         """
         with self._errors():
             await self._open(client, self._channel(EVERYBODY), self._channel(client))
-            self._sha = await self._redis.script_load(_SCRIPT.read_text())
 
     async def read(self, documents: Sequence[Document]) -> Sequence[Shelved]:
         """How these are, and their marks.
@@ -83,16 +80,6 @@ class RedisDocumentLine(RedisConnection):
         while True:
             shelf, _, name = str(await self._told()).partition(" ")
             yield Document(shelf, name)
-
-    async def _run(self, calls: Sequence[Sequence[object]]) -> list[Any]:
-        """Run the script several times; each is all or nothing by itself."""
-        with self._errors():
-            if len(calls) == 1:
-                return [await self._redis.evalsha(self._sha, *calls[0])]
-            async with self._redis.pipeline(transaction=False) as pipeline:
-                for call in calls:
-                    pipeline.evalsha(self._sha, *call)
-                return list(await pipeline.execute())
 
     def _reading(self, document: Document) -> list[object]:
         keys = [self._key(document.shelf, name) for name in (document.name, *document.marks)]

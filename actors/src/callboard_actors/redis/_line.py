@@ -7,7 +7,6 @@ from typing import Any
 from callboard_actors._places._line import Answer, Step
 from callboard_actors.redis._connection import RedisConnection
 
-_SCRIPT = files("callboard_actors.redis").joinpath("_step.lua")
 _PARTS = ("meta", "queue", "held", "clients", "lanes", "starts")
 
 
@@ -15,11 +14,11 @@ class RedisLine(RedisConnection):
     """A connection to a server that keeps limits, of one process."""
 
     what = "limits"
+    script = files("callboard_actors.redis").joinpath("_step.lua")
 
     def __init__(self, url: str, where: str, prefix: str) -> None:
         super().__init__(url, where, prefix)
         self._channel = f"{prefix}:to:"
-        self._sha = ""
 
     async def open(self, client: str) -> None:
         """Connect, load the script, and have the server tell of places.
@@ -30,7 +29,6 @@ class RedisLine(RedisConnection):
         """
         with self._errors():
             await self._open(client, self._channel + client)
-            self._sha = await self._redis.script_load(_SCRIPT.read_text())
 
     async def say(self, steps: Sequence[Step]) -> Sequence[Answer]:
         """Have the server do what is said of each gate, and its answers.
@@ -39,13 +37,7 @@ class RedisLine(RedisConnection):
             AwayError: if the server cannot be reached; whether it has heard is unknown.
             StorageError: if it refuses.
         """
-        with self._errors():
-            if len(steps) == 1:
-                return [_read(await self._redis.evalsha(self._sha, len(_PARTS), *self._arguments(steps[0])))]
-            async with self._redis.pipeline(transaction=False) as pipeline:
-                for step in steps:
-                    pipeline.evalsha(self._sha, len(_PARTS), *self._arguments(step))
-                return [_read(found) for found in await pipeline.execute()]
+        return [_read(found) for found in await self._run([self._arguments(step) for step in steps])]
 
     def _arguments(self, step: Step) -> list[object]:
         numbers = step.numbers
@@ -54,7 +46,7 @@ class RedisLine(RedisConnection):
         times = [numbers.per, numbers.lease, numbers.silence]
         server = [self._server.run, self._server.began, int(step.asks_all), self._channel, step.gate]
         ops = [part for op in step.ops for part in op.written]
-        return [*keys, self._client, step.epoch, numbers.text, *counts, *times, *server, *ops]
+        return [len(keys), *keys, self._client, step.epoch, numbers.text, *counts, *times, *server, *ops]
 
     async def heard(self) -> AsyncIterator[tuple[str, str, int]]:
         """Places that were given since they were asked for: gate, stay and token."""

@@ -106,7 +106,7 @@ async def greet(stream: ByteStream, reader: FrameReader, secret: bytes, binding:
 
 
 async def admit(stream: ByteStream, reader: FrameReader, secret: bytes, binding: str, offer: Offer) -> Wishes:
-    """The worker's side. Raises what `greet` does; whom it refuses it has told."""
+    """Shake hands as the worker. Raises what `greet` does; whom it refuses it has told."""
     try:
         said = await _hear(reader)
         _check_protocol(said, "the agent")

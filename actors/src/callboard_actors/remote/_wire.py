@@ -7,18 +7,16 @@ import json
 import struct
 from collections.abc import Mapping
 from enum import IntEnum
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from anyio import EndOfStream
 from anyio.abc import ByteStream
 
-from callboard_actors.process._frames import MAX_TOLD, GarbageError
+from callboard_actors.process._frames import HEADER, MAX_TOLD, FrameHeader, GarbageError, read_header
 
 PROTOCOL: Final = 1
 """Both sides have to speak the same one."""
 MAGIC: Final = b"cR"
-HEADER: Final = struct.Struct("!2sBQQ")
-"""Magic, kind, number of the call or the seat, length of the body."""
 LONGEST_GREETING: Final = 4 * 1024
 """Bytes of a frame before both sides have proved who they are."""
 LONGEST_WELCOME: Final = 1024 * 1024
@@ -65,12 +63,7 @@ REPLIES: Final = frozenset({Kind.VALUE, Kind.RAISED, Kind.LOST, Kind.ENDED})
 _KINDS: Final = {int(kind): kind for kind in Kind}
 
 
-class Header(NamedTuple):
-    """The beginning of a frame, understood."""
-
-    kind: Kind
-    number: int
-    length: int
+Header = FrameHeader[Kind]
 
 
 def frame(kind: Kind, number: int = 0, body: bytes | bytearray = b"") -> bytes:
@@ -125,11 +118,7 @@ def header_of(data: bytes | bytearray) -> Header:
     Raises:
         GarbageError: it is none.
     """
-    magic, code, number, length = HEADER.unpack(data)
-    kind = _KINDS.get(code)
-    if magic != MAGIC or kind is None:
-        raise GarbageError(f"{bytes(data)!r} begins no frame")
-    return Header(kind, number, length)
+    return read_header(data, MAGIC, _KINDS)
 
 
 class FrameReader:
