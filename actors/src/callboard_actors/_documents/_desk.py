@@ -16,7 +16,7 @@ from typing import Any, Literal
 
 from callboard import StorageError
 from callboard.documents import Away, Document, Listener, Rule
-from callboard_actors._clerk import AwayError, Clerk
+from callboard_actors._clerk import AwayError, Clerk, Terms
 from callboard_actors._documents._errands import Bundle, Errand, bundles
 from callboard_actors._documents._line import DocumentLine, Swap
 
@@ -34,21 +34,15 @@ _BEATS = 3
 """How often a process gives a sign of life within a lease."""
 
 
-@dataclass(frozen=True, slots=True)
-class Terms:
-    """On which terms a desk serves.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DocumentTerms(Terms):
+    """On which terms a desk serves; its patience is that of anybody who waits for the server.
 
     Args:
-        where: the server, for errors and logs: without a password.
-        lease: seconds without a word after which a process counts as dead.
         away: what becomes of calls while the server is away.
-        patience: seconds for which anybody waits for it.
     """
 
-    where: str
-    lease: float
     away: WhileAway
-    patience: float
 
 
 class Desk(Clerk[DocumentLine]):
@@ -60,7 +54,9 @@ class Desk(Clerk[DocumentLine]):
         listeners: who is told of documents.
     """
 
-    def __init__(self, line: Callable[[], DocumentLine], terms: Terms, listeners: "weakref.WeakSet[Listener]") -> None:
+    def __init__(
+        self, line: Callable[[], DocumentLine], terms: DocumentTerms, listeners: "weakref.WeakSet[Listener]"
+    ) -> None:
         self.going_on = _GOING_ON[terms.away]
         self.ahead = time.time() - time.monotonic()
         """How much later it is there than a clock says here that only counts."""
@@ -73,7 +69,7 @@ class Desk(Clerk[DocumentLine]):
         self._beat_at = 0.0
         self._owes_word = False
         """Whether somebody was told that the server is away, and is to hear when it is not."""
-        super().__init__(line, terms.where, terms.patience, _logger)
+        super().__init__(line, terms, _logger)
 
     def change(self, errand: Errand) -> None:
         """Have a rule followed; from any thread."""

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any, Final, TypeVar, get_args
 
 from callboard.documents import Away, Document, Done, Listener, Rule
-from callboard_actors._documents._desk import Desk, Terms, WhileAway
+from callboard_actors._documents._desk import Desk, DocumentTerms, WhileAway
 from callboard_actors._documents._errands import Errand
 from callboard_actors._documents._line import DocumentLine
 from callboard_actors._server_store import ServerStore, check_seconds
@@ -48,7 +48,7 @@ class DocumentStore(ServerStore[Desk]):
         check_largest(whose, largest)
         self._largest = largest
         self._line = line
-        self._terms = Terms(where=where, lease=lease, away=away, patience=patience)
+        self._terms = DocumentTerms(where=where, lease=lease, away=away, patience=patience)
         self._listeners: weakref.WeakSet[Listener] = weakref.WeakSet()
         super().__init__(whose, where)
 

@@ -11,7 +11,7 @@ from itertools import count
 
 from callboard import StorageError
 from callboard.limits import Wanted
-from callboard_actors._clerk import AwayError, Clerk
+from callboard_actors._clerk import AwayError, Clerk, Terms
 from callboard_actors._places._gate import Gate
 from callboard_actors._places._line import Line, Numbers
 from callboard_actors._places._share import Away, Share
@@ -21,22 +21,16 @@ _logger = logging.getLogger("callboard_actors.limits")
 _GOING_ON = {"wait": "calls wait", "refuse": "calls are refused", "local": "a local share is used"}
 
 
-@dataclass(frozen=True, slots=True)
-class Terms:
-    """On which terms a desk serves.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LimitTerms(Terms):
+    """On which terms a desk serves; its patience is for calls, which are then refused, or given a share.
 
     Args:
-        where: the server, for errors and logs: without a password.
-        lease: seconds without a word after which a process counts as dead.
         away: what becomes of calls while the server is away.
-        patience: seconds for which it may be away before they are refused, or given a share.
         share: of this process.
     """
 
-    where: str
-    lease: float
     away: Away
-    patience: float
     share: Share
 
 
@@ -48,12 +42,12 @@ class Desk(Clerk[Line]):
         terms: how it serves.
     """
 
-    def __init__(self, line: Callable[[], Line], terms: Terms) -> None:
+    def __init__(self, line: Callable[[], Line], terms: LimitTerms) -> None:
         self.going_on = _GOING_ON[terms.away]
         self._terms = terms
         self._gates: dict[str, Gate] = {}
         self._numbers = count(1)
-        super().__init__(line, terms.where, terms.patience, _logger)
+        super().__init__(line, terms, _logger)
 
     def ask(self, gate: str, wanted: Wanted, on_answer: Callable[[], object]) -> HeldStay:
         """Ask for a place; from any thread."""

@@ -2,12 +2,9 @@
 
 from collections.abc import Callable
 from enum import Enum
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from callboard.limits import Wanted
-
-if TYPE_CHECKING:
-    from callboard_actors._places._gate import Gate
 
 
 class Phase(Enum):
@@ -18,6 +15,18 @@ class Phase(Enum):
     WAITING = "it stands in the queue"
     HELD = "it has a place"
     GONE = "it has left, or never got a place"
+
+
+class Told(Protocol):
+    """The gate of a stay, as far as the stay tells it what happens here."""
+
+    def note_begin(self, stay: "HeldStay", /) -> None:
+        """Note that the body begins, which counts where there is a rate."""
+        ...
+
+    def note_leave(self, stay: "HeldStay", /) -> None:
+        """Note that the place is free, or is wanted no more."""
+        ...
 
 
 class HeldStay:
@@ -31,7 +40,7 @@ class HeldStay:
         self.wanted = wanted
         self.post = post
         """Has something done in the desk's thread."""
-        self.gate: Gate | None = None
+        self.gate: Told | None = None
         self.id = ""
         self.phase = Phase.NEW
         self.spot = ""

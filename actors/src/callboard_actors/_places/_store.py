@@ -6,7 +6,7 @@ from typing import Final, get_args
 
 from callboard import Limit
 from callboard.limits import Wanted
-from callboard_actors._places._desk import Desk, Terms
+from callboard_actors._places._desk import Desk, LimitTerms
 from callboard_actors._places._line import Line
 from callboard_actors._places._share import Away, Share
 from callboard_actors._places._stay import HeldStay
@@ -47,7 +47,7 @@ class Store(ServerStore[Desk]):
         self._share = Share(processes or 1)
         self._is_local = away == "local"
         self._line = line
-        self._terms = Terms(where=where, lease=lease, away=away, patience=patience, share=self._share)
+        self._terms = LimitTerms(where=where, lease=lease, away=away, patience=patience, share=self._share)
         super().__init__(whose, where)
 
     def _new_clerk(self) -> Desk:

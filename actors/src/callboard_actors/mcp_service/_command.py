@@ -6,9 +6,7 @@ from typing import Annotated
 import typer
 
 from callboard_actors._command_app import Backend, command_app
-
-TOKEN = "CALLBOARD_MCP_TOKEN"  # noqa: S105 - the name of a variable
-"""Has what clients have to show, where it is set."""
+from callboard_actors.mcp_service._token import TOKEN
 
 app = command_app()
 

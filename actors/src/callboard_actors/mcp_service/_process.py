@@ -1,7 +1,6 @@
 """A process that serves tools by MCP until it is told to end: `callboard mcp`, behind its options."""
 
 import logging
-import os
 import sys
 import traceback
 from collections.abc import Awaitable, Callable
@@ -15,9 +14,9 @@ import anyio
 
 from callboard import ActorStartError, Drained
 from callboard.commands import load_named
-from callboard_actors.mcp_service._command import TOKEN
 from callboard_actors.mcp_service._serve import http_app, over_http, over_stdio, service_of
 from callboard_actors.mcp_service._stdio import Wire, claimed_stdio
+from callboard_actors.mcp_service._token import take_token
 
 FAILED, WRONG = 1, 2
 """Exit codes: it could not start; the command line is wrong. The others are those of `Drained`."""
@@ -67,7 +66,7 @@ def _planned(options: Options, wire: Wire | None) -> Callable[[], Awaitable[Drai
         TypeError: they name what cannot be served.
         ImportError: a package is missing.
     """
-    token = _token(options)
+    token = take_token(options.token_env)
     _check(options)
     served = _served(options)
     if wire is not None:
@@ -90,14 +89,6 @@ def _check(options: Options) -> None:
         raise ValueError("--http runs uvicorn, which needs asyncio: leave --backend trio out")
     if not options.http and (options.allow_host or options.token_env is not None):
         raise ValueError("--allow-host and --token-env are for clients that come by HTTP: give --http, too")
-
-
-def _token(options: Options) -> str | None:
-    """What clients have to show; taken out of the environment, so that what the tools start does not have it."""
-    found = os.environ.pop(options.token_env or TOKEN, "").strip()
-    if options.token_env is not None and not found:
-        raise ValueError(f"--token-env names the variable {options.token_env}, which is not set, or empty")
-    return found or None
 
 
 def _served(options: Options) -> Any:

@@ -7,7 +7,7 @@ from importlib.util import find_spec
 from typing import Any, cast
 
 from callboard import Actor, handler, remaining
-from callboard_actors._options import check_counts, check_durations
+from callboard_actors._numbers import check_counts, check_durations
 from callboard_actors.python._answer import answer
 from callboard_actors.python._interpreter import Interpreter, own_process
 from callboard_actors.python._pictures import Budget
