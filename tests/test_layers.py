@@ -226,6 +226,20 @@ def test_there_are_no_import_cycles() -> None:
     assert len(graph) == len(INNER)
 
 
+def test_no_two_modules_of_the_actors_need_each_other() -> None:
+    """Also not within functions, where it would be found out by the first call only."""
+    modules = {module_name(path, ACTORS): path for path in ACTORS.rglob("*.py")}
+
+    def needed(name: str) -> set[str]:
+        found = set(imported(modules[name])) & set(modules) - {name}
+        # `from room import _module` needs the module; the room's window is for others.
+        return {one for one in found if not any(other.startswith(f"{one}.") for other in (*found, name))}
+
+    TopologicalSorter({name: needed(name) for name in modules}).prepare()  # raises CycleError
+
+    assert len(modules) > 100
+
+
 @pytest.mark.parametrize("customer", [ACTORS, SOURCE / "callboard" / "_cli"], ids=["actors", "command line"])
 def test_customers_use_public_names_only(customer: Path) -> None:
     """What they need and the shop window lacks, others would lack too."""
