@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from itertools import combinations
 from pathlib import Path
 
+from .test_layers import LAYERS
+
 ROOT = Path(__file__).parents[1] / "src" / "callboard"
 PACKAGE = "callboard"
 COMMON = 6
@@ -15,18 +17,7 @@ COMMON = 6
 LONG = 30
 """Lines of a function, from which on it is counted as long."""
 
-FLOORS = (
-    ("exceptions", "_callers", "_extras", "_lazy", "_suggestions", "_types", "_near"),
-    ("_loops",),
-    ("_calls",),
-    ("actors",),
-    ("_langgraph",),
-    ("tools",),
-    ("middleware",),
-    ("agent",),
-    ("telemetry", "testing", "threads"),
-    ("_cli",),
-)
+FLOORS = tuple(map(tuple, LAYERS.values()))
 """The rooms from the ground up; what stands in no floor is below all of them but the ground."""
 
 

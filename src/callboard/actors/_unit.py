@@ -15,7 +15,7 @@ from callboard._loops._protocol import EventLoop, Scope, Spawned
 from callboard.actors._actor import Actor, keeps_snapshots, made_again
 from callboard.actors._cell import Cell
 from callboard.actors._child import ChildSpec
-from callboard.actors._elsewhere import CodeElsewhere
+from callboard.actors._code_elsewhere import CodeElsewhere
 from callboard.actors._ends import End, Keep, Taken, snapshot_or_none, start_failed
 from callboard.actors._journal_snapshots import JournalSnapshots, own_key
 from callboard.actors._life import Life

@@ -14,7 +14,7 @@ from callboard._calls._call import SupervisedCall, current_call, note
 from callboard._calls._of_body import BodyRaisedError
 from callboard._types import Body, Engine
 from callboard.actors._actor_set import ActorSet
-from callboard.actors._elsewhere import grace_there
+from callboard.actors._code_elsewhere import grace_there
 from callboard.exceptions import EngineError
 from callboard.tools._inject import written_args
 from callboard.tools._plan import Plan
