@@ -10,7 +10,7 @@ import anyio
 from callboard import Limit
 from callboard.limits import Stay, Wanted
 from callboard_actors._places._stay import HeldStay, Phase
-from callboard_actors._places._store import Store
+from callboard_actors._places._store import LimitStore
 
 LEASE = 0.6
 """Seconds; short, because tests wait for the end of some."""
@@ -19,7 +19,7 @@ LEASE = 0.6
 class Stores(Protocol):
     """Makes stores on one server, each as if it were another process."""
 
-    def __call__(self, **options: Any) -> Store: ...
+    def __call__(self, **options: Any) -> LimitStore: ...
 
 
 class Asking:
@@ -30,7 +30,7 @@ class Asking:
         self.answered: list[str] = []
         self.stays: dict[str, Stay] = {}
 
-    async def ask(self, store: Store, who: str, *, tenant: str = "", key: str = "") -> HeldStay:
+    async def ask(self, store: LimitStore, who: str, *, tenant: str = "", key: str = "") -> HeldStay:
         """Ask, and wait until there is an answer or a place in the queue."""
         wanted = Wanted(limit=self.limit, name="tool:t", key=key, tenant=tenant, title="the queue of tool 't'")
         stay = self.stays[who] = store.ask(wanted, lambda: self.answered.append(who))
@@ -53,12 +53,12 @@ async def until(condition: Callable[[], bool], seconds: float = 20.0) -> None:
 
 
 @contextmanager
-def closing(make: Callable[..., Store]) -> Iterator[Stores]:
+def closing(make: Callable[..., LimitStore]) -> Iterator[Stores]:
     """Stores that are closed when the test is over."""
-    made: list[Store] = []
+    made: list[LimitStore] = []
     number = next(_numbers)
 
-    def new(**options: Any) -> Store:
+    def new(**options: Any) -> LimitStore:
         store = make(number, **{"lease": LEASE, **options})
         made.append(store)
         return store

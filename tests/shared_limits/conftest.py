@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from tests.agent._postgres import Server, programs
 
-from callboard_actors._places._store import Store
+from callboard_actors._places._store import LimitStore
 from callboard_actors.postgres import PostgresLimits
 from callboard_actors.redis import RedisLimits
 
@@ -53,11 +53,11 @@ def postgres_url() -> Iterator[str]:
         server.remove()
 
 
-def _on_postgres(url: str, number: int, **options: Any) -> Store:
+def _on_postgres(url: str, number: int, **options: Any) -> LimitStore:
     return PostgresLimits(url, prefix=f"test-{number}", **options)
 
 
-def _on_redis(url: str, number: int, **options: Any) -> Store:
+def _on_redis(url: str, number: int, **options: Any) -> LimitStore:
     return RedisLimits(url, prefix=f"test-{number}", **options)
 
 

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from callboard import Limit
 from callboard_actors._places._line import Line, Numbers, Op, Step
-from callboard_actors.postgres._line import PostgresLine
-from callboard_actors.redis._line import RedisLine
+from callboard_actors.postgres._limits_line import PostgresLimitLine
+from callboard_actors.redis._limits_line import RedisLimitLine
 
 from ._model import Model
 from ._redis import RedisServer
@@ -84,7 +84,7 @@ async def _play(make: Any, limit: Limit, talk: list[tuple[int, list[tuple[str, i
     try:
         for line, client in zip(lines, CLIENTS, strict=True):
             await line.open(client)
-            if isinstance(line, RedisLine):
+            if isinstance(line, RedisLimitLine):
                 line._server.began = 0  # a server that has just started gives nothing for a lease
         world = World(lines, limit)
         for client, said in talk:
@@ -114,7 +114,7 @@ async def _empty(world: World) -> None:
 def test_redis_does_what_the_model_does(redis_server: RedisServer, talk: Any, concurrency: int, queue: Any) -> None:
     """Places, queue, tenants' turns and rejections."""
     limit = Limit(concurrency=concurrency, queue=queue)
-    anyio.run(_play, lambda: RedisLine(redis_server.url, "redis", "model"), limit, talk)
+    anyio.run(_play, lambda: RedisLimitLine(redis_server.url, "redis", "model"), limit, talk)
 
 
 @pytest.mark.exhaustive
@@ -123,4 +123,4 @@ def test_redis_does_what_the_model_does(redis_server: RedisServer, talk: Any, co
 def test_postgres_does_what_the_model_does(postgres_url: str, talk: Any, concurrency: int, queue: Any) -> None:
     """The same script in another language."""
     limit = Limit(concurrency=concurrency, queue=queue)
-    anyio.run(_play, lambda: PostgresLine(postgres_url, "postgres", "model"), limit, talk)
+    anyio.run(_play, lambda: PostgresLimitLine(postgres_url, "postgres", "model"), limit, talk)

@@ -16,7 +16,7 @@ _SHORTEST: Final = 0.001
 _MOST: Final = 1_000_000
 
 
-class Store(ServerStore[Desk]):
+class LimitStore(ServerStore[Desk]):
     """A store of shared limits: one desk in each process that asks it.
 
     Args:

@@ -3,11 +3,11 @@
 from functools import partial
 
 from callboard_actors._places._share import Away
-from callboard_actors._places._store import Store
+from callboard_actors._places._store import LimitStore
 from callboard_actors.postgres._where import checked
 
 
-class PostgresLimits(Store):
+class PostgresLimits(LimitStore):
     """Keeps limits in PostgreSQL, as `RedisLimits` does in Redis; for those who have a database and no Redis.
 
     The first process makes tables and functions, named `callboard_limits_...`, in the schema that comes first in the
@@ -42,9 +42,9 @@ class PostgresLimits(Store):
         processes: int | None = None,
     ) -> None:
         where = checked("PostgresLimits", url, prefix)
-        from callboard_actors.postgres._line import PostgresLine
+        from callboard_actors.postgres._limits_line import PostgresLimitLine
 
-        line = partial(PostgresLine, url, where, prefix)
+        line = partial(PostgresLimitLine, url, where, prefix)
         super().__init__(
             "PostgresLimits",
             where,

@@ -3,11 +3,11 @@
 from functools import partial
 
 from callboard_actors._places._share import Away
-from callboard_actors._places._store import Store
+from callboard_actors._places._store import LimitStore
 from callboard_actors.redis._where import checked
 
 
-class RedisLimits(Store):
+class RedisLimits(LimitStore):
     """Keeps limits in Redis, for all processes that ask the same server.
 
     Places are had in the order of arrival; with `Limit(tenant=...)` tenants take turns. Only the clock of the server
@@ -44,9 +44,9 @@ class RedisLimits(Store):
         processes: int | None = None,
     ) -> None:
         where = checked("RedisLimits", url, prefix)
-        from callboard_actors.redis._line import RedisLine
+        from callboard_actors.redis._limits_line import RedisLimitLine
 
-        line = partial(RedisLine, url, where, prefix)
+        line = partial(RedisLimitLine, url, where, prefix)
         super().__init__(
             "RedisLimits",
             where,

@@ -10,7 +10,7 @@ from callboard_actors.redis._connection import RedisConnection
 _PARTS = ("meta", "queue", "held", "clients", "lanes", "starts")
 
 
-class RedisLine(RedisConnection):
+class RedisLimitLine(RedisConnection):
     """A connection to a server that keeps limits, of one process."""
 
     what = "limits"

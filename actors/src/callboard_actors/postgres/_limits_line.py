@@ -21,7 +21,7 @@ WITH gone AS (
 """
 
 
-class PostgresLine(PostgresConnection):
+class PostgresLimitLine(PostgresConnection):
     """Two connections to a server that keeps limits, of one process."""
 
     what = "limits"
