@@ -48,6 +48,8 @@ S = TypeVar("S", bound=Staff)
 
 @dataclass(slots=True)
 class _Opening(Generic[S]):
+    """A staff that is open in one event loop, and how many have it open there."""
+
     staff: S
     openers: int = 0
 

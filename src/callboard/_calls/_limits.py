@@ -46,6 +46,8 @@ class Window:
 
 
 class _Waiter:
+    """A call in the queue of a gate: how it is woken, and why it is refused if it is."""
+
     __slots__ = ("awake", "refused", "wakeup")
 
     def __init__(self, wakeup: Wakeup) -> None:

@@ -31,6 +31,8 @@ def draws(console: Console) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class _Tool:
+    """The row of one tool, with its name and how long its calls wait."""
+
     name: str
     row: ToolCounts
     wait: float
@@ -38,6 +40,8 @@ class _Tool:
 
 @dataclass(frozen=True, slots=True)
 class _ShownCall:
+    """A call among the slowest, at the moment of the picture."""
+
     call: OpenCall
     now: float
 

@@ -16,6 +16,8 @@ _PATIENCE = 5.0
 
 
 class _Life(Protocol):
+    """A life, as far as it says whether its actor takes more asks."""
+
     @property
     def takes_no_more(self) -> bool: ...
 

@@ -47,6 +47,8 @@ _OWN_AFFAIRS = {"rejected", "deadline", "cancelled"}
 
 
 class _Key(NamedTuple):
+    """What two calls have to have in common to have one result."""
+
     tool: str
     body: Hashable
     """What runs: tools that were made for two users may have one name."""

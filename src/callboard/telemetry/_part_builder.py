@@ -120,6 +120,8 @@ class _Calls(CallTracker[_Call, _Line]):
 
 @dataclass(slots=True)
 class _OpenRun:
+    """A run whose lines are being read, with the requests that it has made so far."""
+
     known: RecordedRun
     requests: list[ModelRequest] = field(default_factory=list[ModelRequest])
 

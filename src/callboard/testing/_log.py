@@ -30,6 +30,8 @@ class Event:
 
 @dataclass(frozen=True, slots=True)
 class _Move:
+    """One step of a body: of which tool, for which query, and which of its steps."""
+
     tool: str
     query: str
     step: int

@@ -15,6 +15,8 @@ _ALIKE = 4
 
 
 class _Known(NamedTuple, Generic[T]):
+    """Facts of a tool, and of what they were made: of another one they are not its own."""
+
     tool: "ref[BaseTool]"
     made_of: tuple[object, object, object]
     facts: T

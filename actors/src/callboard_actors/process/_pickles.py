@@ -13,6 +13,8 @@ _MARK = re.compile(rb"_main__")
 
 
 class _Unpickler(pickle.Unpickler):
+    """Finds what the main module of the pool's program has where the worker has loaded that. Runs what it reads."""
+
     def find_class(self, module: str, name: str, /) -> Any:
         return named(module, name) if module in NAMES else super().find_class(module, name)
 

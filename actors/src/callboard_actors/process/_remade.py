@@ -40,6 +40,8 @@ def is_read_again(error: BaseException) -> bool:
 
 
 class _Pickler(pickle.Pickler):
+    """Sends exceptions in parts that do not come back from an ordinary pickle; `known` has those that it has met."""
+
     def __init__(self, file: io.BytesIO, known: dict[int, tuple[BaseException, _Reduced | None]]) -> None:
         super().__init__(file, pickle.HIGHEST_PROTOCOL)
         self._known = known

@@ -34,6 +34,8 @@ class _Starts(Protocol):
 
 
 class _Seat:
+    """A worker of one owner: calls that run at once on one event loop, until its socket is closed."""
+
     def __init__(self, sock: socket, notebook: int, settings: Settings) -> None:
         self._sock = sock
         self._voice = Voice(sock)

@@ -155,6 +155,8 @@ def _op(code: int, value: int, if_true: int = 0, if_false: int = 0) -> bytes:
 
 
 class _Program(ctypes.Structure):
+    """`struct sock_fprog` of the kernel: a filter, and how many instructions it has."""
+
     _fields_ = (("length", ctypes.c_ushort), ("filter", ctypes.c_char_p))
 
 

@@ -25,6 +25,8 @@ _AHEAD: Final = 1
 
 @dataclass(frozen=True, slots=True)
 class _Request:
+    """A worker that the pool has asked for: its number, and the files that it is given, which are ours to close."""
+
     number: int
     fds: list[int]
     is_seat: bool
@@ -36,6 +38,8 @@ class _Request:
 
 @dataclass(slots=True)
 class _Spare:
+    """An interpreter that was started ahead, and how far it is on its way to be a worker."""
+
     pid: int
     cradle: socket
     is_ready: bool = False

@@ -94,12 +94,16 @@ def main(control: int) -> NoReturn:
 
 @dataclass(slots=True)
 class _Child:
+    """A worker that lives, and when it is killed if it was told to end."""
+
     number: int
     kill_at: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class _Ended:
+    """A worker that has ended: the pool is told once its children have, too, or when the time for that is over."""
+
     number: int
     exitcode: int
     tell_at: float

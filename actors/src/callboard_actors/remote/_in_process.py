@@ -53,6 +53,8 @@ class InProcess:
 
 
 class _InProcessSeat:
+    """A seat in this process, for one owner; nothing of it can be killed."""
+
     async def run_body(self, body: Body, /) -> Any:
         if body.on_begin is not None:
             body.on_begin()

@@ -16,6 +16,8 @@ _TRIES = 20
 
 
 class _Spool:
+    """A file of fixed size that has the head of some output and its tail; what is between the two is overwritten."""
+
     def __init__(self, fd: int, size: int) -> None:
         self._fd = fd
         self._head = size // 2
