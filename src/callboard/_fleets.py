@@ -35,14 +35,14 @@ class FleetAsk:
 
 
 class Ownership(Protocol):
-    """That a process owns a key. May be asked from any thread."""
+    """How a process owns a key: under which token, and whether it still does. May be asked from any thread."""
 
     token: int
     """The fencing token: who owns the key later has a higher one."""
 
     @property
     def is_current(self) -> bool:
-        """Whether it still does, and no other process can own the key."""
+        """Whether the process still owns the key, and no other one can."""
         ...
 
 
@@ -125,7 +125,7 @@ class Membership(Protocol):
         ...
 
     def owned(self, key: Hashable) -> Ownership | None:
-        """That this process owns a key; `None` if it does not."""
+        """How this process owns a key; `None` if it does not."""
         ...
 
     def post(self, ask: FleetAsk) -> Posting:

@@ -166,7 +166,7 @@ class Attempt:
 
     @property
     def fencing_token(self) -> int | None:
-        """That of the narrowest shared limit at which it has a place; `None` if there is none."""
+        """The fencing token of the narrowest shared limit at which it has a place; `None` if there is none."""
         tokens = (place.token for place in self._places if isinstance(place, SharedPlace))
         return next((token for token in tokens if token is not None), None)
 

@@ -314,7 +314,7 @@ def _record(said: list[Any]) -> tuple[logging.Logger, logging.LogRecord]:
 
 
 def _nearest_logger(name: str) -> logging.Logger:
-    """That of the name, or the one that such a logger would ask; none is made, for it would stay for ever."""
+    """The logger of a name, or the one that it would ask; none is made, for it would stay for ever."""
     known = logging.Logger.manager.loggerDict
     while name and not isinstance(known.get(name), logging.Logger):
         name = name.rpartition(".")[0]

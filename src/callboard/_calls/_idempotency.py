@@ -12,7 +12,7 @@ class Scope(Protocol):
 
     @property
     def name(self) -> object:
-        """That of no other call, in any run; the same when the call is begun anew."""
+        """A name that no other call has, in any run, and that this one has again when it is begun anew."""
         ...
 
 

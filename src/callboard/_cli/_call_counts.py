@@ -139,7 +139,7 @@ class CallCounts(CallTracker[OpenCall, CallEvent]):
         return tuple(self.open.values())[:number]
 
     def longest_waits(self, now: float) -> Mapping[str, float]:
-        """By tool, the longest that a call waited or has been waiting."""
+        """For each tool, how many seconds a call has waited at the most, or waits already."""
         waits = {tool: row.longest_wait for tool, row in tuple(self.rows.items())}
         for call in tuple(self.open.values()):
             if call.place == "waiting":

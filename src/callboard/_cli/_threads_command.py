@@ -225,7 +225,7 @@ def _texts(messages: Sequence[BaseMessage]) -> Iterator[str]:
 
 
 def _time(when: str) -> str:
-    """In the time zone of this machine, to the minute."""
+    """A time in words, in the time zone of this machine, to the minute."""
     try:
         return f"{datetime.fromisoformat(when).astimezone():%Y-%m-%d %H:%M}"
     except ValueError:

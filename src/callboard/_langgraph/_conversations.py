@@ -88,7 +88,7 @@ class _Stored:
         return [*map(type, old)] == self.kinds and fields_of_all(old) == self.fields
 
     def behind(self, old: "_Stored") -> "_Stored":
-        """Those kinds and fields behind the ones of another."""
+        """Returns these kinds and fields, behind those of another conversation."""
         return replace(self, kinds=old.kinds + self.kinds, fields=old.fields + self.fields, known=old.known)
 
     def value(self, messages: list[Any], loads: Loads) -> Any:

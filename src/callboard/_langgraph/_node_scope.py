@@ -97,7 +97,7 @@ class Outer:
 
     @property
     def task_ns(self) -> str:
-        """Of the task itself, to which commands for the graph around us are addressed."""
+        """The namespace of the task itself, to which commands for the graph around us are addressed."""
         return str(self.conf.get(CONFIG_KEY_CHECKPOINT_NS, ""))
 
     @property

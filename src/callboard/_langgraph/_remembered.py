@@ -43,7 +43,7 @@ class _Pattern(NamedTuple):
     """Bytes that it takes."""
 
     def copied(self) -> Any:
-        """One of which a change does not change the other."""
+        """Returns a copy; a change of one does not change the other."""
         made = self.whole.copy()
         for key, part in self.shallow:
             made[key] = part.copy()

@@ -60,7 +60,7 @@ class Handler:
         return f"{self.owner}.{self.name}"
 
     def signature(self) -> inspect.Signature:
-        """As callers see it: without the actor, and without the reply."""
+        """The signature as callers see it: without the actor, and without the reply."""
         found = inspect.signature(self.fn)
         return found.replace(parameters=list(found.parameters.values())[1 + self.deferred :])
 

@@ -288,7 +288,7 @@ class Cell:
         return not (self.mailbox.running or self.mailbox.waiting or self.owed or self.urgent)
 
     def in_hand(self) -> tuple[Message, ...]:
-        """Those that have begun, or are about to, and have not ended."""
+        """The asks that have begun, or are about to, and have not ended."""
         with self.lock:
             return (*self.mailbox.running, *self.owed)
 

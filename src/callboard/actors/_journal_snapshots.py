@@ -129,7 +129,7 @@ class JournalSnapshots:
             self._versions.pop(key, None)
 
     def strayed(self, actor: str, journal: Journal, alive: Collection[Hashable]) -> list[Hashable]:
-        """Those that live and have another state than that of the place where their thread stands."""
+        """The actors that live and have another state than that of the place where their thread stands."""
         return [
             key
             for key in alive

@@ -86,12 +86,12 @@ def numbered(sends: Iterable[Send]) -> tuple[Sent, ...]:
 
 
 def nodes_in(targets: Iterable[Target]) -> list[str]:
-    """Those of the targets that are nodes, which run with the state."""
+    """The targets that are nodes, which run with the state."""
     return [target for target in targets if not isinstance(target, Send)]
 
 
 def sends_in(targets: Iterable[Target]) -> list[Send]:
-    """Those of the targets that are sends."""
+    """The targets that are sends, which run with what they were sent."""
     return [target for target in targets if isinstance(target, Send)]
 
 

@@ -17,7 +17,7 @@ class Stops:
     after: Nodes = ()
 
     def or_those_of(self, before: Nodes | None, after: Nodes | None) -> "Stops":
-        """These stops, unless a run was given stops of its own."""
+        """Returns the stops of a run: those that it was given, or else these."""
         return Stops(before=before or self.before, after=after or self.after)
 
     def stop_before(self, nodes: Sequence[str]) -> bool:

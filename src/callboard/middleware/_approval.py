@@ -153,7 +153,7 @@ def _checked(name: str, config: Mapping[str, object]) -> HumanInterruptConfig:
 
 
 def _rules_of(tools: Any, default: _Rule) -> dict[str, _Rule | None]:
-    """By tool name; `None` for a tool whose calls are not asked about."""
+    """The rules of each tool, by its name; `None` for a tool whose calls are not asked about."""
     if tools is None:
         return {}
     if isinstance(tools, str) or not isinstance(tools, Collection) or not all(isinstance(one, str) for one in tools):

@@ -108,7 +108,7 @@ class Circuit:
         return self.judge(ticket, now, failed=failed)
 
     def admit(self, now: float, probe: str, lease: float = math.inf) -> Ticket | None:
-        """As `before`, where nobody asks who is inside.
+        """Decide whether a call is let in, as `before` does, where nobody asks who is inside.
 
         Args:
             now: the time.
@@ -135,7 +135,7 @@ class Circuit:
         self._probing.pop(probe, None)
 
     def judge(self, ticket: Ticket, now: float, *, failed: bool | None) -> State | None:
-        """As `after`, where nobody asks who is inside."""
+        """Count how a call ended, as `after` does, where nobody asks who is inside."""
         if ticket.changes != self._changes:
             return None
         if ticket.probe is not None:

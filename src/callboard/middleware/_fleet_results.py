@@ -220,7 +220,7 @@ class FleetResults:
 
 
 def _left(me: str, found: Found) -> tuple[Written | None, None]:
-    """Of a call that wants nothing any more, and may lead without knowing."""
+    """Clear up behind a call that wants nothing any more, and may lead without knowing."""
     known = document_of(found)
     if not isinstance(known, Finding):
         return None, None

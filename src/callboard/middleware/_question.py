@@ -202,7 +202,7 @@ def _form(allowed: tuple[AnswerType, ...]) -> Form:
 
 
 def _declined(call: ToolCall, reason: str | None) -> str:
-    """In LangChain's words, which models have read before."""
+    """What a model reads of a refusal: LangChain's words, which models have read before."""
     if reason:
         return f"User rejected the tool call for `{call['name']}` with reason: {reason}"
     return (

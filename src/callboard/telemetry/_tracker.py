@@ -34,7 +34,7 @@ class Told(Protocol):
 
     @property
     def tool(self) -> str:
-        """Of the attempt; that of a fallback is another one than that of its call."""
+        """The tool of the attempt; that of a fallback is another one than that of its call."""
         ...
 
     @property

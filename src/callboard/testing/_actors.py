@@ -99,7 +99,7 @@ class ActorContract:
         raise NotImplementedError("say how to ask it: async def ask(self, reference): return await reference.goto(url)")
 
     async def test_it_starts_answers_and_stops(self) -> None:
-        """And does so again: nothing of its first life is in the way of the second."""
+        """An actor starts, answers and stops twice: nothing of its first life is in the way of the second."""
         with anyio.fail_after(self.patience):
             for _ in range(2):
                 async with running(self._spec()) as reference:
@@ -173,7 +173,7 @@ class ActorContract:
                     await self.ask(instances["one"])
 
     def test_its_handlers_are_tools(self) -> None:
-        """They have what a model has to be told: types and descriptions."""
+        """Its handlers have what a model has to be told: types and descriptions."""
         ToolNode([spec_of(self.actor())])
 
     def _spec(self) -> ChildSpec[Any]:

@@ -126,7 +126,7 @@ class _Running:
 
     @property
     def titles(self) -> Collection[str]:
-        """Of the bodies that are lost with it."""
+        """The titles of the bodies that are lost with it."""
         return [self._title]
 
     def lose(self, reason: str) -> None:

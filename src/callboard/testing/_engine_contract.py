@@ -58,7 +58,7 @@ class EngineContract:
             assert await engine.run_body(_body(bodies.add_later, 1, other=2)) == 3
 
     async def test_it_is_opened_by_several_and_left_in_any_order(self) -> None:
-        """And again, when nobody has it open any more."""
+        """An engine closes when the last one has left it, and may be opened again."""
         with anyio.fail_after(self.patience):
             engine = self.engine()
             for _ in range(2):
@@ -76,7 +76,7 @@ class EngineContract:
         assert error.ended == "unavailable"
 
     async def test_errors_come_back_as_themselves(self) -> None:
-        """And the next body does not suffer from it."""
+        """An error has its type and its text, and the next body does not suffer from it."""
         async with self._open() as engine:
             error = await _error_of(engine, _body(bodies.fail, "no such page"))
             assert isinstance(error, ValueError)
@@ -104,7 +104,7 @@ class EngineContract:
         assert error.ended == "finished"
 
     async def test_more_than_it_has_room_for_wait_for_their_turn(self) -> None:
-        """And are told when they have it."""
+        """Bodies wait for a free place, and their `on_begin` is called when they have it."""
         begun: list[int] = []
         found: list[int] = []
         async with self._open() as engine, anyio.create_task_group() as group:
@@ -118,7 +118,7 @@ class EngineContract:
         assert sorted(found) == sorted(begun) == list(range(20))
 
     async def test_deadline_progress_and_log_cross(self, caplog: Any) -> None:
-        """As if the body ran here."""
+        """A body hears its deadline, and what it says is heard here, as if it ran here."""
         heard: list[Any] = []
         with caplog.at_level(logging.WARNING), observe(heard.append):
             async with self._open() as engine:
@@ -146,7 +146,7 @@ class EngineContract:
                 assert await engine.run_body(_body(bodies.add, 1)) == 2
 
     async def test_a_body_whose_worker_is_killed_is_unknown_and_its_neighbour_goes_on(self) -> None:
-        """And there is a worker again."""
+        """What was killed has an unknown outcome, its neighbour a result, and there is a worker again."""
         async with self._open() as engine, _file() as path, anyio.create_task_group() as group:
             found: list[BaseException] = []
             sums: list[int] = []
@@ -169,7 +169,7 @@ class EngineContract:
                 assert await engine.run_body(_body(bodies.add, 1)) == 2
 
     async def test_a_seat_keeps_what_is_kept_there_and_runs_several_at_once(self) -> None:
-        """Nobody else's bodies come there."""
+        """A seat has one owner, and nobody else's bodies come there."""
         async with self._open() as engine, _file() as path:
             async with engine.seat("owner") as seat:
                 await seat.run_body(_body(bodies.forget))

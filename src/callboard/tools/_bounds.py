@@ -66,7 +66,7 @@ def admission(
 
 
 def unkept(calls: Sequence[ToolCall]) -> dict[int, ToolMessage]:
-    """By place, the messages of calls whose arguments nothing could store."""
+    """The messages of calls whose arguments nothing could store, by the places of the calls."""
     reasons = {place: at_once(_offence_in(call["args"])) for place, call in enumerate(calls)}
     return {place: _marked(calls[place], reason) for place, reason in reasons.items() if reason is not None}
 

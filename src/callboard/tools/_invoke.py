@@ -124,7 +124,7 @@ def _explain(error: Exception, content: object, call: ToolCall, tool: BaseTool) 
 
 
 async def _formatted_in_parts(content: Any, artifact: Any, call: ToolCall, tool: BaseTool, status: str) -> object:
-    """As `_formatted`, of a large content and while the other tasks go on."""
+    """Make the message as `_formatted` does, of a large content and while the other tasks go on."""
     several = isinstance(content, list) and all(isinstance(item, ToolOutputMixin) for item in content)
     if several or isinstance(content, ToolOutputMixin) or call["id"] is None:
         return content

@@ -85,7 +85,7 @@ class Post:
             return self._route(key)
 
     def held(self, key: Hashable) -> HeldKey | None:
-        """That a key is owned here; from any thread."""
+        """How a key is owned here; `None` if it is not. From any thread."""
         route = self._routes.get(key)
         held = None if route is None else route.held
         return held if held is not None and held.is_current else None

@@ -19,7 +19,7 @@ def now() -> float:
 
 
 class HeldKey:
-    """That this process owns a key; the `Ownership` of a `callboard.Fleet`.
+    """How this process owns a key, and whether it still does: the `Ownership` of a `callboard.Fleet`.
 
     Args:
         token: of fencing.

@@ -58,7 +58,7 @@ class Op:
 
     @property
     def written(self) -> tuple[str, str, str, str, int]:
-        """As servers take it; who has a place and has not begun with it does not count as a start."""
+        """The words of an operation, as servers take them; a place that nobody has begun with is no start."""
         kind = "pause" if self.kind == "hold" and not self.begun else self.kind
         return kind, self.id, self.tenant, self.spot, self.token
 

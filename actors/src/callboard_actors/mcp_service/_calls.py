@@ -127,7 +127,7 @@ class Calls:
 
 
 def _key(context: Context) -> str | None:
-    """By what the client knows the call, if it says so."""
+    """The key by which the client knows the call again, if it gives one."""
     given: object = (context.meta or {}).get(IDEMPOTENCY_KEY)
     return given if isinstance(given, str) and given else None
 

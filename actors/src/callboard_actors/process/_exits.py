@@ -24,7 +24,7 @@ def end_after(work: Callable[[], None]) -> NoReturn:
 
 
 def exit_code(end: SystemExit) -> int:
-    """With which code a process ends, as the interpreter has it."""
+    """The code with which a process ends, by the interpreter's rules."""
     if end.code is None:
         return 0
     if isinstance(end.code, int):

@@ -227,7 +227,7 @@ class HeldWorker:
 
 
 def _watch(file: socket.socket | int) -> select.poll:
-    """By which to see whether there is something to read, or will never be: without an error made for "nothing"."""
+    """Returns a poll for what there is to read, or that there never will be; unlike a read, it needs no error for nothing."""
     watch = select.poll()
     watch.register(file, select.POLLIN)
     return watch

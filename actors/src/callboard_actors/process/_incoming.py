@@ -51,7 +51,7 @@ class _Awaited:
 
 
 class _Watched:
-    """By a callback that asyncio calls as long as there is something to read."""
+    """Reads from a socket by a callback, which asyncio calls as long as there is something to read."""
 
     def __init__(self, sock: socket) -> None:
         self._sock = sock

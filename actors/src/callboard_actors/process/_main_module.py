@@ -27,7 +27,7 @@ class MainModule:
 
 
 def main_module() -> MainModule | None:
-    """That of this program; `None` where there is none that others could load, as in a REPL."""
+    """The main module of this program; `None` where no other process could load it, as in a REPL."""
     if _copy is not None:
         return _copy.source
     module = sys.modules[HERE]

@@ -15,7 +15,7 @@ _DEEPEST = 8
 
 
 def way_to(fn: FunctionType) -> tuple[str, ...]:
-    """By which attributes it is reached from what its name leads to; none if that is it, or if there is no way."""
+    """The attributes that lead to it from what its name leads to; none if that is it, or if there is no way."""
     try:
         found = named(fn.__module__, fn.__qualname__)
     except (ImportError, AttributeError):

@@ -29,5 +29,5 @@ class Openings(_openings.Openings[Crew]):
         await super().enter()
 
     def pids(self) -> list[int]:
-        """Of all workers in all event loops."""
+        """The process ids of all workers, in all event loops."""
         return sorted(pid for crew in self.all() for pid in crew.pids())

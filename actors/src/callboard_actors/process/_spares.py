@@ -97,7 +97,7 @@ class Spares:
             self._start()
 
     def pids(self) -> set[int]:
-        """Of those that are no workers yet."""
+        """The process ids of interpreters that are no workers yet."""
         return set(self._spares)
 
     def ask(self, number: int, fds: list[int], *, is_seat: bool) -> None:

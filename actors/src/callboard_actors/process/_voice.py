@@ -61,7 +61,7 @@ class Voice:
 
 
 def _encoded(told: dict[str, Any]) -> bytes:
-    """As JSON within its bound, by shorter texts if need be."""
+    """Writes what is said as JSON within its bound, with shorter texts if need be."""
     data = json.dumps(told).encode()
     most = MAX_TOLD // 4
     while len(data) > MAX_TOLD:

@@ -39,7 +39,7 @@ class Starter(Protocol):
         ...
 
     def pids(self) -> set[int]:
-        """Of processes that are no workers yet."""
+        """The ids of processes that are no workers yet."""
         ...
 
     def ask(self, number: int, fds: list[int], *, is_seat: bool) -> None:

@@ -45,7 +45,7 @@ async def _later(value: Coroutine[Any, Any, Any], is_plain: bool) -> _OUTCOME:
 
 
 def name_of(subject: Callable[..., Any]) -> str:
-    """By which name something is served: `module:qualname`."""
+    """The name by which something is served: `module:qualname`."""
     while (inner := getattr(subject, "func", None)) is not None and not hasattr(subject, "__qualname__"):
         subject = inner
     module = getattr(subject, "__module__", None) or type(subject).__module__

@@ -61,7 +61,7 @@ def told(ending: Ending, timeout: float | None) -> str:
 
 
 def told_as_lost(failure: EngineError) -> str:
-    """That nobody knows how a command ended, and what there is to do; in sentences."""
+    """Tells in sentences that nobody knows how a command ended, and what there is to do."""
     if failure.ended == "unavailable":
         return f"not started: {failure.reason}. It had no effect, and can be run again."
     return (

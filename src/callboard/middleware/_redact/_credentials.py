@@ -17,7 +17,7 @@ from callboard.middleware._redact._detectors import Detector, Span, spans_of
 
 
 def _keys(*forms: tuple[str, str]) -> str:
-    """Of (head, rest): words that begin so."""
+    """A pattern for words that begin and go on as one of these pairs says."""
     return "(?a)(?:" + "|".join(rf"{head}(?<![\w-]{head}){rest}(?![\w-])" for head, rest in forms) + ")"
 
 
@@ -149,7 +149,7 @@ def _authorizations(text: str) -> Iterator[Span]:
 
 
 def _lowered(text: str) -> str:
-    """In lower case, every character in its old place."""
+    """Returns a text in lower case, every character in its old place."""
     lowered = text.lower()
     if len(lowered) == len(text):
         return lowered

@@ -145,7 +145,7 @@ class _Walked:
         return kind(items)
 
     def _fields(self, items: Iterable[tuple[str, Any]]) -> dict[str, Any]:
-        """Those fields that have another value now."""
+        """The fields that have another value now."""
         pairs = ((name, old, self._named(name, old)) for name, old in items)
         return {name: new for name, old, new in pairs if new is not old}
 
