@@ -227,7 +227,7 @@ class HeldWorker:
 
 
 def _watch(file: socket.socket | int) -> select.poll:
-    """Returns a poll for what there is to read, or that there never will be; unlike a read, it needs no error for nothing."""
+    """Returns what tells whether there is something to read, or never will be, without an error for nothing."""
     watch = select.poll()
     watch.register(file, select.POLLIN)
     return watch
