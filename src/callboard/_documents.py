@@ -137,9 +137,9 @@ class SharedDocuments(Protocol):
         ...
 
     def listen(self, listener: Listener, /) -> None:
-        """Tell somebody of documents, as long as he lives.
+        """Tell a listener of documents, as long as it lives.
 
-        After an answer was `Away`, he is told (`None`) when the store is back.
+        After an answer was `Away`, it is told (`None`) when the store is back.
         """
         ...
 

@@ -1,7 +1,7 @@
 """For those who ask servers for something that a model has named: which addresses are public, and when to ask again.
 
 Which URL a tool may be sent to is said by `callboard.middleware.Url`. Who connects asks `is_public_address` of the
-address that he connects to, for a name may have another one each time that it is looked up.
+address at the other end, for a name may have another one each time that it is looked up.
 """
 
 from callboard._web._addresses import Address as Address

@@ -1,7 +1,7 @@
 """A block that ends when it gives no sign of life for too long.
 
 A sign of life counts for all such blocks around the code that gives it, in whichever thread and event loop they run:
-what works for somebody is alive on his behalf.
+what works for a block keeps it alive.
 """
 
 import math

@@ -1,6 +1,6 @@
 """What identical calls of many processes share: results, and who is finding one out. Each is a document in a store.
 
-The one who leads says that he still lives, until he says what he has found. A document that nobody tends is gone after
+The process that leads gives signs of life until it says what it has found. A document that nobody tends is gone after
 a lease; then one of those who wait leads.
 """
 
@@ -179,7 +179,7 @@ class FleetResults:
                 return None, Hit(message, max(0.0, found.now - known.at))
             if known.only_for is not None:
                 return None, _Alone()
-        # Nobody trusts a leader for longer than his lease, whoever he may be.
+        # Nobody trusts a leader for longer than its lease, whichever process that may be.
         if isinstance(known, Finding) and found.left <= self._store.lease + _SLACK:
             if known.leader == me:  # it was heard, and its answer lost
                 return None, None

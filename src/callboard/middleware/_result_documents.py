@@ -18,7 +18,7 @@ class Finding(BaseModel):
 
     kind: Literal["finding"] = "finding"
     marks: _Marks
-    """Those of the shelf when he began: if they are others by now, nobody is to have the result."""
+    """The marks of the shelf when the leader began: if they are others by now, nobody is to have the result."""
     leader: str
     """Which call, and no other, may say what it has found."""
     waiting: dict[str, str]

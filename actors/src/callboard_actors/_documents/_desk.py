@@ -1,7 +1,7 @@
 """One process at a server that keeps documents: what all in this process want of them, in rounds of two trips.
 
-First all documents are read that somebody wants something of, then those are written that follow. Who was slower than
-another process has his turn again.
+First all documents are read that somebody wants something of, then those are written that follow. What another
+process was quicker to write is read and tried again.
 """
 
 import logging

@@ -91,7 +91,7 @@ class DocumentStore(ServerStore[Desk]):
         self._clerk().mark(Document(shelf, name))
 
     def listen(self, listener: Listener, /) -> None:
-        """Tell somebody of documents, as long as he lives."""
+        """Tell a listener of documents, as long as it lives."""
         self._listeners.add(listener)
 
     def clock(self) -> float:
