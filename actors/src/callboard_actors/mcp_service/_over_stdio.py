@@ -112,7 +112,7 @@ class _End:
         self._has_come.set()
 
     async def drain(self, timeout: float = PATIENCE) -> Drained:
-        """Hang up on the client, once its calls are answered or this many seconds are over."""
+        """Bring it about."""
         with anyio.move_on_after(timeout):
             await self._answers.all_given()
         self._wire.hang_up()
