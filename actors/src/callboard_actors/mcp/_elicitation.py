@@ -7,7 +7,7 @@ from functools import partial
 from typing import Annotated, Any, Literal, NotRequired, TypeAlias, cast
 from urllib.parse import urlsplit
 
-from mcp_types import ElicitRequestFormParams, ElicitRequestParams, ElicitResult
+from mcp_types import ElicitRequest, ElicitRequestFormParams, ElicitRequestParams, ElicitResult
 from pydantic import AfterValidator, TypeAdapter, WithJsonSchema
 from typing_extensions import TypedDict
 
@@ -70,6 +70,13 @@ def is_question_of(call: str, value: object) -> bool:
         return False
     question = cast("dict[str, Any]", value)
     return question.get("type") == ASKED_BY_SERVER and question["continuation"].get("call") == call
+
+
+def request_in(value: object) -> ElicitRequest | None:
+    """What a server asks in a question of a call, in its own words; `None` for any other question."""
+    if not isinstance(value, dict) or value.get("type") != ASKED_BY_SERVER:
+        return None
+    return ElicitRequest(params=_PARAMS.validate_python(cast("McpQuestion", value)["request"]))
 
 
 def answer_shape(question: McpQuestion) -> AnswerShape:

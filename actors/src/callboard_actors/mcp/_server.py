@@ -168,7 +168,7 @@ class McpServer(Library):
             ActorStartError: the server cannot be had; says why.
             ValueError: a tool that is allowed or denied does not exist, or there are no resources or prompts.
         """
-        if self._connections is not None:
+        if self.is_open:
             raise RuntimeError(f"{self!r} is open already; one block at a time")
         async with AsyncExitStack() as opened:
             self._connections = await opened.enter_async_context(keyed(self._spec))
@@ -186,6 +186,11 @@ class McpServer(Library):
 
     def _closed(self) -> None:
         self._connections = None
+
+    @property
+    def is_open(self) -> bool:
+        """Whether a block of it runs, so that its tools are known."""
+        return self._connections is not None
 
     @property
     def tools(self) -> list[BaseTool]:

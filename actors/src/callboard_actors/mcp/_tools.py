@@ -12,7 +12,7 @@ Call = Callable[[str, dict[str, Any]], Awaitable[tuple[CallToolResult, str]]]
 """Takes the name of a tool and its arguments; returns its result, and what the model is to be told besides."""
 
 
-class _ServersTool(StructuredTool):
+class ServersTool(StructuredTool):
     """A tool with any names of arguments; LangChain has meanings of its own for `config`, `run_manager` and `self`."""
 
     async def _arun(self, /, **arguments: Any) -> Any:  # type: ignore[override]
@@ -37,7 +37,7 @@ def as_langchain_tool(tool: Tool, *, prefix: str, call: Call) -> BaseTool:
             content = [*content, {"type": "text", "text": f"({notice})"}]
         return content, artifact
 
-    return _ServersTool(
+    return ServersTool(
         name=name,
         description=tool.description or tool.title or tool.name,
         args_schema=_schema(tool),

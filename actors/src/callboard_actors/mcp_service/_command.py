@@ -22,7 +22,8 @@ def mcp(
         str,
         typer.Argument(
             metavar="MODULE:TOOLS",
-            help="What is served: a ToolNode, an agent, a list of tools, functions and actors, or one of them.",
+            help="What is served: a ToolNode, an agent, a list of tools, functions, actors and MCP servers, or one of "
+            "them; or a function with @asynccontextmanager that opens and yields it.",
         ),
     ],
     *,

@@ -11,26 +11,31 @@ from pydantic import TypeAdapter
 from pydantic_core import PydanticSerializationError
 
 from callboard import TOOL_CALL_ERROR_TEMPLATE
+from callboard_actors.mcp import McpArtifact
 
 _ANYTHING: TypeAdapter[object] = TypeAdapter(object)
 
 
-def result_of(outcome: object, *, structured: bool) -> types.CallToolResult:
+def result_of(outcome: object, *, structured: bool, of_server: bool = False) -> types.CallToolResult:
     """What the client is told of a call.
 
     Args:
         outcome: what the node returned for it: a message, or a `Command` with one in its update.
         structured: whether the tool says that it returns an object; its text is the JSON of that.
+        of_server: whether it is a tool of another MCP server, whose structured content and `_meta` are passed on.
     """
     message = _message_in(outcome)
     if message is None:
         return failed("The tool has answered with a command for the graph around it, and here is none.")
     if message.status == "error":
         return types.CallToolResult(content=list(_blocks(message.content)), is_error=True)
-    return types.CallToolResult(
-        content=list(_blocks(message.content)),
-        structured_content=_structured(message, of_text=structured),
-    )
+    content = list(_blocks(message.content))
+    if of_server and isinstance(message.artifact, Mapping):
+        given = cast("McpArtifact", message.artifact)
+        return types.CallToolResult(
+            content=content, structured_content=given.get("structured_content"), _meta=given.get("meta")
+        )
+    return types.CallToolResult(content=content, structured_content=_structured(message, of_text=structured))
 
 
 def failed(text: str) -> types.CallToolResult:

@@ -7,7 +7,7 @@ from langchain_core.messages import ToolCall
 from langchain_core.tools import BaseTool, InjectedToolCallId
 from langchain_core.utils.function_calling import convert_to_openai_tool
 from mcp import types
-from pydantic import BaseModel
+from pydantic import BaseModel, RootModel
 from pydantic.fields import FieldInfo
 
 from callboard import ToolNode, ToolRuntime
@@ -78,8 +78,10 @@ def _missing(node: ToolNode, tool: BaseTool) -> Iterator[tuple[str, str]]:
 
 
 def _fields(schema: object) -> Mapping[str, FieldInfo]:
-    """The fields of a model; a schema of another kind has none that would be injected."""
-    return schema.model_fields if isinstance(schema, type) and issubclass(schema, BaseModel) else {}
+    """The fields of a model; a schema of another kind, which LangChain makes a model with a root of, injects none."""
+    if not isinstance(schema, type) or not issubclass(schema, BaseModel) or issubclass(schema, RootModel):
+        return {}
+    return schema.model_fields
 
 
 def _is_call_id(field: FieldInfo) -> bool:

@@ -1,7 +1,8 @@
 """A `ToolNode`, served: each of its tools is a tool of the server, and each call a supervised call of the node."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import AbstractAsyncContextManager
+from functools import partial
 from typing import Any
 from uuid import uuid4
 
@@ -12,6 +13,7 @@ from mcp import types
 from pydantic import ValidationError
 
 from callboard import CallsInterrupted, Drained, ToolCallWithContext, ToolNode
+from callboard_actors.mcp._tools import ServersTool
 from callboard_actors.mcp_service._content import failed_with, result_of
 from callboard_actors.mcp_service._listing import check_servable, listed
 from callboard_actors.mcp_service._questions import Asked, asked
@@ -37,6 +39,7 @@ class NodeOffer:
         self.name = name
         self._node = node
         self._results = {name: result_type(tool) for name, tool in node.tools_by_name.items()}
+        self._of_servers = {name for name, tool in node.tools_by_name.items() if isinstance(tool, ServersTool)}
         self._promises_schemas = promises_schemas
 
     def tools(self) -> list[types.Tool]:
@@ -52,7 +55,8 @@ class NodeOffer:
         if name not in self._results:
             return None
         call: ToolCall = {"name": name, "args": arguments, "id": key or uuid4().hex, "type": "tool_call"}
-        return NodeCall(self._node, call, _place(key), structured=self._results[name] is not None)
+        told = partial(result_of, structured=self._results[name] is not None, of_server=name in self._of_servers)
+        return NodeCall(self._node, call, _place(key), told)
 
     def opened(self) -> AbstractAsyncContextManager[object]:
         """A block in which the node's actors live."""
@@ -71,11 +75,13 @@ def _place(key: str | None) -> RunnableConfig:
 class NodeCall:
     """One call of a tool of a node."""
 
-    def __init__(self, node: ToolNode, call: ToolCall, place: RunnableConfig, *, structured: bool) -> None:
+    def __init__(
+        self, node: ToolNode, call: ToolCall, place: RunnableConfig, told: Callable[[object], types.CallToolResult]
+    ) -> None:
         self._node = node
         self._call = call
         self._place = place
-        self._structured = structured
+        self._told = told
         self._ledger: dict[str, Any] = {}
         """What the node knows of the call while it waits for a person."""
         self._questions: list[Asked] = []
@@ -98,7 +104,7 @@ class NodeCall:
             return Asking(self._questions, str(error))  # the question stays open
         except Exception as error:  # the client's model is to know of any
             return failed_with(error)
-        return result_of(outcome, structured=self._structured)
+        return self._told(outcome)
 
     async def forget(self) -> None:
         """Does nothing: of a call of a node, nothing is kept outside of this object."""

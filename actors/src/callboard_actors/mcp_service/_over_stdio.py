@@ -25,10 +25,10 @@ async def serve_stdio(service: Service, wire: Wire, drain: float) -> Drained:
         drain: seconds for calls to finish when a signal comes.
     """
     answers = _Answers()
-    server = service.server()
-    server.middleware.append(answers)
     end = _End(wire, answers)
     async with service.opened(), drain_on_signal(service, end, timeout=drain) as shutdown:
+        server = service.server()
+        server.middleware.append(answers)
         async with stdio_server(cast("Any", wire), cast("Any", wire)) as (requests, responses):
             await server.run(requests, answers.seen_on(responses), server.create_initialization_options())
         end.come()

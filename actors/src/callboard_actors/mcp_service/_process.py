@@ -53,7 +53,7 @@ def run(options: Options) -> int:
         try:
             return anyio.run(serve, backend=options.backend).exit_code
         except ActorStartError as error:
-            return _said(FAILED, error.reason)
+            return _said(FAILED, f"{error}")
         except OSError as error:
             return _said(FAILED, f"{error}")
 

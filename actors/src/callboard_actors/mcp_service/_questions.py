@@ -3,12 +3,13 @@
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from langgraph.types import Interrupt
 from mcp import types
 
 from callboard.questions import Action, Answer, Approval, approval_in, free_answer
+from callboard_actors.mcp._elicitation import McpAnswer, request_in
 
 _PRIMITIVE: Final = ("string", "number", "integer", "boolean")
 _WHAT_FOR: Final = {
@@ -29,14 +30,20 @@ class UnfitAnswerError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """A question, and the forms that it is asked by: one for each action that waits for approval, else one."""
+    """A question, and the forms that it is asked by: one for each action that waits for approval, else one.
+
+    What another MCP server asks is asked in its own words, and its client's answer is passed on, a refusal, too.
+    """
 
     question: Interrupt
     approval: Approval | None
+    passed_on: types.ElicitRequest | None = None
 
     @property
     def forms(self) -> list[types.ElicitRequest]:
         """What the client is asked to show."""
+        if self.passed_on is not None:
+            return [self.passed_on]
         if self.approval is None:
             return [_form(_as_text(self.question.value), _free_schema(self.question))]
         return [_form(_described(action), _schema_for(action)) for action in self.approval.actions]
@@ -51,6 +58,8 @@ class Asked:
             DeclinedError: the user has not answered, and has to.
             UnfitAnswerError: what was filled in is no answer.
         """
+        if self.passed_on is not None:
+            return McpAnswer(action=filled[0].action, content=cast("dict[str, Any] | None", filled[0].content))
         if self.approval is None:
             return _free_answer(self.question, filled[0])
         decided = [_decided(action, one) for action, one in zip(self.approval.actions, filled, strict=True)]
@@ -59,7 +68,7 @@ class Asked:
 
 def asked(questions: Sequence[Interrupt]) -> list[Asked]:
     """The questions of a run, to be shown."""
-    return [Asked(question, approval_in(question.value)) for question in questions]
+    return [Asked(question, approval_in(question.value), request_in(question.value)) for question in questions]
 
 
 def with_complaint(form: types.ElicitRequest, complaint: str) -> types.ElicitRequest:

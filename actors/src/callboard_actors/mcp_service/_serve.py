@@ -42,7 +42,8 @@ async def serve_mcp(
     """Serve tools by MCP, until the client leaves or the process is told to end; returns what became of what ran.
 
     Args:
-        served: a `ToolNode`, an agent, or tools: functions, LangChain's, and actors.
+        served: a `ToolNode`, an agent, or tools: functions, LangChain's, actors, and MCP servers, which are opened for
+            as long; or a function with `@asynccontextmanager` that yields one of these.
         transport: "stdio" for the client that has started this process, "http" for streamable HTTP.
         name: of the server, for its clients.
         description: of an agent, for the models of its clients.
@@ -152,7 +153,8 @@ def mcp_app(
     It runs by itself, or in another application that has its `lifespan`. `drain_on_signal` takes it.
 
     Args:
-        served: a `ToolNode`, an agent, or tools: functions, LangChain's, and actors.
+        served: a `ToolNode`, an agent, or tools: functions, LangChain's, actors, and MCP servers, which are opened for
+            as long; or a function with `@asynccontextmanager` that yields one of these.
         name: of the server, for its clients.
         description: of an agent, for the models of its clients.
         path: where clients find it.

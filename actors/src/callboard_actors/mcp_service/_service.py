@@ -1,7 +1,8 @@
 """What is served, behind whichever transport: the server of the SDK, and the way from what a user gives to it."""
 
 from collections.abc import AsyncGenerator, Callable, Sequence
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from functools import partial
 from importlib.metadata import version
 from typing import Any, Final, cast
 
@@ -11,8 +12,10 @@ from mcp import types
 from mcp.server import Server
 
 from callboard import Actor, Agent, ChildSpec, Drained, ToolNode
+from callboard_actors.mcp import McpServer
 from callboard_actors.mcp_service._calls import Calls, Context
 from callboard_actors.mcp_service._of_agent import AgentOffer
+from callboard_actors.mcp_service._of_block import BlockOffer, block_of
 from callboard_actors.mcp_service._of_node import NodeOffer
 from callboard_actors.mcp_service._typed_results import with_json_results
 from callboard_actors.mcp_service._work import Offer
@@ -20,8 +23,8 @@ from callboard_actors.mcp_service._work import Offer
 PATIENCE: Final = 30.0
 """Seconds that calls have to finish when the server ends, where nobody says otherwise."""
 
-Tool = BaseTool | Callable[..., Any] | Actor | ChildSpec[Any]
-Served = ToolNode | Agent | Sequence[Tool] | Tool
+Tool = BaseTool | Callable[..., Any] | Actor | ChildSpec[Any] | McpServer
+Served = ToolNode | Agent | Sequence[Tool] | Tool | Callable[[], AbstractAsyncContextManager[Any]]
 """What can be served."""
 
 
@@ -29,7 +32,7 @@ class Service:
     """Serves a node, an agent or tools to clients of MCP, by whichever transport they come.
 
     Args:
-        served: a node, an agent, or tools.
+        served: a node, an agent, or tools; or a function that opens one of these.
         name: of the server, for its clients.
         description: of an agent, for the models of its clients.
 
@@ -76,18 +79,26 @@ class Service:
         return await self._offer.drain(timeout)
 
 
+_NAME: Final = "callboard"
+
+
 def _offer(served: Served, name: str | None, description: str | None) -> Offer:
     if isinstance(served, Agent):
         return AgentOffer(served, name=name or served.name, description=description)
-    if description is not None:
+    block = block_of(served)
+    if description is not None and block is not served:
         raise ValueError("description=... is for an agent, which is one tool; tools have descriptions of their own")
+    if block is not None:
+        if block is not served:
+            _tools(served)  # what of it is no tool is said before anything is opened
+        return BlockOffer(block, partial(_offer, name=name, description=description), name=name or _NAME)
     if isinstance(served, ToolNode):
         node, promises_schemas = served, False
     else:
         node, promises_schemas = ToolNode(_tools(served), handle_tool_errors=True), True
     if not node.tools_by_name:
         raise ValueError("there is nothing to serve: it has no tools")
-    return NodeOffer(node, name=name or "callboard", promises_schemas=promises_schemas)
+    return NodeOffer(node, name=name or _NAME, promises_schemas=promises_schemas)
 
 
 def _tools(served: object) -> list[Any]:
@@ -96,8 +107,8 @@ def _tools(served: object) -> list[Any]:
 
 
 def _tool(one: object) -> object:
-    """A tool for a node; what the node makes of actors is its own affair."""
-    if isinstance(one, (Actor, ChildSpec)):
+    """A tool for a node; what the node makes of actors and of servers is its own affair."""
+    if isinstance(one, (Actor, ChildSpec, McpServer)):
         return one
     if isinstance(one, BaseTool):
         return with_json_results(one)
