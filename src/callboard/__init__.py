@@ -66,6 +66,7 @@ if TYPE_CHECKING:
     from callboard.actors._supervisor import running as running
 
     # 4: the agent
+    from callboard.agent._own_model import agent_model as agent_model
     from callboard.agent._react import Agent as Agent
     from callboard.agent._react import create_react_agent as create_react_agent
     from callboard.agent._state import AgentState as AgentState
@@ -207,6 +208,7 @@ _HOMES = {
         "ToolRuntime",
         "msg_content_output",
     ),
+    "agent._own_model": ("agent_model",),
     "agent._react": ("Agent", "create_react_agent"),
     "agent._state": (
         "AgentState",

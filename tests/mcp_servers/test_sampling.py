@@ -52,9 +52,9 @@ async def test_without_one_it_is_refused_and_the_model_reads_that_it_was(mode: s
 
 
 def test_what_is_lent_has_to_be_a_model() -> None:
-    """`True` could only mean a model that an agent has, and a server knows no agents."""
-    with pytest.raises(TypeError, match=r"sampling=.*chat model.*True"):
-        McpServer(server(), sampling=True)  # type: ignore[arg-type]
+    """The name of one is none: it would be found out only when the server asks."""
+    with pytest.raises(TypeError, match=r"sampling=.*chat model, or True.*'gpt'"):
+        McpServer(server(), sampling="gpt")  # type: ignore[arg-type]
 
 
 async def test_pictures_and_both_roles_reach_the_model() -> None:

@@ -113,6 +113,11 @@ class Asks(Protocol):
         """The model, if each request goes to the same one; `None` if that depends on the state."""
         ...
 
+    @property
+    def chat_model(self) -> BaseChatModel | None:
+        """The chat model inside of it, which knows no tools, if there is one and it is always the same."""
+        ...
+
     async def reply(self, state: Any, config: RunnableConfig, offered: Sequence[BaseTool]) -> BaseMessage:
         """Ask the model, and return its reply.
 
@@ -155,6 +160,10 @@ class FixedModel:
     def known(self) -> Model:
         return self._all
 
+    @property
+    def chat_model(self) -> BaseChatModel | None:
+        return found if isinstance(found := _inside(self._all), BaseChatModel) else None
+
     async def reply(self, state: Any, config: RunnableConfig, offered: Sequence[BaseTool]) -> BaseMessage:
         model = self._all if len(offered) == len(self._tools) else self._knowing(offered)
         return await run_model(*self._prompt.asked(model, state), config)
@@ -185,6 +194,10 @@ class ChosenModel:
 
     @property
     def known(self) -> None:
+        return None
+
+    @property
+    def chat_model(self) -> None:
         return None
 
     async def reply(self, state: Any, config: RunnableConfig, offered: Sequence[BaseTool]) -> BaseMessage:
@@ -272,15 +285,18 @@ async def structured(model: Model, state: Any, config: RunnableConfig, response_
 
 def _bare(model: Any) -> BaseChatModel:
     """The chat model inside of bindings and sequences."""
-    if isinstance(model, RunnableSequence):
-        model = next((step for step in model.steps if isinstance(step, (RunnableBinding, BaseChatModel))), model)
-    if isinstance(model, RunnableBinding):
-        model = model.bound
+    model = _inside(model)
     if not isinstance(model, BaseChatModel):
         raise TypeError(
             f"Expected `model` to be a ChatModel or RunnableBinding (e.g. model.bind_tools(...)), got {type(model)}"
         )
     return model
+
+
+def _inside(model: Any) -> Any:
+    if isinstance(model, RunnableSequence):
+        model = next((step for step in model.steps if isinstance(step, (RunnableBinding, BaseChatModel))), model)
+    return model.bound if isinstance(model, RunnableBinding) else model
 
 
 def messages_of(state: Any) -> list[BaseMessage]:

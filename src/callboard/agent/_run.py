@@ -26,6 +26,7 @@ from callboard.agent._history import give_ids, keepable, repaired
 from callboard.agent._leaves import run_leaf
 from callboard.agent._model import Asks
 from callboard.agent._onward import Ran, distinct, in_order, onward
+from callboard.agent._own_model import lending
 from callboard.agent._run_events import RunReporter
 from callboard.agent._run_input import finished_writes
 from callboard.agent._sends import Sent, check_sends, for_model, value_in
@@ -194,7 +195,8 @@ class Run:
         """Run a node of this step; returns the names of its tasks, in the order in which their outputs count."""
         node, name = (task.node, task.task) if isinstance(task, Sent) else (task, task)
         if node == TOOLS:
-            return await (run_sent_calls(self, task) if isinstance(task, Sent) else run_calls(self))
+            with lending(self._plan.model.chat_model):
+                return await (run_sent_calls(self, task) if isinstance(task, Sent) else run_calls(self))
         record = self.thread.known_of(name)
         if record.is_finished:
             self.tell.cached(self._place_of(task), [record.output])

@@ -8,6 +8,7 @@ from contextvars import ContextVar
 from uuid import uuid4
 
 import anyio
+from langchain_core.language_models import BaseChatModel
 from mcp_types import CallToolResult, ElicitRequestParams, ElicitResult
 
 _log = logging.getLogger("callboard")
@@ -46,6 +47,7 @@ class HeldCall:
         conversation: whose call it is; nobody else is shown its questions.
         send: makes the call.
         may_ask: whether a person can be asked for it.
+        model: of the agent whose call it is, if that is known.
     """
 
     def __init__(
@@ -56,12 +58,14 @@ class HeldCall:
         send: Callable[[], Awaitable[CallToolResult]],
         *,
         may_ask: bool,
+        model: BaseChatModel | None = None,
     ) -> None:
         self.token = uuid4().hex
         self.tool = tool
         self.name = name
         self.conversation = conversation
         self.may_ask = may_ask
+        self.model = model
         self._send = send
         self._scope = anyio.CancelScope()
         self._ended = anyio.Event()

@@ -1,12 +1,13 @@
 """Who answers what a server asks: a person by an interrupt, a function, a model, or nobody."""
 
 import logging
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, cast
 
 import anyio
 from anyio.abc import TaskGroup
+from langchain_core.language_models import BaseChatModel
 from langchain_core.runnables.config import var_child_runnable_config
 from langgraph.errors import GraphInterrupt
 from langgraph.types import interrupt
@@ -26,7 +27,7 @@ from mcp_types import (
     ListRootsResult,
 )
 
-from callboard import ActorDiedError, answered_question, can_ask
+from callboard import ActorDiedError, agent_model, answered_question, can_ask
 from callboard_actors.mcp._content import McpToolError
 from callboard_actors.mcp._elicitation import (
     McpQuestion,
@@ -38,7 +39,7 @@ from callboard_actors.mcp._elicitation import (
 )
 from callboard_actors.mcp._held import HeldCall, asks
 from callboard_actors.mcp._rounds import EndlessRoundsError, Round, Send, to_the_end
-from callboard_actors.mcp._sampling import Sampler, SamplingRefusedError
+from callboard_actors.mcp._sampling import Sampler, SamplingRefusedError, no_model
 
 _log = logging.getLogger("callboard")
 
@@ -125,8 +126,8 @@ class Questions:
             return await self._without_person(request.params)
         if isinstance(request, CreateMessageRequest):
             if self._sampler is None:
-                raise SamplingRefusedError(self._server)
-            return await self._sampler(request.params)
+                raise no_model(self._server)
+            return await self._sampler(request.params, agent_model())
         return ListRootsResult(roots=[])
 
     async def _without_person(self, params: ElicitRequestParams) -> ElicitResult:
@@ -141,10 +142,11 @@ class Questions:
         return ElicitResult(action="decline")
 
     async def _begun(self, tool: str, name: str, send: Callable[[], Awaitable[CallToolResult]]) -> CallToolResult:
-        if self._on_elicit is not None:
+        is_asked = self._on_elicit is None
+        if not is_asked and not self._lends_models_of_agents:
             return await send()
         conversation = (var_child_runnable_config.get() or {}).get("configurable", {}).get("thread_id")
-        call = HeldCall(tool, name, conversation, send, may_ask=can_ask())
+        call = HeldCall(tool, name, conversation, send, may_ask=is_asked and can_ask(), model=agent_model())
         self._under_way[call.token] = call
         self._group.start_soon(self._run, call)
         return await self._attend(call)
@@ -200,9 +202,17 @@ class Questions:
         return await call.ask(params)
 
     async def _asker(self) -> HeldCall | None:
-        """Whose question it is. Over stdio the protocol does not say: it is the call that does not end meanwhile.
+        """Whose question it is. If all that are left have questions, it matters little which is whose, as long as one
+        person is asked.
+        """
+        left = await self._narrowed(lambda _: False)
+        return left[0] if len({call.conversation for call in left}) == 1 else None
 
-        If all that are left have questions, it matters little which is whose, as long as one person is asked.
+    async def _narrowed(self, suffice: Callable[[list[HeldCall]], bool]) -> list[HeldCall]:
+        """The calls of which one asks. Over stdio the protocol does not say which: it does not end meanwhile.
+
+        Args:
+            suffice: whether it is known enough with these.
         """
         candidates = list(self._under_way.values())
         self._seekers += 1
@@ -210,8 +220,8 @@ class Questions:
         try:
             while True:
                 left = [call for call in candidates if call.token in self._under_way and call.question is None]
-                if len(left) <= self._seekers:
-                    return left[0] if len({call.conversation for call in left}) == 1 else None
+                if len(left) <= self._seekers or suffice(left):
+                    return left
                 await self._changed.wait()
         finally:
             self._seekers -= 1
@@ -225,9 +235,26 @@ class Questions:
     ) -> CreateMessageResult | ErrorData:
         assert self._sampler is not None
         try:
-            return await self._sampler(params)
+            own = await self._model_of_asker() if self._lends_models_of_agents else None
+            return await self._sampler(params, own)
         except SamplingRefusedError as refused:
             return ErrorData(code=INVALID_REQUEST, message=str(refused))
+
+    @property
+    def _lends_models_of_agents(self) -> bool:
+        return self._sampler is not None and self._sampler.is_of_agents
+
+    async def _model_of_asker(self) -> BaseChatModel | None:
+        """The model of the agent whose call a server of 2025 asks for; that of another one is never lent."""
+        call = asks.get()
+        if call is not None and call.token in self._under_way:
+            return call.model
+        left = await self._narrowed(_have_one_model)
+        return left[0].model if _have_one_model(left) else None
+
+
+def _have_one_model(calls: Sequence[HeldCall]) -> bool:
+    return len({id(call.model) for call in calls}) == 1
 
 
 def _answer_to(question: McpQuestion) -> ElicitResult:

@@ -69,7 +69,8 @@ class McpServer(Library):
         on_elicit: answers what the server asks of a person. Without it a person is asked by an interrupt, where a
             `ToolNode` runs the call, and elsewhere the server is told that nobody wants to answer.
         hold: seconds for which a call of a server of 2025 stays open while a person is asked.
-        sampling: a model that the server may ask; by default it may ask none.
+        sampling: a model that the server may ask; or `True` for that of the agent whose call it is, which has to be
+            one of `create_react_agent`. By default it may ask none.
         resources: whether a model has tools to list and to read the server's resources.
         prompts: whether it has tools to list and to read its prompts.
         start_timeout: seconds to connect and to list the tools.
@@ -106,7 +107,7 @@ class McpServer(Library):
         log_level: "LoggingLevel | None" = None,
         on_elicit: "OnElicit | None" = None,
         hold: float = 3600.0,
-        sampling: "BaseChatModel | None" = None,
+        sampling: "BaseChatModel | bool | None" = None,
         resources: bool = False,
         prompts: bool = False,
         start_timeout: float = 30.0,

@@ -1,0 +1,116 @@
+"""With `sampling=True` a server asks the model of the agent that has called it."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import anyio
+import pytest
+from langchain_core.messages import AIMessage, BaseMessage
+
+from callboard import ToolNode, agent_model, create_react_agent
+from callboard.testing import ScriptedModel, calls, tool_call
+from callboard_actors.mcp import McpServer
+
+from ._asking import COMMAND, ROOT, server
+
+pytestmark = pytest.mark.real_clock  # on trio a model is asked in a thread
+
+WAIT = 30
+ERAS = pytest.mark.parametrize("mode", ["auto", "legacy"])
+
+
+def calling(text: str, answer: str) -> ScriptedModel:
+    """A model that has a text shortened, gives the server an answer, and says it is done."""
+    return ScriptedModel([calls(("shorten", {"text": text})), answer, AIMessage("done")])
+
+
+async def run(agent: Any) -> str:
+    """What the one call of an agent has ended with."""
+    state = await agent.ainvoke({"messages": [("user", "go")]})
+    return str(state["messages"][2].text)
+
+
+@ERAS
+async def test_the_agents_own_model_answers(mode: str) -> None:
+    """The server reads what the model says, and the model what the server says, and nothing of the conversation."""
+    model = calling("a long text", "short")
+    with anyio.fail_after(WAIT):
+        async with McpServer(server(), mode=mode, sampling=True) as served:
+            found = await run(create_react_agent(model, [served]))
+
+    assert found.startswith("short (")
+    assert texts_of(model.requests[1]) == ["Be brief.", "Say it shorter: a long text"]
+
+
+def texts_of(request: Sequence[BaseMessage]) -> list[str]:
+    return [message.text for message in request]
+
+
+@ERAS
+async def test_each_call_is_answered_by_the_model_of_its_agent(mode: str) -> None:
+    """Agents that share a server do not read, and do not pay for, what another one asks."""
+    names = ["one", "two", "three"]
+    with anyio.fail_after(WAIT):
+        async with McpServer(server(), mode=mode, sampling=True) as served:
+            for name in names:
+                assert (await run(create_react_agent(calling(name, f"of {name}"), [served]))).startswith(f"of {name} (")
+
+
+async def test_at_once_each_call_is_answered_by_the_model_of_its_agent() -> None:
+    """In the version of 2026 the question comes with the call, so that they may run side by side."""
+    found: dict[str, str] = {}
+
+    async def one(name: str) -> None:
+        found[name] = await run(create_react_agent(calling(name, f"of {name}"), [served]))
+
+    with anyio.fail_after(WAIT):
+        async with McpServer(server(), sampling=True) as served, anyio.create_task_group() as group:
+            for name in "abcdef":
+                group.start_soon(one, name)
+
+    assert {name: text.partition(" (")[0] for name, text in found.items()} == {name: f"of {name}" for name in "abcdef"}
+
+
+async def test_over_stdio_in_2025_a_question_waits_until_it_is_known_whose_it_is(tmp_path: Any) -> None:
+    """The protocol does not say. While another agent's call runs, which model is meant is open, and none is asked."""
+    waits = ScriptedModel([calls(("wait", {"folder": str(tmp_path)})), AIMessage("done")])
+    asks = calling("x", "mine")
+    with anyio.fail_after(WAIT):
+        async with McpServer(COMMAND, cwd=ROOT, mode="legacy", sampling=True) as served:
+            async with anyio.create_task_group() as group:
+                group.start_soon(run, create_react_agent(waits, [served]))
+                while not (tmp_path / "waiting").exists():
+                    await anyio.sleep(0.01)
+                found: list[str] = []
+
+                async def ask() -> None:
+                    found.append(await run(create_react_agent(asks, [served])))
+
+                group.start_soon(ask)
+                while len(asks.requests) < 1:
+                    await anyio.sleep(0.01)
+                (tmp_path / "go").touch()
+    assert found[0].startswith("mine (")
+    assert len(waits.requests) == 2  # and none of them is the server's
+
+
+@ERAS
+async def test_outside_of_an_agent_there_is_none_and_the_error_says_which_option_names_one(mode: str) -> None:
+    """A node knows no model, and a server may not wait for one for ever."""
+    with anyio.fail_after(WAIT):
+        async with McpServer(server(), mode=mode, sampling=True) as served:
+            [message] = (await ToolNode([served]).ainvoke([tool_call("shorten", "1", text="x")]))["messages"]
+
+    assert message.status == "error"
+    assert "McpServer(sampling=model) says which" in message.text
+
+
+async def test_an_agent_that_chooses_its_model_for_each_step_has_none_to_lend() -> None:
+    """It is said, in place of asking one that the agent may never have chosen."""
+    model = calling("x", "short")
+    with anyio.fail_after(WAIT):
+        async with McpServer(server(), sampling=True) as served:
+            agent = create_react_agent(lambda state, runtime: model.bind_tools(served.tools), [served])
+            with pytest.raises(Exception, match=r"McpServer\(sampling=model\) says which"):
+                raise AssertionError(await run(agent))
+    assert agent_model() is None
