@@ -12,6 +12,8 @@ from typing import Any, cast
 import httpx2
 from mcp.client.streamable_http import streamable_http_client
 
+from callboard_actors.mcp._auth import auth_of_requests
+
 NOT_SENT = -32950
 """The server cannot have seen the request. Not one of the protocol's codes, and never sent."""
 NO_ANSWER = -32951
@@ -35,11 +37,11 @@ async def http_transport(
         auth: of each request, such as an OAuth provider of the SDK.
         max_message: bytes that one message of the server may have.
     """
-    client = httpx2.AsyncClient(
+    client = _Client(
         transport=_Forgiving(httpx2.AsyncHTTPTransport(limits=_MANY), max_message),
         headers={"accept-encoding": "identity", **headers},  # what is packed has no size that can be seen coming
         timeout=httpx2.Timeout(None, connect=_CONNECT),
-        auth=auth,
+        auth=auth_of_requests(auth),
     )
     async with client, streamable_http_client(url, http_client=client, max_sse_event_size=max_message) as streams:
         yield streams
@@ -47,6 +49,20 @@ async def http_transport(
 
 _MANY = httpx2.Limits(max_connections=None, max_keepalive_connections=20)
 """Each call that waits for its answer has a connection; how many there may be is said by limits of calls."""
+
+
+class _Client(httpx2.AsyncClient):
+    """Requests that nobody has authenticated as answers that say so, like all that fail."""
+
+    async def send(self, request: httpx2.Request, **options: Any) -> httpx2.Response:
+        try:
+            return await super().send(request, **options)
+        except Exception as error:  # of whoever authenticates; those of the transport are answers before
+            if self.auth is None:
+                raise
+            response = _failed(NOT_SENT, f"it was not authorized: {_words(error)}")
+            response.request = request
+            return response
 
 
 class _Forgiving(httpx2.AsyncBaseTransport):
@@ -57,6 +73,9 @@ class _Forgiving(httpx2.AsyncBaseTransport):
         self._max_message = max_message
 
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
+        if _EVENTS not in request.headers.get("accept", ""):
+            # No message: what whoever authenticates asks of others, and understands itself.
+            return await self._whole(await self._inner.handle_async_request(request))
         try:
             response = await self._inner.handle_async_request(request)
         except _BEFORE as error:
@@ -89,6 +108,8 @@ class _Forgiving(httpx2.AsyncBaseTransport):
         await self._inner.aclose()
 
 
+_EVENTS = "text/event-stream"
+"""What each request with a message accepts."""
 _REFUSED = 400
 _BROKEN = 500
 _NOT_THERE = 404

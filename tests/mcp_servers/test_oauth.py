@@ -1,0 +1,152 @@
+"""A server that lets in whom an authorization server has given a token, and the SDK's OAuth client as `auth=`."""
+
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
+
+import anyio
+import httpx2
+import pytest
+from mcp.client.auth import OAuthClientProvider
+from mcp.shared.auth import AuthorizationCodeResult, OAuthClientInformationFull, OAuthClientMetadata, OAuthToken
+from pydantic import AnyUrl
+
+from callboard import ActorStartError, EngineError, ToolNode
+from callboard.testing import tool_call
+from callboard_actors.mcp import McpServer
+
+from ._asked import WAIT, answers, over_http
+
+pytestmark = pytest.mark.real_clock
+
+ERAS = pytest.mark.parametrize("mode", ["auto", pytest.param("legacy", marks=pytest.mark.exhaustive)])
+
+
+class Person:
+    """Who is sent to a page to allow it, and goes where that page sends them; without a browser."""
+
+    def __init__(self, url: str) -> None:
+        self._url = url
+        self.tokens: OAuthToken | None = None
+        self.client: OAuthClientInformationFull | None = None
+        self.asked = 0
+        self._back = ""
+
+    def provider(self) -> OAuthClientProvider:
+        """The SDK's, which keeps here what it is given."""
+        metadata = OAuthClientMetadata(redirect_uris=[AnyUrl("http://127.0.0.1:1/back")], client_name="callboard")
+        return OAuthClientProvider(self._url, metadata, self, self._go, self._result)
+
+    async def _go(self, url: str) -> None:
+        self.asked += 1
+        async with httpx2.AsyncClient() as browser:
+            self._back = (await browser.get(url, follow_redirects=False)).headers["location"]
+
+    async def _result(self) -> AuthorizationCodeResult:
+        given = parse_qs(urlsplit(self._back).query)
+        return AuthorizationCodeResult(code=given.get("code", [""])[0], state=given["state"][0])
+
+    async def get_tokens(self) -> OAuthToken | None:
+        return self.tokens
+
+    async def set_tokens(self, tokens: OAuthToken) -> None:
+        self.tokens = tokens
+
+    async def get_client_info(self) -> OAuthClientInformationFull | None:
+        return self.client
+
+    async def set_client_info(self, client_info: OAuthClientInformationFull) -> None:
+        self.client = client_info
+
+
+def protected(*lifetime: str) -> Any:
+    return over_http("_protected", *lifetime)
+
+
+@ERAS
+async def test_a_client_registers_and_a_person_allows_it_once(mode: str) -> None:
+    """After that each call shows the token, and nobody is asked again; nor is by a later connection."""
+    with anyio.fail_after(WAIT):
+        async with protected() as url:
+            person = Person(url)
+            for _ in range(2):
+                async with McpServer(url, auth=person.provider(), mode=mode) as server:
+                    node = ToolNode([server])
+                    texts = [(await answers(node, tool_call("grant", n)))[0].text for n in ("1", "2")]
+                assert texts == ["code", "code"]
+    assert person.asked == 1
+    assert person.client is not None
+
+
+@pytest.mark.exhaustive
+@ERAS
+async def test_a_token_that_expires_in_mid_session_is_refreshed(mode: str) -> None:
+    """The call does not notice, and nobody is asked."""
+    with anyio.fail_after(WAIT):
+        async with protected("-1") as url:
+            person = Person(url)
+            async with McpServer(url, auth=person.provider(), mode=mode) as server:
+                first, second = [(await answers(ToolNode([server]), tool_call("grant", n)))[0] for n in ("1", "2")]
+    assert (first.text, second.text) == ("refresh", "refresh")
+    assert person.asked == 1
+
+
+@pytest.mark.exhaustive
+@ERAS
+async def test_a_token_that_was_revoked_is_asked_for_again(mode: str) -> None:
+    """The server says that it is of no use, and the call is sent once more with another one."""
+    with anyio.fail_after(WAIT):
+        async with protected() as url:
+            person = Person(url)
+            async with McpServer(url, auth=person.provider(), mode=mode) as server:
+                await server.call("revoke")
+                [message] = await answers(ToolNode([server]), tool_call("grant", "1"))
+    assert message.text == "code"
+    assert person.asked == 2
+
+
+@ERAS
+@pytest.mark.parametrize("expired", [False, pytest.param(True, marks=pytest.mark.exhaustive)])
+async def test_who_is_not_allowed_any_more_reads_why_and_the_connection_stays(mode: str, expired: bool) -> None:
+    """One call fails, as one that the server has not begun; the next one may be allowed again."""
+    with anyio.fail_after(WAIT):
+        async with protected() as url:
+            provider = Person(url).provider()
+            async with McpServer(url, name="shop", auth=provider, mode=mode) as server:
+                await server.call("close")
+                provider.context.token_expiry_time = 1.0 if expired else None
+                for _ in range(2):
+                    with pytest.raises(EngineError, match="'shop' had no answer: it was not authorized: ") as caught:
+                        await server.call("grant")
+                    assert caught.value.ended == "unavailable"
+
+
+@pytest.mark.exhaustive
+async def test_a_wrong_token_is_one_clear_error_when_the_server_is_opened() -> None:
+    """With the status by which the server refuses it."""
+    with anyio.fail_after(WAIT):
+        async with protected() as url:
+            with pytest.raises(ActorStartError, match="it refused the request with HTTP status 401"):
+                await McpServer(url, headers={"authorization": "Bearer wrong"}).__aenter__()
+
+
+@pytest.mark.exhaustive
+async def test_a_person_who_does_not_come_back_is_why_the_server_cannot_be_opened() -> None:
+    """What the handler of the application raises is the reason."""
+
+    class Absent(Person):
+        async def _result(self) -> AuthorizationCodeResult:
+            raise LookupError("nobody came back to the page")
+
+    with anyio.fail_after(WAIT):
+        async with protected() as url:
+            with pytest.raises(ActorStartError, match="it was not authorized: nobody came back to the page"):
+                await McpServer(url, auth=Absent(url).provider()).__aenter__()
+
+
+@ERAS
+async def test_calls_with_a_token_run_side_by_side(mode: str) -> None:
+    """Each of the two waits for the other at the server."""
+    with anyio.fail_after(WAIT):
+        async with protected() as url, McpServer(url, auth=Person(url).provider(), mode=mode) as server:
+            two = await answers(ToolNode([server]), tool_call("meet", "1"), tool_call("meet", "2"))
+    assert [message.text for message in two] == ["met", "met"]
