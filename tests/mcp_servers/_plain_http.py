@@ -1,7 +1,8 @@
 """The servers of `_plain` over HTTP on loopback: `python -m tests.mcp_servers._plain_http era [port]` prints the port.
 
 A user named bob sees no tools. What is said to `leave` is what becomes of the request: "cut" for a connection that
-breaks, "huge" for an answer without end, "packed" for one that is large only when it is unpacked, or an HTTP status.
+breaks, "huge" for an answer without end, "packed" for one that is large only when it is unpacked, one of `_STRAY` for
+a message that is no answer to it, or an HTTP status.
 """
 
 import gzip
@@ -17,6 +18,11 @@ from ._plain import Plain
 _ERA = sys.argv[1]
 _PLAIN = Plain(_ERA)
 _SESSION = uuid4().hex
+_STRAY: dict[str, dict[str, Any]] = {
+    "other": {"id": 4711, "result": {}},
+    "nobody": {"id": None, "error": {"code": -32000, "message": "too busy"}},
+    "own": {"method": "notifications/message", "params": {}},
+}
 _STATUS = 3
 """Figures of an HTTP status, which in place of an era is what everybody is answered."""
 
@@ -61,6 +67,8 @@ class Endpoint(BaseHTTPRequestHandler):
     def _fail(self, how: str) -> None:
         if how == "cut":
             self.close_connection = True
+        elif how in _STRAY:
+            self._send(200, {"jsonrpc": "2.0", **_STRAY[how]})
         elif how == "packed":
             self._send(200, {"text": "x" * 10**7}, packed=True)
         elif how == "huge":

@@ -13,6 +13,7 @@ import httpx2
 from mcp.client.streamable_http import streamable_http_client
 
 from callboard_actors.mcp._auth import auth_of_requests
+from callboard_actors.mcp._replies import stray
 
 NOT_SENT = -32950
 """The server cannot have seen the request. Not one of the protocol's codes, and never sent."""
@@ -84,7 +85,10 @@ class _Forgiving(httpx2.AsyncBaseTransport):
             return _failed(NO_ANSWER, f"the connection broke before its answer came: {_words(error)}")
         if _is_json(response):
             response = await self._whole(response)
-            if response.status_code < _REFUSED or b'"jsonrpc"' in response.content:
+            if response.status_code < _REFUSED:
+                came = stray(request.content, response.content) if request.method == "POST" else None
+                return response if came is None else _failed(NO_ANSWER, f"in place of its answer came {came}")
+            if b'"jsonrpc"' in response.content:
                 return response
         if response.status_code < _REFUSED or response.status_code == _NOT_THERE or request.method != "POST":
             return response
