@@ -1,6 +1,6 @@
 """The actor of a server keeps what every actor promises."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import anyio
 import pytest
@@ -20,7 +20,7 @@ from ._served import server
 class Nobody:
     """Has a connection, and does not want to know."""
 
-    def listed(self, tools: Sequence[Tool], /) -> None:
+    def listed(self, tools: Sequence[Tool], unfit: Mapping[str, str], /) -> None:
         """Take no note."""
 
     def failed(self, reason: str, /) -> None:

@@ -48,8 +48,8 @@ _LISTENS_AT_MOST = 60.0
 class Owner(Protocol):
     """Who has connections to a server; told in the task of that without a key what there is to know of the server."""
 
-    def listed(self, tools: Sequence[Tool], /) -> None:
-        """Take note of all its tools: it was connected, or they have changed."""
+    def listed(self, tools: Sequence[Tool], unfit: Mapping[str, str], /) -> None:
+        """Take note of all its tools, and why some were left out: it was connected, or they have changed."""
         ...
 
     def failed(self, reason: str, /) -> None:
@@ -90,6 +90,8 @@ class Connection(Actor):
         self._link = Link()
         self._is_started = False
         self._outputs = OutputSchemas()
+        self._left_out: Mapping[str, str] = {}
+        """Why tools were left out when they were last listed."""
 
     async def start(self) -> None:
         """Connect, and list the tools.
@@ -106,6 +108,7 @@ class Connection(Actor):
         try:
             self._client = await self.enter(await self._new_client())
             self._outputs.judge_for(self._client.session)
+            self._link.unfit.version = self._client.protocol_version
             await self._list()
         except Exception as error:
             raise self._not_started(error) from error
@@ -205,12 +208,18 @@ class Connection(Actor):
         return McpToolError(f"The server refused the call of {tool!r}: {error.message}")
 
     async def _list(self) -> list[Tool]:
+        unfit = self._link.unfit.reasons
+        unfit.clear()
         tools = await list_tools(self._client, self._plan.max_tools)
+        for name, why in unfit.items():
+            if self._left_out.get(name) != why:
+                _log.warning("the tool %r of the MCP server %r is left out: %s", name, self._plan.name, why)
+        self._left_out = dict(unfit)
         self._outputs.learn(tools)
         if repeated := repeated_names(tools):
             _log.warning("the MCP server %r has several tools of one name: the last of %r", self._plan.name, repeated)
         if self.key is None:  # what a user may see is not what all may
-            self._owner.listed(tools)
+            self._owner.listed(tools, self._left_out)
         return tools
 
     async def _ask_for_logs(self) -> None:

@@ -10,6 +10,7 @@ from mcp import MCPError
 from mcp_types import CONNECTION_CLOSED
 
 from callboard import EngineError
+from callboard_actors.mcp._unfit import UnfitTools
 
 _WORDS = ("Connection closed", "SSE stream ")
 """What the SDK says of an end, first."""
@@ -31,6 +32,8 @@ class Link:
         """Why it is lost, in words that follow "because"."""
         self.remarks: Callable[[], str] = str
         """What the server has said besides messages, to follow the reason."""
+        self.unfit = UnfitTools()
+        """Which tools of the server were left out of its lists."""
 
     @property
     def is_lost(self) -> bool:
@@ -77,10 +80,12 @@ class _WatchedStream:
 
     async def receive(self) -> Any:
         try:
-            return await self._stream.receive()
+            message = await self._stream.receive()
         except (anyio.EndOfStream, anyio.ClosedResourceError, anyio.BrokenResourceError):
             self._link.lose("the connection was closed")
             raise
+        self._link.unfit.sift(message)
+        return message
 
     async def __anext__(self) -> Any:
         try:

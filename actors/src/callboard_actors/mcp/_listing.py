@@ -1,7 +1,8 @@
 """The tools of a server: listed to the end, and which of them are wanted."""
 
+import re
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from difflib import get_close_matches
 from functools import partial
 from typing import Any, TypeVar
@@ -11,6 +12,8 @@ from mcp_types import PaginatedResult, Tool
 _P = TypeVar("_P", bound=PaginatedResult)
 _T = TypeVar("_T")
 
+_TAKEN_BY_ALL = re.compile(r"[A-Za-z0-9_-]{1,64}")
+"""Names of tools that every provider takes; some take more."""
 _PAGES = 100
 """Parts in which a list may come."""
 
@@ -82,8 +85,13 @@ class Choice:
         self._allow = None if allow is None else frozenset(allow)
         self._deny = frozenset(deny)
 
-    def check(self, server: str, offered: Iterable[str]) -> None:
+    def check(self, server: str, offered: Iterable[str], unfit: Mapping[str, str]) -> None:
         """Refuse names of tools that the server does not have.
+
+        Args:
+            server: its name.
+            offered: names of its tools.
+            unfit: why those were left out that it has as well.
 
         Raises:
             ValueError: for one.
@@ -91,8 +99,8 @@ class Choice:
         known = sorted(offered)
         for option, names in (("allow", self._allow or ()), ("deny", self._deny)):
             for name in sorted(names):
-                if name not in known:
-                    raise ValueError(f"McpServer({option}=[{name!r}, ...]): {no_tool(server, name, known)}")
+                if name not in known and not (option == "deny" and name in unfit):
+                    raise ValueError(f"McpServer({option}=[{name!r}, ...]): {no_tool(server, name, known, unfit)}")
 
     def of(self, tools: Iterable[Tool]) -> list[Tool]:
         """Those that are wanted."""
@@ -102,9 +110,16 @@ class Choice:
         return name not in self._deny and (self._allow is None or name in self._allow)
 
 
-def no_tool(server: str, name: str, known: Iterable[str]) -> str:
-    """What to say of a tool that a server does not have."""
+def no_tool(server: str, name: str, known: Iterable[str], unfit: Mapping[str, str]) -> str:
+    """What to say of a tool that a server does not have, or that was left out."""
+    if name in unfit:
+        return f"the tool {name!r} of the MCP server {server!r} is left out: {unfit[name]}"
     names = sorted(known)
     near = get_close_matches(name, names, n=1)
     hint = f"; did you mean {near[0]!r}?" if near else ""
     return f"the MCP server {server!r} has no tool {name!r}, only {names[:40]}{hint}"
+
+
+def refused_names(names: Iterable[str]) -> list[str]:
+    """Names that some providers of models refuse, and with them the whole request."""
+    return [name for name in names if _TAKEN_BY_ALL.fullmatch(name) is None]

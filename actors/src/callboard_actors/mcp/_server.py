@@ -1,5 +1,6 @@
 """`McpServer`: the tools of an MCP server, for as many agents as like."""
 
+import logging
 from collections.abc import Awaitable, Callable, Hashable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from os import PathLike
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
     from callboard_actors.mcp._connection import Answer, Connection
     from callboard_actors.mcp._plan import Headers
     from callboard_actors.mcp._questions import OnElicit
+
+_log = logging.getLogger("callboard")
 
 KeyOf = Callable[[RunnableConfig], Hashable]
 """Says by the config of a run whose connection its calls take."""
@@ -175,8 +178,9 @@ class McpServer(Library):
             self._connections = await opened.enter_async_context(keyed(self._spec))
             opened.callback(self._closed)
             tools = await self.list_tools()
-            self._choice.check(self.name, [tool.name for tool in tools])
+            self._choice.check(self.name, [tool.name for tool in tools], self._books.unfit)
             await self._check_shelves()
+            self._warn_of_names()
             self._opened = opened.pop_all()
         return self
 
@@ -257,7 +261,9 @@ class McpServer(Library):
         self._open()
         if tool not in self._books.tools:
             wanted = [one.name for one in self._choice.of(self._books.tools.values())]
-            raise McpToolError(f"Not started: {no_tool(self.name, tool, wanted)}. It had this tool before.")
+            raise McpToolError(
+                f"Not started: {no_tool(self.name, tool, wanted, self._books.unfit)}. It had this tool before."
+            )
         try:
             answer = await self._answer(tool, arguments, key)
         except ActorDiedError:
@@ -309,6 +315,17 @@ class McpServer(Library):
             if is_wanted and getattr(has, name) is None:
                 raise ValueError(f"McpServer({name}=True): the MCP server {self.name!r} has no {name}; leave it out")
 
+    def _warn_of_names(self) -> None:
+        from callboard_actors.mcp._listing import refused_names
+
+        if refused := refused_names(tool.name for tool in self.tools):
+            _log.warning(
+                "the MCP server %r has tools with names that some models refuse, and all other tools with them: %r; "
+                "McpServer(deny=[...]) leaves them out",
+                self.name,
+                refused,
+            )
+
     def _open(self) -> "Keyed[Connection]":
         if self._connections is None:
             raise RuntimeError(
@@ -322,10 +339,12 @@ class _Books:
 
     def __init__(self) -> None:
         self.tools: dict[str, Tool] = {}
+        self.unfit: Mapping[str, str] = {}
         self.failure = ""
 
-    def listed(self, tools: "Sequence[Tool]") -> None:
+    def listed(self, tools: "Sequence[Tool]", unfit: Mapping[str, str]) -> None:
         self.tools = {tool.name: tool for tool in tools}
+        self.unfit = unfit
 
     def failed(self, reason: str) -> None:
         self.failure = reason
