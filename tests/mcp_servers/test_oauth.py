@@ -140,7 +140,8 @@ async def test_a_person_who_does_not_come_back_is_why_the_server_cannot_be_opene
     with anyio.fail_after(WAIT):
         async with protected() as url:
             with pytest.raises(ActorStartError, match="it was not authorized: nobody came back to the page"):
-                await McpServer(url, auth=Absent(url).provider()).__aenter__()
+                await McpServer(url, auth=(person := Absent(url)).provider()).__aenter__()
+    assert person.asked == 1
 
 
 @ERAS

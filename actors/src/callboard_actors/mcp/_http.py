@@ -52,18 +52,37 @@ _MANY = httpx2.Limits(max_connections=None, max_keepalive_connections=20)
 """Each call that waits for its answer has a connection; how many there may be is said by limits of calls."""
 
 
+class _NotAuthorizedError(Exception):
+    """Whoever authenticates requests could not; says why."""
+
+    def __init__(self, error: Exception) -> None:
+        super().__init__(f"it was not authorized: {_words(error)}")
+
+
 class _Client(httpx2.AsyncClient):
-    """Requests that nobody has authenticated as answers that say so, like all that fail."""
+    """Requests that nobody has authenticated as answers that say so, like all that fail.
+
+    The first one raises: the SDK would take an answer for that of a server of another era, and the person who has not
+    allowed it would be asked once more.
+    """
+
+    _is_known = False
+    """Whether the server has answered before."""
 
     async def send(self, request: httpx2.Request, **options: Any) -> httpx2.Response:
         try:
-            return await super().send(request, **options)
+            response = await super().send(request, **options)
         except Exception as error:  # of whoever authenticates; those of the transport are answers before
             if self.auth is None:
                 raise
-            response = _failed(NOT_SENT, f"it was not authorized: {_words(error)}")
+            refused = _NotAuthorizedError(error)
+            if not self._is_known:
+                raise refused from error
+            response = _failed(NOT_SENT, f"{refused}")
             response.request = request
             return response
+        self._is_known = True
+        return response
 
 
 class _Forgiving(httpx2.AsyncBaseTransport):
