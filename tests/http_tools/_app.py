@@ -114,6 +114,20 @@ async def slow(request: Request) -> Response:
     return StreamingResponse(parts(), media_type="text/plain")
 
 
+async def parts_of(request: Request) -> Response:
+    """So many parts of 1,000 bytes, one each so many seconds."""
+    await note(request)
+    params = request.query_params
+
+    async def parts():
+        for _ in range(int(params["count"])):
+            yield b"x" * 1000
+            await asyncio.sleep(float(params["each"]))
+
+    headers = {"content-length": params["length"]} if "length" in params else {}
+    return StreamingResponse(parts(), headers=headers, media_type="application/pdf")
+
+
 async def busy(request: Request) -> Response:
     """Takes a moment, and counts how many do so at once."""
     case = request.query_params["case"]
@@ -167,6 +181,7 @@ PATHS = {
     "/body": body,
     "/bomb": bomb,
     "/slow": slow,
+    "/parts": parts_of,
     "/busy": busy,
     "/drop": drop,
     "/cookie": cookie,

@@ -29,8 +29,8 @@ class TestHttpTools(ActorContract):
 
     async def ask(self, reference: Any) -> str:
         said = await reference.fetch(self.site.url())
-        assert said.startswith("HTTP 200 OK")
-        return said
+        assert str(said).startswith("HTTP 200 OK")
+        return str(said)
 
 
 @pytest.mark.exhaustive
@@ -41,7 +41,7 @@ class TestThoseThatWrite(TestHttpTools):
         return HttpTools(allow=LOOPBACK, methods=["GET", "POST"])
 
     async def ask(self, reference: Any) -> str:
-        return await reference.http_request("POST", self.site.url("/echo"), "tea")
+        return str(await reference.http_request("POST", self.site.url("/echo"), "tea"))
 
 
 @pytest.mark.exhaustive

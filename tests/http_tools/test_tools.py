@@ -19,7 +19,7 @@ READS = {"allow": LOOPBACK, "retries": 0}
 async def fetched(site: Site, path: str = "/page", start: int = 0, query: dict | None = None, **options: object) -> str:
     with anyio.fail_after(WAIT):
         async with running(HttpTools(**{**READS, **options})) as tools:
-            return await tools.fetch(site.url(path, **(query or {})), start)
+            return str(await tools.fetch(site.url(path, **(query or {})), start))
 
 
 async def test_in_a_node_its_handlers_are_tools(site: Site) -> None:
@@ -127,7 +127,7 @@ async def test_an_error_shows_no_control_characters_of_a_url() -> None:
     """A model may have been made to write them."""
     with anyio.fail_after(WAIT):
         async with running(HttpTools(**READS)) as tools:
-            told = await tools.fetch("http://\x1b[31mtea\n" + "x" * 1000)
+            told = str(await tools.fetch("http://\x1b[31mtea\n" + "x" * 1000))
 
     assert told.startswith("GET http://tea")
     assert "\x1b" not in told
@@ -164,9 +164,9 @@ async def test_robots_txt_is_heeded_where_that_was_asked_for(site: Site) -> None
     before = len(site.requests("/robots.txt"))
     with anyio.fail_after(WAIT):
         async with running(HttpTools(**READS, robots=True)) as tools:
-            allowed = [await tools.fetch(site.url("/page")) for _ in range(3)]
-            led = await tools.fetch(site.url("/redirect", to="/private/page"))
-            refused = await tools.fetch(site.url("/private/page"))
+            allowed = [str(await tools.fetch(site.url("/page"))) for _ in range(3)]
+            led = str(await tools.fetch(site.url("/redirect", to="/private/page")))
+            refused = str(await tools.fetch(site.url("/private/page")))
     free = await fetched(site, "/private/page")
 
     assert all(one.startswith("HTTP 200 OK") for one in allowed)

@@ -19,21 +19,25 @@ if missing := [package for package in _NEEDED if find_spec(package) is None]:
     raise ImportError(f"callboard_actors.http needs {' and '.join(missing)}: pip install 'callboard-actors[http]'")
 
 if TYPE_CHECKING:
+    from callboard_actors.http._answer import Answer as Answer
+    from callboard_actors.http._answer import PageArtifact as PageArtifact
     from callboard_actors.http._client import HttpClient as HttpClient
     from callboard_actors.http._errors import HttpError as HttpError
     from callboard_actors.http._errors import UrlRefusedError as UrlRefusedError
     from callboard_actors.http._page import Page as Page
     from callboard_actors.http._tools import HttpTools as HttpTools
 
-__all__ = ["HttpClient", "HttpError", "HttpTools", "Page", "UrlRefusedError"]
+__all__ = ["Answer", "HttpClient", "HttpError", "HttpTools", "Page", "PageArtifact", "UrlRefusedError"]
 
 __getattr__ = on_demand(
     __name__,
     {
+        "Answer": "_answer",
         "HttpClient": "_client",
         "HttpError": "_errors",
         "HttpTools": "_tools",
         "Page": "_page",
+        "PageArtifact": "_answer",
         "UrlRefusedError": "_errors",
     },
 )

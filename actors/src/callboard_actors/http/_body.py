@@ -2,19 +2,24 @@
 
 import re
 import secrets
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import aclosing
 from dataclasses import dataclass
+from hashlib import sha256
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 import anyio
 import httpx2
+from anyio.lowlevel import checkpoint
 
 from callboard_actors.http._text import is_text, media_type_of
+from callboard_actors.http._time import came
 
 _NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9._-]+")
 _LONGEST_NAME = 60
+_LENGTH = re.compile(r"[0-9]{1,15}")
+"""A Content-Length that is one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +30,8 @@ class Body:
     is_cut: bool
     size: int
     saved: Path | None = None
+    sha256: str | None = None
+    """Of all of it, in hexadecimal digits; `None` where it was not read to its end."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +47,34 @@ class Store:
     most: int
 
 
+class _Parts:
+    """The parts of a body, as they come; whoever watches the call is told how far it is.
+
+    Args:
+        response: whose body it is.
+    """
+
+    def __init__(self, response: httpx2.Response) -> None:
+        self._response = response
+        self._digest = sha256()
+        length = response.headers.get("content-length", "")
+        self._total = int(length) if _LENGTH.fullmatch(length) else None
+
+    async def read(self) -> AsyncGenerator[bytes]:
+        """Each part, without its compression."""
+        async with aclosing(self._response.aiter_bytes()) as parts:
+            async for part in parts:
+                self._digest.update(part)
+                came(self._response.num_bytes_downloaded, self._total)
+                await checkpoint()  # one that came can be decompressed into many, and others want to go on meanwhile
+                yield part
+
+    @property
+    def sha256(self) -> str:
+        """Of all that has been read."""
+        return self._digest.hexdigest()
+
+
 async def read_body(response: httpx2.Response, most: int, store: Store | None) -> Body:
     """Read a body, part by part; `httpx2` decompresses a MiB at a time, so that nothing has to be held beside.
 
@@ -48,7 +83,8 @@ async def read_body(response: httpx2.Response, most: int, store: Store | None) -
         most: bytes that are wanted.
         store: where it is kept if it has more, or is no text.
     """
-    async with aclosing(response.aiter_bytes()) as parts:
+    body = _Parts(response)
+    async with aclosing(body.read()) as parts:
         data = bytearray()
         async for part in parts:
             data += part
@@ -57,9 +93,9 @@ async def read_body(response: httpx2.Response, most: int, store: Store | None) -
         media_type = media_type_of(response.headers.get("content-type", ""))
         is_cut = len(data) > most
         if store is None or not data or (not is_cut and is_text(media_type, bytes(data))):
-            return Body(bytes(data[:most]), is_cut, len(data))
+            return Body(bytes(data[:most]), is_cut, len(data), sha256=None if is_cut else body.sha256)
         saved, size = await _kept(store, str(response.url), bytes(data), parts)
-        return Body(bytes(data[:most]), is_cut, size, saved)
+        return Body(bytes(data[:most]), is_cut, size, saved, None if saved is None else body.sha256)
 
 
 async def _kept(store: Store, url: str, begin: bytes, rest: AsyncIterator[bytes]) -> tuple[Path | None, int]:

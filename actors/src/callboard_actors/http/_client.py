@@ -26,6 +26,7 @@ from callboard_actors.http._request import Request, origin_of, redirect_of
 from callboard_actors.http._robots import MOST as MOST_ROBOTS
 from callboard_actors.http._robots import Robots
 from callboard_actors.http._rules import rules_of
+from callboard_actors.http._time import Allowance
 from callboard_actors.http._wire import Wire
 
 _METHODS = frozenset({"GET", "HEAD", "OPTIONS", "POST", "PUT", "PATCH", "DELETE"})
@@ -202,20 +203,21 @@ class HttpClient:
             RuntimeError: the client is not open.
             TypeError: the URL is no text.
         """
-        if not isinstance(cast("object", url), str):
-            raise TypeError(f"HttpClient.request(url={url!r}) is a text, such as 'https://example.org/'")
-        if method not in _METHODS:
-            raise ValueError(f"HttpClient.request(method={method!r}) is one of {', '.join(sorted(_METHODS))}")
+        made = request_of(method, url, content, json, headers or {})
+        return await self._asked(made, self._timeout if timeout is None else min(timeout, self._timeout))
+
+    async def _asked(self, request: Request, seconds: float, *, share: float = 0.0) -> Page:
+        """Ask, for so many seconds at most, and for no more than a share of what the call has left."""
         if self._wire is None:
             raise RuntimeError("the HttpClient is not open; use it within `async with`")
-        request = with_key(_request(method, url, content, json, headers or {}))
-        seconds = self._timeout if timeout is None else min(timeout, self._timeout)
-        with anyio.move_on_after(seconds):
+        request = with_key(request)
+        with Allowance(seconds, share=share) as allowance:
             return await self._through_redirects(request, is_robots=False)
         advice = "Try again later, or ask another server."
         if not request.is_safe:
             advice = "The server may have done what was asked: look before you ask again."
-        raise HttpError(method, url, f"it was not there within {seconds:.3g} s", advice, was_sent=True)
+        why = f"it was not there within {allowance.seconds:.3g} s"
+        raise HttpError(request.method, request.url, why, advice, was_sent=True)
 
     async def _robots_txt(self, url: str) -> Page:
         return await self._through_redirects(Request(method="GET", url=url), is_robots=True)
@@ -289,8 +291,12 @@ def _per_host(limit: Limit) -> Limit:
     return replace(limit, key=lambda call: urlsplit(call["args"]["url"]).hostname)
 
 
-def _request(method: str, url: str, content: str | bytes | None, json: Any, headers: Mapping[str, str]) -> Request:
+def request_of(method: str, url: str, content: str | bytes | None, json: Any, headers: Mapping[str, str]) -> Request:
     """What is asked, from what a user has given."""
+    if not isinstance(cast("object", url), str):
+        raise TypeError(f"HttpClient.request(url={url!r}) is a text, such as 'https://example.org/'")
+    if method not in _METHODS:
+        raise ValueError(f"HttpClient.request(method={method!r}) is one of {', '.join(sorted(_METHODS))}")
     if content is not None and json is not None:
         raise ValueError("HttpClient.request(content=..., json=...) has two bodies; leave one of them out")
     lower = {name.lower(): value for name, value in headers.items()}

@@ -30,6 +30,7 @@ class Page:
         is_cut: whether there was more.
         saved: the file that has the whole body, where the client was to write one.
         size: bytes of the body that were read or saved.
+        sha256: of the whole body, in hexadecimal digits; `None` where it was not read to its end.
     """
 
     method: str
@@ -41,6 +42,7 @@ class Page:
     is_cut: bool = False
     saved: Path | None = None
     size: int = 0
+    sha256: str | None = None
 
     @property
     def ok(self) -> bool:

@@ -33,9 +33,9 @@ def told(page: Page, text: str | None, *, start: int, most: int) -> str:
         most: characters that are told at once.
     """
     head = f"HTTP {page.status} {page.reason[:_LONGEST_REASON]}".rstrip() + f", {shown(page.url)}"
-    kind = page.media_type if _MEDIA_TYPE.fullmatch(page.media_type) else "of no media type"
+    kind = kind_of(page) or "of no media type"
     if not page.ok:
-        begin = "" if text is None else _part(text, 0, _OF_AN_ERROR, is_cut=page.is_cut)
+        begin = "" if text is None else _part(text, 0, end_of(page, start, most), is_cut=page.is_cut)
         return f"{head}. {_advice(page)}" + (f"\n\n{begin}" if begin.strip() else "")
     if page.saved is not None and text is None:
         return f"{head} ({kind}, {page.size:,} bytes). It is no text; the file {page.saved} has it."
@@ -48,6 +48,16 @@ def told(page: Page, text: str | None, *, start: int, most: int) -> str:
         return f"{head} ({kind}). It has {len(text):,} characters, and none from start={start} on."
     where = f" The file {page.saved} has all of it." if page.saved is not None else ""
     return f"{head} ({kind}).{where}\n\n{_part(text, max(0, start), most, is_cut=page.is_cut)}"
+
+
+def end_of(page: Page, start: int, most: int) -> int:
+    """The first character of its text that `told` does not tell."""
+    return max(0, start) + most if page.ok else _OF_AN_ERROR
+
+
+def kind_of(page: Page) -> str:
+    """Its media type; "" where its server says something else in the place of one."""
+    return page.media_type if _MEDIA_TYPE.fullmatch(page.media_type) else ""
 
 
 def _part(text: str, start: int, most: int, *, is_cut: bool) -> str:

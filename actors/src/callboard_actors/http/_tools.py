@@ -7,11 +7,12 @@ import anyio
 
 from callboard import Actor, handler, remaining
 from callboard_actors._excerpts import clean
-from callboard_actors.http._client import HttpClient
+from callboard_actors.http._answer import Answer, artifact_of
+from callboard_actors.http._client import HttpClient, request_of
 from callboard_actors.http._errors import HttpError
 from callboard_actors.http._options import Options
 from callboard_actors.http._page import Page
-from callboard_actors.http._told import told
+from callboard_actors.http._told import end_of, told
 
 _WRITES = ("POST", "PUT", "PATCH", "DELETE")
 _READERS = 4
@@ -30,6 +31,8 @@ class HttpTools(Actor):
     Args:
         methods: that may be used, such as ["GET", "POST"].
         max_chars: characters of a page that a model reads at once.
+        max_rest: characters of what follows that go with the message, as `artifact["rest"]`, where no file has them;
+            whatever keeps the conversation keeps these, too.
         client: the options of `HttpClient`, such as `allow` and `headers`.
 
     Raises:
@@ -44,18 +47,17 @@ class HttpTools(Actor):
             return super().__new__(_WritingTools if writes else cls, *args, methods=methods, **kwargs)
 
     def __init__(
-        self, *, methods: Collection[str] = ("GET",), max_chars: int = 20_000, **client: Unpack[Options]
+        self,
+        *,
+        methods: Collection[str] = ("GET",),
+        max_chars: int = 20_000,
+        max_rest: int = 0,
+        **client: Unpack[Options],
     ) -> None:
-        if isinstance(methods, str):
-            raise TypeError(f"HttpTools(methods={methods!r}) is one text; give a list: methods=[{methods!r}]")
-        if unknown := set(methods).difference(("GET", *_WRITES)):
-            raise ValueError(f"HttpTools(methods=...) are of GET, {', '.join(_WRITES)}; got {unknown.pop()!r}")
-        if "GET" not in methods:
-            raise ValueError(f"HttpTools(methods={list(methods)!r}) lacks 'GET', which fetch is made of")
-        if not isinstance(cast("object", max_chars), int) or max_chars < 100:
-            raise ValueError(f"HttpTools(max_chars={max_chars!r}) is a whole number, at least 100")
+        _check(methods, max_chars=(100, max_chars), max_rest=(0, max_rest))
         self._methods = tuple(methods)
         self._max_chars = max_chars
+        self._max_rest = max_rest
         self._description = HttpClient(**client)
 
     async def start(self) -> None:
@@ -64,21 +66,26 @@ class HttpTools(Actor):
         self._client = await self.enter(self._description)
 
     @handler(group="requests")
-    async def fetch(self, url: str, start: int = 0) -> str:
+    async def fetch(self, url: str, start: int = 0) -> Answer:
         """Read a page or a file of the web: HTML as Markdown with its links, JSON and other text as it is.
 
         What is long is read in pieces: the answer says with which `start` the next one is read.
         """
         return await self._asked("GET", url, start, None, {})
 
-    async def _asked(self, method: str, url: str, start: int, body: str | None, headers: dict[str, str]) -> str:
+    async def _asked(self, method: str, url: str, start: int, body: str | None, headers: dict[str, str]) -> Answer:
         try:
-            page = await self._client.request(
-                method, url, content=body, headers=headers, timeout=max(0.1, _MOST_TIME * remaining())
-            )
+            request = request_of(method, url, body, None, headers)
+            page = await self._client._asked(request, self._client._timeout, share=_MOST_TIME)
         except HttpError as error:
-            return str(error)
-        return told(page, await self._text(page), start=start, most=self._max_chars)
+            return Answer(str(error))
+        text = await self._text(page)
+        said = told(page, text, start=start, most=self._max_chars)
+        return Answer(said, artifact_of(page, self._rest(page, text or "", start)))
+
+    def _rest(self, page: Page, text: str, start: int) -> str:
+        end = end_of(page, start, self._max_chars)
+        return "" if page.saved is not None else text[end : end + self._max_rest]
 
     async def _text(self, page: Page) -> str | None:
         """What there is to be read of a page; of HTML that would take too long, its source."""
@@ -89,11 +96,26 @@ class HttpTools(Actor):
         return clean(page.text)
 
 
+def _check(methods: Collection[str], **counts: tuple[int, int]) -> None:
+    """Raise ValueError or TypeError for methods that there are not, and for a number below its least."""
+    if isinstance(methods, str):
+        raise TypeError(f"HttpTools(methods={methods!r}) is one text; give a list: methods=[{methods!r}]")
+    if unknown := set(methods).difference(("GET", *_WRITES)):
+        raise ValueError(f"HttpTools(methods=...) are of GET, {', '.join(_WRITES)}; got {unknown.pop()!r}")
+    if "GET" not in methods:
+        raise ValueError(f"HttpTools(methods={list(methods)!r}) lacks 'GET', which fetch is made of")
+    for name, (least, count) in counts.items():
+        if not isinstance(cast("object", count), int) or count < least:
+            raise ValueError(f"HttpTools({name}={count!r}) is a whole number, at least {least}")
+
+
 class _WritingTools(HttpTools):
     """Those that may write, too."""
 
     @handler(group="requests")
-    async def http_request(self, method: str, url: str, body: str = "", content_type: str = "application/json") -> str:
+    async def http_request(
+        self, method: str, url: str, body: str = "", content_type: str = "application/json"
+    ) -> Answer:
         """Send a request to a service of the web, and read its answer.
 
         Args:
@@ -103,12 +125,12 @@ class _WritingTools(HttpTools):
             content_type: of the body.
         """
         if method not in self._methods:
-            return f"Refused: {method!r:.20} is not allowed here, only {', '.join(self._methods)}."
+            return Answer(f"Refused: {method!r:.20} is not allowed here, only {', '.join(self._methods)}.")
         headers = {"content-type": content_type} if body else {}
         try:
             return await self._asked(method, url, 0, body or None, headers)
         except ValueError as error:
-            return f"Refused: {error}."
+            return Answer(f"Refused: {error}.")
 
 
 _WritingTools.__name__ = HttpTools.__name__  # errors and traces know the actor by it

@@ -104,6 +104,7 @@ class Wire:
             is_cut=body.is_cut,
             saved=body.saved,
             size=body.size,
+            sha256=body.sha256,
         )
 
     def _check_encoding(self, request: Request, response: httpx2.Response) -> None:

@@ -4,7 +4,7 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, cast
 
-from langchain_core.messages import BaseMessage, ToolMessage
+from langchain_core.messages import BaseMessage, ToolMessage, is_data_content_block
 from langgraph.types import Command
 from mcp import types
 from pydantic import TypeAdapter
@@ -81,6 +81,8 @@ def _as_object(artifact: object) -> dict[str, Any] | None:
     """An artifact as a JSON object. Any other is for the program that has the tool, and stays with it."""
     if isinstance(artifact, (str, bytes, int, float)):
         return None
+    if isinstance(artifact, dict) and is_data_content_block(cast("dict[str, Any]", artifact)):
+        return None  # it says where content is; a client that shows it to its model in place of the text shows nothing
     try:
         found = _ANYTHING.dump_python(artifact, mode="json")
     except (PydanticSerializationError, ValueError):
