@@ -248,32 +248,6 @@ async def test_no_connection_is_left_at_the_end(shop: Shop) -> None:
     assert 1 <= most <= 2
 
 
-async def test_a_role_that_may_too_much_is_refused_at_the_start(shop: Shop, server: Server) -> None:
-    """No transaction keeps an administrator from the server's files; the remedy is a role, and is told."""
-    with anyio.fail_after(40):
-        with pytest.raises(ActorStartError, match=r"may read the server's files(.|\n)*CREATE ROLE reader LOGIN"):
-            async with SqlDatabase(shop.admin_url):
-                pass
-        server.sql("CREATE ROLE peeks LOGIN PASSWORD 'x' NOINHERIT; GRANT pg_read_server_files TO peeks")
-        try:
-            name = shop.url.rpartition("/")[2]
-            with pytest.raises(ActorStartError, match="is a member of, pg_read_server_files"):
-                async with SqlDatabase(server.url(name, user="peeks", password="x")):
-                    pass
-        finally:
-            server.sql("DROP ROLE peeks")
-
-
-@pytest.mark.exhaustive
-async def test_a_role_that_may_leave_the_database_by_a_function_is_refused(shop: Shop) -> None:
-    """`dblink` is everybody's where it is installed."""
-    shop.sql("CREATE FUNCTION dblink(text, text) RETURNS void LANGUAGE sql AS 'SELECT'")
-
-    with anyio.fail_after(40), pytest.raises(ActorStartError, match="may call dblink, by which a query reaches beyond"):
-        async with SqlDatabase(shop.url):
-            pass
-
-
 @pytest.mark.exhaustive
 async def test_a_server_that_cannot_be_reached_is_told_without_the_password(shop: Shop, server: Server) -> None:
     """Neither what is wrong nor who described it tells it."""

@@ -1,5 +1,6 @@
 """What the role of a connection may do that no transaction holds back, and what to do about it."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import psycopg
@@ -16,26 +17,42 @@ _REACHES_OUT = (
     "pg_write_server_files",
     "pg_execute_server_program",
     "pg_signal_backend",
+    "pg_signal_autovacuum_worker",
 )
 _CALLS = """
-SELECT DISTINCT proname FROM pg_proc
-WHERE has_function_privilege(session_user, oid, 'EXECUTE') AND proname = ANY(%s)
-ORDER BY proname
+WITH suspect (oid, why) AS (
+  SELECT p.oid, 'PostgreSQL keeps from everybody' FROM pg_init_privs AS i
+    JOIN pg_proc AS p ON i.classoid = 'pg_proc'::regclass AND i.objoid = p.oid
+    WHERE NOT EXISTS (SELECT FROM aclexplode(i.initprivs) AS a WHERE a.grantee <> p.proowner)
+  UNION ALL
+  SELECT p.oid, 'is written in ' || l.lanname || ', which may do whatever the server may' FROM pg_proc AS p
+    JOIN pg_language AS l ON l.oid = p.prolang AND l.lanispl AND NOT l.lanpltrusted
+    WHERE p.prorettype <> ALL ('{trigger,event_trigger}'::regtype[])
+  UNION ALL
+  SELECT p.oid, 'connects to others' FROM pg_proc AS p
+    JOIN pg_depend AS d ON d.classid = 'pg_proc'::regclass AND d.objid = p.oid AND d.deptype = 'e'
+    JOIN pg_extension AS e ON d.refclassid = 'pg_extension'::regclass AND d.refobjid = e.oid
+    WHERE e.extname || '.' || p.proname = ANY(%s)
+), mine AS (SELECT oid FROM pg_roles WHERE pg_has_role(session_user, oid, 'MEMBER'))
+SELECT DISTINCT why, p.oid::regprocedure::text FROM suspect JOIN pg_proc AS p USING (oid)
+WHERE EXISTS (SELECT FROM mine WHERE has_schema_privilege(mine.oid, p.pronamespace, 'USAGE'))
+  AND EXISTS (SELECT FROM mine WHERE has_function_privilege(mine.oid, p.oid, 'EXECUTE'))
+ORDER BY 1, 2
 """
-_FUNCTIONS = (
-    "dblink",
-    "dblink_connect",
-    "dblink_connect_u",
-    "dblink_exec",
-    "lo_export",
-    "lo_import",
-    "pg_file_write",
-    "pg_ls_dir",
-    "pg_read_binary_file",
-    "pg_read_file",
-    "pg_reload_conf",
-    "pg_stat_file",
+"""What a role may call that works outside of its transaction. All roles count that it is a member of: without
+INHERIT, too, because a query takes them on with `set_config('role', ...)`."""
+_CONNECTS = (
+    "aws_lambda.invoke",
+    "aws_s3.query_export_to_s3",
+    "dblink.dblink",
+    "dblink.dblink_connect",
+    "dblink.dblink_exec",
+    "http.http",
+    "pg_background.pg_background_launch",
 )
+"""By extension: what has to be withheld for the others of it to reach nobody. They are everybody's by default."""
+_NAMED = 5
+"""Functions that an error names."""
 _REMEDY = """Make a role that only reads, and use that:
 CREATE ROLE reader LOGIN PASSWORD '...' NOSUPERUSER NOINHERIT;
 GRANT USAGE ON SCHEMA public TO reader;
@@ -57,10 +74,15 @@ def check_role(driver: psycopg.Connection[Any]) -> None:
         raise SqlError(
             f"The role {user!r} {what}: a query may read the server's files, run programs or end sessions. {_REMEDY}"
         )
-    functions = [name for (name,) in driver.execute(_CALLS, [[*_FUNCTIONS]])]
-    if functions:
-        names = ", ".join(functions)
-        raise SqlError(
-            f"The role {user!r} may call {names}, by which a query reaches beyond the database. Have an administrator "
-            f"REVOKE EXECUTE ON FUNCTION {functions[0]}(...) FROM PUBLIC, or from that role, and so for the others."
-        )
+    if found := driver.execute(_CALLS, [[*_CONNECTS]]).fetchall():
+        raise SqlError(_of_functions(user, found))
+
+
+def _of_functions(user: str, found: Sequence[tuple[str, str]]) -> str:
+    named = "; ".join(f"{function}, which {why}" for why, function in found[:_NAMED])
+    more = f"; and {len(found) - _NAMED} more" if len(found) > _NAMED else ""
+    return (
+        f"The role {user!r} may call {named}{more}: a query reaches beyond the database. Have an administrator "
+        f"REVOKE EXECUTE ON FUNCTION {found[0][1]} FROM PUBLIC, or from that role and those that it is a member of, "
+        "and so for the others."
+    )
