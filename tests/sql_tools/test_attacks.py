@@ -1,6 +1,7 @@
 """What a model may not do to a SQLite file, it cannot do."""
 
 import sqlite3
+import sys
 import threading
 import time
 from contextlib import closing
@@ -15,7 +16,7 @@ from callboard_actors.sql._sqlite import SqliteBackend
 from callboard_actors.sql._work import Job
 
 from ._attacks import ENDLESS_SQLITE, LARGE_SQLITE, READ_ONLY_SQLITE
-from ._shop import names_in
+from ._shop import DOUBLED, names_in
 
 pytestmark = pytest.mark.real_clock
 
@@ -141,3 +142,42 @@ def _open_files(url: str) -> list[str]:
     """The files of the database that this process has open."""
     found = [str(one.readlink()) for one in Path("/proc/self/fd").iterdir() if one.is_symlink()]
     return [one for one in found if one.startswith(url.removeprefix("sqlite:///"))]
+
+
+_GROWS = """
+import resource, sys
+import anyio
+from callboard_actors.sql import SqlDatabase, SqlError
+
+async def main(url, memory, statement):
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    async with SqlDatabase(url, memory=memory, timeout=60) as db:
+        try:
+            print(len(await db.query(statement)))
+        except SqlError as error:
+            print(error)
+        print(len(await db.query("SELECT * FROM item")))
+    print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) // 1024)
+
+anyio.run(main, sys.argv[1], int(sys.argv[2]) or None, sys.argv[3], backend=sys.argv[4])
+"""
+
+
+@pytest.mark.parametrize(("memory", "expressions"), [(32, 29), pytest.param(0, 18, marks=pytest.mark.exhaustive)])
+async def test_a_statement_that_grows_as_it_is_read_meets_a_limit(
+    url: str, memory: int, expressions: int, anyio_backend_name: str
+) -> None:
+    """Without one, each further expression of 40 characters doubles the memory; and what meets it harms no other."""
+    statement = DOUBLED.partition(f", t{expressions + 1} (")[0].partition(" SELECT 1 FROM t29")[0]
+    arguments = [url, str(memory * 1024**2), f"{statement} SELECT 1 FROM t{expressions}", anyio_backend_name]
+    with anyio.fail_after(60):
+        ended = await anyio.run_process([sys.executable, "-c", _GROWS, *arguments])
+    said, rows, grown = ended.stdout.decode().splitlines()
+
+    assert rows == "3"
+    if memory:
+        assert said.startswith("It takes more memory than there is.")
+        assert int(grown) < 120
+    else:
+        assert said == "1"
+        assert int(grown) > 150

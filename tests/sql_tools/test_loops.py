@@ -14,7 +14,7 @@ from callboard_actors.process import Processes
 from callboard_actors.sql import Rows, SqlDatabase, SqlError
 
 from ._server import Shop
-from ._shop import ENDLESS
+from ._shop import DOUBLED, ENDLESS
 
 pytestmark = pytest.mark.real_clock
 
@@ -89,13 +89,10 @@ async def test_it_can_live_in_a_worker_process(url: str) -> None:
 @pytest.mark.exhaustive
 async def test_a_statement_that_grows_as_it_is_read_meets_the_memory_of_its_process(url: str) -> None:
     """SQLite writes a table expression out wherever it is named, and no handler of ours is asked meanwhile."""
-    doubled = [f"t{n} (x) AS (SELECT 1 FROM t{n - 1}, t{n - 1})" for n in range(1, 30)]
-    statement = f"WITH t0 (x) AS (SELECT 1), {', '.join(doubled)} SELECT 1 FROM t29"
-
     with anyio.fail_after(60):
         async with Processes(workers=1, memory=1024**3) as pool, running(child(SqlDatabase(url), runs_in=pool)) as db:
             with pytest.raises(SqlError, match="more memory than there is"):
-                await db.query(statement)
+                await db.query(DOUBLED)
             assert len(await db.query("SELECT 1")) == 1
 
 

@@ -47,6 +47,7 @@ def test_what_is_no_text_is_refused_without_being_shown() -> None:
         {"max_value": 0},
         {"connections": 0},
         {"samples": -1},
+        {"memory": 1_000_000},
     ],
 )
 def test_a_number_out_of_range_is_named(options: dict[str, Any]) -> None:
@@ -54,6 +55,12 @@ def test_a_number_out_of_range_is_named(options: dict[str, Any]) -> None:
     [name] = options
     with pytest.raises(ValueError, match=rf"SqlDatabase\({name}="):
         SqlDatabase(URL, **options)
+
+
+def test_a_server_has_limits_of_its_own() -> None:
+    """One that would be set nowhere is none."""
+    with pytest.raises(ValueError, match=r"SqlDatabase\(memory=100000000\) is for SQLite; .* work_mem"):
+        SqlDatabase("postgresql://reader@localhost/shop", memory=100_000_000)
 
 
 def test_names_are_checked() -> None:

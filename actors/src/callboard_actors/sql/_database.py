@@ -10,7 +10,7 @@ import anyio
 
 from callboard import Actor, handler, remaining, running
 from callboard_actors.sql._errors import SqlError
-from callboard_actors.sql._location import backend_of, parsed
+from callboard_actors.sql._location import LEAST_MEMORY, backend_of, parsed
 from callboard_actors.sql._rows import Caps, Rows
 from callboard_actors.sql._work import Job, run
 
@@ -42,6 +42,8 @@ class SqlDatabase(Actor):
         max_bytes: of the text of an answer.
         max_value: characters or bytes of a value; the rest is cut, by the server where there is one.
         connections: how many statements run at once; others wait.
+        memory: bytes that SQLite may have in this process, for all who use it there; `None` for any number. The lowest
+            that was ever given holds, until the process ends: SQLite knows no other limit for what reads a statement.
         samples: rows of a table that `describe` shows.
         schemas: of PostgreSQL whose tables `schema` and `describe` show; by default the current one.
 
@@ -62,6 +64,7 @@ class SqlDatabase(Actor):
         max_bytes: int = 20_000,
         max_value: int = 1_000,
         connections: int = 4,
+        memory: int | None = None,
         samples: int = 0,
         schemas: Sequence[str] = (),
     ) -> None:
@@ -75,12 +78,15 @@ class SqlDatabase(Actor):
             ("max_value", 1, max_value),
             ("connections", 1, connections),
             ("samples", 0, samples),
+            ("memory", LEAST_MEMORY, LEAST_MEMORY if memory is None else memory),
         ):
             if number < least or number != int(number):
                 raise ValueError(f"{name}({option}={number!r}) is a number, at least {least}")
         if not 0 < timeout < math.inf:
             raise ValueError(f"{name}(timeout={timeout!r}) is a number of seconds")
-        self._timeout = timeout
+        if memory is not None and not self._url.drivername.startswith("sqlite"):
+            raise ValueError(f"{name}(memory={memory!r}) is for SQLite; a server has its own limits, such as work_mem")
+        self._timeout, self._memory = timeout, memory
         self._caps = Caps(rows=max_rows, bytes=max_bytes, value=max_value)
         self._connections, self._samples, self._schemas = connections, samples, tuple(schemas)
         self._block: AsyncExitStack | None = None
@@ -114,7 +120,7 @@ class SqlDatabase(Actor):
         Raises:
             SqlError: it is not there, or its role may do too much.
         """
-        self._backend: Backend = backend_of(self._url, self._connections, writes=self._writes)
+        self._backend: Backend = backend_of(self._url, self._connections, self._memory, writes=self._writes)
         (await self.enter(ExitStack())).callback(self._backend.close)
         self._places = anyio.CapacityLimiter(self._connections)
         await self._run(self._backend.check)

@@ -8,6 +8,8 @@ from callboard_actors.sql._backend import Backend
 if TYPE_CHECKING:
     import sqlalchemy
 
+LEAST_MEMORY = 16 * 1024**2
+"""Bytes that SQLite needs for a few connections and values as long as they may be."""
 _REMEDY = "give it one such as 'sqlite:///shop.db' or 'postgresql://reader@localhost/shop'"
 
 
@@ -44,13 +46,13 @@ def parsed(whose: str, url: object) -> "sqlalchemy.URL":
     return found
 
 
-def backend_of(url: "sqlalchemy.URL", connections: int, *, writes: bool) -> Backend:
+def backend_of(url: "sqlalchemy.URL", connections: int, memory: int | None, *, writes: bool) -> Backend:
     """What speaks to a database; nothing is opened yet."""
     if url.drivername.startswith("sqlite"):
         from callboard_actors.sql._sqlite import SqliteBackend
 
         assert url.database is not None
-        return SqliteBackend(Path(url.database), connections, writes=writes)
+        return SqliteBackend(Path(url.database), connections, memory, writes=writes)
     from callboard_actors.sql._postgres import PostgresBackend
 
     return PostgresBackend(url, connections)

@@ -43,14 +43,15 @@ class SqliteBackend:
     Args:
         path: of the file.
         connections: how many there may be.
+        memory: bytes that SQLite may have in this process; `None` for any number.
         writes: whether there are any that may write.
     """
 
-    def __init__(self, path: Path, connections: int, *, writes: bool) -> None:
+    def __init__(self, path: Path, connections: int, memory: int | None = None, *, writes: bool) -> None:
         self._path = path
         self._writes = writes
-        self._reads = _engine(path, "ro", connections)
-        self._changes = _engine(path, "rw", connections) if writes else None
+        self._reads = _engine(path, "ro", connections, memory)
+        self._changes = _engine(path, "rw", connections, memory) if writes else None
 
     def check(self, job: Job) -> None:
         if not self._path.is_file():
@@ -115,7 +116,7 @@ class SqliteBackend:
                 engine.dispose()
 
 
-def _engine(path: Path, mode: str, connections: int) -> sqlalchemy.Engine:
+def _engine(path: Path, mode: str, connections: int, memory: int | None) -> sqlalchemy.Engine:
     engine = sqlalchemy.create_engine(
         "sqlite://",
         creator=partial(_connect, path, mode),
@@ -127,7 +128,7 @@ def _engine(path: Path, mode: str, connections: int) -> sqlalchemy.Engine:
     def connected(driver: sqlite3.Connection, record: Any) -> None:
         # SQLAlchemy adds a REGEXP in Python, which holds the whole process for as long as a pattern likes to.
         driver.create_function("regexp", 2, None)
-        limited(driver)
+        limited(driver, memory)
         record.info["guard"] = Guard(driver, writes=mode == "rw")
 
     event.listen(engine, "connect", connected)

@@ -36,10 +36,18 @@ _LIMITS = {
 }
 
 
-def limited(driver: sqlite3.Connection) -> None:
-    """Set the limits of a connection."""
+def limited(driver: sqlite3.Connection, memory: int | None) -> None:
+    """Set the limits of a connection, and that of the process.
+
+    Args:
+        driver: the connection.
+        memory: bytes that SQLite may have in this process. It cannot be raised again, and nothing else bounds what is
+            needed to read a statement: nobody is asked meanwhile.
+    """
     for limit, most in _LIMITS.items():
         driver.setlimit(limit, most)
+    if memory is not None:
+        driver.execute(f"PRAGMA hard_heap_limit = {memory:d}")
     driver.execute("PRAGMA trusted_schema = OFF")  # no function with effects in a view or a trigger of the file
 
 
