@@ -13,6 +13,7 @@ from typing import Any
 import psycopg
 import sqlalchemy
 from psycopg import pq, sql
+from sqlalchemy import event
 from sqlalchemy.exc import DBAPIError
 
 from callboard_actors.sql._backend import Once, Parameters
@@ -21,6 +22,7 @@ from callboard_actors.sql._postgres_columns import BYTES, Column, whole_values
 from callboard_actors.sql._postgres_errors import explained
 from callboard_actors.sql._postgres_query import DECLARE, Query, query_of
 from callboard_actors.sql._postgres_role import check_role
+from callboard_actors.sql._postgres_values import add_adapters, plain
 from callboard_actors.sql._rows import Caps, Rows, gather
 from callboard_actors.sql._work import Job
 
@@ -71,6 +73,7 @@ class PostgresBackend:
                 "options": f"{url.query.get('options', '')} -c default_transaction_read_only=on".strip(),
             },
         )
+        event.listen(self._engine, "connect", _connected)
 
     def check(self, job: Job) -> None:
         with self.reading(job) as connection:
@@ -148,6 +151,10 @@ class PostgresBackend:
         self._engine.dispose()
 
 
+def _connected(driver: psycopg.Connection[Any], _: object) -> None:
+    add_adapters(driver)
+
+
 def _driver(connection: sqlalchemy.Connection) -> psycopg.Connection[Any]:
     driver: Any = connection.connection.driver_connection
     assert isinstance(driver, psycopg.Connection)
@@ -200,7 +207,9 @@ def _executed(driver: psycopg.Connection[Any], query: Query, caps: Caps) -> Rows
 
 def _readable(value: object, column: psycopg.Column) -> object:
     """A value of a type that psycopg does not know comes in bytes; of most, those are its text."""
-    return value.decode(errors="replace") if isinstance(value, bytes) and column.type_code != BYTES else value
+    if isinstance(value, bytes) and column.type_code != BYTES:
+        return value.decode(errors="replace")
+    return plain(value)
 
 
 def _commit(driver: psycopg.Connection[Any]) -> None:

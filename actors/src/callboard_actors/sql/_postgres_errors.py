@@ -40,6 +40,8 @@ def explained(
         return SqlError(f"It was stopped after {job.seconds:g} s. Ask for less, or for a part of it.")
     if not isinstance(error, psycopg.Error) or not error.diag.message_primary:
         said = str(error).strip().partition("\n")[0]
+        if isinstance(error, psycopg.DataError):
+            return SqlError(f"{said.rstrip('.')}. Ask for it as a text, or give it as one: value::text.")
         is_away = isinstance(error, (psycopg.OperationalError, psycopg.InterfaceError))
         return SqlError(f"The database does not answer: {said}" if is_away else f"{said}.")
     told = error.diag

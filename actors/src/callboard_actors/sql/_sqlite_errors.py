@@ -18,6 +18,8 @@ _REMEDIES = (
     ("string or blob too big", "A value is larger than may be read here; ask for the other columns, or its length()."),
     ("one statement at a time", "Leave out all but one."),
     ("did not supply a value", "Give each :name of the statement in the parameters."),
+    ("has no name", "Write :name for each value."),
+    ("is not supported", "A list or an object is its JSON as a text, for json_each()."),
     ("locked", "Another program is writing; try again."),
     ("no such function", "SQLite has no such function."),
 )
