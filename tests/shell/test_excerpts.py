@@ -1,5 +1,7 @@
 """Output as a model reads it, and where it is kept meanwhile."""
 
+import re
+import time
 from pathlib import Path
 
 import pytest
@@ -26,6 +28,24 @@ from callboard_actors.shell._spool import SpoolReader, SpoolWriter
 def test_escapes_and_control_characters_are_gone(written: str, read: str) -> None:
     """What a terminal would show in the end is what a model reads."""
     assert clean(written) == read
+
+
+@given(st.text(alphabet="ab\n\x08"))
+def test_a_backspace_takes_away_the_character_before_it(written: str) -> None:
+    """As one after the other would, of which a long text would take an hour; and none leaves its line."""
+    expected = written
+    while (shorter := re.sub("[^\n\x08]\x08", "", expected)) != expected:
+        expected = shorter
+
+    assert clean(written) == expected.replace("\x08", "")
+
+
+def test_backspaces_take_no_time_that_grows_with_their_square() -> None:
+    """It is cleaned on the event loop."""
+    begun = time.process_time()
+    assert clean("tea" + "x" * 300_000 + "\x08" * 300_000) == "tea"
+
+    assert time.process_time() - begun < 5
 
 
 @given(st.text())

@@ -10,7 +10,7 @@ _ESCAPES = re.compile(
     r"|[ -/]*[0-~])"
     r"|\x9b[0-?]*[ -/]*[@-~]"
 )
-_STRUCK = re.compile(r"[^\n\x08]\x08")
+_RUNS = re.compile(r"\x08+|[^\x08]+")
 _OVERWRITTEN = re.compile(r"^[^\n]*\r(?=[^\n])", re.MULTILINE)
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 _LOOKED_AT = 8192
@@ -49,9 +49,23 @@ def clean(text: str) -> str:
     """Text without escapes and control characters, as a terminal would have it in the end."""
     text = _ESCAPES.sub("", text).replace("\r\n", "\n")
     text = _OVERWRITTEN.sub("", text)
-    while "\x08" in text and _STRUCK.search(text):
-        text = _STRUCK.sub("", text)
+    if "\x08" in text:
+        text = _without_struck(text)
     return _CONTROL.sub("", text)
+
+
+def _without_struck(text: str) -> str:
+    """What is left where a backspace takes away the character before it in its line."""
+    left: list[str] = []
+    for run in _RUNS.findall(text):
+        if run[0] != "\x08":
+            left += run
+            continue
+        for _ in run:
+            if not left or left[-1] == "\n":
+                break
+            left.pop()
+    return "".join(left)
 
 
 def _decoded(data: bytes) -> str:

@@ -98,6 +98,8 @@ def _pretty(text: str) -> str:
             size += len(part)
             if size > most:
                 return text
+        pretty = "".join(written)
+        pretty.encode()  # fails for half a character: written out, it could be neither sent nor stored
     except (ValueError, RecursionError):
         return text
-    return "".join(written)
+    return pretty
