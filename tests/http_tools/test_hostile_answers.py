@@ -50,6 +50,7 @@ def test_html_in_quotes_is_no_bomb() -> None:
     assert few.startswith("> > ```\n> > tea\n> > tea")
 
 
+@pytest.mark.exhaustive
 def test_html_that_is_nested_takes_no_time_that_grows_with_elements_and_depth() -> None:
     """For each element the converter looks at all around it: 45,000 of them, in 200 quotes, took ten seconds."""
     begun = time.process_time()
