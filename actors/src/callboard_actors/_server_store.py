@@ -10,7 +10,6 @@ from typing import Any, Final, Generic, TypeVar
 from urllib.parse import SplitResult, urlsplit
 
 from callboard_actors._clerk import Clerk
-from callboard_actors._extras import needs as needs
 
 LONGEST: Final = 30 * 86_400.0
 """Seconds that a lease or patience may have: servers count them in whole micro- and milliseconds."""
