@@ -1,6 +1,5 @@
 """Subclasses of `ToolNode`: what they override is heard by both doors, or refused (promise 13)."""
 
-from collections.abc import Callable
 from typing import Annotated, Any
 
 import anyio
@@ -19,40 +18,14 @@ from callboard import CallPolicy, CallsInterrupted, InjectedState, ToolNode, Too
 from callboard.testing import ScriptedModel, calls, tool_call
 from callboard.tools._overrides import REFUSED
 
+from ._doors import DOORS, RUNS, WAIT, adelete, contents, delete, denied, reply
+
 pytestmark = pytest.mark.real_clock
-
-WAIT = 20
-
-RUNS: list[str] = []
-
-
-def delete(path: str) -> str:
-    """Delete a file, in a thread."""
-    RUNS.append(path)
-    return f"deleted {path}"
-
-
-async def adelete(path: str) -> str:
-    """Delete a file."""
-    RUNS.append(path)
-    return f"deleted {path}"
 
 
 @pytest.fixture(autouse=True)
 def _no_runs() -> None:
     RUNS.clear()
-
-
-def reply(*names: str, **args: Any) -> Any:
-    return calls(*(tool_call(name, **(args or {"path": "/"})) for name in names))
-
-
-def contents(result: Any) -> list[str]:
-    return [message.content for message in result["messages"] if isinstance(message, ToolMessage)]
-
-
-def denied(call: Any) -> ToolMessage:
-    return ToolMessage("denied", name=call["name"], tool_call_id=call["id"])
 
 
 class SyncGuard(ToolNode):
@@ -86,41 +59,6 @@ class AsyncEntryGuard(ToolNode):
 
 
 GUARDS = [SyncGuard, AsyncGuard, SyncEntryGuard, AsyncEntryGuard]
-
-
-async def standalone(node: ToolNode) -> Any:
-    return await node.ainvoke({"messages": [reply("delete", "adelete")]})
-
-
-async def standalone_sync(node: ToolNode) -> Any:
-    return await anyio.to_thread.run_sync(lambda: node.invoke({"messages": [reply("delete", "adelete")]}))
-
-
-def agent_by(version: Any, *, sync: bool) -> Callable[[ToolNode], Any]:
-    async def run(node: ToolNode) -> Any:
-        agent = create_react_agent(ScriptedModel([reply("delete", "adelete"), "done"]), node, version=version)
-        if sync:
-            return await anyio.to_thread.run_sync(lambda: agent.invoke({"messages": [("user", "go")]}))
-        return await agent.ainvoke({"messages": [("user", "go")]})
-
-    return run
-
-
-async def graph_sync(node: ToolNode) -> Any:
-    builder = StateGraph(MessagesState).add_node("tools", node).set_entry_point("tools")
-    graph = builder.compile()
-    return await anyio.to_thread.run_sync(lambda: graph.invoke({"messages": [reply("delete", "adelete")]}))
-
-
-DOORS = {
-    "ainvoke": standalone,
-    "invoke": standalone_sync,
-    "sync graph": graph_sync,
-    "agent v1": agent_by("v1", sync=False),
-    "agent v2": agent_by("v2", sync=False),
-    "sync agent v1": agent_by("v1", sync=True),
-    "sync agent v2": agent_by("v2", sync=True),
-}
 
 
 @pytest.mark.parametrize("door", DOORS)
@@ -376,7 +314,7 @@ def test_every_inner_method_of_langgraphs_class_is_heard_or_refused() -> None:
         name for name, value in vars(LangGraphToolNode).items() if callable(value) or isinstance(value, property)
     }
     inner = {name for name in methods if not name.startswith("__") and not name.startswith("_abc")}
-    assert inner <= REFUSED.keys() | {"_run_one", "_arun_one"}
+    assert inner <= REFUSED.keys() | {"_run_one", "_arun_one", "_func", "_afunc"}
 
 
 def test_an_override_with_another_signature_is_refused() -> None:

@@ -1,4 +1,4 @@
-"""A tools node's own `invoke` or `ainvoke` within a run: around each call, or around all of a reply's.
+"""What a tools node has of its own around a run, within an agent's: around each call, or around all of a reply's.
 
 It is given what LangGraph gives it: in version "v2" a call and the state, in version "v1" the state.
 """
@@ -17,7 +17,7 @@ from langgraph.types import Command
 from callboard.tools._call_output import Output
 from callboard.tools._chain import Chain, Middleware, Named, Next
 from callboard.tools._input import Requested, parse_input
-from callboard.tools._overrides import Entries, Entry
+from callboard.tools._own_methods import Entries, Entry
 from callboard.tools._results import ResultRules
 from callboard.tools._unanswered import answered_ids, id_of
 from callboard.tools._vocabulary import ToolCallRequest, ToolCallWithContext

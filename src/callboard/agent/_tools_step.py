@@ -25,7 +25,7 @@ from callboard.tools._input import Requested, messages_in, reading
 from callboard.tools._interrupted import CallsInterrupted
 from callboard.tools._keys import naming
 from callboard.tools._ledger import Ledger
-from callboard.tools._overrides import Entries, Entry
+from callboard.tools._own_methods import Entries, Entry
 from callboard.tools._portions import in_portions
 from callboard.tools._reports import CallBody
 from callboard.tools._results import ResultRules

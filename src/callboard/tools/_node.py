@@ -31,19 +31,22 @@ from callboard.tools._ledger import Ledger
 from callboard.tools._many import ManyInputs
 from callboard.tools._node_setup import Setup
 from callboard.tools._options import Options, setup_of
-from callboard.tools._overrides import (
+from callboard.tools._overrides import check_class, remember
+from callboard.tools._own_methods import (
     Entries,
     Entry,
     beyond_entries,
-    check_class,
     entries_of,
     hear_sync_entry,
     hears_other,
     inner_of,
     is_plain,
+    mark_entries,
     one_call_middleware,
     own_injection,
+    own_run,
     rest_of_call,
+    rest_of_run,
     way_back,
 )
 from callboard.tools._portions import in_portions
@@ -133,13 +136,12 @@ class ToolNode(ManyInputs):
         self._setup = self._built()
 
     def _built(self) -> Setup:
-        return setup_of(
-            self._options, own_call=one_call_middleware(self, ToolNode), own_injection=own_injection(self, ToolNode)
-        )
+        return setup_of(self._options, own_call=one_call_middleware(self), own_injection=own_injection(self))
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
         check_class(cls, ToolNode)
+        mark_entries(cls)
 
     def __getstate__(self) -> dict[str, Any]:
         return {name: value for name, value in vars(self).items() if name != "_setup"}
@@ -256,7 +258,7 @@ class ToolNode(ManyInputs):
                 batch = await self._batch(input, config, ledger, resume, runtime)
                 return await batch.run()
             entry = Entry(input, config, _given(ledger=ledger, resume=resume, runtime=runtime))
-            if hears_other(self, ToolNode, "invoke"):
+            if hears_other(self, "invoke"):
                 return await hear_sync_entry(self, entry, self._run)
             return await self._run(entry)
 
@@ -276,18 +278,18 @@ class ToolNode(ManyInputs):
         entry = Entry(input, config, _given(ledger=ledger, resume=resume, runtime=runtime))
         if (back := way_back(self)) is not None:
             return back(entry)
-        if hears_other(self, ToolNode, "ainvoke"):
+        if hears_other(self, "ainvoke"):
             return run_from_sync(partial(self.ainvoke, input, config, **entry.options))
         with entered("sync"):
             return run_from_sync(partial(self._run, entry))
 
     def _entries(self) -> Entries | None:
         """What a subclass has of its own around a whole run, for whoever runs our calls without us."""
-        return entries_of(self, ToolNode)
+        return entries_of(self)
 
     async def _run(self, entry: Entry) -> Any:
-        inner = inner_of(self)
-        return await beyond_entries(partial(self._run_batch if inner is None else inner, entry))
+        inner = inner_of(self) or own_run(self, self._run_batch)
+        return await beyond_entries(partial(inner, entry))
 
     async def _run_batch(self, entry: Entry) -> Any:
         batch = await self._batch(entry.input, entry.config, **entry.options)
@@ -309,6 +311,22 @@ class ToolNode(ManyInputs):
             config["tags"] = [*config["tags"], *self.tags]
         known = partial(Ledger, held=ledger, answers=resume)
         return await ToolBatch(self._setup, requested, config, known).prepare()
+
+    def _func(self, input: Any, config: RunnableConfig, runtime: Runtime[Any]) -> Any:
+        """A run on its way, for `super()._func(...)` in a subclass; in the worker thread of the override."""
+        entry = Entry(input, with_runtime(config, runtime), {})
+        if (rest := rest_of_run(self, sync=True)) is not None:
+            return rest(entry)
+        with entered("sync"):
+            return run_from_sync(partial(self._run_batch, entry))
+
+    async def _afunc(self, input: Any, config: RunnableConfig, runtime: Runtime[Any]) -> Any:
+        """A run on its way, for `super()._afunc(...)` in a subclass."""
+        entry = Entry(input, with_runtime(config, runtime), {})
+        if (rest := rest_of_run(self, sync=False)) is not None:
+            return await rest(entry)
+        with entered("async"):
+            return await self._run_batch(entry)
 
     def _run_one(self, call: ToolCall, input_type: str, tool_runtime: ToolRuntime[Any, Any]) -> Any:
         """One call on its way, for `super()._run_one(...)` in a subclass; in the worker thread of the override."""
@@ -343,6 +361,8 @@ class ToolNode(ManyInputs):
         )
         return inject(tool_call, injected_args(tool), runtime, self._setup.messages_key)
 
+
+remember(ToolNode)
 
 # Code that asks `isinstance(tools, langgraph.prebuilt.ToolNode)`, LangGraph's own agent included, means us too.
 LangGraphToolNode.register(ToolNode)

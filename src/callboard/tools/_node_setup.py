@@ -16,7 +16,7 @@ from callboard.tools._chain import Chain, Middleware
 from callboard.tools._elsewhere import elsewhere
 from callboard.tools._errors import Judge
 from callboard.tools._inject import InjectedArgs, inject
-from callboard.tools._overrides import Injecting
+from callboard.tools._own_methods import Injecting
 from callboard.tools._plan import Plan, plan_for
 from callboard.tools._supervision import Supervision
 from callboard.tools._tool_facts import ToolFacts

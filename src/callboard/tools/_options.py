@@ -28,7 +28,7 @@ from callboard.tools._elsewhere import check_elsewhere
 from callboard.tools._errors import ErrorHandling, ErrorPolicy, Judge
 from callboard.tools._inject import injected_args
 from callboard.tools._node_setup import Setup
-from callboard.tools._overrides import Injecting
+from callboard.tools._own_methods import Injecting
 from callboard.tools._plan import plan_for
 from callboard.tools._supervision import Supervision
 from callboard.tools._tool_facts import ToolFacts

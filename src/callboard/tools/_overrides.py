@@ -1,39 +1,11 @@
-"""What a subclass of `ToolNode` overrides: heard by both doors, or refused when the class is made.
+"""What a subclass of `ToolNode` may override; what would never be heard is refused when the class is made."""
 
-LangGraph calls one half of a pair by its sync door and the other by its async one. Here a half that stands
-alone is heard by both, because it may be what forbids a call.
-"""
-
-import functools
 import inspect
-from collections.abc import Awaitable, Callable, Mapping
-from contextvars import ContextVar
-from dataclasses import dataclass
-from functools import partial
-from typing import Any, TypeVar, cast
-
-from langchain_core.messages import ToolCall, ToolMessage
-
-from callboard._calls._crossing import SyncMiddleware
-from callboard._loops._door import from_sync
-from callboard.tools._call_output import Output
-from callboard.tools._chain import Middleware, Named, Next
-from callboard.tools._vocabulary import ToolCallRequest, ToolRuntime
-
-R = TypeVar("R")
-
-Rest = Callable[[ToolCall, ToolRuntime[Any, Any]], Any]
-"""Runs a call with a runtime; awaitable in the async half."""
-Injecting = Callable[[ToolCall, Any, Any], ToolCall]
-"""Takes a call, the state and the store."""
 
 _ONE = "use middleware=[...], awrap_tool_call= or wrap_tool_call=, or override _arun_one or _run_one"
-_WHOLE = "override ainvoke or invoke, or use middleware=[...]"
 _FIXED = "give it to the constructor"
 
 REFUSED = {
-    "_func": _WHOLE,
-    "_afunc": _WHOLE,
     "_parse_input": "override ainvoke or invoke and change the input there; for another key, messages_key=",
     "_combine_tool_outputs": "override ainvoke or invoke and change the result there",
     "_extract_state": "override _arun_one or _run_one, and pass a runtime with another state on",
@@ -59,12 +31,13 @@ _ARGUMENTS = {
     "_arun_one": ("call", "input_type", "tool_runtime"),
     "inject_tool_args": ("tool_call", "input", "store"),
 }
-_SYNC = ("_run_one", "inject_tool_args", "invoke")
-_ENTRIES = frozenset(("invoke", "ainvoke"))
+_BY_NAME = {"_func": ("config", "runtime"), "_afunc": ("config", "runtime")}
+"""Those that are called with an input, and with these by name."""
+_SYNC = ("_run_one", "inject_tool_args", "invoke", "_func")
 
 
 def check_class(cls: type, base: type) -> None:
-    """Look at what a new subclass overrides, and have its entries say that they are entered.
+    """Look at what a new subclass overrides.
 
     Raises:
         TypeError: for an override that would never be called, or not as it expects.
@@ -77,252 +50,41 @@ def check_class(cls: type, base: type) -> None:
             raise TypeError(f"{cls.__qualname__}.{name} would never be called by callboard's ToolNode: {instead}")
     for name, arguments in _ARGUMENTS.items():
         _check_signature(cls, name, found.get(name), arguments)
+    for name, by_name in _BY_NAME.items():
+        _check_signature(cls, name, found.get(name), ("input",), by_name)
     for name in _SYNC:
         if inspect.iscoroutinefunction(found.get(name)):
             raise TypeError(f"{cls.__qualname__}.{name} is async; it has to be a plain function")
-    for name in _ENTRIES:
-        if inspect.isfunction(own := vars(cls).get(name)):
-            setattr(cls, name, _entered_by(own))
 
 
-def _check_signature(cls: type, name: str, fn: object, arguments: tuple[str, ...]) -> None:
+def _check_signature(
+    cls: type, name: str, fn: object, arguments: tuple[str, ...], by_name: tuple[str, ...] = ()
+) -> None:
     if not inspect.isfunction(fn):
         return
     try:
-        inspect.signature(fn).bind(None, *arguments)
+        inspect.signature(fn).bind(None, *arguments, **dict.fromkeys(by_name))
     except TypeError:
         raise TypeError(
             f"{cls.__qualname__}.{name}{inspect.signature(fn)} cannot be called as ToolNode calls it, with "
-            f"(self, {', '.join(arguments)}), as langgraph-prebuilt 1.1 does"
+            f"(self, {', '.join((*arguments, *by_name))}), as langgraph-prebuilt 1.1 does"
         ) from None
 
 
-def overrides(node: object, base: type, name: str) -> bool:
-    """Whether a node has another method of this name than the base class."""
-    return getattr(getattr(node, name), "__func__", None) is not getattr(base, name)
+# The base class's methods as they were written: somebody's test may have put others in their place.
+_written: dict[str, object] = {}
 
 
-# The node whose `invoke` or `ainvoke` runs around us, so that the other half is not asked as well.
-_entered: ContextVar[object] = ContextVar("callboard_entered_node", default=None)
+def remember(base: type) -> None:
+    """Know the base class's own methods from those of subclasses, of nodes, and of mocks."""
+    _written.update({name: vars(base)[name] for name in (*_ARGUMENTS, *_BY_NAME, "invoke", "ainvoke")})
 
 
-def _entered_by(fn: Callable[..., Any]) -> Callable[..., Any]:
-    """An override of an entry that says, while it runs, whose it is."""
-    if inspect.iscoroutinefunction(fn):
+def overrides(node: object, name: str) -> bool:
+    """Whether a node has another method of this name than the base class was written with."""
+    return getattr(getattr(node, name), "__func__", None) is not _written[name]
 
-        @functools.wraps(fn)
-        async def aentry(self: object, *args: Any, **kwargs: Any) -> Any:
-            token = _entered.set(self)
-            try:
-                return await fn(self, *args, **kwargs)
-            finally:
-                _entered.reset(token)
 
-        return aentry
-
-    @functools.wraps(fn)
-    def entry(self: object, *args: Any, **kwargs: Any) -> Any:
-        token = _entered.set(self)
-        try:
-            return fn(self, *args, **kwargs)
-        finally:
-            _entered.reset(token)
-
-    return entry
-
-
-def hears_other(node: object, base: type, name: str) -> bool:
-    """Whether a call of one entry is to be heard by the other, which alone is overridden."""
-    (own,) = _ENTRIES - {name}
-    return _entered.get() is not node and overrides(node, base, name) and not overrides(node, base, own)
-
-
-def is_plain(node: object, base: type) -> bool:
-    """Whether nobody overrides an entry of the node, and none of another node runs around us."""
-    return type(node) is base and _ENTRIES.isdisjoint(vars(node)) and _is_outside()
-
-
-def _is_outside() -> bool:
-    return _entered.get() is None and _place.get() is None and _back.get() is None
-
-
-async def beyond_entries(run: Callable[[], Awaitable[R]]) -> R:
-    """Run what is inside a node's entries; whatever calls the node from there comes from outside again."""
-    if _is_outside():
-        return await run()
-    entered, place, back = _entered.set(None), _place.set(None), _back.set(None)
-    try:
-        return await run()
-    finally:
-        _entered.reset(entered)
-        _place.reset(place)
-        _back.reset(back)
-
-
-@dataclass(frozen=True, slots=True)
-class Entry:
-    """What a node's entry is called with."""
-
-    input: Any
-    config: Any
-    options: Mapping[str, Any]
-
-
-@dataclass(frozen=True, slots=True)
-class _BaseMethod:
-    """Whom a base method belongs to that an override calls, and what it leads to."""
-
-    node: object
-    rest: Callable[..., Any]
-
-
-# What the base class runs if its caller is not who starts a batch: an agent, or a thread with an override.
-_place: ContextVar[_BaseMethod | None] = ContextVar("callboard_node_place", default=None)
-_back: ContextVar[_BaseMethod | None] = ContextVar("callboard_node_thread", default=None)
-_one: ContextVar[_BaseMethod | None] = ContextVar("callboard_node_call", default=None)
-_sync_one: ContextVar[_BaseMethod | None] = ContextVar("callboard_node_call_thread", default=None)
-
-
-def _rest(place: ContextVar[_BaseMethod | None], node: object) -> Callable[..., Any] | None:
-    found = place.get()
-    return found.rest if found is not None and found.node is node else None
-
-
-def inner_of(node: object) -> Callable[[Entry], Awaitable[Any]] | None:
-    """What the agent that runs a node has it do, instead of a batch of its own."""
-    return _rest(_place, node)
-
-
-def way_back(node: object) -> Callable[[Entry], Any] | None:
-    """From the worker thread of a sync override back to the event loop, if that is where we are."""
-    return _rest(_back, node)
-
-
-async def hear_sync_entry(node: Any, entry: Entry, inner: Callable[[Entry], Awaitable[Any]]) -> Any:
-    """Run a node's own `invoke` in a worker thread; what its base class does runs here."""
-
-    def in_thread(entry: Entry, back: Callable[[Entry], Any]) -> Any:
-        token = _back.set(_BaseMethod(node, back))
-        try:
-            return node.invoke(entry.input, entry.config, **entry.options)
-        finally:
-            _back.reset(token)
-
-    return await SyncMiddleware(_named(f"{type(node).__qualname__}.invoke", in_thread))(entry, inner)
-
-
-class Entries:
-    """A node's own `invoke` and `ainvoke`, for an agent that runs its calls."""
-
-    def __init__(self, node: Any, base: type) -> None:
-        self.node = node
-        self._sync = overrides(node, base, "invoke")
-        self.name = f"{type(node).__qualname__}.{'ainvoke' if overrides(node, base, 'ainvoke') else 'invoke'}"
-
-    async def __call__(self, entry: Entry, inner: Callable[[Entry], Awaitable[Any]]) -> Any:
-        """Run the node by the door that the run was entered by.
-
-        Args:
-            entry: what the node is given.
-            inner: what its base class leads to.
-        """
-        if self._sync and from_sync():
-            return await hear_sync_entry(self.node, entry, inner)
-        token = _place.set(_BaseMethod(self.node, inner))
-        try:
-            return await self.node.ainvoke(entry.input, entry.config, **entry.options)
-        finally:
-            _place.reset(token)
-
-
-def entries_of(node: Any, base: type) -> Entries | None:
-    """A node's own entries; `None` if it has the base class's."""
-    return Entries(node, base) if any(overrides(node, base, name) for name in _ENTRIES) else None
-
-
-def one_call_middleware(node: Any, base: type) -> Callable[[str], Middleware] | None:
-    """From the kind of an input to a middleware that is the node's own `_run_one` or `_arun_one`, if it has one."""
-    has_sync, has_async = overrides(node, base, "_run_one"), overrides(node, base, "_arun_one")
-    if not (has_sync or has_async):
-        return None
-    owner = type(node).__qualname__
-    in_thread: SyncMiddleware[Any, Output] = SyncMiddleware(_named(f"{owner}._run_one", partial(_in_thread, node)))
-
-    async def here(kind: str, request: ToolCallRequest, call_next: Next) -> Output:
-        token = _one.set(_BaseMethod(node, lambda call, runtime: call_next(_changed(request, call, runtime))))
-        try:
-            return cast("Output", await node._arun_one(request.tool_call, kind, request.runtime))
-        finally:
-            _one.reset(token)
-
-    async def there(kind: str, request: ToolCallRequest, call_next: Next) -> Output:
-        return await in_thread((kind, request), call_next)
-
-    def of_kind(kind: str) -> Middleware:
-        if has_sync and (from_sync() or not has_async):
-            return Named(f"{owner}._run_one", partial(there, kind))
-        return Named(f"{owner}._arun_one", partial(here, kind))
-
-    return of_kind
-
-
-def _in_thread(node: Any, given: tuple[str, ToolCallRequest], call_next: Callable[[Any], Output]) -> Output:
-    kind, request = given
-    token = _sync_one.set(_BaseMethod(node, lambda call, runtime: call_next(_changed(request, call, runtime))))
-    try:
-        return cast("Output", node._run_one(request.tool_call, kind, request.runtime))
-    finally:
-        _sync_one.reset(token)
-
-
-def _named(name: str, fn: Callable[..., R]) -> Callable[..., R]:
-    """The function, with the name that warnings about its thread give it."""
-
-    def named(*args: Any) -> R:
-        return fn(*args)
-
-    named.__qualname__ = name
-    return named
-
-
-def _changed(request: ToolCallRequest, call: ToolCall, runtime: ToolRuntime[Any, Any]) -> ToolCallRequest:
-    """What an override passes on, as a request; whoever takes it looks for the tool."""
-    if not isinstance(runtime, ToolRuntime):
-        raise TypeError(f"_run_one and _arun_one take a ToolRuntime as their third argument, got {runtime!r}")
-    return ToolCallRequest(tool_call=call, tool=request.tool, state=runtime.state, runtime=runtime)
-
-
-def rest_of_call(node: object, *, sync: bool) -> Rest:
-    """What the base class's `_run_one` or `_arun_one` leads to.
-
-    Raises:
-        RuntimeError: if no override of that half runs around us.
-    """
-    found = _rest(_sync_one if sync else _one, node)
-    if found is None:
-        name, other = ("_run_one", "_arun_one") if sync else ("_arun_one", "_run_one")
-        raise RuntimeError(
-            f"ToolNode.{name} goes on with a call that an override of {name} was given, in the context in which it "
-            f"was given it. From {other}, call super().{other}(...); to run a call by itself, ainvoke([call])."
-        )
-    return found
-
-
-async def untouched(message: ToolMessage, _: object) -> ToolMessage:
-    """The message that stands for an error, where no middleware is around the call or all of it is inside."""
-    return message
-
-
-def own_injection(node: Any, base: type) -> Injecting | None:
-    """The node's own `inject_tool_args`, if it has one."""
-    if not overrides(node, base, "inject_tool_args"):
-        return None
-    name = f"{type(node).__qualname__}.inject_tool_args"
-
-    def injecting(call: ToolCall, state: Any, store: Any) -> ToolCall:
-        ready = node.inject_tool_args(call, state, store)
-        if not isinstance(ready, dict) or not isinstance(ready.get("args"), dict):
-            raise TypeError(f"{name} returned {ready!r} for call {call['id']!r}; it has to return the tool call")
-        return cast("ToolCall", ready)
-
-    return injecting
+def is_written(base: type, name: str) -> bool:
+    """Whether the base class has this method as it was written."""
+    return vars(base)[name] is _written[name]

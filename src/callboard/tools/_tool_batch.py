@@ -34,7 +34,7 @@ from callboard.tools._invoke import filled_in, invoke, own_copy, raise_without_k
 from callboard.tools._keys import naming
 from callboard.tools._ledger import MakesLedger
 from callboard.tools._node_setup import Setup
-from callboard.tools._overrides import untouched
+from callboard.tools._own_methods import untouched
 from callboard.tools._plan import Plan
 from callboard.tools._portions import in_portions
 from callboard.tools._progress_chunks import chunks_for

@@ -17,7 +17,7 @@ from callboard.tools._call_record import CallRecord
 from callboard.tools._input import Requested
 from callboard.tools._ledger import Ledger
 from callboard.tools._node import ToolNode
-from callboard.tools._overrides import Entries
+from callboard.tools._own_methods import Entries
 from callboard.tools._reports import Reports
 from callboard.tools._tool_batch import ToolBatch
 
