@@ -52,7 +52,7 @@ def has_sync_half(leaf: Runnable[Any, Any]) -> bool:
     for sync, awaited in _HALVES:
         if own.get(awaited) is not None and own.get(sync) is None:
             return False
-    return not is_missing(cls.invoke) and not is_missing(getattr(cls, "_generate", None))
+    return not any(is_missing(getattr(cls, name, None)) for name in ("invoke", "_generate"))
 
 
 _HALVES = (("func", "afunc"), ("_transform", "_atransform"))

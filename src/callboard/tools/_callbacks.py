@@ -11,10 +11,14 @@ from langchain_core.utils.uuid import uuid7
 
 from callboard._loops._deadline import cleanup
 from callboard.tools._handlers import manager_of_run, tell
+from callboard.tools._plan import Plan
 
 
-def manager_for(tool: BaseTool, config: RunnableConfig) -> AsyncCallbackManager:
+def manager_for(plan: Plan, config: RunnableConfig) -> AsyncCallbackManager:
     """The callback manager for the runs of a tool under a config; the same for every call of a batch."""
+    if plan.is_foreign:
+        return AsyncCallbackManager([])  # it tells its handlers by itself
+    tool = plan.tool
     return AsyncCallbackManager.configure(
         config.get("callbacks"),
         tool.callbacks,

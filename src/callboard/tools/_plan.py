@@ -62,6 +62,10 @@ class Plan:
     """How it is run by the sync door, if there it is run otherwise."""
 
     @property
+    def is_foreign(self) -> bool:
+        return self.kind in ("foreign", "foreign sync")
+
+    @property
     def takes_thread(self) -> bool:
         return self.kind in ("sync", "foreign sync")
 
@@ -79,8 +83,7 @@ def plan_for(tool: BaseTool) -> Plan:
 
 
 def _plan(tool: BaseTool, injected: InjectedArgs, door: Door) -> Plan:
-    cls = type(tool)
-    if cls.ainvoke not in _INVOKES or any(getattr(cls, name) is not getattr(BaseTool, name) for name in _OWN_WAYS):
+    if _has_own_ways(type(tool)):
         kind, fn = _foreign_body(tool, door)
         return Plan(tool, kind, fn, injected, None, frozenset(), None, False, False)
     kind, fn = _sync_body(tool) if door == "sync" else _body(tool)
@@ -97,6 +100,12 @@ def _plan(tool: BaseTool, injected: InjectedArgs, door: Door) -> Plan:
         run_manager=not behind and "run_manager" in parameters,
         callbacks=behind and "callbacks" in parameters,
     )
+
+
+def _has_own_ways(cls: type) -> bool:
+    """Whether a class runs its tools in another way than LangChain's; a mock, which is of none of them, does."""
+    ainvoke = getattr(cls, "ainvoke", None)
+    return ainvoke not in _INVOKES or any(getattr(cls, name) is not getattr(BaseTool, name) for name in _OWN_WAYS)
 
 
 def _foreign_body(tool: BaseTool, door: Door) -> tuple[Kind, Callable[..., Any]]:
@@ -119,7 +128,7 @@ def _sync_body(tool: BaseTool) -> tuple[Kind, Callable[..., Any]]:
 def _has_sync_half(tool: BaseTool) -> bool:
     """Whether there is anything for sync code; a tool of LangChain's own may have a coroutine alone."""
     cls = type(tool)
-    if cls.run is not BaseTool.run or cls.invoke is not BaseTool.invoke:
+    if any(getattr(cls, name, None) is not getattr(BaseTool, name) for name in ("run", "invoke")):
         return True
     return not is_missing(cls._run) if cls._run not in _CALLS_FUNC else getattr(tool, "func", None) is not None
 

@@ -232,11 +232,11 @@ class ToolBatch:
 
     def manager(self, plan: Plan, config: RunnableConfig) -> AsyncCallbackManager:
         if self.overrides is not None or config.get("callbacks") is not self._config.get("callbacks"):
-            return manager_for(plan.tool, config)
+            return manager_for(plan, config)
         # With its plan, which must not be collected while its id is the key.
         known = self._managers.get(id(plan))
         if known is None:
-            known = self._managers[id(plan)] = (plan, manager_for(plan.tool, self._config))
+            known = self._managers[id(plan)] = (plan, manager_for(plan, self._config))
         return known[1]
 
     async def keep(self, key: str, call: ToolCall, output: Output) -> None:

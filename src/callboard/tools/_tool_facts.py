@@ -1,7 +1,7 @@
 """What is found out about tools, once for each: looking at signatures and schemas takes longer than a call."""
 
 from collections.abc import Callable
-from typing import Generic, NamedTuple, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 from weakref import ref
 
 from langchain_core.tools import BaseTool
@@ -14,11 +14,14 @@ _ALIKE = 4
 """Tools of one name that are known at a time: nodes share a middleware, and a new node may be made for each request."""
 
 
+_Parts = tuple[object, object, object, object, object, object, object]
+
+
 class _Known(NamedTuple, Generic[T]):
     """Facts of a tool, and of what they were made: of another one they are not its own."""
 
     tool: "ref[BaseTool]"
-    made_of: tuple[object, object, object]
+    made_of: _Parts
     facts: T
 
 
@@ -59,11 +62,30 @@ class ToolFacts(Generic[T]):
         return facts
 
 
-def _made_of(tool: BaseTool) -> tuple[object, object, object]:
-    return getattr(tool, "coroutine", None), getattr(tool, "func", None), tool.args_schema
+def _made_of(tool: BaseTool) -> _Parts:
+    # A test may put mocks in the place of a tool's fields, and in that of its class's methods.
+    cls: Any = tool.__class__
+    return (
+        getattr(tool, "coroutine", None),
+        getattr(tool, "func", None),
+        getattr(tool, "args_schema", None),
+        cls._run,
+        cls._arun,
+        cls.invoke,
+        cls.ainvoke,
+    )
 
 
-def _is_made_of(tool: BaseTool, parts: tuple[object, object, object]) -> bool:
+def _is_made_of(tool: BaseTool, parts: _Parts) -> bool:
     # By identity: functions may be objects that are equal and do something else.
-    now = _made_of(tool)
-    return now[0] is parts[0] and now[1] is parts[1] and now[2] is parts[2]
+    coroutine, func, schema, run, arun, invoke, ainvoke = parts
+    cls: Any = tool.__class__
+    return (
+        getattr(tool, "coroutine", None) is coroutine
+        and getattr(tool, "func", None) is func
+        and getattr(tool, "args_schema", None) is schema
+        and cls._run is run
+        and cls._arun is arun
+        and cls.invoke is invoke
+        and cls.ainvoke is ainvoke
+    )

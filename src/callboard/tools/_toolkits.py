@@ -1,6 +1,7 @@
 """Toolkits: what has tools and is none, such as those of LangChain, or an MCP server that is open."""
 
-from collections.abc import Iterable, Sequence
+import inspect
+from collections.abc import Iterable, Sequence, ValuesView
 from types import FunctionType
 from typing import Any, Protocol, runtime_checkable
 
@@ -21,11 +22,24 @@ _PLAIN = (StructuredTool, Tool, FunctionType)
 
 
 def unpacked(given: Iterable[Any]) -> list[Any]:
-    """What a node was given as tools, with those of each toolkit in its place."""
+    """What a node was given as tools, with those of each toolkit in its place.
+
+    Raises:
+        TypeError: if a toolkit has something else than a list of tools.
+    """
     found: list[Any] = []
     for one in given:
         if one.__class__ not in _PLAIN and isinstance(one, Toolkit) and not isinstance(one, (type, BaseTool)):
-            found += one.get_tools()
+            found += _tools_of(one)
         else:
             found.append(one)
     return found
+
+
+def _tools_of(toolkit: Toolkit) -> Iterable[BaseTool]:
+    tools: object = toolkit.get_tools()
+    if isinstance(tools, (Sequence, ValuesView)) and not isinstance(tools, str):
+        return tools
+    if inspect.iscoroutine(tools):
+        tools.close()
+    raise TypeError(f"get_tools() of a toolkit returns a list of tools; that of {toolkit!r} returned {tools!r}")

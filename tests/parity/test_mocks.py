@@ -1,0 +1,170 @@
+"""Mocks in the place of tools, models and methods, as other people's tests have them."""
+
+import warnings
+from typing import Any
+from unittest.mock import AsyncMock, MagicMock, Mock, create_autospec, patch
+
+import pytest
+from langchain_core.language_models import BaseChatModel
+from langchain_core.messages import AIMessage, ToolMessage
+from langchain_core.tools import BaseTool, StructuredTool, tool
+from pydantic import BaseModel
+
+from callboard import ToolNode
+
+from ._harness import SYNC, Case, asks, assert_same, call, wants
+from ._model import ReplayModel
+from .conftest import Same
+
+
+class Empty(BaseModel):
+    """A tool without arguments."""
+
+
+def mocked_tool(kind: Any = BaseTool) -> Any:
+    """What people write where a tool is too costly: a mock that passes for one, by both doors."""
+    made = MagicMock(spec=kind)
+    made.name = "search"
+    made.get_input_schema.return_value = Empty
+    answer = ToolMessage("mocked", tool_call_id="call-1")
+    made.invoke, made.ainvoke = MagicMock(return_value=answer), AsyncMock(return_value=answer)
+    return made
+
+
+@pytest.mark.parametrize("kind", [BaseTool, StructuredTool])
+def test_a_mock_that_passes_for_a_tool_is_called(same: Same, kind: Any) -> None:
+    """It has no class of its own to look at, only what its test has given it."""
+
+    def scenario(ns: Any) -> Case:
+        return Case(ns.ToolNode([mocked_tool(kind)]), wants("search", {"q": "x"}))
+
+    same(scenario)
+
+
+def test_a_mock_that_raises_is_handled_like_a_tool(same: Same) -> None:
+    """`side_effect` is how people try their error handling."""
+
+    def scenario(ns: Any) -> Case:
+        made = mocked_tool()
+        made.invoke.side_effect = made.ainvoke.side_effect = ValueError("down")
+        return Case(ns.ToolNode([made], handle_tool_errors=True), wants("search", {"q": "x"}))
+
+    same(scenario)
+
+
+def test_a_mock_made_of_a_tool_is_called(same: Same) -> None:
+    """`create_autospec(tool)` copies the signatures of a real one."""
+
+    @tool
+    def search(q: str) -> str:
+        """Search."""
+        return f"found {q}"
+
+    def scenario(ns: Any) -> Case:
+        with warnings.catch_warnings(action="ignore"):  # it reads every attribute, deprecated ones too
+            made = create_autospec(search, instance=True)
+        made.name = "search"
+        made.get_input_schema.return_value = Empty
+        answer = ToolMessage("mocked", tool_call_id="call-1")
+        made.invoke.return_value = answer
+        made.ainvoke = AsyncMock(return_value=answer)
+        return Case(ns.ToolNode([made]), wants("search", {"q": "x"}))
+
+    same(scenario)
+
+
+class Search(BaseTool):
+    """A tool whose methods tests replace on the class."""
+
+    name: str = "search"
+    description: str = "Search."
+
+    def _run(self, q: str) -> str:
+        raise AssertionError("the real tool was run")
+
+
+@pytest.mark.parametrize("name", ["_run", "invoke", "ainvoke"])
+def test_a_method_that_is_replaced_on_the_class_is_called(same: Same, name: str) -> None:
+    """Also by a node that has run the tool before: what was found out then is no more true."""
+
+    class Own(Search):
+        def _run(self, q: str) -> str:
+            return f"real {q}"
+
+    replaced = {
+        "_run": lambda self, q: f"replaced {q}",
+        "invoke": MagicMock(return_value=ToolMessage("replaced", tool_call_id="call-1")),
+        "ainvoke": AsyncMock(return_value=ToolMessage("replaced", tool_call_id="call-1")),
+    }
+
+    def told(*messages: Any) -> ToolMessage:
+        return ToolMessage(", ".join(message.content for message in messages), tool_call_id="call-1")
+
+    def wrap(request: Any, execute: Any) -> Any:
+        first = execute(request)
+        with patch.object(Own, name, replaced[name]):
+            second = execute(request)
+        return told(first, second, execute(request))
+
+    async def awrap(request: Any, execute: Any) -> Any:
+        first = await execute(request)
+        with patch.object(Own, name, replaced[name]):
+            second = await execute(request)
+        return told(first, second, await execute(request))
+
+    def scenario(ns: Any) -> Case:
+        node = ns.ToolNode([Own()], wrap_tool_call=wrap, awrap_tool_call=awrap)
+        return Case(node, wants("search", {"q": "x"}))
+
+    same(scenario)
+
+
+def test_a_coroutine_that_was_replaced_by_a_mock_is_awaited(same_async: Same) -> None:
+    """A mock is no function, and has no annotations to read."""
+
+    def scenario(ns: Any) -> Case:
+        @tool
+        async def search(q: str) -> str:
+            """Search."""
+            raise AssertionError("the real tool was run")
+
+        node = ns.ToolNode([search])
+        search.coroutine = AsyncMock(return_value="mocked")  # type: ignore[attr-defined]
+        return Case(node, wants("search", {"q": "x"}))
+
+    same_async(scenario)
+
+
+def test_a_mock_that_passes_for_a_model_is_asked(same_direct: Same) -> None:
+    """By the sync door its `invoke`, by the async one its `ainvoke`."""
+
+    def scenario(ns: Any) -> Case:
+        replies = [asks(call("search", {"q": "x"})), AIMessage("done", id="2")]
+        model = MagicMock(spec=BaseChatModel)
+        model.bind_tools.return_value = model
+        model.invoke.side_effect, model.ainvoke = list(replies), AsyncMock(side_effect=list(replies))
+        made = mocked_tool()
+        made.return_direct = False
+        agent = ns.create_react_agent(model, [made])
+        return Case(agent, {"messages": [("user", "go")]}, own_runtime=True)
+
+    same_direct(scenario)
+
+
+def test_a_node_that_was_replaced_by_a_mock_is_called_by_the_agent() -> None:
+    """Of one node only, by assignment."""
+
+    def scenario(ns: Any) -> Case:
+        node = ns.ToolNode([Search()])
+        node.invoke = MagicMock(return_value={"messages": [ToolMessage("mocked", tool_call_id="call-1", id="t")]})
+        model = ReplayModel(asks(call("search", {"q": "x"})), AIMessage("done", id="2"))
+        return Case(ns.create_react_agent(model, node), {"messages": [("user", "go")]}, own_runtime=True)
+
+    assert_same(scenario, SYNC)
+
+
+@pytest.mark.parametrize("kind", [Mock, MagicMock])
+def test_a_mock_that_passes_for_nothing_is_refused(kind: Any) -> None:
+    """It has every attribute there is, those of toolkits too; taken for one without tools, it would vanish."""
+    with pytest.raises(TypeError, match=r"get_tools\(\) of a toolkit returns a list of tools"):
+        ToolNode([kind()])
