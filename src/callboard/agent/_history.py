@@ -45,11 +45,14 @@ def _made_whole(exchange: Exchange) -> Sequence[BaseMessage]:
     return (exchange.message, *exchange.in_call_order([*exchange.answers, *missing]))
 
 
-def give_ids(reply: BaseMessage) -> None:
-    """Let every call of a reply have an id; some providers give none, and a result needs one to go by."""
+def complete_calls(reply: BaseMessage) -> None:
+    """Let every call of a reply have a name and an id that are texts.
+
+    Some providers give no id, and a result needs one to go by. A name of another kind is that of no tool.
+    """
     for call in calls_in(reply):
-        if call["id"] is None:
-            call["id"] = f"call_{uuid4().hex}"
+        call["id"] = f"call_{uuid4().hex}" if call["id"] is None else id_of(call)
+        call["name"] = str(call["name"])
 
 
 def keepable(reply: BaseMessage) -> list[BaseMessage]:

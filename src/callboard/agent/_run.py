@@ -22,7 +22,7 @@ from callboard.agent._conversation._journal import SavedThread
 from callboard.agent._conversation._snapshots import snapshot_of
 from callboard.agent._conversation._thread import Thread
 from callboard.agent._flow import AGENT, RESPONSE, TOOLS, Flow
-from callboard.agent._history import give_ids, keepable, repaired
+from callboard.agent._history import complete_calls, keepable, repaired
 from callboard.agent._leaves import run_leaf
 from callboard.agent._model import Asks
 from callboard.agent._onward import Ran, distinct, in_order, onward
@@ -258,7 +258,7 @@ class Run:
         ask = partial(plan.model.reply, seen, config, plan.tools.offered_tools())
         reply = await self.reporter.ask(plan.model.known, seen, ask)
         reply.name = plan.name
-        give_ids(reply)
+        complete_calls(reply)
         remaining = value_in(state, "remaining_steps") if sent else self._stop - (self.thread.step + 1)
         if isinstance(reply, AIMessage) and remaining is not None and self._lacks_steps(reply, remaining):
             reply = AIMessage(id=reply.id, content=NEEDS_MORE_STEPS)

@@ -2,7 +2,9 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from types import NoneType
 from typing import Any, Literal, cast
+from uuid import UUID
 
 from langchain_core.messages import AIMessage, ToolCall
 
@@ -129,12 +131,18 @@ def _whole_reply(calls: Sequence[ToolCall], state: Any, messages_key: str) -> Se
     return reply
 
 
+_IDS = (NoneType, int, float, UUID)
+"""What a `ToolMessage` takes for an id besides a text."""
+
+
 def _checked(call: Any) -> ToolCall:
     """The call as it is, if it can be run and answered."""
     if not isinstance(call, Mapping):
         raise ValueError(f"A tool call is a dict with name, args and id, got {call!r}")
-    if "id" in call and call["id"] is None:
+    if "id" in call and isinstance(call["id"], _IDS):
         call = {**call, "id": id_of(cast("ToolCall", call))}
+    if "name" in call and not isinstance(call["name"], str):
+        call = {**call, "name": str(call["name"])}  # of no tool, as its message will say
     for key, kind in (("name", str), ("args", dict), ("id", str)):
         if not isinstance(call.get(key), kind):
             raise ValueError(f"Tool call {call!r} needs {key!r} to be a {kind.__name__}, got {call.get(key)!r}")

@@ -198,4 +198,5 @@ def calls_in(message: object) -> Sequence[ToolCall]:
 
 def id_of(call: ToolCall) -> str:
     """The id of a call, as its message has it; models may leave it out, messages may not."""
-    return call["id"] or ""
+    found: object = call["id"]
+    return found if isinstance(found, str) else "" if found is None else str(found)
