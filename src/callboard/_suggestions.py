@@ -1,7 +1,7 @@
 """Names that do not exist: what there is instead, and which one may have been meant."""
 
 import difflib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from functools import wraps
 from inspect import signature
 from typing import ParamSpec, TypeVar
@@ -11,6 +11,8 @@ R = TypeVar("R")
 
 _LISTED = 40
 """Names in one sentence; of more than that, the first ones."""
+_NEARLY = 0.9
+"""How much of a long name is right where one letter is wrong, or two have changed places."""
 
 
 def no_such(kind: str, name: str, known: Iterable[str]) -> str:
@@ -33,6 +35,21 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
     by_folded = {one.casefold(): one for one in known}
     near = difflib.get_close_matches(name.casefold(), by_folded, n=1)
     return f"; did you mean {by_folded[near[0]]!r}?" if near else ""
+
+
+def misspelt_in(cls: type, known: Collection[str]) -> str:
+    """The end of a sentence about a class that may have misspelt the name of a method; empty if it has not.
+
+    Args:
+        cls: its public names are looked at.
+        known: names of which it may have any.
+    """
+    for name in dir(cls):
+        if not name.startswith("_") and name not in known:
+            near = difflib.get_close_matches(name, known, n=1, cutoff=_NEARLY)
+            if near:
+                return f"; it has {name!r}, did you mean {near[0]!r}?"
+    return ""
 
 
 def suggests_keywords(function: Callable[P, R]) -> Callable[P, R]:

@@ -20,9 +20,10 @@ from callboard._loops._deadline import DEFAULT_GRACE
 from callboard._loops._door import entered
 from callboard._statistics import Statistics
 from callboard._types import CallPolicy, Limit
+from callboard.tools._beside_calls import check_policies, check_tools, shown_by, tools_of
 from callboard.tools._call_context import context_of
 from callboard.tools._call_output import Item
-from callboard.tools._chain import Chain, chain_of, check_policies, check_tools, middleware_in, shown_by, tools_of
+from callboard.tools._chain import Chain, chain_of, middleware_in
 from callboard.tools._errors import (
     ErrorHandling,
     ErrorPolicy,

@@ -1,36 +1,30 @@
 """The chain around a tool call: middleware from the outermost to the innermost, built once for a node."""
 
 import inspect
-import logging
 import math
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any, cast
 
 from langchain_core.messages import RemoveMessage, ToolMessage
-from langchain_core.tools import BaseTool
 from langgraph.errors import GraphBubbleUp
 from langgraph.types import Command
 
-from callboard._call_events import RunInfo
 from callboard._calls._call import SupervisedCall
 from callboard._calls._crossing import SyncMiddleware, TwoHalves
 from callboard._loops._door import is_missing
-from callboard._types import CallPolicy, ToolCallLike
+from callboard._suggestions import misspelt_in
 from callboard.tools._call_output import Item, entries_in, is_output, items_in
 from callboard.tools._errors import is_control_flow
 from callboard.tools._langchain_middleware import (
-    asked_about,
     langchain_base,
     langchain_middleware,
     warn_of_ignored_hooks,
 )
 from callboard.tools._order import warn_of_wrong_order
 from callboard.tools._results import REMOVE_ALL_MESSAGES
-from callboard.tools._tool_names import check_tool_names
 
-_log = logging.getLogger("callboard")
-
+_WRAPPERS = ("wrap_tool_call", "awrap_tool_call")
 Next = Callable[[Any], Awaitable[Any]]
 Middleware = Callable[[Any, Next], Awaitable[Any]]
 """Takes the request and what comes next; may call that any number of times, also concurrently."""
@@ -70,12 +64,37 @@ def wrapper_middleware(wrap: Callable[..., Any] | None, awrap: Callable[..., Any
     """LangGraph's two wrappers as one middleware: of both, the one for the door that was entered; else what there is.
 
     Raises:
-        TypeError: if one of them is no function.
+        TypeError: if one of them is no function, or the first one is async.
     """
-    for name, value in (("wrap_tool_call", wrap), ("awrap_tool_call", awrap)):
+    for name, value in zip(_WRAPPERS, (wrap, awrap), strict=True):
         if value is not None and not callable(value):
             raise TypeError(f"{name} takes a function of a request and what executes it, got {value!r}")
-    return _either(wrap, awrap)
+    if wrap is not None and _is_async(wrap):
+        raise TypeError(f"wrap_tool_call takes a plain function; give {wrap!r} as awrap_tool_call=")
+    either = _either(wrap, awrap)
+    return None if either is None else _Answering(either)
+
+
+class _Answering:
+    """A wrapper that is told when it returns nothing; anything else goes on, as in LangGraph."""
+
+    __slots__ = ("_wrapper",)
+
+    def __init__(self, wrapper: Middleware) -> None:
+        self._wrapper = wrapper
+
+    async def __call__(self, request: Any, call_next: Next) -> Any:
+        output = await self._wrapper(request, call_next)
+        if output is None:
+            raise _no_result("wrapper", "wrap_tool_call or awrap_tool_call", output, request.tool_call["id"])
+        return output
+
+
+def _no_result(kind: str, name: str, output: object, call_id: str | None) -> TypeError:
+    return TypeError(
+        f"The {kind} {name} returned {output!r} for call {call_id!r}; it has to return a ToolMessage, a Command or a "
+        "list of them"
+    )
 
 
 def chain_of(middleware: Sequence[object], wrapper: Middleware | None) -> "Chain | None":
@@ -102,80 +121,6 @@ def chain_of(middleware: Sequence[object], wrapper: Middleware | None) -> "Chain
     return Chain(chained, reworks) if chained else None
 
 
-def tools_of(middleware: Sequence[object]) -> list[Any]:
-    """The tools that middleware brings along, as LangChain's middleware does."""
-    return [tool for one in middleware for tool in getattr(one, "tools", None) or ()]
-
-
-def check_tools(middleware: Iterable[object], tools: Mapping[str, BaseTool]) -> None:
-    """Let middleware look for the tools that it was told of by name.
-
-    Args:
-        middleware: also methods of it, as LangGraph's wrappers may be.
-        tools: those that there are.
-
-    Raises:
-        ValueError: by the middleware that misses one.
-    """
-    for given in middleware:
-        one: Any = getattr(given, "__self__", given)
-        if callable(getattr(one, "check_tools", None)):
-            one.check_tools(tools)
-        elif names := asked_about(one):
-            check_tool_names(f"{type(one).__name__}(interrupt_on=...)", names, tools)
-
-
-def check_policies(middleware: Iterable[object], policies: Mapping[str, CallPolicy]) -> None:
-    """Let middleware look at the policies of the tools that there are, by name."""
-    for one in cast("Iterable[Any]", middleware):
-        if callable(getattr(one, "check_policies", None)):
-            one.check_policies(policies)
-
-
-def offers_of(middleware: Sequence[object]) -> Callable[[Any], bool]:
-    """What says whether a model should be told of a tool now: the outermost middleware that has an opinion."""
-    asked = [one for one in cast("Sequence[Any]", middleware) if hasattr(one, "offers") or hasattr(one, "covers")]
-
-    def offers(tool: Any) -> bool:
-        for one in asked:
-            if hasattr(one, "covers") and one.covers(tool):
-                return True
-            if hasattr(one, "offers") and not one.offers(tool):
-                return False
-        return True
-
-    return offers
-
-
-def shown_by(middleware: Sequence[object]) -> Callable[[ToolCallLike, RunInfo | None], ToolCallLike]:
-    """What makes of a call what observers may see: its arguments, as the middleware redacts them.
-
-    Middleware redacts by a method `redact_value(value, *, thread_id)`, as `Redact` does; if one fails, nothing of
-    the arguments is shown, which is logged once.
-    """
-    reported = False
-    redacting = [one for one in cast("Sequence[Any]", middleware) if callable(getattr(one, "redact_value", None))]
-
-    def shown(call: ToolCallLike, run: RunInfo | None) -> ToolCallLike:
-        nonlocal reported
-        if not redacting:
-            return call
-        thread_id = (run and run.thread_id) or ""
-        args = call["args"]
-        try:
-            for one in redacting:
-                args = one.redact_value(args, thread_id=thread_id)
-        except Exception as error:
-            args = {}
-            if not reported:
-                reported = True  # without the text of the error, which may quote what was to be redacted
-                kind = type(error).__qualname__
-                _log.error("redact_value failed with %s; observers see no arguments; this is reported once", kind)
-        return {**call, "args": args}
-
-    return shown
-
-
 def middleware_name(one: object) -> str:
     """What a middleware is called in errors."""
     name = getattr(one, "__qualname__", None)
@@ -199,7 +144,7 @@ def as_middleware(one: object) -> Middleware:
         return cast("Middleware", one) if _is_async(one) else SyncMiddleware(cast("Callable[..., Any]", one))
     raise TypeError(
         "A middleware is a function (request, call_next), sync or async, or an object with awrap_tool_call or "
-        f"wrap_tool_call; got {one!r}"
+        f"wrap_tool_call; got {one!r}{misspelt_in(type(one), _WRAPPERS)}"
     )
 
 
@@ -249,10 +194,7 @@ class Named:
 
     def _check(self, output: object, call_id: str | None) -> None:
         if not is_output(output):
-            raise TypeError(
-                f"The middleware {self._name} returned {output!r} for call {call_id!r}; it has to return a "
-                "ToolMessage, a Command or a list of them"
-            )
+            raise _no_result("middleware", self._name, output, call_id)
         if isinstance(output, ToolMessage) and output.tool_call_id != call_id:
             raise ValueError(
                 f"The middleware {self._name} returned a message with tool_call_id {output.tool_call_id!r} for "

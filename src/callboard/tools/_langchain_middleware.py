@@ -12,11 +12,13 @@ from langchain_core.messages import AIMessage, ToolCall, ToolMessage, convert_to
 
 from callboard._callers import level_of_user
 from callboard._calls._crossing import AsyncioMiddleware, SyncMiddleware, TwoHalves
+from callboard._suggestions import misspelt_in
 from callboard.exceptions import IgnoredHooksWarning
 from callboard.tools._call_output import with_entries
 from callboard.tools._vocabulary import ToolCallRequest
 
 _HOOKS = ("before_agent", "before_model", "wrap_model_call", "after_model", "after_agent")
+_ALL_HOOKS = [f"{kind}{hook}" for kind in ("", "a") for hook in ("wrap_tool_call", *_HOOKS)]
 
 
 def langchain_base(cls: type) -> type | None:
@@ -52,6 +54,7 @@ def langchain_middleware(one: Any) -> Callable[[Any, Callable[[Any], Awaitable[A
     raise TypeError(
         f"{type(one).__name__} does nothing to tool calls{_how_it_would(one)}. Hooks around the model belong in the "
         "middleware of LangChain's create_agent, beside callboard.middleware.Supervise"
+        f"{misspelt_in(type(one), _ALL_HOOKS)}"
     )
 
 
@@ -63,13 +66,19 @@ def asked_about(one: Any) -> Collection[str]:
 def warn_of_ignored_hooks(middleware: Sequence[object]) -> None:
     """Warn of what a user may count on and an agent only would run."""
     for one in middleware:
-        if langchain_base(type(one)) is not None and (hooks := _ignored_hooks(one)):
-            warnings.warn(
+        if langchain_base(type(one)) is None:
+            continue
+        if hooks := _ignored_hooks(one):
+            _warn(
                 f"{type(one).__name__} has hooks that will not run: {', '.join(hooks)}. In a node it is around tool "
-                "calls; the hooks around them are run by LangChain's create_agent",
-                IgnoredHooksWarning,
-                stacklevel=level_of_user(),
+                "calls; the hooks around them are run by LangChain's create_agent"
             )
+        if misspelt := misspelt_in(type(one), _ALL_HOOKS):
+            _warn(f"{type(one).__name__} may have a hook that will not run{misspelt}")
+
+
+def _warn(text: str) -> None:
+    warnings.warn(text, IgnoredHooksWarning, stacklevel=level_of_user())
 
 
 def _ignored_hooks(one: Any) -> list[str]:

@@ -31,7 +31,7 @@ from callboard.tools._ledger import Ledger
 from callboard.tools._many import ManyInputs
 from callboard.tools._node_setup import Setup
 from callboard.tools._options import Options, setup_of
-from callboard.tools._overrides import check_class, remember
+from callboard.tools._overrides import Unbuilt, check_class, remember
 from callboard.tools._own_methods import (
     Entries,
     Entry,
@@ -95,6 +95,8 @@ class ToolNode(ManyInputs):
     """
 
     name: str | None = "tools"
+    # What a node has until our __init__ has run.
+    _setup: Setup = cast("Setup", Unbuilt())
 
     @suggests_keywords
     def __init__(

@@ -14,16 +14,8 @@ from callboard._types import CallPolicy, Limit, OnError, check_count
 from callboard.actors._actor import Actor
 from callboard.actors._child import ChildSpec
 from callboard.tools._actor_tools import with_handlers
-from callboard.tools._chain import (
-    Middleware,
-    chain_of,
-    check_policies,
-    check_tools,
-    offers_of,
-    shown_by,
-    tools_of,
-    wrapper_middleware,
-)
+from callboard.tools._beside_calls import check_policies, check_tools, offers_of, shown_by, tools_of
+from callboard.tools._chain import Middleware, chain_of, wrapper_middleware
 from callboard.tools._elsewhere import check_elsewhere
 from callboard.tools._errors import ErrorHandling, ErrorPolicy, Judge
 from callboard.tools._inject import injected_args

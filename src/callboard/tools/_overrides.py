@@ -71,6 +71,15 @@ def _check_signature(
         ) from None
 
 
+class Unbuilt:
+    """Stands on the base class for what its `__init__` sets; a subclass may have forgotten to call that."""
+
+    def __get__(self, node: object, owner: type) -> object:
+        if node is None:
+            return self
+        raise AttributeError(f"{owner.__qualname__} is not ready: its __init__ has to call super().__init__(tools)")
+
+
 # The base class's methods as they were written: somebody's test may have put others in their place.
 _written: dict[str, object] = {}
 

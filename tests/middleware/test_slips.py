@@ -1,0 +1,160 @@
+"""Slips that would otherwise be silent: a hook whose name has a typo, a wrapper that returns nothing, no `super()`."""
+
+from collections.abc import Callable
+from typing import Any
+
+import anyio
+import pytest
+from langchain.agents.middleware import AgentMiddleware
+from langchain_core.messages import ToolMessage
+from langgraph.graph import START, MessagesState, StateGraph
+
+from callboard import IgnoredHooksWarning, ToolNode, create_react_agent
+from callboard.middleware import Supervise
+from callboard.testing import Recorder, ScriptedModel, calls, tool_call
+
+pytestmark = pytest.mark.real_clock
+
+BUILDS: dict[str, Callable[[Any], object]] = {
+    "ToolNode": lambda one: ToolNode([Recorder().tool("work")], middleware=[one]),
+    "create_react_agent": lambda one: create_react_agent(
+        ScriptedModel([]), [Recorder().tool("work")], middleware=[one]
+    ),
+    "Supervise": lambda one: Supervise(middleware=[one]),
+}
+
+
+class Guard:
+    """Would forbid a call."""
+
+    def warp_tool_call(self, request: Any, handler: Any) -> Any:
+        raise PermissionError
+
+
+class AgentGuard(AgentMiddleware):
+    """The same, of LangChain's kind."""
+
+    async def awrap_toolcall(self, request: Any, handler: Any) -> Any:
+        raise PermissionError
+
+
+class Watcher(AgentMiddleware):
+    """Would look at the model."""
+
+    def befor_model(self, state: Any, runtime: Any) -> None:
+        raise PermissionError
+
+
+class HalfGuard(AgentMiddleware):
+    """Guards one half, and would guard the other."""
+
+    def wrap_tool_call(self, request: Any, handler: Any) -> Any:
+        return handler(request)
+
+    async def awarp_tool_call(self, request: Any, handler: Any) -> Any:
+        raise PermissionError
+
+
+class Tidy(AgentMiddleware):
+    """Has methods of its own, of which none is like a hook."""
+
+    def wrap_tool_call(self, request: Any, handler: Any) -> Any:
+        return self.wrap_result(self._wrap_tool_call(handler(request)))
+
+    def wrap_result(self, result: Any) -> Any:
+        return result
+
+    def _wrap_tool_call(self, result: Any) -> Any:
+        return result
+
+
+@pytest.mark.parametrize("build", BUILDS.values(), ids=BUILDS)
+@pytest.mark.parametrize(
+    ("one", "written", "meant"),
+    [
+        (Guard(), "warp_tool_call", "wrap_tool_call"),
+        (AgentGuard(), "awrap_toolcall", "awrap_tool_call"),
+        (Watcher(), "befor_model", "before_model"),
+    ],
+)
+def test_a_middleware_whose_only_hook_is_misspelt_is_refused(build: Any, one: Any, written: str, meant: str) -> None:
+    """The error says which letter it is, not only that there is nothing."""
+    with pytest.raises(TypeError, match=f"it has '{written}', did you mean '{meant}'"):
+        build(one)
+
+
+@pytest.mark.parametrize("build", BUILDS.values(), ids=BUILDS)
+def test_a_misspelt_hook_beside_another_is_warned_of(build: Any) -> None:
+    """By one door it would guard, by the other not; it may be a method of somebody's own, so it is no error."""
+    with pytest.warns(IgnoredHooksWarning, match="HalfGuard .* it has 'awarp_tool_call', did you mean 'awrap_tool_"):
+        build(HalfGuard())
+
+
+@pytest.mark.parametrize("build", BUILDS.values(), ids=BUILDS)
+def test_methods_of_its_own_are_not_taken_for_hooks(build: Any) -> None:
+    """A warning here would be an error in the tests of whoever has such a class."""
+    build(Tidy())
+
+
+STATE = {"messages": [calls(tool_call("work", "c1", item="x"))]}
+
+
+def forgetful(request: Any, execute: Any) -> Any:
+    """Forgets its `return`."""
+    execute(request)
+
+
+async def aforgetful(request: Any, execute: Any) -> Any:
+    """Forgets its `return`."""
+    await execute(request)
+
+
+@pytest.mark.parametrize("wrapper", [{"wrap_tool_call": forgetful}, {"awrap_tool_call": aforgetful}])
+async def test_a_wrapper_that_returns_nothing_is_told(wrapper: Any) -> None:
+    """LangGraph fails in the next node; an agent would tell its model that the call was interrupted."""
+    node = ToolNode([Recorder().tool("work")], **wrapper)
+    agent = create_react_agent(ScriptedModel([calls(("work", {"item": "x"})), "done"]), node)
+    with anyio.fail_after(20):
+        with pytest.raises(TypeError, match="wrap_tool_call returned None for call 'c1'; it has to return a ToolMess"):
+            await node.ainvoke(STATE)
+        with pytest.raises(TypeError, match="returned None"):
+            await agent.ainvoke({"messages": [("user", "go")]})
+
+
+async def test_what_a_wrapper_returns_else_goes_on_as_in_langgraph() -> None:
+    """It is lenient there, and people return messages for other calls."""
+    other = ToolMessage("other", tool_call_id="another")
+    with anyio.fail_after(20):
+        result = await ToolNode([Recorder().tool("work")], wrap_tool_call=lambda *_: other).ainvoke(STATE)
+    assert result == {"messages": [other]}
+
+
+def test_an_async_function_as_the_sync_wrapper_is_refused() -> None:
+    """It would return a coroutine that nobody awaits, in the place of a message."""
+    with pytest.raises(TypeError, match=r"give <function aforgetful .* as awrap_tool_call="):
+        ToolNode([Recorder().tool("work")], wrap_tool_call=aforgetful)
+
+
+class Hasty(ToolNode):
+    """Forgets to call the constructor of its base."""
+
+    def __init__(self, tools: Any) -> None:
+        self.tools = tools
+
+
+USES: dict[str, Callable[[ToolNode], object]] = {
+    "invoke": lambda node: node.invoke(STATE),
+    "tools_by_name": lambda node: node.tools_by_name,
+    "agent": lambda node: create_react_agent(ScriptedModel([]), node),
+    "graph": lambda node: (
+        StateGraph(MessagesState).add_node("tools", node).add_edge(START, "tools").compile().invoke(STATE)
+    ),
+    "repr": repr,
+}
+
+
+@pytest.mark.parametrize("use", USES.values(), ids=USES)
+def test_a_subclass_that_does_not_call_its_base_is_told(use: Any) -> None:
+    """An attribute that is missing says nothing to who has not written it."""
+    with pytest.raises(AttributeError, match=r"Hasty is not ready: its __init__ has to call super\(\).__init__\(tools"):
+        use(Hasty([]))
