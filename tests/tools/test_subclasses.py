@@ -332,10 +332,56 @@ def test_an_override_with_another_signature_is_refused() -> None:
                 return None
 
 
-async def test_the_base_methods_need_an_override_around_them() -> None:
-    """They go on with a call; without one there is nothing to go on with, and the error says what to do."""
-    with pytest.raises(RuntimeError, match=r"ainvoke\(\[call\]\)"):
-        await ToolNode([delete])._arun_one(tool_call("delete", path="/"), "list", None)  # type: ignore[arg-type]
+async def test_the_base_methods_run_a_call_by_itself() -> None:
+    """People call them in nodes and tests of their own, with a call and a runtime; their own half runs once."""
+
+    async def whoami(name: str, user: Annotated[str, InjectedState("user")], runtime: ToolRuntime) -> str:
+        """Say who asks."""
+        return f"{name} {user} {runtime.tool_call_id} {runtime.context}"
+
+    cls, seen = counting("_run_one", "_arun_one")
+    runtime: Any = ToolRuntime(
+        state={"messages": [], "user": "al"},
+        context="here",
+        config={},
+        stream_writer=lambda _: None,
+        tool_call_id="c1",
+        store=None,
+    )
+    call = tool_call("whoami", "c1", name="x")
+    for node in (ToolNode([whoami]), cls([whoami])):
+        with anyio.fail_after(WAIT):
+            first = await node._arun_one(call, "dict", runtime)
+            second = await anyio.to_thread.run_sync(lambda: node._run_one(call, "list", runtime))  # noqa: B023
+        assert (first.content, first.tool_call_id) == (second.content, second.tool_call_id) == ("x al c1 here", "c1")
+    assert seen == ["_arun_one", "_run_one"]
+
+
+async def test_a_call_by_itself_has_the_output_of_its_tool() -> None:
+    """A command, or several things, as the tool has returned them."""
+    message = ToolMessage("done", name="give", tool_call_id="c1")
+    outputs: dict[str, Any] = {
+        "message": message,
+        "command": Command(update={"messages": [message], "note": "x"}),
+        "list": [message, Command(update={"note": "x"})],
+    }
+
+    def give(kind: str) -> Any:
+        """Give."""
+        return outputs[kind]
+
+    runtime: Any = ToolRuntime({"messages": []}, None, {}, lambda _: None, "c1", None)
+    for kind, output in outputs.items():
+        for node in (ToolNode([give]), LangGraphToolNode([give])):
+            with anyio.fail_after(WAIT):
+                found = await anyio.to_thread.run_sync(
+                    node._run_one, tool_call("give", "c1", kind=kind), "dict", runtime
+                )
+            assert found == output
+
+
+async def test_one_half_cannot_go_on_with_the_call_of_the_other() -> None:
+    """The call would begin anew elsewhere, without its place and its budget; the error says what to call."""
 
     class Crossing(ToolNode):
         async def _arun_one(self, call: Any, input_type: Any, tool_runtime: Any) -> Any:

@@ -67,8 +67,8 @@ def runtime_in(conf: Mapping[str, Any]) -> Runtime[Any] | None:
     return Runtime(**found)
 
 
-def with_runtime(config: RunnableConfig, runtime: Runtime[Any]) -> RunnableConfig:
-    """A config with a runtime, as a graph would give it to its nodes."""
+def with_runtime(config: RunnableConfig, runtime: object) -> RunnableConfig:
+    """A config with a runtime, as a graph would give it to its nodes; that of a tool has the same attributes."""
     return cast("RunnableConfig", {**config, CONF: {**config.get(CONF, {}), CONFIG_KEY_RUNTIME: runtime}})
 
 

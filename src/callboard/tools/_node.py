@@ -26,7 +26,7 @@ from callboard.actors._child import ChildSpec
 from callboard.tools._chain import middleware_in
 from callboard.tools._errors import ErrorHandling, only_invalid_arguments
 from callboard.tools._inject import inject, injected_args
-from callboard.tools._input import reading
+from callboard.tools._input import InputKind, parse_input, reading
 from callboard.tools._ledger import Ledger
 from callboard.tools._many import ManyInputs
 from callboard.tools._node_setup import Setup
@@ -50,6 +50,7 @@ from callboard.tools._own_methods import (
     way_back,
 )
 from callboard.tools._portions import in_portions
+from callboard.tools._results import output_in
 from callboard.tools._tool_batch import ToolBatch
 from callboard.tools._toolkits import Toolkit
 from callboard.tools._vocabulary import AsyncToolCallWrapper, ToolCallWrapper, ToolRuntime
@@ -330,13 +331,26 @@ class ToolNode(ManyInputs):
         with entered("async"):
             return await self._run_batch(entry)
 
-    def _run_one(self, call: ToolCall, input_type: str, tool_runtime: ToolRuntime[Any, Any]) -> Any:
-        """One call on its way, for `super()._run_one(...)` in a subclass; in the worker thread of the override."""
-        return rest_of_call(self, sync=True)(call, tool_runtime)
+    def _run_one(self, call: ToolCall, input_type: InputKind, tool_runtime: ToolRuntime[Any, Any]) -> Any:
+        """One call on its way, for `super()._run_one(...)` in a subclass; or one call by itself."""
+        if (rest := rest_of_call(self, sync=True)) is not None:
+            return rest(call, tool_runtime)
+        with entered("sync"):
+            return run_from_sync(partial(self._run_alone, call, input_type, tool_runtime))
 
-    async def _arun_one(self, call: ToolCall, input_type: str, tool_runtime: ToolRuntime[Any, Any]) -> Any:
-        """One call on its way, for `super()._arun_one(...)` in a subclass."""
-        return await rest_of_call(self, sync=False)(call, tool_runtime)
+    async def _arun_one(self, call: ToolCall, input_type: InputKind, tool_runtime: ToolRuntime[Any, Any]) -> Any:
+        """One call on its way, for `super()._arun_one(...)` in a subclass; or one call by itself."""
+        if (rest := rest_of_call(self, sync=False)) is not None:
+            return await rest(call, tool_runtime)
+        with entered("async"):
+            return await self._run_alone(call, input_type, tool_runtime)
+
+    async def _run_alone(self, call: ToolCall, kind: InputKind, given: ToolRuntime[Any, Any]) -> Any:
+        """Run one call with the state and the runtime that came along, and nothing of a subclass's around it."""
+        requested = replace(parse_input([call], self._messages_key), kind=kind, state=given.state)
+        config = with_runtime(ensure_config(given.config), given)
+        batch = ToolBatch(self._setup.without_own_call(), requested, config, Ledger)
+        return output_in(await (await batch.prepare()).run(), self._messages_key)
 
     def inject_tool_args(self, tool_call: Any, input: Any, store: Any = None) -> Any:
         """The tool call with the state and the store that its tool asks for.

@@ -1,7 +1,7 @@
 """What a node was built with, checked and ready to use: the same for all of its runs."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from langchain_core.messages import ToolCall
@@ -55,6 +55,10 @@ class Setup:
     """The runs of the node that go on now."""
     max_calls: int | None
     """How many calls of one reply run; `None` for all."""
+
+    def without_own_call(self) -> "Setup":
+        """The same, with nothing of a subclass's around each call."""
+        return replace(self, own_call=None)
 
     def plan(self, tool: BaseTool) -> Plan:
         """How to run a tool by the door that was entered; middleware may bring one that the node does not know."""

@@ -199,12 +199,20 @@ def rest_of_run(node: object, *, sync: bool) -> Callable[[Entry], Any] | None:
         RuntimeError: if an override of the other half does.
     """
     here, elsewhere = (_sync_whole, _whole) if sync else (_whole, _sync_whole)
+    return _rest_of(node, here, elsewhere, ("_func", "_afunc") if sync else ("_afunc", "_func"))
+
+
+def _rest_of(
+    node: object,
+    here: ContextVar[_BaseMethod | None],
+    elsewhere: ContextVar[_BaseMethod | None],
+    names: tuple[str, str],
+) -> Callable[..., Any] | None:
     found = _rest(here, node)
     if found is None and _rest(elsewhere, node) is not None:
-        name, other = ("_func", "_afunc") if sync else ("_afunc", "_func")
+        name, other = names
         raise RuntimeError(
-            f"ToolNode.{name} cannot go on with a run that an override of {other} was given: call "
-            f"super().{other}(...) there"
+            f"ToolNode.{name} cannot go on with what an override of {other} was given: call super().{other}(...) there"
         )
     return found
 
@@ -295,20 +303,14 @@ def _changed(request: ToolCallRequest, call: ToolCall, runtime: ToolRuntime[Any,
     return ToolCallRequest(tool_call=call, tool=request.tool, state=runtime.state, runtime=runtime)
 
 
-def rest_of_call(node: object, *, sync: bool) -> Rest:
-    """What the base class's `_run_one` or `_arun_one` leads to.
+def rest_of_call(node: object, *, sync: bool) -> Rest | None:
+    """What the base class's `_run_one` or `_arun_one` leads to; `None` if no override of either runs around us.
 
     Raises:
-        RuntimeError: if no override of that half runs around us.
+        RuntimeError: if an override of the other half does.
     """
-    found = _rest(_sync_one if sync else _one, node)
-    if found is None:
-        name, other = ("_run_one", "_arun_one") if sync else ("_arun_one", "_run_one")
-        raise RuntimeError(
-            f"ToolNode.{name} goes on with a call that an override of {name} was given, in the context in which it "
-            f"was given it. From {other}, call super().{other}(...); to run a call by itself, ainvoke([call])."
-        )
-    return found
+    here, elsewhere = (_sync_one, _one) if sync else (_one, _sync_one)
+    return _rest_of(node, here, elsewhere, ("_run_one", "_arun_one") if sync else ("_arun_one", "_run_one"))
 
 
 async def untouched(message: ToolMessage, _: object) -> ToolMessage:
