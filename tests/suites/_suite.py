@@ -22,6 +22,8 @@ class Suite:
         options: further words for pytest.
         folder: where a checkout of its repository has the library.
         published: whether the source distribution has the tests; without, a checkout has to be given.
+        beside_others: whether its sources are to be built beside others of its repository; then what is installed
+            is the published wheel.
     """
 
     name: str
@@ -31,6 +33,7 @@ class Suite:
     options: tuple[str, ...] = ()
     folder: str = "."
     published: bool = True
+    beside_others: bool = False
 
 
 SUITES = (
@@ -45,6 +48,7 @@ SUITES = (
     Suite(
         name="langgraph-prebuilt",
         version="1.1.2",
+        beside_others=True,
         needs=(
             "langgraph-checkpoint-postgres",
             "langgraph-checkpoint-sqlite",
@@ -53,6 +57,69 @@ SUITES = (
             "pytest-mock",
             "syrupy",
         ),
+    ),
+    Suite(
+        name="langgraph",
+        version="1.2.22",
+        beside_others=True,
+        needs=(
+            "langchain-core",
+            "langgraph-checkpoint-postgres",
+            "langgraph-checkpoint-sqlite",
+            "psycopg[binary,pool]",
+            "pycryptodome",
+            "pytest-asyncio>=1.3",
+            "pytest-mock",
+            "pytest-repeat",
+            "pytest-xdist",
+            "redis",
+            "syrupy",
+            "uvloop",
+        ),
+        # Those in which tools run; the others never meet a name of langgraph.prebuilt.
+        options=(
+            "-k",
+            "(react or prebuilt or tool or agent or message_graph or parent_command) and not postgres and not redis",
+        ),
+    ),
+    Suite(
+        name="langchain",
+        version="1.4.7",
+        beside_others=True,
+        tests="tests/unit_tests/agents",
+        needs=(
+            "blockbuster",
+            "langchain-openai",
+            "langchain-tests",
+            "langgraph-checkpoint-postgres",
+            "langgraph-checkpoint-sqlite",
+            "psycopg[binary,pool]",
+            "pytest-asyncio>=1.3",
+            "pytest-mock",
+            "pytest-xdist",
+            "syrupy",
+        ),
+        options=("-p", "no:socket"),
+    ),
+    Suite(
+        name="langchain-mcp-adapters",
+        version="0.3.2",
+        needs=(
+            "dirty-equals",
+            "langchain",
+            "langgraph",
+            "pytest-asyncio>=1.3",
+            "pytest-socket",
+            "uvicorn",
+            "websockets",
+        ),
+    ),
+    Suite(
+        name="trustcall",
+        version="0.0.39",
+        tests="tests/unit_tests",
+        needs=("langchain-openai", "pytest-asyncio>=1.3", "pytest-socket"),
+        published=False,
     ),
     Suite(
         name="deepagents",
@@ -106,7 +173,7 @@ def environment_for(suite: Suite, source: Path, into: Path) -> Path:
     if not python.exists():
         command("uv", "venv", "--quiet", "--python", "3.11", folder)
     extras: Sequence[str] = ("pytest>=8.3", "pytest-timeout>=2.4", *suite.needs)
-    library = f"{suite.name}=={suite.version}" if suite.name == "langgraph-prebuilt" else str(source)
+    library = f"{suite.name}=={suite.version}" if suite.beside_others else str(source)
     ours = ("--editable", f"{REPOSITORY}[cli,langchain,sqlite]")
     command("uv", "pip", "install", "--quiet", "--python", python, *extras, library, *ours)
     return python
