@@ -1,5 +1,6 @@
 """The zygote, as the pool holds it: a process that is started, given commands, and listened to."""
 
+import fcntl
 import os
 import pickle
 import signal
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 _NAME = "Processes"
 _TO_END = 3.0
 """Seconds for it to end by itself; it has less to do than that."""
+_STDERR = 2
 
 
 class UnloadableError(Exception):
@@ -55,7 +57,7 @@ class HeldZygote:
             ActorStartError: it could not.
         """
         ours, theirs = socket.socketpair()
-        with theirs:
+        with _above_standard(theirs) as theirs:
             try:
                 zygote = cls(*_started(theirs, settings.terms.confine), ours)
             except CannotConfineError as error:
@@ -221,14 +223,25 @@ def _started(control: socket.socket, confine: Confine | None) -> tuple["subproce
 
 def _run(command: list[str], control: socket.socket, confine: Confine | None) -> "subprocess.Popen[bytes]":
     # A session of its own, which Ctrl-C does not reach; stdout belongs to our program, stderr to everybody.
+    # Where this program was started without one, any other file may have its number.
+    errors = subprocess.DEVNULL if sys.__stderr__ is None else _STDERR
     return subprocess.Popen(  # noqa: S603
         command,
         pass_fds=[control.fileno()],
         stdin=subprocess.DEVNULL,
-        stdout=2,
+        stdout=errors,
+        stderr=errors,
         start_new_session=True,
         env=None if confine is None else confine.environment_from(os.environ),
     )
+
+
+def _above_standard(end: socket.socket) -> socket.socket:
+    """The same socket by a number that is not stdin's, stdout's or stderr's, of which the zygote has its own."""
+    if end.fileno() > _STDERR:
+        return end
+    with end:
+        return socket.socket(fileno=fcntl.fcntl(end, fcntl.F_DUPFD_CLOEXEC, _STDERR + 1))
 
 
 async def _ended_at_once(confine: Confine | None) -> ActorStartError:

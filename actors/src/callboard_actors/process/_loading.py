@@ -5,6 +5,7 @@ import pickle
 import sys
 import threading
 import traceback
+from contextlib import suppress
 from socket import socket
 
 from callboard_actors.process import _main_module
@@ -85,6 +86,7 @@ def tell(sock: socket, what: Report, number: int, value: int, text: bytes = b"")
 
 
 def tell_failure(sock: socket, error: BaseException) -> None:
-    """Report why there can be no workers."""
+    """Report why there can be no workers, if there is still somebody who wants any."""
     text = str(error) if isinstance(error, FatalError) else "".join(traceback.format_exception(error))
-    tell(sock, Report.FAILED, 0, len(text.encode()), text.encode())
+    with suppress(ConnectionError):
+        tell(sock, Report.FAILED, 0, len(text.encode()), text.encode())

@@ -1,0 +1,22 @@
+"""A program that was started without some of stdin, stdout and stderr, and has a pool.
+
+Arguments: the event loop, how workers come to be, and the file for what it finds.
+"""
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import anyio
+from tests.workers import _bodies as bodies
+
+from callboard_actors.process import Processes
+
+
+async def main(start: Any, found: str) -> None:
+    async with Processes(workers=1, start=start) as pool:
+        Path(found).write_text(str(await pool.run(bodies.add, 20, 22)))
+
+
+if __name__ == "__main__":
+    anyio.run(main, *sys.argv[2:], backend=sys.argv[1])
