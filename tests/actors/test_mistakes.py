@@ -242,6 +242,11 @@ TERMS: dict[str, tuple[Make, type[Exception], str]] = {
     "factor as text": (lambda: Backoff(factor="2"), TypeError, r"Backoff\(factor=...\).*'2'"),  # type: ignore[arg-type]
     "jitter": (lambda: Backoff(jitter=2), ValueError, r"Backoff\(jitter=...\) .*got 2"),
     "first": (lambda: Backoff(first=-1), ValueError, r"Backoff\(first=...\).*-1"),
+    "a cap without a key": (
+        lambda: ToolNode([child(Notebook, cap=4)]),
+        ValueError,
+        r"child\(Notebook, cap=4\) .* node 'tools' has one for all of its calls; give it key=",
+    ),
     "a class in a node": (lambda: ToolNode([Needy]), TypeError, r"it is a class: write Needy\(\.\.\.\)"),
 }
 

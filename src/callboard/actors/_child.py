@@ -229,6 +229,16 @@ def check_fleet(spec: ChildSpec[Any], where: str) -> None:
         )
 
 
+def check_alone(spec: ChildSpec[Any], where: str) -> None:
+    """Raise for an actor of which there is one for all here, with terms for several."""
+    check_fleet(spec, where)
+    if spec.cap is not None and not spec.is_in_journal:
+        raise ValueError(
+            f"child({spec.name}, cap={spec.cap}) says how many keys have an actor at once, and {where} has one for "
+            f"all of its calls; give it key=... as well, or leave cap=... out"
+        )
+
+
 def _described(actor: object, args: tuple[Any, ...]) -> Any:
     if actor is Actor or type(actor) is Actor:
         raise TypeError("child(Actor): a class of your own is needed, class Notebook(Actor)")

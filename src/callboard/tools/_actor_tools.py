@@ -15,7 +15,7 @@ from callboard._types import CallContext, Engine, KeyFunction, ToolCallLike
 from callboard.actors._actor import CONTROL, Actor, Handler, keeps_snapshots
 from callboard.actors._actor_set import ActorSet, Lodging
 from callboard.actors._cell import Cell
-from callboard.actors._child import ChildSpec, check_fleet, spec_of
+from callboard.actors._child import ChildSpec, check_alone, spec_of
 from callboard.actors._journal_snapshots import InThread
 from callboard.actors._residents import Residents
 from callboard.exceptions import ActorDiedError, ActorGoneError, EngineError, MailboxFullError
@@ -54,7 +54,7 @@ def with_handlers(tools: Iterable[Any], owner: str, *, uses_engines: bool) -> tu
         raise ValueError(f"Two actors are named {twice!r}: give one of them a name: child({twice}(...), name='other')")
     for spec in specs:
         if spec.key is None:
-            check_fleet(spec, owner)
+            check_alone(spec, owner)
     actors = ActorSet(specs, owner, uses_engines=uses_engines)
     numbers = iter(range(len(specs)))
     found: list[Any] = []
