@@ -23,6 +23,7 @@ URL = "http://127.0.0.1:9/mcp"
         (None, {}, "a command as a list"),
         (object(), {}, "a command as a list"),
         (URL, {"env": {"KEY": "x"}}, r"env=...\) is not for a URL"),
+        (["npx"], {"env": {"PORT": 8000}}, r"env=...\) has 'PORT' with a value of type int"),
         (URL, {"cwd": "/"}, r"cwd=...\) is not for a URL"),
         (["npx"], {"headers": {"x": "y"}}, r"headers=...\) is not for a command"),
         (["npx"], {"auth": object()}, r"auth=...\) is not for a command"),

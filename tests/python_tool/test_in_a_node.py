@@ -196,6 +196,10 @@ def test_what_cannot_work_is_refused_when_it_is_said() -> None:
         python_tool(confine=Confine(), unrestricted=True)
     with pytest.raises(ValueError, match="preload in yours"):
         python_tool(runs_in=Processes(workers=1), preload=["json"])
+    with pytest.raises(ValueError, match=r"memory=1000\) is for the pool that it makes"):
+        python_tool(runs_in=Processes(workers=1), memory=1000)
+    with pytest.raises(TypeError, match=r"preload='json'.* is one string"):
+        python_tool(preload="json")
     with pytest.raises(ValueError, match="'no_such_package' is not installed"):
         tool(packages=["no_such_package"])
     with pytest.raises(TypeError, match="one string"):

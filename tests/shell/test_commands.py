@@ -127,6 +127,15 @@ def test_a_shell_that_says_nothing_of_what_it_may_is_refused(tmp_path: Path) -> 
         Shell(tmp_path, allow="ls")
 
 
+def test_variables_that_no_command_can_have_are_refused_when_they_are_named(tmp_path: Path) -> None:
+    """Not when a model asks for its first command; and their values, which may be keys, are not shown."""
+    with pytest.raises(TypeError, match=r"Shell\(env=\.\.\.\) has 'PORT' with a value of type int, and both"):
+        Shell(tmp_path, unrestricted=True, env={"PORT": 8000})  # type: ignore[dict-item]
+    with pytest.raises(ValueError, match=r"Shell\(env=\.\.\.\) has 'KEY'") as refused:
+        Shell(tmp_path, unrestricted=True, env={"KEY": "secret\0"})
+    assert "secret" not in str(refused.value)
+
+
 async def test_a_directory_that_is_not_there_is_an_error_at_the_start(tmp_path: Path) -> None:
     """And is not tried again."""
     with anyio.fail_after(WAIT), pytest.raises(ActorStartError, match="no such directory"):

@@ -25,8 +25,12 @@ from callboard_actors.process._confinement import why_not
         ({"network": 1}, TypeError, "network=1 is neither True nor False"),
         ({"processes": "no"}, TypeError, "processes='no' is neither True nor False"),
         ({"reuse": None}, TypeError, "reuse=None is neither True nor False"),
-        ({"environment": ["A=1"]}, TypeError, "environment=.* is no mapping"),
-        ({"environment": {"A": 1}}, TypeError, "environment has 'A': 1, and both have to be strings"),
+        ({"environment": ["A=1"]}, TypeError, "environment is a mapping of names to texts, got one of type list"),
+        (
+            {"environment": {"A": 1}},
+            TypeError,
+            "environment has 'A' with a value of type int",
+        ),
         ({"environment": {"A=": "1"}}, ValueError, "environment has 'A='"),
     ],
 )

@@ -8,6 +8,8 @@ from pathlib import PurePath
 from typing import Any, cast
 from urllib.parse import urlsplit
 
+from callboard_actors._environment import variables
+
 
 @dataclass(frozen=True, slots=True)
 class Command:
@@ -74,7 +76,7 @@ def target_of(
         return _url(target)
     if isinstance(target, Sequence):
         _check_options("a command", given, tuple(http))
-        return _command(target, env or {}, cwd)
+        return _command(target, {} if env is None else variables("McpServer(env=...)", env), cwd)
     if target is None or isinstance(target, (bytes, type)):
         raise TypeError(f"McpServer(target) is {_KINDS}; got {target!r}")
     _check_options("a server of the SDK or a transport", given, tuple(given))
@@ -105,8 +107,8 @@ def _url(target: str) -> Url:
     return Url(target)
 
 
-def _command(target: Sequence[object], env: Mapping[str, str], cwd: str | PathLike[str] | None) -> Command:
+def _command(target: Sequence[object], env: dict[str, str], cwd: str | PathLike[str] | None) -> Command:
     words = [fspath(cast("Any", word)) if isinstance(word, PathLike) else word for word in target]
     if not words or not all(isinstance(word, str) for word in words) or not words[0]:
         raise ValueError(f"McpServer(target) is a command as a list of texts, the program first; got {target!r}")
-    return Command(cast("list[str]", words), dict(env), None if cwd is None else fspath(cwd))
+    return Command(cast("list[str]", words), env, None if cwd is None else fspath(cwd))

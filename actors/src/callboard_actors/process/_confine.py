@@ -6,6 +6,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, Literal
 
+from callboard_actors._environment import variables
+
 _INHERITED = ("PATH", "LANG", "TZ")
 _NOWHERE = "/nonexistent"
 """What Debian has as the home of those who have none."""
@@ -60,7 +62,7 @@ class Confine:
                 raise TypeError(f"{name}={getattr(self, name)!r} is neither True nor False")
         if self.isolation not in _ISOLATIONS:
             raise ValueError(f"isolation={self.isolation!r} is neither {' nor '.join(map(repr, _ISOLATIONS))}")
-        object.__setattr__(self, "environment", _variables(self.environment))
+        object.__setattr__(self, "environment", variables("environment", self.environment))
 
     def environment_from(self, ours: Mapping[str, str]) -> dict[str, str]:
         """All variables that a worker has, if these are ours."""
@@ -86,14 +88,3 @@ def _resolved(name: str, path: Any) -> str:
     if not Path(path).exists():
         raise ValueError(f"{name} has {os.fspath(path)!r}, which is not there; a confined worker cannot get it later")
     return os.path.realpath(path)
-
-
-def _variables(value: Any) -> dict[str, str]:
-    if not isinstance(value, Mapping):
-        raise TypeError(f"environment={value!r} is no mapping of names to values")
-    for name, text in value.items():
-        if not isinstance(name, str) or not isinstance(text, str):
-            raise TypeError(f"environment has {name!r}: {text!r}, and both have to be strings")
-        if not name or "=" in name or "\0" in name + text:
-            raise ValueError(f"environment has {name!r}: {text!r}, which no process can have")
-    return dict(value)

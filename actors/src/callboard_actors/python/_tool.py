@@ -10,6 +10,8 @@ from callboard_actors.python._python import Python
 _INTENSITY = 20
 """Restarts within a minute; a model that kills its interpreter again and again is told each time."""
 
+_MEMORY = 2 * 1024**3
+
 
 def by_thread(_: Mapping[str, Any], context: CallContext) -> str:
     """The conversation that a call belongs to; one for all that say nothing of it."""
@@ -22,7 +24,7 @@ def python_tool(
     runs_in: Engine | None = None,
     unrestricted: bool = False,
     preload: Sequence[str] = (),
-    memory: int | None = 2 * 1024**3,
+    memory: int | None = _MEMORY,
     idle: float = 600.0,
     cap: int = 8,
     keeps_state: bool = True,
@@ -62,7 +64,8 @@ def python_tool(
         ValueError: for more than one of the first three; a pool of one's own and options of ours; a package that is
             not there; a number out of range.
     """
-    _check_place(confine, runs_in, unrestricted, preload)
+    _check_place(confine, runs_in, unrestricted)
+    _check_pool(runs_in, preload, memory)
     python = Python(
         keeps_state=keeps_state,
         packages=packages,
@@ -81,14 +84,21 @@ def python_tool(
     )
 
 
-def _check_place(confine: Confine | None, runs_in: Engine | None, unrestricted: bool, preload: Sequence[str]) -> None:
+def _check_place(confine: Confine | None, runs_in: Engine | None, unrestricted: bool) -> None:
     if (confine is not None) + (runs_in is not None) + unrestricted > 1:
         raise ValueError(
             "python_tool(...) is given more than one of confine=..., runs_in=... and unrestricted=True, which say what "
             "the code may do; give one of them, or none to have it confined"
         )
+
+
+def _check_pool(runs_in: Engine | None, preload: Sequence[str], memory: int | None) -> None:
+    if isinstance(preload, str):
+        raise TypeError(f"python_tool(preload={preload!r}) is one string; give a list of names of modules")
     if runs_in is not None and preload:
         raise ValueError("python_tool(preload=...) is for the pool that it makes; preload in yours")
+    if runs_in is not None and memory != _MEMORY:
+        raise ValueError(f"python_tool(memory={memory}) is for the pool that it makes; say it where yours is made")
 
 
 def _pool(preload: Sequence[str], memory: int | None, confine: Confine | None) -> Processes:

@@ -14,6 +14,7 @@ import anyio
 from anyio.abc import TaskGroup
 
 from callboard import Actor, EngineError, handler, remaining
+from callboard_actors._environment import variables
 from callboard_actors._numbers import check_counts, check_durations
 from callboard_actors.process import Processes
 from callboard_actors.shell._bounds import check_confinement, confined
@@ -83,7 +84,7 @@ class Shell(Actor):
         check_counts("Shell", [*counts, ("max_ended", max_ended, 0), ("parallel", parallel, 1)])
         check_durations("Shell", timeout=timeout, max_timeout=max_timeout, grace=grace)
         self._cwd = Path(cwd).absolute()
-        self._env = surroundings(env or {})
+        self._env = surroundings({} if env is None else variables("Shell(env=...)", env))
         self._programs = None if allow is None else found_programs(allow, self._env)
         if confine is not None:
             check_confinement(confine, self._cwd)
