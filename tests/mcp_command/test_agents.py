@@ -1,5 +1,6 @@
 """An agent is one tool: a message in, its answer out; what it asks, the client's user is asked."""
 
+import sys
 from typing import Any
 
 import anyio
@@ -60,6 +61,21 @@ async def test_the_answer_of_the_agent_is_the_result(era: str) -> None:
         "waits for a person"
     }
     assert steps[-1] == "agent"
+
+
+async def test_an_agent_whose_tool_would_end_the_process_ends_its_run_only() -> None:
+    """Its client is told, and the agent answers others."""
+
+    async def leave() -> str:
+        """Leave."""
+        sys.exit(3)
+
+    model = ScriptedModel([calls("leave"), AIMessage("I am still here.")])
+    async with client_of(create_react_agent(model, [leave], name="clerk"), "legacy") as client:
+        left = await client.call_tool("clerk", {"message": "Leave!"})
+        assert left.is_error
+        assert "SystemExit(3)" in text_in(left)
+        assert text_in(await client.call_tool("clerk", {"message": "And now?"})) == "I am still here."
 
 
 @in_both_eras

@@ -1,5 +1,6 @@
 """Calls of clients are supervised calls: with limits and timeouts, cancelled, seen, traced, drained."""
 
+import sys
 from itertools import pairwise
 from typing import cast
 
@@ -55,6 +56,27 @@ async def test_a_call_that_its_client_cancels_is_cancelled(era: str) -> None:
         await hotel.ended.wait()
         assert text_in(await client.call_tool("stay", {"nights": 1})) == "1.0 nights"
         assert node.statistics().running == 0
+
+
+@in_both_eras
+@pytest.mark.parametrize("kind", ["sync", "async"])
+@pytest.mark.real_clock  # a sync tool runs in a thread
+async def test_a_tool_that_would_end_the_process_ends_its_call_only(era: str, kind: str) -> None:
+    """`sys.exit()` in a tool is told to its client, and others go on; it once left all of them waiting for ever."""
+
+    def leave() -> str:
+        """Leave."""
+        sys.exit(3)
+
+    async def leave_async() -> str:
+        """Leave."""
+        sys.exit(3)
+
+    async with client_of([leave if kind == "sync" else leave_async, Hotel().stay], era) as client:
+        left = await client.call_tool("leave" if kind == "sync" else "leave_async", {})
+        assert left.is_error
+        assert "SystemExit(3)" in text_in(left)
+        assert text_in(await client.call_tool("stay", {"nights": 0})) == "0.0 nights"
 
 
 @in_both_eras

@@ -1,13 +1,19 @@
 """A server that its client has started: the protocol has stdin and stdout for itself, and the process ends in order."""
 
 import json
+import os
 import subprocess
 from pathlib import Path
+from typing import Any
 
 import anyio
 import pytest
 from mcp import Client
 from mcp.client.stdio import stdio_client
+
+from callboard_actors.mcp_service._over_stdio import serve_stdio
+from callboard_actors.mcp_service._service import Service
+from callboard_actors.mcp_service._stdio import Wire
 
 from ._clients import Person, filled, in_both_eras, text_in
 from ._commands import COMMAND, PATIENCE, ROOT, appears, appears_soon, arguments, by_stdio, started
@@ -159,3 +165,32 @@ def test_a_conversation_can_come_from_a_file(tmp_path: Path) -> None:
         )
 
     assert json.loads(done.stdout)["id"] == 1
+
+
+async def test_a_server_that_breaks_ends_with_its_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever breaks in the SDK, the process ends: its drain does not wait for an end that has been."""
+
+    class Broken(Service):
+        def server(self) -> Any:
+            server = super().server()
+
+            async def run(requests: Any, responses: Any, options: object) -> None:
+                async with requests, responses:
+                    raise OSError("the server is broken")
+
+            monkeypatch.setattr(server, "run", run)
+            return server
+
+    def add(one: int, other: int) -> int:
+        """Add two numbers."""
+        return one + other
+
+    source, client = os.pipe()
+    answers, sink = os.pipe()
+    try:
+        with anyio.fail_after(PATIENCE), pytest.raises(BaseException) as broken:
+            await serve_stdio(Broken([add], name=None, description=None), Wire(source, sink), drain=600)
+    finally:
+        for descriptor in (source, client, answers, sink):
+            os.close(descriptor)
+    assert broken.group_contains(OSError, match="is broken") or "is broken" in str(broken.value)

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, cast
+from typing import Any, Final, cast
 
 from langchain_core.messages import BaseMessage, ToolMessage, is_data_content_block
 from langgraph.types import Command
@@ -13,6 +13,8 @@ from pydantic_core import PydanticSerializationError
 from callboard import TOOL_CALL_ERROR_TEMPLATE
 from callboard_actors.mcp import McpArtifact
 
+ERRORS_OF_CALLS: Final = (Exception, SystemExit, KeyboardInterrupt)
+"""What a call may end with, and its client's model is to know: what would end the process ends the call, others run."""
 _ANYTHING: TypeAdapter[object] = TypeAdapter(object)
 
 
@@ -43,7 +45,7 @@ def failed(text: str) -> types.CallToolResult:
     return types.CallToolResult(content=[types.TextContent(text=text)], is_error=True)
 
 
-def failed_with(error: Exception) -> types.CallToolResult:
+def failed_with(error: BaseException) -> types.CallToolResult:
     """A call whose error nobody has handled: what a model reads of one that a node handles."""
     return failed(TOOL_CALL_ERROR_TEMPLATE.format(error=repr(error)))
 

@@ -14,7 +14,7 @@ from mcp import types
 from pydantic import ValidationError
 
 from callboard import Agent, Drained
-from callboard_actors.mcp_service._content import failed, failed_with, text_of
+from callboard_actors.mcp_service._content import ERRORS_OF_CALLS, failed, failed_with, text_of
 from callboard_actors.mcp_service._questions import Asked, asked
 from callboard_actors.mcp_service._work import Asking, Tell
 
@@ -113,7 +113,7 @@ class AgentCall:
                 return Asking(self._questions, str(error))  # the question stays open
             await self.forget()
             return failed_with(error)
-        except Exception as error:  # the client's model is to know of any
+        except ERRORS_OF_CALLS as error:
             await self.forget()
             return failed_with(error)
         return await self._outcome(state)

@@ -14,7 +14,7 @@ from pydantic import ValidationError
 
 from callboard import CallsInterrupted, Drained, ToolCallWithContext, ToolNode
 from callboard_actors.mcp._tools import ServersTool
-from callboard_actors.mcp_service._content import failed_with, result_of
+from callboard_actors.mcp_service._content import ERRORS_OF_CALLS, failed_with, result_of
 from callboard_actors.mcp_service._listing import check_servable, listed
 from callboard_actors.mcp_service._questions import Asked, asked
 from callboard_actors.mcp_service._typed_results import result_type
@@ -102,7 +102,7 @@ class NodeCall:
             if not answers:
                 return failed_with(error)
             return Asking(self._questions, str(error))  # the question stays open
-        except Exception as error:  # the client's model is to know of any
+        except ERRORS_OF_CALLS as error:
             return failed_with(error)
         return self._told(outcome)
 

@@ -27,11 +27,13 @@ async def serve_stdio(service: Service, wire: Wire, drain: float) -> Drained:
     answers = _Answers()
     end = _End(wire, answers)
     async with service.opened(), drain_on_signal(service, end, timeout=drain) as shutdown:
-        server = service.server()
-        server.middleware.append(answers)
-        async with stdio_server(cast("Any", wire), cast("Any", wire)) as (requests, responses):
-            await server.run(requests, answers.seen_on(responses), server.create_initialization_options())
-        end.come()
+        try:
+            server = service.server()
+            server.middleware.append(answers)
+            async with stdio_server(cast("Any", wire), cast("Any", wire)) as (requests, responses):
+                await server.run(requests, answers.seen_on(responses), server.create_initialization_options())
+        finally:
+            end.come()  # also of one that broke, or the drain would wait for it for ever
     return shutdown.report
 
 
@@ -113,8 +115,9 @@ class _End:
 
     async def drain(self, timeout: float = PATIENCE) -> Drained:
         """Bring it about."""
-        with anyio.move_on_after(timeout):
-            await self._answers.all_given()
-        self._wire.hang_up()
-        await self._has_come.wait()
+        if not self._has_come.is_set():
+            with anyio.move_on_after(timeout):
+                await self._answers.all_given()
+            self._wire.hang_up()
+            await self._has_come.wait()
         return Drained()
