@@ -20,6 +20,13 @@ from ._commands import COMMAND, PATIENCE, ROOT, appears, appears_soon, arguments
 
 pytestmark = pytest.mark.real_clock
 
+_MODERN = {
+    "protocolVersion": "2026-07-28",
+    "clientInfo": {"name": "test", "version": "1"},
+    "clientCapabilities": {},
+}
+"""What a client says of itself with each request since 2026."""
+
 
 @pytest.mark.parametrize("era", [pytest.param("legacy", marks=pytest.mark.exhaustive), "2026-07-28"])
 @pytest.mark.exhaustive
@@ -194,3 +201,26 @@ async def test_a_server_that_breaks_ends_with_its_error(monkeypatch: pytest.Monk
         for descriptor in (source, client, answers, sink):
             os.close(descriptor)
     assert broken.group_contains(OSError, match="is broken") or "is broken" in str(broken.value)
+
+
+async def test_a_server_whose_client_was_killed_before_its_first_answer_ends_at_once() -> None:
+    """There is nobody for the answer; it is not waited for as long as calls have to finish, once the end has come."""
+    meta = {f"io.modelcontextprotocol/{key}": value for key, value in _MODERN.items()}
+    asked = {"jsonrpc": "2.0", "id": 1, "method": "server/discover", "params": {"_meta": meta}}
+    source, client = os.pipe()
+    answers, sink = os.pipe()
+    os.write(client, json.dumps(asked).encode() + b"\n")
+    os.close(client)
+    os.close(answers)
+
+    def add(one: int, other: int) -> int:
+        """Add two numbers."""
+        return one + other
+
+    try:
+        with anyio.fail_after(PATIENCE):
+            report = await serve_stdio(Service([add], name=None, description=None), Wire(source, sink), drain=600)
+    finally:
+        os.close(source)
+        os.close(sink)
+    assert report.exit_code == 0
