@@ -108,6 +108,8 @@ def chain_of(middleware: Sequence[object], wrapper: Middleware | None) -> "Chain
         TypeError: for an object that is no middleware.
         ValueError: for one that would do nothing as it is set.
     """
+    if not middleware and wrapper is None:
+        return None
     warn_of_wrong_order(middleware)
     chained: list[Middleware] = [Named(middleware_name(one), as_middleware(one)) for one in middleware]
     warn_of_ignored_hooks(middleware)
@@ -118,7 +120,7 @@ def chain_of(middleware: Sequence[object], wrapper: Middleware | None) -> "Chain
         for one in cast("Sequence[Any]", middleware)
         if hasattr(one, "aerror_message")
     ]
-    return Chain(chained, reworks) if chained else None
+    return Chain(chained, reworks)
 
 
 def middleware_name(one: object) -> str:
