@@ -1,6 +1,8 @@
 """Promise 8: whoever blocks the event loop is named, and not the neighbours who suffer from it."""
 
+import gc
 import inspect
+import sys
 import time
 import warnings
 from collections.abc import Awaitable, Callable, Iterator
@@ -145,3 +147,26 @@ async def test_what_holds_the_loop_very_long_is_logged_before_it_ends(
     assert seen == [True]
     assert "tool 'holds'" in caplog.text
     assert "and still does" in caplog.text
+
+
+def test_no_garbage_is_collected_while_the_watchdog_asks_what_threads_run() -> None:
+    """CPython 3.11 before 3.11.9 may stand still for good if it is (python/cpython#106883)."""
+    collected: list[str] = []
+
+    def note(phase: str, info: object) -> None:
+        collected.append(sys._getframe(1).f_code.co_name)
+
+    threshold = gc.get_threshold()
+    gc.callbacks.append(note)
+    gc.set_threshold(1)
+    try:
+        for _ in range(50):
+            _watchdog._frames_without_collection()
+    finally:
+        gc.set_threshold(*threshold)
+        gc.callbacks.remove(note)
+
+    assert gc.isenabled()
+    assert "_frames_without_collection" not in collected
+    is_faulty = sys.version_info < (3, 11, 9)
+    assert _watchdog._current_frames is (_watchdog._frames_without_collection if is_faulty else sys._current_frames)

@@ -5,6 +5,7 @@ timeout. The thread watches real time, whatever the loop's clock says, and costs
 times a second, and asks a loop for a sign of life only if it finds it within a body.
 """
 
+import gc
 import logging
 import math
 import os
@@ -170,6 +171,22 @@ def _place(frame: FrameType) -> str:
     return f"{frame.f_code.co_filename}:{frame.f_lineno}, {frame.f_code.co_name}()"
 
 
+def _frames_without_collection() -> dict[int, FrameType]:
+    """What `sys._current_frames` says, while no garbage is collected."""
+    is_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        return sys._current_frames()
+    finally:
+        if is_enabled:
+            gc.enable()
+
+
+# CPython 3.11 before 3.11.9 takes a lock for this that each new thread needs, and may begin to collect garbage with the
+# lock in hand. If another thread has its turn then, the process stands still for good (python/cpython#106883).
+_current_frames = _frames_without_collection if sys.version_info[:3] < (3, 11, 9) else sys._current_frames
+
+
 class _Watchdog:
     """One daemon thread for all event loops of the process; started by the first call."""
 
@@ -208,7 +225,7 @@ class _Watchdog:
         # In a function of its own, so that no frame is kept until the next look.
         if not self._pulses:
             return False
-        frames, now = sys._current_frames(), time.monotonic()
+        frames, now = _current_frames(), time.monotonic()
         for pulse in list(self._pulses):
             pulse.look(frames.get(pulse.thread), now)
         return True
