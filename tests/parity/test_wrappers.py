@@ -293,7 +293,7 @@ def test_an_assigned_attribute_is_used_by_the_execution(same: Same) -> None:
     same(scenario)
 
 
-@pytest.mark.parametrize("result", ["text", 7], ids=repr)  # of `None` callboard says that something was forgotten
+@pytest.mark.parametrize("result", ["text", None, 7], ids=repr)
 def test_a_wrapper_that_returns_no_message_is_passed_on_alike(result: Any, same_direct: Same) -> None:
     same_direct(
         lambda ns: Case(

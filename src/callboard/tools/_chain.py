@@ -1,6 +1,7 @@
 """The chain around a tool call: middleware from the outermost to the innermost, built once for a node."""
 
 import inspect
+import logging
 import math
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from functools import partial
@@ -23,6 +24,8 @@ from callboard.tools._langchain_middleware import (
 )
 from callboard.tools._order import warn_of_wrong_order
 from callboard.tools._results import REMOVE_ALL_MESSAGES
+
+_log = logging.getLogger("callboard")
 
 _WRAPPERS = ("wrap_tool_call", "awrap_tool_call")
 Next = Callable[[Any], Awaitable[Any]]
@@ -76,7 +79,7 @@ def wrapper_middleware(wrap: Callable[..., Any] | None, awrap: Callable[..., Any
 
 
 class _Answering:
-    """A wrapper that is told when it returns nothing; anything else goes on, as in LangGraph."""
+    """A wrapper whose author is told when it returns nothing; that goes on, as in LangGraph, like anything else."""
 
     __slots__ = ("_wrapper",)
 
@@ -86,7 +89,8 @@ class _Answering:
     async def __call__(self, request: Any, call_next: Next) -> Any:
         output = await self._wrapper(request, call_next)
         if output is None:
-            raise _no_result("wrapper", "wrap_tool_call or awrap_tool_call", output, request.tool_call["id"])
+            told = _no_result("wrapper", "wrap_tool_call or awrap_tool_call", output, request.tool_call["id"])
+            _log.warning("%s", told)
         return output
 
 
