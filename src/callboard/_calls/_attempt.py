@@ -161,7 +161,7 @@ class Attempt:
 
     @property
     def idempotency_key(self) -> str | None:
-        """See `callboard.idempotency_key`."""
+        """The key by which a service knows the call again (`callboard.idempotency_key`); `None` without a scope."""
         return None if self.scope is None else key_of(self._call, self.scope)
 
     @property

@@ -114,7 +114,7 @@ class _End:
         self._has_come.set()
 
     async def drain(self, timeout: float = PATIENCE) -> Drained:
-        """Bring it about."""
+        """Wait until all requests have their answers, or the time is over (seconds), and hang up."""
         if not self._has_come.is_set():
             with anyio.move_on_after(timeout):
                 await self._answers.all_given()

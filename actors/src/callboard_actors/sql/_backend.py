@@ -58,5 +58,5 @@ class Backend(Protocol):
         ...
 
     def close(self) -> None:
-        """Close all connections."""
+        """Close the pools of connections; nothing is asked afterwards."""
         ...

@@ -46,7 +46,7 @@ class Job:
 
     @property
     def left(self) -> float:
-        """Seconds."""
+        """How many seconds the job has left, and never none."""
         return max(0.001, self.until - time.monotonic())
 
     @property
