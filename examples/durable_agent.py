@@ -1,7 +1,8 @@
 """An agent whose conversations outlive its process: one process is killed in the middle of a batch, another goes on.
 
 The first has booked the flight and is about to book the hotel when it dies. The second finds the booking and
-books what is left. Both know of each other nothing but the path of a SQLite file.
+books what is left: the call of the hotel had begun, and runs again because it is declared safe to repeat. Of another
+call the model would be told that its outcome is unknown. Both know of each other nothing but the path of a SQLite file.
 """
 
 import asyncio
@@ -13,7 +14,7 @@ from pathlib import Path
 
 from langchain_core.messages import ToolMessage
 
-from callboard import create_react_agent
+from callboard import CallPolicy, ToolNode, create_react_agent
 from callboard.testing import ScriptedModel, calls
 
 THREAD = {"configurable": {"thread_id": "holiday"}}
@@ -34,9 +35,11 @@ def book_for(directory: Path, *, dies: bool) -> list:
         await asyncio.sleep(0.5)
         if dies:
             os._exit(9)
-        with bookings.open("a") as file:
-            file.write(f"hotel in {city}\n")
-        return f"hotel in {city} booked"
+        booking = f"hotel in {city}"
+        if booking not in bookings.read_text().splitlines():  # so that it is safe to repeat, and may say so
+            with bookings.open("a") as file:
+                file.write(f"{booking}\n")
+        return f"{booking} booked"
 
     return [book_flight, book_hotel]
 
@@ -46,7 +49,8 @@ def agent_in(directory: Path, *, dies: bool) -> object:
     batch = calls(("book_flight", {"to": "Rome"}), ("book_hotel", {"city": "Rome"}))
     script = [batch] if dies else ["All is booked."]
     url = f"sqlite:///{directory / 'agent.db'}"
-    return create_react_agent(ScriptedModel(script), book_for(directory, dies=dies), checkpointer=url)
+    tools = ToolNode(book_for(directory, dies=dies), policies={"book_hotel": CallPolicy(idempotent=True)})
+    return create_react_agent(ScriptedModel(script), tools, checkpointer=url)
 
 
 async def first(directory: Path) -> None:

@@ -8,7 +8,7 @@ import logging
 
 import anyio
 
-from callboard import Actor, ActorDiedError, CallPolicy, ToolNode, create_react_agent, handler, running
+from callboard import Actor, ActorDiedError, ToolNode, create_react_agent, handler, running
 from callboard.testing import ScriptedModel, calls
 
 
@@ -74,7 +74,7 @@ async def with_a_reference() -> list[str]:
 
 async def with_a_model() -> list[str]:
     script = [calls(("pay", {"amount": 5})), calls("break_line"), calls(("pay", {"amount": 1})), "The line broke."]
-    node = ToolNode([Account(100)], policies={"break_line": CallPolicy(on_unknown="fail")})
+    node = ToolNode([Account(100)])
     agent = create_react_agent(ScriptedModel(script), node)
     async with agent:
         run = await agent.ainvoke({"messages": [("user", "Pay five, please.")]})

@@ -49,7 +49,7 @@ async def main() -> None:
     _, interrupted, still, killed, gone = told["careless"]
     assert interrupted.endswith("its names stay.]")
     assert still == "Out[3]: {'tea': 4}"
-    assert killed.endswith("What Python['careless'] held is lost.")
+    assert killed.endswith("What Python['careless'] held is lost. Find out before you call it again.")
     assert gone.endswith("NameError: name 'prices' is not defined")
 
 

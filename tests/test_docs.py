@@ -1,5 +1,9 @@
 """The pages are true: their code runs, their links lead somewhere, the reference has every name."""
 
+import ast
+import importlib
+import inspect
+import pkgutil
 import re
 import runpy
 import threading
@@ -10,6 +14,7 @@ import anyio
 import pytest
 
 import callboard
+import callboard_actors
 from callboard.testing import Recorder, tool_call
 
 ROOT = Path(__file__).parents[1]
@@ -51,6 +56,8 @@ def program(page: Path) -> str:
 WITH_CODE = [page for page in PAGES if program(page)]
 
 
+# Agents of pages that `callboard run --db` keeps have no checkpointer of their own.
+@pytest.mark.filterwarnings("ignore:RequireApproval asks a person:callboard.IdleMiddlewareWarning")
 @pytest.mark.parametrize("page", WITH_CODE, ids=name_of)
 def test_the_code_of_a_page_runs(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A page is one program: later blocks see the names of earlier ones; what it writes stays in its folder."""
@@ -89,6 +96,77 @@ def test_the_reference_has_every_public_name_and_no_other() -> None:
     listed += re.findall(r"^\| `(\w+)` \|", REFERENCE.read_text(), re.MULTILINE)
 
     assert sorted(listed) == sorted(callboard.__all__)
+
+
+def public_names() -> list[tuple[str, str]]:
+    """Modules of both distributions, each with its public names."""
+    found: list[tuple[str, str]] = []
+    for package in (callboard, callboard_actors):
+        names = [module.name for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}.")]
+        for name in [package.__name__, *(name for name in names if "._" not in name)]:
+            found += [(name, public) for public in getattr(importlib.import_module(name), "__all__", ())]
+    return found
+
+
+def test_every_public_name_is_on_a_page() -> None:
+    """As code, in the reference or in a guide: a name that no page has can only be guessed at."""
+    pages = [page.read_text() for page in (*PAGES, ROOT / "actors" / "README.md") if page.name != "CHANGELOG.md"]
+    code = [part for text in pages for part in re.findall(r"^```.*?^```|`[^`\n]+`", text, re.MULTILINE | re.DOTALL)]
+    words = {word for part in code for word in re.findall(r"\w+", part)}
+    names = public_names()
+
+    assert len(names) > 250
+    assert [f"{module}.{name}" for module, name in names if name not in words] == []
+
+
+@pytest.mark.parametrize("page", WITH_CODE, ids=name_of)
+def test_a_name_is_imported_before_it_is_used(page: Path) -> None:
+    """Somebody copies the blocks one after the other, and stops after the first."""
+    code = [block for block in blocks(page) if block.info == "python"]
+    trees = [ast.parse(block.code) for block in code]
+    first: dict[str, int] = {}
+    for place, tree in enumerate(trees):
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Import | ast.ImportFrom):
+                for alias in node.names:
+                    first.setdefault((alias.asname or alias.name).partition(".")[0], place)
+    early = [
+        f"line {block.line + node.lineno - 1}: {node.id}"
+        for place, (block, tree) in enumerate(zip(code, trees, strict=True))
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Name) and first.get(node.id, place) > place
+    ]
+
+    assert early == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_tasks_are_started_in_a_group_that_the_page_has(page: Path) -> None:
+    """Also in blocks that cannot run here."""
+    for block in blocks(page):
+        if block.info not in ("python", "python no-run"):
+            continue
+        tree = ast.parse(block.code)
+        bound = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
+        bound |= {node.arg for node in ast.walk(tree) if isinstance(node, ast.arg)}
+        started = {
+            node.value.id
+            for node in ast.walk(tree)
+            if isinstance(node, ast.Attribute) and node.attr == "start_soon" and isinstance(node.value, ast.Name)
+        }
+        assert started <= bound, f"line {block.line}"
+
+
+def test_the_signature_of_create_react_agent_is_that_of_the_function() -> None:
+    """Each parameter once, in its order."""
+    text = REFERENCE.read_text().partition("create_react_agent(\n")[2].partition("\n)")[0]
+    listed = re.findall(r"(\w+)(?:=[^,]+)?,", text)
+    table = REFERENCE.read_text().partition("### `create_react_agent`")[2].partition("\nRaises")[0]
+    described = [name for row in re.findall(r"^\| ([a-z_, ]+) \|", table, re.MULTILINE) for name in row.split(", ")]
+    parameters = [*inspect.signature(callboard.create_react_agent).parameters][:-1]  # without the deprecated ones
+
+    assert listed == parameters
+    assert sorted(set(described) - {"argument"}) == sorted(parameters)
 
 
 def test_every_page_is_in_the_index() -> None:

@@ -31,6 +31,7 @@ LANGGRAPH_NAMES = {
     "TOOL_EXECUTION_ERROR_TEMPLATE",
     "TOOL_INVOCATION_ERROR_TEMPLATE",
     "ToolCallRequest",
+    "ToolCallTransformer",
     "ToolCallWithContext",
     "ToolCallWrapper",
     "ToolInvocationError",

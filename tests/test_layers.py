@@ -22,6 +22,7 @@ LAYERS = {
         "_fleets",
         "_lazy",
         "_drained",
+        "_durations",
         "_statistics",
         "_suggestions",
         "_types",
@@ -263,11 +264,15 @@ def test_trio_is_imported_by_the_module_that_runs_on_it_only() -> None:
     assert users <= {"callboard._loops._trio", "callboard.testing._clock"}
 
 
-def test_no_file_is_longer_than_400_lines() -> None:
-    """A longer file has a second idea in it."""
-    long = {name: lines for name, path in MODULES.items() if (lines := len(path.read_text().splitlines())) > 400}
+LONGEST = 700
+"""Lines of a module. One idea stands in one file; a second idea in it has a file of its own long before that."""
 
-    assert long == {}
+
+def test_no_file_is_longer_than_700_lines() -> None:
+    """A longer file has a second idea in it."""
+    long = {name: lines for name, path in MODULES.items() if (lines := len(path.read_text().splitlines())) > LONGEST}
+
+    assert not long
 
 
 def test_the_architecture_page_draws_these_layers() -> None:

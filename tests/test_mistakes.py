@@ -223,7 +223,7 @@ MISTAKES: dict[str, tuple[Make, type[Exception], str]] = {
         TypeError,
         r"CircuitBreaker\(ratio=...\) is a number, got '0.5'",
     ),
-    "yes": (lambda: CallPolicy(idempotent="yes"), TypeError, r"CallPolicy\(idempotent=...\) is True or False"),
+    "yes": (lambda: CallPolicy(idempotent="yes"), TypeError, r"CallPolicy\(idempotent=...\) is True, False or None"),
     "a key as text": (lambda: Redact(key="x" * 20), TypeError, r"Redact\(key=...\) takes bytes"),
     "a number as vault": (lambda: Redact(vault=3), TypeError, r"Redact\(vault=...\) takes a vault"),
     "a detector's slip": (lambda: Redact(["emial"]), ValueError, "did you mean 'email'"),

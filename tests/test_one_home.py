@@ -193,7 +193,7 @@ HOMES = [
         (
             r"\bLimiter\((policy\.)?limit\b",
             r"\bWanted\(limit=",
-            r"\.shared is (not )?None\b(?! and \(isinstance| *:\n *raise)",
+            r"\.shared is (not )?None\b(?! and not has_members_of| *:\n *raise)",
         ),
     ),
     Home(

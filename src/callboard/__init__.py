@@ -75,6 +75,7 @@ if TYPE_CHECKING:
     from callboard.agent._state import (
         AgentStateWithStructuredResponsePydantic as AgentStateWithStructuredResponsePydantic,
     )
+    from callboard.exceptions import AbandonedTaskWarning as AbandonedTaskWarning
     from callboard.exceptions import AbandonedThreadWarning as AbandonedThreadWarning
     from callboard.exceptions import ActorDiedError as ActorDiedError
     from callboard.exceptions import ActorError as ActorError
@@ -123,6 +124,7 @@ if TYPE_CHECKING:
     from callboard.tools._vocabulary import InjectedState as InjectedState
     from callboard.tools._vocabulary import InjectedStore as InjectedStore
     from callboard.tools._vocabulary import ToolCallRequest as ToolCallRequest
+    from callboard.tools._vocabulary import ToolCallTransformer as ToolCallTransformer
     from callboard.tools._vocabulary import ToolCallWithContext as ToolCallWithContext
     from callboard.tools._vocabulary import ToolCallWrapper as ToolCallWrapper
     from callboard.tools._vocabulary import ToolInvocationError as ToolInvocationError
@@ -145,6 +147,7 @@ _HOMES = {
         "SharedLimits",
     ),
     "exceptions": (
+        "AbandonedTaskWarning",
         "AbandonedThreadWarning",
         "ActorDiedError",
         "ActorError",
@@ -202,6 +205,7 @@ _HOMES = {
         "InjectedState",
         "InjectedStore",
         "ToolCallRequest",
+        "ToolCallTransformer",
         "ToolCallWithContext",
         "ToolCallWrapper",
         "ToolInvocationError",

@@ -145,6 +145,16 @@ class Membership(Protocol):
 class Fleet(Protocol):
     """Processes that have actors together: of each key one lives, in one of them."""
 
+    @property
+    def lease(self) -> float:
+        """Seconds without a sign of life after which a process counts as dead."""
+        ...
+
+    @property
+    def clean_up(self) -> float:
+        """Seconds that an owner has to end what runs, once it has given up a key; then another one may own it."""
+        ...
+
     def admit(self, host: FleetHost, /) -> Membership:
         """Have the actors of one kind in this process take part; waits for nothing."""
         ...

@@ -12,6 +12,8 @@ from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any, Literal, Protocol, get_args, runtime_checkable
 
+from typing_extensions import get_protocol_members
+
 ToolCallLike = Mapping[str, Any]
 """A tool call as a model writes it: `{"name": ..., "args": {...}, "id": ...}`."""
 
@@ -41,7 +43,13 @@ OnError = Literal["cancel", "finish"]
 
 OnUnknown = Literal["rerun", "ask", "fail"]
 """What to do with a call of which only its beginning is known."""
-_ON_UNKNOWN = get_args(OnUnknown)
+
+
+def check_on_unknown(name: str, value: object) -> None:
+    """Raise unless `value` says what becomes of a call whose outcome is unknown."""
+    known = get_args(OnUnknown)
+    if value not in known:
+        raise ValueError(f"{name} is one of {known}, or None, got {value!r}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +113,7 @@ class Limit:
             key_function("Limit(key=...)", self.key)
         if self.concurrency is None and self.rate is None:
             raise ValueError(f"{self!r} limits nothing: give it a concurrency or a rate")
-        if self.shared is not None and (isinstance(self.shared, type) or not isinstance(self.shared, SharedLimits)):
+        if self.shared is not None and not has_members_of(SharedLimits, self.shared):
             raise TypeError(f"Limit(shared=...) takes where it is kept, such as RedisLimits(url); got {self.shared!r}")
         if self.tenant is not None:
             key_function("Limit(tenant=...)", self.tenant)
@@ -139,6 +147,11 @@ class Stay(Protocol):
     """Once answered: why there is no place, in words, or an error to be raised; `None` if there is one."""
     token: int | None
     """The fencing token of the place: whoever has it later has a higher one. `None` where nobody has given one."""
+
+    @property
+    def is_lost(self) -> bool:
+        """Whether another process may have the place by now, as this one stood still; asked before the body begins."""
+        ...
 
     def begin(self) -> None:
         """Note that the body begins now; a rate counts from here."""
@@ -266,10 +279,12 @@ class CallPolicy:
         budget: seconds for the whole call: queue wait, attempts and backoff together.
         limit: how many of its calls may run, start and wait.
         grace: seconds of clean-up after a cancel; `None` for the node's.
-        idempotent: whether running a call twice does no harm; asked before anything runs one again.
-        on_unknown: what becomes of a call of which is only known that it was begun, because its actor died, or
-            because the process of an agent was killed: "rerun" it, "ask" a person, or let it "fail". Anything but
-            "rerun" costs an agent a write before the body starts; it is not asked of idempotent tools.
+        idempotent: whether running a call twice does no harm; asked before anything runs one again. `None` for what
+            the tool says: a handler marked `@handler(idempotent=True)`, or `metadata={"idempotent": True}` of a tool.
+        on_unknown: what becomes of a call whose body began and whose end nobody knows, because its actor, its worker
+            or the process of the agent died: "rerun" it, "ask" a person, or let it "fail", so that the model is told
+            once that the outcome is unknown. A call of an idempotent tool always runs again. `None` for what the
+            node says, which is "fail" if it says nothing.
         runs_in: where its bodies run, such as a pool of processes, whose workers can be killed; `None` for here.
 
     Raises:
@@ -281,25 +296,31 @@ class CallPolicy:
     budget: float | None = None
     limit: Limit | None = None
     grace: float | None = None
-    idempotent: bool = False
-    on_unknown: OnUnknown = "rerun"
+    idempotent: bool | None = None
+    on_unknown: OnUnknown | None = None
     runs_in: Engine | None = None
 
     def __post_init__(self) -> None:
-        if self.on_unknown not in _ON_UNKNOWN:
-            raise ValueError(f"CallPolicy(on_unknown=...) is one of {_ON_UNKNOWN}, got {self.on_unknown!r}")
+        if self.on_unknown is not None:
+            check_on_unknown("CallPolicy(on_unknown=...)", self.on_unknown)
         for name in ("timeout", "idle_timeout", "budget"):
             check_seconds(f"CallPolicy({name}=...)", getattr(self, name), zero=False)
         check_seconds("CallPolicy(grace=...)", self.grace)
         check_engine("CallPolicy(runs_in=...)", self.runs_in)
         _check_type("CallPolicy(limit=...)", self.limit, Limit, "Limit(concurrency=8)")
-        if not isinstance(self.idempotent, bool):
-            raise TypeError(f"CallPolicy(idempotent=...) is True or False, got {self.idempotent!r}")
+        if self.idempotent is not None and not isinstance(self.idempotent, bool):
+            raise TypeError(f"CallPolicy(idempotent=...) is True, False or None, got {self.idempotent!r}")
+
+
+def has_members_of(protocol: type, value: object) -> bool:
+    """Return whether an object that is no class has a protocol's members; `isinstance` ignores `__getattr__`."""
+    members = get_protocol_members(protocol)
+    return not isinstance(value, type) and all(getattr(value, name, None) is not None for name in members)
 
 
 def check_engine(name: str, value: object) -> None:
     """Raise unless `value` is `None` or says where bodies run."""
-    if value is not None and (isinstance(value, type) or not isinstance(value, Engine)):
+    if value is not None and not has_members_of(Engine, value):
         raise TypeError(f"{name} is an engine, such as Processes(workers=2) of callboard_actors; got {value!r}")
 
 

@@ -27,6 +27,7 @@
 
     UserWarning
     └── CallboardWarning
+        ├── AbandonedTaskWarning    a task that a tool started outlived its batch
         ├── AbandonedThreadWarning  a worker thread outlived its call
         ├── DuplicateCallIdWarning  two calls of one batch share an id
         ├── IdleMiddlewareWarning   a middleware can do nothing for a tool, as it is set
@@ -43,6 +44,7 @@ from typing import Literal
 from callboard._lazy import lazy
 
 __all__ = [
+    "AbandonedTaskWarning",
     "AbandonedThreadWarning",
     "ActorDiedError",
     "ActorError",
@@ -280,6 +282,9 @@ def _had_begun(tool: str, reason: str) -> str:
     return f"{tool!r} had begun when {reason}. Whether it had its effect is unknown."
 
 
+_FIND_OUT = "Find out before you call it again."
+
+
 class EngineError(CallError):
     """An engine has no result of a body that it was to run.
 
@@ -295,7 +300,7 @@ class EngineError(CallError):
         if ended == "unavailable":
             sentence = _not_started(tool, reason)
         elif ended == "unknown":
-            sentence = _had_begun(tool, reason)
+            sentence = f"{_had_begun(tool, reason)} {_FIND_OUT}"
         else:
             sentence = f"{tool!r} has finished, but its result is lost: {reason}."
         super().__init__(tool, call_id, sentence)
@@ -330,46 +335,50 @@ class ActorDiedError(ActorError):
     def __init__(self, tool: str, call_id: str | None, reason: str, *, loss: str = "") -> None:
         self.reason = reason
         more = f" {loss}" if loss else ""
-        super().__init__(tool, call_id, _had_begun(tool, reason) + more)
+        super().__init__(tool, call_id, f"{_had_begun(tool, reason)}{more} {_FIND_OUT}")
 
 
 class DeadlockError(ActorError):
-    """A call would have waited for itself.
+    """A call would have waited for itself: at an actor, or at a limit whose places are held by calls that wait for it.
 
     `chain` has the calls that wait for each other, the first one again last; of an actor that asks itself, both calls.
     """
 
     ended: Ended = "rejected"
 
-    def __init__(self, tool: str, call_id: str | None, chain: tuple[str, ...], *, room: str = "") -> None:
+    def __init__(self, tool: str, call_id: str | None, chain: tuple[str, ...], *, remedy: str) -> None:
         self.chain = chain
-        remedy = (
-            f"{room}; raise the cap, or have nobody ask another of its kind and wait for it."
-            if room
-            else "Have one of them take its reply along (@handler(deferred=True)), or let it be re-entered "
-            "(@handler(reentrant=True))."
-        )
         waits = f"{tool!r} was not started, because it would wait for itself: {' -> '.join(chain)}."
         super().__init__(tool, call_id, f"{waits} {remedy}")
 
 
 class PoisonousCallError(ActorError):
-    """The same call ended the actor before, `times` times; it is not tried again."""
+    """The same call ended the actor before, `times` times; it is not tried again.
+
+    `runs` says how often the handler ran for this very call before it was refused; 0 if it did not.
+    """
 
     ended: Ended = "rejected"
 
-    def __init__(self, tool: str, call_id: str | None, times: int) -> None:
+    def __init__(self, tool: str, call_id: str | None, times: int, *, runs: int = 0) -> None:
         self.times = times
-        super().__init__(
-            tool,
-            call_id,
-            f"{tool!r} was not started: with the same arguments it ended its actor {times} times. "
-            "Ask for something else.",
-        )
+        self.runs = runs
+        if runs:
+            self.ended = "unknown"
+            told = f"{tool!r} ran {runs} times for this call and ended its actor each time; it is not run again."
+            told += f" Whether it had its effect is unknown. {_FIND_OUT}"
+        else:
+            told = f"{tool!r} was refused: with the same arguments it ran {times} times and ended its actor each time."
+            told += " Ask for something else."
+        super().__init__(tool, call_id, told)
 
 
 class CallboardWarning(UserWarning):
     """Base of every warning that callboard gives."""
+
+
+class AbandonedTaskWarning(CallboardWarning):
+    """A task that a tool started with `asyncio.create_task` outlived its batch; names both, once for each function."""
 
 
 class AbandonedThreadWarning(CallboardWarning):

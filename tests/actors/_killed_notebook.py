@@ -53,7 +53,7 @@ class Ledger(Actor):
     async def restore(self, snapshot: list[str]) -> None:
         self.entries = snapshot
 
-    @handler
+    @handler(idempotent=True)
     async def append(self, text: str) -> str:
         """Append an entry."""
         self.entries.append(text)

@@ -247,7 +247,8 @@ async def test_a_stop_that_fails_is_logged_and_hides_nothing(
             came_out = error
     assert came_out is blocks_error
     assert Worker.log == ["+a", "+b", "-b", "-a", "-a done"]
-    assert "stopping the actor 'b' failed: RuntimeError('no way')" in caplog.text
+    assert "stopping the actor 'b' failed: RuntimeError" in caplog.text
+    assert "no way" not in caplog.text
 
 
 async def test_an_owner_that_is_cancelled_while_an_actor_serves_waits_until_it_has_stopped() -> None:
@@ -327,7 +328,7 @@ async def test_a_snapshot_that_fails_after_a_call_costs_nobody_a_result(
             assert [await tree["w"].work(), await tree["w"].work()] == [2, 3]
             assert Worker.log == ["+w"]
             kind.broken.clear()
-            caplog.messages.index("the state of the actor 'w' could not be had for its snapshot")
+            caplog.messages.index("the state of the actor 'w' could not be had for its snapshot: TypeError")
             kind.broken.append(True)
             with pytest.raises(ActorDiedError):
                 await tree["w"].fail(OSError())
@@ -357,3 +358,18 @@ async def test_an_evicted_actor_whose_snapshot_fails_goes_on_from_the_one_before
             assert await workers["b"].work() == 2
             Unkept.broken.clear()
             assert await workers["a"].work() == 3
+
+
+async def test_a_log_line_of_an_end_names_the_type_of_the_error_and_not_its_text(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """The text may have a secret, which `Redact` takes out of results; a log has no such guard."""
+
+    with anyio.fail_after(WAIT), caplog.at_level(logging.INFO, "callboard"):
+        async with Supervisor([child(Worker("w"), name="w")], backoff=SOON) as tree:
+            with pytest.raises(ActorDiedError):
+                await tree["w"].fail(OSError("sk-ant-secret"))
+            await tree["w"].work()
+
+    assert "the actor 'w' has ended: OSError" in caplog.text
+    assert "sk-ant-secret" not in caplog.text

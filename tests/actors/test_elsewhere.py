@@ -214,7 +214,7 @@ async def test_whoever_asks_when_its_worker_dies_is_told_and_the_next_life_begin
 async def test_a_call_that_ended_its_worker_itself_is_not_run_again(recurs: bool, times: int) -> None:
     """It would end the next one, too; one that somebody else has killed may end well the second time."""
     engine = FakeEngine()
-    node = ToolNode([child(Notebook, "notes", runs_in=engine)])
+    node = ToolNode([child(Notebook, "notes", runs_in=engine)], on_unknown="rerun")
     with anyio.fail_after(60):
         async with node, anyio.create_task_group() as group:
             found: list[Any] = []
@@ -230,7 +230,7 @@ async def test_a_call_that_ended_its_worker_itself_is_not_run_again(recurs: bool
                 engine.kill("its worker exited with code 3", recurs=True)
 
     assert engine.bodies.count("Notebook.wait") + engine.bodies.count("wait") == times
-    assert found[0].content.endswith("Whether it had its effect is unknown. What Notebook held is lost.")
+    assert found[0].content.endswith("What Notebook held is lost. Find out before you call it again.")
 
 
 async def test_one_that_dies_while_nobody_asks_is_started_again() -> None:

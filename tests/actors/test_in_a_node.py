@@ -324,8 +324,8 @@ async def test_a_timeout_ends_the_handler_and_the_actor_lives_on() -> None:
 
 
 async def test_a_call_whose_actor_died_is_run_again_where_the_policy_says_so() -> None:
-    """That is the default of `on_unknown`; the model sees one result."""
-    node = ToolNode([Notebook()])
+    """The model sees one result."""
+    node = ToolNode([Notebook()], on_unknown="rerun")
 
     with anyio.fail_after(20):
         async with node:
@@ -336,8 +336,8 @@ async def test_a_call_whose_actor_died_is_run_again_where_the_policy_says_so() -
 
 
 async def test_a_call_whose_actor_died_ends_as_unknown_and_the_loss_is_told_once() -> None:
-    """Whether it had its effect, nobody knows; what comes after it works."""
-    node = ToolNode([Notebook()], policies={"tear": CallPolicy(on_unknown="fail")})
+    """That is the default: whether it had its effect, nobody knows; what comes after it works."""
+    node = ToolNode([Notebook()])
 
     with anyio.fail_after(20):
         async with node:
@@ -373,14 +373,18 @@ async def test_each_conversation_is_told_once_that_state_was_lost() -> None:
 
 async def test_a_call_that_ends_its_actor_again_and_again_is_refused() -> None:
     """Poison is not swallowed more often than three times, and other calls go on."""
-    node = ToolNode([Notebook()])
+    node = ToolNode([Notebook()], on_unknown="rerun")
 
     with anyio.fail_after(60):
         async with node:
             found = await node.ainvoke(one("tear", often=99))
+            again = await node.ainvoke(one("tear", often=99))
             other = await node.ainvoke(one("append", text="a"))
 
-    assert "with the same arguments it ended its actor 3 times" in contents(found)[0]
+    assert "'tear' ran 3 times for this call and ended its actor each time" in contents(found)[0]
+    assert "'tear' was refused: with the same arguments it ran 3 times" in contents(again)[0]
+    assert "was not started" not in contents(found)[0] + contents(again)[0]
+    assert lives.count("start notes None") == 4
     assert contents(other) == ["1"]
 
 
@@ -519,7 +523,7 @@ async def test_statistics_say_what_actors_do() -> None:
 
 async def test_observers_hear_that_a_call_ran_again_and_how_long_it_waited_for_its_actor() -> None:
     """It died under the call, each time; the next attempt waits for its restart."""
-    node = ToolNode([Notebook()], limit=Limit(concurrency=1))
+    node = ToolNode([Notebook()], limit=Limit(concurrency=1), on_unknown="rerun")
     notes: list[tuple[str, dict[str, object]]] = []
     ends: list[AskEvent] = []
 

@@ -406,7 +406,8 @@ async def test_a_life_whose_beginning_was_not_measured_is_not_counted_at_its_end
 async def test_a_call_that_runs_again_names_its_actor_without_the_key() -> None:
     """The key may be an argument."""
     with anyio.fail_after(WAIT), traced() as kept:
-        async with ToolNode([child(Desk, key=lambda call: "tenant-7")], handle_tool_errors=True) as node:
+        desk = child(Desk, key=lambda call: "tenant-7")
+        async with ToolNode([desk], handle_tool_errors=True, on_unknown="rerun") as node:
             await node.ainvoke([tool_call("tear")])
     assert events(kept.tool()).count("callboard.rerun") == 3
     assert "tenant-7" not in texts_in(kept.spans)

@@ -68,6 +68,7 @@ async def test_one_that_hangs_is_ended_and_the_others_have_their_time() -> None:
     )
 
 
+@pytest.mark.filterwarnings("ignore:.*timeout is never over:callboard.CallboardWarning")
 async def test_a_budget_counts_the_wait_too() -> None:
     """It is for the whole call; who is late before it has begun never begins."""
     node = ToolNode([Slow()], policies={"work": CallPolicy(timeout=100.0, budget=5.0)})

@@ -205,7 +205,7 @@ def next_input(state: Any) -> Any:
     return {"messages": [("user", QUESTIONS[turns])]} if turns < len(QUESTIONS) else ""
 
 
-AGENT = create_react_agent(ScriptedModel([reply], loop=True), TOOLS)
+AGENT = create_react_agent(ScriptedModel([reply], loop=True), TOOLS, on_unknown="rerun")
 
 
 async def play(saver: Any, durability: Any) -> Any:

@@ -35,7 +35,7 @@ def thread(number: str) -> Any:
 
 
 def agent_in(log: Path, saver: Any, meanwhile: Callable[[], Awaitable[None]] | None = None) -> Any:
-    """The agent; each of its bodies adds a line to the log."""
+    """Return the agent; each of its bodies adds a line to the log, and may run again after a kill."""
 
     async def work(name: str) -> str:
         """Work."""
@@ -50,7 +50,7 @@ def agent_in(log: Path, saver: Any, meanwhile: Callable[[], Awaitable[None]] | N
             return AIMessage("done")
         return calls(tool_call("work", "w1", name="w1"), tool_call("work", "w2", name="w2"))
 
-    return create_react_agent(ScriptedModel([reply], loop=True), [work], checkpointer=saver)
+    return create_react_agent(ScriptedModel([reply], loop=True), [work], checkpointer=saver, on_unknown="rerun")
 
 
 def told() -> str:

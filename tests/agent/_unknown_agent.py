@@ -55,7 +55,7 @@ class Case:
     point: str
     batch: Batch = "one"
     durability: Literal["sync", "async", "exit"] = "async"
-    policy: Literal["rerun", "ask"] = "ask"
+    policy: Literal["rerun", "ask", "default"] = "ask"
 
     def __str__(self) -> str:
         return "-".join([self.saver, self.batch, self.durability, self.policy, *self.point.split()])
@@ -66,6 +66,7 @@ CASES = [
     *(Case("sqlite", point, durability="sync") for point in ("after claim", "in body")),
     *(Case("sqlite", point, durability="exit") for point in ("before claim", "after claim", "in body")),
     *(Case("sqlite", point, policy="rerun") for point in ("in body", "before write", "after write")),
+    *(Case("sqlite", point, policy="default") for point in POINTS),
     *(Case(saver, "in body", "many") for saver in ("sqlite", "aiosqlite")),
     Case("sqlite", "in body", "asking"),
     *(Case(saver, "in body", "beside") for saver in ("sqlite", "aiosqlite")),
@@ -146,7 +147,7 @@ def agent_in(life: Life, saver: Any, batch: Batch, policy: Any, **options: Any) 
         """Pay; once is enough."""
         life.log.note(f"pay {name}")
         if life.is_doomed and batch == "many":
-            await _until(lambda: "pay p2" in life.log.lines and "a1" in life.stored)
+            await _until(lambda: "pay p2" in life.log.lines and {"a1", "q1"} <= life.stored)
         if life.is_doomed and batch == "beside":
             with anyio.move_on_after(1):
                 await _until(lambda: "c1" in life.stored)
@@ -181,6 +182,7 @@ def agent_in(life: Life, saver: Any, batch: Batch, policy: Any, **options: Any) 
     def reply(messages: list[BaseMessage]) -> AIMessage:
         return AIMessage("done") if any(isinstance(m, AIMessage) and m.tool_calls for m in messages) else BATCHES[batch]
 
+    policy = None if policy == "default" else policy
     terms = CallPolicy(on_unknown=policy)
     node = ToolNode(
         [StructuredTool.from_function(coroutine=one) for one in (pay, quick, safe, ask, careful)],

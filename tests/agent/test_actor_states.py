@@ -543,7 +543,7 @@ class _Watched(InMemorySaver):
 
 @pytest.mark.parametrize("lines", [["a1"], ["a1", "b1"], ["b1", "c1", "a1", "d1"]])
 async def test_a_process_that_is_killed_at_any_write_has_done_each_call_once(lines: list[str]) -> None:
-    """A state and the result of its call are one write: whether the call runs again or not, its line is there once."""
+    """A state and the result of its call are one write: if the call runs again, its line is there once."""
     script = [calls(*(("append", {"line": line}) for line in lines)), calls(("append", {"line": "a9"})), "done"]
 
     def reply(sent: list[Any]) -> Any:
@@ -551,7 +551,7 @@ async def test_a_process_that_is_killed_at_any_write_has_done_each_call_once(lin
 
     def agent(saver: Any) -> Any:
         notebook = child(Notebook, key=lambda call: call["args"]["line"][0], snapshots="journal")
-        return create_react_agent(ScriptedModel([reply], loop=True), [notebook], checkpointer=saver)
+        return create_react_agent(ScriptedModel([reply], loop=True), [notebook], checkpointer=saver, on_unknown="rerun")
 
     watched, killed = _Watched(), 0
     with anyio.fail_after(WAIT):

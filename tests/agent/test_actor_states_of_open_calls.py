@@ -68,7 +68,8 @@ def results(state: Any) -> list[str]:
 
 
 def agent_with(model: ScriptedModel, saver: Any, *more: Any, around: Any = None) -> Any:
-    node = ToolNode([child(Notebook, snapshots="journal"), *more], awrap_tool_call=around, handle_tool_errors=True)
+    notebook = child(Notebook, snapshots="journal")
+    node = ToolNode([notebook, *more], awrap_tool_call=around, handle_tool_errors=True, on_unknown="rerun")
     return create_react_agent(model, node, checkpointer=saver)
 
 

@@ -255,7 +255,8 @@ async def test_a_cancelled_graph_takes_the_nested_agent_along(saver: Any) -> Non
     stuck = chain(
         ("worker", create_react_agent(model, [recorder.tool("work"), recorder.tool("hangs", hang=True)])), saver=saver
     )
-    freed = chain(("worker", create_react_agent(model, [again.tool("work"), again.tool("hangs")])), saver=saver)
+    tools = [again.tool("work"), again.tool("hangs")]
+    freed = chain(("worker", create_react_agent(model, tools, on_unknown="rerun")), saver=saver)
     with anyio.fail_after(WAIT):
         # LangGraph waits for its tasks where it is cancelled once, as asyncio does, and not by a scope of anyio's.
         running = asyncio.create_task(stuck.ainvoke(QUESTION, AT))

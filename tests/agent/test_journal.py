@@ -297,7 +297,7 @@ async def test_after_a_cancelled_run_the_next_message_finds_what_had_finished(sa
 
 
 async def test_a_cancelled_run_goes_on_with_what_had_not_finished(saver: Any) -> None:
-    """`None` instead of a new message: only the call that was cancelled runs again."""
+    """`None` instead of a new message: only the call that was cancelled runs again, where the agent says so."""
     recorder = Recorder()
     model = ScriptedModel([calls(("work", {"query": "a"}), "slow"), "fine"])
 
@@ -308,7 +308,8 @@ async def test_a_cancelled_run_goes_on_with_what_had_not_finished(saver: Any) ->
             await recorder.wait_for("finished", tool="work")
             await recorder.wait_for("started", tool="slow")
             group.cancel_scope.cancel()
-        agent = create_react_agent(model, [recorder.tool("work"), recorder.tool("slow")], checkpointer=saver)
+        tools = [recorder.tool("work"), recorder.tool("slow")]
+        agent = create_react_agent(model, tools, checkpointer=saver, on_unknown="rerun")
         result = await agent.ainvoke(None, at())
 
     assert shape(result["messages"]) == ["human:go", "ai:", "tool:a", "tool:slow", "ai:fine"]

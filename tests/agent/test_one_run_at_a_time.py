@@ -486,7 +486,7 @@ async def _begun(saver: Any) -> Any:
     return agent
 
 
-async def test_a_run_on_another_machine_has_the_thread_until_its_lease_is_over() -> None:
+async def test_a_run_on_another_machine_has_the_thread_until_its_lease_is_over(short_lease: float) -> None:
     """Nobody can look there."""
     saver = InMemorySaver()
 
@@ -501,7 +501,7 @@ async def test_a_run_on_another_machine_has_the_thread_until_its_lease_is_over()
     assert len(result["messages"]) == 4
 
 
-async def test_a_lease_that_nobody_prolongs_runs_out() -> None:
+async def test_a_lease_that_nobody_prolongs_runs_out(short_lease: float) -> None:
     """Without anybody's help."""
     saver = InMemorySaver()
 
@@ -521,7 +521,7 @@ async def test_a_lease_that_nobody_prolongs_runs_out() -> None:
     assert len(result["messages"]) == 4
 
 
-async def test_another_boot_of_this_machine_has_other_processes() -> None:
+async def test_another_boot_of_this_machine_has_other_processes(short_lease: float) -> None:
     """Its process ids mean nothing; its lease counts."""
     saver = InMemorySaver()
     before = {**_lease.new_holder(), "token": "theirs", "boot": "before", "pid": os.getppid()}
@@ -603,12 +603,12 @@ async def test_a_run_whose_lease_was_over_does_not_write_over_its_successor(monk
     agent = held_up([calls("work"), "done"], recorder, saver)
     other = create_react_agent(ScriptedModel([AIMessage("taken over")]), [], checkpointer=saver)
     monkeypatch.setattr(_lease, "LEASE", 0.2)
-    monkeypatch.setattr(_journal, "is_alive", lambda holder: holder["until"] > time.time())
+    monkeypatch.setattr(_lease, "is_alive", lambda holder, now=None: holder["until"] > time.time())
 
     with pytest.raises(ThreadBusyError):
         try:
             async with running(agent, recorder):
-                while _journal.is_alive(saver.holds[-1]):
+                while _lease.is_alive(saver.holds[-1]):
                     await anyio.sleep(0.01)
                 await other.ainvoke({"messages": [("user", "hello")]}, CONFIG)
         except ExceptionGroup as group:  # of the task group of this test

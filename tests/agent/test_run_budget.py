@@ -510,7 +510,7 @@ async def test_what_is_left_is_right_across_clocks() -> None:
         left.append(remaining())
         return ""
 
-    inner = create_react_agent(ScriptedModel([calls("look"), "done"]), [look], budget=1e6)
+    inner = create_react_agent(ScriptedModel([calls("look"), "done"]), [look], budget=360_000)
 
     def ask_inner(query: str = "") -> str:
         """Ask another agent."""

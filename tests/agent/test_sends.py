@@ -14,6 +14,7 @@ from langgraph.types import Command, Send, interrupt
 
 import callboard
 from callboard.testing import ScriptedModel, tool_call
+from callboard.tools._unknown_outcome import UNKNOWN
 
 pytestmark = [
     pytest.mark.real_clock,
@@ -72,9 +73,9 @@ def texts(result: Any) -> list[str]:
     return [message.content for message in result["messages"]]
 
 
-def agent_of(works: Works, *replies: Any, saver: Any = None, **options: Any) -> Any:
+def agent_of(works: Works, *replies: Any, saver: Any = None, on_unknown: Any = None, **options: Any) -> Any:
     options.setdefault("version", "v2")
-    tools = callboard.ToolNode(works.tools(), handle_tool_errors=False)
+    tools = callboard.ToolNode(works.tools(), handle_tool_errors=False, on_unknown=on_unknown)
     return callboard.create_react_agent(
         ScriptedModel(list(replies)), tools, checkpointer=saver or InMemorySaver(), **options
     )
@@ -237,9 +238,11 @@ async def test_a_send_that_cannot_run_is_refused_before_anything_changes(kind: s
 
 
 @versions
-async def test_a_killed_process_loses_nothing_that_was_sent(version: Any) -> None:
+@pytest.mark.parametrize("on_unknown", [None, "rerun"])
+async def test_a_killed_process_loses_nothing_that_was_sent(version: Any, on_unknown: Any) -> None:
     """What was stored when a tool was at work is all that there is; from that another process goes on."""
     works, saver, left = Works(), InMemorySaver(), InMemorySaver()
+    options: Any = {"version": version, "on_unknown": on_unknown}
     agent = agent_of(works, "hi", "end", "end", saver=saver, version=version)
 
     async def killed() -> None:
@@ -252,10 +255,10 @@ async def test_a_killed_process_loses_nothing_that_was_sent(version: Any) -> Non
         await agent.ainvoke(QUESTION, AT)
         sends = [to_tools(tool_call("work", name, name=name)) for name in "ab"]
         await agent.ainvoke(Command(goto=[*sends, sent("other")]), AT, durability="sync")
-        again = agent_of(after, AIMessage("reply", id="r"), AIMessage("end", id="e"), saver=left, version=version)
+        again = agent_of(after, AIMessage("reply", id="r"), AIMessage("end", id="e"), saver=left, **options)
         state = await again.aget_state(AT)
         result = await again.ainvoke(None, AT)
 
     assert state.next == ("tools", "agent")
-    assert after.ran == ["b"]
-    assert texts(result) == ["go", "hi", "a", "b", "reply", "end"]
+    assert after.ran == (["b"] if on_unknown else [])
+    assert texts(result) == ["go", "hi", "a", "b" if on_unknown else UNKNOWN, "reply", "end"]

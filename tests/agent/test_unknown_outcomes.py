@@ -106,6 +106,33 @@ async def test_one_that_was_begun_fails_if_its_policy_says_so(resumed: Resumed, 
 
 
 @pytest.mark.parametrize("point", BEGUN)
+async def test_by_default_the_model_is_told_once_that_the_outcome_is_unknown(resumed: Resumed, point: str) -> None:
+    """The body does not run again, nor when the thread goes on for a second time."""
+    async with resumed(Case("sqlite", point, policy="default"), "default") as (agent, log):
+        before = log.lines
+        first = await agent.ainvoke(None, CONFIG)
+        result = await agent.ainvoke({"messages": [("user", "and now?")]}, CONFIG)
+
+    told = [message for message in result["messages"] if isinstance(message, ToolMessage)]
+    assert shape(first["messages"]) == ["human:go", "ai:", f"tool:{UNKNOWN}", "ai:done"]
+    assert [(message.tool_call_id, message.status, message.content) for message in told] == [("p1", "error", UNKNOWN)]
+    assert "Find out before calling the tool again." in UNKNOWN
+    assert log.lines == before
+
+
+@pytest.mark.parametrize(("point", "said"), [("before claim", "p1 is paid"), ("after write", "p1 is paid")])
+async def test_by_default_what_had_not_begun_runs_and_what_had_finished_does_not(
+    resumed: Resumed, point: str, said: str
+) -> None:
+    """Only what lies between the two is unknown."""
+    async with resumed(Case("sqlite", point, policy="default"), "default") as (agent, log):
+        result = await agent.ainvoke(None, CONFIG)
+
+    assert shape(result["messages"]) == ["human:go", "ai:", f"tool:{said}", "ai:done"]
+    assert log.lines == ["pay p1"]
+
+
+@pytest.mark.parametrize("point", BEGUN)
 @pytest.mark.parametrize("saver", ON_DISK)
 async def test_one_that_was_begun_is_asked_about_and_accepted(resumed: Resumed, saver: str, point: str) -> None:
     """It runs once more, on the word of a person."""
@@ -171,8 +198,8 @@ async def test_asked_twice_it_is_the_same_question(resumed: Resumed) -> None:
 
 @pytest.mark.parametrize("version", ["v1", "v2"])
 @pytest.mark.parametrize("point", ["in body", "before write"])
-async def test_by_default_a_call_runs_again(resumed: Resumed, point: str, version: str) -> None:
-    """At least once; nothing was claimed."""
+async def test_a_call_runs_again_where_the_policy_says_so(resumed: Resumed, point: str, version: str) -> None:
+    """At least once, as in LangGraph; nothing was claimed."""
     async with resumed(Case("sqlite", point, policy="rerun"), "rerun", version=version) as (agent, log):
         result = await agent.ainvoke(None, CONFIG)
 
@@ -381,11 +408,11 @@ async def test_a_claim_is_stored_before_the_body_starts(policy: str) -> None:
 
 @pytest.mark.parametrize(
     "policy",
-    [CallPolicy(), CallPolicy(on_unknown="ask", idempotent=True), CallPolicy(on_unknown="fail", idempotent=True)],
-    ids=["rerun", "idempotent, ask", "idempotent, fail"],
+    [CallPolicy(on_unknown="rerun"), CallPolicy(idempotent=True), CallPolicy(on_unknown="ask", idempotent=True)],
+    ids=["rerun", "idempotent", "idempotent, ask"],
 )
 async def test_what_may_run_twice_is_not_claimed(policy: CallPolicy) -> None:
-    """It costs no write more than a tool without a policy."""
+    """Not a byte is written for it; and other tools cost no write more, because claims are stored with the reply."""
 
     async def writes(node: Any) -> tuple[int, list[str]]:
         saver = Ledgers()
@@ -399,8 +426,9 @@ async def test_what_may_run_twice_is_not_claimed(policy: CallPolicy) -> None:
         plain = await writes([tool])
         other = await writes(ToolNode([tool], policies={"work": policy}))
 
-    assert other == plain
-    assert "claim" not in plain[1]
+    assert other[0] == plain[0]
+    assert plain[1].count("claim") == 2
+    assert "claim" not in other[1]
 
 
 @pytest.mark.parametrize("kind", ON_DISK)

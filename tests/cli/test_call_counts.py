@@ -106,9 +106,9 @@ def test_the_slowest_calls_are_those_that_began_first() -> None:
     )
 
     first, second = counts.slowest(5)
-    assert (first.text, first.place, first.began, first.since) == ("fetch(url='a')", "running", 0.0, 4.0)
+    assert (first.arguments, first.place, first.began, first.since) == ({"url": "'a'"}, "running", 0.0, 4.0)
     assert (first.attempt, first.note) == (2, "retry")
-    assert (second.text, second.place, second.since, second.attempt) == ("fetch", "waiting", 5.0, 0)
+    assert (second.arguments, second.place, second.since, second.attempt) == (None, "waiting", 5.0, 0)
     assert counts.slowest(1) == (first,)
 
 

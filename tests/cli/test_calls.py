@@ -28,12 +28,12 @@ def test_a_call_is_shown_from_its_queue_to_its_end() -> None:
     calls = Calls(["fetch"])
     calls.note(event("begun", time=1.0, call=tool_call("fetch", "1", url="x")))
     calls.note(event("queued", time=1.0))
-    assert shown(calls, 3.0) == [["waiting", "fetch(url='x')", "2.00", "s"]]
+    assert shown(calls, 3.0) == [["fetch(url='x')", "2.00", "s", "waiting", "2.00", "s"]]
     calls.note(event("started", time=3.0, attempt=1))
     calls.note(event("attempt_ended", time=4.0, attempt=1))
     calls.note(event("noted", time=4.0, what="retry"))
     calls.note(event("started", time=5.0, attempt=2))
-    assert shown(calls, 20.0) == [["running", "fetch(url='x')", "15", "s", "attempt", "2", "retry"]]
+    assert shown(calls, 20.0) == [["fetch(url='x')", "19", "s", "running", "15", "s", "attempt", "2,", "retry"]]
     calls.note(event("attempt_ended", time=21.5, attempt=2))
     calls.note(event("ended", time=21.5))
 

@@ -286,8 +286,10 @@ def test_a_stop_before_the_tools_is_confirmed(project: Project, agents: str) -> 
 def test_open_calls_are_shown_while_they_run(project: Project, agents: str, backend: str) -> None:
     """In a table that is drawn anew, and goes away."""
     with project.terminal("run", f"{agents}:slowly", "Go!", "--backend", backend) as terminal:
-        terminal.until("running  slow()")
-        terminal.until("running  slow()")
+        terminal.until("slow()")
+        terminal.until("running")
+        terminal.until("slow()")
+        terminal.until("running")
         (project.directory / "go").touch()
         terminal.until("done    slow()")
         terminal.until("I see: went.")
@@ -312,7 +314,8 @@ def test_the_live_view_takes_the_place_of_the_open_calls(project: Project, agent
 def test_ctrl_c_takes_the_table_away(project: Project, agents: str) -> None:
     """Exit code 130, and the way on below."""
     with project.terminal("run", f"{agents}:slowly", "Go!", "--db", project.db, "--thread", "1") as terminal:
-        terminal.until("running  slow()")
+        terminal.until("slow()")
+        terminal.until("running")
         terminal.process.send_signal(signal.SIGINT)
         terminal.until("Stopping by SIGINT")
         terminal.until("Stopped. To go on")

@@ -138,8 +138,8 @@ def test_a_killed_run_is_resumed_without_running_again_what_had_finished(project
         return "at last"
 
     script = [calls(("weather", {"city": "Oslo"}), "once")]
-    first = create_react_agent(ScriptedModel(script), [weather, once])
-    second = create_react_agent(ScriptedModel(["Good."]), [weather, once])
+    first = create_react_agent(ScriptedModel(script), [weather, once], on_unknown="rerun")
+    second = create_react_agent(ScriptedModel(["Good."]), [weather, once], on_unknown="rerun")
     """
     )
     options = ("--db", project.db, "--thread", "1", "--backend", backend)

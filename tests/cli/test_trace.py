@@ -55,13 +55,13 @@ def line_of(text: str, name: str) -> str:
 
 
 def test_a_call_is_a_line_with_a_bar(project: Project, recording: Path) -> None:
-    """Light where it waited, full where it ran; how it ended, how long it took, what was noted."""
+    """Light where it waited, full where it ran; how it ended, how long it took, what was noted, and its id."""
     told = line_of(trace(project, str(recording)), "fetch")
     (drawn,) = [word for word in told.split() if "░" in word]
 
     assert set(drawn) == {"░", "█"}
     assert abs(drawn.count("█") - 2 * drawn.count("░")) <= 2
-    assert told.split() == ["fetch", "ok", drawn, "3.00", "s", "cache_miss"]
+    assert told.split() == ["fetch", "ok", drawn, "3.00", "s", "cache_miss", "c1"]
 
 
 def test_calls_stand_under_their_batch_and_run(project: Project, recording: Path) -> None:
@@ -319,8 +319,20 @@ def test_arguments_are_shown_only_if_the_recording_captures_them(project: Projec
         trace(project, str(path), view, str(project.directory / "out"))
         shown[captures] = (project.directory / "out").read_text()
 
-    assert "Xanadu" not in shown[False] + trace(project, str(path))
+    assert "Xanadu" not in shown[False]
     assert "Xanadu" in shown[True]
+
+
+def test_a_terminal_shows_arguments_only_if_the_recording_captures_them(project: Project) -> None:
+    """Beside the call, whole where there is room."""
+    asked = call(1, 0, args={"city": "Xanadu"}, result="sunny")
+    hidden, shown = (
+        trace(project, str(write(project.directory / "x.jsonl", [{**HEADER, "captures": captures}, *asked])))
+        for captures in (False, True)
+    )
+
+    assert "Xanadu" not in hidden
+    assert "fetch(city='Xanadu')  ok" in shown
 
 
 def test_a_view_does_not_write_over_its_recording(project: Project, recording: Path) -> None:

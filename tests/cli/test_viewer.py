@@ -304,3 +304,62 @@ def test_text_is_readable_on_every_ground() -> None:
 def contrast(one: str, other: str) -> float:
     dark, light = sorted((brightness(one), brightness(other)))
     return (light + 0.05) / (dark + 0.05)
+
+
+def many_searches() -> list[dict[str, Any]]:
+    """Calls that differ only in their middle, of which two have failed and one has told of its progress 200 times."""
+    events = [*run(1, 0, 9, agent="LangGraph", thread="oslo")]
+    for page in range(14):
+        failed: dict[str, Any] = {"outcome": "timeout", "error": "CallTimeoutError"} if page in (0, 7) else {}
+        args = {"index": "the-index-of-all-documents-of-the-company", "page": page, "language": "en"}
+        events += call(page + 1, 0.5, wait=page / 10, tool="search_documents", args=args, **failed)
+    facts = {"event": "noted", "call": 4, "what": "progress"}
+    events += [{**facts, "t": 0.9 + tell / 250, "facts": {"done": tell, "total": 200}} for tell in range(200)]
+    return [{**HEADER, "captures": True}, *in_order(events)]
+
+
+CLIPPED = """() => [...document.querySelectorAll('.bar .ends, .bar .word, .bar .tail, .request .word, .axis .name')]
+    .filter((one) => one.offsetParent && one.scrollWidth > one.clientWidth + 1).map((one) => one.textContent)"""
+
+
+@pytest.mark.parametrize("width", [390, 500, 700, 1280])
+def test_labels_and_outcomes_are_there_at_every_width(opened: Any, width: int) -> None:
+    """On a phone a name and an outcome stand above their bar."""
+    one = opened(many_searches())
+    one.page.set_viewport_size({"width": width, "height": 800})
+    one.page.evaluate(PAINTED)
+    labels = [label.inner_text().replace("\n", "") for label in one.page.locator(".bar .label").all()]
+    outcome = one.page.locator(".bar.timeout .word").first.bounding_box()
+
+    assert [int(re.findall(r"page=(\d+)", label)[0]) for label in labels] == list(range(14))
+    assert one.page.locator(".bar.timeout .word").all_inner_texts() == ["timeout", "timeout"]
+    assert outcome["x"] + outcome["width"] <= width
+    assert one.page.evaluate(CLIPPED) == []
+    assert one.page.evaluate("document.documentElement.scrollWidth") <= width
+    assert one.page.locator("h2").first.inner_text().startswith("run 1 agent")
+
+
+@pytest.mark.parametrize("width", [390, 1280])
+def test_progress_does_not_paint_over_its_bar(opened: Any, width: int) -> None:
+    """Two hundred notes are a strip in the bar, and a few lines of the details."""
+    one = opened(many_searches())
+    one.page.set_viewport_size({"width": width, "height": 800})
+    one.page.evaluate(PAINTED)
+    bar = one.page.locator(".bar").nth(3)
+
+    assert bar.locator(".note").count() == 0
+    assert bar.locator(".progress").count() == 1
+    assert bar.locator(".progress").bounding_box()["height"] * 3 < bar.locator(".attempt").bounding_box()["height"]
+    bar.click()
+    told = one.page.locator("#detail ol").inner_text()
+    assert "progress, 194 times more" in told
+    assert "done 199" in told
+    assert told.count("done ") == 6
+
+
+def test_very_many_notes_leave_the_bar_to_be_seen(opened: Any) -> None:
+    """Those of a middleware that retries without end."""
+    noted = [{"event": "noted", "t": 0.5 + turn / 1000, "call": 1, "what": "retry"} for turn in range(1000)]
+    one = opened([HEADER, *in_order([*run(1, 0, 4), *call(1, 0.5), *noted])])
+
+    assert 20 < one.page.locator(".bar .note").count() <= 41

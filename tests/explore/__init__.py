@@ -9,7 +9,7 @@ from typing import Any
 
 from callboard.testing import backend_names
 
-from . import _agents, _batches, _hostile, _kills
+from . import _agents, _batches, _fleets, _hostile, _kills, _nested, _seats
 from ._world import World
 
 WORLDS = {
@@ -24,7 +24,10 @@ WORLDS = {
         ),
         World("agents", _agents.draw, _agents.play, backend_names()),
         World("kills", _kills.draw, _kills.play, ("asyncio", "trio")),
+        World("nested", _nested.draw, _nested.play, backend_names()),
         World("hostile", _hostile.draw, _hostile.play, backend_names()),
+        World("seats", _seats.draw, _seats.play, ("asyncio", "trio")),
+        World("fleets", _fleets.draw, _fleets.play, ("asyncio", "trio")),
     )
 }
 

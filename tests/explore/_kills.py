@@ -191,7 +191,7 @@ def serve() -> None:
     from callboard.testing import ScriptedModel, calls, tool_call
 
     once = StructuredTool.from_function(coroutine=crash.quick, name="once", description="At most once.")
-    node = ToolNode([*crash.TOOLS, once], policies={"once": CallPolicy(on_unknown="fail")})
+    node = ToolNode([*crash.TOOLS, once], on_unknown="rerun", policies={"once": CallPolicy(on_unknown="fail")})
     crash.AGENT = create_react_agent(ScriptedModel([crash.reply], loop=True), node)
     crash.QUESTIONS = ("first",)
 

@@ -13,13 +13,13 @@ import pytest
 
 from callboard.testing import backend_names
 
-from . import WORLDS, _agents, _batches, _bodies, _hostile, _kills
+from . import WORLDS, _agents, _batches, _bodies, _fleets, _hostile, _kills, _nested, _seats
 from ._defects import DEFECTS, Around, AsksOneByOne, ForgetsTheLedger, MixesAnswersUp
 from ._explore import Failure, explore_one
 from ._plans import homes_in, shrink, smaller_than, written
 from ._watch import run_on
 
-SHARE = {"batches": 80, "threads": 2, "agents": 8, "kills": 1, "hostile": 40}
+SHARE = {"batches": 80, "threads": 2, "agents": 8, "kills": 1, "hostile": 40, "seats": 2, "fleets": 2, "nested": 30}
 """Plans of each world; each is played on every backend."""
 SEEDS = {AsksOneByOne: 438, MixesAnswersUp: 438, ForgetsTheLedger: 85}
 """Where it takes long to find a defect, which is where to look; the explorer itself has more time."""
@@ -33,7 +33,11 @@ def _quick_collector() -> Iterator[None]:
     gc.unfreeze()
 
 
-@pytest.mark.parametrize("name", WORLDS)
+SLOW = {"fleets": [pytest.mark.exhaustive]}
+"""Worlds of which a plan takes seconds, because leases have to end."""
+
+
+@pytest.mark.parametrize("name", [pytest.param(name, marks=SLOW.get(name, [])) for name in WORLDS])
 def test_a_share_of_what_is_explored_keeps_its_promises(name: str) -> None:
     """The same plans each time, so that nobody's change fails by chance."""
     world = WORLDS[name]
@@ -77,7 +81,10 @@ def test_a_defect_is_found_and_its_plan_made_small(defect: type[Around], backend
 
 def test_a_plan_of_a_seed_is_always_the_same_and_comes_back_from_its_script() -> None:
     """Or nobody could see again what was found."""
-    homes = {home.__name__.rpartition(".")[2]: vars(home) for home in (_agents, _batches, _bodies, _hostile, _kills)}
+    homes = {
+        home.__name__.rpartition(".")[2]: vars(home)
+        for home in (_agents, _batches, _bodies, _fleets, _hostile, _kills, _nested, _seats)
+    }
     for world in WORLDS.values():
         for seed in range(30):
             plan = world.plan(seed)

@@ -55,6 +55,10 @@ class MemoryFleet(FleetStore):
 
     def __init__(self, server: MemoryServer, *, lease: float = 15.0, patience: float | None = 30.0) -> None:
         self.is_away = False
+        self.hangs = 0
+        """Number of signs of life that will have no answer."""
+        self.slow_letters = 0.0
+        """Seconds that each letter of this process takes to the server."""
         super().__init__(
             "MemoryFleet",
             "memory",
@@ -86,6 +90,9 @@ class MemoryLine:
         await self._reach()
 
     async def beat(self) -> bool:
+        if self._fleet.hangs:
+            self._fleet.hangs -= 1
+            await asyncio.Event().wait()
         server = await self._reach()
         with server.lock:
             was = server.is_alive(self._me)
@@ -140,6 +147,7 @@ class MemoryLine:
             return False
 
     async def tell(self, letters: Sequence[tuple[str, bytes, str]]) -> None:
+        await asyncio.sleep(self._fleet.slow_letters)
         server = await self._reach()
         with server.lock:
             for to, frame, ask in letters:

@@ -89,3 +89,19 @@ def test_a_wait_without_end_is_no_number() -> None:
     )
 
     assert told(busy, None, start=0, most=100).endswith("Try again much later.")
+
+
+def test_a_reason_is_one_line_without_signs_that_nobody_sees() -> None:
+    """A server may write commands for a terminal there, or words that only a model sees."""
+    reason = "\x1b[31mNot\x1b[0m \u202eFound\r\n\x07tea\U000e0041 \u2028now"
+
+    assert told(page(reason=reason), "tea", start=0, most=100).startswith("HTTP 200 Not Found tea now, https://")
+
+
+def test_a_wait_of_thousands_of_years_is_told_as_much_later() -> None:
+    """Seconds with twelve digits help nobody."""
+    for date in ("Fri, 31 Dec 9999 23:59:59 GMT", "86401"):
+        headers = {"retry-after": date}
+        busy = Page(method="GET", url="https://example.org/", status=503, reason="", headers=headers, data=b"")
+
+        assert told(busy, None, start=0, most=100).endswith("Try again much later.")

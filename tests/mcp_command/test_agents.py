@@ -96,6 +96,18 @@ async def test_a_conversation_goes_on_by_its_thread(era: str) -> None:
     assert asked == ["Hi", "Me"]
 
 
+async def test_an_agent_without_a_name_is_a_tool_named_agent() -> None:
+    """LangGraph's name for it, which parity keeps, says nothing to a client."""
+    agent = create_react_agent(ScriptedModel([AIMessage("Hello.")]), [])
+    async with client_of(agent, "legacy") as client:
+        [tool] = (await client.list_tools()).tools
+        result = await client.call_tool("agent", {"message": "Hi"})
+
+    assert (tool.name, tool.description) == ("agent", "Ask the agent 'agent'.")
+    assert (result.structured_content or {})["answer"] == "Hello."
+
+
+@pytest.mark.filterwarnings("ignore:RequireApproval asks a person:callboard.IdleMiddlewareWarning")
 @in_both_eras
 async def test_an_approval_of_an_agent_is_asked_of_the_user(era: str) -> None:
     """By its middleware; a refusal is read by the agent's model, which has the last word."""

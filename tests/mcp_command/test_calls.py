@@ -153,6 +153,18 @@ def test_progress_rises_whatever_a_tool_says(said: list[tuple[float | None, floa
     assert all(report >= done for report, (done, _) in zip(told, said, strict=True) if done is not None)
 
 
+@pytest.mark.parametrize(
+    "said", [[(0, 10), (None, None), (0, 10)], [(None, 10), (None, 10)], [(None, None), (3, 4), (3, 4), (None, 0)]]
+)
+def test_progress_is_told_in_numbers_that_can_be_shown(said: list[tuple[float | None, float | None]]) -> None:
+    """The smallest number that there is, 5e-324, is none of them; nothing done is 0."""
+    rising = Rising()
+    told = [rising.report("", done, total).progress for done, total in said]
+
+    assert told[0] == 0
+    assert all(other - one >= 1e-6 * 0.99 for one, other in pairwise(told))
+
+
 async def test_a_call_does_not_wait_for_a_client_that_is_slow_to_hear() -> None:
     """It is told the newest when it listens again."""
     listens = anyio.Event()

@@ -16,7 +16,7 @@ from callboard_actors.mcp_service._command import app
 from callboard_actors.mcp_service._over_http import is_loopback
 from callboard_actors.mcp_service._process import FAILED, WRONG
 from callboard_actors.mcp_service._serve import http_app
-from callboard_actors.mcp_service._token import TOKEN
+from callboard_actors.mcp_service._token import TOKEN, take_token
 
 from ._commands import arguments, ran
 from ._served import add
@@ -188,3 +188,31 @@ def test_an_actor_that_does_not_start_is_an_error(tmp_path: Path) -> None:
 
     assert code == FAILED, error
     assert "no line" in error
+
+
+@pytest.mark.parametrize("option", [("--port", "8000"), ("--host", "127.0.0.1"), ("--port", "9000")])
+def test_an_address_without_http_is_refused(option: tuple[str, str], folder: Path) -> None:
+    """It would serve stdin, and wait in silence for a client that comes by HTTP."""
+    result = CliRunner().invoke(app, ["mcp_fine:tools", *option, "--app-dir", str(folder)])
+
+    assert result.exit_code == WRONG
+    assert f"{option[0]} is for clients that come by HTTP: give --http, too" in result.output
+
+
+async def test_a_port_without_http_is_refused_in_a_program() -> None:
+    """For the same reason."""
+    with pytest.raises(ValueError, match="transport='http'"):
+        await serve_mcp([abs], port=9000)
+
+
+def test_each_client_may_have_a_token_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By variables, which are taken out of the environment."""
+    monkeypatch.setenv("ANN_TOKEN", "one")
+    monkeypatch.setenv("BOB_TOKEN", "other")
+    assert take_token(["ann=ANN_TOKEN", "bob=BOB_TOKEN"]) == {"ann": "one", "bob": "other"}
+    assert not {"ANN_TOKEN", "BOB_TOKEN"} & os.environ.keys()
+    for mixed in (["ANN_TOKEN", "bob=BOB_TOKEN"], ["ANN_TOKEN", "BOB_TOKEN"], ["ann=ANN_TOKEN", "ann=BOB_TOKEN"]):
+        with monkeypatch.context() as env, pytest.raises(ValueError, match="--token-env"):
+            env.setenv("ANN_TOKEN", "one")
+            env.setenv("BOB_TOKEN", "other")
+            take_token(mixed)

@@ -183,9 +183,21 @@ def test_hints_and_meta_of_a_tool_are_its_metadata() -> None:
         "destructiveHint": None,
         "idempotentHint": None,
         "openWorldHint": None,
+        "idempotent": True,
         "_meta": {"flavour": {"sour": 1}},
     }
     assert metadata_of(Tool(name="now", input_schema={"type": "object"})) is None
+
+
+@pytest.mark.parametrize(
+    ("hints", "is_marked"),
+    [({"read_only_hint": True}, True), ({"idempotent_hint": True}, True), ({"idempotent_hint": False}, False)],
+    ids=["reads only", "idempotent", "not idempotent"],
+)
+def test_a_tool_that_its_server_calls_safe_to_repeat_is_marked_so(hints: dict[str, bool], is_marked: bool) -> None:
+    """By `metadata["idempotent"]`, which a node reads; a tool without such a hint has no mark."""
+    described = Tool(name="now", input_schema={"type": "object"}, annotations=ToolAnnotations(**hints))
+    assert ("idempotent" in (metadata_of(described) or {})) is is_marked
 
 
 def tool(outcome: CallToolResult | Exception) -> StructuredTool:

@@ -1,5 +1,7 @@
 """What a server's tool has said of its results: its schema is a stranger's."""
 
+import threading
+from collections import Counter
 from typing import Any
 
 import anyio
@@ -10,8 +12,8 @@ from jsonschema import Draft202012Validator
 from mcp.server.mcpserver import MCPServer
 from mcp_types import CallToolResult, TextContent
 
-from callboard_actors.mcp import McpServer, McpToolError
-from callboard_actors.mcp._output_schemas import judge_of
+from callboard_actors.mcp import McpServer, McpToolError, _judging
+from callboard_actors.mcp._judging import MOST_SECONDS, Judge, OverBudgetError
 
 from ._asked import WAIT
 
@@ -20,7 +22,7 @@ LONG = "a" * 60 + "!"
 
 
 def judged(schema: dict[str, Any], value: object) -> str | None:
-    return judge_of(schema)(value)
+    return Judge(schema).misfit(value)
 
 
 def promising(schema: dict[str, Any], content: Any, *, times: int = 1) -> MCPServer[Any]:
@@ -93,6 +95,11 @@ def test_what_is_wrong_is_said(schema: dict[str, Any], value: object, why: str) 
     assert (judged(schema, value) or "").startswith(why)
 
 
+def test_what_is_wrong_is_said_in_a_few_words() -> None:
+    """It is for a model; the words of `jsonschema` have the whole value in them."""
+    assert len(judged({"type": "string"}, ["x" * 100_000]) or "") == 2000
+
+
 def test_many_equal_items_are_not_compared_with_each_other() -> None:
     """That would take the square of their number."""
     assert judged({"items": {"uniqueItems": True}, "uniqueItems": True}, [{}] * 200_000) is None
@@ -132,3 +139,65 @@ _VALUES = st.recursive(
 def test_it_is_judged_as_jsonschema_judges(schema: dict[str, Any], value: object) -> None:
     """But for what is left out."""
     assert (judged(schema, value) is None) == Draft202012Validator(schema).is_valid(value)
+
+
+def doubling(levels: int) -> tuple[dict[str, Any], Any]:
+    """A schema of which each level of a value is judged twice as often as the one above, and such a value."""
+    twice = [{"properties": {"a": {"$ref": "#"}}}] * 2
+    value: Any = 1
+    for _ in range(levels):
+        value = {"a": value}
+    return {"allOf": twice}, value
+
+
+def wide(words: int, items: int) -> tuple[dict[str, Any], Any]:
+    """A schema with so many ways to be wrong, for each of so many items."""
+    return {"properties": {"x": {"items": {"anyOf": [{"const": n} for n in range(words)]}}}}, {"x": ["no"] * items}
+
+
+@pytest.mark.parametrize(
+    ("schema", "value"),
+    [
+        doubling(60),
+        ({"$schema": "http://json-schema.org/draft-07/schema#", **doubling(60)[0]}, doubling(60)[1]),
+        ({"allOf": [{"$schema": "http://json-schema.org/draft-07/schema#", **doubling(1)[0]}]}, doubling(60)[1]),
+    ],
+    ids=["allOf", "of another draft", "of another draft inside"],
+)
+def test_a_schema_that_doubles_its_work_is_given_up(schema: dict[str, Any], value: Any) -> None:
+    """At sixty levels it would take longer than the earth has."""
+    with pytest.raises(OverBudgetError):
+        Judge(schema).misfit(value)
+
+
+def test_a_large_result_of_a_plain_schema_is_judged_to_its_end() -> None:
+    """The budget grows with the value: what is long is not refused for that."""
+    rows = {"items": {"type": "object", "properties": {"id": {"type": "integer"}, "name": {"type": "string"}}}}
+    assert judged(rows, [{"id": 1, "name": "x"}] * 20_000) is None
+    assert "not of type" in (judged(rows, [{"id": 1, "name": "x"}] * 20_000 + [{"id": "1"}]) or "")
+
+
+@pytest.mark.real_clock
+@pytest.mark.parametrize("mode", ["auto", "legacy"])
+@pytest.mark.parametrize(("schema", "value"), [doubling(60), wide(2_000, 100)], ids=["allOf", "anyOf"])
+async def test_a_result_is_judged_off_the_event_loop(
+    mode: str, schema: dict[str, Any], value: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is judged in a thread, to the end of its budget; the call fails, and the server stays usable."""
+    schema = {"type": "object", **schema}
+    steps: Counter[int] = Counter()
+    step = _judging._Budget.step
+
+    def counted(budget: _judging._Budget) -> None:
+        steps[threading.get_ident()] += 1
+        step(budget)
+
+    monkeypatch.setattr(_judging._Budget, "step", counted)
+    with anyio.fail_after(WAIT + 4 * MOST_SECONDS):
+        async with McpServer(promising(schema, value), mode=mode) as server:
+            with pytest.raises(McpToolError, match=r"asks for more work|is not valid under any"):
+                await server.call("look")
+            on_the_loop = steps.pop(threading.get_ident(), 0)
+            assert on_the_loop <= 1_000
+            assert sum(steps.values()) > 10_000
+            assert [tool.name for tool in await server.list_tools()] == ["look"]

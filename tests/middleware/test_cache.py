@@ -261,7 +261,7 @@ async def test_a_shared_error_arrives_as_it_was(make: Callable[[], Exception]) -
     assert [type(exc) for exc in caught] == [type(error)] * 3
     assert len({str(exc) for exc in caught}) == 1
     assert len({repr(exc) for exc in caught}) == 1
-    assert [exc.__notes__ for exc in caught] == [["0"], ["1"], ["2"]]
+    assert [exc.__notes__ for exc in caught] == [["In tool 'work' (call 'a0').", str(n)] for n in range(3)]
     assert all("_end" in names_in(exc) for exc in caught), "the traceback leads to where it was raised"
 
 
@@ -669,7 +669,7 @@ async def test_a_key_function_that_fails_is_told_of(key: Any, kind: type[Excepti
     with anyio.fail_after(WAIT), pytest.raises(kind) as caught:
         await node_of(recorder, Cache({"work"}, key=key)).ainvoke(identical(1))
 
-    assert caught.value.__notes__ == ["Raised by Cache(key=...) for a call of 'work'."]
+    assert caught.value.__notes__[0] == "Raised by Cache(key=...) for a call of 'work'."
     assert recorder.count("started") == 0
 
 

@@ -238,7 +238,8 @@ async def test_the_first_error_stands_when_all_fail() -> None:
     assert caught.value is error
     assert caught.value.__cause__ is None
     notes = error.__notes__
-    assert len(notes) == 2
+    assert len(notes) == 3
+    assert notes[2] == "In tool 'search' (call '1')."
     assert "The fallback 'second' failed too: ValueError('second')" in notes[0]
     assert "KeyError('third')" in notes[1]
 
@@ -256,7 +257,10 @@ async def test_an_error_message_of_another_tool_is_no_answer() -> None:
     with pytest.raises(ConnectionError):
         await answer_of(node)
 
-    assert error.__notes__ == ["The fallback 'by_number' failed too: it answered with an error message"]
+    assert error.__notes__ == [
+        "The fallback 'by_number' failed too: it answered with an error message",
+        "In tool 'search' (call '1').",
+    ]
 
 
 async def test_invalid_arguments_are_no_failure() -> None:

@@ -766,7 +766,8 @@ async def test_the_stand_in_for_an_error_has_its_name_and_its_notes() -> None:
         await run(node_of(fail), tool_call("fail", "1"))
 
     assert caught.value.original == "Stubborn"
-    assert TOKEN.sub(r"\1", *caught.value.__notes__) == "ask email again"
+    notes = [TOKEN.sub(r"\1", note) for note in caught.value.__notes__]
+    assert notes == ["ask email again", "In tool 'fail' (call '1')."]
 
 
 async def test_a_retry_outside_still_knows_the_error() -> None:

@@ -104,7 +104,14 @@ def test_every_argument_is_explained(name: str) -> None:
 @pytest.mark.parametrize("name", CLASSES)
 def test_every_public_method_is_named(name: str) -> None:
     """But for those that a node calls."""
-    hooks = {"awrap_tool_call", "wrap_tool_call", "aerror_message", "check_tools", "check_policies"}
+    hooks = {
+        "awrap_tool_call",
+        "wrap_tool_call",
+        "aerror_message",
+        "check_tools",
+        "check_policies",
+        "needs_checkpointer",
+    }
     methods = {
         key
         for key, value in vars(getattr(callboard.middleware, name)).items()

@@ -334,3 +334,28 @@ def test_a_retry_on_what_is_no_error_is_refused(on: Any) -> None:
     """At construction, not at the first failure."""
     with pytest.raises(TypeError, match=r"Retry\(on=...\) takes an exception type"):
         Retry(on=on)
+
+
+@pytest.mark.parametrize(
+    "date", ["Fri, 31 Dec 99999999999999999999 23:59:59 GMT", "Fri, 31 Dec 9999 23:59:59 +99999999999999"]
+)
+def test_a_date_with_too_many_digits_is_no_wait(date: str) -> None:
+    """The error of the call would be lost for one of the header."""
+    error = OSError()
+    error.response = SimpleNamespace(headers={"Retry-After": date})  # type: ignore[attr-defined]
+
+    assert retry_after(error) == 0
+
+
+async def test_a_server_that_asks_for_thousands_of_years_is_not_waited_for() -> None:
+    """A call without a budget would wait for ever."""
+    recorder = Recorder()
+    error = OSError("busy")
+    error.response = SimpleNamespace(headers={"Retry-After": "Fri, 31 Dec 9999 23:59:59 GMT"})  # type: ignore[attr-defined]
+    began = anyio.current_time()
+    with anyio.fail_after(1e12):  # longer than the wait, which would else be refused for it
+        node = node_of(recorder, Retry(3), raises=error)
+        with pytest.raises(OSError, match="busy"):
+            await node.ainvoke([tool_call("work", "1")])
+
+    assert anyio.current_time() - began < 1

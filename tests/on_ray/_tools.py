@@ -1,6 +1,7 @@
 """Tools and an actor whose bodies run on the cluster."""
 
 import os
+import re
 import time
 from pathlib import Path
 
@@ -31,6 +32,13 @@ def spin(folder: str) -> str:
     Path(folder, "pid").write_text(str(os.getpid()))
     while True:
         pass
+
+
+def hold(folder: str) -> str:
+    """Hold the interpreter in C, which lets no other thread run, for minutes."""
+    Path(folder, "pid").write_text(str(os.getpid()))
+    re.fullmatch(r"(a|aa)+b", "a" * 60)
+    return "matched"
 
 
 async def pause(seconds: float) -> int:

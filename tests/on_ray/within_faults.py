@@ -3,8 +3,8 @@
 import os
 import signal
 from collections import Counter
-from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncGenerator, Generator
+from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ from callboard import ActorDiedError, ActorStartError, CallPolicy, Drained, Tool
 from callboard.engines import Body, EngineError
 from callboard.testing import calls
 from callboard_actors.ray import RayEngine
+from callboard_actors.ray._held_host import HeldHost
 
 pytestmark = [pytest.mark.real_clock, pytest.mark.exhaustive]
 
@@ -109,6 +110,60 @@ async def test_a_body_that_spins_is_gone_within_its_timeout_and_grace(tmp_path: 
             assert int(message.content) != pid
 
 
+async def test_a_body_that_holds_the_interpreter_is_killed_and_its_place_is_filled(tmp_path: Path) -> None:
+    """Its call has a shorter grace than the end takes: what kills goes on when the call is gone."""
+    with anyio.fail_after(WAIT):
+        async with engine(workers=1, grace=1.0) as ours:
+            policies = {
+                "hold": CallPolicy(runs_in=ours, timeout=2.0, grace=0.2),
+                "pause": CallPolicy(runs_in=ours, timeout=60.0),
+            }
+            node = ToolNode([tools.hold, tools.pause], policies=policies)
+            [message] = await node.ainvoke([calls(("hold", {"folder": str(tmp_path)}))])
+            assert "did not finish within its timeout of 2 s" in message.content
+            pid = int((tmp_path / "pid").read_text())
+            [message] = await node.ainvoke([calls(("pause", {"seconds": 0.0}))])
+            assert int(message.content) != pid
+            while _lives(pid):
+                await anyio.sleep(0.05)
+
+
+async def test_an_actor_that_has_no_room_on_the_cluster_is_told_what_lacks() -> None:
+    """The Ray actors of an engine take all processors, and an actor has one beside them."""
+    with anyio.fail_after(WAIT):
+        async with engine(workers=4, patience=1.0) as ours:
+            with pytest.raises(ActorStartError, match=r"CPU: it needs 1, and 0 of 4 are free"):
+                async with running(child(tools.Counter, runs_in=ours)):
+                    pass
+
+
+async def test_a_call_waits_for_its_patience_where_no_ray_actor_lives(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody knows when there will be one again."""
+
+    async def cannot(self: HeldHost) -> None:
+        raise ActorStartError("RayEngine", "there is no more")
+
+    with anyio.fail_after(WAIT):
+        async with engine(workers=1, patience=0.5) as ours:
+            pid = await ours.run_body(Body(fn=tools.pause, args=(0.0,), title="pause"))
+            monkeypatch.setattr(HeldHost, "start", cannot)
+            os.kill(pid, signal.SIGKILL)
+            with pytest.raises(EngineError, match=r"no Ray actor lives, and none came within 0.5 s") as caught:
+                while True:  # the first may still be given the one that was killed
+                    with suppress_lost():
+                        await ours.run_body(Body(fn=tools.pause, args=(0.0,), title="pause"))
+            assert caught.value.ended == "unavailable"
+
+
+@contextmanager
+def suppress_lost() -> Generator[None]:
+    try:
+        yield
+    except EngineError as error:
+        if "is lost" not in str(error):
+            raise
+
+
 async def test_an_actor_lives_in_a_ray_actor_and_starts_again_when_that_is_killed() -> None:
     """Its mailbox, its supervisor and its restarts are here."""
     with anyio.fail_after(WAIT):
@@ -169,7 +224,7 @@ async def test_what_a_ray_actor_says_comes_while_its_body_runs() -> None:
 async def test_an_engine_that_cannot_have_what_it_asks_for_says_so() -> None:
     """Ray would wait for ever."""
     with anyio.fail_after(WAIT):
-        with pytest.raises(ActorStartError, match="may not have what they need"):
+        with pytest.raises(ActorStartError, match="moon: it needs 1, and 0 of 0 are free"):
             async with engine(workers=1, resources={"moon": 1}, start_timeout=3.0):
                 pass
         with pytest.raises(ActorStartError, match=r"no Ray can be reached|connected to Ray"):

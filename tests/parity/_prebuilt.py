@@ -6,6 +6,7 @@ from types import SimpleNamespace
 from typing import Any
 
 NAMES = {
+    "langgraph.prebuilt": ("ToolCallTransformer",),
     "langgraph.prebuilt.tool_node": (
         "ToolNode",
         "tools_condition",

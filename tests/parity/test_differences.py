@@ -5,12 +5,16 @@ import os
 import threading
 from typing import Any
 
+import anyio
 import pytest
 from langchain_core.messages import HumanMessage, ToolMessage
 from langchain_core.tools import StructuredTool, tool
 from langgraph.checkpoint.memory import InMemorySaver
+from langgraph.errors import ParentCommand
 from langgraph.graph import START, StateGraph
 from langgraph.types import Command, interrupt
+
+from callboard.testing import ScriptedModel, calls
 
 from ._harness import State, asks, call, wants
 from ._model import ReplayModel
@@ -338,3 +342,71 @@ def test_a_message_for_another_call_is_an_error_of_the_tool() -> None:
 
     with pytest.raises(ValueError, match="tool_call_id 'another' for the call 'call-1'"):
         candidate().ToolNode([foreign]).invoke(wants("foreign"))
+
+
+@pytest.mark.parametrize("mode", ["updates", "tasks"])
+def test_a_result_has_the_id_of_the_state_as_soon_as_it_is_streamed(mode: Any) -> None:
+    """LangGraph's agents stream it without one, so that a reader cannot find it in the state."""
+    agent = candidate().create_react_agent(ReplayModel(asks(call("double", {"x": 1})), "done"), [double])
+    streamed: list[Any] = []
+    kept: list[Any] = []
+
+    def look_for_results(value: Any) -> None:
+        if isinstance(value, ToolMessage):
+            streamed.append(value.id)
+        elif isinstance(value, dict):
+            for part in value.values():
+                look_for_results(part)
+        elif isinstance(value, (list, tuple)):
+            for part in value:
+                look_for_results(part)
+
+    for kind, chunk in agent.stream({"messages": [HumanMessage("q")]}, stream_mode=[mode, "values"]):
+        if kind == mode:
+            look_for_results(chunk)
+        else:
+            kept = [message.id for message in chunk["messages"] if isinstance(message, ToolMessage)]
+
+    assert set(streamed) == set(kept) != {None}
+
+
+@pytest.mark.real_clock  # an agent that is built for the first time imports in a thread
+@pytest.mark.parametrize("slow", ["left", "right"])
+async def test_of_several_handoffs_to_the_parent_the_first_of_the_reply_wins(slow: str) -> None:
+    """In LangGraph any of them does, by chance."""
+    other_is_done = anyio.Event()
+
+    def handoff(name: str) -> Any:
+        async def go() -> Command[Any]:
+            if name == slow:
+                await other_is_done.wait()
+            other_is_done.set()
+            return Command(graph=Command.PARENT, goto=name, update={"messages": []})
+
+        return StructuredTool.from_function(coroutine=go, name=f"to_{name}", description="d")
+
+    model = ScriptedModel([calls(("to_left", {}), ("to_right", {}))])
+    agent = candidate().create_react_agent(model, [handoff("left"), handoff("right")])
+    with anyio.fail_after(30), pytest.raises(ParentCommand) as caught:
+        await agent.ainvoke({"messages": [HumanMessage("q")]})
+
+    assert caught.value.args[0].goto == "left"
+
+
+class Unprintable:
+    def __str__(self) -> str:
+        raise RuntimeError("no text")
+
+
+def test_a_result_without_a_text_is_told_as_one_of_a_tool_that_has_run() -> None:
+    """LangGraph asks the model for a correction, and it calls again what has had its effect."""
+
+    def give() -> Any:
+        """Give."""
+        return Unprintable()
+
+    [message] = candidate().ToolNode([give], handle_tool_errors=True).invoke(wants("give"))["messages"]
+
+    assert message.status == "error"
+    assert "The tool 'give' has run and finished, but its result is lost" in message.content
+    assert "Please fix your mistakes" not in message.content

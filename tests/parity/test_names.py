@@ -4,9 +4,12 @@ import inspect
 import warnings
 from typing import Any, get_type_hints
 
+import langgraph.prebuilt
 import pytest
+from langgraph.graph import START, MessagesState, StateGraph
 
 from ._dump import dump
+from ._harness import asks, call
 from ._prebuilt import ALL_NAMES, candidate, reference
 
 
@@ -190,3 +193,26 @@ def test_an_invocation_error_carries_the_same_facts() -> None:
     half = len(dumps) // 2
 
     assert [dump(facts) for _, facts in dumps[half:]] == [dump(facts) for _, facts in dumps[:half]]
+
+
+def test_every_name_of_the_package_is_exported_as_it_is_now() -> None:
+    """A name that a new version of LangGraph adds is seen here."""
+    import callboard
+
+    assert set(langgraph.prebuilt.__all__) <= set(callboard.__all__)
+
+
+def test_the_transformer_of_event_streams_sees_the_calls_of_our_node() -> None:
+    """It is LangGraph's own."""
+
+    def f(x: int) -> int:
+        """F."""
+        return x
+
+    graph = StateGraph(MessagesState)
+    graph.add_node("tools", candidate().ToolNode([f]))
+    graph.add_edge(START, "tools")
+    compiled = graph.compile(transformers=[candidate().ToolCallTransformer])
+    with warnings.catch_warnings(action="ignore"):
+        run = compiled.stream_events({"messages": [asks(call("f", {"x": 1}, "1"))]}, version="v3")
+        assert [one.tool_call_id for one in run.tool_calls] == ["1"]

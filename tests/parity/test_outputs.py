@@ -78,10 +78,6 @@ def test_an_output_without_text_fails_alike(same: Same) -> None:
     same(lambda ns: returning(ns, Unprintable()), raises="RuntimeError")
 
 
-def test_a_handled_error_covers_the_shaping_of_the_output(same: Same) -> None:
-    same(lambda ns: returning(ns, Unprintable(), handle_tool_errors=True))
-
-
 def with_artifact(output: Any) -> StructuredTool:
     return StructuredTool.from_function(
         func=lambda: output, name="give", description="Give.", response_format="content_and_artifact"

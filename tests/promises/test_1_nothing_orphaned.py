@@ -590,6 +590,7 @@ def behaving(kind: str, seconds: float, log: list[int]) -> Callable[[], Awaitabl
     return body
 
 
+@pytest.mark.filterwarnings("ignore:.*timeout is never over:callboard.CallboardWarning")
 @settings(max_examples=60, deadline=None)
 @given(data=st.data())
 async def test_any_mix_of_behaviours_ends_with_one_result_a_call_or_a_bare_error(data: st.DataObject) -> None:

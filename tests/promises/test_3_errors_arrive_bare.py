@@ -48,7 +48,7 @@ async def test_an_error_is_the_same_object_with_the_frames_of_the_tool() -> None
     assert caught.value is errors[0]
     assert frames(caught.value)[-2:] == ["boom", "deep"]
     assert (caught.value.__cause__, caught.value.__context__) == (None, None)
-    assert not hasattr(caught.value, "__notes__")
+    assert caught.value.__notes__ == ["In tool 'boom' (call 'call_2')."]
 
 
 async def test_an_error_that_has_a_cause_keeps_it() -> None:
@@ -146,7 +146,8 @@ async def test_an_error_of_the_clean_up_is_a_note_on_the_first() -> None:
     node = ToolNode([make(untidy), rec.tool("boom", seconds=1, raises=ValueError("first"))])
     with anyio.fail_after(60), pytest.raises(ValueError, match="first") as caught:
         await node.ainvoke(ask("untidy", "boom"))
-    [note] = caught.value.__notes__
+    where, note = caught.value.__notes__
+    assert where == "In tool 'boom' (call 'call_2')."
     assert "'untidy'" in note
     assert "'call_1'" in note
     assert "while cleaning up" in note

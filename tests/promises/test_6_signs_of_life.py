@@ -340,7 +340,7 @@ async def test_a_silent_sync_tool_is_given_up_and_its_thread_reports_no_more() -
         release.set()
         await anyio.to_thread.run_sync(told.wait, 20)
         await anyio.sleep(0)
-        assert remaining() < left
+        assert remaining() <= left  # a sign of life would have started the 30 s anew
         return str(message.content)
 
     policies = {"outer": CallPolicy(idle_timeout=30)}

@@ -209,6 +209,7 @@ async def test_the_deadline_error_knows_whether_the_body_started(started: bool) 
     assert rec.count("started", "other") == int(started)
 
 
+@pytest.mark.filterwarnings("ignore:.*timeout is never over:callboard.CallboardWarning")
 async def test_the_nearer_of_timeout_and_budget_ends_a_call() -> None:
     """Promise 6: and is named as the reason."""
     rec = Recorder()
@@ -220,6 +221,7 @@ async def test_the_nearer_of_timeout_and_budget_ends_a_call() -> None:
     assert rec.times("cancelled") == pytest.approx([1, 1])
 
 
+@pytest.mark.filterwarnings("ignore:.*timeout is never over:callboard.CallboardWarning")
 async def test_remaining_tells_an_async_tool_what_is_left() -> None:
     """Promise 6: the timeout of the attempt, the budget after the queue, or no end."""
     seen: list[tuple[str, float]] = []
@@ -309,6 +311,7 @@ async def test_an_outer_timeout_ends_the_inner_node_and_everything_in_it() -> No
 
 
 @pytest.mark.real_clock
+@pytest.mark.filterwarnings("ignore:.*timeout is never over:callboard.CallboardWarning")
 async def test_remaining_tells_a_sync_tool_what_is_left() -> None:
     """Promise 6: in its thread, and in the nodes that it calls from there."""
     seen: list[float] = []

@@ -56,3 +56,29 @@ async def test_a_confined_interpreter_that_crashes_is_told_as_lost_and_comes_bac
                 await told(node, "x = 1")
                 assert "is lost" in await told(node, end)
                 assert "NameError" in await told(node, "x")
+
+
+_LIES = """
+import os
+with open({trace!r}, "a") as file:
+    file.write("run\\n")
+for name in os.listdir("/proc/self/fd"):
+    try:
+        if "callboard-begun" in os.readlink("/proc/self/fd/" + name):
+            os.pwrite(int(name), bytes(8), 0)
+    except OSError:
+        pass
+os._exit(0)
+"""
+
+
+async def test_a_cell_that_denies_to_have_begun_runs_once_and_then_counts_as_poison(tmp_path: Path) -> None:
+    """It wrote 0 into the file in which its worker notes which call it has begun, and was run again for ever."""
+    trace = tmp_path / "trace"
+    code = _LIES.format(trace=str(trace))
+    with anyio.fail_after(WAIT):
+        async with ToolNode([python_tool(confine=Confine(read=["/proc"], write=[tmp_path]))]) as node:
+            assert "Whether it had its effect is unknown." in await told(node, code)
+            assert len(trace.read_text().splitlines()) == 1
+            await told(node, code)
+            assert len(trace.read_text().splitlines()) == 1

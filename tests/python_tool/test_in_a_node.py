@@ -64,7 +64,7 @@ async def test_an_interpreter_that_was_killed_is_told_as_lost_names(code: str) -
             await told(node, "x = 43", "b")
             said = await told(node, code)
             assert said.startswith("Error: 'run_python' had begun when Python['a'] died: its worker process ")
-            assert said.endswith("What Python['a'] held is lost.")
+            assert said.endswith("What Python['a'] held is lost. Find out before you call it again.")
             assert (await told(node, "x")).endswith("NameError: name 'x' is not defined")
             assert await told(node, "x", "b") == "Out[2]: 43"
 
@@ -98,14 +98,16 @@ async def test_a_cell_that_interrupts_its_process_is_interrupted_and_names_stay(
             assert await told(node, "x") == "Out[5]: 42"
 
 
-async def test_one_that_somebody_killed_is_told_with_the_next_result() -> None:
+async def test_one_that_somebody_killed_is_told_at_once_and_its_code_does_not_run_again() -> None:
     """As when memory runs out; the code is not run once more to see."""
     with anyio.fail_after(WAIT):
         async with ToolNode([tool()]) as node:
             await told(node, "x = 42")
             said = await told(node, "import os; os.kill(os.getpid(), 9)")
-            assert "it ended its actor 1 times" in said
-            assert (await told(node, "1")) == "Out[1]: 1\n\n(Python['a'] was restarted, and what it held is lost.)"
+            assert "its worker process was killed by SIGKILL" in said
+            assert "Whether it had its effect is unknown." in said
+            assert said.endswith("What Python['a'] held is lost. Find out before you call it again.")
+            assert (await told(node, "1")) == "Out[1]: 1"
 
 
 async def test_memory_over_the_bound_is_an_error_of_the_cell() -> None:
@@ -211,3 +213,88 @@ def test_what_cannot_work_is_refused_when_it_is_said() -> None:
     for number in (-1, "two", 2.5):
         with pytest.raises(ValueError, match=f"pictures={number!r}"):
             tool(pictures=number)
+
+
+BREAKERS = {
+    "sys.getrecursionlimit": "import sys; sys.getrecursionlimit = None",
+    "signal.setitimer": "import signal; signal.setitimer = None",
+    "os.dup2": "import os; os.dup2 = None",
+    "os.dup": "import os; os.dup = None",
+    "most of os": "import os; os.write = os.read = os.fstat = os.getpid = os.close = os._exit = None",
+    "ast.parse": "import ast; ast.parse = None",
+    "threading.Timer": "import threading; threading.Timer = None",
+    "threads": "import threading; threading.Thread.start = None",
+    "inspect": "import inspect; inspect.CO_COROUTINE = None",
+    "io": "import io, sys; io.TextIOWrapper = io.FileIO = None; sys.stdout.close()",
+    "our answers": "import callboard_actors.process._plain_replies as r; r.to_json = r.json = None",
+    "our socket": "import callboard_actors.process._voice as v; v.frame = None",
+    "our flush": "import callboard_actors.process._seat as s; s.flush = None",
+}
+
+
+QUICK = ("os.dup2", "threads", "our flush")
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        pytest.param(code, id=name, marks=[] if name in QUICK else pytest.mark.exhaustive)
+        for name, code in BREAKERS.items()
+    ],
+)
+async def test_a_cell_that_breaks_its_interpreter_ends_it_and_later_calls_work(code: str) -> None:
+    """Each later call had failed, most of them out of the node; its model is told that the names are gone."""
+    with anyio.fail_after(WAIT):
+        async with ToolNode([python_tool()]) as node:
+            assert await told(node, "x = 42") == "Done; no output."
+            said = await told(node, code)
+            assert said.startswith("Error: 'run_python' had begun when Python['a'] died: ")
+            assert said.endswith("What Python['a'] held is lost. Find out before you call it again.")
+            assert await told(node, "1 + 1") == "Out[1]: 2"
+            assert (await told(node, "x")).endswith("NameError: name 'x' is not defined")
+
+
+async def test_modules_that_a_cell_has_deleted_are_there_again_and_names_stay() -> None:
+    """As builtins are: `sys.modules.clear()` had made every later call an error of the node."""
+    with anyio.fail_after(WAIT):
+        async with ToolNode([python_tool()]) as node:
+            await told(node, "x = 42")
+            assert await told(node, "import sys; sys.modules.clear()") == "Done; no output."
+            assert await told(node, "import json; json.dumps([x])") == "Out[3]: '[42]'"
+
+
+async def test_what_a_cell_does_to_our_own_code_ends_its_interpreter_with_the_next_call() -> None:
+    """Nothing is raised out of the node, whatever the interpreter's own code raises there."""
+    ours = "from callboard_actors.python._python import Python; del Python.run_python; Python._handlers.clear()"
+    with anyio.fail_after(WAIT):
+        async with ToolNode([python_tool()]) as node:
+            await told(node, ours)
+            assert isinstance(await told(node, "1 + 1"), str)
+            assert "NameError" in await told(node, "x")
+            assert "Out[" in await told(node, "2 + 2")
+
+
+DEAF = {
+    "no timer": "import signal; signal.setitimer(signal.ITIMER_REAL, 0)\n10 ** 10 ** 9",
+    "no event loop": "import asyncio; asyncio.BaseEventLoop.call_soon = asyncio.BaseEventLoop.create_task = None",
+}
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("code", DEAF.values(), ids=DEAF)
+async def test_a_cell_whose_process_never_answers_is_ended_from_outside(
+    code: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The timer that kills a deaf cell is in its own process, where the cell can switch it off."""
+    monkeypatch.setattr("callboard_actors.python._bounded_pool._TO_ANSWER", 2.0)
+    with anyio.fail_after(WAIT):
+        async with ToolNode([python_tool(timeout=0.3, grace=0.2)]) as node:
+            await told(node, "x = 42")
+            said = await told(node, code)
+            # On trio that event loop is none of the worker's, and its cell has done no harm.
+            assert (
+                said.endswith("What Python['a'] held is lost. Find out before you call it again.")
+                or said == "Done; no output."
+            )
+            lost = said != "Done; no output."
+            assert await told(node, "1 + 1") == ("Out[1]: 2" if lost else "Out[3]: 2")

@@ -187,6 +187,13 @@ async def test_a_body_that_would_end_its_worker_ends_alone(body: Any, backend: s
     assert (why.value.ended, why.value.recurs) == ("unknown", True)
 
 
+async def test_a_worker_that_is_not_confined_may_run_code_here(served: Worker) -> None:
+    """Its results are pickles: who has the secret is trusted with this process."""
+    with anyio.fail_after(WAIT):
+        async with engine(served) as remote:
+            assert await remote.run_body(_body(bodies.wherever)) == os.getpid()
+
+
 async def test_what_a_confined_worker_answers_is_never_unpickled_here(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its errors come with their names, its results as data."""
     monkeypatch.setattr("callboard_actors.process._crossing.loads", _never)
@@ -200,6 +207,14 @@ async def test_what_a_confined_worker_answers_is_never_unpickled_here(monkeypatc
                 with pytest.raises(PermissionError):
                     await remote.run_body(_body(bodies.note_and_sleep, "/tmp/never", 0.0))
                 assert await remote.run_body(_body(bodies.add_later, 1)) == 2
+
+
+async def test_an_actor_lives_in_a_confined_worker_that_serves_nothing_else() -> None:
+    """Its module is loaded before the confinement, in which the folder of it cannot be read."""
+    with worker(f"{bodies.__name__}:Notebook", "--confine") as found, anyio.fail_after(WAIT):
+        remote = engine(found)
+        async with remote, running(bodies.Notebook, runs_in=remote) as notebook:
+            assert [await notebook.append("a"), await notebook.append("b")] == [1, 2]
 
 
 def _never(data: object) -> None:

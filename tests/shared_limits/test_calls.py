@@ -19,6 +19,7 @@ class Noted:
         self.wanted = wanted
         self.failure: str | Exception | None = None
         self.token: int | None = number
+        self.is_lost = False
         self.said: list[str] = []
         self._on_answer = on_answer
 

@@ -225,7 +225,7 @@ async def test_a_process_that_stood_still_says_again_what_it_has(stores: Stores)
     """Its bodies run, so nobody else may have more than what is left; and those who waited go on waiting."""
     late, store = stores(), stores()
     asking = Asking(Limit(concurrency=1))
-    await asking.ask(late, "late")
+    (await asking.ask(late, "late")).begin()
     await asking.ask(late, "late and waiting")
     await asking.ask(store, "heir")
     _stand_still(late, seconds=2.5 * LEASE)

@@ -2,6 +2,7 @@
 
 import os
 import shutil
+import tempfile
 from pathlib import Path
 
 import anyio
@@ -163,28 +164,21 @@ async def test_binary_output_is_told_and_not_shown(tmp_path: Path) -> None:
     assert said.splitlines()[1] == "[binary output, 7 bytes, is not shown; it begins with 7f 45 4c 46 00 01 02]"
 
 
-async def test_nothing_is_left_when_the_shell_ends(tmp_path: Path) -> None:
+async def test_nothing_is_left_when_the_shell_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """No process, no file, no descriptor."""
+    temporary = tmp_path / "temporary"
+    temporary.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(temporary))
     before, fds = descendants(os.getpid()), open_fds()
     with anyio.fail_after(WAIT):
         async with running(shell(tmp_path)) as actor:
             await actor.start_job("echo $$ >> pids; exec sleep 600")
             await actor.start_job("setsid sh -c 'echo $$ >> pids; trap \"\" TERM; sleep 600 & sleep 600'")
             pids = await noted(tmp_path / "pids", 2)
-            spools = actor_spools()
-            assert len(spools) == 1
         assert alive(pids) == set()
-        assert actor_spools() == set()
+        assert set(temporary.iterdir()) == set()
         assert descendants(os.getpid()) == before
         assert open_fds() == fds
-
-
-def actor_spools() -> set[Path]:
-    """The folders of shells of this process."""
-    import tempfile
-
-    mine = f"callboard-shell-{os.getpid()}-"
-    return {one for one in Path(tempfile.gettempdir()).iterdir() if one.name.startswith(mine)}
 
 
 @pytest.mark.exhaustive

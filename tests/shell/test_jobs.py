@@ -1,13 +1,18 @@
 """Commands that go on in the background, and can be asked about."""
 
+import os
+import signal
 from pathlib import Path
 
 import anyio
 import pytest
+from tests.workers._processes import descendants, parent_of
 
 from callboard import ToolNode, running
 from callboard.testing import tool_call
+from callboard_actors.process import WorkerDiedError
 from callboard_actors.shell import Shell
+from callboard_actors.shell._job import told_as_lost
 
 from ._left import WAIT, alive, noted, said_by
 
@@ -109,3 +114,33 @@ async def test_in_a_node_a_job_ends_with_the_node(tmp_path: Path) -> None:
             assert found["messages"][0].content.startswith("1 (echo $$ >> pids; exec sleep 600): running")
             assert alive(pids) == pids
     assert alive(pids) == set()
+
+
+def test_a_command_whose_zygote_was_killed_is_not_said_to_be_ended_with_all_it_had_started() -> None:
+    """Nobody is left who would have ended it; its worker alone dies with the zygote."""
+    lost = WorkerDiedError("run", "its worker process was lost with the zygote, its parent", begun=True)
+    killed = WorkerDiedError("run", "its worker process was killed by SIGKILL", begun=True, exitcode=-9)
+
+    assert "was ended with it" not in told_as_lost(lost)
+    assert "what it had started may still run" in told_as_lost(lost)
+    assert "all that the command had started was ended with it" in told_as_lost(killed)
+
+
+async def test_a_command_outlives_a_killed_zygote_and_its_model_is_told_so(tmp_path: Path) -> None:
+    """The sentence is that of what happens."""
+    others = set(descendants(os.getpid()))
+    with anyio.fail_after(WAIT):
+        async with running(shell(tmp_path)) as actor:
+            said: list[str] = []
+
+            async def run() -> None:
+                said.append(await actor.run("setsid sh -c 'echo $$ >> pids; exec sleep 5' & sleep 60"))
+
+            async with anyio.create_task_group() as group:
+                group.start_soon(run)
+                await noted(tmp_path / "pids")
+                ours = set(descendants(os.getpid())) - others
+                [zygote] = [pid for pid in ours if parent_of(pid) == os.getpid()]
+                os.kill(zygote, signal.SIGKILL)
+
+    assert said[0].startswith("Lost: its worker process was lost with the zygote, its parent, and what it had started")

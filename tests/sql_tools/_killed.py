@@ -15,7 +15,7 @@ from langchain_core.messages import HumanMessage, ToolMessage
 from langchain_core.runnables import RunnableConfig
 from langgraph.types import Command
 
-from callboard import create_react_agent
+from callboard import CallPolicy, ToolNode, create_react_agent
 from callboard.middleware import RequireApproval
 from callboard.testing import ScriptedModel, calls, tool_call
 from callboard_actors.sql import WritableSqlDatabase
@@ -32,10 +32,10 @@ async def main(database: str, saver: str, once: str, step: str) -> None:
 
     call = tool_call("execute", statement=STATEMENT, parameters={"name": "bun"})
     db = WritableSqlDatabase(database, once="callboard_executed" if once == "once" else None)
+    policies = {"execute": CallPolicy(idempotent=True)} if once == "once" else {}
     agent = create_react_agent(
         ScriptedModel([calls(call), "done"]),
-        [db],
-        middleware=[RequireApproval(["execute"]), dies],
+        ToolNode([db], middleware=[RequireApproval(["execute"]), dies], policies=policies),
         checkpointer=saver,
     )
     config: RunnableConfig = {"configurable": {"thread_id": "1"}}

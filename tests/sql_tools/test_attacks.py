@@ -185,3 +185,27 @@ async def test_a_statement_that_grows_as_it_is_read_meets_a_limit(
     else:
         assert said == "1"
         assert int(grown) > 150
+
+
+TABLES_OF_THE_CONNECTION = ["sqlite_stmt", "SQLITE_STMT", "main.sqlite_stmt", "sqlite_dbpage", "sqlite_memstat"]
+
+
+@pytest.mark.parametrize("table", TABLES_OF_THE_CONNECTION)
+async def test_tables_that_show_the_connection_or_the_process_are_refused(url: str, table: str) -> None:
+    """A connection serves many conversations: one would read the statements of another, and their literals."""
+    with anyio.fail_after(20):
+        async with SqlDatabase(url, connections=1) as db:
+            await db.query("SELECT 'secret of another conversation'")
+            for columns in ("*", "count(*)", "1"):
+                with pytest.raises(SqlError):
+                    await db.query(f"SELECT {columns} FROM {table}")
+            with pytest.raises(SqlError):
+                await db.query(f"WITH x AS (SELECT * FROM {table}) SELECT * FROM x")
+
+
+async def test_the_schema_tables_of_sqlite_are_readable(url: str) -> None:
+    """They belong to the database, and models ask them."""
+    with anyio.fail_after(20):
+        async with SqlDatabase(url) as db:
+            for table in ("sqlite_master", "sqlite_schema", "Sqlite_Master"):
+                assert len(await db.query(f"SELECT name FROM {table}")) > 0

@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from opentelemetry import trace
 
 from callboard import CallEvent, CallPolicy, RunEvent, ToolNode, create_react_agent
-from callboard._calls._observers import careful_observers, observe
+from callboard._call_events import CallPhase
+from callboard._calls._observers import CarefulObserver, careful_observers, observe
 from callboard.telemetry import Tracing
 from callboard.testing import Recorder, calls
 
@@ -104,8 +105,8 @@ def test_ctrl_c_in_an_observer_is_somebodys() -> None:
 
 
 @pytest.mark.filterwarnings("ignore::callboard.exceptions.LoopBlockedWarning")  # the observer does
-async def test_one_that_holds_the_loop_up_is_dismissed(caplog: pytest.LogCaptureFixture) -> None:
-    """After once; the calls are the same, and it hears only the ends of those that it knows."""
+async def test_one_that_holds_the_loop_up_hears_only_ends_for_a_while(caplog: pytest.LogCaptureFixture) -> None:
+    """The calls are the same, and in the pause it hears only the ends of those that it knows."""
     told: list[tuple[str, str]] = []
 
     def slow(event: CallEvent) -> None:
@@ -124,13 +125,100 @@ async def test_one_that_holds_the_loop_up_is_dismissed(caplog: pytest.LogCapture
     assert len(told) == before
     assert told[told.index(("started", "well")) + 1][0] == "ended"
     [report] = reports(caplog)
-    assert "held up the event loop for more than 0.5 s" in report
+    assert "held up the event loop for 0.6 s, more than 0.5 s; for the next 1 s" in report
+
+
+class Clock:
+    """Seconds that pass when a test says so, and a watchdog that looks 20 times in each of them."""
+
+    def __init__(self) -> None:
+        self.now = 100.0
+        self.looks = 2000
+
+    def __call__(self) -> float:
+        return self.now
+
+    def pass_by(self, seconds: float, *, alone: bool = False) -> None:
+        """Let time pass; `alone` if the process stands still, watchdog and all."""
+        self.now += seconds
+        self.looks += 1 if alone else int(seconds * 20)
+
+
+class Stalling:
+    """An observer that notes what it is told, and stalls for so long at each call of a tool "slow"."""
+
+    def __init__(self, clock: Clock, seconds: float = TOO_LONG, *, alone: bool = False) -> None:
+        self.told: list[tuple[str, int]] = []
+        self.clock, self.seconds, self.alone = clock, seconds, alone
+
+    def __call__(self, event: CallEvent) -> None:
+        self.told.append((event.phase, event.number))
+        if event.tool == "slow" and event.phase == "started":
+            self.clock.pass_by(self.seconds, alone=self.alone)
+
+    def careful(self) -> CarefulObserver[CallEvent]:
+        return CarefulObserver(self, self.clock, lambda: self.clock.looks)
+
+
+def tell(observer: CarefulObserver[CallEvent], number: int, *phases: CallPhase, tool: str = "quick") -> None:
+    for phase in phases:
+        observer(CallEvent(phase=phase, tool=tool, call_id=None, time=0.0, number=number))
+
+
+def test_an_observer_that_stalled_once_is_told_everything_again_after_a_pause(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """One bad moment of a disk is no reason to be blind for the life of the process."""
+    clock = Clock()
+    stalling = Stalling(clock)
+    observer = stalling.careful()
+    tell(observer, 1, "begun", "started", "ended", tool="slow")
+    tell(observer, 2, "begun", "started")
+    clock.pass_by(1.1)
+    tell(observer, 2, "attempt_ended", "ended")
+    tell(observer, 3, "begun", "started", "ended")
+    phases = ("begun", "started", "ended")
+    assert stalling.told == [(phase, number) for number in (1, 3) for phase in phases]
+    assert [record.levelname for record in caplog.records] == ["WARNING"]
+
+
+def test_an_observer_that_stalls_again_and_again_has_longer_pauses(caplog: pytest.LogCaptureFixture) -> None:
+    """So that it holds the loop for less and less of the time; after a good while, the first one is short again."""
+    clock = Clock()
+    observer = Stalling(clock).careful()
+    for number in range(12):
+        tell(observer, number, "begun", "started", "ended", tool="slow")
+        clock.pass_by(600)
+    clock.pass_by(2000)
+    tell(observer, 99, "begun", "started", "ended", tool="slow")
+    pauses = [report.partition("for the next ")[2].partition(" s")[0] for report in reports(caplog)]
+    assert pauses == ["1", "2", "4", "8", "16", "32", "64", "128", "256", "512", "600", "600", "1"]
+
+
+def test_an_observer_is_not_blamed_for_a_process_that_stood_still(caplog: pytest.LogCaptureFixture) -> None:
+    """A stopped process, or a busy machine, keeps the watchdog from looking, too."""
+    stalling = Stalling(Clock(), alone=True)
+    observer = stalling.careful()
+    tell(observer, 1, "begun", "started", "ended", tool="slow")
+    tell(observer, 2, "begun", "ended")
+    assert len(stalling.told) == 5
+    assert reports(caplog) == []
+
+
+def test_what_began_in_a_pause_is_not_kept_after_its_end() -> None:
+    """Any number of calls may begin while an observer is not told."""
+    observer = Stalling(Clock()).careful()
+    tell(observer, 1, "begun", "started", "ended", tool="slow")
+    for number in range(2, 50):
+        tell(observer, number, "begun", "started", "ended")
+    assert observer._missed == set()
+    assert observer._known == set()
 
 
 @pytest.mark.filterwarnings("ignore::callboard.exceptions.LoopBlockedWarning")  # the observer does
 @pytest.mark.exhaustive
 async def test_one_that_blocks_and_raises_is_reported_for_both(caplog: pytest.LogCaptureFixture) -> None:
-    """And never again."""
+    """And never again, as long as its pause lasts."""
 
     def slow(event: CallEvent) -> None:
         time.sleep(TOO_LONG)
@@ -163,7 +251,7 @@ class SlowOnce:
 
 
 @pytest.mark.real_clock
-async def test_a_tracing_that_is_dismissed_leaves_no_span_open_and_none_current(
+async def test_a_tracing_that_has_a_pause_leaves_no_span_open_and_none_current(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     """The run's span ends, and who called the agent is where it was."""

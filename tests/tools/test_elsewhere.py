@@ -262,8 +262,8 @@ async def _killed(engine: FakeEngine, node: ToolNode, times: int) -> Any:
 
 
 async def test_a_call_that_is_lost_runs_again_but_not_for_ever() -> None:
-    """By default, and where it is idempotent; three times, and then it is told as what it is."""
-    for policy in ({}, {"on_unknown": "fail", "idempotent": True}):
+    """Where the policy says so, and where it is idempotent; three times, and then it is told as what it is."""
+    for policy in ({"on_unknown": "rerun"}, {"on_unknown": "fail", "idempotent": True}):
         engine = FakeEngine()
         with anyio.fail_after(60):
             assert await _killed(engine, _node(engine, wait, **policy), 2) == "waited"
@@ -273,12 +273,13 @@ async def test_a_call_that_is_lost_runs_again_but_not_for_ever() -> None:
         assert len(engine.bodies) == 3
 
 
-async def test_a_call_that_is_lost_fails_where_the_policy_says_so() -> None:
-    """It is not done twice."""
+@pytest.mark.parametrize("policy", [{}, {"on_unknown": "fail"}], ids=["by default", "fail"])
+async def test_a_call_that_is_lost_is_not_done_twice_unless_somebody_says_that_it_may(policy: Any) -> None:
+    """The model is told that nobody knows, and what to do before it calls again."""
     engine = FakeEngine()
     with anyio.fail_after(60):
-        content = await _killed(engine, _node(engine, wait, on_unknown="fail"), 1)
-    assert "Whether it had its effect is unknown" in content
+        content = await _killed(engine, _node(engine, wait, **policy), 1)
+    assert "Whether it had its effect is unknown. Find out before you call it again." in content
     assert engine.bodies == ["wait"]
 
 

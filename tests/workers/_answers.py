@@ -80,6 +80,10 @@ def give(value: Any) -> Any:
     return value
 
 
+def numbers() -> list[int]:
+    return [1]
+
+
 class OwnError(Exception):
     """What this side must not make by itself."""
 

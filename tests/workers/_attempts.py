@@ -5,6 +5,7 @@
 
 import ctypes
 import fcntl
+import mmap
 import os
 import resource
 import signal
@@ -13,7 +14,73 @@ import subprocess
 import sys
 import threading
 import time
+from contextlib import suppress
 from pathlib import Path
+
+
+def grow_buffers() -> bool:
+    """Whether a socket has larger buffers if that is asked for; they are memory of the kernel."""
+    one, other = socket.socketpair()
+    with one, other:
+        before = [one.getsockopt(socket.SOL_SOCKET, option) for option in (socket.SO_SNDBUF, socket.SO_RCVBUF)]
+        for option in (socket.SO_SNDBUF, socket.SO_RCVBUF):
+            one.setsockopt(socket.SOL_SOCKET, option, 8 * 1024**2)
+        after = [one.getsockopt(socket.SOL_SOCKET, option) for option in (socket.SO_SNDBUF, socket.SO_RCVBUF)]
+    return after > before
+
+
+def fill_sockets() -> tuple[int, int]:
+    """Open as many pairs of sockets as there may be, and write into each as much as it takes; pairs, and bytes."""
+    pairs, written = [], 0
+    try:
+        while True:
+            pair = socket.socketpair()
+            pairs.append(pair)
+            for one in pair:
+                one.setblocking(False)
+                try:
+                    while True:
+                        written += one.send(bytes(65536))
+                except BlockingIOError:
+                    pass
+    except OSError:
+        return len(pairs), written
+
+
+def hold_in_children(count: int, size: int) -> int:
+    """How many processes can have so many bytes of address space each, all at once."""
+    children, held = [], 0
+    for _ in range(count):
+        heard, told = os.pipe()
+        pid = os.fork()
+        if not pid:
+            os.close(heard)
+            memory = mmap.mmap(-1, size)
+            os.write(told, b"1")
+            time.sleep(600)
+            memory.close()
+        os.close(told)
+        children.append(pid)
+        held += len(os.read(heard, 1))
+    for pid in children:
+        os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
+    return held
+
+
+def limits_of_files_and_core() -> list[list[int]]:
+    return [list(resource.getrlimit(one)) for one in (resource.RLIMIT_NOFILE, resource.RLIMIT_CORE)]
+
+
+def raise_limits() -> list[str]:
+    """Returns which limits could be raised."""
+    raised = []
+    for name in ("RLIMIT_NOFILE", "RLIMIT_CORE", "RLIMIT_AS"):
+        hard = resource.getrlimit(getattr(resource, name))[1]
+        with suppress(ValueError, OSError):
+            resource.setrlimit(getattr(resource, name), (hard + 1, hard + 1))
+            raised.append(name)
+    return raised
 
 
 def read(path: str) -> bool:

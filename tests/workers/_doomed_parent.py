@@ -10,12 +10,13 @@ from typing import Any
 
 import anyio
 from tests.workers import _bodies as bodies
+from tests.workers._processes import confined_here
 
-from callboard_actors.process import Confine, Processes
+from callboard_actors.process import Processes
 
 
 async def main(folder: str, mode: str, start: Any = None) -> None:
-    inside = Confine(isolation="bubblewrap", write=[folder], processes=True) if mode == "bubblewrap" else None
+    inside = confined_here(isolation="bubblewrap", write=[folder], processes=True) if mode == "bubblewrap" else None
     async with (
         Processes(workers=3, start=start, grace=0.3, confine=inside) as pool,
         anyio.create_task_group() as group,

@@ -125,6 +125,28 @@ def deny_to_have_begun(trace: str) -> None:
     os._exit(0)
 
 
+def act(trace: str, call: int, end: str) -> int:
+    """Leave the trace of an effect, and end in this way, perhaps with a lie about which call has begun."""
+    with Path(trace).open("a") as file:
+        file.write(f"{call}\n")
+    if "denies" in end:
+        _write_into_notes(0)
+    if end == "claims the next call":
+        _write_into_notes(call + 1)
+    if end.endswith("exits"):
+        os._exit(0)
+    if end.endswith("is killed"):
+        os.kill(os.getpid(), signal.SIGKILL)
+    if end == "raises":
+        raise ValueError(end)
+    return call
+
+
+def _write_into_notes(number: int) -> None:
+    for fd in _fds(stat.S_ISREG):
+        os.pwrite(fd, number.to_bytes(8, "big"), 0)
+
+
 def grow_notebook() -> int:
     """Memory that no limit counts."""
     [fd] = _fds(stat.S_ISREG)

@@ -4,18 +4,26 @@ import os
 import shutil
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 import anyio
 import pytest
 
-from callboard_actors.process import Processes, _kernel
+from callboard_actors.process import Confine, Processes, _kernel
 
 WAIT = 20
 """Seconds for anything that has to happen some time."""
 
+ROOT = Path(__file__).parents[2]
+
 needs_bubblewrap = pytest.mark.skipif(
     shutil.which("bwrap") is None, reason="bubblewrap is not installed (apt-get install bubblewrap)"
 )
+
+
+def confined_here(**options: Any) -> Confine:
+    """Return a confinement in which workers can load the modules of these tests."""
+    return Confine(modules=[ROOT], **options)
 
 
 def _stat(pid: int) -> list[str] | None:

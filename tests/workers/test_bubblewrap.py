@@ -17,7 +17,7 @@ from callboard_actors.process import Confine, Processes, WorkerCallError, Worker
 
 from . import _attempts as attempts
 from . import _bodies as bodies
-from ._processes import WAIT, descendants, needs_bubblewrap, open_fds, running, started
+from ._processes import WAIT, confined_here, descendants, needs_bubblewrap, open_fds, running, started
 from .test_confined import ALL, World
 from .test_confined import world as world
 
@@ -27,7 +27,7 @@ OF_A_POOL = 4
 
 
 def inside(**more: Any) -> Confine:
-    return Confine(isolation="bubblewrap", **more)
+    return confined_here(isolation="bubblewrap", **more)
 
 
 @asynccontextmanager
@@ -58,7 +58,7 @@ async def test_files_that_are_not_given_are_not_even_there(world: World) -> None
 async def test_processes_outside_are_not_even_there() -> None:
     """Neither the parent nor anybody else has a number inside."""
     ours = f"/proc/{os.getpid()}"
-    async with pool_of(Confine()) as pool:
+    async with pool_of(confined_here()) as pool:
         assert await pool.run(os.path.exists, ours)
     async with pool_of(inside(read=["/proc"])) as pool:
         assert not await pool.run(os.path.exists, ours)
@@ -205,7 +205,7 @@ async def test_many_calls_leave_nothing() -> None:
         for _ in range(50):
             await pool.run(bodies.add, 1, 2)
         await becomes(before, OF_A_POOL)
-        assert open_fds() == fds
+        assert open_fds() <= fds  # fewer where what an earlier test left was closed meanwhile
     assert not descendants(os.getpid()) - before
 
 

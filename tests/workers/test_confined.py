@@ -1,10 +1,11 @@
 """What a confined worker cannot do. Each test first shows that it works in a worker that is not confined."""
 
 import os
+import resource
 import socket
 import subprocess
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ from callboard_actors.process import Confine, Processes, WorkerCallError, Worker
 
 from . import _attempts as attempts
 from . import _bodies as bodies
-from ._processes import WAIT, descendants
+from ._processes import WAIT, confined_here, descendants
 
 pytestmark = pytest.mark.real_clock
 
@@ -71,7 +72,7 @@ class World:
         return {str(path): path.read_text() for folder in folders for path in folder.iterdir() if path.is_file()}
 
     def confine(self, **more: Any) -> Confine:
-        return Confine(read=[self.readable], write=[self.writable], **more)
+        return confined_here(read=[self.readable], write=[self.writable], **more)
 
 
 @pytest.fixture
@@ -214,7 +215,7 @@ async def test_a_secret_in_the_environment_is_not_there(monkeypatch: pytest.Monk
         async with Processes(workers=1) as pool:
             assert await pool.run(attempts.has_variable, "CALLBOARD_SECRET")
             helpers = descendants(os.getpid())
-    async with confined(Confine(environment={"GIVEN": "1"})) as pool:
+    async with confined(confined_here(environment={"GIVEN": "1"})) as pool:
         with pytest.raises(PermissionError):
             await pool.run(attempts.has_variable, "CALLBOARD_SECRET")
         assert await pool.run(attempts.has_variable, "GIVEN")
@@ -235,7 +236,7 @@ def read_environment(pid: int) -> bytes:
 
 async def test_a_confined_worker_has_no_files_but_its_own() -> None:
     """Not even the notebook of what has begun, which another one might be told from."""
-    async with confined(Confine()) as pool:
+    async with confined(confined_here()) as pool:
         found = await pool.run(attempts.kinds_of_open_files)
 
     assert sorted(found.values()) == ["device", "pipe", "pipe", "socket"]
@@ -243,7 +244,7 @@ async def test_a_confined_worker_has_no_files_but_its_own() -> None:
 
 async def test_root_is_nothing_but_the_owner_of_its_files() -> None:
     """A capability is a way around what is confined."""
-    async with confined(Confine(read=["/proc"])) as pool:
+    async with confined(confined_here(read=["/proc"])) as pool:
         told = await pool.run(attempts.capabilities)
 
     assert {line.split()[1] for line in told if not line.startswith("CapBnd")} == {"0" * 16}
@@ -268,13 +269,13 @@ async def test_what_python_needs_goes_on_in_a_confined_worker(
     fn: Callable[..., Any], args: tuple[object, ...], value: object
 ) -> None:
     """Threads, modules in C that are loaded late, pairs of sockets, signals to oneself, zones of time."""
-    async with confined(Confine()) as pool:
+    async with confined(confined_here()) as pool:
         assert await pool.run(fn, *args) == value
 
 
 async def test_async_functions_run_in_a_confined_worker() -> None:
     """An event loop has a selector and a pair of sockets of its own."""
-    async with confined(Confine()) as pool:
+    async with confined(confined_here()) as pool:
         assert (await pool.run(bodies.add_later, 1, 2))[0] == 3
 
 
@@ -294,13 +295,13 @@ async def test_a_folder_may_be_read_and_another_written_to(world: World) -> None
 
 async def test_that_a_file_is_there_can_be_seen(world: World) -> None:
     """Landlock does not keep names, sizes and times of files; the docs say so."""
-    async with confined(Confine()) as pool:
+    async with confined(confined_here()) as pool:
         assert await pool.run(attempts.is_there, world.secret()) == len("secret")
 
 
 async def test_network_that_was_asked_for_is_there_and_nothing_beside_it(world: World) -> None:
     """UNIX sockets are ways to other programs of this machine."""
-    async with confined(Confine(network=True)) as pool:
+    async with confined(confined_here(network=True)) as pool:
         assert await pool.run(attempts.connect, socket.AF_INET, socket.SOCK_STREAM, world.tcp)
         assert await pool.run(attempts.connect, socket.AF_INET, socket.SOCK_DGRAM, world.udp)
         assert await pool.run(attempts.listen)
@@ -312,7 +313,7 @@ async def test_network_that_was_asked_for_is_there_and_nothing_beside_it(world: 
 
 async def test_processes_that_were_asked_for_are_confined_too(world: World) -> None:
     """They execute what may be read; what they start ends with the call."""
-    confine = Confine(read=["/usr/bin", "/bin"], processes=True)
+    confine = confined_here(read=["/usr/bin", "/bin"], processes=True)
     async with confined(confine) as pool:
         helpers = descendants(os.getpid()) - set(pool.pids)
         assert await pool.run(attempts.fork)
@@ -330,7 +331,7 @@ async def test_processes_that_were_asked_for_are_confined_too(world: World) -> N
                 await anyio.sleep(0.005)
 
 
-@pytest.mark.parametrize("confine", [None, Confine()])
+@pytest.mark.parametrize("confine", [None, confined_here()])
 async def test_limits_hold_with_and_without_confinement(confine: Confine | None) -> None:
     """Open files, processor time for others, memory."""
     most = 2 * 1024**3
@@ -345,10 +346,53 @@ async def test_limits_hold_with_and_without_confinement(confine: Confine | None)
             assert await pool.run(bodies.add, 1, 2) == 3
 
 
+@pytest.fixture
+def cores() -> Iterator[None]:
+    """Allow this process core files of any size, where it may."""
+    before = resource.getrlimit(resource.RLIMIT_CORE)
+    with suppress(ValueError, OSError):
+        resource.setrlimit(resource.RLIMIT_CORE, (0, resource.RLIM_INFINITY))
+    yield
+    with suppress(ValueError, OSError):
+        resource.setrlimit(resource.RLIMIT_CORE, before)
+
+
+@pytest.mark.usefixtures("cores")
+async def test_a_confined_worker_has_few_files_and_no_core_and_cannot_raise_its_limits() -> None:
+    """It could have had tens of thousands of sockets, each with memory of the kernel that nobody counts."""
+    async with confined(confined_here(), memory=2 * 1024**3) as pool:
+        assert await pool.run(attempts.limits_of_files_and_core) == [[256, 256], [0, 0]]
+        assert await pool.run(attempts.raise_limits) == []
+
+
+async def test_buffers_of_sockets_stay_as_they_are_in_a_confined_worker() -> None:
+    """Two gigabytes of them had been outside of a limit of memory that let a worker have 20 MB."""
+    with anyio.fail_after(WAIT):
+        async with Processes(workers=1, grace=0) as pool:
+            assert await pool.run(attempts.grow_buffers)
+    async with confined(confined_here()) as pool:
+        assert not await pool.run(attempts.grow_buffers)
+
+
+async def test_what_sockets_of_a_confined_worker_hold_has_a_bound() -> None:
+    """It is memory of the kernel, which `memory` does not count: a few hundred kilobytes for each file."""
+    async with confined(confined_here(), memory=512 * 1024**2) as pool:
+        pairs, written = await pool.run(attempts.fill_sockets)
+
+    assert pairs < 128
+    assert written < 256 * 512 * 1024
+
+
+async def test_limits_count_for_each_process_where_processes_are_allowed() -> None:
+    """As the docs say: a call may have more memory than `memory`, in processes that it starts."""
+    async with confined(confined_here(processes=True), memory=512 * 1024**2) as pool:
+        assert await pool.run(attempts.hold_in_children, 3, 256 * 1024**2) == 3
+
+
 @pytest.mark.exhaustive
 async def test_processor_time_cannot_be_had_by_ignoring_the_signal() -> None:
     """SIGXCPU can be caught; the kernel has another word."""
-    async with confined(Confine(), cpu=1) as pool:
+    async with confined(confined_here(), cpu=1) as pool:
         with pytest.raises(WorkerDiedError, match="SIGKILL"):
             await pool.run(attempts.burn_deaf)
         assert await pool.run(bodies.add, 1, 2) == 3
@@ -356,15 +400,15 @@ async def test_processor_time_cannot_be_had_by_ignoring_the_signal() -> None:
 
 async def test_a_worker_serves_one_call_unless_told_otherwise() -> None:
     """What a call leaves behind, such as a thread, could read the arguments of the next and answer for it."""
-    async with confined(Confine()) as pool:
+    async with confined(confined_here()) as pool:
         assert len({await pool.run(bodies.pid) for _ in range(4)}) == 4
-    async with confined(Confine(reuse=True)) as pool:
+    async with confined(confined_here(reuse=True)) as pool:
         assert len({await pool.run(bodies.pid) for _ in range(4)}) == 1
 
 
 async def test_a_path_that_has_become_a_link_is_refused_at_the_start(world: World) -> None:
     """A worker of before may have put it there, to be given more."""
-    confine = Confine(read=[world.readable])
+    confine = confined_here(read=[world.readable])
     world.readable.rmdir()
     world.readable.symlink_to("/etc")
     with anyio.fail_after(WAIT), pytest.raises(ActorStartError, match="leads to /etc now") as caught:

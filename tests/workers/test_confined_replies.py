@@ -1,6 +1,8 @@
 """What a confined worker answers is data: read as JSON, never unpickled."""
 
+import json
 import pickle
+import traceback
 from collections.abc import Callable
 from datetime import UTC, datetime
 from decimal import Decimal
@@ -12,13 +14,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from callboard.engines import Body
-from callboard_actors.process import Confine, Processes, ResultLostError, WorkerCallError
+from callboard_actors.process import Processes, ResultLostError, WorkerCallError, _plain_crossing
 from callboard_actors.process._frames import Kind
 from callboard_actors.process._plain_crossing import opened_plain
 from callboard_actors.process._plain_replies import returned
 
 from . import _answers as answers
-from ._processes import WAIT
+from ._processes import WAIT, confined_here
 
 real_clock = pytest.mark.real_clock
 
@@ -27,7 +29,7 @@ real_clock = pytest.mark.real_clock
 async def test_results_are_what_their_annotation_says() -> None:
     """Made here, from JSON; without an annotation, or with one that nobody could follow, they are plain data."""
     with anyio.fail_after(WAIT):
-        async with Processes(workers=2, grace=0, confine=Confine(reuse=True)) as pool:
+        async with Processes(workers=2, grace=0, confine=confined_here(reuse=True)) as pool:
             assert await pool.run(answers.point) == answers.Point(1)
             assert await pool.run(answers.place) == answers.Place(
                 name="here", points=[answers.Point(1), answers.Point(2)]
@@ -53,7 +55,7 @@ async def test_results_are_what_their_annotation_says() -> None:
 async def test_a_result_that_is_no_json_is_lost_and_says_which_type(fn: Callable[[], Any], reason: str) -> None:
     """It had its effect."""
     with anyio.fail_after(WAIT):
-        async with Processes(workers=1, grace=0, confine=Confine()) as pool:
+        async with Processes(workers=1, grace=0, confine=confined_here()) as pool:
             with pytest.raises(ResultLostError, match=reason) as caught:
                 await pool.run(fn)
 
@@ -64,7 +66,7 @@ async def test_a_result_that_is_no_json_is_lost_and_says_which_type(fn: Callable
 async def test_pythons_own_exceptions_come_back_with_their_text_and_others_by_name() -> None:
     """To bring back a class that a worker names would be to run what it wants here."""
     with anyio.fail_after(WAIT):
-        async with Processes(workers=1, grace=0, confine=Confine(reuse=True)) as pool:
+        async with Processes(workers=1, grace=0, confine=confined_here(reuse=True)) as pool:
 
             async def caught(name: str) -> Exception:
                 with pytest.raises(Exception) as found:
@@ -91,12 +93,13 @@ async def test_pythons_own_exceptions_come_back_with_their_text_and_others_by_na
                 assert repr(pickle.loads(pickle.dumps(error))) == repr(error)
 
 
-@given(
-    value=st.recursive(
-        st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(),
-        lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
-    )
+_PLAIN = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(),
+    lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
 )
+
+
+@given(value=_PLAIN)
 def test_plain_data_comes_back_as_it_was(value: object) -> None:
     """Infinities, large numbers and every text that is one."""
     kind, reply = returned(value)
@@ -157,3 +160,75 @@ def test_many_commas_in_a_text_are_a_text() -> None:
     text = 'a,b[c{"' * 400_000
 
     assert _opened(*returned(text)) == text
+
+
+@given(value=_PLAIN, most=st.integers(0, 30), piece=st.integers(1, 9))
+def test_values_are_counted_as_a_parser_counts_them(value: object, most: int, piece: int) -> None:
+    """Whatever texts contain, and wherever the pieces are cut that are looked at one by one."""
+    reply = json.dumps(value, ensure_ascii=False).encode(errors="replace")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(_plain_crossing, "_PIECE", piece)
+        assert _plain_crossing.has_more_values(reply, most) == (_marks_of(value) > most)
+
+
+def _marks_of(value: object) -> int:
+    """The commas and opening brackets that JSON has outside of texts."""
+    if isinstance(value, list):
+        return max(1, len(value)) + sum(map(_marks_of, value))
+    if isinstance(value, dict):
+        return max(1, len(value)) + sum(map(_marks_of, value.values()))
+    return 0
+
+
+_COMMAS = b"," * 1_000_001
+ENDLESS = {
+    "escaped quotes": b'\\"' * 4_000_000 + _COMMAS,
+    "escaped quotes within a text": b'"' + b'\\"' * 4_000_000 + _COMMAS,
+    "backslashes": b"\\" * 8_000_001 + _COMMAS,
+    "quotes": b'"' * 8_000_001 + _COMMAS,
+    "texts": b'"",' * 4_000_000,
+    "a text of commas": b'"' + b"," * 60_000_000 + b'"',
+    "errors of validation": b"[" + b"{}," * 400_000 + b"{}]",
+}
+
+
+@real_clock
+@pytest.mark.parametrize("reply", ENDLESS.values(), ids=ENDLESS)
+async def test_a_reply_that_takes_long_to_read_does_not_hold_the_event_loop(reply: bytes) -> None:
+    """Each byte is looked at a few times and no more, and in a thread; the loop goes on ticking."""
+    ticks = 0
+
+    async def tick() -> None:
+        nonlocal ticks
+        while True:
+            await anyio.sleep(0.001)
+            ticks += 1
+
+    opens = _plain_crossing.opener(is_plain=True)
+    with anyio.fail_after(WAIT):
+        async with anyio.create_task_group() as group:
+            group.start_soon(tick)
+            await anyio.sleep(0.01)
+            before = ticks
+            with pytest.raises(ResultLostError) as caught:
+                await opens(Kind.VALUE, reply, Body(fn=answers.numbers, args=(), title="give"), output="")
+            assert ticks > before
+            assert len("".join(traceback.format_exception(caught.value))) < 20_000
+            group.cancel_scope.cancel()
+
+
+@given(reply=st.lists(st.sampled_from([b'"', b"\\", b",", b"x"]), max_size=300).map(b"".join), piece=st.integers(1, 9))
+def test_each_byte_of_a_reply_is_looked_at_in_one_piece_of_bounded_size(reply: bytes, piece: int) -> None:
+    """So the work is linear, whatever the bytes are; no piece is larger than its bound and the end of an escape."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(_plain_crossing, "_PIECE", piece)
+        pieces = list(_plain_crossing.without_escapes(reply))
+    assert len(pieces) <= -(-len(reply) // piece)
+    assert all(len(one) <= piece + 1 for one in pieces)
+
+
+def test_an_exception_has_fewer_bytes_than_a_result_may_have() -> None:
+    """Its texts are short; sixty megabytes of brackets beside them would take gigabytes here."""
+    reply = b'{"module": "m", "type": "T", "text": "", "traceback": "", "more": [' + b"[]," * 400_000 + b"[]]}"
+    with pytest.raises(ResultLostError, match=r"an exception of .* bytes"):
+        _opened(Kind.RAISED, reply)

@@ -10,12 +10,13 @@ from typing import Any
 import anyio
 import pytest
 
-from callboard_actors.process import Confine, Processes, ResultLostError, WorkerDiedError
+from callboard.engines import Body
+from callboard_actors.process import Processes, ResultLostError, WorkerDiedError
 from callboard_actors.process._frames import Kind
 
 from . import _bodies as bodies
 from . import _hostile as hostile
-from ._processes import WAIT
+from ._processes import WAIT, confined_here
 
 pytestmark = pytest.mark.real_clock
 
@@ -29,7 +30,7 @@ GIGABYTE = 1024**3
 async def besieged(**confine: Any) -> AsyncIterator[Processes]:
     """A pool whose other worker answers calls all the while, and which is at full strength afterwards."""
     with anyio.fail_after(WAIT):
-        async with Processes(workers=2, grace=GRACE, max_result=MOST, confine=Confine(**confine)) as pool:
+        async with Processes(workers=2, grace=GRACE, max_result=MOST, confine=confined_here(**confine)) as pool:
             answered: list[int] = []
 
             async def neighbour() -> None:
@@ -58,7 +59,7 @@ def _memory() -> int:
 async def alone(**confine: Any) -> AsyncIterator[Processes]:
     """A pool of one worker, in which calls are numbered from 1."""
     with anyio.fail_after(WAIT):
-        async with Processes(workers=1, grace=GRACE, max_result=MOST, confine=Confine(**confine)) as pool:
+        async with Processes(workers=1, grace=GRACE, max_result=MOST, confine=confined_here(**confine)) as pool:
             yield pool
             assert await pool.run(bodies.add, 1, 2) == 3
 
@@ -146,7 +147,7 @@ async def test_what_a_call_leaves_behind_answers_for_nobody() -> None:
 async def test_a_worker_that_will_not_go_is_replaced_at_once() -> None:
     """Nothing that is confined gets a grace after its call."""
     with anyio.fail_after(WAIT):
-        async with Processes(workers=1, grace=10, confine=Confine()) as pool:
+        async with Processes(workers=1, grace=10, confine=confined_here()) as pool:
             began = time.monotonic()
             assert await pool.run(hostile.stay, 600) == "returned"
             assert await pool.run(bodies.add, 1, 2) == 3
@@ -167,6 +168,40 @@ async def test_a_call_that_denies_to_have_begun_is_not_run_again(tmp_path: Path)
             await pool.run(hostile.deny_to_have_begun, str(confined))
 
     assert len(confined.read_text().splitlines()) == 1
+
+
+async def test_a_reused_worker_that_denies_to_have_begun_is_not_believed(tmp_path: Path) -> None:
+    """It keeps its notebook for the next call."""
+    trace = tmp_path / "trace"
+    async with alone(write=[tmp_path], reuse=True) as pool:
+        with pytest.raises(WorkerDiedError, match="had begun") as caught:
+            await pool.run(hostile.deny_to_have_begun, str(trace))
+
+    assert (caught.value.ended, caught.value.recurs) == ("unknown", True)
+    assert len(trace.read_text().splitlines()) == 1
+
+
+async def test_a_seat_that_denies_to_have_begun_is_not_believed(tmp_path: Path) -> None:
+    """What was sent there is unknown at best: it counts as the end of a life, and is not run again by itself."""
+    trace = tmp_path / "trace"
+    body = Body(fn=hostile.deny_to_have_begun, args=(str(trace),), title="deny")
+    async with alone(write=[tmp_path]) as pool, pool.seat("owner") as seat:
+        with pytest.raises(WorkerDiedError) as caught:
+            await seat.run_body(body)
+
+    assert (caught.value.ended, caught.value.recurs) == ("unknown", True)
+    assert len(trace.read_text().splitlines()) == 1
+
+
+async def test_a_call_that_was_never_sent_to_a_confined_seat_had_not_begun() -> None:
+    """The seat is gone before; another one may have the call."""
+    async with alone() as pool, pool.seat("owner") as seat:
+        with pytest.raises(WorkerDiedError):
+            await seat.run_body(Body(fn=bodies.end_at_once, args=(0,), title="exit"))
+        with pytest.raises(WorkerDiedError) as caught:
+            await seat.run_body(Body(fn=bodies.add, args=(1, 2), title="add"))
+
+    assert caught.value.ended == "unavailable"
 
 
 async def test_the_notebook_of_a_worker_holds_one_number() -> None:

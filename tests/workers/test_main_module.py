@@ -290,12 +290,12 @@ async with Processes(workers=1) as pool, running(child(Desk, point(1), runs_in=p
         assert False
 """,
     "confined tools": """
-async with in_pool(double, confine=Confine(modules=[])) as node:
+async with in_pool(double, confine=Confine()) as node:
     found = await node.ainvoke({"messages": [calls(("double", {"x": 21}))]})
     assert found["messages"][0].content == "42 there", found
 """,
     "confined functions": """
-async with Processes(workers=1, confine=Confine()) as pool:
+async with Processes(workers=1, confine=Confine(modules=["."])) as pool:
     assert await pool.run(point, 3) == point(3)
     try:
         await pool.run(fail, 3)
@@ -303,14 +303,16 @@ async with Processes(workers=1, confine=Confine()) as pool:
         assert error.type_name == "Oops"
     else:
         assert False
-async with Processes(workers=1, confine=Confine(modules=[])) as pool:
+async with Processes(workers=1, confine=Confine()) as pool:
     try:
         await pool.run(point, 3)
     except RuntimeError as error:
         assert "name it in Confine(read=[...])" in str(error), error
     else:
         assert False
-async with Processes(workers=1, confine=Confine(modules=[], read=[__file__])) as pool:
+async with Processes(workers=1, confine=Confine(read=[__file__])) as pool:
+    assert await pool.run(point, 3) == point(3)
+async with Processes(workers=1, preload=["__main__"], confine=Confine()) as pool:
     assert await pool.run(point, 3) == point(3)
 """,
     "a pool inside of a worker": """

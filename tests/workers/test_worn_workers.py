@@ -3,10 +3,10 @@
 import anyio
 import pytest
 
-from callboard_actors.process import Confine, Processes
+from callboard_actors.process import Processes
 
 from . import _bodies as bodies
-from ._processes import WAIT
+from ._processes import WAIT, confined_here
 
 pytestmark = pytest.mark.real_clock
 
@@ -42,7 +42,7 @@ async def test_a_worker_without_a_bound_may_grow() -> None:
 async def test_a_confined_worker_that_has_grown_is_replaced_too() -> None:
     """Its size is looked up here; what it says itself would not be believed."""
     with anyio.fail_after(WAIT):
-        async with Processes(workers=1, confine=Confine(reuse=True), max_resident=160 * 1024**2) as pool:
+        async with Processes(workers=1, confine=confined_here(reuse=True), max_resident=160 * 1024**2) as pool:
             slim = [await pool.run(bodies.hold, 1) for _ in range(2)]
             grown = [await pool.run(bodies.hold, 160) for _ in range(2)]
 

@@ -1,18 +1,22 @@
 """One execution of a call's body: its places and its thread."""
 
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+import threading
+from collections.abc import Awaitable, Callable, Hashable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
+from functools import partial
 from typing import Any, Protocol, TypeVar
 
 from callboard._calls._attempt_clock import AttemptClock, OutOfTime, Turn
 from callboard._calls._idempotency import Scope, key_of
 from callboard._calls._limits import Gates, Limiter, NoPlaceError, Place
-from callboard._calls._progress import Progress, reporter
+from callboard._calls._nested_places import Holder, Loan, LoanTurn, Wait, waiting
+from callboard._calls._progress import Progress, Reporter, reporter
 from callboard._calls._shared_limits import SharedPlace, count_start
 from callboard._calls._throttle import Throttle
 from callboard._loops._idle import alive
 from callboard._loops._levels import Levels
 from callboard._loops._protocol import EventLoop
+from callboard._loops._start_order import StartOrder
 from callboard._loops._threads import run_in_thread
 from callboard._types import CallPolicy, Limit, ToolCallLike
 from callboard.exceptions import CallTimeoutError
@@ -28,6 +32,8 @@ class Owner(Protocol):
     grace: float
     throttle: Throttle[Any] | None
     """What holds back reports of progress, once there have been some."""
+    outer: Reporter | None
+    """What the call runs within, if that is another call."""
 
     @property
     def id(self) -> str | None:
@@ -50,6 +56,7 @@ class ThreadPlaces:
         self.limiters = Levels(lambda: Limiter(Limit(concurrency=concurrency), "the worker threads' queue"))
         self.concurrency = concurrency
         self.abandoned: set[object] = set()
+        self.order = StartOrder()
 
     def at_least(self, concurrency: int | None) -> "ThreadPlaces":
         """These, or so many for one run that asks for more; those that are abandoned count for all."""
@@ -67,6 +74,10 @@ class ThreadPlaces:
         return f"all {self.concurrency} worker threads are held by calls that were given up and still run"
 
 
+_lending = threading.Lock()
+"""Held while an attempt lends a place or gives all of them back; one for all, because it is held for an instant."""
+
+
 class Attempt:
     """One execution of a call's body: the places it holds, the thread it may take, the time it has.
 
@@ -76,7 +87,20 @@ class Attempt:
         threads: where it finds a thread.
     """
 
-    __slots__ = ("_call", "_handed_over", "_places", "_thread_limiter", "_threads", "clock", "number", "owner", "scope")
+    __slots__ = (
+        "_call",
+        "_handed_over",
+        "_loans",
+        "_places",
+        "_thread_limiter",
+        "_threads",
+        "clock",
+        "number",
+        "owner",
+        "scope",
+        "stalled",
+        "waits_for",
+    )
 
     def __init__(self, owner: Owner, call: ToolCallLike, threads: ThreadPlaces | None) -> None:
         self.owner = owner
@@ -89,13 +113,27 @@ class Attempt:
         self._call = call
         self._threads = threads
         self._thread_limiter = None if threads is None else threads.limiters.here()
-        self._places: tuple[Place, ...] = ()
+        self._places: tuple[Place | Loan, ...] = ()
+        self._loans: dict[Hashable, Loan] | None = None
+        """Its places that are lent, or were, to calls within it."""
+        self.waits_for: Wait | None = None
+        self.stalled: dict[Holder, None] | None = None
         self._handed_over = False
 
     @property
     def tool(self) -> str:
         """The name of what it executes."""
         return str(self._call["name"])
+
+    @property
+    def call(self) -> ToolCallLike:
+        """The tool call as this attempt executes it, without injected arguments."""
+        return self._call
+
+    @property
+    def title(self) -> str:
+        """The tool and the call, for errors."""
+        return f"{self.tool!r} (call {self.owner.id!r})"
 
     def begin(self, number: int) -> None:
         """Note that the body starts; its beginning and its end are signs of life of what is around the call."""
@@ -140,9 +178,9 @@ class Attempt:
         if self._threads is None:
             return await run_in_thread(self.owner.loop, fn, name, self)
         with self._threads.limiters.below():
-            return await run_in_thread(self.owner.loop, fn, name, self)
+            return await run_in_thread(self.owner.loop, fn, name, self, order=self._threads.order)
 
-    async def enter(self, limiters: Iterable[Gates]) -> None:
+    async def enter(self, limiters: Sequence[Gates]) -> None:
         """Take a place at every limiter, in turn.
 
         Raises:
@@ -151,13 +189,94 @@ class Attempt:
         loop = self.owner.loop
         if self._thread_limiter is not None:
             limiters = (*limiters, self._thread_limiter)
-        for limiter in limiters:
-            gate = limiter.gate(self._call, loop)
-            self._refuse_if_lost()  # perhaps while it waited
-            if not gate.try_enter(loop):
+        around: tuple[Attempt, ...] | None = None
+        while True:
+            for limiter in limiters:
+                gate = limiter.gate(self._call, loop)
+                self._refuse_if_lost()  # perhaps while it waited
+                if around is None:
+                    around = tuple(self._around())
+                if around or self._places:
+                    place = await self._place_at(gate, around, loop)
+                else:  # nobody waits for this call; thousands of them wait here, and each frame of theirs weighs
+                    if not gate.try_enter(loop):
+                        await gate.enter(loop)
+                    place = self._holding(gate)
+                self._places = (*self._places, place)
+            if await count_start(self._places, loop):
+                return
+            self._leave_places()
+
+    def _around(self) -> "Iterator[Attempt]":
+        """The attempts that this one runs within, the nearest first."""
+        one = self.owner.outer
+        while one is not None:
+            if isinstance(one, Attempt):
+                yield one
+                one = one.owner.outer
+            else:
+                one = getattr(one, "outer", None)  # a call, whose middleware runs this one
+
+    async def _place_at(self, gate: Place, around: "tuple[Attempt, ...]", loop: EventLoop) -> Place | Loan:
+        """Take a place, or borrow that of the nearest attempt around this one that has such a place.
+
+        For an attempt that runs within another one, or has a place already.
+
+        Raises:
+            NoPlaceError: if there is none, and no room to wait.
+            DeadlockError: if the attempt would wait for itself.
+        """
+        lent = (one.lend(gate.identity) for one in around) if around and gate.is_lendable else ()
+        loan = next((one for one in lent if one is not None), None)
+        if loan is not None and loan.try_borrow(self):
+            return loan
+        if loan is None and gate.try_enter(loop):
+            return self._holding(gate)
+        turn = None if loan is None else LoanTurn(self)
+        with waiting(self, Wait(gate, loan), around, self.tool, self.owner.id):
+            if loan is None or turn is None:
                 await gate.enter(loop)
-            self._places = (*self._places, gate)
-        await count_start(self._places, loop)
+                return self._holding(gate)
+            loan.wait_for(turn)
+            try:
+                has_own = await gate.enter(loop, turn)
+            except BaseException:
+                loan.withdraw(turn)
+                raise
+            if not has_own:
+                return loan
+            loan.withdraw(turn)
+            return self._holding(gate)
+
+    def _holding(self, gate: Place) -> Place:
+        """Note that the attempt has a place of its own, for the search for circles."""
+        if isinstance(gate, SharedPlace):
+            gate.note_holder(self, has=True)
+        elif gate.concurrency is not None:
+            gate.holders.add(self)
+        return gate
+
+    def _give_back(self, gate: Place) -> None:
+        if isinstance(gate, SharedPlace):
+            gate.note_holder(self, has=False)
+        elif gate.concurrency is not None:
+            gate.holders.discard(self)
+        gate.leave()
+
+    def lend(self, identity: Hashable) -> Loan | None:
+        """Return the loan of a place, for an attempt within this one; `None` if it has no such place, or lost it."""
+        with _lending:  # a place that is being given back is not lent any more
+            loan = None if self._loans is None else self._loans.get(identity)
+            if loan is not None:
+                return None if loan.is_lost else loan
+            place = next((one for one in self._places if one.identity == identity), None)
+            # A place that the store may have given to another process is not lent: the borrower takes one of its own.
+            if place is None or (isinstance(place, (SharedPlace, Loan)) and place.is_lost):
+                return None
+            give_back = place.leave if isinstance(place, Loan) else partial(self._give_back, place)
+            loan = Loan(place, give_back)
+            self._loans = {**(self._loans or {}), identity: loan}
+            return loan
 
     @property
     def idempotency_key(self) -> str | None:
@@ -167,7 +286,7 @@ class Attempt:
     @property
     def fencing_token(self) -> int | None:
         """The fencing token of the narrowest shared limit at which it has a place; `None` if there is none."""
-        tokens = (place.token for place in self._places if isinstance(place, SharedPlace))
+        tokens = (place.token for place in self._places if isinstance(place, (SharedPlace, Loan)))
         return next((token for token in tokens if token is not None), None)
 
     def _refuse_if_lost(self) -> None:
@@ -180,9 +299,18 @@ class Attempt:
             self._leave_places()
 
     def _leave_places(self) -> None:
-        places, self._places = self._places, ()
-        for gate in reversed(places):
-            gate.leave()
+        if not self._places:
+            return
+        with _lending:
+            places, self._places = self._places, ()
+            loans, self._loans = self._loans or {}, None
+        for place in reversed(places):
+            if (loan := loans.get(place.identity)) is not None:
+                loan.lender_leaves()
+            elif isinstance(place, Loan):
+                place.leave()
+            else:
+                self._give_back(place)
 
     def thread_abandoned(self) -> None:
         """Let the thread keep the places, and refuse those who wait for a thread if it was the last."""

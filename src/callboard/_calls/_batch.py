@@ -1,16 +1,20 @@
 """Calls that run together and end together."""
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from typing import Any, Generic, NoReturn, TypeVar
 
 from anyio.lowlevel import checkpoint, checkpoint_if_cancelled
 
 from callboard._calls._call import SupervisedCall
+from callboard._calls._left_behind import tell_left
 from callboard._calls._under_way import undertakings
 from callboard._loops._current import current_loop
+from callboard._loops._left_tasks import LeftTasks
 from callboard._loops._protocol import ChildFn, Nursery, Scope
 from callboard._loops._watchdog import Holder, marks
 from callboard._types import OnError
+from callboard.exceptions import CallError
 
 T = TypeVar("T")
 
@@ -59,6 +63,7 @@ class Batch(Generic[T]):
         """
         await checkpoint_if_cancelled()
         loop, count = current_loop(), len(self.calls)
+        left = LeftTasks() if loop.name == "asyncio" else None  # trio has no tasks without a nursery
         self._pulse = loop.pulse
         self._pulse.begin()
         watched: list[set[Any]] = [self._live, *(one.batches for one in undertakings())]
@@ -67,12 +72,13 @@ class Batch(Generic[T]):
         try:
             async with loop.nursery() as nursery:
                 self._nursery = nursery
-                for number, call in enumerate(self.calls, 1):
-                    if self.closed:
-                        break
-                    nursery.start(self._run_next, call.grace)
-                    if number % PORTION == 0:
-                        await checkpoint()
+                with left.marked() if left is not None else nullcontext():
+                    for number, call in enumerate(self.calls, 1):
+                        if self.closed:
+                            break
+                        nursery.start(self._run_next, call.grace)
+                        if number % PORTION == 0:
+                            await checkpoint()
         except loop.cancelled_class:
             if not self._failed:
                 raise  # otherwise, as in any `finally`, the error takes the cancellation's place
@@ -84,6 +90,8 @@ class Batch(Generic[T]):
             self.calls, self._next = (), iter(())  # they lead back here
         if self._failed:
             self._raise_failures(count)
+        if left is not None:
+            tell_left(left)
 
     def start_beside(self, child: ChildFn, grace: float) -> None:
         """Start something beside the calls, unless the batch is closed; the batch ends after it."""
@@ -118,6 +126,9 @@ class Batch(Generic[T]):
         failed, self._failed = self._failed, []
         errors = [call.error for call in failed if call.error is not None]
         notes = [f"Tool {call.name!r} (call {call.id!r}) failed too: {call.error!r}" for call in failed[1:]]
+        for call in failed:
+            if isinstance(call.error, Exception) and not isinstance(call.error, CallError):
+                _note(call.error, call)
         # The traceback leads here and to our callers; nothing they hold may lead back to the error.
         for call in failed:
             call.error = None
@@ -129,6 +140,13 @@ class Batch(Generic[T]):
             raise errors[0]
         finally:
             errors.clear()
+
+
+def _note(error: Exception, call: SupervisedCall[Any]) -> None:
+    """Note tool and call on an error, unless a note has them: a tool may raise the same object twice."""
+    name, call_id = repr(call.name), repr(call.id)
+    if not any(name in note and call_id in note for note in getattr(error, "__notes__", ())):
+        error.add_note(f"In tool {name} (call {call_id}).")
 
 
 def _of_middleware(variables: Mapping[str, Any]) -> Holder:

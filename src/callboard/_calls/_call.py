@@ -17,7 +17,7 @@ from callboard._calls._call_time import CallTime
 from callboard._calls._context import Surroundings
 from callboard._calls._limits import Gates, NoPlaceError
 from callboard._calls._observers import numbers
-from callboard._calls._progress import Progress, reporter
+from callboard._calls._progress import Progress, Reporter, reporter
 from callboard._calls._throttle import Throttle
 from callboard._loops._deadline import current_timed, is_cleaning_up
 from callboard._loops._idle import alive
@@ -74,6 +74,7 @@ class SupervisedCall(CallTime, Generic[T]):
         "handled",
         "is_for_once",
         "number",
+        "outer",
         "result",
         "resumes",
         "run",
@@ -103,6 +104,8 @@ class SupervisedCall(CallTime, Generic[T]):
         self.resumes: str | None = None
         """What was left where the call stopped in an earlier run."""
         self.number = next(numbers)
+        self.outer: Reporter | None = None
+        """What the call runs within, once it has begun: an attempt of another call, or another call's middleware."""
         self._limiters = limiters
         self._batch: Batch | None = None
         self._observers = around.observers.calls
@@ -115,6 +118,7 @@ class SupervisedCall(CallTime, Generic[T]):
         del self.run
         self._batch = batch
         current_timed.set(self)
+        self.outer = reporter.get()
         reporter.set(self)
         if self._observers:
             around = self._around

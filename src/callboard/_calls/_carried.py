@@ -28,6 +28,8 @@ Tell = Callable[[Told], None]
 
 _LONGEST_TEXT = 16_384
 """Characters of one message, be it of progress or for a log."""
+_LONGEST_NAME = 200
+"""Characters of the name of a logger."""
 _PLAIN = (str, int, float, bool)
 
 
@@ -303,10 +305,11 @@ def _record(said: list[Any]) -> tuple[logging.Logger, logging.LogRecord]:
     name, level, message, created, process, place = said
     if not isinstance(name, str) or not isinstance(message, str):
         raise TypeError(f"{name!r:.80} and {message!r:.80} are no texts")
+    name = name[:_LONGEST_NAME]  # first: a name of 60,000 dots has as many loggers above it
     logger = _nearest_logger(name)
     pathname, lineno, function = place
     record = logger.makeRecord(
-        name[:200], int(level), str(pathname), int(lineno), message[-_LONGEST_TEXT:], (), None, str(function)
+        name, int(level), str(pathname), int(lineno), message[-_LONGEST_TEXT:], (), None, str(function)
     )
     record.created, record.process = float(created), int(process)
     record.processName = "worker"

@@ -207,7 +207,9 @@ class AsyncioMiddleware(Generic[Q, A]):
             question = inbox.ask(inner)
             answer = asyncio.wrap_future(question.answer)
             try:
-                return await asyncio.shield(answer)
+                # `wait` leaves the answer alone if this task is cancelled. So does `shield`, but from Python 3.14 on
+                # it also logs the answer's error then.
+                await asyncio.wait([answer])
             except asyncio.CancelledError:
                 # As on asyncio itself: who cancels a call waits for its end, and for its clean-up.
                 inbox.withdraw(question)
@@ -216,5 +218,6 @@ class AsyncioMiddleware(Generic[Q, A]):
                 if not answer.cancelled():
                     answer.exception()  # or asyncio logs that nobody has looked at it
                 raise
+            return answer.result()
 
         return await run_on_asyncio(partial(self._fn, request, call))

@@ -13,6 +13,7 @@ from typing import Protocol
 
 from anyio import sleep_until
 
+from callboard._calls._nested_places import Holder, LoanTurn, Turnstile
 from callboard._loops._protocol import EventLoop, Wakeup
 from callboard._types import CallContext, Limit, Rate, ToolCallLike, key_function
 
@@ -23,6 +24,15 @@ class NoPlaceError(Exception):
 
 class NoKeyError(Exception):
     """A limit's key function failed on a call; its cause says how."""
+
+
+def without_key(error: Exception, title: str, call: ToolCallLike, option: str = "key") -> NoKeyError:
+    """Note on an error of a key function whose it is; returns what to raise from it."""
+    error.add_note(
+        f"Raised by Limit({option}=...) of {title.removeprefix('the queue of ')}, asked for the key of the tool call "
+        f"{call['name']!r} (call {call.get('id')!r}). Return a key for every call, whatever its arguments are."
+    )
+    return NoKeyError()
 
 
 class Window:
@@ -63,11 +73,13 @@ class Gate:
     whenever the queue is not empty and there is a place, the head is awake.
     """
 
-    __slots__ = ("_free", "_limit", "_lock", "_name", "_queue", "_window", "starts")
+    __slots__ = ("_free", "_limit", "_lock", "_queue", "_window", "holders", "starts", "title")
 
     def __init__(self, limit: Limit, name: str, *, is_last: bool = False) -> None:
         self._limit = limit
-        self._name = name
+        self.title = name
+        self.holders: set[Holder] = set()
+        """The attempts that have a place, for the search for circles; places that other work has are not in it."""
         self._free = math.inf if limit.concurrency is None else limit.concurrency
         self._queue: OrderedDict[_Waiter, None] = OrderedDict()
         self._lock = threading.Lock()
@@ -75,6 +87,21 @@ class Gate:
         # A call that passed here may wait at other gates before it starts, and the rate is one of starts.
         # So it is kept twice: here, to let calls through in good order, and at a gate right before the start.
         self.starts = None if limit.rate is None or is_last else Gate(Limit(rate=limit.rate), name, is_last=True)
+
+    @property
+    def identity(self) -> Hashable:
+        """The gate itself: one of its places will do as well as another."""
+        return self
+
+    @property
+    def concurrency(self) -> int | None:
+        """How many places there are; `None` for any number."""
+        return self._limit.concurrency
+
+    @property
+    def is_lendable(self) -> bool:
+        """Whether a call may lend its place to a call within it; starts are counted at another gate."""
+        return self._limit.concurrency is not None
 
     def idle(self, loop: EventLoop) -> bool:
         """Whether forgetting this gate would lose nothing."""
@@ -90,28 +117,34 @@ class Gate:
         with self._lock:
             return not self._queue and self._take(loop)
 
-    async def enter(self, loop: EventLoop) -> None:
-        """Take a place, after everybody who came before.
+    async def enter(self, loop: EventLoop, turn: LoanTurn | None = None) -> bool:
+        """Take a place, after everybody who came before; return False without one if `turn` is granted first.
 
         Raises:
             NoPlaceError: if the queue is full.
         """
         waiter = self._join_queue(loop)
         if waiter is None:
-            return
+            return True
+        if turn is not None:
+            turn.when_granted(lambda: self._wake(waiter))
         try:
             while True:
-                if not waiter.awake:
+                # `awake` is for the head of the queue only; a turn may be granted to any waiter.
+                if not waiter.awake and not (turn is not None and turn.is_granted):
                     await waiter.wakeup.wait()
                 if waiter.refused is not None:
                     raise NoPlaceError(waiter.refused)
+                if turn is not None and turn.is_granted:
+                    self._leave_queue(waiter)
+                    return False
                 if self._window is not None and (wait := self._window.opens_at() - _common_time(loop)) > 0:
                     await sleep_until(loop.now() + wait)
                 with self._lock:
                     if self._take(loop):
                         del self._queue[waiter]
                         self._wake_head()
-                        return
+                        return True
                     if self._free < 1:
                         waiter.awake, waiter.wakeup = False, loop.wakeup()
         except BaseException:
@@ -136,7 +169,7 @@ class Gate:
             if not self._queue and self._take(loop):
                 return None
             if limit.queue is not None and len(self._queue) >= limit.queue:
-                raise NoPlaceError(f"{self._name} is full: {self._running()}, {len(self._queue)} wait, and no more may")
+                raise NoPlaceError(f"{self.title} is full: {self._running()}, {len(self._queue)} wait, and no more may")
             waiter = _Waiter(loop.wakeup())
             self._queue[waiter] = None
             self._wake_head()
@@ -147,6 +180,10 @@ class Gate:
             if waiter in self._queue:
                 del self._queue[waiter]
                 self._wake_head()
+
+    def _wake(self, waiter: _Waiter) -> None:
+        with self._lock:  # the waiter replaces its wakeup under this lock
+            waiter.wakeup.set()
 
     def refuse_waiting(self, reason: str) -> None:
         """Reject every call that waits here; from any thread."""
@@ -183,16 +220,33 @@ def _common_time(loop: EventLoop) -> float:
     return loop.now() + loop.offset
 
 
-class Turnstile(Protocol):
-    """What an attempt passes right before its body starts."""
-
-    async def pass_through(self, loop: EventLoop) -> None:
-        """Wait until it may start, and count its start."""
-        ...
-
-
 class Place(Protocol):
     """A gate, as one attempt sees it."""
+
+    @property
+    def identity(self) -> Hashable:
+        """Equal for all places of which one will do as well as another."""
+        ...
+
+    @property
+    def concurrency(self) -> int | None:
+        """How many places there are; `None` for any number."""
+        ...
+
+    @property
+    def is_lendable(self) -> bool:
+        """Whether a call may lend the place to a call within it."""
+        ...
+
+    @property
+    def holders(self) -> set[Holder]:
+        """The attempts of this process that have such a place."""
+        ...
+
+    @property
+    def title(self) -> str:
+        """The name of the queue, for errors."""
+        ...
 
     @property
     def starts(self) -> Turnstile | None:
@@ -203,8 +257,8 @@ class Place(Protocol):
         """Take a place if there is one and nobody was here before."""
         ...
 
-    async def enter(self, loop: EventLoop) -> None:
-        """Take a place, after everybody who came before.
+    async def enter(self, loop: EventLoop, turn: LoanTurn | None = None) -> bool:
+        """Take a place, after everybody who came before; return False without one if `turn` is granted first.
 
         Raises:
             NoPlaceError: if there is none, and no room to wait.
@@ -263,7 +317,7 @@ class Limiter:
         try:
             key = self._key.of(call, context)
         except Exception as error:
-            raise NoKeyError from error
+            raise without_key(error, self._name, call) from error
         with self._lock:
             gate = self._by_key.get(key)
             if gate is None:

@@ -11,7 +11,7 @@ from typing import Any, Generic, NamedTuple, TypeVar
 
 from callboard._actor_events import ActorEvent, ActorObserver, AskEvent
 from callboard._call_events import CallEvent, Observer, RunEvent, RunInfo, RunObserver
-from callboard._loops._watchdog import Holder, marks
+from callboard._loops._watchdog import Holder, marks, watchdog_looks
 
 E = TypeVar("E", CallEvent, RunEvent, AskEvent | ActorEvent)
 
@@ -21,7 +21,12 @@ LOGGER = "callboard.calls"
 """Where log lines about calls go; quiet until its level, or that of "callboard", is set."""
 
 PATIENCE = 0.5
-"""Seconds after which an observer that did not return has held up the event loop once too often."""
+"""Seconds after which an observer that did not return has held up the event loop too long."""
+FIRST_PAUSE = 1.0
+"""Seconds for which an observer is told less after it has held up the event loop; twice as long each time."""
+LONGEST_PAUSE = 600.0
+_LOOKS = 4
+"""Looks of the watchdog at the least: where the machine or the collector keeps that too, no observer is blamed."""
 
 
 class Observers(NamedTuple):
@@ -56,7 +61,8 @@ def observe(
     Args:
         observer: called in the event loop's thread for each event; an exception it raises is logged
             once, without its text, and otherwise ignored, because watching a call must not change it. One that
-            holds up the loop for longer than half a second is logged, and told only the ends of what it knows.
+            holds up the loop for longer than half a second is logged, and for a while, longer each time, told only
+            the ends of what it knows.
         runs: the same for each `RunEvent` of the agents that run inside the block.
         actors: the same for each `AskEvent` of what is asked inside the block, and each `ActorEvent` of the actors
             that are made in it.
@@ -165,34 +171,69 @@ def joined(first: Observers, second: Observers) -> Observers:
 
 
 class CarefulObserver(Generic[E]):
-    """An observer that can do no harm."""
+    """An observer that can do no harm.
 
-    def __init__(self, observer: Callable[[E], None]) -> None:
+    Args:
+        observer: what it calls.
+        clock: seconds of real time.
+        looks: how often the watchdog has looked at the event loops so far; `None` if it does not look now.
+    """
+
+    def __init__(
+        self,
+        observer: Callable[[E], None],
+        clock: Callable[[], float] = perf_counter,
+        looks: Callable[[], int | None] = watchdog_looks,
+    ) -> None:
         self._observer: Callable[[E], None] = observer
-        self._failed = self._dismissed = False
+        self._clock = clock
+        self._looks = looks
+        self._failed = False
         self._known: set[int] = set()
         """What has begun and not ended. Its end is told in any case, for there may be something to undo."""
+        self._missed: set[int] = set()
+        """What has begun in a pause and not ended; nothing of it is told."""
+        self._pause = 0.0
+        self._paused_until: float | None = None
+        self._pause_ends = 0.0
 
     @property
     def name(self) -> str:
         return _name(self._observer)
 
     def __call__(self, event: E) -> None:
-        if (self._dismissed or event.phase in _BOUNDS) and not self._hears(event):
+        is_careful = self._missed or self._paused_until is not None or event.phase in _BOUNDS
+        if is_careful and not self._hears(event):
             return
-        since = perf_counter()
+        looks, since = self._looks(), self._clock()
         self.tell(event)
-        if perf_counter() - since > PATIENCE and not self._dismissed:
-            self._dismiss()
+        if (seconds := self._clock() - since) > PATIENCE and self._paused_until is None and self._is_to_blame(looks):
+            self._take_a_pause(seconds)
 
     def _hears(self, event: E) -> bool:
         begins, ends = _bounds_of(event)
-        if event.phase in begins and not self._dismissed:
-            self._known.add(_number(event))
-        elif event.phase in ends and (number := _number(event)) in self._known:
-            self._known.remove(number)
-            return True
-        return not self._dismissed
+        number, is_paused = _number(event), self._is_paused()
+        if event.phase in begins:
+            (self._missed if is_paused else self._known).add(number)
+            return not is_paused
+        if event.phase in ends:
+            if number in self._known:
+                self._known.remove(number)
+                return True
+            if number in self._missed:
+                self._missed.remove(number)
+                return False
+        return not is_paused and number not in self._missed
+
+    def _is_paused(self) -> bool:
+        if self._paused_until is not None and self._clock() >= self._paused_until:
+            self._paused_until = None
+        return self._paused_until is not None
+
+    def _is_to_blame(self, looks_before: int | None) -> bool:
+        """Return whether other threads had their turns meanwhile: else the whole process stood still."""
+        looks = self._looks()
+        return looks_before is None or looks is None or looks - looks_before >= _LOOKS
 
     def tell(self, event: E) -> None:
         """Run the observer, whatever comes of it."""
@@ -205,13 +246,19 @@ class CarefulObserver(Generic[E]):
                 self._failed = True
                 _report_failure(self.name, error)
 
-    def _dismiss(self) -> None:
-        self._dismissed = True
-        _log.error(
-            "the observer %s held up the event loop for more than %s s; it is told no more than the end of what it "
-            "knows",
+    def _take_a_pause(self, seconds: float) -> None:
+        now = self._clock()
+        if now - self._pause_ends > LONGEST_PAUSE:
+            self._pause = 0.0  # it has behaved for long
+        self._pause = min(max(FIRST_PAUSE, 2 * self._pause), LONGEST_PAUSE)
+        self._paused_until = self._pause_ends = now + self._pause
+        _log.warning(
+            "the observer %s held up the event loop for %.1f s, more than %s s; for the next %g s it is told no more "
+            "than the end of what it knows. Let a thread do what takes long",
             self.name,
+            seconds,
             PATIENCE,
+            self._pause,
         )
 
 

@@ -8,7 +8,7 @@ from collections.abc import AsyncGenerator, Callable, Generator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from functools import partial
 from types import FrameType
-from typing import Protocol, runtime_checkable
+from typing import Protocol, cast
 
 from anyio import Event, create_task_group
 
@@ -17,14 +17,13 @@ from callboard._drained import Drained
 from callboard._loops._current import current_loop
 from callboard._loops._deadline import DEFAULT_GRACE
 from callboard._loops._protocol import Scope, Spawned
-from callboard._types import check_duration
+from callboard._types import check_duration, has_members_of
 
 _log = logging.getLogger("callboard")
 
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 
-@runtime_checkable
 class CanDrain(Protocol):
     """What begins nothing new when it is drained, and says what became of what ran."""
 
@@ -178,11 +177,11 @@ def _stages(things: Sequence[object]) -> list[list[CanDrain]]:
 def _stage(given: object) -> list[CanDrain]:
     found: list[CanDrain] = []
     for one in given if isinstance(given, (list, tuple)) else (given,):
-        if isinstance(one, type) or not isinstance(one, CanDrain):
+        if not has_members_of(CanDrain, one):
             raise TypeError(
                 f"drain_on_signal(...) takes what has a method drain(timeout), such as an agent; got {one!r}"
             )
-        found.append(one)
+        found.append(cast("CanDrain", one))
     return found
 
 

@@ -36,14 +36,16 @@ class Places:
             CallRejectedError: the queue is full.
         """
         loop = current_loop()
-        gate = self._limiter.gate(call, loop)
-        try:
-            if not gate.try_enter(loop):
-                await gate.enter(loop)
-        except NoPlaceError as full:
-            raise CallRejectedError(call["name"], call.get("id"), str(full)) from None
-        try:
-            await count_start([gate], loop)
-            yield
-        finally:
-            gate.leave()
+        while True:
+            gate = self._limiter.gate(call, loop)
+            try:
+                if not gate.try_enter(loop):
+                    await gate.enter(loop)
+            except NoPlaceError as full:
+                raise CallRejectedError(call["name"], call.get("id"), str(full)) from None
+            try:
+                if await count_start([gate], loop):
+                    yield
+                    return
+            finally:
+                gate.leave()

@@ -3,9 +3,11 @@
 What is kept elsewhere of keys and tenants are digests, for they may be made of what a model wrote.
 """
 
-from collections.abc import Callable, Sequence
+import threading
+from collections.abc import Callable, Hashable, Sequence
 
-from callboard._calls._limits import Gates, Limiter, NoKeyError, NoPlaceError, Place, Seeing
+from callboard._calls._limits import Gates, Limiter, NoPlaceError, Place, Seeing, without_key
+from callboard._calls._nested_places import Holder, Loan, LoanTurn
 from callboard._canonical import digest
 from callboard._loops._protocol import EventLoop
 from callboard._types import CallContext, KeyFunction, Limit, SharedLimits, Stay, ToolCallLike, Wanted, key_function
@@ -56,19 +58,25 @@ class SharedLimiter:
         Raises:
             NoKeyError: if a key function fails, or returns what cannot be a key.
         """
-        key, tenant = (_text_of(one, call, context) for one in (self._key, self._tenant))
+        key, tenant = (_text_of(one, call, context, self._title) for one in (self._key, self._tenant))
         title = f"{self._title} for calls like this one" if key else self._title
         wanted = Wanted(limit=self._limit, name=self._name, key=key, tenant=tenant, title=title)
         return SharedPlace(self._shared, wanted)
 
 
-def _text_of(function: KeyFunction | None, call: ToolCallLike, context: Callable[[], CallContext]) -> str:
+def _text_of(function: KeyFunction | None, call: ToolCallLike, context: Callable[[], CallContext], title: str) -> str:
     if function is None:
         return ""
     try:
         return digest(function.of(call, context))[:32]
     except Exception as error:
-        raise NoKeyError from error
+        option = "tenant" if "tenant" in function.name else "key"
+        raise without_key(error, title, call, option) from error
+
+
+_holders: dict[Hashable, set[Holder]] = {}
+"""The attempts of this process that have a place at a shared limit, by the identity of the place."""
+_lock = threading.Lock()
 
 
 class SharedPlace:
@@ -80,6 +88,40 @@ class SharedPlace:
         self._shared = shared
         self._wanted = wanted
         self._stay: Stay | None = None
+
+    @property
+    def identity(self) -> Hashable:
+        """The store, the name that the limit has there, and the key."""
+        return (id(self._shared), getattr(self._shared, "name", None) or self._wanted.name, self._wanted.key)
+
+    @property
+    def concurrency(self) -> int | None:
+        """How many places all processes have together; `None` for any number."""
+        return self._wanted.limit.concurrency
+
+    @property
+    def is_lendable(self) -> bool:
+        """Whether a call may lend the place to a call within it: the store would not count the start of that call."""
+        return self.concurrency is not None and self._wanted.limit.rate is None
+
+    @property
+    def holders(self) -> set[Holder]:
+        """The attempts of this process that have such a place, in a copy."""
+        return set(_holders.get(self.identity, ()))
+
+    @property
+    def title(self) -> str:
+        """The name of the queue, for errors."""
+        return self._wanted.title
+
+    def note_holder(self, holder: Holder, *, has: bool) -> None:
+        """Note that an attempt has such a place, or no longer has it."""
+        identity = self.identity
+        with _lock:
+            holders = _holders.setdefault(identity, set())
+            (holders.add if has else holders.discard)(holder)
+            if not holders:
+                del _holders[identity]
 
     @property
     def starts(self) -> None:
@@ -95,8 +137,8 @@ class SharedPlace:
         """Never: whether there is a place is known elsewhere."""
         return False
 
-    async def enter(self, loop: EventLoop) -> None:
-        """Take a place, after everybody who came before.
+    async def enter(self, loop: EventLoop, turn: LoanTurn | None = None) -> bool:
+        """Take a place, after everybody who came before; return False without one if `turn` is granted first.
 
         Raises:
             NoPlaceError: if there is none, and no room to wait.
@@ -104,15 +146,26 @@ class SharedPlace:
         """
         wakeup = loop.wakeup()
         stay = self._stay = self._shared.ask(self._wanted, wakeup.set)
+        if turn is not None:
+            turn.when_granted(wakeup.set)
         try:
             await wakeup.wait()
         except BaseException:
             self.leave()
             raise
+        if turn is not None and turn.is_granted:
+            self.leave()
+            return False
         failure = stay.failure
         if failure is not None:
             self.leave()
             raise NoPlaceError(failure) if isinstance(failure, str) else failure
+        return True
+
+    @property
+    def is_lost(self) -> bool:
+        """Whether another process may have the place by now."""
+        return self._stay is not None and self._stay.is_lost
 
     def begin(self) -> None:
         """Note that the body begins; not before, for the rate of starts counts from here."""
@@ -126,11 +179,19 @@ class SharedPlace:
             stay.leave()
 
 
-async def count_start(places: Sequence[Place], loop: EventLoop) -> None:
-    """Count a start at all of the places that somebody has; wait until their rates allow it."""
+async def count_start(places: Sequence[Place | Loan], loop: EventLoop) -> bool:
+    """Count a start at all of the places that a call has; wait until their rates allow it.
+
+    Returns:
+        False if one of the places was lost, because the process stood still: all of them have to be taken anew, in
+        their order, as a call that holds a later one and waits for an earlier one could wait for ever.
+    """
     for place in places:
         if place.starts is not None:
             await place.starts.pass_through(loop)
+    if any(place.is_lost for place in places if isinstance(place, (SharedPlace, Loan))):
+        return False
     for place in places:  # last, so that nothing comes between the start that others count and the body
         if isinstance(place, SharedPlace):
             place.begin()
+    return True

@@ -36,16 +36,17 @@ def line_reader(console: Console) -> ReadLine:
             if not line:
                 raise EOFError
             return line.rstrip("\n")
-        with suppress(ImportError):
-            import readline
+        if sys.platform != "win32":
+            with suppress(ImportError):
+                import readline
 
-            # No Python of ours in the hook: readline would forget what a signal's handler raises there.
-            readline.set_startup_hook(partial(readline.insert_text, start))
-            try:
-                with attentive():
-                    return input(prompt)
-            finally:
-                readline.set_startup_hook()
+                # No Python of ours in the hook: readline would forget what a signal's handler raises there.
+                readline.set_startup_hook(partial(readline.insert_text, start))
+                try:
+                    with attentive():
+                        return input(prompt)
+                finally:
+                    readline.set_startup_hook()
         with attentive():
             return input(prompt)
 

@@ -8,12 +8,10 @@ from langchain_core.messages import ToolMessage
 
 from callboard import CallEvent
 from callboard._cli._actor_counts import ActorCounts
+from callboard._cli._groups import note_in_short
+from callboard._cli._labels import Arguments, shown_arguments
 from callboard._cli._measures import Durations, Lately
-from callboard._cli._shown_text import call_text
 from callboard.telemetry import CallPlace, CallTracker, Outcome, TrackedCall, outcome_of
-
-_LENGTH = 200
-"""Characters of a call: more than a terminal shows of it."""
 
 
 @dataclass(slots=True)
@@ -75,7 +73,7 @@ class OpenCall(TrackedCall):
         begun: its first event.
     """
 
-    __slots__ = ("_args", "_text", "counted_as", "note")
+    __slots__ = ("_args", "_shown", "counted_as", "note")
 
     def __init__(self, begun: CallEvent) -> None:
         super().__init__(begun)
@@ -83,13 +81,14 @@ class OpenCall(TrackedCall):
         """What was decided last, or said of its progress."""
         self.counted_as: CallPlace | Outcome = "between"
         self._args: object = None if begun.call is None else begun.call.get("args")
-        self._text = ""
+        self._shown: tuple[Arguments | None] | None = None
 
     @property
-    def text(self) -> str:
-        """The call as it was written; worked out once, when somebody looks."""
-        self._text = self._text or call_text(self.tool, self._args, _LENGTH)
-        return self._text
+    def arguments(self) -> Arguments | None:
+        """The arguments as they are shown, or `None` if they are not known; worked out once, when somebody looks."""
+        if self._shown is None:
+            self._shown = (shown_arguments(self._args),)
+        return self._shown[0]
 
 
 class CallCounts(CallTracker[OpenCall, CallEvent]):
@@ -176,7 +175,7 @@ class CallCounts(CallTracker[OpenCall, CallEvent]):
 
     def noted(self, call: OpenCall, event: CallEvent) -> None:
         """Keep what was decided last, or said of its progress."""
-        call.note = _progress(event) if event.what == "progress" else event.what
+        call.note = note_in_short(event.what, event.facts, event.message)
 
     def ended(self, call: OpenCall, event: CallEvent) -> None:
         """Count a call that has ended."""
@@ -197,13 +196,6 @@ class CallCounts(CallTracker[OpenCall, CallEvent]):
         self.rows[call.tool].move(before, now)
         self.queue += (now == "waiting") - (before == "waiting")
         self.longest_queue = max(self.longest_queue, self.queue)
-
-
-def _progress(event: CallEvent) -> str:
-    """How far a tool is, in few words."""
-    done, total = event.facts.get("done"), event.facts.get("total")
-    amounts = "" if done is None else f"{done:g}" if total is None else f"{done:g}/{total:g}"
-    return " ".join(filter(None, (amounts, event.message))) or event.what
 
 
 def _outcome(event: CallEvent) -> Outcome:

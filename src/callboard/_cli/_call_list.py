@@ -3,16 +3,31 @@
 from collections.abc import Iterable, Sequence
 
 from langchain_core.messages import ToolCall
-from rich.console import RenderableType
-from rich.table import Table
+from rich.console import Group, RenderableType
 
 from callboard import CallEvent
-from callboard._cli._call_counts import CallCounts, OpenCall
-from callboard._cli._shown_text import call_text, one_line, seconds
+from callboard._cli._call_counts import CallCounts
+from callboard._cli._labels import call_labels, shown_arguments
+from callboard._cli._open_calls import open_calls
+from callboard._cli._shown_text import seconds
 from callboard._cli._view import progress_table
 
 _ROWS = 12
 """How many calls are shown one by one; of more than that, there are only numbers."""
+
+
+class _Reply:
+    """The calls of one reply, and their labels at each width that was asked for."""
+
+    def __init__(self, calls: Sequence[ToolCall]) -> None:
+        self._calls = [(call["name"], shown_arguments(call["args"])) for call in calls]
+        self._labels: dict[int, Sequence[str]] = {}
+
+    def label(self, place: int, width: int) -> str:
+        """Return the label of one of the calls."""
+        if width not in self._labels:
+            self._labels = {width: call_labels(self._calls, width)}
+        return self._labels[width][place]
 
 
 class Calls:
@@ -24,12 +39,13 @@ class Calls:
 
     def __init__(self, tools: Iterable[str]) -> None:
         self.counts = CallCounts(tools)
-        self._arguments: dict[str | None, object] = {}
+        self._asked: dict[str | None, tuple[_Reply, int]] = {}
         self._took: dict[str | None, float] = {}
 
-    def asked_for(self, calls: Iterable[ToolCall]) -> None:
-        """Learn the arguments of calls, by which their results are told; not every graph has events."""
-        self._arguments.update((call["id"], call["args"]) for call in calls)
+    def asked_for(self, calls: Sequence[ToolCall]) -> None:
+        """Learn the calls of one reply, by which their results are told; not every graph has events."""
+        reply = _Reply(calls)
+        self._asked.update((call["id"], (reply, place)) for place, call in enumerate(calls))
 
     def note(self, event: CallEvent) -> None:
         """Take in what happened to a call."""
@@ -42,9 +58,12 @@ class Calls:
         """How long a call has taken so far, its waits included; nothing if no event has told."""
         return "" if call_id not in self._took else seconds(self._took[call_id])
 
-    def text(self, call_id: str | None, tool: str, length: int) -> str:
-        """The call as it was written, as far as that is known."""
-        return call_text(tool, self._arguments.get(call_id), length)
+    def text(self, call_id: str | None, tool: str, width: int) -> str:
+        """Return the call as far as it is known, in a form that tells the calls of its reply apart."""
+        if call_id not in self._asked:
+            return call_labels([(tool, None)], width)[0]
+        reply, place = self._asked[call_id]
+        return reply.label(place, width)
 
     def table(self, now: float, width: int) -> RenderableType:
         """The calls that have not ended.
@@ -55,18 +74,5 @@ class Calls:
         """
         calls = self.counts.slowest(_ROWS + 1)
         if len(calls) > _ROWS:
-            return progress_table(self.counts)
-        table = Table(box=None, padding=(0, 2, 0, 0), show_header=False)
-        for call in calls:
-            table.add_row(*_cells(call, now, width))
-        return table
-
-
-def _cells(call: OpenCall, now: float, width: int) -> Sequence[str]:
-    return (
-        "running" if call.place == "running" else "waiting",
-        one_line(call.text, max(20, width - 50)),
-        seconds(now - call.since),
-        f"attempt {call.attempt}" if call.attempt > 1 else "",
-        one_line(call.note, 20),
-    )
+            return progress_table(self.counts, width)
+        return Group(*open_calls(calls, now, width))

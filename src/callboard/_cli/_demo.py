@@ -19,6 +19,8 @@ from callboard._cli._work import Work, make_work, real_model
 
 _FETCHES = 300
 _FETCHES_OF_A_REAL_MODEL = 20
+_WIDE = 160
+"""Cells of a line where nobody's terminal ends it."""
 
 
 def run_demo(options: DemoOptions) -> int:
@@ -35,7 +37,7 @@ def run_demo(options: DemoOptions) -> int:
     for line in _introduction(work, options):
         console.print(line)
     run = _played(options, work, model, console)
-    console.print(result_table(run.counts))
+    console.print(result_table(run.counts, console.width if console.is_terminal else _WIDE))
     for line in _conclusion(run):
         console.print(line)
     return _exit_code(run)

@@ -4,15 +4,18 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Generic, Literal, TypeVar
 
+from rich.cells import cell_len
+from rich.console import RenderableType
 from rich.table import Table
 
+from callboard._cli._labels import middle
 from callboard._cli._shown_text import named, one_line
 
 T = TypeVar("T")
 
 _GAP = 2
 _NAME = 8
-"""The characters that a name keeps on the narrowest terminal."""
+"""The cells that a name keeps on the narrowest terminal."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,37 +26,71 @@ class Column(Generic[T]):
     width: int
     worth: int
     """Of the columns for which there is no room, those that are worth the least go first."""
-    cell: Callable[[T], str]
+    cell: Callable[[T], str | RenderableType]
     justify: Literal["left", "right"] = "right"
+    grows: bool = False
+    """Whether it gets the room that names leave; at most one column."""
+
+
+Names = Callable[[Sequence[T], int], Sequence[str]]
+"""Names of items, none wider than so many cells."""
+
+
+def names_by(name: Callable[[T], str]) -> Names[T]:
+    """Return a function that names items; a name that is too wide is cut in its middle, as names differ at their ends.
+
+    Args:
+        name: of an item.
+    """
+    return lambda items, width: [middle(named(name(item)), width) for item in items]
 
 
 def grid(
-    heading: str, name: Callable[[T], str], columns: Sequence[Column[T]], items: Iterable[T], *, width: int
+    heading: str,
+    names: Names[T],
+    columns: Sequence[Column[T]],
+    items: Iterable[T],
+    *,
+    width: int,
+    least: int = _NAME,
+    last: T | None = None,
 ) -> Table:
-    """A line for each item, none of them wider than `width`.
+    """Make a table with a line for each item, none of them wider than `width`.
 
     Args:
-        heading: over the names.
-        name: of an item; made printable, and cut.
+        heading: over the names; nothing for no headings.
+        names: of the items.
         columns: in the order in which they are shown.
         items: what there is to show.
         width: in cells.
+        least: the cells that names keep before columns go.
+        last: an item below a rule.
     """
-    shown = _fitting(columns, width)
+    listed = [*items] if last is None else [*items, last]
+    wanted = max((cell_len(name) for name in names(listed, width)), default=0)
+    shown = _fitting(columns, width, min(width, max(_NAME, min(least, wanted))))
     room = max(1, width - sum(column.width + _GAP for column in shown))
-    table = Table(box=None, padding=(0, _GAP, 0, 0), pad_edge=False)
-    rows = [(one_line(named(name(item)), room), item) for item in items]
-    longest = max((len(text) for text, _ in rows), default=0)
-    table.add_column(heading, width=min(room, max(longest, len(heading), _NAME)), no_wrap=True)
-    for column in shown:
-        table.add_column(column.heading, width=column.width, justify=column.justify, no_wrap=True)
-    for text, item in rows:
-        table.add_row(text, *(one_line(column.cell(item), column.width) for column in shown))
+    texts = names(listed, room)
+    taken = min(room, max(max(map(cell_len, texts), default=0), len(heading), _NAME))
+    table = Table(box=None, padding=(0, _GAP, 0, 0), pad_edge=False, show_header=bool(heading))
+    table.add_column(heading, width=taken, no_wrap=True)
+    widths = [column.width + (room - taken if column.grows else 0) for column in shown]
+    for column, cells in zip(shown, widths, strict=True):
+        table.add_column(column.heading, width=cells, justify=column.justify, no_wrap=True)
+    for text, item in zip(texts, listed, strict=True):
+        if item is last:
+            table.add_section()
+        row = (_cut(column.cell(item), cells) for column, cells in zip(shown, widths, strict=True))
+        table.add_row(text, *row, style="bold" if item is last else "")
     return table
 
 
-def _fitting(columns: Sequence[Column[T]], width: int) -> list[Column[T]]:
+def _cut(cell: str | RenderableType, width: int) -> RenderableType:
+    return one_line(cell, width) if isinstance(cell, str) else cell
+
+
+def _fitting(columns: Sequence[Column[T]], width: int, name: int) -> list[Column[T]]:
     shown = list(columns)
-    while shown and _NAME + sum(column.width + _GAP for column in shown) > width:
+    while shown and name + sum(column.width + _GAP for column in shown) > width:
         shown.remove(min(shown, key=lambda column: column.worth))
     return shown

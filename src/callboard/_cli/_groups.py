@@ -3,9 +3,15 @@
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from math import isfinite
+from typing import Any
 
 from callboard._cli._shown_text import as_json, count, named, one_line, printable
 from callboard.telemetry import Note, Part, RecordedCall, RecordedRun, Recording
+
+_UNITS = "kMGT"
+_UNNAMED = "LangGraph"
+"""The name that LangGraph, and `create_react_agent` as it does, gives to an agent that has none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +38,7 @@ class RunOfCalls:
         if self.number is None:
             return "calls without an agent"
         agent = self.run.agent if self.run else ""
+        agent = "agent" if agent == _UNNAMED else agent
         return f"run {self.number}" + (f"  {named(agent)}" if agent else "")
 
 
@@ -70,11 +77,42 @@ def end_of(call: RecordedCall, part: Part) -> float:
 
 
 def notes_in_short(call: RecordedCall) -> str:
-    """What was noted, each once, with how often."""
+    """Return what was noted: each kind of note once, as it was told last, with how often."""
     counts: dict[str, int] = {}
+    last: dict[str, Note] = {}
     for note in call.notes:
         counts[note.what] = counts.get(note.what, 0) + 1
-    return ", ".join(named(what) + (f" x{times}" if times > 1 else "") for what, times in counts.items())
+        last[note.what] = note
+    told = {what: note_in_short(what, note.facts, note.message) for what, note in last.items()}
+    return ", ".join(told[what] + (f" x{times}" if times > 1 else "") for what, times in counts.items())
+
+
+def note_in_short(what: str, facts: Mapping[str, Any], message: str | None) -> str:
+    """Return a note in few words: how far a tool is, or what a middleware decided, and on which error.
+
+    Args:
+        what: the kind of note.
+        facts: of the note.
+        message: that a tool sent with its progress.
+    """
+    if what != "progress":
+        error = facts.get("error")
+        return named(what) + (f": {named(error)}" if isinstance(error, str) else "")
+    done, total = facts.get("done"), facts.get("total")
+    amounts = "" if done is None else _amount(done) if total is None else f"{_amount(done)}/{_amount(total)}"
+    return " ".join(filter(None, (amounts, message))) or what
+
+
+def _amount(value: object) -> str:
+    """Return a number in three or four digits, with a unit of thousands: 4.2M."""
+    if not isinstance(value, int | float) or not isfinite(value):
+        return named(str(value))
+    size, unit = float(value), ""
+    for larger in _UNITS:
+        if abs(size) < 1000:
+            break
+        size, unit = size / 1000, larger
+    return f"{size:.3g}{unit}" if unit else f"{size:.4g}"
 
 
 def facts_in_short(note: Note) -> dict[str, str]:

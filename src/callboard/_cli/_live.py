@@ -2,17 +2,19 @@
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from textwrap import wrap
 
 from rich.console import Console, Group, RenderableType
 from rich.text import Text
 
 from callboard._cli._actor_counts import ActorRow
-from callboard._cli._call_counts import CallCounts, OpenCall, ToolCounts
-from callboard._cli._grid import Column, grid
+from callboard._cli._call_counts import CallCounts, ToolCounts
+from callboard._cli._grid import Column, grid, names_by
+from callboard._cli._labels import call_labels
+from callboard._cli._open_calls import lines_of_a_call, open_calls
 from callboard._cli._shown_text import named, one_line, seconds
 from callboard.telemetry import FAILURES
 
-_HEAD = 3
 _HEADING = 1
 _BLANK = 1
 _SLOWEST = 10
@@ -38,14 +40,6 @@ class _Tool:
     wait: float
 
 
-@dataclass(frozen=True, slots=True)
-class _ShownCall:
-    """A call among the slowest, at the moment of the picture."""
-
-    call: OpenCall
-    now: float
-
-
 _TOOLS: tuple[Column[_Tool], ...] = (
     Column("running", 7, 7, lambda tool: str(tool.row.running)),
     Column("waiting", 7, 6, lambda tool: str(tool.row.waiting)),
@@ -64,14 +58,6 @@ _ACTORS: tuple[Column[tuple[str, ActorRow]], ...] = (
     Column("restarts", 8, 3, lambda one: str(one[1].restarts)),
     Column("evicted", 7, 2, lambda one: str(one[1].evictions)),
     Column("longest wait", 12, 1, lambda one: seconds(one[1].longest_wait)),
-)
-
-_CALLS: tuple[Column[_ShownCall], ...] = (
-    Column("age", 7, 5, lambda one: seconds(one.now - one.call.began)),
-    Column("is", 7, 4, lambda one: one.call.place, justify="left"),
-    Column("since", 7, 3, lambda one: seconds(one.now - one.call.since)),
-    Column("attempt", 7, 2, lambda one: str(one.call.attempt or "")),
-    Column("last note", 12, 1, lambda one: one.call.note, justify="left"),
 )
 
 
@@ -95,25 +81,34 @@ def picture(counts: CallCounts, now: float, width: int, height: int) -> Renderab
 
 def _sections(counts: CallCounts, now: float, width: int, height: int) -> Iterator[RenderableType]:
     waits = counts.longest_waits(now)
-    for text in _head(counts.total(), counts, now, max(waits.values(), default=0.0))[:height]:
-        yield Text(text, no_wrap=True, overflow="ellipsis")
+    told = _head(counts.total(), counts, now, max(waits.values(), default=0.0))
+    head = [text for one in told for text in wrap(one, width)][:height]
+    yield from (Text(text, no_wrap=True, overflow="ellipsis") for text in head)
     actors = list(counts.actors.rows().items())[:_ACTORS_SHOWN]
     of_actors = _HEADING + len(actors) if actors and height >= _ROOM_FOR_ACTORS else 0
-    tools, calls = _shares(height - _HEAD - _HEADING - of_actors, len(waits), min(counts.most_open, _SLOWEST))
+    each = lines_of_a_call(width)
+    room = height - len(head) - _HEADING - of_actors
+    tools, calls = _shares(room, len(waits), each * min(counts.most_open, _SLOWEST))
     if tools > 0:
-        yield grid("tool", lambda tool: tool.name, _TOOLS, _tools(counts, waits, tools), width=width)
+        yield grid("tool", names_by(lambda tool: tool.name), _TOOLS, _tools(counts, waits, tools), width=width)
     if of_actors:
-        yield grid("actor", lambda one: one[0], _ACTORS, actors, width=width)
-    if calls > 0:
-        open_now = [_ShownCall(call, now) for call in counts.slowest(calls)]
+        yield grid("actor", names_by(lambda one: one[0]), _ACTORS, actors, width=width)
+    if calls >= each:
+        open_now = counts.slowest(calls // each)
         yield Text()
-        yield grid("slowest now", lambda one: one.call.text, _CALLS, open_now, width=width)
+        yield from open_calls(open_now, now, width, heading="slowest now")
         # Lines of calls that have ended stay, empty: what stands above would jump.
-        yield from [Text()] * (calls - len(open_now))
+        yield from [Text()] * (calls - each * len(open_now))
 
 
 def _shares(room: int, tools: int, calls: int) -> tuple[int, int]:
-    """How many lines there are for tools, and how many for calls; either may have half, and what the other leaves."""
+    """Return the lines for tools and the lines for calls; either may have half, and what the other leaves.
+
+    Args:
+        room: lines for both.
+        tools: lines that all tools would take.
+        calls: lines that all calls would take.
+    """
     for_calls = room - _BLANK - _HEADING
     of_tools = min(tools, max(room // 2, for_calls - calls))
     of_calls = min(calls, for_calls - of_tools)
@@ -154,8 +149,11 @@ def line(counts: CallCounts, now: float) -> str:
     parts = _head(counts.total(), counts, now, max(waits.values(), default=0.0))
     parts += [_tool_line(tool) for tool in _tools(counts, waits, _ON_A_LINE)]
     parts += [_actor_line(name, row) for name, row in counts.actors.rows().items()]
+    slowest = counts.slowest(1)
+    labels = call_labels([(call.tool, call.arguments) for call in slowest], 60)
     parts += [
-        f"slowest: {one_line(call.text, 60)} {call.place} for {seconds(now - call.since)}" for call in counts.slowest(1)
+        f"slowest: {label} {call.place} for {seconds(now - call.since)}"
+        for label, call in zip(labels, slowest, strict=True)
     ]
     return "; ".join(parts)
 

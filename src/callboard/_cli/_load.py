@@ -3,6 +3,7 @@
 import inspect
 import sys
 import traceback
+import warnings
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
@@ -12,7 +13,7 @@ from typing import Any
 from langgraph.graph import StateGraph
 from langgraph.pregel import Pregel
 
-from callboard import Agent, commands
+from callboard import Agent, IdleMiddlewareWarning, commands
 from callboard._cli._shown_text import CommandError, error_text
 from callboard.commands import NotThereError, load_named
 
@@ -38,7 +39,12 @@ def load_agent(name: str, app_dir: Path, wait: Await, enter: Enter) -> AnyAgent:
         CommandError: if there is no such thing, or it is no agent, or its code fails, whose traceback is printed.
     """
     try:
-        return _load(name, app_dir, wait, enter)
+        with warnings.catch_warnings():
+            # `callboard run` keeps the questions of an agent itself, in its database or on the terminal.
+            warnings.filterwarnings(
+                "ignore", ".* asks a person, and this agent has no checkpointer", IdleMiddlewareWarning
+            )
+            return _load(name, app_dir, wait, enter)
     except CommandError:
         raise
     except Exception as error:

@@ -3,6 +3,7 @@
 import json
 import re
 from base64 import b64encode
+from collections.abc import Sequence
 from dataclasses import asdict
 from hashlib import sha256
 from html import escape
@@ -10,6 +11,7 @@ from importlib.resources import files
 from typing import Any
 
 from callboard._cli._groups import RunOfCalls, about_part, about_run, end_of, facts_in_short, runs_of, statement
+from callboard._cli._labels import call_labels, shown_arguments
 from callboard._cli._shown_text import as_json, named, printable
 from callboard._cli._tally import actor_tallies, tallies
 from callboard.telemetry import ModelRequest, Part, RecordedAsk, RecordedCall, Recording
@@ -17,6 +19,9 @@ from callboard.telemetry import ModelRequest, Part, RecordedAsk, RecordedCall, R
 _SLOT = re.compile(r"\{\{(\w+)\}\}")
 _ACTIVE = {ord(char): f"\\u{ord(char):04x}" for char in "<>&\u2028\u2029"}
 """What could end the element that the data are in, or a line of a script; JSON has another way to write it."""
+
+_LABEL = 60
+"""The most characters of a call in its row; the browser cuts what it has no room for."""
 
 _SCRIPTS = ("viewer_rows.js", "viewer_time.js", "viewer_details.js", "viewer.js")
 
@@ -67,9 +72,7 @@ def _run(one: RunOfCalls, part: Part) -> dict[str, Any]:
         "start": None if known is None else _time(known.start),
         "end": None if known is None else _time(part.end if known.end is None else known.end),
         "requests": [_request(request, part) for request in requests],
-        "batches": [
-            {"number": batch.number, "calls": [_call(call, part) for call in batch.calls]} for batch in one.batches
-        ],
+        "batches": [{"number": batch.number, "calls": _calls(batch.calls, part)} for batch in one.batches],
     }
 
 
@@ -85,10 +88,16 @@ def _request(request: ModelRequest, part: Part) -> dict[str, Any]:
     }
 
 
-def _call(call: RecordedCall, part: Part) -> dict[str, Any]:
+def _calls(calls: Sequence[RecordedCall], part: Part) -> list[dict[str, Any]]:
+    labels = call_labels([(call.tool, shown_arguments(call.args) if part.captures else None) for call in calls], _LABEL)
+    return [_call(call, part, label) for call, label in zip(calls, labels, strict=True)]
+
+
+def _call(call: RecordedCall, part: Part, label: str) -> dict[str, Any]:
     end = end_of(call, part)
     made: dict[str, Any] = {
         "tool": named(call.tool),
+        "label": label,
         "id": _shown(call.id),
         "start": _time(call.start),
         "end": _time(end),

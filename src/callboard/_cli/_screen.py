@@ -2,10 +2,12 @@
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
+from textwrap import wrap
 from typing import Any
 
 import anyio
 from langchain_core.messages import AIMessage, AIMessageChunk, BaseMessage, ToolMessage
+from rich.cells import cell_len
 from rich.console import Console, RenderableType
 from rich.live import Live
 
@@ -16,6 +18,14 @@ from callboard._cli._view import LINE_EVERY, REFRESH
 
 _MANY = 20
 """Above as many calls in one reply, those that succeed are not shown one by one."""
+
+_WORD = 8
+"""Cells before the text of a line: "done    "."""
+_WIDE = 160
+_RESULT = 24
+"""The least that is shown of a result, in characters."""
+_REASON = 400
+"""The most that is shown of why a call failed."""
 
 _NOT_THE_ANSWER = frozenset(("tools", "pre_model_hook", "post_model_hook", "generate_structured_response"))
 """Nodes whose models do not talk to the user."""
@@ -131,18 +141,26 @@ class Screen:
         failed = message.status == "error"
         if message.tool_call_id in self._quiet and not failed:
             return
-        length = self._length // 2
-        call = self._calls.text(message.tool_call_id, message.name or "call", length)
-        parts = (call, self._calls.took(message.tool_call_id), one_line(message.text, length))
-        self._line("failed" if failed else "done", "  ".join(part for part in parts if part), failed=failed)
+        call = self._calls.text(message.tool_call_id, message.name or "call", self._length * 2 // 3)
+        told = "  ".join(filter(None, (call, self._calls.took(message.tool_call_id))))
+        word = "failed" if failed else "done"
+        room = self._length - len(told) - 2
+        said = one_line(message.text, _REASON if failed else max(room, _RESULT))
+        if not said or cell_len(said) <= room:
+            self._line(word, "  ".join(filter(None, (told, said))), failed=failed)
+            return
+        self._line(word, told, failed=failed)
+        # A reason that is cut leaves a person where they were; it has lines of its own.
+        for part in wrap(said, max(_RESULT, self._length)):
+            self._line("", part, failed=failed)
 
     @property
     def _length(self) -> int:
-        return max(40, (self._console.width if self._console.is_terminal else 160) - 20)
+        return max(_RESULT, (self._console.width if self._console.is_terminal else _WIDE) - _WORD)
 
     def _line(self, word: str, text: str, *, failed: bool = False) -> None:
         self._end_line()
-        self._console.print(f"{word:<7} {text}", style="red" if failed else "dim", soft_wrap=True)
+        self._console.print(f"{word:<{_WORD - 1}} {text}", style="red" if failed else "dim", soft_wrap=True)
 
     def _say(self, text: str) -> None:
         if not text:

@@ -62,19 +62,18 @@ def attentive() -> Generator[None]:
     nothing, and waits for the next key. So a timer wakes it again and again. Windows has no such timer, and no need
     of it.
     """
-    if not hasattr(signal, "setitimer") or threading.current_thread() is not threading.main_thread():
+    if sys.platform == "win32":
         yield
-        return
-    if signal.getitimer(signal.ITIMER_REAL)[0]:
-        yield  # somebody's alarm runs, and there is one timer only
-        return
-    handler = signal.signal(signal.SIGALRM, _do_nothing)
-    signal.setitimer(signal.ITIMER_REAL, _LOOK_UP, _LOOK_UP)
-    try:
-        yield
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, handler)
+    elif threading.current_thread() is not threading.main_thread() or signal.getitimer(signal.ITIMER_REAL)[0]:
+        yield  # somebody's alarm runs, and there is one timer only; or signals come to another thread
+    else:
+        handler = signal.signal(signal.SIGALRM, _do_nothing)
+        signal.setitimer(signal.ITIMER_REAL, _LOOK_UP, _LOOK_UP)
+        try:
+            yield
+        finally:
+            signal.setitimer(signal.ITIMER_REAL, 0)
+            signal.signal(signal.SIGALRM, handler)
 
 
 def _do_nothing(number: int, _: object) -> None:

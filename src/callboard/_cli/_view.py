@@ -2,26 +2,31 @@
 
 import os
 import sys
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from typing import Protocol, get_args
 
 import anyio
-from rich import box
 from rich.console import Console, RenderableType
 from rich.live import Live
 from rich.progress_bar import ProgressBar
 from rich.table import Table
 
 from callboard._cli._call_counts import CallCounts, ToolCounts
+from callboard._cli._grid import Column, grid, names_by
 from callboard._cli._live import draws, quantile
 from callboard._cli._live import line as live_line
 from callboard._cli._live import picture as live_picture
-from callboard._cli._shown_text import named
 from callboard.telemetry import Outcome
 
 REFRESH = 1 / 8
 LINE_EVERY = 1.0
+
+_BAR = 20
+_WHOLE_NAME = 16
+"""The cells that the name of a tool keeps before columns go, if it is as long."""
+
+_Row = tuple[str, ToolCounts]
 
 _ALWAYS_SHOWN: tuple[Outcome, ...] = ("ok", "timeout", "rejected", "error")
 """The outcomes that have a column also if no call has ended so."""
@@ -102,7 +107,7 @@ def open_view(counts: CallCounts, console: Console, *, live: bool = False) -> Ge
         return
 
     def picture(now: float) -> RenderableType:
-        return live_picture(counts, now, *console.size) if live else progress_table(counts)
+        return live_picture(counts, now, *console.size) if live else progress_table(counts, console.width)
 
     # No refreshing thread of rich's: the event loop draws, so that nobody reads a row that is half written.
     with Live(console=console, auto_refresh=False, transient=True) as drawing:
@@ -118,45 +123,60 @@ def progress_line(counts: CallCounts, now: float) -> str:
     )
 
 
-def progress_table(counts: CallCounts) -> Table:
-    """A table with how many calls of each tool have ended, failed, run and wait."""
-    table = Table(box=None, padding=(0, 2, 0, 0))
-    table.add_column("tool")
-    table.add_column("", width=20)
-    for name in ("ended", "failed", "running", "waiting", "longest wait"):
-        table.add_column(name, justify="right")
-    for tool, row in counts.rows.items():
-        table.add_row(
-            named(tool),
-            ProgressBar(total=max(row.asked, 1), completed=row.ended, width=20),
-            f"{row.ended}/{row.asked}",
-            str(row.failed),
-            str(row.running),
-            str(row.waiting),
-            _seconds(row.longest_wait),
-        )
-    return table
+def progress_table(counts: CallCounts, width: int) -> Table:
+    """Return a table with how many calls of each tool have ended, failed, run and wait.
+
+    Args:
+        counts: the calls.
+        width: of the terminal.
+    """
+    return grid("tool", names_by(_name), _PROGRESS, counts.rows.items(), width=width, least=_WHOLE_NAME)
 
 
-def result_table(counts: CallCounts) -> Table:
-    """A table with how many calls of each tool ended in which way, and how long they took."""
+def result_table(counts: CallCounts, width: int) -> Table:
+    """Return a table with how many calls of each tool ended in which way, and how long they took.
+
+    Args:
+        counts: the calls.
+        width: of what it is shown on.
+    """
     total = counts.total()
     endings = [name for name in get_args(Outcome) if name in _ALWAYS_SHOWN or getattr(total, name)]
-    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
-    table.add_column("tool")
-    for heading in ("calls", *endings, "p50", "p95", "longest wait"):
-        table.add_column(heading, justify="right")
-    for tool, row in counts.rows.items():
-        table.add_row(named(tool), *_cells(row, endings))
-    table.add_section()
-    table.add_row("all", *_cells(total, endings), style="bold")
-    return table
+    columns = (_CALLS, *map(_ending, endings), *_DURATIONS)
+    all_tools = ("all", total)
+    return grid("tool", names_by(_name), columns, counts.rows.items(), width=width, least=_WHOLE_NAME, last=all_tools)
 
 
-def _cells(row: ToolCounts, endings: Sequence[str]) -> list[str]:
-    numbers = (row.asked, *(getattr(row, ending) for ending in endings))
-    return [*map(str, numbers), quantile(row, 0.5), quantile(row, 0.95), _seconds(row.longest_wait)]
+def _ending(name: str) -> Column[_Row]:
+    worth = 7 if name == "ok" else 5 if name in _ALWAYS_SHOWN else 4
+    return Column(name, max(5, len(name)), worth, lambda row: str(getattr(row[1], name)))
+
+
+def _name(row: _Row) -> str:
+    return row[0]
 
 
 def _seconds(value: float) -> str:
     return f"{value:.2f} s"
+
+
+def _progress_bar(row: _Row) -> ProgressBar:
+    return ProgressBar(total=max(row[1].asked, 1), completed=row[1].ended, width=_BAR)
+
+
+_PROGRESS: tuple[Column[_Row], ...] = (
+    Column("", _BAR, 2, _progress_bar),
+    Column("ended", 9, 6, lambda row: f"{row[1].ended}/{row[1].asked}"),
+    Column("failed", 6, 5, lambda row: str(row[1].failed)),
+    Column("running", 7, 4, lambda row: str(row[1].running)),
+    Column("waiting", 7, 3, lambda row: str(row[1].waiting)),
+    Column("longest wait", 12, 1, lambda row: _seconds(row[1].longest_wait)),
+)
+
+_CALLS: Column[_Row] = Column("calls", 5, 8, lambda row: str(row[1].asked))
+
+_DURATIONS: tuple[Column[_Row], ...] = (
+    Column("p50", 7, 2, lambda row: quantile(row[1], 0.5)),
+    Column("p95", 7, 3, lambda row: quantile(row[1], 0.95)),
+    Column("longest wait", 12, 1, lambda row: _seconds(row[1].longest_wait)),
+)

@@ -4,22 +4,28 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from heapq import nsmallest
 from math import ceil, floor
+from textwrap import TextWrapper
 
 from rich.cells import cell_len, set_cell_size
 from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
+from callboard._cli._grid import Column, grid, names_by
 from callboard._cli._groups import BatchOfCalls, RunOfCalls, about_part, about_run, end_of, notes_in_short, runs_of
 from callboard._cli._groups import statement as said_of_itself
+from callboard._cli._labels import Arguments, call_labels, middle, shown_arguments
 from callboard._cli._shown_text import count, named, one_line
 from callboard._cli._tally import ActorTally, Tally, actor_tallies, tallies
 from callboard.telemetry import Part, RecordedCall, Recording
 
 _PLAIN_WIDTH = 120
-_LONGEST_NAME = 24
-_WHOLE = 1000
+_NARROW = 64
+"""Cells below which the bar of a call has a line of its own."""
+_SHORTEST_NAME = 16
 _SHORTEST_BAR = 10
+_BESIDE_BAR = 30
+"""Cells of a line that are neither name nor bar: the indent, the outcome, the duration and the number of attempts."""
+_LONGEST_ARGUMENTS = 1000
 _MOMENT = 1e-9
 
 STYLES = {"ok": "green", "interrupted": "yellow", "cancelled": "magenta", "open": "cyan"}
@@ -79,12 +85,13 @@ class Waterfall:
         self._console = console
         self._recording = recording
         self._glyphs = Glyphs() if console.encoding.startswith("utf") else ASCII
-        width = console.width if console.is_terminal else _PLAIN_WIDTH
-        names = [cell_len(one_line(named(call.tool), _LONGEST_NAME)) for call in recording.calls()]
-        self._name = max(names, default=4)
-        left = max(0, width - self._name - 33)
-        self._bar = max(_SHORTEST_BAR, left * 3 // 5)
-        self._notes = max(0, left - self._bar) if console.is_terminal else _WHOLE
+        self._width = console.width if console.is_terminal else _PLAIN_WIDTH
+        self._narrow = self._width < _NARROW
+        if self._narrow:
+            self._name, self._bar = self._width - 14, max(_SHORTEST_BAR, self._width - 20)
+            return
+        self._name = _longest_label(recording, max(_SHORTEST_NAME, self._width // 3))
+        self._bar = max(_SHORTEST_BAR, self._width - self._name - _BESIDE_BAR - 2)
 
     def print(self, limit: int | None) -> None:
         """Print runs, batches, and the calls that failed or took longest, in the order of their beginning.
@@ -106,7 +113,12 @@ class Waterfall:
         everything = [(call, part) for part in self._recording.parts for call in part.calls]
         shown = nsmallest(limit, everything, key=lambda pair: -_took(*pair))
         longest = _took(*shown[0]) if shown else 0.0
-        self._print_lines([self._call(call, part, Scale(call.start, longest, self._bar)) for call, part in shown])
+        labels = self._labels(shown)
+        lines = [
+            self._call(label, call, part, Scale(call.start, longest, self._bar))
+            for label, (call, part) in zip(labels, shown, strict=True)
+        ]
+        self._print_lines(lines)
         self._more(len(everything) - len(shown))
 
     def print_summary(self) -> None:
@@ -114,10 +126,12 @@ class Waterfall:
         rows = tallies(self._recording.calls())
         if rows:
             self._console.print()
-            self._console.print(_summary(rows))
+            self._console.print(grid("tool", names_by(_tool), _TOOLS, rows, width=self._width, least=_SHORTEST_NAME))
         if actors := actor_tallies(self._recording.parts):
             self._console.print()
-            self._console.print(_summary_of_actors(actors))
+            self._console.print(
+                grid("actor", names_by(_actor), _ACTORS, actors, width=self._width, least=_SHORTEST_NAME)
+            )
         self._console.print()
         for part in self._recording.parts:
             self._line(f"recording: {said_of_itself(part)}", "dim" if part.closing and not part.lost else "yellow")
@@ -138,7 +152,11 @@ class Waterfall:
         told = f"  batch {batch.number}  {count(len(batch.calls), 'call')}  {_time(length)}  from {_time(start)} on"
         self._line(told, "cyan")
         scale = Scale(start, length, self._bar)
-        self._print_lines([self._call(call, part, scale) for call in calls])
+        labels = self._labels([(call, part) for call in calls])
+        self._print_lines([self._call(label, call, part, scale) for label, call in zip(labels, calls, strict=True)])
+
+    def _labels(self, calls: Sequence[tuple[RecordedCall, Part]]) -> list[str]:
+        return call_labels([(call.tool, _arguments(call, part)) for call, part in calls], self._name)
 
     def _print_lines(self, lines: Sequence[Text]) -> None:
         if self._console.is_terminal:
@@ -146,27 +164,71 @@ class Waterfall:
         else:  # many times faster, which is felt where a file takes them all
             self._console.out("\n".join(line.plain for line in lines), highlight=False)
 
-    def _call(self, call: RecordedCall, part: Part, scale: Scale) -> Text:
+    def _call(self, label: str, call: RecordedCall, part: Part, scale: Scale) -> Text:
         outcome = call.outcome or "open"
         style = STYLES.get(outcome, _FAILED)
-        line = Text("    ")
-        line.append(set_cell_size(one_line(named(call.tool), _LONGEST_NAME), self._name + 2))
-        line.append(f"{one_line(outcome, 11):<11} ", style)
+        drawn = Text.assemble((f"{middle(named(outcome), 11):<11} ", style))
         for piece in _pieces(bar(call, end_of(call, part), scale, self._glyphs)):
-            line.append(piece, {self._glyphs.waiting: "yellow", self._glyphs.between: "dim"}.get(piece[0], style))
-        line.append(f" {_time(_took(call, part)):>8}")
-        line.append(f" x{len(call.attempts)}" if len(call.attempts) > 1 else "   ", "bold")
-        if told := "  ".join(filter(None, (call.error or "", notes_in_short(call)))):
-            line.append(f" {one_line(told, self._notes)}", "dim")
+            drawn.append(piece, {self._glyphs.waiting: "yellow", self._glyphs.between: "dim"}.get(piece[0], style))
+        took = f" {_time(_took(call, part)):>8}"
+        attempts = f" x{len(call.attempts)}" if len(call.attempts) > 1 else ""
+        line = Text("  " if self._narrow else "    ")
+        line.append(set_cell_size(label, self._name + 2))
+        if self._narrow:
+            line.append(took)
+            line.append_text(Text("\n    ").append_text(drawn).append(attempts, "bold"))
+        else:
+            line.append_text(drawn).append(took).append(f"{attempts:<3}", "bold")
+        self._tell(line, label, call, part)
         line.rstrip()
         return line
+
+    def _tell(self, line: Text, label: str, call: RecordedCall, part: Part) -> None:
+        """Add what is known of a call beside its bar, or below it where a terminal has no room there."""
+        told = [named(call.error or ""), one_line(notes_in_short(call), _LONGEST_ARGUMENTS), named(call.id or "")]
+        text, written = "  ".join(filter(None, told)), _not_in(label, call, part)
+        both = "  ".join(filter(None, (text, written)))
+        room = self._width - cell_len(line.plain.rsplit("\n", 1)[-1]) - 1
+        if not self._console.is_terminal or cell_len(both) <= room:
+            line.append(f" {both}", "dim")
+            return
+        line.rstrip()
+        indent = "    " if self._narrow else "      "
+        wrapper = TextWrapper(self._width, initial_indent=indent, subsequent_indent=indent, break_on_hyphens=False)
+        below = wrapper.wrap(both)
+        if written and len(below) > 1:
+            below = [*wrapper.wrap(text), indent + middle(written, self._width - len(indent))]
+        line.append("".join(f"\n{one}" for one in below), "dim")
 
     def _more(self, hidden: int) -> None:
         if hidden:
             self._line(f"    and {hidden:,} more; --all", "dim")
 
     def _line(self, text: str, style: str) -> None:
-        self._console.print(Text(text, style), soft_wrap=True)
+        self._console.print(Text(text, style), soft_wrap=not self._console.is_terminal)
+
+
+def _longest_label(recording: Recording, most: int) -> int:
+    """Return the cells of the longest label, at most as many as there are for labels."""
+    longest = 4
+    for part in recording.parts:
+        for call in part.calls:
+            longest = max(longest, cell_len(call_labels([(call.tool, _arguments(call, part))], most)[0]))
+            if longest == most:
+                return most
+    return longest
+
+
+def _arguments(call: RecordedCall, part: Part) -> Arguments | None:
+    """Return the arguments of a call if its recording captures them; a field that should not be there is not shown."""
+    return shown_arguments(call.args) if part.captures else None
+
+
+def _not_in(label: str, call: RecordedCall, part: Part) -> str:
+    """Return the arguments of a call, or nothing if its label shows all of them."""
+    args = _arguments(call, part)
+    whole = call_labels([(call.tool, args)], _LONGEST_ARGUMENTS)[0]
+    return "" if whole == label or not args else whole.removeprefix(named(call.tool))
 
 
 def _least_telling(pair: tuple[RecordedCall, Part]) -> tuple[bool, float]:
@@ -186,32 +248,40 @@ def _pieces(text: str) -> Iterator[str]:
             start = place
 
 
-def _summary(rows: Sequence[Tally]) -> Table:
-    table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False)
-    table.add_column("tool")
-    headings = ("calls", "failed", "open", "p50", "p95", "max", "queue wait", "longest wait")
-    for heading in headings:
-        table.add_column(heading, justify="right")
-    for row in rows:
-        durations = ["" if value is None else _time(value) for value in (row.p50, row.p95, row.longest)]
-        numbers = [f"{number:,}" for number in (row.calls, row.failed, row.open)]
-        cells = (*numbers, *durations, _time(row.waited), _time(row.longest_wait))
-        table.add_row(one_line(named(row.tool), _LONGEST_NAME), *cells, style="" if row.failed == 0 else "bold")
-    return table
+def _tool(row: Tally) -> str:
+    return row.tool
 
 
-def _summary_of_actors(rows: Sequence[ActorTally]) -> Table:
-    table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False)
-    table.add_column("actor")
-    for heading in ("asks", "failed", "open", "p50", "p95", "longest wait", "starts", "restarts", "evictions"):
-        table.add_column(heading, justify="right")
-    for row in rows:
-        durations = ["" if value is None else _time(value) for value in (row.p50, row.p95, row.longest_wait)]
-        counts = [f"{number:,}" for number in (row.asks, row.failed, row.open)]
-        lives = [f"{number:,}" for number in (row.starts, row.restarts, row.evictions)]
-        style = "bold" if row.failed or row.restarts else ""
-        table.add_row(one_line(named(row.actor), _LONGEST_NAME), *counts, *durations, *lives, style=style)
-    return table
+def _actor(row: ActorTally) -> str:
+    return row.actor
+
+
+def _duration(value: float | None) -> str:
+    return "" if value is None else _time(value)
+
+
+_TOOLS: tuple[Column[Tally], ...] = (
+    Column("calls", 6, 9, lambda row: f"{row.calls:,}"),
+    Column("failed", 6, 8, lambda row: f"{row.failed:,}"),
+    Column("open", 5, 5, lambda row: f"{row.open:,}"),
+    Column("p50", 7, 4, lambda row: _duration(row.p50)),
+    Column("p95", 7, 6, lambda row: _duration(row.p95)),
+    Column("max", 7, 3, lambda row: _duration(row.longest)),
+    Column("queue wait", 10, 1, lambda row: _duration(row.waited)),
+    Column("longest wait", 12, 2, lambda row: _duration(row.longest_wait)),
+)
+
+_ACTORS: tuple[Column[ActorTally], ...] = (
+    Column("asks", 6, 9, lambda row: f"{row.asks:,}"),
+    Column("failed", 6, 8, lambda row: f"{row.failed:,}"),
+    Column("open", 5, 4, lambda row: f"{row.open:,}"),
+    Column("p50", 7, 3, lambda row: _duration(row.p50)),
+    Column("p95", 7, 5, lambda row: _duration(row.p95)),
+    Column("longest wait", 12, 1, lambda row: _duration(row.longest_wait)),
+    Column("starts", 6, 2, lambda row: f"{row.starts:,}"),
+    Column("restarts", 8, 7, lambda row: f"{row.restarts:,}"),
+    Column("evictions", 9, 6, lambda row: f"{row.evictions:,}"),
+)
 
 
 def _time(value: float) -> str:

@@ -204,7 +204,7 @@ function addLegend() {
     button.addEventListener("click", () => searchFor(`outcome:${outcome}`));
     $("legend").append(button);
   }
-  for (const [className, text] of [["wait", "queue wait"], ["retried", "failed attempt of a call that went well"], ["tick", "note"], ["model", "model request"]]) {
+  for (const [className, text] of [["wait", "queue wait"], ["retried", "failed attempt of a call that went well"], ["tick", "note"], ["progress", "progress"], ["model", "model request"]]) {
     const item = make("span", className === "model" ? "model" : "ok");
     item.append(make("b", className), text);
     $("legend").append(item);

@@ -10,12 +10,23 @@ function definitions(pairs) {
   return list;
 }
 
+const PROGRESS = 6;
+
+/** The notes, but of much progress only the beginning and the end. */
+function fewer(notes) {
+  const progress = notes.filter((note) => note.what === "progress");
+  if (progress.length <= PROGRESS) return notes;
+  const hidden = new Set(progress.slice(1, 1 - PROGRESS));
+  const told = { ...progress[1], what: `progress, ${number(hidden.size)} times more`, facts: {} };
+  return [...notes.filter((note) => !hidden.has(note)), told];
+}
+
 function story(row) {
   const events = [
     ...row.waits.map((one) => [one.start, "waits for a place", `${duration(one.end - one.start)}${one.error ? `, then gives up: ${one.error}` : ""}`]),
     ...row.attempts.map((one) => [one.start, `attempt ${one.number}`, [duration(one.end - one.start), one.open ? "still going" : "", one.error].filter(Boolean).join(", ")]),
     ...row.asks.map((one) => [one.start, `asks ${one.handler}`, [duration(one.end - one.start), one.waited === null ? "never began" : `waits ${duration(one.waited)}`, one.ahead ? `${one.ahead} before it` : "", one.open ? "still going" : "", one.error].filter(Boolean).join(", ")]),
-    ...row.notes.map((note) => [note.time, note.what, Object.entries(note.facts).map(([name, value]) => `${name} ${value}`).join(", ")]),
+    ...fewer(row.notes).map((note) => [note.time, note.what, Object.entries(note.facts).map(([name, value]) => `${name} ${value}`).join(", ")]),
   ].sort((one, other) => one[0] - other[0]);
   const list = make("ol");
   for (const [time, what, more] of [...events, [row.end, row.outcome === "open" ? "nothing more is known" : row.outcome, row.error ?? ""]]) {

@@ -47,10 +47,20 @@ function addChunk(parent) {
   return chunk;
 }
 
+/** A text that gives way in its middle: names, arguments and ids differ at their ends. */
+function clipped(className, text, end) {
+  const characters = Array.from(text);
+  const tail = Math.min(end, Math.floor(characters.length / 2));
+  const element = make("span", className, "", { title: text });
+  element.append(make("span", "head", characters.slice(0, characters.length - tail).join("")));
+  element.append(make("span", "tail", characters.slice(characters.length - tail).join("")));
+  return element;
+}
+
 function addRow(parent, row, className, name, word) {
   const element = make("button", `${className} row`, "", { type: "button", tabindex: "-1" });
   const names = make("span", "name");
-  names.append(make("span", "", name), ...(row.id ? [make("span", "id", row.id)] : []));
+  names.append(clipped("label", name, 14), ...(row.id ? [clipped("id", row.id, 6)] : []));
   const track = make("span", "track");
   track.append(...row.marks);
   const ends = make("span", "ends");
@@ -63,6 +73,15 @@ function addRow(parent, row, className, name, word) {
   return element;
 }
 
+const TICKS = 40;
+
+/** Notes far enough apart for their ticks not to cover the bar; the details have all of them. */
+function apart(notes, call) {
+  if (notes.length <= TICKS) return notes;
+  let last = -Infinity;
+  return notes.filter((note) => note.time - last >= (call.end - call.start) / TICKS && ((last = note.time), true));
+}
+
 function addCall(parent, call, run, batch) {
   const outcome = OUTCOMES.includes(call.outcome) ? call.outcome : "error";
   const marks = [stretch(call.attempts.length || call.waits.length ? "extent" : "lone", call.start, call.end)];
@@ -71,7 +90,9 @@ function addCall(parent, call, run, batch) {
     const state = one.open ? " going" : one.error && call.outcome === "ok" ? " bad" : "";
     marks.push(stretch(`attempt${state}`, one.start, one.end));
   }
-  for (const note of call.notes) marks.push(stretch("note", note.time, note.time));
+  const progress = call.notes.filter((note) => note.what === "progress");
+  if (progress.length) marks.push(stretch("progress", progress[0].time, progress.at(-1).time));
+  for (const note of apart(call.notes.filter((note) => note.what !== "progress"), call)) marks.push(stretch("note", note.time, note.time));
   const times = call.attempts.length > 1 ? `×${call.attempts.length}` : "";
   const word = [call.outcome === "ok" ? "" : call.outcome, times].filter(Boolean).join(" ");
   const row = { ...call, kind: "call", run, batch, marks };
@@ -80,7 +101,7 @@ function addCall(parent, call, run, batch) {
     `tool:${call.tool}`, `id:${call.id ?? ""}`, `outcome:${call.outcome}`, `error:${call.error ?? ""}`,
     `batch:${batch.number}`, ...notes.map((what) => `note:${what}`), ...call.attempts.map((one) => one.error ?? ""),
   ].join(" ").toLowerCase() + " ";
-  const element = addRow(parent, row, `bar ${outcome}`, call.tool, word);
+  const element = addRow(parent, row, `bar ${outcome}`, call.label, word);
   element.dataset.call = row.index;
   const parts = [
     call.tool, call.id, call.outcome, call.error, duration(call.end - call.start),

@@ -43,7 +43,9 @@ function drawView() {
   const labels = [];
   for (let tick = first; tick * every <= from + span; tick++) {
     const label = make("span", "", `${(tick * every).toFixed(digits)} s`);
-    label.style.left = `${(tick * every - from) * pixels}px`;
+    const left = (tick * every - from) * pixels;
+    label.style.left = `${left}px`;
+    if (left > axis.clientWidth - 48) label.classList.add("last");
     labels.push(label);
   }
   axis.replaceChildren(...labels);

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from itertools import count
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple, Protocol
 from uuid import uuid4
 
 from langchain_core.runnables import RunnableConfig
@@ -31,8 +31,12 @@ def call_namespace(conf: Mapping[str, Any], key: str) -> str:
     return f"{around}{NS_SEP}call:{key}" if around else f"call:{key}"
 
 
+_RUN_NAME: Final = "callboard_run"
+"""Name of a batch in `configurable`, of a caller that makes the same calls again in another thread: `mcp_service`."""
+
+
 def name_of_run(conf: Mapping[str, Any], *, is_named: bool) -> str:
-    """A name for what runs a batch, which makes the namespaces of its calls unique among all runs.
+    """Return a name for what runs a batch, which makes the namespaces of its calls unique among all runs.
 
     Args:
         conf: what is around the calls. A namespace in it says which task of which checkpoint they belong to, except
@@ -45,7 +49,8 @@ def name_of_run(conf: Mapping[str, Any], *, is_named: bool) -> str:
     thread = conf.get("thread_id")
     if is_named or conf.get(CONFIG_KEY_CHECKPOINT_NS):
         return "" if thread is None else str(thread)
-    return uuid4().hex
+    given = conf.get(_RUN_NAME)
+    return given if isinstance(given, str) else uuid4().hex
 
 
 def question_id(namespace: str, answered: int) -> str:

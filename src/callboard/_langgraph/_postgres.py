@@ -14,6 +14,8 @@ _FORGET = """
 DELETE FROM checkpoint_blobs WHERE thread_id = %s AND checkpoint_ns = %s AND channel = %s AND version = %s
 """
 
+_CLOCK = "SELECT extract(epoch FROM clock_timestamp())::float8 AS now"
+
 _CLASSES = (
     ("langgraph.checkpoint.postgres", "PostgresSaver"),
     ("langgraph.checkpoint.postgres.aio", "AsyncPostgresSaver"),
@@ -45,3 +47,16 @@ async def aforget(saver: Any, values: Sequence[Value]) -> None:
     """Have an async saver forget values."""
     async with saver._cursor() as cursor:
         await cursor.executemany(_FORGET, values)
+
+
+def clock(saver: Any) -> float:
+    """Read the clock of the server of a sync saver, in seconds since 1970."""
+    with saver._cursor() as cursor:
+        return float(cursor.execute(_CLOCK).fetchone()["now"])
+
+
+async def aclock(saver: Any) -> float:
+    """Read the clock of the server of an async saver, in seconds since 1970."""
+    async with saver._cursor() as cursor:
+        await cursor.execute(_CLOCK)
+        return float((await cursor.fetchone())["now"])

@@ -19,6 +19,7 @@ import sniffio
 from anyio import CancelScope
 
 from callboard._loops._asyncio_scope import AsyncioScope, innermost, is_enforced, unasked
+from callboard._loops._left_tasks import unmarked
 from callboard._loops._protocol import ChildFn
 from callboard._loops._swallowed import SwallowedCancellation
 from callboard._loops._watchdog import Pulse
@@ -157,7 +158,8 @@ class AsyncioSpawned:
     def __init__(self, child: ChildFn, grace: float) -> None:
         self._scope = AsyncioScope(math.inf, grace)
         self._ended = AsyncioWakeup()
-        task = self._task = asyncio.get_running_loop().create_task(child(self._scope))
+        context = unmarked(copy_context())  # it may outlive the call that has started it
+        task = self._task = asyncio.get_running_loop().create_task(child(self._scope), context=context)
         _spawned.add(task)  # the loop itself refers to tasks weakly
         task.add_done_callback(self._end)
 

@@ -122,10 +122,12 @@ class AsyncioScope:
             self._timer.cancel()
         self._timer = self._loop.call_later(self._grace, self._enforce)
 
-    def move(self, deadline: float) -> None:
+    def move(self, deadline: float, *, grace: float | None = None) -> None:
         """Have the block end at another time than it was to."""
         if self.cancel_called or not self._entered:
             return
+        if grace is not None:
+            self._grace = grace
         if self._timer is not None:
             self._timer.cancel()
         self._deadline = deadline

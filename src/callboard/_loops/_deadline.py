@@ -120,6 +120,15 @@ def current_time_limits(loop: EventLoop) -> Timed:
     return Timed(loop, math.inf, DEFAULT_GRACE if timed is None else timed.grace)
 
 
+def cap_grace(loop: EventLoop, seconds: float) -> None:
+    """Give clean-up in this context so many seconds at most."""
+    timed = current_timed.get()
+    if timed is None:
+        timed = Timed(loop, math.inf, DEFAULT_GRACE)
+    if timed.grace > seconds:
+        current_timed.set(Timed(timed.loop, timed.until, seconds))
+
+
 def is_cleaning_up() -> bool:
     """Whether this is the clean-up of something cancelled; behind the shield one cannot see that any more."""
     return _cleaning_up.get()

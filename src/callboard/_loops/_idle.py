@@ -86,11 +86,11 @@ class IdleScope:
         """Whether this is when it will be idle; no other clock's time is the same to the last digit."""
         return self._open and self._until == deadline
 
-    def move(self, deadline: float) -> None:
+    def move(self, deadline: float, *, grace: float | None = None) -> None:
         """Have the block end then in any case."""
         self._deadline = deadline
         if not self._is_held:
-            self._scope.move(min(self._until, deadline))
+            self._scope.move(min(self._until, deadline), grace=grace)
 
     @property
     def seconds(self) -> float:

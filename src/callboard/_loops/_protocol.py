@@ -29,8 +29,13 @@ class Scope(Protocol):
         """Whether the deadline passed, or somebody called `cancel`, while the block ran."""
         ...
 
-    def move(self, deadline: float) -> None:
-        """Have the block end then; from within the loop's thread, while it runs."""
+    def move(self, deadline: float, *, grace: float | None = None) -> None:
+        """Have the block end then; from within the loop's thread, while it runs.
+
+        Args:
+            deadline: on the loop's clock.
+            grace: seconds between the cancellation and those that repeat it; as before by default.
+        """
         ...
 
     def cancel(self) -> None:

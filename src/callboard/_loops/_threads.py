@@ -2,7 +2,6 @@
 
 import atexit
 import logging
-import os
 import threading
 import time
 import warnings
@@ -13,8 +12,10 @@ from typing import Any, Generic, Protocol, TypeVar
 
 from anyio import CancelScope
 
+from callboard._loops._forks import after_fork_in_child
 from callboard._loops._own_thread import OwnThread
 from callboard._loops._protocol import EventLoop, Wakeup
+from callboard._loops._start_order import StartOrder, Ticket
 from callboard.exceptions import AbandonedThreadWarning
 
 T = TypeVar("T")
@@ -28,10 +29,11 @@ _BEAT = 0.1
 class _Job(Generic[T]):
     """A function in a thread; `ended` and `_after` change hands under the lock, so neither side misses the other."""
 
-    __slots__ = ("_after", "_begun", "_ended", "_fn", "_lock", "name", "since")
+    __slots__ = ("_after", "_begun", "_ended", "_fn", "_lock", "_ticket", "name", "since")
 
-    def __init__(self, fn: Callable[[], T], name: str) -> None:
+    def __init__(self, fn: Callable[[], T], name: str, ticket: Ticket | None) -> None:
         self.name = name
+        self._ticket = ticket
         self.since = time.monotonic()
         """In real time, whatever the event loop's clock says."""
         self._fn = fn
@@ -40,11 +42,16 @@ class _Job(Generic[T]):
         self._after: Callable[[], None] | None = None
 
     def run(self) -> T:
+        ticket = self._ticket
+        if ticket is not None:
+            ticket.wait()
         with self._lock:
             if self._ended:
                 raise CancelledError  # nobody hears it
             self._begun = True
         try:
+            if ticket is not None:
+                ticket.pass_on()  # nothing may come between this line and the function
             return self._fn()
         except StopIteration as exc:
             # A coroutine cannot raise StopIteration: to the one that awaits us it would be a return.
@@ -89,6 +96,7 @@ async def run_in_thread(
     thread: OwnThread | None = None,
     *,
     patience: float = _BEAT,
+    order: StartOrder | None = None,
 ) -> T:
     """Run `fn` in a worker thread, with the caller's context variables.
 
@@ -101,9 +109,11 @@ async def run_in_thread(
         owner: told of such a thread.
         thread: where to run it; `None` for any that is free.
         patience: how many seconds a cancelled caller waits for it.
+        order: in which the functions begin that share it.
     """
     run = loop.run_in_daemon if thread is None else thread.run
-    job = _Job(fn, name)
+    ticket = None if order is None else order.ticket()
+    job = _Job(fn, name, ticket)
     scope = CancelScope()
     try:
         with scope:
@@ -118,13 +128,16 @@ async def run_in_thread(
                 if job.call_after(None):
                     _abandon(job, owner)
         raise
+    finally:
+        if ticket is not None and job.drop():  # it never begins
+            ticket.pass_on()
     raise AssertionError("a scope that nobody cancels swallowed a cancellation")
 
 
 _left: dict[_Job[Any], ThreadOwner] = {}
 """The jobs that go on although nobody waits for them."""
 
-os.register_at_fork(after_in_child=_left.clear)
+after_fork_in_child(_left.clear)
 
 
 def _abandon(job: _Job[T], owner: ThreadOwner) -> None:

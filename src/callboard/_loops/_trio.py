@@ -45,7 +45,7 @@ class TrioScope:
     def cancel_called(self) -> bool:
         return self._scope.cancel_called
 
-    def move(self, deadline: float) -> None:
+    def move(self, deadline: float, *, grace: float | None = None) -> None:
         self._scope.deadline = deadline
 
     def cancel(self) -> None:
@@ -68,7 +68,7 @@ class _NoScope:
 
     cancel_called = False
 
-    def move(self, deadline: float) -> None:
+    def move(self, deadline: float, *, grace: float | None = None) -> None:
         """Nothing: no child of a nursery has a deadline of its own."""
 
     def cancel(self) -> None:

@@ -8,7 +8,6 @@ times a second, and asks a loop for a sign of life only if it finds it within a 
 import gc
 import logging
 import math
-import os
 import sys
 import threading
 import time
@@ -19,6 +18,7 @@ from dataclasses import dataclass
 from types import CodeType, FrameType
 from typing import Any, NamedTuple
 
+from callboard._loops._forks import after_fork_in_child
 from callboard.exceptions import LoopBlockedWarning
 
 _log = logging.getLogger("callboard")
@@ -194,11 +194,17 @@ class _Watchdog:
         self._pulses: dict[Pulse, None] = {}
         self._wanted = threading.Event()
         self._started = False
+        self.looks = 0
 
     def look_after(self, pulse: Pulse) -> None:
         self._pulses[pulse] = None
         if not self._wanted.is_set():
             self._wake()
+
+    @property
+    def is_looking(self) -> bool:
+        """Whether there is an event loop to look after."""
+        return bool(self._pulses)
 
     def leave_alone(self, pulse: Pulse) -> None:
         self._pulses.pop(pulse, None)
@@ -225,6 +231,7 @@ class _Watchdog:
         # In a function of its own, so that no frame is kept until the next look.
         if not self._pulses:
             return False
+        self.looks += 1
         frames, now = _current_frames(), time.monotonic()
         for pulse in list(self._pulses):
             pulse.look(frames.get(pulse.thread), now)
@@ -234,9 +241,14 @@ class _Watchdog:
 _watchdog = _Watchdog()
 
 
+def watchdog_looks() -> int | None:
+    """Return how often the watchdog has looked so far; `None` if there is nothing that it looks after now."""
+    return _watchdog.looks if _watchdog.is_looking else None
+
+
 def _begin_anew() -> None:
     global _watchdog
     _watchdog = _Watchdog()  # a child has the object, but not the thread
 
 
-os.register_at_fork(after_in_child=_begin_anew)
+after_fork_in_child(_begin_anew)

@@ -4,7 +4,6 @@ anyio's own are no daemons where the event loop runs in the main thread, so that
 end for a job that hangs; on trio they are. A thread is no loop's: one that is free serves the next that asks.
 """
 
-import os
 import threading
 from asyncio import AbstractEventLoop, Future
 from collections.abc import Callable
@@ -16,6 +15,9 @@ import sniffio
 from anyio import CancelScope
 from anyio._core._eventloop import claim_worker_thread, threadlocals  # what makes `anyio.from_thread` work
 from anyio.lowlevel import EventLoopToken, checkpoint, current_token
+
+from callboard._loops._forks import after_fork_in_child
+from callboard._loops._left_tasks import unmarked
 
 T = TypeVar("T")
 
@@ -54,7 +56,7 @@ class _Worker:
 _free: dict[_Worker, _Worker] = {}
 """Workers without a job; every single operation on a dict is atomic, and no more is needed."""
 
-os.register_at_fork(after_in_child=_free.clear)  # a child has the objects, but not the threads
+after_fork_in_child(_free.clear)  # a child has the objects, but not the threads
 
 
 def _a_worker() -> _Worker:
@@ -74,7 +76,7 @@ async def run_in_worker(fn: Callable[[], T], scope: CancelScope) -> T:
         scope: what `anyio.from_thread.check_cancelled()` looks at.
     """
     await checkpoint()
-    token, context = current_token(), copy_context()
+    token, context = current_token(), unmarked(copy_context())
     context.run(sniffio.current_async_library_cvar.set, None)
     loop = cast("AbstractEventLoop", token.native_token)
     future: Future[T] = loop.create_future()

@@ -24,5 +24,5 @@ def retry_after(error: BaseException) -> float:
 def _seconds_until(date: str) -> float:
     try:
         return max(0.0, email.utils.parsedate_to_datetime(date).timestamp() - time.time())
-    except ValueError:
+    except (ValueError, OverflowError):  # a year or an offset with too many digits
         return 0.0

@@ -53,6 +53,7 @@ class Handler:
     reentrant: bool = False
     deferred: bool = False
     on_cancel: OnCancel = "go_on"
+    idempotent: bool = False
 
     @property
     def title(self) -> str:
@@ -90,6 +91,7 @@ def handler(
     group: str | None = None,
     reentrant: bool = False,
     on_cancel: OnCancel = "go_on",
+    idempotent: bool = False,
 ) -> Callable[
     [Callable[Concatenate[S, Reply[T], P], Awaitable[None]]],
     Callable[Concatenate[S, P], Coroutine[Any, Any, T]],
@@ -103,6 +105,7 @@ def handler(
     reentrant: bool = False,
     deferred: Literal[False] = False,
     on_cancel: OnCancel = "go_on",
+    idempotent: bool = False,
 ) -> "_Marks": ...
 
 
@@ -115,6 +118,7 @@ def handler(
     reentrant: bool = False,
     deferred: bool = False,
     on_cancel: OnCancel = "go_on",
+    idempotent: bool = False,
 ) -> Any:
     """Mark a method of an actor as one that others may call.
 
@@ -130,12 +134,20 @@ def handler(
         deferred: whether the method takes a `Reply` as its first argument, which it may keep: the mailbox moves
             on when the method returns, and the caller waits until somebody sends the reply.
         on_cancel: "restart" if the actor cannot be trusted once this handler was cancelled in the middle.
+        idempotent: whether running it twice does no harm, so that a tool call of it whose actor died runs again; a
+            `CallPolicy` that says otherwise goes first.
 
     Raises:
         TypeError: for what is no method, or has no one result, such as an async generator.
         ValueError: for an unknown option.
     """
-    options = {"group": group, "reentrant": reentrant, "deferred": deferred, "on_cancel": on_cancel}
+    options = {
+        "group": group,
+        "reentrant": reentrant,
+        "deferred": deferred,
+        "on_cancel": on_cancel,
+        "idempotent": idempotent,
+    }
     _check_options(options)
     if fn is None:
         return lambda method: _marked(method, options, sys._getframe(1).f_locals)
@@ -164,7 +176,7 @@ def _check_options(options: Mapping[str, Any]) -> None:
         raise TypeError(f"handler(group=...) is a name, such as 'reads'; got {group!r}")
     if on_cancel not in _ON_CANCEL:
         raise ValueError(f"handler(on_cancel=...) is one of {_ON_CANCEL}, got {on_cancel!r}")
-    for name in ("reentrant", "deferred"):
+    for name in ("reentrant", "deferred", "idempotent"):
         if not isinstance(options[name], bool):
             raise TypeError(f"handler({name}=...) is True or False, got {options[name]!r}")
 

@@ -111,6 +111,7 @@ class Cell:
         call: SupervisedCall[Any] | None = None,
         passes: Callable[[BaseException], bool] | None = None,
         on_begin: Callable[[], object] | None = None,
+        named_by: Mapping[str, Any] | None = None,
     ) -> Any:
         """Send a message and wait for its reply.
 
@@ -125,6 +126,7 @@ class Cell:
             call: the tool call that it is; `None` to look for the one within which somebody asks.
             passes: says of an exception that it is none of the actor's, and does not break it.
             on_begin: called in the actor's thread when its handler begins.
+            named_by: the arguments by which poison tells calls apart; `None` for all of them.
 
         Raises:
             MailboxFullError: if it may not wait.
@@ -147,6 +149,7 @@ class Cell:
             passes=passes,
             on_begin=on_begin if watch is None else watch.taking(on_begin),
             watch=watch,
+            named_by=named_by,
         )
         return await (self._reply_to(message) if watch is None else self._watched_reply_to(message, watch))
 
@@ -184,7 +187,7 @@ class Cell:
             raise refusal
         refuse_standstill(message, self.name, self.home if self.life is None else self.life.loop)
         if self.draining is not None and not any(one.target.draining is self.draining for one in message.ancestors()):
-            raise ActorGoneError(message.title, message.call_id, f"{self.name} is being drained")
+            raise self.refused_by_drain(message)
         jumps = (message.handler.group is not None or message.handler.reentrant) and jumps_queue(message)
         dropped: Message | None = None
         with self.lock:
@@ -209,10 +212,14 @@ class Cell:
         elif not run_there(life.loop, life.begin_urgent):
             self.finish("its event loop has ended")
 
+    def refused_by_drain(self, message: Message) -> Exception:
+        """Return the error of a call that a drained actor does not begin."""
+        return ActorGoneError(message.title, message.call_id, f"{self.name} is being drained")
+
     def _refusal(self, message: Message) -> PoisonousCallError | None:
         if not self.poison.times:
             return None
-        times = self.poison.refuses(message.handler.name, message.args, message.kwargs)
+        times = self.poison.refuses(*message.named)
         return None if times is None else PoisonousCallError(message.title, message.call_id, times)
 
     def may_begin(self, message: Message, scope: Scope) -> bool:
@@ -262,7 +269,7 @@ class Cell:
                 # Said again, because a grace is over; the handler's is, too. What was started here ends here.
                 message.wakeup = message.loop.wakeup()
         if message.error is not None:
-            _log.warning("%s was cancelled, and failed: %r", message.title, message.error)
+            _log.warning("%s was cancelled, and failed: %s", message.title, type(message.error).__qualname__)
 
     def settle(self, message: Message, value: object, error: BaseException | None) -> bool:
         """End a message; False if it has ended."""
@@ -326,7 +333,7 @@ class Cell:
             self.mailbox.ended(message)
             if message.state == "ended":
                 if error is not None and not isinstance(error, PoisonousCallError):
-                    _log.warning("%s failed after its reply had been sent: %r", message.title, error)
+                    _log.warning("%s failed after its reply had been sent: %s", message.title, type(error).__qualname__)
                 return
             if message.handler.deferred and error is None and not message.cancel_asked:
                 message.state = "deferred"

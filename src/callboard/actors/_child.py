@@ -1,12 +1,23 @@
 """What a supervisor is told of an actor: how it lives, and what becomes of it when it ends."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from inspect import signature
-from typing import Any, Generic, TypeVar, cast
+from typing import Any, Generic, NoReturn, TypeVar, cast
 
 from callboard._fleets import Fleet
+from callboard._loops._deadline import DEFAULT_GRACE
 from callboard._suggestions import suggests_keywords
-from callboard._types import Engine, KeyFunction, LimitKey, check_count, check_engine, check_seconds, key_function
+from callboard._types import (
+    Engine,
+    KeyFunction,
+    LimitKey,
+    check_count,
+    check_engine,
+    check_seconds,
+    has_members_of,
+    key_function,
+)
 from callboard.actors._actor import Actor, keeps_snapshots, made_again
 from callboard.actors._ends import Lifespan
 from callboard.actors._journal_snapshots import JournalSnapshots
@@ -42,6 +53,15 @@ class ChildSpec(Generic[A]):
     period: float
     runs_in: Engine | None
     fleet: Fleet | None
+
+    def __getattr__(self, name: str) -> NoReturn:
+        if name.startswith("_"):
+            raise AttributeError(name)
+        kind = type(self.actor).__name__
+        raise AttributeError(
+            f"child({kind}) describes an actor and has no {name!r}; ask one that runs: "
+            f"`async with running({kind}(...)) as actor: await actor.{name}(...)`, or give child({kind}) to a ToolNode"
+        )
 
     def kept_in(self, snapshots: Snapshots | JournalSnapshots) -> "ChildSpec[A]":
         """The same terms, with the state of its actor kept in these snapshots."""
@@ -204,7 +224,7 @@ def _check_instances(where: str, spec: ChildSpec[Any]) -> None:
 def _check_fleet(where: str, spec: ChildSpec[Any]) -> None:
     """Raise for what cannot live in one process of many."""
     fleet = cast("object", spec.fleet)
-    if isinstance(fleet, type) or not isinstance(fleet, Fleet):
+    if not has_members_of(Fleet, fleet):
         raise TypeError(f"{where}: fleet is one such as RedisFleet(url, secret=...) of callboard_actors; got {fleet!r}")
     if spec.is_in_journal:
         raise ValueError(f"{where}: its state is in the journal of a thread, or its fleet has it; leave one out")
@@ -218,6 +238,29 @@ def _check_fleet(where: str, spec: ChildSpec[Any]) -> None:
             f"{where}: the code of an actor with a fleet runs in the process that owns its key, where it is told of "
             "its fencing token; leave runs_in=... or fleet=... out"
         )
+
+
+def check_grace(spec: ChildSpec[Any], graces: Mapping[str, float | None]) -> None:
+    """Raise for handlers of a fleet that could go on when another process owns their key.
+
+    The usual grace is not refused: of a short lease, the rest of the lease cuts it.
+
+    Args:
+        spec: of the actor.
+        graces: in seconds, by the name of the tool.
+
+    Raises:
+        ValueError: names the grace, the lease and what to change.
+    """
+    if (fleet := spec.fleet) is None:
+        return
+    for tool, grace in graces.items():
+        if grace is not None and grace > max(fleet.clean_up, DEFAULT_GRACE):
+            raise ValueError(
+                f"{tool!r} has grace={grace:g}, and an owner that has lost lease={fleet.lease:g} of {fleet!r} has "
+                f"{fleet.clean_up:g} s to end what runs: a second owner could begin meanwhile. Give the fleet "
+                f"lease={grace * fleet.lease / fleet.clean_up:g} or more, or the tool grace={fleet.clean_up:g} or less"
+            )
 
 
 def check_fleet(spec: ChildSpec[Any], where: str) -> None:

@@ -11,6 +11,10 @@ from callboard.actors._mailbox import Mailbox, is_awaited_here
 from callboard.actors._message import Message
 from callboard.exceptions import DeadlockError
 
+_REMEDY = (
+    "Have one of them take its reply along (@handler(deferred=True)), or let it be "
+    "re-entered (@handler(reentrant=True))."
+)
 _PATIENCE = 5.0
 """Seconds in which a handler may show that it does not wait for a task that it has begun, by ending before it."""
 
@@ -58,8 +62,9 @@ async def refuse_circle(message: Message) -> None:
     if found is None:
         return
     room = room_wanted(found, _needs)
+    remedy = f"{room}; raise the cap, or have nobody ask another of its kind and wait for it." if room else _REMEDY
     if _place_of(message).withdraw(message):
-        raise DeadlockError(message.title, message.call_id, tuple(one.title for one in found), room=room)
+        raise DeadlockError(message.title, message.call_id, tuple(one.title for one in found), remedy=remedy)
 
 
 async def _wait_a_while(message: Message) -> None:

@@ -9,6 +9,7 @@ from anyio.lowlevel import checkpoint
 
 from callboard._calls._under_way import tell_of_drain
 from callboard._drained import Drained, UnknownCall
+from callboard._fleets import KeyMovedError
 from callboard._loops._current import current_loop, run_there
 from callboard._types import check_duration
 from callboard.actors._cell import Cell
@@ -31,6 +32,8 @@ class Draining:
         self._what = what
         self._cells = cells
         self._ended = Drained()
+        self._moved = 0
+        """Number of messages that another process of a fleet answers."""
 
     async def run(self, timeout: float) -> Drained:
         """Wait for what the actors have in hand or in their mailboxes, and end what has not finished in time.
@@ -54,7 +57,7 @@ class Draining:
                 self._end_all()
                 with loop.shield(math.inf):
                     await self._until_idle()
-        report = self._ended + Drained(finished=max(0, first - self._ended.ended))
+        report = self._ended + Drained(finished=max(0, first - self._ended.ended - self._moved))
         tell_of_drain(self._what, report)
         return report
 
@@ -78,9 +81,13 @@ class Draining:
         with cell.lock:
             if message.state == "ended":
                 return
-            self._ended += Drained(ended=1)
-            if cell.withdraw(message, ActorGoneError(message.title, message.call_id, reason)):
+            refused = cell.refused_by_drain(message)
+            is_moved = isinstance(refused, KeyMovedError)
+            if cell.withdraw(message, refused if is_moved else ActorGoneError(message.title, message.call_id, reason)):
+                self._moved += is_moved
+                self._ended += Drained(ended=not is_moved)
                 return
+            self._ended += Drained(ended=1)
             self._ended += Drained(unknown=(UnknownCall(tool=message.title, call_id=message.call_id),))
             message.fate = ActorDiedError(message.title, message.call_id, reason)
             message.cancel_asked = True

@@ -39,6 +39,12 @@ class Lifespan:
     """Seconds."""
     max_calls: int | None = None
 
+    def cut_short(self, killed: str | None) -> str:
+        """Return why an actor was cancelled before it had stopped: because it was killed, or took too long."""
+        if killed is None:
+            return f"did not stop within {self.stop:g} s, and was cancelled"
+        return f"was cancelled before it had stopped: {killed}"
+
 
 OnStart = Callable[[BaseException | None], None]
 """Told once that a life has begun to serve, or why it never will: an `ActorStartError`, or Ctrl-C and the like."""
@@ -54,12 +60,18 @@ and has to."""
 _log = logging.getLogger("callboard")
 
 
+def traced() -> bool:
+    """Return whether tracebacks, which show the texts of errors, are logged: at the level DEBUG only."""
+    return _log.isEnabledFor(logging.DEBUG)
+
+
 async def snapshot_or_none(name: str, taken: Taken) -> object:
     """The snapshot of an actor; that it could not be had is said, and costs nobody a result."""
     try:
         return await taken()
-    except Exception:
-        _log.exception("the state of the actor %r could not be had for its snapshot", name)
+    except Exception as error:
+        kind = type(error).__qualname__
+        _log.error("the state of the actor %r could not be had for its snapshot: %s", name, kind, exc_info=traced())
         return None
 
 

@@ -75,7 +75,7 @@ class Life:
         self._killed: str | None = None
         self._crash: BaseException | None = None
         self._culprit: tuple[str | None, bool] = (None, False)
-        self._calls = 0
+        self._calls, self._ends_by = 0, math.inf  # on the loop's clock: when a life that lost its key has to have ended
         self._retires_at = math.inf if lifespan.max_age is None else self.loop.now() + lifespan.max_age
         self._may_retire = (lifespan.max_age, lifespan.max_calls) != (None, None)
         self._is_due = self._is_retired = False
@@ -118,10 +118,14 @@ class Life:
                 (self._work or self._outer).move(self.loop.now() + self._lifespan.stop)
             self.wake()
 
-    def kill(self, reason: str) -> None:
-        """Cancel whatever runs; what the calls that had begun came to, nobody knows."""
+    def kill(self, reason: str, within: float = math.inf) -> None:
+        """Cancel whatever runs, and after so many seconds clean-up and `stop`; calls that had begun are unknown."""
         self._killed = self._killed or reason
         self._is_ending = True
+        if within < math.inf:
+            self._ends_by = self.loop.now() + within
+            until, grace = (math.inf, within) if self._work is None else (self._ends_by, 0.0)
+            self._outer.move(until, grace=grace)
         (self._work or self._outer).cancel()
         if self._nursery is not None:
             self._nursery.cancel()  # now, and not when the handler in the actor's own task has cleaned up
@@ -167,7 +171,7 @@ class Life:
             late = "handlers of the actor %r did not end within %g s, and were cancelled"
             _log.warning(late, self._cell.name, self._lifespan.stop)
         self._is_ending, self._work = True, None
-        self._outer.move(self.loop.now() + self._lifespan.stop)
+        self._outer.move(min(self.loop.now() + self._lifespan.stop, self._ends_by))
         if self._crash is None and self._killed is None and keeps_snapshots(type(self.actor)):
             self._snapshot = await snapshot_or_none(self._cell.name, self.code.snapshot)
 
@@ -177,7 +181,7 @@ class Life:
         try:
             await self.code.stop()
         except Exception as error:
-            _log.warning("stopping the actor %r failed: %r", self._cell.name, error)
+            _log.warning("stopping the actor %r failed: %s", self._cell.name, type(error).__qualname__)
 
     async def _take_messages(self) -> None:
         handlers = self._cell.kind._handlers.values()
@@ -248,7 +252,7 @@ class Life:
 
     async def _handle(self, message: Message) -> None:
         """Run the handler of a message, with the variables of its caller, and answer."""
-        call = (message.handler.name, message.args, message.kwargs)
+        call = message.named
         scope = self.loop.scope(math.inf, message.grace)
         if not self._cell.may_begin(message, scope):
             return
@@ -362,15 +366,13 @@ class Life:
     def _end_of_service(self, error: BaseException | None) -> End:
         name = self._cell.name
         if error is None and self._outer.cancel_called:
-            _log.warning("the actor %r did not stop within %g s, and was cancelled", name, self._lifespan.stop)
+            _log.warning("the actor %r %s", name, self._lifespan.cut_short(self._killed))
             self._cell.die(self._why())
-        elif error is not None and (self._crash is None or self._is_cancelled()):
-            if self._crash is None:
-                _log.warning("closing what the actor %r has entered failed: %r", name, error)
-            # A task group that `start` has entered cancels its host first, and says why when it is left.
-            self._crash = error
         elif error is not None:
-            _log.warning("closing what the actor %r has entered failed: %r", name, error)
+            if not self._is_cancelled():
+                _log.warning("closing what the actor %r has entered failed: %s", name, type(error).__qualname__)
+            # A task group that `start` has entered cancels its host first, and says why when it is left.
+            self._crash = error if self._is_cancelled() else self._crash or error
         if self._is_cancelled():
             self._crash = RuntimeError(f"the task of {name} was cancelled, perhaps by a scope that `start` has entered")
         self._cell.die(self._why())

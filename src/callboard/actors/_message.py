@@ -5,6 +5,7 @@ from contextvars import Context, ContextVar, copy_context
 from typing import Any, Literal, Protocol
 
 from callboard._loops._deadline import DEFAULT_GRACE, current_timed
+from callboard._loops._left_tasks import unmarked
 from callboard._loops._protocol import EventLoop, Scope
 from callboard.actors._actor import Handler
 from callboard.actors._watch import WatchedAsk
@@ -38,6 +39,7 @@ class Message:
         call_id: of the tool call that it is, for errors.
         on_begin: called in the actor's thread when its handler begins.
         passes: says of an exception that it is none of the actor's, and does not break it.
+        named_by: the arguments by which calls are told apart, if not by all: those that a model wrote.
         watch: who is told of it, if anybody is.
     """
 
@@ -55,6 +57,7 @@ class Message:
         "is_beside",
         "kwargs",
         "loop",
+        "named_by",
         "on_begin",
         "passes",
         "scope",
@@ -80,6 +83,7 @@ class Message:
         passes: Callable[[BaseException], bool] | None,
         on_begin: Callable[[], object] | None,
         watch: WatchedAsk | None,
+        named_by: Mapping[str, Any] | None = None,
     ) -> None:
         self.target = target
         self.handler = handler
@@ -90,6 +94,7 @@ class Message:
         self.call_id = call_id
         self.passes = passes
         self.on_begin = on_begin
+        self.named_by = named_by
         self.watch = watch
         around = current_message.get()
         self.asked_by = None if around is None or around.has_ended else around
@@ -99,7 +104,7 @@ class Message:
         """In which task its handler runs, if it does and is async."""
         self.asks: set[Message] = set()
         """What its handler waits for now; others read it from their threads."""
-        self.context: Context = copy_context()
+        self.context: Context = unmarked(copy_context())  # what a handler starts belongs to its actor
         self.state: State = "waiting"
         self.wakeup = loop.wakeup()
         self.scope: Scope | None = None
@@ -115,6 +120,13 @@ class Message:
     def runs_beside(self, task: int) -> bool:
         """Whether a task is none that its handler runs in; a plain one asks by a task of its own, and waits."""
         return self.task not in (None, task)
+
+    @property
+    def named(self) -> tuple[str, tuple[Any, ...], Mapping[str, Any]]:
+        """Its handler and the arguments that tell it from other calls; what is injected differs each time."""
+        if self.named_by is None:
+            return self.handler.name, self.args, self.kwargs
+        return self.handler.name, (), self.named_by
 
     @property
     def is_taken_only(self) -> bool:
@@ -138,7 +150,7 @@ class Message:
         """Note what it came to, let go of the rest, and wake the caller."""
         self.state, self.value, self.error = "ended", value, error
         self.scope = self.asked_by = None
-        self.args, self.kwargs = (), {}
+        self.args, self.kwargs, self.named_by = (), {}, None
         del self.context
         self.wakeup.set()
 

@@ -6,6 +6,8 @@ from typing import TypeVar
 
 from callboard._calls._attempt import fenced_by
 from callboard._fleets import KeyMovedError, Ownership
+from callboard._loops._current import current_loop
+from callboard._loops._deadline import cap_grace
 from callboard.actors._message import Message
 from callboard.actors._own_code import Code
 from callboard.actors._resources import Resources
@@ -24,16 +26,19 @@ class OwnedCode:
     Args:
         inner: the code itself.
         ownership: of its key.
+        clean_up: seconds that its code has to end when the key is lost.
     """
 
-    __slots__ = ("_inner", "_ownership")
+    __slots__ = ("_clean_up", "_inner", "_ownership")
 
-    def __init__(self, inner: Code, ownership: Ownership) -> None:
+    def __init__(self, inner: Code, ownership: Ownership, clean_up: float) -> None:
         self._inner = inner
         self._ownership = ownership
+        self._clean_up = clean_up
 
     async def start(self, resources: Resources, snapshot: object) -> None:
         fenced_by(self._ownership.token)  # in the task of the life: `snapshot` and `stop` have it, too
+        cap_grace(current_loop(), self._clean_up)
         await self._inner.start(resources, snapshot)
 
     async def handle(self, message: Message) -> object:
@@ -44,6 +49,7 @@ class OwnedCode:
         if not self._ownership.is_current:  # last: it may have taken a while to ask
             raise KeyMovedError(f"{message.title} would begin in a process that owns its key no more")
         fenced_by(self._ownership.token)
+        cap_grace(current_loop(), self._clean_up)
         return await self._inner.handle(message)
 
     def is_lost(self, error: BaseException) -> bool:

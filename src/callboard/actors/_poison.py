@@ -3,14 +3,14 @@
 from collections.abc import Mapping
 from typing import Any
 
-from callboard._canonical import digest
+from callboard._canonical import digest, place_of
 
 _KEPT = 100
 """Calls that are remembered; the oldest is forgotten first."""
 
 
 class Poison:
-    """How often each call has ended the actor. Arguments without a JSON of their own are not told apart, and pass.
+    """How often each call has ended the actor. Arguments without JSON of their own count by their type alone.
 
     Args:
         limit: how often one call may do so before it is refused.
@@ -28,11 +28,9 @@ class Poison:
         times = self.times.get(_key(handler, args, kwargs), 0)
         return times if times >= self._limit else None
 
-    def has_ended(self, handler: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[str | None, bool]:
-        """Note that this call has; its name, if it can be told from others, and whether it is refused from now on."""
+    def has_ended(self, handler: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[str, bool]:
+        """Note that this call has; return its name among calls, and whether it is refused from now on."""
         key = _key(handler, args, kwargs)
-        if not key:
-            return None, False
         times = self.times.pop(key, 0) + 1
         self.times[key] = times
         if len(self.times) > _KEPT:
@@ -41,7 +39,16 @@ class Poison:
 
 
 def _key(handler: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str:
+    named = [handler, [_digest(one) for one in args], {name: _digest(one) for name, one in kwargs.items()}]
+    return digest(named)
+
+
+def _digest(value: object) -> str:
+    """Return a digest of one argument: of its JSON, or of its type if it has none.
+
+    A call must not escape the count because of one argument: it would end its actor for ever.
+    """
     try:
-        return digest([handler, args, kwargs])
-    except (TypeError, ValueError, RecursionError):
-        return ""
+        return digest(value)
+    except Exception:  # the code of a model or of a property may raise anything
+        return f"%{place_of(type(value))}"

@@ -63,6 +63,16 @@ def cell_of(reference: object) -> Cell:
     return cast("Cell", object.__getattribute__(reference, "_Reference__cell"))
 
 
+_ASKS = "__callboard_asks__"
+"""On a method of a reference: the handler that it asks for."""
+
+
+def asked_by(method: object) -> tuple[Cell, Handler] | None:
+    """Return the actor and the handler that a bound method of a reference asks; `None` for another object."""
+    reference, handler = getattr(method, "__self__", None), getattr(method, _ASKS, None)
+    return (cell_of(reference), handler) if isinstance(reference, Reference) and handler is not None else None
+
+
 def reference_to(cell: Cell, kind: type[S]) -> S:
     """A reference, with the methods of the class; the type is that of the actor, for it has the same handlers."""
     return cast("S", _class_for(kind)(cell))
@@ -86,6 +96,7 @@ def _method(handler: Handler) -> Any:
     async def ask(self: Reference, *args: Any, **kwargs: Any) -> Any:
         return await object.__getattribute__(self, "_Reference__cell").ask(handler, args, kwargs)
 
+    ask.__dict__[_ASKS] = handler
     del ask.__dict__["__wrapped__"]  # its signature has the reply of a deferred handler
     own = handler.signature()
     first = next(iter(signature(handler.fn).parameters.values()))

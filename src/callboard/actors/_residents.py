@@ -168,7 +168,16 @@ class Residents:
         """Have them answer what they have been asked, and nothing else."""
         with self._lock:
             draining = self._draining = Draining(f"the actor {self.spec.name!r}", self._all_cells)
+        if self._tenancy is not None:
+            context = self._context.copy()
+            run_there(self.loop, lambda: context.run(self._hand_over))
         return await draining.run(timeout)
+
+    def _hand_over(self) -> None:
+        """Have the actors of a fleet leave that are idle; those that are busy leave when they rest."""
+        for resident in list(self._alive.values()):
+            if resident.cell.life is not None and resident.cell.is_idle:
+                self._leave(resident)
 
     def _all_cells(self) -> list[Cell]:
         with self._lock:
@@ -211,7 +220,8 @@ class Residents:
         if isinstance(queued, FleetCell):
             queued.move()
         if resident is not None and not (resident.cell.ownership and resident.cell.ownership.is_current):
-            resident.unit.end(reason)
+            assert self.spec.fleet is not None
+            resident.unit.end(reason, self.spec.fleet.clean_up)
             self._leave(resident)
 
     def rests(self, key: Hashable) -> None:
@@ -283,6 +293,8 @@ class Residents:
         if resident is None:
             return
         resident.rests_since = self.loop.now()
+        if self._tenancy is not None and self._draining is not None and cell.is_idle:
+            self._leave(resident)
         # A reply that somebody has taken along wakes the life when it is sent, and this is asked again.
         if self._queue and not cell.owed and not self._makes_room():
             self._leave(resident)
@@ -320,7 +332,7 @@ class Residents:
     def _leave(self, resident: _Resident) -> None:
         if not resident.is_leaving:
             resident.is_leaving = True
-            if not self._is_closing:
+            if not (self._is_closing or self._draining):
                 self._evictions += 1
                 asks = [number for cell in self._queue.values() for number in cell.watched_asks()]
                 tell_of_life("evicted", self.spec.name, resident.cell.key, resident.unit.number, asks=tuple(asks))

@@ -1,10 +1,10 @@
 """`Supervisor` and `running`: what a user writes to have actors live."""
 
 from collections.abc import AsyncGenerator, Callable, Sequence
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import replace
 from types import TracebackType
-from typing import Any, Self, TypeVar, cast, overload
+from typing import Any, NoReturn, Self, TypeVar, cast, overload
 
 from anyio import get_current_task
 
@@ -235,8 +235,35 @@ class TreeUnit:
         self._manager.child_ended(self, End("stopped" if error is None else "crashed", error))
 
 
-@asynccontextmanager
-async def running(actor: type[A] | A | ChildSpec[A], **terms: Any) -> AsyncGenerator[A]:
+class _Running(AbstractAsyncContextManager[A]):
+    """A block in which an actor lives."""
+
+    def __init__(self, block: AbstractAsyncContextManager[A], actor: object) -> None:
+        self._block = block
+        self._actor = actor
+
+    async def __aenter__(self) -> A:
+        return await self._block.__aenter__()
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> bool | None:
+        return await self._block.__aexit__(kind, error, traceback)
+
+    def __repr__(self) -> str:
+        actor = self._actor.actor if isinstance(self._actor, ChildSpec) else self._actor
+        return f"running({(actor if isinstance(actor, type) else type(actor)).__name__})"
+
+    def __getattr__(self, name: str) -> NoReturn:
+        if name.startswith("_"):
+            raise AttributeError(name)
+        raise AttributeError(
+            f"{self!r} is a block, and nothing runs before it is entered; it has no {name!r}. Write "
+            f"`async with {self!r} as actor: await actor.{name}(...)`"
+        )
+
+
+def running(actor: type[A] | A | ChildSpec[A], **terms: Any) -> AbstractAsyncContextManager[A]:
     """Have one actor live while the block does, which is given a reference to it.
 
     Args:
@@ -247,6 +274,11 @@ async def running(actor: type[A] | A | ChildSpec[A], **terms: Any) -> AsyncGener
         ActorStartError: if it does not start.
         SupervisorError: if it ends too often; at the end of the block, which is cancelled.
     """
+    return _Running(_running(actor, **terms), actor)
+
+
+@asynccontextmanager
+async def _running(actor: type[A] | A | ChildSpec[A], **terms: Any) -> AsyncGenerator[A]:
     if isinstance(actor, ChildSpec):
         if terms:
             raise TypeError(f"running(child(...)): its terms are there already; got {terms!r} besides")

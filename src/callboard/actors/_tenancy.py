@@ -41,7 +41,7 @@ class Landlord(Protocol):
         ...
 
     def rests(self, key: Hashable) -> None:
-        """Give a key back of which nothing lives here, and that nobody asks; from any thread."""
+        """Give the key back if no actor of it lives here and no call waits for one; from any thread."""
         ...
 
     def context(self) -> Context:
@@ -52,13 +52,15 @@ class Landlord(Protocol):
 class FleetCell(Cell):
     """An actor of a fleet, as this process knows it: what it is asked goes to the owner of its key."""
 
-    __slots__ = ("_posted", "tenancy")
+    __slots__ = ("_posted", "_served", "tenancy")
 
     tenancy: "Tenancy"
 
     def __init__(self, *args: Any, **terms: Any) -> None:
         super().__init__(*args, **terms)
         self._posted: _Taken | None = None
+        self._served: set[Message] = set()
+        """Messages of other processes: the next owner answers those that do not begin here."""
 
     async def ask(
         self,
@@ -70,6 +72,7 @@ class FleetCell(Cell):
         call: SupervisedCall[Any] | None = None,
         passes: Callable[[BaseException], bool] | None = None,
         on_begin: Callable[[], object] | None = None,
+        named_by: Mapping[str, Any] | None = None,
     ) -> Any:
         timed = current_timed.get()
         on_begin = None if on_begin is None else _Once(on_begin)
@@ -83,9 +86,8 @@ class FleetCell(Cell):
             grace=DEFAULT_GRACE if timed is None else timed.grace,
             on_begin=on_begin,
         )
-        here = partial(
-            super().ask, handler, args, kwargs, title=title, call=call, passes=_or_moved(passes), on_begin=on_begin
-        )
+        here = partial(super().ask, handler, args, kwargs, title=title, call=call, named_by=named_by)
+        here = partial(here, passes=_or_moved(passes), on_begin=on_begin)
         while True:
             posting = self.tenancy.membership.post(ask)
             try:
@@ -107,15 +109,22 @@ class FleetCell(Cell):
                 handler, ask.args, ask.kwargs, title=ask.title, passes=_or_moved(None), on_begin=ask.on_begin
             )
         finally:
+            self._served = {one for one in self._served if not one.has_ended}
             self.tenancy.landlord.rests(self.key)
 
     def _put(self, message: Message) -> None:
         posted, self._posted = self._posted, None
-        if self.gone is not None and self._is_stale:
+        if self.gone is not None and (self._is_stale or isinstance(posted, _Served)):
             raise KeyMovedError(_MOVED)
+        if isinstance(posted, _Served):
+            self._served.add(message)
+        message.grace = min(message.grace, self.tenancy.clean_up)
         super()._put(message)
         if posted is not None:
             posted.taken()
+
+    def refused_by_drain(self, message: Message) -> Exception:
+        return KeyMovedError(_MOVED) if message in self._served else super().refused_by_drain(message)
 
     @property
     def _is_stale(self) -> bool:
@@ -167,6 +176,8 @@ class Tenancy:
         self.name = landlord.spec.name
         self._last: dict[Hashable, _Served] = {}
         """By key, what came last and may not be in the mailbox yet."""
+        self.clean_up = fleet.clean_up
+        """Seconds that a handler has to end, once its key is lost."""
         self.membership = fleet.admit(self)
 
     def cell(self) -> FleetCell:
@@ -203,8 +214,23 @@ class Tenancy:
         served = _serving.get()
         assert served is not None
         await served.until_its_turn()
+        if cell.draining is not None:
+            await self._until_handed_over(ask.key)
         beginning.set(begin)
         return await cell.answer(handler, ask, served)
+
+    async def _until_handed_over(self, key: Hashable) -> None:
+        """Hold an ask of another process until the drained key has been given back, then send it to the next owner.
+
+        The ask waits here, because its sender would only find the same owner again.
+
+        Raises:
+            KeyMovedError: always.
+        """
+        while self.owned(key) is not None:
+            self.landlord.rests(key)
+            await sleep(_PAUSE)
+        raise KeyMovedError(_MOVED)
 
     def lost(self, key: Hashable, reason: str) -> None:
         """Have the actor of a key end at once."""

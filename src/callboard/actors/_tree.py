@@ -146,7 +146,9 @@ class Tree:
     def _decision(self, unit: Unit, end: End) -> Decision:
         how, now = _HOW.get(end.how, "abnormal"), self.loop.now()
         if end.error is not None:
-            _log.warning("%s: the actor %r has ended: %r", self.name, unit.terms.name, end.error)
+            # Its type only: the text may have what `Redact` takes out of results, and nothing takes it out of a log.
+            kind = type(end.error).__qualname__
+            _log.warning("%s: the actor %r has ended: %s", self.name, unit.terms.name, kind)
         index = self.units.index(unit)
         return self._restarts.ended(index, how, now, cause=end.culprit, is_refused=end.is_refused)
 

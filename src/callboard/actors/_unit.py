@@ -1,6 +1,7 @@
 """One actor in the hands of its supervisor."""
 
 import logging
+import math
 from collections.abc import Callable
 from functools import partial
 from itertools import count
@@ -16,7 +17,7 @@ from callboard.actors._actor import Actor, keeps_snapshots, made_again
 from callboard.actors._cell import Cell
 from callboard.actors._child import ChildSpec
 from callboard.actors._code_elsewhere import CodeElsewhere
-from callboard.actors._ends import End, Keep, Taken, snapshot_or_none, start_failed
+from callboard.actors._ends import End, Keep, Taken, snapshot_or_none, start_failed, traced
 from callboard.actors._journal_snapshots import JournalSnapshots, own_key
 from callboard.actors._life import Life
 from callboard.actors._own_code import Code, OnLost, OwnCode
@@ -152,7 +153,8 @@ class ActorUnit:
         """Who runs its code, if not its life."""
         engine, ownership = self.spec.runs_in, self.cell.ownership
         if ownership is not None:
-            return lambda on_lost: OwnedCode(OwnCode(actor, self.cell.name, on_lost), ownership)
+            clean_up = math.inf if self.spec.fleet is None else self.spec.fleet.clean_up
+            return lambda on_lost: OwnedCode(OwnCode(actor, self.cell.name, on_lost), ownership, clean_up)
         return None if engine is None else partial(CodeElsewhere, engine, actor, self.cell.name, self.spec.lifespan)
 
     def _made(self) -> Actor:
@@ -229,8 +231,9 @@ class ActorUnit:
                 self.cell.has_lost_state = False
                 return
             _log.warning("the state of the actor %r was not saved within %g s", self.cell.name, seconds)
-        except Exception:
-            _log.exception("the state of the actor %r could not be saved", self.cell.name)
+        except Exception as error:
+            kind = type(error).__qualname__
+            _log.error("the state of the actor %r could not be saved: %s", self.cell.name, kind, exc_info=traced())
         self.cell.has_lost_state = True
 
     async def stop(self) -> None:
@@ -256,15 +259,15 @@ class ActorUnit:
             with self._manager.loop.shield(float("inf")):
                 await self._task.wait()
 
-    def end(self, reason: str) -> None:
-        """Cancel whatever it does, and have it not come back by itself."""
+    def end(self, reason: str, within: float) -> None:
+        """Cancel whatever it does, clean-up within so many seconds, and have it not come back by itself."""
         self._is_stopped = True
-        self.kill(reason)
+        self.kill(reason, within)
 
-    def kill(self, reason: str) -> None:
+    def kill(self, reason: str, within: float = math.inf) -> None:
         """Cancel whatever it does; its supervisor takes that for a crash."""
         if self._life is not None:
-            self._life.kill(reason)
+            self._life.kill(reason, within)
 
     def finish(self, reason: str) -> None:
         self.cell.finish(reason)

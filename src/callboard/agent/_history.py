@@ -17,7 +17,7 @@ from callboard.tools._unanswered import Exchange, calls_in, exchanges_in, id_of,
 
 UNANSWERED = (
     "Error: this call has no result. It was interrupted before it finished, and whether it had any effect is "
-    "unknown. Call the tool again if the result is still needed."
+    "unknown. Find out before calling the tool again."
 )
 
 

@@ -11,10 +11,12 @@ from langgraph.prebuilt import ToolNode as LangGraphToolNode
 from langgraph.store.base import BaseStore
 from langgraph.warnings import LangGraphDeprecatedSinceV10
 
+from callboard._callers import level_of_user
 from callboard._calls._under_way import UnderWay
+from callboard._durations import tell_of_milliseconds
 from callboard._langgraph import arguments_of
 from callboard._suggestions import did_you_mean
-from callboard._types import check_seconds
+from callboard._types import OnUnknown, check_seconds
 from callboard.actors._actor import Actor
 from callboard.actors._child import ChildSpec
 from callboard.agent._agent import Agent as Agent
@@ -28,9 +30,11 @@ from callboard.agent._run import AgentPlan
 from callboard.agent._runner import Runner
 from callboard.agent._state import AgentState, AgentStateWithStructuredResponse
 from callboard.agent._stops import Stops
+from callboard.exceptions import IdleMiddlewareWarning
 from callboard.tools._errors import only_invalid_arguments
 from callboard.tools._node import ToolNode
 from callboard.tools._toolkits import Toolkit
+from callboard.tools._workings import Workings
 
 
 def create_react_agent(
@@ -56,6 +60,7 @@ def create_react_agent(
     middleware: Sequence[object] = (),
     stored_types: Sequence[type[Any]] = (),
     max_calls: int | None = None,
+    on_unknown: OnUnknown | None = None,
     **deprecated_kwargs: Any,
 ) -> Agent:
     """Make an agent that calls tools until its model has an answer.
@@ -89,6 +94,9 @@ def create_react_agent(
         stored_types: what a database by URL may contain beside LangGraph's and LangChain's own types and those that
             the schemas name; nothing else is read from it, or written.
         max_calls: how many calls of one reply run; see `ToolNode`.
+        on_unknown: what becomes of a call whose body began and whose end nobody knows, because the process, an actor
+            or a worker died: "rerun" it, as LangGraph does, "ask" a person, or "fail"; see `CallPolicy`. By default it
+            runs again if its tool is idempotent, and otherwise the model is told.
         deprecated_kwargs: `config_schema`, the older name of `context_schema`.
 
     Raises:
@@ -96,15 +104,16 @@ def create_react_agent(
         ImportError: if a model is given by name and langchain is not installed, or a database without its driver.
         TypeError: if the model is none, or for an unknown option.
         ValueError: if types are named for a saver with a serializer of its own, the model's tools are not the agent's,
-            the prompt, the version or a node is unknown, the state lacks a key, or `middleware` or `max_calls` is given
-            beside a `ToolNode`.
+            the prompt, the version or a node is unknown, the state lacks a key, or `middleware`, `max_calls` or
+            `on_unknown` is given beside a `ToolNode`.
     """
     context_schema = _context_schema(context_schema, deprecated_kwargs)
     _check_version(version)
     check_seconds("create_react_agent(budget=...)", budget, zero=False)
+    tell_of_milliseconds("create_react_agent(budget=...)", budget)
     given_types = checked_types(stored_types, checkpointer)
     schema = _checked_schema(state_schema, with_response=response_format is not None)
-    node, provider_tools = _tool_node(tools, middleware, max_calls)
+    node, provider_tools = _tool_node(tools, middleware, max_calls, on_unknown)
     hooks = _checked_hooks(pre_model_hook, post_model_hook)
     stops = _checked_stops(interrupt_before, interrupt_after)
     flow = _flow_of(node, hooks, response_format)
@@ -121,6 +130,8 @@ def create_react_agent(
     )
     types = frozenset({*given_types, *named_types(*builder.schemas, context_schema, response_format)})
     saver, shared = saver_of(checkpointer, types), store_of(store)
+    if saver is None:
+        _tell_unkept_questions(node)
     runner = Runner(
         plan=plan,
         name=name or "LangGraph",
@@ -233,9 +244,10 @@ def _tool_node(
     | LangGraphToolNode,
     middleware: Sequence[object],
     max_calls: int | None,
+    on_unknown: OnUnknown | None,
 ) -> tuple[ToolNode, list[dict[str, Any]]]:
     if not isinstance(tools, ToolNode) and isinstance(tools, LangGraphToolNode):
-        tools = ToolNode(**arguments_of(tools, only_invalid_arguments))
+        tools, on_unknown = ToolNode(**arguments_of(tools, only_invalid_arguments), on_unknown=on_unknown), None
     if not isinstance(tools, ToolNode):
         given: object = tools
         if isinstance(given, (BaseTool, str, Mapping)) or not isinstance(given, Iterable):
@@ -244,14 +256,27 @@ def _tool_node(
             raise TypeError(f"tools is a sequence of tools, or a ToolNode, got {given!r}{hint}")
         tools = list(tools)
         here = [tool for tool in tools if not isinstance(tool, dict)]
-        return ToolNode(here, middleware=middleware, max_calls=max_calls), [
-            tool for tool in tools if isinstance(tool, dict)
-        ]
+        node = ToolNode(here, middleware=middleware, max_calls=max_calls, on_unknown=on_unknown)
+        return node, [tool for tool in tools if isinstance(tool, dict)]
     if middleware:
         raise ValueError("Middleware belongs to the node that it is around: give middleware=[...] to the ToolNode")
     if max_calls is not None:
         raise ValueError("create_react_agent(max_calls=...) belongs to the node: ToolNode(..., max_calls=...)")
+    if on_unknown is not None:
+        raise ValueError("create_react_agent(on_unknown=...) belongs to the node: ToolNode(..., on_unknown=...)")
     return tools, []
+
+
+def _tell_unkept_questions(node: ToolNode) -> None:
+    """Warn of middleware that asks people, where no answer can be given."""
+    if asking := Workings(node).needs_checkpointer:
+        warnings.warn(
+            f"{asking[0]} asks a person, and this agent has no checkpointer that keeps the call until it is answered: "
+            "give it one, such as create_react_agent(..., checkpointer='sqlite:///agent.db'). Ignore this warning for "
+            "an agent that is served by `callboard mcp`, or runs inside another agent or a graph with a checkpointer",
+            IdleMiddlewareWarning,
+            stacklevel=level_of_user(),
+        )
 
 
 def _asks(

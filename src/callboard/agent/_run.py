@@ -188,7 +188,8 @@ class Run:
         before = thread.state.with_writes([]) if thread.sends else None
         written = thread.apply_outputs(order)
         edges = onward(thread, ran, before, by_call=self.by_call)
-        await thread.stepped(order, distinct([*edges, *gotos], self._plan.flow.nodes))
+        following = distinct([*edges, *gotos], self._plan.flow.nodes)
+        await thread.stepped(order, following, claims=following == (TOOLS,))
         self.tell.values(thread.state, written)
 
     async def _tasks(self, task: str | Sent) -> list[str]:

@@ -109,6 +109,13 @@ class _PartOfThread:
     def written(self, order: Iterable[str]) -> list[Write]:
         return self._thread.written([self._task(key) for key in order])
 
+    @property
+    def claims_ahead(self) -> bool:
+        return self._thread.claims_ahead
+
+    async def claim(self, tasks: Sequence[str]) -> None:
+        await self._thread.claim([self._task(key) for key in tasks])
+
     async def claimed(self, task: str, known: CallRecord) -> None:
         await self._thread.claimed(self._task(task), known)
 

@@ -30,7 +30,7 @@ from callboard.tools._portions import in_portions
 from callboard.tools._reports import CallBody
 from callboard.tools._results import ResultRules
 from callboard.tools._tool_batch import ToolBatch
-from callboard.tools._unknown_outcome import UNKNOWN, question_about, said_of
+from callboard.tools._unknown_outcome import UNKNOWN, question_about, runs_again, said_of
 from callboard.tools._workings import Workings
 
 
@@ -55,6 +55,11 @@ class CallsThread(Protocol):
     def known_of(self, task: str) -> CallRecord: ...
 
     def written(self, order: Iterable[str]) -> list[Write]: ...
+
+    @property
+    def claims_ahead(self) -> bool: ...
+
+    async def claim(self, tasks: Sequence[str]) -> None: ...
 
     async def claimed(self, task: str, known: CallRecord) -> None: ...
 
@@ -212,19 +217,29 @@ class CallStep:
     async def run(self, config: RunnableConfig) -> Any:
         """Run the batch; returns its results in the form that a node returns."""
         batch = await self._batch(config)
+        if self._run.thread.is_kept:
+            await self._run.thread.claim(await batch.claims() if self._run.thread.claims_ahead else [])
         if self._tells_each:
             self._tell_waiting(batch.ledger)
         try:
             combined = await batch.run()
-        except CallsInterrupted:
-            raise
         except BaseException:
             with cleanup():
-                for key, error in batch.failed.items():
-                    await self._run.thread.failed(key, error)
+                await self._note_ended(batch)
             raise
         self._leave_with(combined if isinstance(combined, list) else [combined])
         return combined
+
+    async def _note_ended(self, batch: ToolBatch) -> None:
+        """Note the calls that ended without a result, or they would be taken for calls that nobody has seen end."""
+        thread = self._run.thread
+        for key in (*batch.signalled, *batch.failed):
+            record, known = thread.known_of(key), batch.ledger.known_of(key)
+            if record.claimed and (known.pending or key not in batch.failed):
+                # Its claim settled what it had asked; if the answer was refused, the question is open again.
+                await thread.asked({key: known if known.pending else record.accepted()})
+        for key, error in batch.failed.items():
+            await thread.failed(key, error)
 
     @property
     def _tells_each(self) -> bool:
@@ -244,6 +259,7 @@ class CallStep:
             namespaces={key: self._places[key].namespace for key in self._keys} if is_named else None,
             on_finish=self._finished,
             on_claim=thread.claimed if thread.is_kept else None,
+            claims_only_said=not thread.claims_ahead,
             on_ask=self._asked,
             around=self._call if self._tells_each else None,
             entries=None if entries is None else around_call(entries, run.tools.messages_key),
@@ -316,7 +332,7 @@ async def unknown_settled(
         record = thread.known_of(key)
         policy = run.tools.policy(call)
         pending = record.pending
-        if policy.on_unknown == "fail":
+        if policy.on_unknown in ("fail", None) and not runs_again(policy):
             await _settled(run, key, error_message(UNKNOWN, call), places[key])
         elif pending and pending[0].id in answers:
             message = said_of(key, call, answers.pop(pending[0].id))
@@ -324,7 +340,7 @@ async def unknown_settled(
                 await thread.asked({key: record.accepted()})
             else:
                 await _settled(run, key, message, places[key])
-        elif not pending and policy.on_unknown == "ask":
+        elif not pending and policy.on_unknown == "ask" and not runs_again(policy):
             tool = run.tools.tool(call["name"])
             args = call["args"] if tool is None else written_args(call, injected_args(tool))
             question = question_about(call["name"], args, "the process ended")

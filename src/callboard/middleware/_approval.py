@@ -75,6 +75,11 @@ class RequireApproval:
         self._missing: Missing = missing
         self._threads = Threads("RequireApproval", THREADS)
 
+    @property
+    def needs_checkpointer(self) -> bool:
+        """Whether its questions are kept by an agent's checkpointer until they are answered."""
+        return True
+
     def check_tools(self, tools: Collection[str]) -> None:
         """Raise ValueError if a tool that was named is not among these: its calls would run unasked."""
         check_tool_names("RequireApproval(tools=...)", self._rules, tools, self._missing)

@@ -5,6 +5,7 @@ from typing import TypeVar
 from callboard._calls._call import waiting
 from callboard._documents import Away, Document, Done, Rule, SharedDocuments
 from callboard._loops._protocol import EventLoop
+from callboard._types import has_members_of
 from callboard.exceptions import CallRejectedError
 from callboard.tools._vocabulary import ToolCallRequest
 
@@ -52,7 +53,7 @@ def check_store(whose: str, store: object, **needs_one: object) -> None:
         if given := [option for option, value in needs_one.items() if value is not None]:
             raise ValueError(f"{whose}({given[0]}=...) is for what many processes share; give it a store: shared=...")
         return
-    if isinstance(store, type) or not isinstance(store, SharedDocuments):
+    if not has_members_of(SharedDocuments, store):
         raise TypeError(
             f"{whose}(shared=...) is a store of documents, such as callboard_actors.redis.RedisDocuments(url), "
             f"got {store!r}"

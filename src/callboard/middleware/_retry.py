@@ -1,6 +1,7 @@
 """`Retry`: run a call again when it failed, after a pause."""
 
 import inspect
+import math
 import random
 import warnings
 from collections.abc import Awaitable, Callable, Collection, Mapping
@@ -30,6 +31,8 @@ When = type[Exception] | tuple[type[Exception], ...] | Callable[[Exception], boo
 
 _NEVER_RAN = (CallRejectedError, CircuitOpenError, ActorGoneError)
 """Errors of calls whose body did not run; such a call may be made again, whatever the tool does."""
+_LONGEST_ASKED = 86_400.0
+"""Seconds that a server may ask to wait; more is a mistake, or meant to keep the caller for ever."""
 _FINAL = (PoisonousCallError,)
 """Errors of calls that are refused each time."""
 
@@ -39,8 +42,8 @@ class Retry:
 
     The pause before attempt n + 1 is a random share of `initial * factor ** (n - 1)` seconds, at most
     `maximum`; see "Exponential Backoff And Jitter", AWS Architecture Blog, 2015. What a server says in
-    `Retry-After` is a lower bound. No place is held meanwhile, and no attempt is made that the call's
-    budget has no time for: then the last error stands.
+    `Retry-After` is a lower bound; of more than a day, the error stands. No place is held
+    meanwhile, and no attempt is made that the call's budget has no time for: then the last error stands.
 
     Only calls of tools whose policy says `idempotent=True` are run again, and calls whose body never ran. For any
     other tool it does nothing, and says so once with an `IdleMiddlewareWarning`. A call that is refused because it
@@ -128,6 +131,8 @@ class Retry:
         return await call_next(request)
 
     def _pause(self, attempt: int, at_least: float) -> float:
+        if at_least > _LONGEST_ASKED:
+            return math.inf  # longer than whatever is left, so that the error stands
         longest = min(self._maximum, self._initial * self._factor ** (attempt - 1))
         return max(at_least, self._rng.uniform(0.0, longest))
 

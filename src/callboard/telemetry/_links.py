@@ -20,8 +20,11 @@ def mark() -> str | None:
 
 
 def link_to_call(left: str | None) -> list[Link]:
-    """A link to the call that left a mark."""
-    return _links(left, 0)
+    """Return a link to the call that left a mark, or to its run.
+
+    A call that is stored as begun together with its reply has no span yet.
+    """
+    return _links(left, 0) or _links(left, 1)
 
 
 def link_to_run(left: str | None) -> list[Link]:

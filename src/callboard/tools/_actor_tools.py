@@ -7,23 +7,24 @@ from typing import Any, get_type_hints
 
 from langchain_core.runnables.config import var_child_runnable_config
 from langchain_core.tools import BaseTool, StructuredTool
+from langchain_core.tools.base import _get_runnable_config_param
 
-from callboard._calls._attempt import own_attempt
-from callboard._calls._call import SupervisedCall, current_call, note
+from callboard._calls._call import SupervisedCall, current_call
 from callboard._loops._current import current_loop
-from callboard._types import CallContext, Engine, KeyFunction, ToolCallLike
+from callboard._types import CallContext, Engine, KeyFunction
 from callboard.actors._actor import CONTROL, Actor, Handler, keeps_snapshots
 from callboard.actors._actor_set import ActorSet, Lodging
 from callboard.actors._cell import Cell
-from callboard.actors._child import ChildSpec, check_alone, spec_of
+from callboard.actors._child import ChildSpec, check_alone, check_grace, spec_of
 from callboard.actors._journal_snapshots import InThread
 from callboard.actors._residents import Residents
-from callboard.exceptions import ActorDiedError, ActorGoneError, EngineError, MailboxFullError
+from callboard.exceptions import ActorDiedError
 from callboard.tools._call_context import call_context
-from callboard.tools._errors import is_control_flow
+from callboard.tools._elsewhere import portable, sendable
+from callboard.tools._handler_calls import IDEMPOTENT, HandlerCall
 from callboard.tools._lost_state import LostState, with_notice
 from callboard.tools._toolkits import unpacked
-from callboard.tools._unknown_outcome import OutcomeUnknown, runs_again
+from callboard.tools._unknown_outcome import REPEATS
 from callboard.tools._vocabulary import ToolRuntime
 
 _TAKES_MANY = (
@@ -66,6 +67,13 @@ def with_handlers(tools: Iterable[Any], owner: str, *, uses_engines: bool) -> tu
     return found, actors
 
 
+def check_graces(actors: ActorSet, graces: Mapping[str, float | None]) -> None:
+    """Raise ValueError for a handler whose grace, by the name of its tool, does not fit into the lease of its fleet."""
+    for spec in actors.specs:
+        tools = [f"{spec.prefix}{one.name}" for one in spec.kind._handlers.values()]
+        check_grace(spec, {name: graces[name] for name in tools if name in graces})
+
+
 def _tools(actors: ActorSet, number: int) -> list[BaseTool]:
     """A tool for each handler, but for those of control and those whose names begin with an underscore."""
     spec = actors.specs[number]
@@ -98,7 +106,9 @@ def _tool(actors: ActorSet, number: int, handler: Handler, lost: LostState) -> B
         parameters.append(inspect.Parameter(_RUNTIME, inspect.Parameter.KEYWORD_ONLY, annotation=ToolRuntime))
         hints[_RUNTIME] = ToolRuntime
     call.__name__, call.__doc__, call.__module__ = handler.name, handler.fn.__doc__, handler.fn.__module__
+    call.__dict__[REPEATS] = True
     call.__dict__["__callboard_actor__"] = actors.specs[number].name
+    call.__dict__["__callboard_key__"] = actors.specs[number].key
     call.__dict__["__signature__"] = signature.replace(parameters=parameters)
     call.__annotations__ = hints
     tool = StructuredTool.from_function(
@@ -108,6 +118,7 @@ def _tool(actors: ActorSet, number: int, handler: Handler, lost: LostState) -> B
         error_on_invalid_docstring=False,
         response_format="content_and_artifact" if has_artifact else "content",
         handle_tool_error=True,
+        metadata={IDEMPOTENT: True} if handler.idempotent else None,
     )
     ask.written = frozenset(tool.args)
     return tool
@@ -137,6 +148,7 @@ class _Ask:
         self._spec = actors.specs[number]
         self._handler = handler
         self._lost = lost
+        self._config = _get_runnable_config_param(handler.fn)
         self.name = self._spec.prefix + handler.name
         self.takes_runtime = self._spec.key is not None and self._spec.key.takes_context
         self.written: frozenset[str] = frozenset()
@@ -152,11 +164,19 @@ class _Ask:
         key = None if self._spec.key is None else self._key(self._spec.key, supervised, kwargs, runtime)
         if self._spec.is_in_journal:
             key = self._in_thread(key)
-        asked = partial(self._asked, residents.cell(key), _conversation(residents), supervised, kwargs)
         engine = self._spec.runs_in
+        if engine is not None:
+            kwargs = self._portable(kwargs)
+        asked = partial(self._asked, residents.cell(key), _conversation(residents), supervised, kwargs)
         if engine is None or residents.loop is not current_loop():
             return asked()
         return self._once_open(lodging, engine, asked)
+
+    def _portable(self, kwargs: dict[str, Any]) -> dict[str, Any]:
+        """The arguments without what belongs to this process, such as a graph's own part of a config."""
+        config = portable(kwargs.get(self._config or "") or var_child_runnable_config.get() or {})
+        plain = {name: sendable(value, config) for name, value in kwargs.items()}
+        return plain if self._config is None or self._config not in plain else {**plain, self._config: config}
 
     async def _once_open(self, lodging: Lodging, engine: Engine, asked: Callable[[], Awaitable[Any]]) -> Any:
         """Have its engine open from life to life."""
@@ -193,43 +213,9 @@ class _Ask:
     async def _asked(
         self, cell: Cell, conversation: Hashable, supervised: SupervisedCall[Any] | None, kwargs: dict[str, Any]
     ) -> Any:
-        lost: ActorDiedError | None = None
-        attempt = own_attempt(self.name)
-        while True:
-            turn = None if attempt is None else attempt.waits()
-            try:
-                result = await cell.ask(
-                    self._handler,
-                    (),
-                    kwargs,
-                    title=self.name,
-                    call=supervised,
-                    passes=is_control_flow,
-                    on_begin=None if turn is None else turn.begin,
-                )
-            except ActorDiedError as died:
-                # Poison ends this: a call that ends its actor again and again is refused.
-                if supervised is not None and not _recurs(died) and runs_again(supervised.policy):
-                    note("rerun", actor=cell.child)
-                    lost = died
-                    continue
-                if supervised is not None and attempt is not None and supervised.policy.on_unknown == "ask":
-                    raise self._question(supervised.call, cell) from died
-                raise self._with_loss(died, conversation, cell) from died.__cause__
-            except (ActorGoneError, MailboxFullError) as refused:
-                if lost is None:
-                    raise
-                # It did begin, before: that it does not begin again is not what became of it.
-                raise self._with_loss(lost, conversation, cell) from refused
-            finally:
-                if turn is not None:
-                    turn.end()
-            return self._with_notice(result, conversation, cell)
-
-    def _question(self, call: ToolCallLike, cell: Cell) -> OutcomeUnknown:
-        """What a person is asked: with what the model wrote, which a middleware may have filled in since."""
-        args = {name: value for name, value in call["args"].items() if name in self.written}
-        return OutcomeUnknown(self.name, args, f"{cell.name} died")
+        ask = HandlerCall(cell, self._handler, self.name, self.written)
+        result = await ask((), kwargs, supervised, lambda died: self._with_loss(died, conversation, cell))
+        return self._with_notice(result, conversation, cell)
 
     def _with_notice(self, result: Any, conversation: Hashable, cell: Cell) -> Any:
         notice = self._lost.of(conversation, cell)
@@ -257,8 +243,3 @@ def _conversation(residents: Residents) -> Hashable:
     config = var_child_runnable_config.get() or {}
     thread = config.get("configurable", {}).get("thread_id")
     return residents.number if thread is None else str(thread)
-
-
-def _recurs(died: ActorDiedError) -> bool:
-    """Whether the call has ended its worker itself, and would again."""
-    return isinstance(died.__cause__, EngineError) and died.__cause__.recurs

@@ -19,7 +19,7 @@ from callboard.exceptions import EngineError
 from callboard.tools._inject import written_args
 from callboard.tools._plan import Plan
 from callboard.tools._there import await_with_config, run_with_config
-from callboard.tools._unknown_outcome import OutcomeUnknown, runs_again
+from callboard.tools._unknown_outcome import REPEATS, OutcomeUnknown, runs_again
 from callboard.tools._vocabulary import ToolRuntime
 
 _MOST_ATTEMPTS = 3
@@ -57,6 +57,7 @@ class _BodyElsewhere:
         self._plan = plan
         self._engine = engine
         self._actors = actors
+        setattr(self, REPEATS, True)
 
     async def __call__(self, *args: Any, **kwargs: Any) -> Any:
         attempt, lodging, supervised = own_attempt(self._plan.tool.name), self._actors.lodging(), current_call()
@@ -84,10 +85,10 @@ class _BodyElsewhere:
         raise AssertionError("the last one returns or raises")
 
     def _body(self, args: tuple[Any, ...], kwargs: dict[str, Any], supervised: SupervisedCall[Any] | None) -> Body:
-        config = _portable(var_child_runnable_config.get() or {})
+        config = portable(var_child_runnable_config.get() or {})
         if self._plan.config_param is not None:
             kwargs[self._plan.config_param] = config
-        sent = {name: _sent(value, config) for name, value in kwargs.items()}
+        sent = {name: sendable(value, config) for name, value in kwargs.items()}
         return Body(
             fn=await_with_config if self._plan.kind == "async" else run_with_config,
             args=(self._plan.fn, config, *args),
@@ -127,7 +128,7 @@ class _NotThere:
         return _NotThere, (self._what,)
 
 
-def _sent(value: object, config: RunnableConfig) -> object:
+def sendable(value: object, config: RunnableConfig) -> object:
     """An argument as it is sent to an engine: a runtime without what has to stay here."""
     if not isinstance(value, ToolRuntime):
         return value
@@ -135,7 +136,7 @@ def _sent(value: object, config: RunnableConfig) -> object:
     return replace(value, config=config, store=store, stream_writer=_NotThere("stream_writer"), tools=[])
 
 
-def _portable(config: Mapping[str, Any]) -> RunnableConfig:
+def portable(config: Mapping[str, Any]) -> RunnableConfig:
     """What of a config has a meaning elsewhere: plain data, and nothing of LangGraph's own."""
     found: dict[str, Any] = {name: config[name] for name in _OF_CONFIG if name in config}
     for part in ("configurable", "metadata"):

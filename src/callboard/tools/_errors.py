@@ -10,6 +10,7 @@ from langgraph.errors import GraphBubbleUp, is_invalid_resume
 from pydantic import ValidationError
 
 from callboard.exceptions import CallError
+from callboard.tools._result_text import finished_without_text
 from callboard.tools._vocabulary import (
     INVALID_TOOL_NAME_ERROR_TEMPLATE,
     TOOL_CALL_ERROR_TEMPLATE,
@@ -79,6 +80,10 @@ class ErrorPolicy:
         if isinstance(handling, str):
             return handling
         if handling is None or isinstance(handling, (bool, tuple, type)):
+            if isinstance(error, CallError):
+                return f"Error: {error}"  # no mistake of the model's, such as a timeout
+            if (told := finished_without_text(error)) is not None:
+                return f"Error: {told}"
             return str(TOOL_CALL_ERROR_TEMPLATE.format(error=repr(error)))
         return handling(error)
 

@@ -24,7 +24,7 @@ from pydantic import ValidationError
 from pydantic.v1 import ValidationError as ValidationErrorV1
 
 from callboard._calls._attempt import Attempt
-from callboard._calls._call import current_call
+from callboard._calls._call import current_call, note
 from callboard._calls._limits import NoKeyError
 from callboard._langgraph import scope_of
 from callboard._loops._bridge import run_on_asyncio
@@ -35,15 +35,21 @@ from callboard.tools._errors import raise_invalid_arguments
 from callboard.tools._inject import written_args
 from callboard.tools._plan import ArgsModel, Plan
 from callboard.tools._portions import in_portions
-from callboard.tools._result_text import as_content, in_words, takes_long, writing
-from callboard.tools._unknown_outcome import OutcomeUnknown, question_instead
+from callboard.tools._result_text import as_content, in_words, note_without_text, takes_long, writing
+from callboard.tools._unknown_outcome import REPEATS, OutcomeUnknown, is_lost, question_instead, runs_again
 
 _NEEDS_ASYNCIO = ("no running event loop", "no current event loop")
 """What asyncio says where another loop runs."""
 
 
 async def invoke(
-    attempt: Attempt, plan: Plan, call: ToolCall, config: RunnableConfig, manager: AsyncCallbackManager
+    attempt: Attempt,
+    plan: Plan,
+    call: ToolCall,
+    config: RunnableConfig,
+    manager: AsyncCallbackManager,
+    *,
+    left: int = 2,
 ) -> object:
     """Run a tool for a tool call and return what `tool.ainvoke` would, but for large contents, which are in words.
 
@@ -53,6 +59,7 @@ async def invoke(
         call: with its injected arguments filled in; stays as it is.
         config: complete, with a `configurable` of its own; is used up.
         manager: the callback manager of the tool.
+        left: how often it may run again, if an actor or a worker dies that it uses and its policy says so.
     """
     tool, attempt.scope = plan.tool, scope_of(config)
     if plan.kind == "foreign":
@@ -89,9 +96,12 @@ async def invoke(
     except Exception as error:
         told = _of_other_loop(error, plan, call) or _if_unknown(error, plan, call)
         await run.failed(told or error, call["id"])
-        if told is None:
+        if told is not None:
+            raise told from error
+        if not left or not _runs_again(error, plan):
             raise
-        raise told from error
+        note("rerun")
+        return await invoke(attempt, plan, call, config, manager, left=left - 1)
     except current_loop().cancelled_class as error:
         await run.cut_off(error, call["id"])
         raise
@@ -117,10 +127,7 @@ def _formatted(content: Any, artifact: Any, call: ToolCall, tool: BaseTool, stat
 
 
 def _explain(error: Exception, content: object, call: ToolCall, tool: BaseTool) -> None:
-    error.add_note(
-        f"Raised when what the tool {tool.name!r} returned for the call {call['id']!r}, of the type "
-        f"{type(content).__qualname__}, was turned into a text. Return a text, or repair its __str__."
-    )
+    note_without_text(error, tool.name, call["id"], type(content).__qualname__)
 
 
 async def _formatted_in_parts(content: Any, artifact: Any, call: ToolCall, tool: BaseTool, status: str) -> object:
@@ -145,6 +152,13 @@ def _if_unknown(error: Exception, plan: Plan, call: ToolCall) -> OutcomeUnknown 
     if not isinstance(error, CallError) or (supervised := current_call()) is None:
         return None
     return question_instead(supervised.policy, plan.tool.name, written_args(call, plan.injected), error)
+
+
+def _runs_again(error: Exception, plan: Plan) -> bool:
+    """Return whether a tool is to run again whose actor or worker was lost, and which does not see to that itself."""
+    if not isinstance(error, CallError) or hasattr(plan.fn, REPEATS) or (supervised := current_call()) is None:
+        return False
+    return is_lost(error) and runs_again(supervised.policy)
 
 
 def _of_other_loop(error: Exception, plan: Plan, call: ToolCall) -> RuntimeError | None:

@@ -20,7 +20,7 @@ from callboard._loops._deadline import DEFAULT_GRACE
 from callboard._loops._door import entered
 from callboard._statistics import Statistics
 from callboard._suggestions import suggests_keywords
-from callboard._types import CallPolicy, Limit, OnError
+from callboard._types import CallPolicy, Limit, OnError, OnUnknown
 from callboard.actors._actor import Actor
 from callboard.actors._child import ChildSpec
 from callboard.tools._chain import middleware_in
@@ -88,6 +88,8 @@ class ToolNode(ManyInputs):
         grace: seconds of clean-up after a cancel.
         max_calls: how many calls of one reply run, at least 1; each one after that gets a message that says so.
             `None` for all.
+        on_unknown: what becomes of a call whose body began and whose end nobody knows, for every tool whose policy
+            says nothing else; see `CallPolicy`. "rerun" is what LangGraph does.
 
     Raises:
         ValueError: for two tools with one name, a policy of an unknown tool, a number out of range, or an
@@ -117,6 +119,7 @@ class ToolNode(ManyInputs):
         on_error: OnError = "cancel",
         grace: float = DEFAULT_GRACE,
         max_calls: int | None = None,
+        on_unknown: OnUnknown | None = None,
     ) -> None:
         self.name = name
         self.tags = tags
@@ -135,6 +138,7 @@ class ToolNode(ManyInputs):
             on_error=on_error,
             grace=grace,
             max_calls=max_calls,
+            on_unknown=on_unknown,
         )
         self._setup = self._built()
 

@@ -15,6 +15,7 @@ from callboard.actors._actor_set import ActorSet
 from callboard.tools._chain import Chain, Middleware
 from callboard.tools._elsewhere import elsewhere
 from callboard.tools._errors import Judge
+from callboard.tools._handler_calls import by_reference
 from callboard.tools._inject import InjectedArgs, inject
 from callboard.tools._own_methods import Injecting
 from callboard.tools._plan import Plan, plan_for
@@ -63,7 +64,7 @@ class Setup:
     def plan(self, tool: BaseTool) -> Plan:
         """How to run a tool by the door that was entered; middleware may bring one that the node does not know."""
         # A tool that a middleware makes for one call is not kept: its plan would keep it alive.
-        plan = self.plans.of(tool) if self.tools.get(tool.name) is tool else plan_for(tool)
+        plan = self.plans.of(tool) if self.tools.get(tool.name) is tool else by_reference(plan_for(tool))
         if plan.from_sync is not None and from_sync():
             plan = plan.from_sync
         engine = self.supervision.engines.get(tool.name) if self.supervision.engines else None

@@ -2,6 +2,7 @@
 
 import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from typing import Any, get_args
 
@@ -10,14 +11,15 @@ from langchain_core.tools import BaseTool
 from langchain_core.tools import tool as create_tool
 
 from callboard._calls._under_way import UnderWay
-from callboard._types import CallPolicy, Limit, OnError, check_count
+from callboard._types import CallPolicy, Limit, OnError, OnUnknown, check_count
 from callboard.actors._actor import Actor
 from callboard.actors._child import ChildSpec
-from callboard.tools._actor_tools import with_handlers
+from callboard.tools._actor_tools import check_graces, with_handlers
 from callboard.tools._beside_calls import check_policies, check_tools, offers_of, shown_by, tools_of
 from callboard.tools._chain import Middleware, chain_of, wrapper_middleware
 from callboard.tools._elsewhere import check_elsewhere
 from callboard.tools._errors import ErrorHandling, ErrorPolicy, Judge
+from callboard.tools._handler_calls import by_reference, is_idempotent
 from callboard.tools._inject import injected_args
 from callboard.tools._node_setup import Setup
 from callboard.tools._own_methods import Injecting
@@ -47,6 +49,7 @@ class Options:
     on_error: OnError
     grace: float
     max_calls: int | None
+    on_unknown: OnUnknown | None
 
 
 def setup_of(given: Options, *, own_call: Callable[[str], Middleware] | None, own_injection: Injecting | None) -> Setup:
@@ -70,20 +73,24 @@ def setup_of(given: Options, *, own_call: Callable[[str], Middleware] | None, ow
         limit=given.limit,
         policies=given.policies,
         grace=given.grace,
+        on_unknown=given.on_unknown,
     )
     tools, actors = with_handlers(given.tools, f"the node {name!r}", uses_engines=bool(supervision.engines))
     by_name = _by_name(tools, tools_of(middleware))
     _check_supervised(by_name, supervision)
+    policies = supervision.policies_of(by_name)
+    if actors.specs:
+        check_graces(actors, {name: policy.grace for name, policy in policies.items()})
     errors = ErrorPolicy(given.handle_tool_errors)
     wrapper = wrapper_middleware(given.wrap_tool_call, given.awrap_tool_call)
     chain = chain_of(middleware, wrapper)
     wrappers = [one for one in (given.wrap_tool_call, given.awrap_tool_call) if one is not None]
     check_tools([*middleware, *wrappers], by_name)
-    check_policies(middleware, supervision.policies_of(by_name))
+    check_policies(middleware, policies)
     return Setup(
         name=name,
         tools=by_name,
-        plans=ToolFacts(plan_for),
+        plans=ToolFacts(lambda tool: by_reference(plan_for(tool))),
         supervision=supervision,
         messages_key=given.messages_key,
         chain=chain,
@@ -116,6 +123,8 @@ def _check_supervised(tools: Mapping[str, BaseTool], supervision: Supervision) -
     supervision.check_tools(tools)
     for tool in tools.values():
         injected_args(tool)  # what is wrong with them is said here; the rest of a plan is made by the first call
+        if is_idempotent(tool):
+            supervision.note_idempotent(tool.name)
     for name, engine in supervision.engines.items():
         check_elsewhere(plan_for(tools[name]), engine)
 
@@ -133,11 +142,24 @@ def _by_name(
     for item in (*tools, *of_middleware):
         if not isinstance(item, BaseTool):
             _check_function(item)
-        tool = item if isinstance(item, BaseTool) else create_tool(item)
+        tool = item if isinstance(item, BaseTool) else _tool_of(item)
         if tool.name in by_name and by_name[tool.name] is not tool:
             raise ValueError(f"Two tools are named {tool.name!r}: {by_name[tool.name]!r} and {tool!r}")
         by_name[tool.name] = tool
     return by_name
+
+
+def _tool_of(function: Callable[..., Any]) -> BaseTool:
+    """Return a tool made of a function; LangChain's error for a missing docstring gets a note that names the tool."""
+    try:
+        return create_tool(function)
+    except ValueError as error:
+        if inspect.isroutine(function) and not inspect.getdoc(function):
+            error.add_note(
+                f"The tool {function.__name__!r} has no docstring, and a model has to be told what it does: write one "
+                f"below `def {function.__name__}(...)`, or use @tool(description=...)."
+            )
+        raise
 
 
 def _check_tools_iterable(given: object) -> None:
@@ -158,6 +180,8 @@ def _check_function(item: object) -> None:
         hint = f"; it is a class: write {item.__name__}(...)"
     elif isinstance(getattr(item, "__self__", None), Actor):
         hint = "; give the actor itself, whose handlers are tools then"
+    elif isinstance(item, AbstractAsyncContextManager) and not isinstance(item, Runnable):
+        hint = f"; enter it first: `async with {item!r} as entered`, then ToolNode([entered])"
     elif callable(item):
         return
     elif isinstance(item, str):

@@ -30,7 +30,9 @@ class Reports(TypedDict, total=False):
     on_finish: OnFinish
     """Told each result as it is there, before the next step may know of it."""
     on_claim: OnClaim | None
-    """Told each call whose policy asks for it, before its body starts."""
+    """Told each call that must not run twice, before its body starts."""
+    claims_only_said: bool
+    """Whether it is told of those calls only whose policy says what becomes of them."""
     on_ask: OnAsk
     """Told what each call asks, as it does."""
     around: Around | None

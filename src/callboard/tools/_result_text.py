@@ -229,3 +229,30 @@ _STR = _Form(
     {dict: ("{", "}"), list: ("[", "]"), tuple: ("(", ")"), set: ("{", "}"), frozenset: ("frozenset({", "})")},
     is_python=True,
 )
+
+
+class _FinishedNote(str):
+    """A note of an error that was raised after the body of a tool had returned."""
+
+    __slots__ = ("told",)
+    told: str
+    """The sentence for the model, which has to know that the tool has run."""
+
+
+def note_without_text(error: Exception, tool: str, call_id: str | None, kind: str) -> None:
+    """Note on an error that the result of a tool, of this type, could not be turned into a text."""
+    note = _FinishedNote(
+        f"Raised when what the tool {tool!r} returned for the call {call_id!r}, of the type {kind}, was turned into a "
+        "text. Return a text, or repair its __str__."
+    )
+    note.told = (
+        f"The tool {tool!r} has run and finished, but its result is lost: an object of the type {kind} could not be "
+        f"turned into a text ({error!r}). Do not assume that it had no effect."
+    )
+    error.add_note(note)
+
+
+def finished_without_text(error: Exception) -> str | None:
+    """The sentence for the model about an error that was raised after the tool had finished; `None` for others."""
+    notes = getattr(error, "__notes__", ())
+    return next((note.told for note in notes if isinstance(note, _FinishedNote)), None)

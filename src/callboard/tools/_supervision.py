@@ -1,5 +1,6 @@
 """What the calls of a node are held to: policies, limits and threads; and which of them live now."""
 
+import math
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -13,10 +14,20 @@ from callboard._calls._batch import Batch
 from callboard._calls._call import SupervisedCall, Terms
 from callboard._calls._limits import Gates, Limiter
 from callboard._calls._shared_limits import SharedLimiter, limiter_of
+from callboard._durations import tell_of_idle_timeout, tell_of_milliseconds
 from callboard._loops._deadline import DEFAULT_GRACE
 from callboard._statistics import Statistics
 from callboard._suggestions import no_such
-from callboard._types import CallContext, CallPolicy, Limit, ToolCallLike, check_count, check_seconds
+from callboard._types import (
+    CallContext,
+    CallPolicy,
+    Limit,
+    OnUnknown,
+    ToolCallLike,
+    check_count,
+    check_on_unknown,
+    check_seconds,
+)
 from callboard.exceptions import CallTimeoutError, DeadlineExceededError
 from callboard.tools._errors import Judge, error_message
 
@@ -42,9 +53,10 @@ class Supervision:
         limit: for all calls together.
         policies: by tool name.
         grace: seconds of clean-up after a cancel.
+        on_unknown: what becomes of a call whose outcome is unknown, for every tool whose policy says nothing else.
 
     Raises:
-        ValueError: for a number out of range.
+        ValueError: for a number out of range, or an unknown option.
         TypeError: for an option of the wrong kind.
     """
 
@@ -57,6 +69,7 @@ class Supervision:
         limit: Limit | None,
         policies: Mapping[str, CallPolicy] | None,
         grace: float,
+        on_unknown: OnUnknown | None = None,
     ) -> None:
         if cast("object", grace) is None:
             raise TypeError(
@@ -66,8 +79,13 @@ class Supervision:
         check_seconds(f"{owner}(timeout=...)", timeout, zero=False)
         if limit is not None and not isinstance(limit, Limit):
             raise TypeError(f"{owner}(limit=...) takes a Limit, such as Limit(concurrency=64); got {limit!r}")
-        self.default = CallPolicy(timeout=timeout, grace=grace)
+        if timeout is not None:
+            tell_of_milliseconds(f"{owner}(timeout=...)", timeout)
+        if on_unknown is not None:
+            check_on_unknown(f"{owner}(on_unknown=...)", on_unknown)
+        self.default = CallPolicy(timeout=timeout, grace=grace, on_unknown=on_unknown)
         self._owner = owner
+        self._limit = limit
         self.policies = _completed(f"{owner}(policies=...)", policies, self.default)
         self.engines = {name: policy.runs_in for name, policy in self.policies.items() if policy.runs_in is not None}
         """Where the bodies of some tools run, by name."""
@@ -122,10 +140,27 @@ class Supervision:
                 raise
             return await _reworked(supervised, message, judge, rework)
 
+    def policy(self, name: str) -> CallPolicy:
+        """The policy of a tool."""
+        return self.policies.get(name, self.default)
+
+    def rooms(self, name: str) -> dict[str, float]:
+        """By what limits the calls of a tool, how many of them may start at once; without regard to keys."""
+        rooms = {} if self._limit is None else {"node": _room_of(self._limit)}
+        if (own := self.policy(name).limit) is not None:
+            rooms[f"tool:{name}"] = _room_of(own)
+        return rooms
+
     def check_tools(self, tools: Collection[str]) -> None:
         """Raise ValueError for a policy of a tool that is not among these."""
         if (unknown := next((name for name in self.policies if name not in tools), None)) is not None:
             raise ValueError(f"{self._owner}(policies=...): {no_such('tool', unknown, tools)}")
+
+    def note_idempotent(self, tool: str) -> None:
+        """Note a tool that is marked as safe to repeat, unless its policy says whether it is."""
+        policy = self.policy(tool)
+        if policy.idempotent is None:
+            self.policies[tool] = replace(policy, idempotent=True)
 
     def policies_of(self, tools: Iterable[str]) -> dict[str, CallPolicy]:
         """The policy of each tool, by name."""
@@ -183,14 +218,23 @@ def _completed(option: str, policies: object, default: CallPolicy) -> dict[str, 
             raise TypeError(f"{option} {_BY_NAME}; got {name!r} for a name")
         if not isinstance(policy, CallPolicy):
             raise TypeError(f"policies[{name!r}] takes a CallPolicy, such as CallPolicy(timeout=2.0); got {policy!r}")
+        for of in ("timeout", "idle_timeout", "budget"):
+            tell_of_milliseconds(f"policies[{name!r}]: CallPolicy({of}=...)", getattr(policy, of))
+        tell_of_idle_timeout(f"policies[{name!r}]: CallPolicy", policy.timeout, policy.budget)
     return {
         name: replace(
             policy,
             timeout=default.timeout if policy.timeout is None else policy.timeout,
             grace=default.grace if policy.grace is None else policy.grace,
+            on_unknown=default.on_unknown if policy.on_unknown is None else policy.on_unknown,
         )
         for name, policy in policies.items()
     }
+
+
+def _room_of(limit: Limit) -> float:
+    """Return how many calls may start at once under a limit."""
+    return min(limit.concurrency or math.inf, math.inf if limit.rate is None else limit.rate.calls)
 
 
 def _limiter(name: str, policy: CallPolicy) -> list[Limiter | SharedLimiter]:

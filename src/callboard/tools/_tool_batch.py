@@ -27,6 +27,7 @@ from callboard.tools._call_context import call_context, context_of
 from callboard.tools._call_output import Output
 from callboard.tools._callbacks import manager_for
 from callboard.tools._chain import Chain
+from callboard.tools._claims import claims_of, is_claimed
 from callboard.tools._errors import error_message, is_control_flow, raise_invalid_arguments, unknown_tool
 from callboard.tools._input import Requested, left_of
 from callboard.tools._interrupted import CallsInterrupted
@@ -65,9 +66,11 @@ class ToolBatch:
     ) -> None:
         self._on_finish, self._on_ask = reports.get("on_finish"), reports.get("on_ask")
         self.around = reports.get("around")
-        self.on_claim = reports.get("on_claim")
+        self.on_claim, self.claims_only_said = reports.get("on_claim"), reports.get("claims_only_said", False)
         self.failed: dict[str, str] = {}
         """By key, in words, the errors that nobody handled; an error here would lead back to itself."""
+        self.signalled: list[str] = []
+        """The keys of the calls that ended with a signal for the graph, other than a question."""
         self.setup = setup
         self.overrides = setup.overrides(requested.kind, reports.get("entries"))
         config, graphs = config_for_calls(config)
@@ -96,6 +99,12 @@ class ToolBatch:
         self._calls, self._refused = await in_portions(admission(calls, reply, setup.tools, setup.max_calls))
         self.ledger = self._ledger(self._config, setup.name, self._keys)
         return self
+
+    async def claims(self) -> list[str]:
+        """The keys of the calls that are to be claimed before any body starts; see `claims_of`."""
+        calls, most = [*zip(self._keys, self._calls, strict=True)], self._config.get("max_concurrency")
+        known, threads = self.ledger.records, self.threads.concurrency
+        return await in_portions(claims_of(self.setup, calls, known, self._refused, threads=threads, at_once=most))
 
     def run(self) -> Awaitable[Any]:
         """Run the calls that have no result yet.
@@ -173,6 +182,9 @@ class ToolBatch:
 
     def _outcome(self, supervised: Sequence[SupervisedCall[Output]]) -> Any:
         signals = [call.error for call in supervised if call.error is not None]
+        if signals:
+            errors = zip(self._due, (call.error for call in supervised), strict=True)
+            self.signalled = [key for key, error in errors if not isinstance(error, (GraphInterrupt, type(None)))]
         if not signals and not self.ledger.records and not self.ledger.may_be_replayed:
             return self.rules.combined([cast("Output", call.result) for call in supervised])
         self._note(supervised)
@@ -374,7 +386,7 @@ class _Execution:
 
     def _is_claimed(self, terms: Terms | None) -> bool:
         policy = self._supervised.policy if terms is None else terms.policy
-        return policy.on_unknown != "rerun" and not policy.idempotent
+        return is_claimed(policy, only_said=self._batch.claims_only_said)
 
     async def _claimed(
         self, attempt: Attempt, plan: Plan, call: ToolCall, config: RunnableConfig, manager: AsyncCallbackManager

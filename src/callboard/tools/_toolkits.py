@@ -3,12 +3,13 @@
 import inspect
 from collections.abc import Iterable, Sequence, ValuesView
 from types import FunctionType
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol
 
 from langchain_core.tools import BaseTool, StructuredTool, Tool
 
+from callboard._types import has_members_of
 
-@runtime_checkable
+
 class Toolkit(Protocol):
     """Something that is no tool itself and has tools, as LangChain's toolkits do."""
 
@@ -29,7 +30,7 @@ def unpacked(given: Iterable[Any]) -> list[Any]:
     """
     found: list[Any] = []
     for one in given:
-        if one.__class__ not in _PLAIN and isinstance(one, Toolkit) and not isinstance(one, (type, BaseTool)):
+        if one.__class__ not in _PLAIN and not isinstance(one, BaseTool) and has_members_of(Toolkit, one):
             found += _tools_of(one)
         else:
             found.append(one)

@@ -17,6 +17,10 @@ UNKNOWN = (
 )
 
 
+REPEATS = "__callboard_repeats__"
+"""The name of an attribute of functions that run again themselves what was lost."""
+
+
 class OutcomeUnknown(GraphInterrupt):
     """What a call ends with that was begun, and of which a person is to say what becomes of it.
 
@@ -49,6 +53,14 @@ def question_instead(policy: CallPolicy, name: str, args: dict[str, Any], error:
 def runs_again(policy: CallPolicy) -> bool:
     """Whether a call runs again of which nobody knows whether it had its effect."""
     return policy.idempotent or policy.on_unknown == "rerun"
+
+
+def is_lost(error: BaseException) -> bool:
+    """Return whether a body was lost with its actor or its worker, and did not bring that about itself."""
+    if not isinstance(error, (ActorDiedError, EngineError)) or error.ended != "unknown":
+        return False
+    of_engine = error if isinstance(error, EngineError) else error.__cause__
+    return not (isinstance(of_engine, EngineError) and of_engine.recurs)
 
 
 def question_about(name: str, args: dict[str, Any], why: str) -> Interrupt:

@@ -4,6 +4,7 @@ They are LangGraph's own objects, not copies: a tool, a handler or a middleware 
 them recognises what it gets, and `isinstance` means the same on both sides.
 """
 
+from langgraph.prebuilt import ToolCallTransformer
 from langgraph.prebuilt.tool_node import (
     INVALID_TOOL_NAME_ERROR_TEMPLATE,
     TOOL_CALL_ERROR_TEMPLATE,
@@ -29,6 +30,7 @@ __all__ = [
     "InjectedState",
     "InjectedStore",
     "ToolCallRequest",
+    "ToolCallTransformer",
     "ToolCallWithContext",
     "ToolCallWrapper",
     "ToolInvocationError",

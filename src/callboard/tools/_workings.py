@@ -50,6 +50,12 @@ class Workings:
         return self._node._setup.actors
 
     @property
+    def needs_checkpointer(self) -> list[str]:
+        """The names of the middleware whose questions are lost without a checkpointer."""
+        given = self._node._options.middleware
+        return [type(one).__name__ for one in given if getattr(one, "needs_checkpointer", False) is True]
+
+    @property
     def grace(self) -> float:
         """Seconds of clean-up after a cancel, for all calls together."""
         return self._node._setup.supervision.grace

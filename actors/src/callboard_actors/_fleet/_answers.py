@@ -100,6 +100,8 @@ class Answers:
         try:
             begin = partial(_begin, asked.gate, asked.token, letter.ask)
             if may_begin := await self._post.desk.on_line(begin):
+                if letter.ask in self._cancels:  # else it was cancelled meanwhile, and has its reply
+                    self._post.note_begun(asked.gate, asked.token, letter.ask)
                 self._post.tell(letter.sender, "begun", letter.ask)
             answer.give(may_begin)
         except BaseException as error:
@@ -115,6 +117,7 @@ class Answers:
             self._post.desk.start(partial(self._send_back, letter, asked))
         else:
             self._post.tell(letter.sender, what, letter.ask, said, ends=True)
+        self._post.note_answered(asked.gate, asked.token, letter.ask)
 
     def _do(self, what: Callable[[], object]) -> None:
         self._post.desk.do(what)

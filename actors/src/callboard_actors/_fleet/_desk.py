@@ -14,9 +14,10 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from callboard import StorageError
-from callboard_actors._clerk import AwayError
+from callboard_actors._boot_clock import now
+from callboard_actors._clerk import AwayError, worded
+from callboard_actors._fleet._lease import BEATS, Lease
 from callboard_actors._fleet._line import FleetLine
-from callboard_actors._fleet._route import now
 
 T = TypeVar("T")
 
@@ -24,10 +25,6 @@ _logger = logging.getLogger("callboard_actors.fleet")
 
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.02, 0.5
 """Seconds between two attempts to reach a server."""
-_BEATS = 4
-"""Signs of life within a lease."""
-SAFE = 2 / 3
-"""The part of a lease after which an owner that could not renew it gives up its keys; the rest is to end what runs."""
 _AT_ONCE = 16
 """Words to the server, for each of which it may need a connection; a sign of life waits for none of them."""
 _TO_LEAVE = 2.0
@@ -78,10 +75,8 @@ class Desk:
         self._make = line
         self._on_mail, self._on_lost, self._on_beat, self._on_failure = on_mail, on_lost, on_beat, on_failure
         self._line: FleetLine | None = None
-        self._beaten_at = 0.0
-        self._is_member = self._is_closing = False
-        self.era = 0
-        """Counts how often all was lost."""
+        self._lease = Lease(terms.lease)
+        self._is_closing = False
         self._away_since: float | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._ready = threading.Event()
@@ -91,8 +86,13 @@ class Desk:
         _open.add(self)
 
     def is_safe(self, era: int) -> bool:
-        """Whether nobody else can own yet what was owned in an era; from any thread."""
-        return self._is_member and era == self.era and now() < self._beaten_at + SAFE * self.terms.lease
+        """Return whether nobody else can own yet what was owned in an era; from any thread."""
+        return self._lease.is_safe(era)
+
+    @property
+    def era(self) -> int:
+        """Number of times that all keys were lost."""
+        return self._lease.era
 
     def do(self, what: Callable[[], object]) -> bool:
         """Have something done in the thread; False if it has ended, and never will."""
@@ -222,28 +222,27 @@ class Desk:
 
     async def _keep_beating(self, line: FleetLine) -> None:
         while True:
-            await asyncio.sleep(self.terms.lease / _BEATS)
+            await asyncio.sleep(self.terms.lease / BEATS)
             await self._beat(line)
             await self._on_beat()
 
     async def _beat(self, line: FleetLine) -> None:
         said_at = now()
-        if not await asyncio.wait_for(line.beat(), self.terms.lease * SAFE) and self._is_member:
-            self._lose("the server has not heard of this process for too long")
-        self._beaten_at, self._is_member = said_at, True
+        # One that hangs is given up with its connection, so that another attempt can save the lease.
+        was_member = await asyncio.wait_for(line.beat(), self.terms.lease / BEATS)
+        if not self._lease.renew(said_at, was_member=was_member):
+            self._on_lost("the server has not heard of this process for too long")
 
     async def _watch_lease(self) -> None:
         """Give up what is owned in time, if the lease cannot be renewed."""
         while True:
-            left = self._beaten_at + SAFE * self.terms.lease - now()
-            if self._is_member and left <= 0:
+            if self._lease.is_lost():
                 self._lose(f"{self.terms.where} could not be reached for too long")
-            await asyncio.sleep(max(0.01, min(left, self.terms.lease / 20)))
+            await asyncio.sleep(max(0.01, min(self._lease.safe_for(), self.terms.lease / 20)))
             self._refuse_if_away()
 
     def _lose(self, reason: str) -> None:
-        self._is_member = False
-        self.era += 1
+        self._lease.lose()
         self._on_lost(reason)
 
     def _refuse_if_away(self) -> None:
@@ -264,7 +263,7 @@ class Desk:
         self._down.set()
         if self._away_since is None and not self._is_closing:
             self._away_since = now()
-            _logger.warning("%s: cannot be reached (%s); asks of other processes wait", self.terms.where, error)
+            _logger.warning("%s: cannot be reached (%s); asks of other processes wait", self.terms.where, worded(error))
 
 
 async def _ended(tasks: "Sequence[asyncio.Future[Any]]") -> None:

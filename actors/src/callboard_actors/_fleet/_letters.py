@@ -6,6 +6,7 @@ from typing import Any, Literal, NamedTuple
 
 from callboard.fleets import FleetAsk, digest
 from callboard_actors.process._pickles import dumps, loads
+from callboard_actors.remote._secret import mac
 
 _SEAL = 32
 """Bytes of HMAC-SHA256."""
@@ -49,7 +50,7 @@ class Seal:
     """
 
     def __init__(self, secret: bytes, fleet: str) -> None:
-        self._key = hmac.digest(secret, f"callboard fleet {fleet}".encode(), "sha256")
+        self._key = mac(secret, f"callboard fleet {fleet}".encode())
 
     def sealed(self, place: str, value: object) -> bytes:
         """Pickle and sign a letter, which can be read in one place only.
@@ -77,7 +78,7 @@ class Seal:
 
 def fingerprint(secret: bytes) -> str:
     """What members compare to see whether they have one secret; it says nothing of it."""
-    return hmac.digest(secret, b"callboard fleet: whose secret is it?", "sha256").hex()[:16]
+    return mac(secret, b"callboard fleet: whose secret is it?").hex()[:16]
 
 
 def gate_of(actor: str, key: Hashable) -> str:

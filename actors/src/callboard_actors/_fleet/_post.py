@@ -20,6 +20,8 @@ _MOST_IDLE = 1_000
 """Keys of which it is remembered who owns them, though nobody asks."""
 _PAUSE = 0.02
 """Seconds after an owner has sent an ask back, before somebody is asked again."""
+_LOOK = 0.005
+"""Seconds between two looks whether replies have been written."""
 _DEAD = "the process that owned its key died, or stood still for too long"
 
 
@@ -51,6 +53,10 @@ class Post:
         self._turns: dict[str, asyncio.Lock] = {}
         self._sent: dict[str, tuple[Route, PostedAsk]] = {}
         self._outbox: list[tuple[str, bytes, str]] = []
+        self._written = self._told = 0
+        """Number of letters that were put into the outbox, and that the server has."""
+        self._unanswered: dict[tuple[str, int], set[str]] = {}
+        """By key and token, the asks of other processes that have begun here and have no reply in the outbox."""
         self._is_posting = False
         self._grants: dict[PostedAsk, asyncio.Event] = {}
         self.is_left = False
@@ -103,8 +109,27 @@ class Post:
             held.end()
         self.desk.do(lambda: self.desk.start(lambda: self.free(route.gate, held.token)))
 
+    def note_begun(self, gate: str, token: int, ask: str) -> None:
+        """Note that an ask of another process has begun here; in the thread."""
+        self._unanswered.setdefault((gate, token), set()).add(ask)
+
+    def note_answered(self, gate: str, token: int, ask: str) -> None:
+        """Note that the reply to an ask of another process is in the outbox; in the thread."""
+        asks = self._unanswered.get((gate, token), set())
+        asks.discard(ask)
+        if not asks:
+            self._unanswered.pop((gate, token), None)
+
     async def free(self, gate: str, token: int) -> None:
-        """Have the server know that a key is owned no more."""
+        """Have the server know that a key is owned no more, after the replies to all asks that began here.
+
+        An asker that finds its key without this owner counts an ask without a reply as unknown.
+        """
+        while (gate, token) in self._unanswered:
+            await asyncio.sleep(_LOOK)
+        written = self._written
+        while self._told < written:
+            await asyncio.sleep(_LOOK)
         await self.desk.on_line(lambda line: line.give_back(gate, token))
 
     def lose_all(self, reason: str) -> None:
@@ -320,6 +345,7 @@ class Post:
     def tell(self, to: str, what: What, ask: str, said: object = None, *, ends: bool = False) -> None:
         """Write to another member, in the order of calls; in the thread."""
         self._outbox.append((to, self.frame(to, what, ask, said), ask if ends else ""))
+        self._written += 1
         if not self._is_posting:
             self._is_posting = True
             self.desk.start(self._empty_outbox)
@@ -330,6 +356,7 @@ class Post:
                 letters = list(self._outbox)
                 await self.desk.on_line(lambda line: line.tell(letters))  # noqa: B023 (awaited at once)
                 del self._outbox[: len(letters)]
+                self._told += len(letters)
         finally:
             self._is_posting = False
 

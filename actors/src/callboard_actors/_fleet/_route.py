@@ -1,6 +1,5 @@
 """One key, as one member of a fleet knows it: who owns it, and what it is asked from here."""
 
-import time
 from collections import deque
 from collections.abc import Callable, Hashable, Iterable
 from typing import TYPE_CHECKING
@@ -9,13 +8,6 @@ from callboard_actors._fleet._line import Address
 
 if TYPE_CHECKING:
     from callboard_actors._fleet._posted import PostedAsk
-
-_CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
-
-
-def now() -> float:
-    """Seconds on a clock that goes on while the process, or the machine, stands still."""
-    return time.clock_gettime(_CLOCK)
 
 
 class HeldKey:

@@ -6,13 +6,14 @@ from functools import partial
 
 from callboard.fleets import FleetHost
 from callboard_actors._fleet._desk import Terms
+from callboard_actors._fleet._lease import CLEAN_UP, SHORTEST
 from callboard_actors._fleet._letters import Seal, fingerprint
 from callboard_actors._fleet._line import Common, FleetLine
 from callboard_actors._fleet._member import Member
 from callboard_actors._server_store import check_seconds
 from callboard_actors.remote._secret import checked
 
-_SHORTEST, _LONGEST = 0.5, 86_400.0
+_LONGEST = 86_400.0
 """Seconds."""
 VARIABLE = "CALLBOARD_FLEET_SECRET"
 
@@ -41,7 +42,7 @@ class FleetStore:
         lease: float,
         patience: float | None,
     ) -> None:
-        check_seconds(whose, [("lease", lease, _SHORTEST)], _LONGEST)
+        check_seconds(whose, [("lease", lease, SHORTEST)], _LONGEST)
         if patience is not None:
             check_seconds(whose, [("patience", patience, 0.0)], _LONGEST)
         self._whose = whose
@@ -49,6 +50,16 @@ class FleetStore:
         self._secret = _secret(whose, secret)
         self._line = partial(line, Common(lease=round(lease * 1e6), seal=fingerprint(self._secret)))
         self._terms = Terms(where=where, lease=lease, patience=patience)
+
+    @property
+    def lease(self) -> float:
+        """Seconds without a sign of life after which a process counts as dead."""
+        return self._terms.lease
+
+    @property
+    def clean_up(self) -> float:
+        """Seconds that an owner has to end what runs, once it has given up a key."""
+        return self._terms.lease * CLEAN_UP
 
     def admit(self, host: FleetHost, /) -> Member:
         """Have the actors of one kind in this process take part; waits for nothing."""

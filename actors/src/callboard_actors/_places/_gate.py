@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from callboard import StorageError
 from callboard.limits import Wanted
+from callboard_actors._boot_clock import now
 from callboard_actors._places._line import Answer, Numbers, Op, Step
 from callboard_actors._places._stay import HeldStay, Phase
 
@@ -31,14 +32,20 @@ class Gate:
         wanted: says what it is like.
         numbers: of the limit.
         where: the store, for errors.
+        clock: by which the lease is counted; see `callboard_actors._boot_clock`.
     """
 
-    def __init__(self, name: str, wanted: Wanted, numbers: Numbers, where: str) -> None:
+    def __init__(
+        self, name: str, wanted: Wanted, numbers: Numbers, where: str, clock: Callable[[], float] = now
+    ) -> None:
         self.name = name
         self.numbers = numbers
         self.stays: dict[str, HeldStay] = {}
         self._wanted = wanted
         self._where = where
+        self._clock = clock
+        self._said_at = self._safe_until = -math.inf
+        """When the last step was said, and when the lease ends that the last answer has renewed; on `clock`."""
         self._epoch = ""
         self._ops: deque[Op] = deque()
         self._beat_at = self._ask_at = -math.inf
@@ -72,11 +79,29 @@ class Gate:
         del self.stays[stay.id]
         self._ops.append(Op("leave", stay.id, spot=stay.spot))
 
+    def is_safe(self) -> bool:
+        """Return whether the server still counts the places of this process as its own; from any thread."""
+        return self._clock() < self._safe_until
+
+    def _lose(self) -> None:
+        """Drop the places that no body has begun with: the lease was over, and others may have them."""
+        for stay in list(self.stays.values()):
+            if stay.phase is Phase.HELD and stay.token is not None and not stay.is_begun:
+                del self.stays[stay.id]
+                stay.lose()
+        self.forget_line()
+
     def note_heard(self, id: str, token: int) -> None:
-        """A place was given; if whoever asked for it has left meanwhile, the server will hear or has heard that."""
+        """Note that a place was given; whoever asked for it may have left meanwhile, and the server hears of that.
+
+        A process that stood still reads word of places that the server has given to others since.
+        """
+        if not self.is_safe():
+            return self._lose()
         stay = self.stays.get(id)
         if stay is not None and stay.is_waiting:
             stay.grant(token)
+        return None
 
     def forget_line(self) -> None:
         """Have everything be said anew: what the server knows and has heard is unknown."""
@@ -100,6 +125,9 @@ class Gate:
 
     def step(self, now: float) -> Step:
         """What to say to the server now."""
+        if not self.is_safe():
+            self._lose()
+        self._said_at = self._clock()
         asks_all = now >= self._ask_at
         self._beat_at = now + self.numbers.lease / 1e6 / _BEATS
         if asks_all:
@@ -137,6 +165,11 @@ class Gate:
             return
         self._again_at = -math.inf
         self._epoch = answer.epoch
+        if answer.epoch:
+            self._safe_until = self._said_at + self.numbers.lease / 1e6
+        if not self.is_safe():
+            self._lose()
+            return
         if not answer.epoch:
             self.forget_line()
             return

@@ -20,6 +20,10 @@ class Phase(Enum):
 class Told(Protocol):
     """The gate of a stay, as far as the stay tells it what happens here."""
 
+    def is_safe(self) -> bool:
+        """Return whether the server still counts the places of this process as its own; from any thread."""
+        ...
+
     def note_begin(self, stay: "HeldStay", /) -> None:
         """Note that the body begins, which counts where there is a rate."""
         ...
@@ -32,7 +36,20 @@ class Told(Protocol):
 class HeldStay:
     """A stay, from when it is asked for until it is left. Its phase is its desk's, in the desk's thread."""
 
-    __slots__ = ("_on_answer", "begun", "failure", "gate", "id", "phase", "post", "spot", "token", "wanted")
+    __slots__ = (
+        "_on_answer",
+        "_was_lost",
+        "begun",
+        "failure",
+        "gate",
+        "id",
+        "is_begun",
+        "phase",
+        "post",
+        "spot",
+        "token",
+        "wanted",
+    )
 
     def __init__(
         self, wanted: Wanted, on_answer: Callable[[], object], post: Callable[[Callable[[], None]], object]
@@ -44,7 +61,9 @@ class HeldStay:
         self.id = ""
         self.phase = Phase.NEW
         self.spot = ""
-        self.begun = False
+        self.begun = self.is_begun = False
+        """Whether the gate has been told that the body begins, and whether the body does; the second is first."""
+        self._was_lost = False
         self.failure: str | Exception | None = None
         self.token: int | None = None
         self._on_answer = on_answer
@@ -60,6 +79,18 @@ class HeldStay:
         self.token = token
         self._on_answer()
 
+    @property
+    def is_lost(self) -> bool:
+        """Whether another process may have the place by now; from any thread, before the body begins."""
+        if self.phase is not Phase.HELD or self.token is None:
+            return self._was_lost
+        return self.gate is not None and not self.gate.is_safe()
+
+    def lose(self) -> None:
+        """Be told that the place belongs to nobody here any more."""
+        self._was_lost = True
+        self.phase = Phase.GONE
+
     def refuse(self, failure: str | Exception) -> None:
         """Leave without a place, and hand this on as the reason."""
         self.phase = Phase.GONE
@@ -68,6 +99,7 @@ class HeldStay:
 
     def begin(self) -> None:
         """Note that the body begins now; from any thread."""
+        self.is_begun = True
         self.post(self._begin)
 
     def leave(self) -> None:

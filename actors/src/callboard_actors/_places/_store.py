@@ -53,6 +53,11 @@ class LimitStore(ServerStore[Desk]):
     def _new_clerk(self) -> Desk:
         return Desk(self._line, self._terms)
 
+    @property
+    def name(self) -> str | None:
+        """The name that every limit kept here has; `None` if each has that of its tool or node."""
+        return self._name
+
     def check(self, limit: Limit, /) -> None:
         """Raise ValueError for a limit that cannot be kept here."""
         counts = {"concurrency": limit.concurrency, "queue": limit.queue}

@@ -8,6 +8,10 @@ from urllib.parse import urljoin
 _UNSEEN = ["script", "style", "noscript", "template", "svg", "iframe", "object", "head", "datalist"]
 _MOST_ELEMENTS = 50_000
 """A page with more of them is text alone: an element takes some 50 microseconds."""
+_MOST_TAGS = 2 * _MOST_ELEMENTS
+"""Tags of a page that are read. More are not even parsed: the collector of garbage stops all threads for each look at
+the elements, and so holds the event loop."""
+_TOO_MANY = "[... the page has too many elements; what follows is not read ...]"
 _MOST_ANCESTORS = 2_000_000
 """Likewise with more pairs of an element and one around it: for each element, the converter looks at all of those."""
 _MOST_GROWTH = 8
@@ -32,6 +36,8 @@ def as_markdown(html: str, base: str) -> str:
     html = _DECLARATION.sub("", html)
     if "<" not in html:
         return html.strip()  # BeautifulSoup takes it for the name of a file, and warns
+    if len(parts := html.split("<", _MOST_TAGS + 1)) > _MOST_TAGS + 1:
+        return f"{as_markdown('<'.join(parts[:-1]), base)}\n\n{_TOO_MANY}"
     # Not Python's own parser: a tag that never ends costs it time that grows with the square of what follows.
     soup = BeautifulSoup(html, "lxml")
     title = "" if soup.title is None else soup.title.get_text(" ", strip=True)

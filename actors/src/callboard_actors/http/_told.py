@@ -1,8 +1,8 @@
 """What a model reads of an answer. Plain functions."""
 
-import math
 import re
 
+from callboard_actors._excerpts import clean
 from callboard_actors.http._errors import shown
 from callboard_actors.http._page import Page
 from callboard_actors.http._repeat import wait_asked_by
@@ -10,6 +10,8 @@ from callboard_actors.http._repeat import wait_asked_by
 _OF_AN_ERROR = 2_000
 """Characters of a page that says no."""
 _LONGEST_REASON = 60
+_DAY = 86_400.0
+_LONGEST_READ = 10 * _LONGEST_REASON
 _MEDIA_TYPE = re.compile(r"[a-z0-9.+_-]{1,40}/[a-z0-9.+_-]{1,80}")
 """Anything else in its place would be a header with words of the server for the model."""
 _ADVICE = {
@@ -32,7 +34,7 @@ def told(page: Page, text: str | None, *, start: int, most: int) -> str:
         start: the first character that is wanted.
         most: characters that are told at once.
     """
-    head = f"HTTP {page.status} {page.reason[:_LONGEST_REASON]}".rstrip() + f", {shown(page.url)}"
+    head = f"HTTP {page.status} {_reason_of(page)}".rstrip() + f", {shown(page.url)}"
     kind = kind_of(page) or "of no media type"
     if not page.ok:
         begin = "" if text is None else _part(text, 0, end_of(page, start, most), is_cut=page.is_cut)
@@ -55,6 +57,13 @@ def end_of(page: Page, start: int, most: int) -> int:
     return max(0, start) + most if page.ok else _OF_AN_ERROR
 
 
+def _reason_of(page: Page) -> str:
+    """Return the reason phrase as one short line of plain text; a server may write anything in its place."""
+    line = " ".join(clean(page.reason[:_LONGEST_READ]).split())
+    line = "".join(sign for sign in line if sign.isprintable())
+    return line[:_LONGEST_REASON].rstrip()
+
+
 def kind_of(page: Page) -> str:
     """Its media type; "" where its server says something else in the place of one."""
     return page.media_type if _MEDIA_TYPE.fullmatch(page.media_type) else ""
@@ -72,7 +81,7 @@ def _part(text: str, start: int, most: int, *, is_cut: bool) -> str:
 def _advice(page: Page) -> str:
     wait = wait_asked_by(page)
     if wait > 0:
-        when = f"in {wait:.0f} s" if wait < math.inf else "much later"
+        when = f"in {wait:.0f} s" if wait <= _DAY else "much later"
         return f"{_ADVICE.get(page.status, 'The server is not ready.')} Try again {when}."
     if page.status in _ADVICE:
         return _ADVICE[page.status]

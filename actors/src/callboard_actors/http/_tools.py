@@ -4,6 +4,7 @@ from collections.abc import Collection
 from typing import TYPE_CHECKING, Any, Self, Unpack, cast
 
 import anyio
+import anyio.to_thread
 
 from callboard import Actor, handler, remaining
 from callboard_actors._excerpts import clean
@@ -88,12 +89,16 @@ class HttpTools(Actor):
         return "" if page.saved is not None else text[end : end + self._max_rest]
 
     async def _text(self, page: Page) -> str | None:
-        """What there is to be read of a page; of HTML that would take too long, its source."""
+        """Return the text of a page; of HTML that would take too long, its source."""
         if not page.is_text:
             return None
         with anyio.move_on_after(_MOST_TIME * remaining()):
-            return clean(await page.readable(self._readers))
-        return clean(page.text)
+            return await self._cleaned(await page.readable(self._readers))
+        return await self._cleaned(page.text)
+
+    async def _cleaned(self, text: str) -> str:
+        """Clean a text in a worker thread: a megabyte with many backspaces would hold the event loop."""
+        return await anyio.to_thread.run_sync(clean, text, abandon_on_cancel=True, limiter=self._readers)
 
 
 def _check(methods: Collection[str], **counts: tuple[int, int]) -> None:

@@ -108,6 +108,7 @@ class Connection(Actor):
         try:
             self._client = await self.enter(await self._new_client())
             self._outputs.judge_for(self._client.session)
+            self._link.unfit.most = self._plan.max_tools
             self._link.unfit.version = self._client.protocol_version
             await self._list()
         except Exception as error:

@@ -105,8 +105,13 @@ def resource_block(resource: TextResourceContents | BlobResourceContents) -> Blo
 
 
 def metadata_of(tool: Tool) -> dict[str, Any] | None:
-    """What a server says of a tool beside its schema: hints by the protocol's names, and `_meta`."""
+    """What a server says of a tool beside its schema: hints by the protocol's names, and `_meta`.
+
+    A tool that only reads, or that the server calls idempotent, is marked as safe to repeat.
+    """
     hints = {} if tool.annotations is None else tool.annotations.model_dump(by_alias=True)
+    if hints.get("readOnlyHint") or hints.get("idempotentHint"):
+        hints["idempotent"] = True
     return {**hints, **({} if tool.meta is None else {"_meta": tool.meta})} or None
 
 

@@ -7,13 +7,18 @@ from typing import Any, Self
 
 import anyio
 from mcp import MCPError
-from mcp_types import CONNECTION_CLOSED
+from mcp.shared.message import SessionMessage
+from mcp_types import CONNECTION_CLOSED, JSONRPCError, JSONRPCRequest, JSONRPCResponse
 
 from callboard import EngineError
 from callboard_actors.mcp._unfit import UnfitTools
 
 _WORDS = ("Connection closed", "SSE stream ")
 """What the SDK says of an end, first."""
+_MOST_ASKED = 16
+"""Requests of a server that are under way before the next one is read."""
+_PAUSE = 0.05
+"""Seconds that a message waits for the answers to requests before it."""
 
 
 class ConnectionLostError(EngineError):
@@ -63,15 +68,77 @@ def is_end(error: MCPError, link: Link) -> bool:
 async def watched(transport: AbstractAsyncContextManager[Any], link: Link) -> AsyncGenerator[Any]:
     """A transport of the SDK whose end is told to a link, before the session hears of it."""
     async with transport as (read, write):
-        yield _WatchedStream(read, link), write
+        asked = _Asked()
+        yield _WatchedStream(read, link, asked), _AnswerStream(write, asked)
 
 
-class _WatchedStream:
+class _Asked:
+    """Requests of a server that the SDK has not answered yet, each of which is a task of the SDK.
+
+    A server may ask faster than it is answered. Nothing more is read of it meanwhile, but for a bounded time: a request
+    may wait for a person, or may get no answer because the server has withdrawn it.
+    """
+
+    def __init__(self) -> None:
+        self._count = 0
+        self._has_fallen = anyio.Event()
+
+    async def one_more(self) -> None:
+        """Count a request; wait if there are too many."""
+        self._count += 1
+        if self._count < _MOST_ASKED:
+            return
+        with anyio.move_on_after(_PAUSE) as pause:
+            while self._count >= _MOST_ASKED:
+                self._has_fallen = anyio.Event()
+                await self._has_fallen.wait()
+        if pause.cancelled_caught:
+            self._count = 0
+
+    def one_less(self) -> None:
+        """Note that a request of the server was answered, and let its stream be read again."""
+        if self._count:
+            self._count -= 1
+            self._has_fallen.set()
+
+
+class _InPlaceOf:
+    """Stream that stands in place of a transport's own, and closes it."""
+
+    _stream: Any
+
+    async def aclose(self) -> None:
+        await self._stream.aclose()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        await self.aclose()
+
+
+class _AnswerStream(_InPlaceOf):
+    """A stream of messages to a server, on which answers are counted."""
+
+    def __init__(self, stream: Any, asked: _Asked) -> None:
+        self._stream = stream
+        self._asked = asked
+
+    async def send(self, item: Any, /) -> None:
+        await self._stream.send(item)
+        if isinstance(item.message, (JSONRPCResponse, JSONRPCError)):
+            self._asked.one_less()
+
+
+class _WatchedStream(_InPlaceOf):
     """A stream of messages to read. It stands in place of the transport's own, so that no message takes a detour."""
 
-    def __init__(self, stream: Any, link: Link) -> None:
+    def __init__(self, stream: Any, link: Link, asked: _Asked) -> None:
         self._stream = stream
         self._link = link
+        self._asked = asked
 
     @property
     def last_context(self) -> Any:
@@ -84,8 +151,9 @@ class _WatchedStream:
         except (anyio.EndOfStream, anyio.ClosedResourceError, anyio.BrokenResourceError):
             self._link.lose("the connection was closed")
             raise
-        self._link.unfit.sift(message)
-        return message
+        if isinstance(message, SessionMessage) and isinstance(message.message, JSONRPCRequest):
+            await self._asked.one_more()
+        return self._link.unfit.sift(message)
 
     async def __anext__(self) -> Any:
         try:
@@ -95,14 +163,3 @@ class _WatchedStream:
 
     def __aiter__(self) -> Self:
         return self
-
-    async def aclose(self) -> None:
-        await self._stream.aclose()
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        await self.aclose()

@@ -1,35 +1,35 @@
-"""Whether results of a server's tools are what their schemas say, without doing all that the schemas ask for.
+"""Output schemas of a server's tools: results are judged by them, off the event loop where that may take long.
 
-A schema is a stranger's. The SDK would search by its patterns with an engine that goes back, which can hold the event
-loop for ever.
+A schema is a stranger's. The SDK would judge in the event loop, without a bound, and search by the schema's patterns
+with an engine that goes back.
 """
 
 from collections.abc import Callable, Iterable
-from typing import Any, cast
+from functools import partial
+from typing import Any, TypeVar
 
-from jsonschema import SchemaError
-from jsonschema.exceptions import best_match
-from jsonschema.validators import extend, validator_for
+import anyio
+import anyio.to_thread
 from mcp import ClientSession
 from mcp_types import CallToolResult, Tool
-from referencing import Registry
-from referencing.exceptions import Unresolvable
 
-from callboard_actors.mcp._forms import pattern_in_one_pass
+from callboard_actors.mcp._judging import FEW_STEPS, Judge, OverBudgetError, is_small
 
-_BY_NAME = frozenset({"$defs", "definitions", "dependentSchemas", "properties"})
-"""Words of a schema with schemas by name, which may be any."""
-_VALUES = frozenset({"const", "default", "enum", "examples"})
-_LEFT_OUT = frozenset({"patternProperties", "unevaluatedItems", "unevaluatedProperties", "uniqueItems"})
-"""What takes longer than the value is long."""
+T = TypeVar("T")
+
+_THREADS = 2
+"""Worker threads that judge for one server at a time."""
+_TOO_LONG = "its schema asks for more work than it may: simplify the schema"
 
 
 class OutputSchemas:
-    """What the tools of one server say of their results."""
+    """Output schemas of the tools of one server."""
 
     def __init__(self) -> None:
         self._schemas: dict[str, dict[str, Any]] = {}
-        self._judges: dict[str, Callable[[object], str | None]] = {}
+        self._judges: dict[str, Judge | None] = {}
+        """By tool; `None` for a schema that takes too long to check."""
+        self._threads: anyio.CapacityLimiter | None = None
 
     def learn(self, tools: Iterable[Tool]) -> None:
         """Take in what the server has listed."""
@@ -51,49 +51,45 @@ class OutputSchemas:
             return
         if result.structured_content is None and "structured_content" not in result.model_fields_set:
             raise RuntimeError(f"Tool {name} has an output schema but did not return structured content")
-        if (judge := self._judges.get(name)) is None:
-            judge = self._judges[name] = judge_of(schema)
-        if (why := judge(result.structured_content)) is not None:
+        try:
+            why = await self._misfit(name, schema, result.structured_content)
+        except OverBudgetError:
+            why = _TOO_LONG
+        if why is not None:
             raise RuntimeError(f"Invalid structured content returned by tool {name}: {why}")
 
+    async def _misfit(self, name: str, schema: dict[str, Any], value: object) -> str | None:
+        if name not in self._judges:
+            judge: Judge | None = await self._run(_judge_of, schema, is_small(schema))
+            if self._schemas.get(name) is schema:  # else it was listed anew meanwhile
+                self._judges[name] = judge
+        else:
+            judge = self._judges[name]
+        if judge is None:
+            return _TOO_LONG
+        return await self._run(judge.misfit, value, is_small(schema) and is_small(value))
 
-def judge_of(schema: dict[str, Any]) -> Callable[[object], str | None]:
-    """Says what is wrong with a value; `None` if nothing is, or nothing that is looked at here."""
-    harmless = cast("dict[str, Any]", _harmless(schema))
-    known: Any = validator_for(harmless)
+    async def _run(self, judge: Callable[[Any, int | None], T], value: object, is_light: bool) -> T:
+        """Judge at once if that takes few steps, and else in a thread."""
+        if is_light:
+            try:
+                return judge(value, FEW_STEPS)
+            except OverBudgetError:
+                pass
+        return await self._in_thread(partial(judge, value, None))
+
+    async def _in_thread(self, judge: Callable[[], T]) -> T:
+        """Judge in a thread. A call that is cancelled abandons the thread, which ends within its budget."""
+        if self._threads is None:
+            self._threads = anyio.CapacityLimiter(_THREADS)
+        return await anyio.to_thread.run_sync(judge, abandon_on_cancel=True, limiter=self._threads)
+
+
+def _judge_of(schema: dict[str, Any], steps: int | None) -> Judge | None:
+    """Return the judge of a schema; `None` if it takes too long to check, though in a thread."""
     try:
-        known.check_schema(harmless)
-    except SchemaError as error:
-        why = f"its schema is none: {error.message}"
-        return lambda _: why
-    rules = cast("Any", extend)(known, {"pattern": pattern_in_one_pass})(harmless, registry=Registry())
-
-    def judge(value: object) -> str | None:
-        try:
-            found: Any = best_match(rules.iter_errors(value))
-        except (Unresolvable, RecursionError) as error:
-            return f"its schema leads nowhere: {error}"
-        return None if found is None else str(found.message)
-
-    return judge
-
-
-def _harmless(schema: object) -> object:
-    """A schema without what takes long."""
-    if isinstance(schema, list):
-        return [_harmless(one) for one in cast("list[object]", schema)]
-    if not isinstance(schema, dict):
-        return schema
-    words = cast("dict[str, object]", schema)
-    open_ = {"additionalProperties"} if "patternProperties" in words else set[str]()
-    return {
-        word: value if word in _VALUES else _by_name(value) if word in _BY_NAME else _harmless(value)
-        for word, value in words.items()
-        if word not in _LEFT_OUT | open_
-    }
-
-
-def _by_name(schemas: object) -> object:
-    if not isinstance(schemas, dict):
-        return schemas
-    return {name: _harmless(one) for name, one in cast("dict[str, object]", schemas).items()}
+        return Judge(schema, steps)
+    except OverBudgetError:
+        if steps is not None:
+            raise
+        return None

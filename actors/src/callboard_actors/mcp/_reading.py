@@ -130,7 +130,7 @@ def _tool(name: str, description: str, ask: Callable[..., Awaitable[Any]]) -> Ba
         description=description,
         response_format="content_and_artifact",
         handle_tool_error=cast("Any", content_of_error),
-        metadata={"readOnlyHint": True},
+        metadata={"readOnlyHint": True, "idempotent": True},
     )
 
 

@@ -5,14 +5,26 @@ The SDK reads a list as a whole, or not at all; so what is none of it goes befor
 
 from collections.abc import Mapping
 from contextlib import suppress
-from typing import Any, cast
+from typing import Any, Final, cast
 
 from mcp.shared.message import SessionMessage
-from mcp_types import JSONRPCResponse, ListToolsResult
+from mcp_types import PARSE_ERROR, ErrorData, JSONRPCError, JSONRPCResponse, ListToolsResult
 from mcp_types.methods import validate_server_result
 from pydantic import ValidationError
 
 _NAMELESS = "(without a name)"
+MOST_PARTS: Final = 1000
+"""Parts of one answer, such as content blocks or resources."""
+_LISTS: Final = {
+    "tools": "tools",
+    "content": "content blocks",
+    "contents": "contents",
+    "messages": "messages",
+    "prompts": "prompts",
+    "resources": "resources",
+    "resourceTemplates": "templates of resources",
+}
+"""Lists of the protocol's answers, and what their parts are called."""
 
 
 class UnfitTools:
@@ -24,12 +36,24 @@ class UnfitTools:
     def __init__(self) -> None:
         self.version: str | None = None
         self.reasons: dict[str, str] = {}
+        self.most: int = MOST_PARTS
+        """As many tools a server may have."""
 
-    def sift(self, message: object) -> None:
-        """Take what is no tool out of a list of tools, if that is what came."""
+    def sift(self, message: object) -> object:
+        """Return a message without what is no tool, if it is a list of tools.
+
+        An answer with too many parts becomes an error, before anybody reads one of them.
+        """
         if not isinstance(message, SessionMessage) or not isinstance(message.message, JSONRPCResponse):
-            return
-        result = message.message.result
+            return message
+        answer = message.message
+        if (why := _too_many(answer.result, self.most)) is not None:
+            error = ErrorData(code=PARSE_ERROR, message=why)
+            return SessionMessage(JSONRPCError(jsonrpc="2.0", id=answer.id, error=error), metadata=message.metadata)
+        self._sift(answer.result)
+        return message
+
+    def _sift(self, result: dict[str, Any]) -> None:
         tools = result.get("tools")
         # Only a list of tools has them and no content.
         if self.version is None or not isinstance(tools, list) or "content" in result:
@@ -46,6 +70,20 @@ class UnfitTools:
         if why is not None:
             self.reasons[_name(tool) or _NAMELESS] = why
         return why is None
+
+
+def _too_many(result: Mapping[str, Any], most_tools: int) -> str | None:
+    """Return what there is too much of in a result; each part of these lists is read several times, as any of a union.
+
+    Lists of structured content are not meant: nobody reads their parts.
+    """
+    for name in _LISTS:
+        parts = result.get(name)
+        most = most_tools if name == "tools" and "content" not in result else MOST_PARTS
+        if isinstance(parts, list) and len(cast("list[object]", parts)) > most:
+            remedy = "; if it should have, raise max_tools" if most is most_tools and name == "tools" else ""
+            return f"it has more than {most} {_LISTS[name]}{remedy}"
+    return None
 
 
 def _misfit(result: Mapping[str, Any], version: str) -> str | None:
@@ -65,8 +103,10 @@ def _flaw(tool: object) -> str | None:
     """What the protocol lets pass of a tool, and no model does."""
     if not isinstance(tool, dict):
         return None
-    if not _name(tool):
+    if not (name := _name(tool)):
         return "name: it is empty"
+    if not name.isprintable():
+        return "name: it has characters that cannot be printed"
     schema = cast("Mapping[str, Any]", tool).get("inputSchema")
     properties: object = schema.get("properties", {}) if isinstance(schema, dict) else {}
     if not isinstance(properties, dict):

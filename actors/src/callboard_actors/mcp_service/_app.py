@@ -19,7 +19,9 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from callboard import Drained
+from callboard_actors.mcp_service._callers import SharedToken
 from callboard_actors.mcp_service._service import PATIENCE, Service
+from callboard_actors.mcp_service._token import Token
 
 _TO_ANSWER: Final = 5.0
 """Seconds that clients have to take their answers, once calls have ended."""
@@ -31,14 +33,14 @@ class McpApp(Starlette):
     It has to be running: as an application of its own it is, in another one by `lifespan`.
     """
 
-    def __init__(self, service: Service, *, path: str, allowed_hosts: Sequence[str], token: str | None) -> None:
+    def __init__(self, service: Service, *, path: str, allowed_hosts: Sequence[str], token: Token | None) -> None:
         self._endpoint = _Endpoint(service, _security(allowed_hosts))
         self._service = service
         endpoint: ASGIApp = self._endpoint
         middleware: list[Middleware] = []
         if token is not None:
             endpoint = RequireAuthMiddleware(endpoint, [])
-            middleware = [Middleware(AuthenticationMiddleware, backend=BearerAuthBackend(_OneToken(token)))]
+            middleware = [Middleware(AuthenticationMiddleware, backend=BearerAuthBackend(_Tokens(token)))]
         super().__init__(
             routes=[Route(path, endpoint=endpoint)],
             middleware=middleware,
@@ -127,16 +129,20 @@ class _Endpoint:
                     self._none_left.set()
 
 
-class _OneToken:
-    """Lets in who shows the one token that the server was given; what the SDK asks for each request."""
+class _Tokens:
+    """Verifier of the tokens that the server was given; what the SDK asks for each request."""
 
-    def __init__(self, token: str) -> None:
-        self._token = token.encode()
+    def __init__(self, token: Token) -> None:
+        self._shared = token.encode() if isinstance(token, str) else None
+        self._of_clients = {} if isinstance(token, str) else {name: one.encode() for name, one in token.items()}
 
     async def verify_token(self, token: str) -> AccessToken | None:
-        if not hmac.compare_digest(token.encode(), self._token):
-            return None
-        return AccessToken(token=token, client_id="client", scopes=[])
+        shown = token.encode()
+        if self._shared is not None and hmac.compare_digest(shown, self._shared):
+            return SharedToken(token=token, client_id="client", scopes=[])
+        # All of them, so that the time does not say which one was nearly right.
+        names = [name for name, one in self._of_clients.items() if hmac.compare_digest(shown, one)]
+        return AccessToken(token=token, client_id=names[0], scopes=[]) if names else None
 
 
 def _security(allowed_hosts: Sequence[str]) -> TransportSecuritySettings:

@@ -1,21 +1,19 @@
 """Calls of clients: each is begun, asks its client's user what it has to ask, and is answered, in either era of MCP."""
 
-from typing import Any, Final
+from typing import Final
 
 import anyio
 from mcp import MCPError, types
-from mcp.server import ServerRequestContext
 from mcp.shared.message import ServerMessageMetadata
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 from pydantic import ValidationError
 
-from callboard_actors.mcp._signs import IDEMPOTENCY_KEY
+from callboard_actors.mcp_service._callers import Caller, Context, caller_of
 from callboard_actors.mcp_service._course import Course, Filled, Outcome, forms
 from callboard_actors.mcp_service._open_questions import OpenQuestions, Waiting
 from callboard_actors.mcp_service._progress import telling
 from callboard_actors.mcp_service._work import Asking, Offer, Tell
 
-Context = ServerRequestContext[Any, Any]
 Answer = types.CallToolResult | types.InputRequiredResult
 _CANNOT_ASK: Final = (
     "The call was not run to its end: a person has to be asked, and this client cannot ask one. It would have to "
@@ -44,8 +42,9 @@ class Calls:
             MCPError: there is no such tool, or no such question is open.
         """
         is_modern = context.protocol_version in MODERN_PROTOCOL_VERSIONS
-        waiting = self._taken(params) if is_modern and params.request_state is not None else None
-        course = self._begun(context, params) if waiting is None else waiting.course
+        caller = caller_of(context)
+        waiting = self._taken(caller, params) if is_modern and params.request_state is not None else None
+        course = self._begun(caller, params) if waiting is None else waiting.course
         try:
             # Nothing but a cancellation is raised in there: it would come out in a group.
             async with telling(context.session) as tell:
@@ -59,7 +58,11 @@ class Calls:
             with anyio.CancelScope(shield=True):
                 await course.work.forget()
             raise
-        return await self._asked_for(context, params, course, outcome) if isinstance(outcome, Asking) else outcome
+        if not isinstance(outcome, Asking):
+            return outcome
+        if not _can_ask(context):
+            return await course.give_up(_CANNOT_ASK)
+        return await self._asked_for(caller, params, course, outcome)
 
     def reopen(self) -> None:
         """Let calls ask people again, after a drain that has ended."""
@@ -72,8 +75,8 @@ class Calls:
             scope.cancel()
         await self._open.close()
 
-    def _begun(self, context: Context, params: types.CallToolRequestParams) -> Course:
-        work = self._offer.begin(params.name, params.arguments or {}, _key(context))
+    def _begun(self, caller: Caller, params: types.CallToolRequestParams) -> Course:
+        work = self._offer.begin(params.name, params.arguments or {}, caller)
         if work is None:
             names = ", ".join(tool.name for tool in self._offer.tools())
             raise MCPError(types.INVALID_PARAMS, f"Unknown tool: {params.name}; there are {names}")
@@ -105,8 +108,8 @@ class Calls:
 
     # Since 2026-07-28: the request is answered with the questions, and made again with what was filled in.
 
-    def _taken(self, params: types.CallToolRequestParams) -> Waiting:
-        waiting = self._open.take(params.request_state or "", params.name, params.arguments or {})
+    def _taken(self, caller: Caller, params: types.CallToolRequestParams) -> Waiting:
+        waiting = self._open.take(params.request_state or "", caller, params.name, params.arguments or {})
         if waiting is None:
             raise MCPError(
                 types.INVALID_PARAMS,
@@ -116,20 +119,12 @@ class Calls:
         return waiting
 
     async def _asked_for(
-        self, context: Context, params: types.CallToolRequestParams, course: Course, asking: Asking
+        self, caller: Caller, params: types.CallToolRequestParams, course: Course, asking: Asking
     ) -> Answer:
-        if not _can_ask(context):
-            return await course.give_up(_CANNOT_ASK)
         if self._is_closing:
             return await course.give_up(_CLOSING)
-        state = await self._open.keep(Waiting(params.name, params.arguments or {}, course, asking))
+        state = await self._open.keep(Waiting(caller, params.name, params.arguments or {}, course, asking))
         return types.InputRequiredResult(input_requests={**forms(asking)}, request_state=state)
-
-
-def _key(context: Context) -> str | None:
-    """The key by which the client knows the call again, if it gives one."""
-    given: object = (context.meta or {}).get(IDEMPOTENCY_KEY)
-    return given if isinstance(given, str) and given else None
 
 
 def _can_ask(context: Context) -> bool:

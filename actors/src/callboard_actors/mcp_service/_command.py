@@ -37,19 +37,30 @@ def mcp(
     http: Annotated[
         bool, typer.Option("--http", help="Streamable HTTP, for many clients, instead of stdin and stdout.")
     ] = False,
-    host: Annotated[str, typer.Option(metavar="ADDRESS", help="With --http: where to listen.")] = "127.0.0.1",
+    host: Annotated[
+        str | None,
+        typer.Option(metavar="ADDRESS", help="With --http: where to listen.", show_default="127.0.0.1"),
+    ] = None,
     port: Annotated[
-        int, typer.Option(min=0, max=65535, metavar="N", help="With --http: at which port; 0 for any, which is told.")
-    ] = 8000,
+        int | None,
+        typer.Option(
+            min=0,
+            max=65535,
+            metavar="N",
+            help="With --http: at which port; 0 for any, which is told.",
+            show_default="8000",
+        ),
+    ] = None,
     allow_host: Annotated[
         list[str] | None,
         typer.Option(metavar="NAME", help="With --http: a name by which clients come. May be repeated."),
     ] = None,
     token_env: Annotated[
-        str | None,
+        list[str] | None,
         typer.Option(
-            metavar="VARIABLE",
-            help="With --http: the environment variable with the token that clients have to show.",
+            metavar="[NAME=]VARIABLE",
+            help="With --http: the environment variable with the token that clients have to show; or NAME=VARIABLE, "
+            "repeated, for a token of each client.",
             show_default=f"{TOKEN}, if it is set",
         ),
     ] = None,
@@ -93,7 +104,7 @@ def mcp(
         host=host,
         port=port,
         allow_host=allow_host or [],
-        token_env=token_env,
+        token_env=token_env or [],
         drain=drain,
         backend=backend.value,
         app_dir=app_dir,

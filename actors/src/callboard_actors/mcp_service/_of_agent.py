@@ -14,6 +14,7 @@ from mcp import types
 from pydantic import ValidationError
 
 from callboard import Agent, Drained
+from callboard_actors.mcp_service._callers import Caller
 from callboard_actors.mcp_service._content import ERRORS_OF_CALLS, failed, failed_with, text_of
 from callboard_actors.mcp_service._questions import Asked, asked
 from callboard_actors.mcp_service._work import Asking, Tell
@@ -24,6 +25,9 @@ _THREAD: Final = {
     "type": "string",
     "description": "The conversation to go on with, as an earlier answer has named it; without it, a new one begins",
 }
+
+_OF_OURS: Final = re.compile("[0-9a-f]{32}")
+"""Names of threads that begin here; nobody can guess them."""
 
 
 class AgentOffer:
@@ -44,15 +48,16 @@ class AgentOffer:
         self._saver = InMemorySaver()
         self._opened = agent
         self._agent = agent if self._keeps else agent.copy({"checkpointer": self._saver})
-        self._tool = _tool(_tool_name(agent.name), description or f"Ask the agent {agent.name!r}.", keeps=self._keeps)
+        tool = _tool_name(agent.name)
+        self._tool = _tool(tool, description or f"Ask the agent {tool!r}.", keeps=self._keeps)
 
     def tools(self) -> list[types.Tool]:
         """The one tool that stands for the agent."""
         return [self._tool]
 
-    def begin(self, name: str, arguments: dict[str, Any], key: str | None) -> "AgentCall | None":
+    def begin(self, name: str, arguments: dict[str, Any], caller: Caller) -> "AgentCall | None":
         """A run of the agent, which has not begun."""
-        return AgentCall(self._agent, arguments, keeps=self._keeps) if name == self._tool.name else None
+        return AgentCall(self._agent, arguments, caller, keeps=self._keeps) if name == self._tool.name else None
 
     @asynccontextmanager
     async def opened(self) -> AsyncGenerator[None]:
@@ -66,7 +71,9 @@ class AgentOffer:
 
 
 def _tool_name(name: str) -> str:
-    """A name that the protocol allows."""
+    """Return a name that the protocol allows; LangGraph's name for agents without one says nothing to a client."""
+    if name == "LangGraph":
+        return "agent"
     return re.sub(r"[^A-Za-z0-9_.-]+", "_", name)[:128] or "agent"
 
 
@@ -92,17 +99,20 @@ def _tool(name: str, description: str, *, keeps: bool) -> types.Tool:
 class AgentCall:
     """One run of an agent."""
 
-    def __init__(self, agent: Agent, arguments: Mapping[str, Any], *, keeps: bool) -> None:
+    def __init__(self, agent: Agent, arguments: Mapping[str, Any], caller: Caller, *, keeps: bool) -> None:
         self._agent = agent
         self._arguments = arguments
         self._keeps = keeps
-        self._thread_id = str(arguments.get("thread_id") or uuid4().hex) if keeps else uuid4().hex
+        self._mistake = _mistake_in(arguments, keeps=keeps) or _unnamed_thread(arguments, caller)
+        self._name = str(arguments.get("thread_id") or uuid4().hex) if keeps else uuid4().hex
+        """The name of the thread, as the client knows it."""
+        self._thread_id = caller.own_name(self._name)
         self._questions: list[Asked] = []
 
     async def go_on(self, answers: Mapping[str, object], tell: Tell) -> types.CallToolResult | Asking:
         """Run until the model has an answer, or somebody has to be asked."""
-        if (wrong := _mistake_in(self._arguments, keeps=self._keeps)) is not None:
-            return failed(wrong)
+        if self._mistake is not None:
+            return failed(self._mistake)
         given: object = (
             Command(resume=dict(answers)) if answers else {"messages": [("user", self._arguments["message"])]}
         )
@@ -137,7 +147,7 @@ class AgentCall:
             return Asking(self._questions)
         await self.forget()
         text = _answer_in(state.get("messages", ()))
-        told = {"answer": text, "thread_id": self._thread_id} if self._keeps else {"answer": text}
+        told = {"answer": text, "thread_id": self._name} if self._keeps else {"answer": text}
         return types.CallToolResult(content=[types.TextContent(text=text)], structured_content=told)
 
     async def forget(self) -> None:
@@ -154,6 +164,17 @@ def _mistake_in(arguments: Mapping[str, Any], *, keeps: bool) -> str | None:
     if not isinstance(arguments.get("message"), str) or not isinstance(arguments.get("thread_id", ""), str):
         return "The agent takes a message, which is a text, and the name of a thread, which is one, too."
     return None
+
+
+def _unnamed_thread(arguments: Mapping[str, Any], caller: Caller) -> str | None:
+    """Refuse a name that a client has made up, if nothing but the name protects the thread from other clients."""
+    name = arguments.get("thread_id")
+    if not name or caller.principal is not None or not caller.is_remote or _OF_OURS.fullmatch(str(name)):
+        return None
+    return (
+        f"There is no thread {str(name)[:50]!r}: leave thread_id out to begin a conversation, and go on with it by the "
+        "thread_id of the answer."
+    )
 
 
 def _step(update: Mapping[str, Any]) -> str:

@@ -9,6 +9,7 @@ from mcp import types
 
 from callboard import Drained
 from callboard_actors.mcp import McpServer
+from callboard_actors.mcp_service._callers import Caller
 from callboard_actors.mcp_service._work import Offer, Work
 
 Block = Callable[[], AbstractAsyncContextManager[Any]]
@@ -39,9 +40,9 @@ class BlockOffer:
         """The tools, while it is open."""
         return [] if self._open is None else self._open.tools()
 
-    def begin(self, name: str, arguments: dict[str, Any], key: str | None) -> Work | None:
+    def begin(self, name: str, arguments: dict[str, Any], caller: Caller) -> Work | None:
         """A call, while it is open."""
-        return None if self._open is None else self._open.begin(name, arguments, key)
+        return None if self._open is None else self._open.begin(name, arguments, caller)
 
     @asynccontextmanager
     async def opened(self) -> AsyncGenerator[None]:

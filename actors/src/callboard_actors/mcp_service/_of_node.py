@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping
 from contextlib import AbstractAsyncContextManager
 from functools import partial
-from typing import Any
+from typing import Any, Final
 from uuid import uuid4
 
 from langchain_core.messages import ToolCall
@@ -14,11 +14,13 @@ from pydantic import ValidationError
 
 from callboard import CallsInterrupted, Drained, ToolCallWithContext, ToolNode
 from callboard_actors.mcp._tools import ServersTool
+from callboard_actors.mcp_service._callers import Caller
 from callboard_actors.mcp_service._content import ERRORS_OF_CALLS, failed_with, result_of
+from callboard_actors.mcp_service._conversations import keeps_conversations
 from callboard_actors.mcp_service._listing import check_servable, listed
 from callboard_actors.mcp_service._questions import Asked, asked
 from callboard_actors.mcp_service._typed_results import result_type
-from callboard_actors.mcp_service._work import Asking, Tell
+from callboard_actors.mcp_service._work import Asking, Refusal, Tell, Work
 
 
 class NodeOffer:
@@ -50,13 +52,15 @@ class NodeOffer:
         found = self._results[name]
         return found.schema if found is not None and self._promises_schemas else None
 
-    def begin(self, name: str, arguments: dict[str, Any], key: str | None) -> "NodeCall | None":
+    def begin(self, name: str, arguments: dict[str, Any], caller: Caller) -> "Work | None":
         """A call of a tool, which has not begun."""
         if name not in self._results:
             return None
-        call: ToolCall = {"name": name, "args": arguments, "id": key or uuid4().hex, "type": "tool_call"}
+        if caller.thread_id is None and keeps_conversations(self._node.tools_by_name[name], arguments):
+            return Refusal(_NO_CONVERSATION.format(name))
+        call: ToolCall = {"name": name, "args": arguments, "id": caller.call_name or uuid4().hex, "type": "tool_call"}
         told = partial(result_of, structured=self._results[name] is not None, of_server=name in self._of_servers)
-        return NodeCall(self._node, call, _place(key), told)
+        return NodeCall(self._node, call, _place(caller), told)
 
     def opened(self) -> AbstractAsyncContextManager[object]:
         """A block in which the node's actors live."""
@@ -67,9 +71,22 @@ class NodeOffer:
         return await self._node.drain(timeout)
 
 
-def _place(key: str | None) -> RunnableConfig:
-    """Where a call is made: one that its client knows again is in a place of that name, which gives it its key."""
-    return {} if key is None else {"configurable": {"thread_id": key, "checkpoint_ns": "mcp"}}
+_NO_CONVERSATION: Final = (
+    "Not started: the tool {!r} keeps a state for each conversation, and nothing tells this client from others. "
+    "Use a client with a session (a version of MCP until 2025-11-25), or have the server give each client a token of "
+    "its own: mcp_app(token={{name: token, ...}}), or callboard mcp --token-env NAME=VARIABLE."
+)
+
+
+def _place(caller: Caller) -> RunnableConfig:
+    """Return the config of a call: the thread of its client, and the name of a call that is made again.
+
+    A call of a client that nothing tells from others has a thread of its own, so that it finds nobody else's state.
+    """
+    place: dict[str, Any] = {"thread_id": caller.thread_id or uuid4().hex}
+    if caller.call_name is not None:
+        place["callboard_run"] = caller.call_name  # makes `idempotency_key()` independent of the thread
+    return {"configurable": place}
 
 
 class NodeCall:

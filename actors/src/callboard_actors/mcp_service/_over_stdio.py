@@ -11,7 +11,7 @@ from mcp.shared.message import SessionMessage
 from mcp.types import JSONRPCError, JSONRPCResponse
 
 from callboard import Drained, drain_on_signal
-from callboard_actors.mcp_service._calls import Context
+from callboard_actors.mcp_service._callers import Context
 from callboard_actors.mcp_service._service import PATIENCE, Service
 from callboard_actors.mcp_service._stdio import Wire
 

@@ -14,7 +14,7 @@ import anyio
 
 from callboard import ActorStartError, Drained
 from callboard.commands import load_named
-from callboard_actors.mcp_service._serve import http_app, over_http, over_stdio, service_of
+from callboard_actors.mcp_service._serve import HOST, PORT, http_app, over_http, over_stdio, service_of
 from callboard_actors.mcp_service._stdio import Wire, claimed_stdio
 from callboard_actors.mcp_service._token import take_token
 
@@ -30,10 +30,10 @@ class Options:
     name: str | None
     description: str | None
     http: bool
-    host: str
-    port: int
+    host: str | None
+    port: int | None
     allow_host: list[str]
-    token_env: str | None
+    token_env: list[str]
     drain: float
     backend: str
     app_dir: Path
@@ -72,23 +72,31 @@ def _planned(options: Options, wire: Wire | None) -> Callable[[], Awaitable[Drai
     if wire is not None:
         service = service_of(served, name=options.name, description=options.description)
         return partial(over_stdio, service, options.drain, wire)
+    host = HOST if options.host is None else options.host
     app = http_app(
         served,
         name=options.name,
         description=options.description,
-        host=options.host,
+        host=host,
         allowed_hosts=options.allow_host,
         token=token,
     )
-    return partial(over_http, app, options.host, options.port, options.drain)
+    return partial(over_http, app, host, PORT if options.port is None else options.port, options.drain)
 
 
 def _check(options: Options) -> None:
     """Refuse options that do not go together."""
     if options.http and options.backend == "trio":
         raise ValueError("--http runs uvicorn, which needs asyncio: leave --backend trio out")
-    if not options.http and (options.allow_host or options.token_env is not None):
-        raise ValueError("--allow-host and --token-env are for clients that come by HTTP: give --http, too")
+    given = {
+        "--host": options.host is not None,
+        "--port": options.port is not None,
+        "--allow-host": bool(options.allow_host),
+        "--token-env": bool(options.token_env),
+    }
+    if not options.http and (of_http := [name for name, is_given in given.items() if is_given]):
+        are = "are" if len(of_http) > 1 else "is"
+        raise ValueError(f"{' and '.join(of_http)} {are} for clients that come by HTTP: give --http, too")
 
 
 def _served(options: Options) -> Any:

@@ -3,9 +3,12 @@
 import math
 from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
-from typing import NamedTuple, Protocol
+from typing import Final, NamedTuple, Protocol
 
 import anyio
+
+_STEP: Final = 1e-6
+"""Part of the total by which a number rises that has to rise, though no more is done."""
 
 
 class Report(NamedTuple):
@@ -28,25 +31,30 @@ class Rising:
     """Makes reports of what tools say: the protocol wants numbers that rise, and tools may say none."""
 
     def __init__(self) -> None:
-        self._last = 0.0
+        self._last: float | None = None
         self._total: float | None = None
 
     def report(self, message: object, done: object = None, total: object = None) -> Report:
-        """Returns what the client is told next, with a number that is higher than the last one.
+        """Return what the client is told next, with a number that is higher than the last one.
 
         Args:
             message: a text, or nothing.
-            done: how much is done; if that is no more than before, or unknown, the number rises by the least there is.
+            done: how much is done; if that is no more than before, or unknown, the number rises by one, or by a
+                millionth of the total.
             total: how much there is to do; what was said last holds.
         """
         if isinstance(total, (int, float)):
             self._total = float(total)
-        if isinstance(done, (int, float)) and done > self._last:
-            self._last = float(done)
-        else:
-            least = math.nextafter(self._last, math.inf)
-            self._last = max(self._last + 1, least) if self._total is None else least
+        self._last = self._next(done)
         return Report(self._last, self._total, message if isinstance(message, str) and message else None)
+
+    def _next(self, done: object) -> float:
+        if isinstance(done, (int, float)) and done >= 0 and (self._last is None or done > self._last):
+            return float(done)
+        if self._last is None:
+            return 0.0
+        step = 1.0 if self._total is None else _STEP * max(self._total, 1.0)
+        return max(self._last + step, math.nextafter(self._last, math.inf))  # a step may be too small for a large one
 
 
 @asynccontextmanager

@@ -11,6 +11,7 @@ import sniffio
 
 from callboard import Drained
 from callboard_actors._extras import needs
+from callboard_actors.mcp_service._token import Token, check_token
 
 if TYPE_CHECKING:
     from callboard_actors.mcp_service._app import McpApp
@@ -19,6 +20,10 @@ if TYPE_CHECKING:
 
 Transport = Literal["stdio", "http"]
 """By which way clients come: the one that has started this process, or any by HTTP."""
+
+HOST: Final = "127.0.0.1"
+PORT: Final = 8000
+"""Where to listen, where nobody says otherwise."""
 
 _PATH: Final = "/mcp"
 _LOOPBACK: Final = ("127.0.0.1", "localhost", "[::1]")
@@ -33,10 +38,10 @@ async def serve_mcp(
     transport: Transport = "stdio",
     name: str | None = None,
     description: str | None = None,
-    host: str = "127.0.0.1",
-    port: int = 8000,
+    host: str = HOST,
+    port: int = PORT,
     allowed_hosts: Sequence[str] = (),
-    token: str | None = None,
+    token: Token | None = None,
     drain: float = 30.0,
 ) -> Drained:
     """Serve tools by MCP, until the client leaves or the process is told to end; returns what became of what ran.
@@ -50,7 +55,7 @@ async def serve_mcp(
         host: where to listen, for HTTP.
         port: at which port; 0 for any, which is told on stderr.
         allowed_hosts: by which other names than that of the host clients come, without a port.
-        token: what clients have to show, as a bearer.
+        token: what clients have to show, as a bearer: one token for all, or one for each client, by the client's name.
         drain: seconds for calls to finish at SIGTERM or Ctrl-C; what has not is ended.
 
     Raises:
@@ -65,8 +70,10 @@ async def serve_mcp(
     if transport == "http":
         app = http_app(served, name=name, description=description, host=host, allowed_hosts=allowed_hosts, token=token)
         return await over_http(app, host, port, drain)
-    if token is not None or allowed_hosts:
-        raise ValueError("serve_mcp(token=..., allowed_hosts=...) are for HTTP: give transport='http', too")
+    if token is not None or allowed_hosts or (host, port) != (HOST, PORT):
+        raise ValueError(
+            "serve_mcp(host=..., port=..., token=..., allowed_hosts=...) are for HTTP: give transport='http', too"
+        )
     return await over_stdio(service_of(served, name=name, description=description), drain)
 
 
@@ -100,7 +107,7 @@ def http_app(
     description: str | None,
     host: str,
     allowed_hosts: Sequence[str],
-    token: str | None,
+    token: Token | None,
 ) -> "McpApp":
     """An application for the clients that come to a host; raises as `serve_mcp` does, and warns of an open door."""
     needs("an MCP server", "mcp", extra="mcp")
@@ -146,7 +153,7 @@ def mcp_app(
     description: str | None = None,
     path: str = _PATH,
     allowed_hosts: Sequence[str] = _LOOPBACK,
-    token: str | None = None,
+    token: Token | None = None,
 ) -> "McpApp":
     """Make an ASGI application that serves tools by MCP, over streamable HTTP, on asyncio and trio.
 
@@ -159,16 +166,15 @@ def mcp_app(
         description: of an agent, for the models of its clients.
         path: where clients find it.
         allowed_hosts: by which names clients come, without a port.
-        token: what clients have to show, as a bearer.
+        token: what clients have to show, as a bearer: one token for all, or one for each client, by the client's name.
 
     Raises:
         ImportError: without the extra `mcp`.
         TypeError: for what cannot be served.
-        ValueError: for tools that need what only a graph has, and for an empty token.
+        ValueError: for tools that need what only a graph has, and for an empty token or one of two clients.
     """
     service = service_of(served, name=name, description=description)
     from callboard_actors.mcp_service._app import McpApp
 
-    if token is not None and not token.strip():
-        raise ValueError("the token is empty: whoever shows none would have it")
+    check_token(token)
     return McpApp(service, path=path, allowed_hosts=allowed_hosts, token=token)

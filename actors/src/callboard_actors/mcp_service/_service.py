@@ -13,7 +13,8 @@ from mcp.server import Server
 
 from callboard import Actor, Agent, ChildSpec, Drained, ToolNode
 from callboard_actors.mcp import McpServer
-from callboard_actors.mcp_service._calls import Calls, Context
+from callboard_actors.mcp_service._callers import Context
+from callboard_actors.mcp_service._calls import Calls
 from callboard_actors.mcp_service._of_agent import AgentOffer
 from callboard_actors.mcp_service._of_block import BlockOffer, block_of
 from callboard_actors.mcp_service._of_node import NodeOffer

@@ -8,6 +8,8 @@ from typing import Any, Protocol
 from mcp import types
 
 from callboard import Drained
+from callboard_actors.mcp_service._callers import Caller
+from callboard_actors.mcp_service._content import failed
 from callboard_actors.mcp_service._questions import Asked
 
 Tell = Callable[[object], None]
@@ -40,6 +42,20 @@ class Work(Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """A call that does not begin; says why."""
+
+    why: str
+
+    async def go_on(self, answers: Mapping[str, object], tell: Tell) -> types.CallToolResult | Asking:
+        """Return the refusal as the result."""
+        return failed(self.why)
+
+    async def forget(self) -> None:
+        """Do nothing: nothing is kept for the call."""
+
+
 class Offer(Protocol):
     """What a server of MCP offers: its name, its tools, and calls of them."""
 
@@ -52,13 +68,13 @@ class Offer(Protocol):
         """The tools that clients may see now."""
         ...
 
-    def begin(self, name: str, arguments: dict[str, Any], key: str | None) -> Work | None:
+    def begin(self, name: str, arguments: dict[str, Any], caller: Caller) -> Work | None:
         """A call, which has not begun; `None` if there is no such tool.
 
         Args:
             name: of the tool.
             arguments: as the client has written them.
-            key: by which the client knows the call, however often it makes it.
+            caller: the client that makes the call.
         """
         ...
 

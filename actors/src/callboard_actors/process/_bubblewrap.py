@@ -51,7 +51,7 @@ def _inside(confine: Confine) -> list[str]:
     try:
         return mounts([*always, *read], write)
     except OwnPlaceError as error:
-        name = "read or write" if error.path in (*read, *write) else "modules= (or sys.path)"
+        name = "read or write" if error.path in (*read, *write) else "modules"
         raise CannotConfineError(
             f"{name} has {error.path!r}, and isolation='bubblewrap' has a root and a /tmp of its own; "
             "name what is needed below it"
@@ -94,13 +94,18 @@ class Inside:
         with suppress(ProcessLookupError, PermissionError):
             os.killpg(self._bwrap, signal.SIGKILL)
 
-    def pid(self, own: int) -> int | None:
-        """Our number of a child of the program, by its own; `None` if it has ended."""
+    def program(self) -> int | None:
+        """Return our number of the program; `None` if it has not begun, or has ended."""
         if self._program is None:
             self._program = next((pid for init in children_of(self._bwrap) for pid in children_of(init)), None)
-        if self._program is None:
+        return self._program
+
+    def pid(self, own: int) -> int | None:
+        """Return our number of a child of the program, by its own; `None` if it has ended."""
+        program = self.program()
+        if program is None:
             return None
-        return next((pid for pid in children_of(self._program) if _own_number(pid) == own), None)
+        return next((pid for pid in children_of(program) if _own_number(pid) == own), None)
 
 
 def _own_number(pid: int) -> int | None:

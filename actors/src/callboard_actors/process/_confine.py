@@ -26,7 +26,8 @@ class CannotConfineError(Exception):
 class Confine:
     """What the workers of a pool may do, if what runs in them is not trusted; all else is refused by the kernel.
 
-    They always may read the interpreter and the modules that it loads, and use the processor, memory and threads.
+    They always may read the interpreter, its standard library and its site-packages, and use the processor, memory and
+    threads.
 
     Args:
         read: files and folders, with all that is below them. They have to be there.
@@ -34,8 +35,10 @@ class Confine:
         network: whether they may connect anywhere and listen, by TCP and UDP. UNIX sockets are refused all the same.
         processes: whether they may start processes, and execute what they may read.
         environment: variables, beside a few without secrets: PATH, LANG, LC_*, TZ, and a HOME that is not there.
-        modules: folders from which they may load modules, beside the standard library and site-packages; `None` for
-            all of `sys.path`. Whatever else is in them can be read.
+        modules: folders from which they may load your own modules, beside the standard library and site-packages.
+            Every file in such a folder can be read. The script's folder, `PYTHONPATH` and editable installations are
+            closed unless they are named here. A module named in `preload` is loaded before the confinement and needs
+            no folder, except with isolation="bubblewrap".
         reuse: whether a worker that has finished a call may get another one. What the first has left behind can read
             the second one's arguments, and answer for it.
         isolation: "landlock" refuses what is not theirs; with "bubblewrap", which has to be installed, that is not
@@ -48,15 +51,13 @@ class Confine:
     network: bool = False
     processes: bool = False
     environment: Mapping[str, str] = field(default_factory=dict[str, str], hash=False)
-    modules: Iterable[str | os.PathLike[str]] | None = None
+    modules: Iterable[str | os.PathLike[str]] = ()
     reuse: bool = False
     isolation: Literal["landlock", "bubblewrap"] = "landlock"
 
     def __post_init__(self) -> None:
         for name in ("read", "write", "modules"):
-            value = getattr(self, name)
-            if name != "modules" or value is not None:
-                object.__setattr__(self, name, _paths(name, value))
+            object.__setattr__(self, name, _paths(name, getattr(self, name)))
         for name in ("network", "processes", "reuse"):
             if not isinstance(getattr(self, name), bool):
                 raise TypeError(f"{name}={getattr(self, name)!r} is neither True nor False")

@@ -28,6 +28,10 @@ _logger = logging.getLogger("callboard_actors.process")
 _PAUSE = 0.05
 """Seconds before a place is filled again whose workers keep ending without a call, or a zygote started; doubled."""
 _LONGEST_PAUSE = 5.0
+_UNHEARD = 5.0
+"""Seconds beyond the grace of a worker after which a zygote that does not report its end is killed."""
+_HURRIED = 0.5
+"""The same for a zygote whose pool is being closed by somebody who was cancelled."""
 
 
 class Crew:
@@ -55,6 +59,9 @@ class Crew:
         self._dismissed = anyio.Event()
         self._over = anyio.Event()
         self._keeping = anyio.CancelScope()
+        self._ending = anyio.CancelScope()
+        """Around the wait for the end of all workers."""
+        self._patience = _UNHEARD
         self.failure: ActorStartError | None = None
         """Why there never were any workers."""
 
@@ -154,7 +161,7 @@ class Crew:
         in_vain = 0
         while not self.is_dismissed:
             try:
-                worker = HeldWorker(self._terms.max_output)
+                worker = self._new_worker()
                 await self._employ(worker, zygote)
             except OSError as error:  # as many files are open as may be, or processes; calls wait until there are fewer
                 if not in_vain:
@@ -164,6 +171,9 @@ class Crew:
                 in_vain = 0 if worker.calls else in_vain + 1
             if in_vain > 1:
                 await anyio.sleep(min(_LONGEST_PAUSE, _PAUSE * 2.0 ** min(in_vain - 2, 10)))
+
+    def _new_worker(self) -> HeldWorker:
+        return HeldWorker(self._terms.max_output, is_trusted=self._terms.confine is None)
 
     async def _employ(self, worker: HeldWorker, zygote: HeldZygote) -> None:
         """Have a worker forked and let others have it, until it has ended.
@@ -197,7 +207,7 @@ class Crew:
         try:
             if self._zygote is None:
                 raise OSError("its pool of processes is closed" if self._trouble is None else f"{self._trouble}")
-            worker = HeldWorker(self._terms.max_output)
+            worker = self._new_worker()
             self._seats.add(worker)
             try:
                 await self._zygote.fork(worker, Command.SEAT)
@@ -262,25 +272,52 @@ class Crew:
             await self._zygote.end(worker, longest if grace is None else min(grace, longest))
 
     async def end(self, worker: HeldWorker, grace: float | None = None) -> None:
-        """End it and wait until it has, whoever is cancelled meanwhile."""
+        """End it and wait until it has, whoever is cancelled meanwhile; a zygote that does not do it is killed."""
         with anyio.CancelScope(shield=True):
-            await self.ask_to_end(worker, grace)
-            await worker.ended.wait()
+            with anyio.move_on_after(self._terms.grace + _UNHEARD):
+                await self.ask_to_end(worker, grace)
+                await worker.ended.wait()
+            if not worker.ended.is_set():
+                self._break_off_zygote()
+                await worker.ended.wait()
+
+    def _break_off_zygote(self) -> None:
+        if self._zygote is not None:
+            _logger.error("the zygote of a pool of processes does not end its workers, and is killed with all of them")
+            self._zygote.break_off()
 
     async def dismiss(self) -> None:
-        """End all workers, then the zygote; whoever waits for a worker is told that there is none."""
+        """End all workers, then the zygote; whoever waits for a worker is told that there is none.
+
+        It takes the grace and `_UNHEARD` at most, and less if the caller is cancelled; then all is killed.
+        """
         self._dismissed.set()
         self._idle.turn_away()
-        with anyio.CancelScope(shield=True):
+        try:
             await self._over.wait()
+        except BaseException:
+            self._hurry()
+            with anyio.CancelScope(shield=True):
+                await self._over.wait()
+            raise
+
+    def _hurry(self) -> None:
+        self._patience = _HURRIED
+        self._ending.deadline = min(self._ending.deadline, anyio.current_time() + self._terms.grace + _HURRIED)
 
     async def _end_all_when_dismissed(self) -> None:
         await self._dismissed.wait()
-        members = [*self._members, *self._seats]
-        for worker in members:
-            await self.ask_to_end(worker)
-        for worker in members:
-            await worker.ended.wait()
+        if self._zygote is not None:
+            self._zygote.go_on()
+        self._ending.deadline = anyio.current_time() + self._terms.grace + self._patience
+        with self._ending:
+            members = [*self._members, *self._seats]
+            for worker in members:
+                await self.ask_to_end(worker)
+            for worker in members:
+                await worker.ended.wait()
+        if self._ending.cancelled_caught:
+            self._break_off_zygote()
         self._keeping.cancel()
 
     def abandon(self) -> None:

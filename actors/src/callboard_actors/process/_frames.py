@@ -119,12 +119,19 @@ In a seat, the calls with smaller numbers have begun before.
 """
 
 
-def receive_frame(sock: socket) -> tuple[int, bytes | bytearray] | None:
+def receive_frame(sock: socket, files: list[int] | None = None) -> tuple[int, bytes | bytearray] | None:
     """Block until a frame is there, the number and the body of a call; `None` if the other end has closed.
 
-    Nothing may follow it that has not been asked for.
+    Nothing may follow it that has not been asked for. A file that comes with it is appended to `files`; without such
+    a list it is not received.
     """
-    data = sock.recv(64 * 1024)
+    if files is None:
+        data = sock.recv(64 * 1024)
+    else:
+        from callboard_actors.process._kernel import receive_with_files  # what is sent elsewhere has frames without it
+
+        data, sent = receive_with_files(sock, 64 * 1024, 1)
+        files += sent
     if data and len(data) < HEADER.size:
         data += receive_exactly(sock, HEADER.size - len(data)) or b""
     if len(data) < HEADER.size:

@@ -62,7 +62,7 @@ class HeldSeat:
         self._end = end
         self._terms = terms
         self._variables = variables
-        self._opened = opener(terms)
+        self._open = opener(is_plain=terms.confine is not None)
         self._numbers = itertools.count(1)
         self._calls: dict[int, _Open] = {}
         self._due = deque[tuple[int, bytes]]()
@@ -109,7 +109,7 @@ class HeldSeat:
         if reply is None:
             raise self._death(body, begun=self._worker.last_begun() >= number)
         output = "" if reply[0] is Kind.VALUE else self._worker.output()
-        return self._opened(*reply, body, output=output)
+        return await self._open(*reply, body, output=output)
 
     async def _reply(self, one: _Open) -> tuple[Kind, bytes | bytearray] | None:
         while True:
@@ -198,7 +198,8 @@ class HeldSeat:
         try:
             while True:
                 while self._due:
-                    await self._worker.send(self._due[0][1])
+                    number, data = self._due[0]
+                    await self._worker.send(data, number)
                     self._due.popleft()
                 self._more = anyio.Event()
                 await self._more.wait()

@@ -38,11 +38,17 @@ class HeldWorker:
     """One worker process, as the pool holds it: its sockets, its calls, its end.
 
     It is the pool's until it has ended and nobody reads from it any more; then its sockets are closed.
+
+    Args:
+        max_output: bytes of its output that are kept, the last.
+        is_trusted: whether its own note of the call that it has begun is believed. Code in a confined worker can
+            change that note; so a call counts there as begun from its first byte that was sent.
     """
 
     _numbers = itertools.count(1)
 
-    def __init__(self, max_output: int) -> None:
+    def __init__(self, max_output: int, *, is_trusted: bool = True) -> None:
+        self._is_trusted = is_trusted
         self.number = next(self._numbers)
         self.pid: int | None = None
         """Its process id, as soon as it has been forked."""
@@ -58,6 +64,7 @@ class HeldWorker:
         self._closing = False
         self._is_closed = False
         self._begun = 0
+        self._last_sent = 0
         self._kept = _Tail(max_output)
         with ExitStack() as opened:  # all of it, or nothing
             self._sock, self._theirs = socket.socketpair()
@@ -117,20 +124,22 @@ class HeldWorker:
         return terms.max_resident is not None and self.pid is not None and resident(self.pid) > terms.max_resident
 
     def has_begun(self, number: int) -> bool:
-        """Whether this call was begun; also of a worker that has ended."""
+        """Return whether this call was begun, or may have been; also of a worker that has ended."""
         return self.last_begun() == number
 
     def last_begun(self) -> int:
-        """The number of the call that was begun last; 0 if there was none."""
+        """Return the number of the call that was begun last, or may have been; 0 if there was none."""
+        if not self._is_trusted:
+            return self._last_sent
         if not self._is_closed:
             data = os.pread(self._notebook, NOTEBOOK.size, 0)
             self._begun = int(NOTEBOOK.unpack(data)[0]) if len(data) == NOTEBOOK.size else 0
         return self._begun
 
     async def exchange(
-        self, number: int, body: bytes, max_result: int, deliver: Callable[[Any], None]
+        self, number: int, body: bytes, max_result: int, deliver: Callable[[Any], None], file: int | None = None
     ) -> tuple[Kind, bytes | bytearray]:
-        """Send a call and wait for its reply; meanwhile, deliver what it tells.
+        """Send a call, perhaps with an open file, and wait for its reply; meanwhile, deliver what it tells.
 
         Raises:
             BrokenError: there is none, or something else.
@@ -140,7 +149,7 @@ class HeldWorker:
         self.calls += 1
         reader = self.reader(max_result, number)
         try:
-            await self.send(frame(Kind.CALL, number, body))
+            await self.send(frame(Kind.CALL, number, body), number, file)
             while True:
                 header, said = await reader.next()
                 if header.kind is not Kind.TOLD:
@@ -158,12 +167,16 @@ class HeldWorker:
         """What reads what it says, perhaps of one call only."""
         return FrameReader(self._incoming, max_result, only)
 
-    async def send(self, data: bytes) -> None:
-        """Send a frame, all of it; nobody else does meanwhile."""
+    async def send(self, data: bytes, number: int, file: int | None = None) -> None:
+        """Send all of a frame of this call, and an open file with its first bytes; one sender at a time."""
         view = memoryview(data)
         while view:
             try:
-                view = view[self._sock.send(view) :]
+                if file is None:
+                    view = view[self._sock.send(view) :]
+                else:
+                    view, file = view[socket.send_fds(self._sock, [view], [file]) :], None
+                self._last_sent = max(self._last_sent, number)
             except BlockingIOError:
                 await anyio.wait_writable(self._sock)
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import anyio
 
 from callboard import ActorStartError
+from callboard_actors.process import _kernel
 from callboard_actors.process._commands import COMMAND, REPORT, Command, Report
 from callboard_actors.process._confine import CannotConfineError, Confine
 from callboard_actors.process._frames import Kind, frame
@@ -187,6 +188,24 @@ class HeldZygote:
             await self._until_ended()
         self._kill()
         await self._until_ended()
+
+    def go_on(self) -> None:
+        """Continue it if somebody has stopped it, so that it can end its workers in order."""
+        pid = self._process.pid if self._inside is None else self._inside.program()
+        if pid is not None and self._process.poll() is None:
+            with suppress(ProcessLookupError, PermissionError):
+                os.kill(pid, signal.SIGCONT)
+
+    def break_off(self) -> None:
+        """Kill it with all that is below it, because it does not do what it is told; `listen` sees its end."""
+        if self._process.poll() is not None:
+            return
+        if self._inside is None:
+            # Before itself, or nobody could tell any more whose they are.
+            for pid in _kernel.descendants_of(self._process.pid):
+                with suppress(ProcessLookupError, PermissionError):
+                    os.kill(pid, signal.SIGKILL)
+        self._kill()
 
     def kill(self) -> None:
         """End it at once, with all that is left, where nobody can wait."""

@@ -152,6 +152,22 @@ def _children_by_search(parent: int) -> set[int]:
     return {int(entry.name) for entry in entries if _parent_of(entry) == parent}
 
 
+def descendants_of(ancestor: int) -> set[int]:
+    """Return all processes below one, ended ones included; none where nobody can tell."""
+    return _descendants_by_search(ancestor) if sys.platform == "linux" else set()
+
+
+def _descendants_by_search(ancestor: int) -> set[int]:
+    parents = {int(entry.name): _parent_of(entry) for entry in Path("/proc").iterdir() if entry.name.isdigit()}
+    found, due = set[int](), [ancestor]
+    while due:
+        above = due.pop()
+        below = {pid for pid, parent in parents.items() if parent == above} - found
+        found |= below
+        due += below
+    return found
+
+
 def _parent_of(process: Path) -> int | None:
     try:
         return int((process / "stat").read_text().rpartition(")")[2].split()[1])
@@ -169,9 +185,9 @@ def limit_files(count: int) -> None:
     resource.setrlimit(resource.RLIMIT_NOFILE, (count, count))
 
 
-def leave_no_core() -> None:
-    """A crash of a big process would write it all to disk before it ends."""
-    resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
+def leave_no_core(*, for_good: bool) -> None:
+    """Have crashes of this process write no memory to disk; `for_good` if what runs in it could raise the limit."""
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0 if for_good else resource.getrlimit(resource.RLIMIT_CORE)[1]))
 
 
 def limit_processor_time(seconds: int, *, for_good: bool) -> None:

@@ -13,6 +13,11 @@ TEXT_BOUND = 16 * 1024
 _PIECE_BOUND = 1024
 """Characters of each frame of a traceback, and of the text below it, which comes by itself."""
 
+_REMEDY = (
+    "; a confined worker loads the standard library and site-packages: name another module in preload=[...], or its "
+    "folder in Confine(modules=[...])"
+)
+
 
 def returned(value: Any) -> tuple[Kind, bytes]:
     """Answer with what a call has returned."""
@@ -27,10 +32,21 @@ def raised(error: Exception) -> tuple[Kind, bytes]:
     told = {
         "module": type(error).__module__,
         "type": type(error).__qualname__,
-        "text": _text_of(error),
+        "text": (_text_of(error) + _remedy(error))[:TEXT_BOUND],
         "traceback": "".join(piece[:_PIECE_BOUND] for piece in traceback.format_exception(error))[-TEXT_BOUND:],
     }
     return Kind.RAISED, json.dumps(told).encode()
+
+
+def _remedy(error: Exception) -> str:
+    """Return what to do about a module that the confinement keeps from being loaded; nothing for other errors."""
+    refused = isinstance(error, PermissionError) and _is_of_an_import(error)
+    return _REMEDY if refused or isinstance(error, ModuleNotFoundError) else ""
+
+
+def _is_of_an_import(error: Exception) -> bool:
+    frames = (frame for frame, _ in traceback.walk_tb(error.__traceback__))
+    return any(frame.f_code.co_filename.startswith("<frozen importlib") for frame in frames)
 
 
 def _type_of(value: Any) -> str:

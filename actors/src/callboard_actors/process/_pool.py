@@ -8,6 +8,7 @@ from typing import Any, Literal, TypeVar, TypeVarTuple, overload
 import anyio
 
 from callboard.engines import Body, carried, deliver
+from callboard_actors._lost_cleanup import warn_of_lost_cleanup
 from callboard_actors._openings import OpenedEngine
 from callboard_actors.process import _kernel
 from callboard_actors.process._confine import Confine
@@ -50,9 +51,12 @@ class Processes(OpenedEngine[Openings]):
         max_calls: after so many calls a worker is replaced; `None` for never.
         max_resident: a worker that holds more bytes than that in memory after a call is replaced, as one does that a
             library has leaked in; what it shares with others counts, `preload` too. `memory` bounds it within a call.
-        memory: bytes of address space for each worker; beyond is a `MemoryError`, or its end.
-        cpu: seconds of processor time for each call; then SIGXCPU ends its worker.
-        files: how many files a worker may have open.
+        memory: bytes of address space for each process: a worker, and by itself each process that it starts. Beyond is
+            a `MemoryError`, or its end. Memory of the kernel is not counted, such as what pipes and sockets hold.
+        cpu: seconds of processor time for each call; then SIGXCPU ends its worker. Each process that the call starts
+            has as many seconds of its own.
+        files: how many files each process may have open; 256 by default for confined workers, else as many as this
+            program may.
         nice: by how much workers stand back where processor time is short, up to 19.
         max_result: bytes that a result may have as a pickle.
         max_output: bytes that are kept of what a call writes to stdout and stderr, the last, to be shown in errors.
@@ -100,7 +104,7 @@ class Processes(OpenedEngine[Openings]):
             confine=confine,
         )
         self._variables = Variables(carries)
-        self._opened = opener(self._terms)
+        self._open = opener(is_plain=confine is not None)
         self._openings = Openings(self._terms)
         self._numbers = itertools.count(1)
 
@@ -113,6 +117,7 @@ class Processes(OpenedEngine[Openings]):
             TypeError: says why it could not; `title` is what to call it.
         """
         check(fn, title)
+        warn_of_lost_cleanup(fn, title)
         module = module_of(fn)
         if module is not None:
             self._openings.want(module)
@@ -139,6 +144,17 @@ class Processes(OpenedEngine[Openings]):
         """
         return await self.run_body(Body(fn=fn, args=args, title=name_of(fn)))
 
+    async def _run_with_file(self, file: int, fn: Callable[[*_Ts], _T], *args: *_Ts) -> _T:
+        """Run a function, which gets an open file by `sent_file()`; otherwise as `run`.
+
+        A confined worker can use this file, and cannot open it by any name.
+        """
+        body = Body(fn=fn, args=args, title=name_of(fn))
+        data = packed(body, self._variables.values())
+        with self._openings.bodies.running(body, grace=self._terms.grace) as noted:
+            found: _T = await self._run(noted, data, file)
+        return found
+
     async def run_body(self, body: Body, /) -> Any:
         """Run a body, as engines do; `run` is the short way.
 
@@ -154,12 +170,12 @@ class Processes(OpenedEngine[Openings]):
         with self._openings.bodies.running(body, grace=self._terms.grace) as noted:
             return await self._run(noted, data)
 
-    async def _run(self, body: Body, data: bytes) -> Any:
+    async def _run(self, body: Body, data: bytes, file: int | None = None) -> Any:
         """Run a body in one worker after the other, until one can begin it."""
         for left in reversed(range(_ATTEMPTS)):
             crew = self._openings.here(body.title, body.call_id)
             worker = await crew.take(body)
-            found = await self._exchange(worker, crew, body, data)
+            found = await self._exchange(worker, crew, body, data, file)
             if not isinstance(found, WorkerDiedError):
                 kind, reply, output = found
                 return await self._finish(worker, crew, body, kind, reply, output=output)
@@ -192,7 +208,7 @@ class Processes(OpenedEngine[Openings]):
                 await crew.let_go(worker)
 
     async def _exchange(
-        self, worker: HeldWorker, crew: Crew, body: Body, data: bytes
+        self, worker: HeldWorker, crew: Crew, body: Body, data: bytes, file: int | None
     ) -> tuple[Kind, bytes | bytearray, str] | WorkerDiedError:
         """Have a worker run a body; its reply and its output, or that it died.
 
@@ -203,7 +219,8 @@ class Processes(OpenedEngine[Openings]):
         if body.on_begin is not None:
             body.on_begin()  # first, because its deadline, which is carried along, runs from now
         try:
-            kind, reply = await worker.exchange(number, call(carried(), data), self._terms.max_result, deliver)
+            most = self._terms.max_result
+            kind, reply = await worker.exchange(number, call(carried(), data), most, deliver, file)
             return kind, reply, "" if kind is Kind.VALUE else worker.output()
         except BrokenError as broken:
             return await self._death(worker, crew, body, number, broken.reason)
@@ -219,7 +236,7 @@ class Processes(OpenedEngine[Openings]):
         """Open a reply, and let the worker go on, or go."""
         worn = worker.is_worn(self._terms)
         try:
-            return self._opened(kind, reply, body, output=output)
+            return await self._open(kind, reply, body, output=output)
         except MemoryError:
             worn = True  # what it holds, it may hold for ever
             raise

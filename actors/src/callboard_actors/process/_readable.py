@@ -1,6 +1,7 @@
-"""What every confined worker may read: the interpreter, what it loads, and how a place tells its time."""
+"""Paths that every confined worker may read: the interpreter, installed packages, and the zone of time."""
 
 import os
+import site
 import sys
 import sysconfig
 from collections.abc import Iterable
@@ -26,16 +27,19 @@ _SYSTEM: Final = (
 _RESOLVER: Final = ("/etc/hosts", "/etc/resolv.conf", "/etc/nsswitch.conf", "/etc/host.conf", "/etc/gai.conf")
 
 
-def always_readable(modules: Iterable[str | os.PathLike[str]] | None, *, network: bool) -> set[str]:
-    """Paths that are there, without links. `modules` are folders to load from, beside the installation's own."""
+def always_readable(modules: Iterable[str | os.PathLike[str]], *, network: bool) -> set[str]:
+    """Return the paths that exist, links resolved. `modules` are folders to load from besides installed packages."""
     return {os.path.realpath(path) for path in ways_to_readable(modules, network=network)}
 
 
-def ways_to_readable(modules: Iterable[str | os.PathLike[str]] | None, *, network: bool) -> list[str]:
-    """Say by which paths all that is looked for, links included; those that are there."""
-    found = [*_SYSTEM, *_of_the_interpreter(), *_loaded_libraries(), *_our_own()]
-    # An empty entry is the working directory, which may be anybody's home.
-    found += [entry for entry in sys.path if entry] if modules is None else [os.fspath(path) for path in modules]
+def ways_to_readable(modules: Iterable[str | os.PathLike[str]], *, network: bool) -> list[str]:
+    """Return the paths that exist, as they are looked up, links included.
+
+    Entries of `sys.path` are not among them as such: the script's folder, `PYTHONPATH` and editable installations hold
+    a program's own files, which may be secrets.
+    """
+    found = [*_SYSTEM, *_of_the_interpreter(), *_site_packages(), *_loaded_libraries(), *_own_packages()]
+    found += [os.fspath(path) for path in modules]
     if network:
         import ssl
 
@@ -54,13 +58,34 @@ def _of_the_interpreter() -> list[str]:
     ]
 
 
+def _site_packages() -> list[str]:
+    """Return the folders of installed packages that `site` adds to `sys.path`, such as those of the user."""
+    found = [*site.getsitepackages(), site.getusersitepackages()]
+    here = {os.path.realpath(entry) for entry in sys.path if entry}
+    return [path for path in found if os.path.realpath(path) in here]
+
+
 def _loaded_libraries() -> set[str]:
-    """The folders of shared libraries that this process has, wherever the interpreter was built."""
+    """Return the shared libraries of this process; with its folder, a library that lies where the interpreter's do.
+
+    Other folders stay closed: an extension module of the program lies beside its `.env`.
+    """
+    folders = [os.path.realpath(Path(prefix, "lib")) for prefix in (sys.prefix, sys.base_prefix)]
+    return {_folder_or_file(Path(path), folders) for path in _mapped()}
+
+
+def _folder_or_file(library: Path, folders: Iterable[str]) -> str:
+    return str(library.parent if any(library.is_relative_to(folder) for folder in folders) else library)
+
+
+def _mapped() -> set[str]:
+    """Return the paths of the shared libraries that this process has loaded."""
     lines = Path("/proc/self/maps").read_text().splitlines()
     paths = (line.split(maxsplit=5)[-1] for line in lines if "/" in line)
-    return {str(Path(path).parent) for path in paths if ".so" in Path(path).name}
+    return {path for path in paths if ".so" in Path(path).name}
 
 
-def _our_own() -> list[str]:
+def _own_packages() -> list[str]:
+    """Return the folders of callboard's two packages, which may be installed as editable."""
     specs = [find_spec(name) for name in ("callboard", "callboard_actors")]  # found, not loaded
-    return [str(Path(spec.origin).parents[1]) for spec in specs if spec is not None and spec.origin is not None]
+    return [str(Path(spec.origin).parent) for spec in specs if spec is not None and spec.origin is not None]

@@ -3,6 +3,7 @@
 import os
 import traceback
 from collections.abc import Callable, Coroutine
+from os import _exit  # now: a body may put something else into `os`
 from socket import socket
 from typing import Any, Protocol
 
@@ -131,7 +132,14 @@ class _Call:
                 os._exit(1)
             raise
         finally:
-            self._answer(self._number, *reply)
+            self._send(*reply)
+
+    def _send(self, kind: Kind, body: bytes) -> None:
+        """Answer; a worker in which that fails ends, because whoever waits would wait for ever."""
+        try:
+            self._answer(self._number, kind, body)
+        except BaseException:
+            _exit(1)
 
     async def _outcome(self) -> tuple[Kind, bytes]:
         given, pickled = parts_of(self._call)

@@ -1,7 +1,8 @@
 """System calls that a process does without from now on: a seccomp filter, as the kernel wants it, without a library.
 
-What is not allowed fails with EPERM, so that a program goes on and says so; what nobody knew when this was written, and
-`clone3`, whose arguments no filter can see, fails with ENOSYS, so that libraries take the older way.
+What is not allowed fails with EPERM, so that a program goes on and says so; sizes of socket buffers are set to nothing
+without an error. What nobody knew when this was written, and `clone3`, whose arguments no filter can see, fails with
+ENOSYS, so that libraries take the older way.
 """
 
 import ctypes
@@ -43,6 +44,14 @@ _FCNTLS: Final = (*range(8), 9, 11, 16, 36, 37, 38, 1030, 1032, 1033, 1034)
 """Not F_SETOWN and its like, which send signals to anybody, and not F_SETPIPE_SZ, memory that no limit counts."""
 _IOCTLS: Final = (0x5401, 0x5413, 0x541B, 0x5421, 0x5450, 0x5451, 0x40049409, 0x4020940D, 0x802C542A)
 """Of terminals what `isatty` asks, FIONREAD, FIONBIO, FIOCLEX, FIONCLEX, and copies within a file system."""
+_PROTOCOLS: Final = (0, 6, 17, 41)
+"""Of IP, TCP, UDP and IPv6 any option may be set; for most of them the network has to be allowed."""
+_SOCKET_OPTIONS: Final = (2, 5, 6, 9, 10, 12, 13, 15, 16, 18, 19, 20, 21, 29, 35, 37, 46, 49, 63, 64, 65, 66, 67)
+"""Options of sockets themselves: addresses, keepalive, linger, timeouts, stamps of time. Not SO_SNDBUFFORCE and
+SO_RCVBUFFORCE, nor filters: memory that no limit counts."""
+_BUFFER_SIZES: Final = (7, 8)
+"""SO_SNDBUF and SO_RCVBUF. They stay as they are without an error: the kernel, too, gives less than what was asked for
+without a word, and trio sets them for a pair of its own."""
 _PRCTLS: Final = (2, 3, 15, 16, 21, 23, 38, 39, 41, 42, 50, 51, 54, 55, 56, 0x53564D41)
 """Names of threads, what is asked only, and what concerns pointers and vectors; above all not PR_SET_PDEATHSIG."""
 
@@ -65,6 +74,8 @@ def _only(argument: int, *values: int, mask: int = 0xFFFFFFFF) -> _Alternatives:
 
 
 _FREELY: Final[_Alternatives] = ((),)
+_PRETENDED: Final[Mapping[str, _Alternatives]] = {"setsockopt": ((Test(1, (1,)), Test(2, _BUFFER_SIZES)),)}
+"""Calls that do nothing and succeed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,7 +94,7 @@ def program(machine: str, pid: int, allowed: Allowed) -> bytes:
     code = [_beginning(machine)]
     for name, alternatives in _conditions(pid, allowed).items():
         if name in numbers:
-            block = _block(alternatives)
+            block = _block(alternatives, _PRETENDED.get(name, ()))
             code += [_op(_EQUAL, numbers[name], 0, len(block)), *block]
     code += [_op(_AT_LEAST, _syscalls.NEWEST + 1, 0, 1), _op(_RETURN, _FAIL | errno.ENOSYS)]
     return b"".join([*code, _op(_RETURN, _FAIL | errno.EPERM)])
@@ -107,6 +118,7 @@ def _conditions(pid: int, allowed: Allowed) -> Mapping[str, _Alternatives]:
         "clone": _only(0, _CLONE_THREAD, mask=_CLONE_THREAD | _CLONE_ESCAPES),
         # An unconnected socket, or one of datagrams, could be connected to anybody's.
         "socketpair": ((Test(0, (1,)), Test(1, (1,), 0xF)),),
+        "setsockopt": ((Test(1, _PROTOCOLS),), (Test(1, (1,)), Test(2, _SOCKET_OPTIONS))),
         "fcntl": _only(1, *_FCNTLS),
         "ioctl": _only(1, *_IOCTLS),
         "prctl": _only(0, *_PRCTLS),
@@ -127,17 +139,19 @@ def _conditions(pid: int, allowed: Allowed) -> Mapping[str, _Alternatives]:
     return found | dict.fromkeys(free, _FREELY)
 
 
-def _block(alternatives: _Alternatives) -> list[bytes]:
-    """Return allowed or refused for a system call that is the right one."""
+def _block(alternatives: _Alternatives, pretended: _Alternatives) -> list[bytes]:
+    """Return allowed, pretended or refused for a system call that is the right one."""
     code: list[bytes] = []
     for tests in alternatives:
-        code += _all_hold(tests)
+        code += _all_hold(tests, _ALLOW)
+    for tests in pretended:
+        code += _all_hold(tests, _FAIL)  # by no error at all, so that the caller sees a success
     return [*code, _op(_RETURN, _FAIL | errno.EPERM)]
 
 
-def _all_hold(tests: Iterable[Test]) -> list[bytes]:
-    """Return allowed if all tests hold, else go on behind it."""
-    code = [_op(_RETURN, _ALLOW)]
+def _all_hold(tests: Iterable[Test], verdict: int) -> list[bytes]:
+    """Return the verdict if all tests hold, else go on behind it."""
+    code = [_op(_RETURN, verdict)]
     for test in reversed(tuple(tests)):
         # Each value that fits jumps over those that are left, and over the jump to the end.
         count = len(test.values)

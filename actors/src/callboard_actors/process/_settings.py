@@ -11,6 +11,7 @@ from callboard_actors.process._confine import Confine
 from callboard_actors.process._main_module import MainModule
 
 _OWN_FILES = 16
+_CONFINED_FILES = 256
 _NICEST = 19
 _MAY_BE_NONE = ("max_calls", "max_resident", "memory", "cpu", "files", "nice")
 
@@ -91,6 +92,17 @@ class Terms:
     def serves_once(self) -> bool:
         """Whether a worker gets one call and no other, because of what the first might leave behind."""
         return self.confine is not None and not self.confine.reuse
+
+    @property
+    def most_files(self) -> int | None:
+        """Open files of a worker; `None` for as many as this program may have. A confined worker has always a bound.
+
+        Each of them may be a socket with a full buffer, which is memory of the kernel that `memory` does not count.
+        """
+        if self.files is not None or self.confine is None:
+            return self.files
+        most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+        return _CONFINED_FILES if most == resource.RLIM_INFINITY else min(_CONFINED_FILES, most)
 
     @property
     def last_grace(self) -> float:

@@ -46,7 +46,7 @@ _ALWAYS: Final = """
     epoll_ctl 233 21; epoll_wait 232 -; epoll_pwait 281 22; epoll_pwait2 441 441; eventfd 284 -; eventfd2 290 19
     # sockets that are there
     sendto 44 206; recvfrom 45 207; sendmsg 46 211; recvmsg 47 212; sendmmsg 307 269; recvmmsg 299 243;
-    shutdown 48 210; getsockname 51 204; getpeername 52 205; setsockopt 54 208; getsockopt 55 209
+    shutdown 48 210; getsockname 51 204; getpeername 52 205; getsockopt 55 209
 """
 _CONDITIONAL: Final = """
     # their arguments are looked at, or it depends on what is allowed
@@ -54,7 +54,8 @@ _CONDITIONAL: Final = """
     rt_sigqueueinfo 129 138; rt_tgsigqueueinfo 297 240; pidfd_open 434 434; pidfd_send_signal 424 424; fcntl 72 25;
     ioctl 16 29; prctl 157 167; prlimit64 302 261; setpriority 141 140; sched_setaffinity 203 122;
     sched_setscheduler 144 119; sched_setparam 142 118; connect 42 203; bind 49 200; listen 50 201; accept 43 202;
-    accept4 288 242; fork 57 -; vfork 58 -; execve 59 221; execveat 322 281; setsid 112 157; setpgid 109 154
+    accept4 288 242; setsockopt 54 208; fork 57 -; vfork 58 -; execve 59 221; execveat 322 281; setsid 112 157;
+    setpgid 109 154
 """
 NEWEST: Final = 462
 """The highest number that was known when this was written."""

@@ -14,6 +14,7 @@ from callboard_actors.process import _kernel
 from callboard_actors.process._exits import flush
 from callboard_actors.process._frames import NOTEBOOK, Kind, parts_of, receive_frame
 from callboard_actors.process._pickles import loads
+from callboard_actors.process._sent_file import set_sent_file
 from callboard_actors.process._settings import Settings
 from callboard_actors.process._variables import set_all
 from callboard_actors.process._voice import Voice
@@ -39,7 +40,8 @@ def serve(sock: socket, notebook: int, settings: Settings) -> None:
     """Answer calls; return when nobody is left who would make one."""
     prepare(settings)
     voice, replies = Voice(sock), replies_of(settings)
-    while (request := receive_frame(sock)) is not None:
+    files: list[int] = []
+    while (request := receive_frame(sock, files)) is not None:
         number, body = request
         # Before anything of the call runs; to unpickle it is to run it.
         os.pwrite(notebook, NOTEBOOK.pack(number), 0)
@@ -49,7 +51,12 @@ def serve(sock: socket, notebook: int, settings: Settings) -> None:
             _kernel.limit_processor_time(settings.terms.cpu, for_good=settings.terms.confine is not None)
         tell = voice.begin(number)
         # Of its own, so that the next call finds none of what this one sets.
-        outcome = copy_context().run(_outcome, body, tell, settings.backend, replies)
+        context = copy_context()
+        for fd in files:
+            context.run(set_sent_file, fd)
+        outcome = context.run(_outcome, body, tell, settings.backend, replies)
+        while files:
+            os.close(files.pop())
         kind, reply = bounded(*outcome, settings.terms.max_result)
         flush()
         voice.reply(number, kind, reply)
@@ -57,11 +64,11 @@ def serve(sock: socket, notebook: int, settings: Settings) -> None:
 
 def prepare(settings: Settings) -> None:
     """Set up this process as a worker."""
-    _kernel.leave_no_core()
+    _kernel.leave_no_core(for_good=settings.terms.confine is not None)
     if settings.terms.memory is not None:
         _kernel.limit_memory(settings.terms.memory)
-    if settings.terms.files is not None:
-        _kernel.limit_files(settings.terms.files)
+    if (files := settings.terms.most_files) is not None:
+        _kernel.limit_files(files)
     if settings.terms.nice is not None:
         os.nice(settings.terms.nice)
     # What was printed before a crash is worth the most.

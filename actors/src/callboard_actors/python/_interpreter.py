@@ -17,7 +17,15 @@ from callboard_actors.python._cells import Cell, compiled
 from callboard_actors.python._pictures import Budget
 from callboard_actors.python._time_limit import CellTimeoutError, TimeLimit
 
+_EMPTY = "None"
+_PROBE = 0
+"""The number of the cell that shows whether the interpreter is whole."""
+_PROBE_TIME = 30.0
 _STAYS = "The interpreter goes on, and its names stay."
+
+
+class BrokenInterpreterError(Exception):
+    """A cell has changed what the interpreter itself needs, such as `sys.modules`; no cell can be trusted to run."""
 
 
 class Record(TypedDict):
@@ -67,6 +75,7 @@ class Interpreter:
         self._runner: asyncio.Runner | None = None
         self._module = _fresh_main()
         self._builtins = dict(vars(builtins))
+        self._modules = {name: module for name, module in sys.modules.items() if name != "__main__"}
         os.environ.setdefault("MPLBACKEND", "Agg")
 
     def close(self) -> None:
@@ -81,9 +90,21 @@ class Interpreter:
             self._limit.interrupt(KeyboardInterrupt)
 
     def run(self, code: str, timeout: float | None = None) -> Record:
-        """Run a cell; whatever it raises is in the record."""
+        """Run a cell; whatever it raises is in the record.
+
+        Raises:
+            BrokenInterpreterError: an empty cell fails after it, so every later one would; names are lost.
+            Exception: the interpreter's own code has failed, which is the same.
+        """
         self._number += 1
-        record = Record(number=self._number, output="", value=None, error="", missing="", pictures=[], notes=[])
+        record = self._captured(code, self._number, timeout)
+        # Now, because the cell that did it has to be blamed, and not the next one.
+        if error := self._captured(_EMPTY, _PROBE, _PROBE_TIME)["error"]:
+            raise BrokenInterpreterError(f"after this cell not even an empty one runs: {error}")
+        return record
+
+    def _captured(self, code: str, number: int, timeout: float | None) -> Record:
+        record = Record(number=number, output="", value=None, error="", missing="", pictures=[], notes=[])
         if not self._keeps_state:
             self._module = _fresh_main()
         recursion_limit = sys.getrecursionlimit()
@@ -98,9 +119,11 @@ class Interpreter:
     def _run(self, code: str, timeout: float | None, record: Record) -> None:
         modules = sys.modules
         main, modules["__main__"] = modules["__main__"], self._module
-        limit = self._limit = TimeLimit(timeout, self._grace)
+        limit = TimeLimit(timeout, self._grace)
+        if record["number"] != _PROBE:  # an interruption that comes late is not the probe's
+            self._limit = limit
         try:
-            cell = compiled(code, self._number)
+            cell = compiled(code, record["number"])
             with limit:
                 self._show(self._value_of(cell), record)
         except CellTimeoutError as error:
@@ -116,6 +139,8 @@ class Interpreter:
         finally:
             limit.end()
             modules["__main__"] = main
+            for name, module in self._modules.items():  # a cell may have deleted what this process needs
+                modules.setdefault(name, module)
 
     def _value_of(self, cell: Cell) -> object:
         self._evaluated(cell.body)

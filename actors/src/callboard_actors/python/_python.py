@@ -2,8 +2,11 @@
 
 import signal
 import sys
+import traceback
 from collections.abc import Sequence
+from contextlib import suppress
 from importlib.util import find_spec
+from os import _exit  # now: a cell may put something else into `os`
 from typing import Any, cast
 
 from callboard import Actor, handler, remaining
@@ -12,6 +15,8 @@ from callboard_actors.python._answer import answer
 from callboard_actors.python._interpreter import Interpreter, own_process
 from callboard_actors.python._pictures import Budget
 
+_BROKEN = 70
+"""The exit code of a process whose interpreter a cell has broken; EX_SOFTWARE of sysexits.h."""
 _MOST_TIME = 0.8
 """Of the time that a call has left; the rest is for its answer."""
 
@@ -38,6 +43,8 @@ class Python(Actor):
         ValueError: a package is not there, or a number out of range.
         TypeError: a number of seconds is none.
     """
+
+    fatal = (Exception,)  # cells raise into their records; all else is the interpreter's own, which a cell has broken
 
     def __init__(
         self,
@@ -98,7 +105,13 @@ class Python(Actor):
         works. There is no input.
         """
         timeout = max(0.1, min(self._timeout, _MOST_TIME * remaining()))
-        return answer(self._interpreter.run(code, timeout), self._packages)
+        try:
+            return answer(self._interpreter.run(code, timeout), self._packages)
+        except BaseException:
+            # Names are lost, and this call is to blame: an exit says both. What goes wrong here is `fatal`'s.
+            with suppress(BaseException):
+                traceback.print_exc()
+            _exit(_BROKEN)
 
 
 def _is_worker() -> bool:

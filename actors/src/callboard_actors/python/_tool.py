@@ -4,7 +4,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from callboard import CallContext, ChildSpec, Engine, child
-from callboard_actors.process import Confine, Processes
+from callboard_actors.process import Confine
+from callboard_actors.python._bounded_pool import BoundedPool
 from callboard_actors.python._python import Python
 
 _INTENSITY = 20
@@ -41,7 +42,8 @@ def python_tool(
         agent = create_react_agent(model, [python_tool(packages=["numpy"], preload=["numpy"])])
 
     Each conversation, told by its `thread_id`, has an interpreter of its own, in a worker process of its own. That is
-    confined: by default the code may load what is installed, and compute.
+    confined: by default the code may load installed packages, and compute. Your own modules, and files beside them,
+    are closed unless `confine` or `preload` names them.
 
     Args:
         confine: what else it may do, a `callboard_actors.process.Confine`.
@@ -77,8 +79,8 @@ def python_tool(
         max_picture=max_picture,
     )
     if confine is None and not unrestricted:
-        confine = Confine(modules=[])
-    engine = _pool(preload, memory, confine) if runs_in is None else runs_in
+        confine = Confine()
+    engine = _pool(timeout + grace, preload, memory, confine) if runs_in is None else runs_in
     return child(
         python, key=by_thread, idle=idle, cap=cap, poison=1, intensity=_INTENSITY, stop_timeout=grace, runs_in=engine
     )
@@ -101,6 +103,6 @@ def _check_pool(runs_in: Engine | None, preload: Sequence[str], memory: int | No
         raise ValueError(f"python_tool(memory={memory}) is for the pool that it makes; say it where yours is made")
 
 
-def _pool(preload: Sequence[str], memory: int | None, confine: Confine | None) -> Processes:
+def _pool(most: float, preload: Sequence[str], memory: int | None, confine: Confine | None) -> BoundedPool:
     home = [Python.__module__, "callboard_actors.python._interpreter"]
-    return Processes(workers=1, preload=[*home, *preload], memory=memory, grace=1.0, confine=confine)
+    return BoundedPool(most, workers=1, preload=[*home, *preload], memory=memory, grace=1.0, confine=confine)

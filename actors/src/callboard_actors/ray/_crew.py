@@ -13,7 +13,8 @@ from callboard import ActorGoneError, ActorStartError
 from callboard.engines import Body, EngineError
 from callboard_actors.process._idle import Idle
 from callboard_actors.ray._cluster import disconnect
-from callboard_actors.ray._held_host import HeldHost
+from callboard_actors.ray._held_host import HeldHost, NoRoomError
+from callboard_actors.ray._room import what_lacks
 from callboard_actors.ray._terms import Terms
 
 _logger = logging.getLogger("callboard_actors.ray")
@@ -21,6 +22,9 @@ _NAME = "RayEngine"
 _PAUSE = 0.5
 """Seconds before a host is tried again that cannot be started; doubled."""
 _LONGEST_PAUSE = 10.0
+_LEAST_PAUSE = 0.1
+"""Seconds between two looks whether a Ray actor lives, with the shortest patience."""
+_MAKE_ROOM = "an actor has a Ray actor beside the engine's `workers`: ask for fewer of those, or for fewer `cpus`"
 
 
 class Crew:
@@ -77,10 +81,11 @@ class Crew:
         with anyio.move_on_after(self._terms.start_timeout):
             await self._full.wait()
         if not self._full.is_set():
+            lacking = None if self._group is None else await run_sync(what_lacks, self._terms)
             raise ActorStartError(
                 _NAME,
-                f"Ray did not start {self._terms.workers} actors within {self._terms.start_timeout:g} s; the cluster "
-                f"may not have what they need: {self._terms.ray_options()}",
+                f"Ray did not start {self._terms.workers} actors within {self._terms.start_timeout:g} s; each needs "
+                f"{self._terms.ray_options()} on one node" + (f"; not free is {lacking}" if lacking else ""),
             )
 
     async def _fill(self) -> None:
@@ -139,11 +144,35 @@ class Crew:
                 assert self._group is not None
                 self._more += 1
                 self._group.start_soon(self._help_out)
-            host = await self._idle.take()
+            host = await self._next(body)
             if host is not None and host.is_alive:
                 host.idle_since = math.inf
                 return host
         raise ActorGoneError(body.title, body.call_id, "its engine on Ray is closed")
+
+    async def _next(self, body: Body) -> HeldHost | None:
+        """Wait for an idle host: as long as it takes while one lives or starts, and for the patience while none does.
+
+        Raises:
+            EngineError: none lives, and none came.
+        """
+        async with anyio.create_task_group() as group:
+            group.start_soon(self._lose_patience, group.cancel_scope)
+            host = await self._idle.take()
+            group.cancel_scope.cancel()
+            return host
+        reason = f"no Ray actor lives, and none came within {self._terms.patience:g} s"
+        raise EngineError(body.title, body.call_id, reason, ended="unavailable")
+
+    async def _lose_patience(self, wait: anyio.CancelScope) -> None:
+        was_alone = False
+        while True:
+            is_alone = not any(host.is_expected for host in self._hosts)
+            if was_alone and is_alone:
+                wait.cancel()
+                return
+            was_alone = is_alone
+            await anyio.sleep(max(self._terms.patience, _LEAST_PAUSE))
 
     def give_back(self, host: HeldHost) -> None:
         """Let others have it, if it lives."""
@@ -157,7 +186,7 @@ class Crew:
         try:
             return await host.run_body(body)
         finally:
-            self.give_back(host)
+            host.when_free(lambda: self.give_back(host))
 
     async def hire(self, title: str) -> HeldHost:
         """Have a host started for one owner, which kills it.
@@ -166,11 +195,15 @@ class Crew:
             EngineError: there is none.
         """
         host = HeldHost(title, self._terms)
-        with anyio.move_on_after(self._terms.start_timeout):
-            await host.start()
-            assert self._group is not None
-            self._group.start_soon(host.until_ended)
-            return host
+        try:
+            with anyio.move_on_after(self._terms.start_timeout):
+                await host.start(self._terms.patience)
+                assert self._group is not None
+                self._group.start_soon(host.until_ended)
+                return host
+        except NoRoomError as error:
+            reason = f"the cluster has no room for its Ray actor ({error}); {_MAKE_ROOM}"
+            raise EngineError(title, None, reason, ended="unavailable") from None
         reason = f"Ray did not start an actor for it within {self._terms.start_timeout:g} s"
         raise EngineError(title, None, reason, ended="unavailable")
 

@@ -41,6 +41,8 @@ class RayEngine(OpenedEngine[Openings[Crew]]):
         grace: seconds for a body to end after it was cancelled, unless its call has a shorter one.
         max_result: bytes that a result may have as a pickle.
         start_timeout: seconds for the start of Ray and of its actors.
+        patience: seconds that a call waits if no Ray actor lives, and an actor if the cluster has no room for it; if
+            all Ray actors are busy, a call waits as long as it may.
         init: more arguments for `ray.init`.
 
     Raises:
@@ -63,6 +65,7 @@ class RayEngine(OpenedEngine[Openings[Crew]]):
         grace: float = 5.0,
         max_result: int = 64 * 1024 * 1024,
         start_timeout: float = 120.0,
+        patience: float = 5.0,
         init: Mapping[str, Any] | None = None,
     ) -> None:
         self._address = address
@@ -80,6 +83,7 @@ class RayEngine(OpenedEngine[Openings[Crew]]):
             grace=grace,
             max_result=max_result,
             start_timeout=start_timeout,
+            patience=patience,
         )
         self._openings = Openings(self._crew, noun="engine on Ray", task="callboard_actors.ray")
 

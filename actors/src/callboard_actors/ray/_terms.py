@@ -21,6 +21,7 @@ class Terms:
     grace: float
     max_result: int
     start_timeout: float
+    patience: float
     kill_timeout: float = 10.0
     """Seconds that Ray has to end an actor that is killed."""
 
@@ -29,7 +30,7 @@ class Terms:
             value = getattr(self, name)
             if not isinstance(value, int) or value < least:
                 raise ValueError(f"RayEngine({name}={value!r}) has to be a whole number of at least {least}")
-        for name in ("idle_for", "cpus", "gpus", "grace", "start_timeout"):
+        for name in ("idle_for", "cpus", "gpus", "grace", "start_timeout", "patience"):
             value = getattr(self, name)
             if not value >= 0:
                 raise ValueError(f"RayEngine({name}={value!r}) has to be a number of at least 0")

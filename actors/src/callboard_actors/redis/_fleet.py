@@ -13,7 +13,7 @@ class RedisFleet(FleetStore):
     and their replies back, through the server. What is sent is pickled, and signed with the secret. A process that
     gives no sign of life for `lease` seconds counts as dead, and whoever asks next has the key, with a higher fencing
     token (`callboard.fencing_token()`). One that cannot reach the server ends its actors before that, beginning after
-    two thirds of the lease. A server that has just started gives no key away for a lease.
+    three fifths of the lease. A server that has just started gives no key away for a lease.
 
     Args:
         url: of the server: "redis://localhost:6379/0", "rediss://..." with TLS, "unix:///path/to/socket".

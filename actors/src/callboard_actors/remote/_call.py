@@ -7,10 +7,9 @@ import anyio
 
 from callboard.engines import Body, EngineError, deliver
 from callboard_actors.process import _frames as inner
-from callboard_actors.process._crossing import opened
 from callboard_actors.process._frames import GarbageError
 from callboard_actors.process._held_worker import hand_on
-from callboard_actors.process._plain_crossing import opened_plain
+from callboard_actors.process._plain_crossing import opener
 from callboard_actors.remote._wire import REPLIES, Header, Kind, from_json
 
 _WORDS: Final = 1_000
@@ -82,7 +81,7 @@ class OpenCall:
             await self._news.wait()
 
 
-def outcome(one: OpenCall, body: Body, *, is_plain: bool) -> Any:
+async def outcome(one: OpenCall, body: Body, *, is_plain: bool) -> Any:
     """Return what a body has returned, or raise what it has raised.
 
     Raises:
@@ -93,7 +92,7 @@ def outcome(one: OpenCall, body: Body, *, is_plain: bool) -> Any:
     kind, said = one.reply
     if kind is Kind.ENDED:
         raise _ended(said, body)
-    return (opened_plain if is_plain else opened)(_INNER[kind], said, body, output="")
+    return await opener(is_plain=is_plain)(_INNER[kind], said, body, output="")
 
 
 def _ended(said: bytearray, body: Body) -> EngineError:

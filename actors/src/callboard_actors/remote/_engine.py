@@ -6,6 +6,7 @@ from contextlib import asynccontextmanager
 from typing import Any, Final
 
 from callboard.engines import Body, EngineError
+from callboard_actors._lost_cleanup import warn_of_lost_cleanup
 from callboard_actors._openings import OpenedEngine, Openings
 from callboard_actors.process import _crossing
 from callboard_actors.process._main_module import NAMES
@@ -105,6 +106,7 @@ class RemoteEngine(OpenedEngine[Openings[Fleet]]):
         """
         _check_name(name_of(fn), title)
         _crossing.check(fn, title)
+        warn_of_lost_cleanup(fn, title)
 
     async def run_body(self, body: Body, /) -> Any:
         """Run a body at a worker; see `callboard.Engine`.

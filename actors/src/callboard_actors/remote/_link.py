@@ -255,7 +255,7 @@ class Link:
             body.on_begin()  # first, because its deadline, which is carried along, runs from now
         if connection is None or connection.reason is not None or offer is None:
             one.lost = self.trouble
-            return outcome(one, body, is_plain=False)
+            return await outcome(one, body, is_plain=False)
         number, data = self._framed(body, pickled, seat, offer)
         self._calls[number] = one
         if seat is not None:
@@ -269,7 +269,7 @@ class Link:
         except BaseException:
             await self._end(number, one, body, connection)
             raise
-        return outcome(one, body, is_plain=offer.is_plain)
+        return await outcome(one, body, is_plain=offer.is_plain)
 
     def _framed(self, body: Body, pickled: bytes, seat: int | None, offer: Offer) -> tuple[int, bytes]:
         """A call as it is sent, and its number.

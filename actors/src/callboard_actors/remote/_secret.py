@@ -51,7 +51,16 @@ def nonce() -> str:
 def proof(secret: bytes, *parts: str) -> str:
     """Prove to have a secret, for these parts and no others."""
     said = b"".join(len(part).to_bytes(4, "big") + part.encode() for part in parts)
-    return hmac.new(secret, b"callboard worker" + said, hashlib.sha256).hexdigest()
+    return mac(secret, b"callboard worker" + said).hex()
+
+
+def mac(secret: bytes, said: bytes) -> bytes:
+    """Return the HMAC of some bytes by a secret.
+
+    The secret is hashed first: HMAC fills a short key up with zeros, so that a secret and the same one with a NUL at
+    its end would be one key.
+    """
+    return hmac.digest(hashlib.sha256(secret).digest(), said, "sha256")
 
 
 def is_proved(claim: object, secret: bytes, *parts: str) -> bool:

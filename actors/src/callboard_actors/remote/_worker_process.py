@@ -134,8 +134,7 @@ def _engine(options: Options, things: Mapping[str, Callable[..., Any]]) -> Any:
     memory = None if options.memory is None else options.memory * _MB
     pool = Processes(workers=options.workers, grace=options.grace, confine=confine, memory=memory)
     for name, one in things.items():
-        if not isinstance(one, type):
-            pool.check(one, title=name)
+        pool.check(one, title=name)
     return pool
 
 

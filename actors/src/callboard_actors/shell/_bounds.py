@@ -1,4 +1,6 @@
-"""What a confined command needs beside what it was given: the programs of the system, and a place for its output.
+"""What a confined command needs beside what it was given: the programs of the system.
+
+Its output goes to a file that has no name, and that its worker alone has open: no command finds the output of another.
 
 It may read /proc: by that its worker finds what it has started, and many programs need it. The kernel shows nothing
 there of the memory and the variables of processes that are not confined with it, but which there are.
@@ -35,7 +37,7 @@ def check_confinement(confine: Any, cwd: Path) -> None:
         raise ValueError(f"Shell(confine=...): its `read` or `write` need the working directory, {str(cwd)!r}")
 
 
-def confined(confine: Any, spools: Path) -> Any:
-    """The confinement of the workers that run the commands."""
+def confined(confine: Any) -> Any:
+    """Return the confinement of the workers that run the commands."""
     system = [path for path in _SYSTEM if Path(path).exists()]
-    return replace(confine, read=[*confine.read, *system], write=[*confine.write, spools])
+    return replace(confine, read=[*confine.read, *system])

@@ -11,6 +11,7 @@ from collections.abc import Generator
 from dataclasses import dataclass
 from typing import Self, TypedDict
 
+from callboard_actors.process._sent_file import sent_file
 from callboard_actors.shell._descendants import signal_all
 from callboard_actors.shell._spool import SpoolWriter
 
@@ -31,7 +32,6 @@ class Order:
     argv: list[str]
     cwd: str
     env: dict[str, str]
-    spool: str
     keeps: int
     """Bytes of output that the spool has room for."""
     timeout: float | None
@@ -55,9 +55,12 @@ class Ending(TypedDict):
 
 
 def run_command(order: Order) -> Ending:
-    """Run a command; when this returns, no process of it is left, whatever it has done to be."""
+    """Run a command; when this returns, no process of it is left, whatever it has done to be.
+
+    Its output goes to the spool that was sent with the call.
+    """
     began = time.monotonic()
-    with SpoolWriter(order.spool, order.keeps) as spool, _Course(order, spool) as course:
+    with SpoolWriter(sent_file(), order.keeps) as spool, _Course(order, spool) as course:
         try:
             course.begin()
         except (OSError, ValueError) as error:

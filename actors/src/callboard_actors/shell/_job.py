@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 import anyio
 
 from callboard import EngineError
+from callboard_actors.process import WorkerDiedError
 from callboard_actors.shell._command import Ending
 from callboard_actors.shell._spool import SpoolReader
 
@@ -64,8 +65,10 @@ def told_as_lost(failure: EngineError) -> str:
     """Tells in sentences that nobody knows how a command ended, and what there is to do."""
     if failure.ended == "unavailable":
         return f"not started: {failure.reason}. It had no effect, and can be run again."
+    is_known = not isinstance(failure, WorkerDiedError) or failure.exitcode is not None
+    left = "all that the command had started was ended with it" if is_known else "what it had started may still run"
     return (
-        f"lost: {failure.reason}, and all that the command had started was ended with it. How far it came is unknown: "
+        f"lost: {failure.reason}, and {left}. How far it came is unknown: "
         "look at what it was to change before it is run again."
     )
 

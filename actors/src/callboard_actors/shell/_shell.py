@@ -4,7 +4,6 @@ import math
 import os
 import shutil
 import sys
-import tempfile
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
@@ -105,8 +104,6 @@ class Shell(Actor):
             raise NotADirectoryError(f"Shell({str(self._cwd)!r}): there is no such directory")
         bash = shutil.which("bash", path=self._env["PATH"]) or shutil.which("sh", path=self._env["PATH"]) or "/bin/sh"
         self._shell = [bash, "-c"]
-        spools = tempfile.TemporaryDirectory(prefix=f"callboard-shell-{os.getpid()}-", ignore_cleanup_errors=True)
-        self._spools = Path(await self.enter(spools))
         (await self.enter(ExitStack())).callback(self._close_spools)  # after all jobs have ended
         self._pool = await self.enter(self._processes())
         self._places = anyio.CapacityLimiter(self._parallel)
@@ -121,7 +118,7 @@ class Shell(Actor):
             grace=self._grace + _SPARE / 2,
             max_calls=1,
             max_output=4096,
-            **({} if self._confine is None else {"confine": confined(self._confine, self._spools)}),
+            **({} if self._confine is None else {"confine": confined(self._confine)}),
         )
 
     async def stop(self) -> None:
@@ -160,11 +157,14 @@ class Shell(Actor):
         """A command that may be run.
 
         Raises:
-            RefusedError: it may not.
+            RefusedError: it may not, or its output has no room.
         """
         self._last_number += 1
         self._argv(command)
-        spool = SpoolReader(self._spools / str(self._last_number), self._max_output)
+        try:
+            spool = SpoolReader(self._max_output)
+        except OSError as error:
+            raise RefusedError(f"Refused: there is no room for the output of a command: {error}") from error
         return Job(self._last_number, command, spool, anyio.current_time(), timeout)
 
     def _argv(self, command: str) -> list[str]:
@@ -181,7 +181,6 @@ class Shell(Actor):
             argv=self._argv(job.command),
             cwd=str(self._cwd),
             env=self._env,
-            spool=str(self._spools / str(job.number)),
             keeps=self._max_output,
             timeout=job.timeout,
             grace=self._grace,
@@ -193,13 +192,12 @@ class Shell(Actor):
         patience = math.inf if job.timeout is None else job.timeout + self._grace + _SPARE
         try:
             with anyio.move_on_after(patience) as scope:
-                job.ending = await self._pool.run(run_command, order)
+                job.ending = await self._pool._run_with_file(job.spool.fileno(), run_command, order)
             if scope.cancelled_caught:  # it has stopped its worker, and been killed with it
                 job.ending = Ending(exitcode=-9, seconds=patience, is_late=True, left_running=0, error="")
         except EngineError as error:
             job.failure = error
         finally:
-            (self._spools / str(job.number)).unlink(missing_ok=True)
             job.ended.set()
 
     @handler(group="commands")

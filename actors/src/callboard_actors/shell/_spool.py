@@ -1,12 +1,15 @@
-"""Where the output of a command is kept: a file of fixed size, written by a worker and read by whoever looks.
+"""Where the output of a command is kept: a file of fixed size without a name, written by a worker and read by a shell.
 
 The head stands in it as it came, and after it a ring with the last of the rest. What a worker has written is there
 even if it was killed; and a worker that is not trusted can spoil its own output with it, and nothing else.
+
+A file and no memory (memfd): Landlock refuses a file in a folder that is not granted although a command can find it in
+/proc, by the descriptors of its worker. It would let the command write to memory there, and execute it.
 """
 
 import os
 import struct
-from pathlib import Path
+import tempfile
 from typing import Self
 
 from callboard_actors._excerpts import Excerpt
@@ -37,8 +40,8 @@ class _Spool:
 class SpoolWriter(_Spool):
     """A spool as the worker of a command has it: it writes there what the command does."""
 
-    def __init__(self, path: str, size: int) -> None:
-        super().__init__(os.open(path, os.O_RDWR | os.O_CLOEXEC), size)
+    def __init__(self, fd: int, size: int) -> None:
+        super().__init__(os.dup(fd), size)
         self._written = 0
 
     def write(self, data: bytes) -> None:
@@ -60,12 +63,19 @@ class SpoolWriter(_Spool):
 
 
 class SpoolReader(_Spool):
-    """The shell's end; it makes the file."""
+    """A spool as the shell has it, which makes the file.
 
-    def __init__(self, path: Path, size: int) -> None:
-        super().__init__(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600), size)
+    Raises:
+        OSError: there is no room for it.
+    """
+
+    def __init__(self, size: int) -> None:
+        super().__init__(_unnamed_file(_HEADER.size + size), size)
         self._seen = 0
-        os.truncate(self._fd, _HEADER.size + size)
+
+    def fileno(self) -> int:
+        """Return the descriptor that a worker is to be sent."""
+        return self._fd
 
     def look(self) -> Excerpt:
         """What has been written since the last look."""
@@ -96,3 +106,10 @@ class SpoolReader(_Spool):
         ring = os.pread(self._fd, self._ring, _HEADER.size + self._head)
         start = (begin - self._head) % self._ring
         return head, (ring[start:] + ring[:start])[: end - begin]
+
+
+def _unnamed_file(size: int) -> int:
+    with tempfile.TemporaryFile() as file:
+        # The blocks are there from the start, so that a disk that fills up later costs the writer nothing.
+        os.posix_fallocate(file.fileno(), 0, size)
+        return os.dup(file.fileno())

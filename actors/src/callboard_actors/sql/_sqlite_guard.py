@@ -22,6 +22,19 @@ _TELLING_PRAGMAS = {
 """Those that tell of a schema and set nothing."""
 _HARMFUL_FUNCTIONS = {"fts3_tokenizer", "load_extension", "readfile", "writefile", "edit", "regexp"}
 
+_OWN_PREFIX = "sqlite_"
+_OWN_TABLES = {
+    "sqlite_master",
+    "sqlite_schema",
+    "sqlite_temp_master",
+    "sqlite_temp_schema",
+    "sqlite_sequence",
+    "sqlite_stat1",
+    "sqlite_stat4",
+}
+"""Tables of SQLite itself that may be read. Others show what belongs to the connection or to the whole process, not to
+the database: `sqlite_stmt` the statements of other conversations, `sqlite_dbpage` deleted rows."""
+
 _LONGEST = 400_000
 """Bytes of a value and of a row. One function is one step of SQLite's machine, and no step can be interrupted."""
 _LIMITS = {
@@ -71,6 +84,8 @@ class Guard:
         return sqlite3.SQLITE_OK if self._is_trusted or self._is_harmless(action, first, second) else _DENY
 
     def _is_harmless(self, action: int, first: str | None, second: str | None) -> bool:
+        if action == sqlite3.SQLITE_READ and first is not None and first.lower().startswith(_OWN_PREFIX):
+            return first.lower() in _OWN_TABLES
         if action in _READS or action in _OF_VIRTUAL_TABLES:
             return True
         if action == sqlite3.SQLITE_FUNCTION:

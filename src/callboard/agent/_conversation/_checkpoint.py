@@ -129,6 +129,11 @@ def commits_in(found: CheckpointTuple) -> int:
     return sum(channel == CHANNEL for _, channel, _ in found.pending_writes or ())
 
 
+def is_damaged(found: CheckpointTuple | None, checkpoint_id: str, commits: int) -> bool:
+    """Return whether a checkpoint, or one of so many writes of entries to it, is missing although it was stored."""
+    return found is None or (found.checkpoint["id"] == checkpoint_id and commits_in(found) < commits)
+
+
 def last_id(found: CheckpointTuple, entries: Sequence[Entry]) -> str:
     """The id of the place where a thread stands after these entries."""
     ids = [entry.id for entry in entries if isinstance(entry, Move)]

@@ -20,6 +20,7 @@ from langgraph.checkpoint.base import (
 )
 from langgraph.store.base import BaseStore, GetOp, ListNamespacesOp, Op, Result, SearchOp
 
+from callboard._langgraph._postgres import clock, keeps_values
 from callboard._langgraph._serializers import MEND, StrictSerializer, described
 from callboard.exceptions import StorageError
 
@@ -145,6 +146,10 @@ class LazySaver(BaseCheckpointSaver[str]):
             saver = copy.copy(saver)
             saver.serde = self.serde
         return saver
+
+    def now(self) -> float | None:
+        """Read the clock of the database, in seconds since 1970; `None` for a file, which has none. Blocks."""
+        return self._read(lambda saver: clock(saver) if keeps_values(saver) else None)
 
     def get_next_version(self, current: str | None, channel: None) -> str:
         return self._next_version(current, channel)

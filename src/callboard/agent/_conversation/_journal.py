@@ -8,14 +8,15 @@ with what is new, and a killed process loses at most what it had not begun to wr
 
 import logging
 from collections.abc import Iterable, Mapping, Sequence
-from time import time
 from typing import Any, Literal, cast
 
 from anyio import Event, sleep
 from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import CheckpointTuple
 
+from callboard._calls._observers import current_mark
 from callboard._langgraph._node_scope import PUSH
+from callboard._langgraph._serializers import MEND
 from callboard.agent._conversation._actor_states import ActorStates
 from callboard.agent._conversation._channels import Schema, State, Write
 from callboard.agent._conversation._checkpoint import (
@@ -29,6 +30,7 @@ from callboard.agent._conversation._checkpoint import (
     commits_in,
     entries_of,
     holder_in,
+    is_damaged,
     last_id,
     may_be_thin,
     metadata_of,
@@ -37,7 +39,7 @@ from callboard.agent._conversation._checkpoint import (
     thinned,
     unknown_values,
 )
-from callboard.agent._conversation._journal_entries import Claimed, Entry, Finished, Held, Left, Source
+from callboard.agent._conversation._journal_entries import Asked, Claimed, Entry, Finished, Held, Left, Source, Stepped
 from callboard.agent._conversation._langgraph_threads import (
     coming,
     furthest,
@@ -45,13 +47,14 @@ from callboard.agent._conversation._langgraph_threads import (
     read_coming,
     writes_for_langgraph,
 )
-from callboard.agent._conversation._lease import LEASE, described, is_alive, new_holder, prolonged, release
+from callboard.agent._conversation._lease import LEASE, OwnLease, described, is_over, new_holder, prolonged, release
 from callboard.agent._conversation._past import Past, no_checkpoint, place_of, whole
 from callboard.agent._conversation._saver import Saver
 from callboard.agent._conversation._sound import check_messages, sound
 from callboard.agent._conversation._thread import START, Following, Thread, new_id, now
 from callboard.agent._conversation._untracked import tracked_entry, tracked_writes
-from callboard.exceptions import ThreadBusyError
+from callboard.exceptions import StorageError, ThreadBusyError
+from callboard.tools._call_record import NOTHING_KNOWN, CallRecord
 
 _log = logging.getLogger("callboard")
 
@@ -79,13 +82,12 @@ class SavedThread(Thread):
         self._sending: list[Entry] = []
         """Those of the write that is being made, or has to be made again."""
         self._flushing: Event | None = None
-        self._mine: dict[str, Any] | None = None
-        """The holder that this run has written; `None` while it holds nothing."""
-        self._is_lost = False
-        """Whether another run has taken the thread."""
+        self._mine: dict[str, Any] | None = None  # the holder that this run has written, while it holds the thread
+        self._ahead: set[str] = set()  # claimed calls that have not begun: unknown only if the process is killed
+        self._lease = OwnLease()
+        self._is_lost = False  # whether another run has taken the thread
         self._forks = False
-        self.about: Mapping[str, Any] = {}
-        """What a user gave as metadata with the run that wrote the last checkpoint."""
+        self.about: Mapping[str, Any] = {}  # metadata that a user gave with the run that wrote the last checkpoint
 
     @property
     def exists(self) -> bool:
@@ -192,18 +194,14 @@ class SavedThread(Thread):
         if not self._forks:
             return await super().update(writes, following)
         # The changed place is the beginning of the branch: one checkpoint, and no run that could be at it.
-        self._refuse_if_held()
+        await self._refuse_if_held()
         self._forks = False
         self.take(self._amended(writes, following, "update"), live=True)
         return await self._rebase("update")
 
     async def copy(self) -> None:
-        """Go to a copy of this place, which has the same place before it, and not what the tasks of this one did.
-
-        Raises:
-            ThreadBusyError: if a run has the thread.
-        """
-        self._refuse_if_held()
+        """Go to a copy of this place, with the same place before it, and not what the tasks of this one did."""
+        await self._refuse_if_held()
         self._forks = False
         self._forget_tasks()
         self.asked_here = {}
@@ -216,18 +214,50 @@ class SavedThread(Thread):
         self.records = {task: record for task, record in self.records.items() if task == START}
         self.actor_states = self.actor_states if START in self.next else self.actor_states.before_calls()
 
-    def _refuse_if_held(self) -> None:
-        if self.holder is not None and is_alive(self.holder):
+    async def _refuse_if_held(self) -> None:
+        if self.holder is not None and not await is_over(self.holder, self.saver.now, self._holder_now):
             raise ThreadBusyError(self.saver.thread_id, described(self.holder))
 
-    async def record(self, entry: Entry, *, live: bool = False) -> None:
+    async def record(self, entry: Entry, *, live: bool = False, later: bool = False) -> None:
         self._take_kept(entry)
+        if isinstance(entry, Stepped):
+            self._ahead.clear()  # models use the names of calls again
         await super().record(entry, live=live)
         self._entries.append(tracked_entry(entry, self.schema))
         if isinstance(entry, Claimed):
             await self._flush(wait=True)  # before the body starts, or it says nothing
-        elif self._durability != "exit":
+        elif self._durability != "exit" and not later:
             await self._flush(wait=self._durability == "sync")
+
+    @property
+    def claims_ahead(self) -> bool:
+        return self._durability != "exit"  # where nothing is stored before the end, no claim is
+
+    async def claim(self, tasks: Sequence[str]) -> None:
+        mark = current_mark() if tasks else None
+        known = NOTHING_KNOWN if mark is None else CallRecord(mark=mark)
+        for task in tasks:
+            entry = Claimed(task, known)
+            self.take(entry)
+            self._entries.append(entry)
+        self._ahead.update(tasks)
+        if self._durability != "exit":
+            await self._flush(wait=bool(tasks) or self._durability == "sync")
+
+    async def claimed(self, task: str, known: CallRecord) -> None:
+        self._ahead.discard(task)
+        before = self.records.get(task)
+        if before is not None and before.claimed and not (before.pending or before.answers or known.answers):
+            return  # it is stored already, with the reply or for an attempt before this one
+        await super().claimed(task, known)
+
+    def _release(self) -> None:
+        """Take back the claims of calls that have not begun; stored with whatever the run leaves."""
+        known = {task: self.records[task] for task in self._ahead if task in self.records}
+        self._ahead = set()
+        if released := {task: record.accepted() for task, record in known.items() if record.claimed}:
+            self.take(entry := Asked(released))
+            self._entries.append(entry)
 
     def _take_kept(self, entry: Entry) -> None:
         """Take in the states of actors that are stored with an entry, in one write."""
@@ -273,41 +303,39 @@ class SavedThread(Thread):
 
     def _leave_out_what_cannot_be_stored(self) -> None:
         """Leave out the entries that no checkpointer can store; the others of that write are written again."""
-        kept: list[Entry] = []
-        for entry in self._sending:
-            if self.saver.can_store(entry.encode()):
-                kept.append(entry)
-            elif isinstance(entry, Finished):
+        left_out = [entry for entry in self._sending if not self.saver.can_store(entry.encode())]
+        for entry in left_out:
+            if isinstance(entry, Finished):
                 self.records.pop(entry.task, None)
-        self._sending = kept
+        self._sending = [entry for entry in self._sending if entry not in left_out]
 
     async def _see_to_lease(self) -> None:
-        """If our lease was over for a while, look whether another run has taken the thread.
-
-        Raises:
-            ThreadBusyError: if so; nothing that we know of it is true any more.
-        """
-        if self._mine is None or time() < self._mine["until"]:
+        """Raise ThreadBusyError if our lease may be over and another run has taken the thread."""
+        if self._mine is None or not self._lease.may_be_over:
             return
-        assert self._base is not None
-        found = await self.saver.outline()
-        current = None if found is None or found.checkpoint["id"] != self._base.id else holder_in(entries_of(found))
+        current = await self._holder_now()
         if current is None or current["token"] != self._mine["token"]:
             self._is_lost = True
-            raise ThreadBusyError(self.saver.thread_id, "another run" if current is None else described(current))
+            raise ThreadBusyError(self.saver.thread_id, described(current))
+
+    async def _holder_now(self) -> Mapping[str, Any] | None:
+        found = await self.saver.outline()
+        is_ours = found is not None and self._base is not None and found.checkpoint["id"] == self._base.id
+        return holder_in(entries_of(found)) if found is not None and is_ours else None
 
     @property
     def is_held(self) -> bool:
         return self._mine is not None
 
     async def hold(self, *, repeats: bool = False) -> None:
-        self._refuse_if_held()
+        await self._refuse_if_held()
         if self._durability == "exit":
             return  # nothing is written before the end, so nobody can be told
         await self.prepare(repeats=repeats)
-        mine = self._mine = new_holder()
+        mine, self._lease = new_holder(await self.saver.now()), OwnLease()
+        self._mine = mine
         try:
-            await self.record(Held(mine))
+            await self._write_hold(mine)
             found = await self.saver.outline()
         except BaseException:
             self._lose()  # nobody would end a run that has not begun, and the thread would be busy for good
@@ -315,15 +343,22 @@ class SavedThread(Thread):
         holders = [entry.holder for entry in entries_of(found) if isinstance(entry, Held)] if found else []
         if mine not in holders:
             self._lose()
-            last = holders[-1] if holders else None
-            raise ThreadBusyError(self.saver.thread_id, "another run" if last is None else described(last))
+            if self._base is not None and is_damaged(found, self._base.id, self._commits):
+                raise StorageError(self.saver.told_at(self._base.id), f"does not keep what is written there. {MEND}")
+            raise ThreadBusyError(self.saver.thread_id, described(holders[-1] if holders else None))
+
+    async def _write_hold(self, mine: dict[str, Any]) -> None:
+        since = self._lease.read()
+        await self.record(Held(mine))
+        await self._flush(wait=True)
+        self._lease.renew(since)
 
     async def keep_holding(self) -> None:
         while self._mine is not None:
             await sleep(LEASE / 3)
-            self._mine = prolonged(self._mine)
             try:
-                await self.record(Held(self._mine))
+                self._mine = prolonged(self._mine, await self.saver.now())
+                await self._write_hold(self._mine)
             except ThreadBusyError:
                 return  # the run notices when it writes
             except Exception:
@@ -344,6 +379,7 @@ class SavedThread(Thread):
     async def _leave(self) -> None:
         if self._forks or self._is_lost:
             return  # nothing has happened, or nothing that counts
+        self._release()
         self._take_kept(Left())
         if self._mine is not None and self._base is not None and self._base.id == self.checkpoint_id:
             await self.record(Left())

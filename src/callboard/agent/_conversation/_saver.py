@@ -10,7 +10,7 @@ from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import BaseCheckpointSaver, Checkpoint, CheckpointMetadata, CheckpointTuple
 
 from callboard._langgraph._conversations import StoredConversations
-from callboard._langgraph._postgres import aforget, forget, gone_values, keeps_values
+from callboard._langgraph._postgres import aclock, aforget, clock, forget, gone_values, keeps_values
 from callboard._langgraph._remembered import MessageMemory
 from callboard._langgraph._savers import AwaitedSaver
 from callboard._langgraph._serializers import OutlineSerializer, can_be_outlined, remembering
@@ -125,6 +125,13 @@ class Saver:
         """Store what belongs to a checkpoint; what was stored under the same task stays."""
         await self._write("put_writes", (self.config(checkpoint_id), list(writes), task_id, path))
 
+    async def now(self) -> float | None:
+        """Read the clock of the database, in seconds since 1970; `None` where all runs have to trust their own."""
+        saver = self._saver
+        if isinstance(saver, LazySaver):
+            return await self._awaited.call("get_tuple", LazySaver.now, _no_clock)
+        return await self._awaited.call("get_tuple", clock, aclock) if keeps_values(saver) else None
+
     @property
     def identity(self) -> Hashable:
         """Which thread of which checkpointer, as long as that is there."""
@@ -156,6 +163,10 @@ class Saver:
             await getattr(seen(saver), f"a{name}")(*args)
 
         await self._awaited.store(name, lambda saver: getattr(seen(saver), name)(*args), acall)
+
+
+async def _no_clock(saver: Any) -> float | None:
+    raise NotImplementedError
 
 
 def _id_of(found: CheckpointTuple) -> Any:

@@ -199,6 +199,13 @@ class Thread:
         accepted = known.accepted()
         await self.record(Claimed(task, accepted if mark is None else accepted._replace(mark=mark)))
 
+    async def claim(self, tasks: Sequence[str]) -> None:
+        """Note that the bodies of calls are about to start of which nothing is known; stored before any does.
+
+        Args:
+            tasks: their names. If there are none, what was held back for them is stored.
+        """
+
     async def failed(self, task: str, error: str) -> None:
         """Note that a task of this step raised; it is run again when the thread goes on."""
         await self.record(Failed(task, error))
@@ -219,11 +226,23 @@ class Thread:
             for write in self.schema.writes_of(as_update(record.output, self._messages_key))
         ]
 
-    async def stepped(self, order: Sequence[str], following: Sequence[Target]) -> None:
-        """End the step, whose writes the state has by now."""
+    async def stepped(self, order: Sequence[str], following: Sequence[Target], *, claims: bool = False) -> None:
+        """End the step, whose writes the state has by now.
+
+        Args:
+            order: its tasks, in the order in which their outputs count.
+            following: says what comes next.
+            claims: whether the next step claims calls before anything else, and this is to be stored in one write
+                with the claims.
+        """
         coming, stamp = _coming(following), self._stamp(_STEPS["loop"])
         entry = Stepped(order=list(order), next=coming.nodes, sends=coming.sends, id=stamp.id, ts=stamp.ts)
-        await self.record(entry, live=True)
+        await self.record(entry, live=True, later=claims)
+
+    @property
+    def claims_ahead(self) -> bool:
+        """Whether the calls of a reply are claimed before any of them starts."""
+        return False
 
     async def prepare(self, *, repeats: bool = False) -> None:
         """Get ready to be changed; a thread that goes on from a place of the past begins its branch here."""
@@ -250,12 +269,13 @@ class Thread:
     async def stop(self) -> None:
         """End the run's work on the thread, however the run has ended."""
 
-    async def record(self, entry: Entry, *, live: bool = False) -> None:
+    async def record(self, entry: Entry, *, live: bool = False, later: bool = False) -> None:
         """Change the thread as an entry says, and keep the entry where the thread is kept.
 
         Args:
             entry: what.
             live: whether the state has what was written already.
+            later: whether the next entry may be waited for, to be stored in one write with it.
         """
         self.take(entry, live=live)
 

@@ -4,6 +4,7 @@ import hmac
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from hashlib import sha256
 from typing import Any
 
 from callboard._calls._call import note
@@ -48,7 +49,7 @@ class Redaction:
         self._detectors = (*detectors, *_known(known or {}))
         self._names = {detector.name for detector in self._detectors}
         self._keyed = [detector for detector in detectors if detector.keys is not None]
-        self._key = key
+        self._key = sha256(key).digest()  # first, or HMAC would take a key and the same one with a NUL behind for one
         self._thread_id = thread_id
 
     def of(self, value: Any) -> Any:

@@ -1,0 +1,111 @@
+"""Calls in a few characters, so that the rows of one table can be told apart."""
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+
+from rich.cells import cell_len
+
+from callboard._cli._shown_text import named, one_line
+
+Arguments = Mapping[str, str]
+"""The arguments of a call as text that is safe to show, by their names."""
+
+_CUT = "…"
+_LONGEST_VALUE = 500
+
+
+def middle(text: str, width: int) -> str:
+    """Return the text with its middle cut out if it is wider than `width` cells."""
+    if cell_len(text) <= width:
+        return text
+    if width < 1:
+        return ""
+    tail = (width - 1) // 2
+    return _head(text, width - 1 - tail) + _CUT + _head(text[::-1], tail)[::-1]
+
+
+def _head(text: str, width: int) -> str:
+    end, used = 0, 0
+    while end < len(text) and (used := used + cell_len(text[end])) <= width:
+        end += 1
+    return text[:end]
+
+
+def shown_arguments(args: object) -> Arguments | None:
+    """Return the arguments as Python would write them, each on one line; `None` if they are not known."""
+    if not isinstance(args, Mapping):
+        return None
+    # A model may send megabytes; views show the beginning and the end of a value.
+    return {named(str(name)): middle(one_line(repr(value), 10**6), _LONGEST_VALUE) for name, value in args.items()}
+
+
+def call_labels(calls: Sequence[tuple[str, Arguments | None]], width: int) -> list[str]:
+    """Return a label for each call, none wider than `width` cells.
+
+    Where whole calls do not fit, those of one tool show the arguments in which they differ.
+
+    Args:
+        calls: names of tools with their arguments, as they are listed under one another.
+        width: in cells.
+    """
+    by_tool: defaultdict[str, list[int]] = defaultdict(list)
+    for place, (tool, _) in enumerate(calls):
+        by_tool[tool].append(place)
+    labels = [""] * len(calls)
+    for tool, places in by_tool.items():
+        found = _labels_of_one_tool(named(tool), [calls[place][1] for place in places], width)
+        for place, label in zip(places, found, strict=True):
+            labels[place] = label
+    return labels
+
+
+def _labels_of_one_tool(tool: str, calls: Sequence[Arguments | None], width: int) -> list[str]:
+    known = [args for args in calls if args is not None]
+    whole = [_written(tool, args) for args in calls]
+    if max(map(cell_len, whole)) <= width:
+        return whole
+    names = list(dict.fromkeys(name for args in known for name in args))
+    differing = [name for name in names if len({args.get(name) for args in known}) > 1] or names
+    omitted = len(differing) < len(names)
+    short = {name: _without_common([args[name] for args in known if name in args], width) for name in differing}
+    return [_fitting(tool, None if args is None else _chosen(args, short), width, omitted=omitted) for args in calls]
+
+
+def _chosen(args: Arguments, short: Mapping[str, Mapping[str, str]]) -> Arguments:
+    return {name: values[args[name]] for name, values in short.items() if name in args}
+
+
+def _without_common(values: Sequence[str], width: int) -> Mapping[str, str]:
+    """Return a short form of each value: without the beginning and the end that long values share."""
+    if len(set(values)) == 1 or max(map(cell_len, values)) <= width // 3:
+        return {value: value for value in values}
+    start = max(0, _shared(values) - 1)
+    end = max(0, _shared([value[start:][::-1] for value in values]) - 1)
+    before, after = _CUT if start > 1 else "", _CUT if end > 1 else ""
+    start, end = start if before else 0, end if after else 0
+    return {value: before + value[start : len(value) - end] + after for value in values}
+
+
+def _shared(texts: Sequence[str]) -> int:
+    """Return how many characters all texts have in common at their beginning."""
+    first, last = min(texts), max(texts)
+    return next((place for place, (a, b) in enumerate(zip(first, last, strict=False)) if a != b), len(first))
+
+
+def _written(tool: str, args: Arguments | None, more: str = "") -> str:
+    if args is None:
+        return tool
+    inner = [*(f"{name}={value}" for name, value in args.items()), *([more] if more else [])]
+    return f"{tool}({', '.join(inner)})"
+
+
+def _fitting(tool: str, args: Arguments | None, width: int, *, omitted: bool) -> str:
+    if args is None:
+        return middle(tool, width)
+    for more in (_CUT, "") if omitted else ("",):
+        if cell_len(label := _written(tool, args, more)) <= width:
+            return label
+    # Both have half of the width, and what the other leaves.
+    inner = _written("", args)
+    name = middle(tool, max(width // 2, width - cell_len(inner)))
+    return name + middle(inner, width - cell_len(name))

@@ -1,0 +1,34 @@
+"""Durations that are numbers of seconds, and look as if something else had been meant."""
+
+import warnings
+
+from callboard._callers import level_of_user
+from callboard.exceptions import CallboardWarning
+
+_SUSPECT = 5000
+"""Seconds from which a whole thousand is more likely a number of milliseconds."""
+_HOUR = 3600
+
+
+def tell_of_milliseconds(name: str, seconds: float | None) -> None:
+    """Warn of a duration that looks like milliseconds: a multiple of a thousand, and of no hour."""
+    if seconds is None or seconds < _SUSPECT or seconds % 1000 or seconds % _HOUR == 0:
+        return
+    warnings.warn(
+        f"{name} is a number of seconds, and {seconds:g} s are {seconds / _HOUR:.1f} hours; for {seconds:g} ms write "
+        f"{seconds / 1000:g}",
+        CallboardWarning,
+        stacklevel=level_of_user(),
+    )
+
+
+def tell_of_idle_timeout(name: str, timeout: float | None, budget: float | None) -> None:
+    """Warn of a timeout that can never be over before the budget of its call is."""
+    if timeout is None or budget is None or timeout <= budget:
+        return
+    warnings.warn(
+        f"{name}: an attempt may take timeout={timeout:g} s, but the whole call has budget={budget:g} s, so the "
+        "timeout is never over; give the call a larger budget, or the attempt a shorter timeout",
+        CallboardWarning,
+        stacklevel=level_of_user(),
+    )

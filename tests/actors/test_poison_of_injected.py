@@ -1,0 +1,105 @@
+"""A call that ends its actor is known again by what the model wrote, whatever is injected beside it."""
+
+from typing import Annotated, Any
+
+import anyio
+from langchain_core.messages import AIMessage, ToolMessage
+from langchain_core.tools import InjectedToolCallId
+
+from callboard import Actor, CallPolicy, InjectedState, ToolNode, ToolRuntime, child, handler, running
+from callboard.actors._poison import Poison
+from callboard.exceptions import PoisonousCallError
+from callboard.testing import tool_call
+
+runs: list[str] = []
+
+
+class BrokenError(Exception):
+    """Ends the actor."""
+
+
+class Opaque:
+    """Has no JSON."""
+
+
+class Desk(Actor):
+    """Breaks."""
+
+    fatal = (BrokenError,)
+
+    @handler
+    async def tear(
+        self,
+        place: str,
+        runtime: ToolRuntime,
+        state: Annotated[Any, InjectedState],
+        call_id: Annotated[str, InjectedToolCallId],
+    ) -> str:
+        """Break it."""
+        runs.append(place)
+        raise BrokenError(place)
+
+    @handler
+    async def tear_by(self, thing: Any) -> str:
+        """Break it with what has no JSON."""
+        raise BrokenError
+
+
+def _state(number: int, place: str) -> dict[str, Any]:
+    reply = AIMessage("", tool_calls=[tool_call("tear", str(number), place=place)])
+    return {"messages": [reply], "number": number}
+
+
+async def _asked(times: int, **options: Any) -> list[ToolMessage]:
+    runs.clear()
+    node = ToolNode([child(Desk, intensity=100)], **options)
+    with anyio.fail_after(60):
+        async with node:
+            return [(await node.ainvoke(_state(number, "a")))["messages"][0] for number in range(times)]
+
+
+async def test_a_call_with_injected_arguments_that_ended_its_actor_three_times_is_refused() -> None:
+    """Each call has another runtime, another state and another id; what the model wrote is the same."""
+    found = await _asked(8)
+    assert runs == ["a"] * 3
+    assert "with the same arguments it ran 3 times and ended its actor each time" in found[-1].text
+    assert "was not started" not in found[-1].text
+    assert [one.additional_kwargs["callboard"]["ended"] for one in found] == ["unknown"] * 3 + ["rejected"] * 5
+
+
+async def test_an_idempotent_call_that_ends_its_actor_runs_three_times_and_is_told_as_what_it_is() -> None:
+    """However many restarts its actor may have; the model reads how often it ran."""
+    [found] = await _asked(1, policies={"tear": CallPolicy(idempotent=True)})
+    assert runs == ["a"] * 3
+    assert "'tear' ran 3 times for this call and ended its actor each time; it is not run again." in found.text
+    assert "Whether it had its effect is unknown." in found.text
+    assert found.additional_kwargs["callboard"]["ended"] == "unknown"
+
+
+async def test_arguments_without_json_are_no_way_around_the_count() -> None:
+    """They count by their type."""
+    ended: list[str] = []
+    with anyio.fail_after(60):
+        async with running(child(Desk, intensity=100)) as desk:
+            for _ in range(5):
+                try:
+                    await desk.tear_by(Opaque())
+                except Exception as error:
+                    ended.append(type(error).__name__)
+    assert ended == ["ActorDiedError"] * 3 + ["PoisonousCallError"] * 2
+
+
+def test_calls_are_told_apart_by_the_arguments_that_have_json() -> None:
+    """One that has none hides no other."""
+    poison = Poison(1)
+    assert poison.has_ended("tear", (), {"place": "a", "thing": Opaque()})[1]
+    assert poison.refuses("tear", (), {"place": "a", "thing": Opaque()}) == 1
+    assert poison.refuses("tear", (), {"place": "b", "thing": Opaque()}) is None
+    assert poison.refuses("other", (), {"place": "a", "thing": Opaque()}) is None
+
+
+def test_a_refusal_says_how_often_the_call_ran() -> None:
+    """For this call, or with the same arguments before."""
+    assert PoisonousCallError("tear", "1", 3, runs=2).ended == "unknown"
+    assert PoisonousCallError("tear", "1", 3).ended == "rejected"
+    assert "ran 2 times for this call" in str(PoisonousCallError("tear", "1", 3, runs=2))

@@ -1,0 +1,180 @@
+"""A thread has one run at a time although the clocks of machines differ, are set, or stand still."""
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import anyio
+import pytest
+from langgraph.checkpoint.memory import InMemorySaver
+
+from callboard import create_react_agent
+from callboard.agent._conversation import _lease
+from callboard.agent._conversation._checkpoint import CHANNEL, commits_in
+from callboard.exceptions import StorageError, ThreadBusyError
+from callboard.testing import ScriptedModel
+
+pytestmark = pytest.mark.real_clock
+
+WAIT = 20
+CONFIG: Any = {"configurable": {"thread_id": "t"}}
+GO: Any = {"messages": [("user", "go")]}
+HOUR = 3600.0
+FAR = {"token": "theirs", "host": "elsewhere", "boot": "another", "pid": 1}
+"""A run on another machine."""
+
+
+def _agent(saver: Any) -> Any:
+    return create_react_agent(ScriptedModel(["hi"], loop=True), [], checkpointer=saver)
+
+
+def _write(saver: Any, entry: dict[str, Any]) -> None:
+    found = saver.get_tuple(CONFIG)
+    saver.put_writes(found.config, [(CHANNEL, [entry])], f"callboard-{commits_in(found) + 1:08}", "~callboard")
+
+
+def _hold(saver: Any, until: float) -> None:
+    _write(saver, {"kind": "hold", "holder": {**FAR, "until": until}})
+
+
+@pytest.fixture
+def slept(monkeypatch: pytest.MonkeyPatch) -> "Slept":
+    """Replaces the wait of those that watch a holder."""
+    found = Slept()
+    monkeypatch.setattr(_lease, "sleep", found)
+    return found
+
+
+class Slept:
+    """Notes how long was waited, and does something meanwhile."""
+
+    def __init__(self) -> None:
+        self.seconds = 0.0
+        self.meanwhile: dict[int, Callable[[], object]] = {}
+        self._count = 0
+
+    async def __call__(self, seconds: float) -> None:
+        self.seconds += seconds
+        self._count += 1
+        self.meanwhile.get(self._count, list[object])()
+
+
+async def test_a_holder_whose_clock_is_an_hour_behind_keeps_its_thread(slept: Slept) -> None:
+    """It renews its lease: a second run does not enter, and what the first one says is kept."""
+    saver = InMemorySaver()
+    agent = _agent(saver)
+    with anyio.fail_after(WAIT):
+        await agent.ainvoke(GO, CONFIG)
+        _hold(saver, time.time() - HOUR)
+        slept.meanwhile[2] = lambda: _hold(saver, time.time() - HOUR + _lease.LEASE / 3)
+
+        with pytest.raises(ThreadBusyError, match="process 1 on elsewhere"):
+            await agent.ainvoke(GO, CONFIG)
+
+        _write(saver, {"kind": "leave"})
+        state = await agent.aget_state(CONFIG)
+        assert len(state.values["messages"]) == 2
+        assert len((await agent.ainvoke(GO, CONFIG))["messages"]) == 4
+
+
+async def test_a_holder_that_renews_nothing_for_a_lease_is_dead(slept: Slept, caplog: pytest.LogCaptureFixture) -> None:
+    """The log says why the run waits; of a lease that was over yesterday no clock is wrong."""
+    saver = InMemorySaver()
+    agent = _agent(saver)
+    with anyio.fail_after(WAIT):
+        await agent.ainvoke(GO, CONFIG)
+        _hold(saver, time.time() - 1)
+        await agent.ainvoke(GO, CONFIG)
+        assert slept.seconds == pytest.approx(_lease.LEASE)
+        assert "process 1 on elsewhere held a thread, and its lease is over if its clock is right" in caplog.text
+        _hold(saver, time.time() - 25 * HOUR)
+        await agent.ainvoke(GO, CONFIG)
+
+    assert slept.seconds == pytest.approx(_lease.LEASE)
+
+
+@pytest.mark.parametrize(
+    ("passed", "shown", "may_be_over"),
+    [
+        (20.0, 20.0, False),
+        (61.0, 61.0, True),  # it stood still
+        (20.0, 20.0 + HOUR, True),  # the clock was set, or the machine was paused with one of its clocks
+        (20.0, 20.0 - HOUR, True),
+    ],
+)
+def test_a_holder_looks_before_it_writes_when_its_lease_may_be_over(
+    passed: float, shown: float, may_be_over: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By both clocks of its machine."""
+    clocks = [(100.0, 5_000.0)]
+    monkeypatch.setattr(_lease.OwnLease, "read", lambda *_: clocks[-1])
+    lease = _lease.OwnLease()
+    clocks.append((100.0 + passed, 5_000.0 + shown))
+
+    assert lease.may_be_over is may_be_over
+    lease.renew(clocks[-1])
+    assert not lease.may_be_over
+
+
+async def test_a_holder_that_was_replaced_writes_nothing_although_it_renews_first(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It stood still, and what wakes first is what renews its lease."""
+    saver = InMemorySaver()
+    clocks = [(100.0, 5_000.0)]
+    monkeypatch.setattr(_lease.OwnLease, "read", lambda *_: clocks[-1])
+
+    async def think(state: Any) -> Any:
+        _hold(saver, time.time() + HOUR)
+        clocks.append((100.0 + 2 * HOUR, 5_000.0 + 2 * HOUR))
+        return {}
+
+    agent = create_react_agent(ScriptedModel(["hi"]), [], checkpointer=saver, pre_model_hook=think)
+    with anyio.fail_after(WAIT), pytest.raises(ThreadBusyError, match="process 1 on elsewhere"):
+        await agent.ainvoke(GO, CONFIG)
+
+
+class Forgetful(InMemorySaver):
+    """A damaged database: from a time on, entries are not there that were stored."""
+
+    is_damaged = False
+
+    def put_writes(self, config: Any, writes: Any, task_id: str, task_path: str = "") -> None:
+        if not self.is_damaged:
+            super().put_writes(config, writes, task_id, task_path)
+
+
+async def test_a_database_that_keeps_nothing_is_no_other_run() -> None:
+    """The error says that it is damaged, not that somebody else has the thread."""
+    saver = Forgetful()
+    agent = _agent(saver)
+    with anyio.fail_after(WAIT):
+        await agent.ainvoke(GO, CONFIG)
+        saver.is_damaged = True
+        with pytest.raises(StorageError, match=r"thread 't'.* does not keep what is written there\. Bring back a copy"):
+            await agent.ainvoke(GO, CONFIG)
+
+
+@pytest.mark.exhaustive
+async def test_leases_in_postgresql_go_by_its_clock(postgres_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A holder whose clock is an hour behind is written, and read, by the time of the server."""
+    right = time.time
+    monkeypatch.setattr(_lease.time, "time", lambda: right() - HOUR)
+    async with create_react_agent(ScriptedModel(["hi"], loop=True), [], checkpointer=postgres_url) as agent:
+        with anyio.fail_after(60):
+            await agent.ainvoke(GO, CONFIG)
+            saver: Any = agent.checkpointer
+            holders = [
+                entry["holder"]
+                for found in [saver.get_tuple(CONFIG)]
+                for _, channel, value in found.pending_writes
+                if channel == CHANNEL
+                for entry in value
+                if entry["kind"] == "hold"
+            ]
+            assert all(abs(holder["until"] - right() - _lease.LEASE) < 30 for holder in holders)
+            _hold(saver, right() + 30)  # over, by the clock of nobody but this machine plus two hours
+            monkeypatch.setattr(_lease.time, "time", lambda: right() + HOUR)
+            with pytest.raises(ThreadBusyError, match="process 1 on elsewhere"):
+                await agent.ainvoke(GO, CONFIG)
+            _write(saver, {"kind": "leave"})

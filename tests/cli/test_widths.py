@@ -1,0 +1,242 @@
+"""The views on narrow and on wide terminals: rows can be told apart, and nothing that matters is cut."""
+
+import re
+from io import StringIO
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from langchain_core.messages import AIMessage, ToolMessage
+from rich.cells import cell_len
+from rich.console import Console
+from tests.telemetry._events import ENDS, counts_of, event
+from tests.telemetry._recordings import HEADER, call, closed, in_order, run, write
+
+from callboard._cli._call_counts import CallCounts
+from callboard._cli._call_list import Calls
+from callboard._cli._labels import call_labels, middle, shown_arguments
+from callboard._cli._live import picture
+from callboard._cli._screen import Screen
+from callboard._cli._view import progress_table, result_table
+from callboard._cli._waterfall import Waterfall
+from callboard.telemetry import read_recording
+from callboard.testing import tool_call
+
+WIDTHS = pytest.mark.parametrize("width", [40, 50, 80, 120])
+INDEX = "the-index-of-all-documents-of-the-company"
+
+
+def search(page: int) -> Any:
+    """A call that differs from its thirteen neighbours only in its middle."""
+    return tool_call("search_documents", f"call_9f8e7d6c5b4a3f2e1d{page:02}", index=INDEX, page=page, language="en")
+
+
+def searching(calls: int = 10) -> CallCounts:
+    counts = CallCounts([])
+    for page in range(calls):
+        one: dict[str, Any] = {"number": page, "tool": "search_documents"}
+        counts(event("begun", call=search(page), **one))
+        counts(event("started", attempt=1, **one))
+    return counts
+
+
+def terminal(width: int) -> Console:
+    class Utf8(StringIO):
+        encoding = "utf-8"
+
+    return Console(file=Utf8(), record=True, force_terminal=True, width=width, height=40, color_system=None)
+
+
+def printed(width: int, shown: object) -> list[str]:
+    console = terminal(width)
+    console.print(shown)
+    return console.export_text().splitlines()
+
+
+def traced(width: int, path: Path) -> list[str]:
+    """The lines of `callboard trace` as a terminal of that width would show them."""
+    console = terminal(width)
+    waterfall = Waterfall(console, read_recording(path))
+    waterfall.print(None)
+    waterfall.print_summary()
+    return console.export_text().splitlines()
+
+
+def recording(path: Path, *, captures: bool = True, **fields: Any) -> Path:
+    events = [*run(1, 0.0, 9.0, agent="LangGraph")]
+    for page in range(14):
+        asked = search(page)
+        events += call(page + 1, 0.5, wait=page / 10, id=asked["id"], tool=asked["name"], args=asked["args"], **fields)
+    return write(path, [{**HEADER, "captures": captures}, *in_order(events), closed(30, 9.0)])
+
+
+def pages(lines: list[str]) -> list[int]:
+    return [int(number) for text in lines for number in re.findall(r"search\S*\(.*page=(\d+)", text)]
+
+
+@WIDTHS
+def test_calls_that_differ_in_one_argument_show_it(width: int) -> None:
+    """Fourteen searches read alike where their rows were cut at the end."""
+    assert pages(printed(width, picture(searching(), 5.0, width, 40))) == list(range(10))
+
+
+@WIDTHS
+def test_the_list_of_open_calls_shows_the_argument_that_differs(width: int) -> None:
+    """The table of `callboard run` without `--live`."""
+    calls = Calls(["search_documents"])
+    for page in range(10):
+        calls.note(event("begun", page, tool="search_documents", call=search(page)))
+    lines = printed(width, calls.table(5.0, width))
+
+    assert pages(lines) == list(range(10))
+    assert max(map(cell_len, lines)) <= width
+
+
+@WIDTHS
+def test_calls_of_a_recording_that_differ_in_one_argument_show_it(width: int, tmp_path: Path) -> None:
+    """Where the recording captures arguments."""
+    lines = traced(width, recording(tmp_path / "calls.jsonl"))
+
+    assert sorted(set(pages(lines))) == list(range(14))
+    assert max(map(cell_len, lines)) <= width
+
+
+@WIDTHS
+def test_a_trace_names_the_id_of_every_call(width: int, tmp_path: Path) -> None:
+    """The message with the result, and the log of a server, know a call by it."""
+    lines = traced(width, recording(tmp_path / "calls.jsonl", captures=False))
+
+    assert [search(page)["id"] for page in range(14)] == re.findall(r"call_\w+", "\n".join(lines))
+    assert not any("page" in text or INDEX in text for text in lines)
+
+
+@WIDTHS
+def test_the_reason_of_a_failed_call_is_whole_in_a_trace(width: int, tmp_path: Path) -> None:
+    """The name of the exception is what a person looks for."""
+    error = "CustomerMailboxUnreachableError"
+    lines = traced(width, recording(tmp_path / "calls.jsonl", outcome="error", error=error))
+
+    assert sum(error in text for text in lines) == 14
+
+
+@WIDTHS
+def test_the_summary_of_a_trace_has_whole_numbers(width: int, tmp_path: Path) -> None:
+    """Columns go before numbers are cut."""
+    lines = traced(width, recording(tmp_path / "calls.jsonl"))
+    heading = next(number for number, text in enumerate(lines) if text.startswith("tool"))
+
+    assert lines[heading + 1].split()[1:3] == ["14", "0"]
+    assert not any("…" in text for text in lines[heading + 1 : heading + 2])
+
+
+@WIDTHS
+def test_all_kinds_of_failure_are_shown(width: int) -> None:
+    """A head that is too long for a line takes another one."""
+    counts = CallCounts([])
+    for number, end in enumerate(ENDS):
+        counts(event("begun", number))
+        counts(event("ended", number, **ENDS[end]))
+    text = "\n".join(printed(width, picture(counts, 5.0, width, 40)))
+
+    for kind in ("1 timeout", "1 deadline", "1 rejected", "1 error", "1 cancelled", "1 asked a person"):
+        assert kind in " ".join(text.split())
+
+
+@WIDTHS
+def test_the_progress_of_a_call_and_the_reason_of_its_retry_are_shown(width: int) -> None:
+    """The amounts as people read them, and the beginning of the message."""
+    facts = {"done": 4.0 * 1024 * 1024, "total": 300.0 * 1024 * 1024}
+    counts = counts_of(
+        event("begun", call=tool_call("download", "1", url="x")),
+        event("noted", what="progress", message="page 4 of 300", facts=facts),
+        event("begun", 2, call=tool_call("download", "2", url="y")),
+        event("started", 2, attempt=1),
+        event("attempt_ended", 2, attempt=1),
+        event("noted", 2, what="retry", facts={"attempt": 1, "error": "ConnectError"}),
+    )
+    text = " ".join("\n".join(printed(width, picture(counts, 5.0, width, 40))).split())
+
+    assert "4.19M/315M page 4 of" in text
+    assert "retry: Connect" in text
+
+
+@WIDTHS
+def test_tables_of_the_demo_fit(width: int) -> None:
+    """Cells that wrap letter by letter cannot be read."""
+    counts = searching()
+    counts(event("ended", 3, 5.0, tool="search_documents"))
+    for table in (progress_table(counts, width), result_table(counts, width)):
+        lines = printed(width, table)
+
+        assert max(map(cell_len, lines)) <= width
+        assert sum("search_d" in text for text in lines) == 1
+        assert not any("…" in text for text in lines)
+
+
+@WIDTHS
+def test_why_a_call_of_a_run_failed_is_told_whole(width: int) -> None:
+    """On lines of its own, where there is no room beside the call."""
+    console = terminal(width)
+    screen = Screen(console, Calls(["search_documents"]), [])
+    asked = [search(page) for page in range(2)]
+    reason = "the mailbox of the customer is full and the server says to come again after the weekend"
+    screen.take("updates", {"agent": {"messages": [AIMessage("", id="asked", tool_calls=asked)]}})
+    failed = ToolMessage(reason, name="search_documents", tool_call_id=asked[1]["id"], status="error", id="said")
+    screen.take("updates", {"tools": {"messages": [failed]}})
+    lines = console.export_text().splitlines()
+
+    assert reason in " ".join(" ".join(lines).split())
+    assert pages(lines) == [1]
+    assert max(map(cell_len, lines)) <= width
+
+
+def test_an_agent_without_a_name_is_an_agent(tmp_path: Path) -> None:
+    """ "LangGraph" is what LangGraph calls every graph that nobody named."""
+    lines = traced(80, recording(tmp_path / "calls.jsonl"))
+
+    assert lines[1].startswith("run 1  agent  ")
+    assert "LangGraph" not in "\n".join(lines)
+
+
+NAMES = st.text(st.characters(exclude_categories=["Cs"]), max_size=40)
+
+
+@given(NAMES, st.integers(1, 50))
+def test_the_middle_of_a_text_is_cut_to_the_width(text: str, width: int) -> None:
+    """Also where characters are two cells wide."""
+    assert cell_len(middle(text, width)) <= width
+    assert middle("send_mail_with_invoice", 15) == "send_ma…invoice"
+
+
+ARGUMENTS = st.none() | st.dictionaries(NAMES, NAMES | st.integers())
+
+
+@given(st.lists(st.tuples(NAMES, ARGUMENTS), max_size=6), st.integers(1, 60))
+def test_labels_are_never_wider_than_asked_for(calls: list[tuple[str, Any]], width: int) -> None:
+    """Whatever a model calls its tools and arguments."""
+    labels = call_labels([(name, shown_arguments(args)) for name, args in calls], width)
+
+    assert len(labels) == len(calls)
+    assert max(map(cell_len, labels), default=0) <= width
+
+
+@given(st.lists(st.integers(0, 10**6), min_size=2, max_size=9, unique=True), st.integers(30, 60))
+def test_labels_of_texts_that_differ_in_their_middle_differ(numbers: list[int], width: int) -> None:
+    """An address with a long beginning and a long end."""
+    addresses = [f"https://example.org/{'a' * 80}/{number}/{'b' * 80}" for number in numbers]
+    labels = call_labels([("fetch", shown_arguments({"url": one, "method": "GET"})) for one in addresses], width)
+
+    assert len(set(labels)) == len(numbers)
+
+
+def test_a_label_is_the_whole_call_where_there_is_room() -> None:
+    """As Python would write it."""
+    first, second = (shown_arguments(search(page)["args"]) for page in (1, 2))
+
+    assert call_labels([("search", first), ("search", second)], 200)[1] == (
+        f"search(index='{INDEX}', page=2, language='en')"
+    )
+    assert call_labels([("search", first), ("search", second)], 40)[1] == "search(page=2, …)"
+    assert call_labels([("search", None)], 40) == ["search"]

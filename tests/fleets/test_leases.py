@@ -1,0 +1,263 @@
+"""Two owners of a key never both write: the lease on its own clock, and what ends with it."""
+
+import sqlite3
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from callboard import Actor, ActorDiedError, CallPolicy, ToolNode, child, cleanup, fencing_token, handler, keyed
+from callboard_actors._fleet._lease import BEATS, CLEAN_UP, SAFE, SHORTEST, Lease
+
+from ._memory import MemoryFleet, MemoryServer
+from ._world import LOGS, Counter, Log, until
+
+LEASE = 1.2
+
+
+class Clock:
+    """Shows what it is set to."""
+
+    def __init__(self) -> None:
+        self.time = 1_000.0
+
+    def __call__(self) -> float:
+        return self.time
+
+
+def _beaten(clock: Clock, seconds: float) -> Lease:
+    lease = Lease(seconds, clock)
+    assert lease.renew(clock.time, was_member=False)
+    return lease
+
+
+_beats = st.lists(st.tuples(*[st.floats(0.0, 1.5)] * 3, st.booleans()), max_size=20)
+
+
+@given(seconds=st.floats(SHORTEST, 100.0), beats=_beats)
+@settings(deadline=None)
+def test_a_member_is_safe_only_while_its_server_waits(
+    seconds: float, beats: list[tuple[float, float, float, bool]]
+) -> None:
+    """Whatever a sign of life takes on its way there and back; pauses of the process are among that."""
+    clock = Clock()
+    lease, era, expires = _beaten(clock, seconds), 0, clock.time + seconds
+    has_keys = True
+    for pause, there, back, is_heard in beats:
+        clock.time += pause * seconds
+        said_at = clock.time
+        clock.time += there * seconds
+        was_member = expires >= clock.time
+        expires, taken = clock.time + seconds, not was_member  # another member may have taken the keys meanwhile
+        if taken:
+            has_keys = False
+        assert has_keys or not lease.is_safe(era)
+        clock.time += back * seconds
+        if is_heard:
+            kept = lease.renew(said_at, was_member=was_member)
+            assert not (kept and taken and era == lease.era and has_keys)
+            has_keys, era = True, lease.era
+        if lease.is_safe(era):
+            left = expires - clock.time
+            assert left >= (1 - SAFE) * seconds - 1e-6, "there is time to end what runs before the server goes on"
+
+
+def test_an_answer_that_comes_too_late_renews_nothing() -> None:
+    """The member stood still meanwhile; its keys may have had another owner."""
+    clock = Clock()
+    lease = _beaten(clock, 10.0)
+    clock.time += 2.5
+    said_at = clock.time
+    clock.time += 4.0
+
+    assert not lease.renew(said_at, was_member=True)
+    assert not lease.is_safe(0)
+    assert lease.is_safe(lease.era)
+
+
+def test_a_member_that_the_server_has_forgotten_loses_its_keys() -> None:
+    """As soon as it hears of it, such as after a step of the server's clock."""
+    clock = Clock()
+    lease = _beaten(clock, 10.0)
+    clock.time += 2.5
+
+    assert not lease.renew(clock.time, was_member=False)
+    assert (lease.is_safe(0), lease.is_safe(1)) == (False, True)
+
+
+@pytest.mark.parametrize("seconds", [SHORTEST, 15.0, 86_400.0])
+def test_a_lease_has_time_to_try_again_and_to_clean_up(seconds: float) -> None:
+    """Also the shortest one."""
+    sent, answered_by = seconds / BEATS, 2 * seconds / BEATS
+    rest = seconds - SAFE * seconds - CLEAN_UP * seconds
+    clock = Clock()
+    lease = _beaten(clock, seconds)
+    clock.time += answered_by
+
+    assert sent < answered_by < SAFE * seconds
+    assert lease.is_safe(0)
+    assert rest >= 0.06, "for hearing of the loss"
+
+
+def test_a_lease_that_is_too_short_is_refused() -> None:
+    """With the least that there is."""
+    with pytest.raises(ValueError, match=r"1 to 86400 seconds, got 0\.5"):
+        MemoryFleet(MemoryServer(), lease=0.5)
+
+
+def test_a_grace_that_outlasts_the_lease_is_refused_when_a_node_is_built() -> None:
+    """The error names both, and what to change."""
+    spec = child(Counter("-"), key=lambda call: "k", fleet=MemoryFleet(MemoryServer(), lease=15.0))
+    said = (
+        r"'hold' has grace=30, .* lease=15 of MemoryFleet.* has 5 s to end what runs.*lease=90 or more, .* grace=5 or"
+    )
+
+    with pytest.raises(ValueError, match=said):
+        ToolNode([spec], policies={"hold": CallPolicy(grace=30.0)})
+    with pytest.raises(ValueError, match="'up' has grace=6"):
+        ToolNode([spec], grace=6.0)
+    ToolNode([spec], policies={"hold": CallPolicy(grace=5.0)})
+
+
+class Slow(Actor):
+    """Takes longer to clean up than any lease."""
+
+    def __init__(self, log: str) -> None:
+        self.log = LOGS.setdefault(log, Log()).done
+
+    async def start(self) -> None:
+        self.log.append("start")
+
+    async def stop(self) -> None:
+        self.log.append("stopping")
+        try:
+            await anyio.sleep(60.0)
+        finally:
+            self.log.append("stopped")
+
+    @handler
+    async def look(self) -> None:
+        """Start the actor."""
+
+    @handler
+    async def hold(self) -> None:
+        """Wait, and clean up."""
+        self.log.append("began")
+        try:
+            await anyio.sleep(60.0)
+        finally:
+            with cleanup():
+                await anyio.sleep(60.0)
+            self.log.append("cleaned up")
+
+
+@pytest.mark.real_clock
+async def test_what_an_owner_cleans_up_ends_with_its_lease(log: str) -> None:
+    """However long the grace is: the next owner begins when the last one has ended."""
+    server = MemoryServer()
+    cut_off, other = (MemoryFleet(server, lease=LEASE) for _ in range(2))
+    done = LOGS.setdefault(log, Log()).done
+
+    async def hold(one: Any) -> None:
+        with pytest.raises(ActorDiedError):
+            await one.hold()
+
+    with anyio.fail_after(30):
+        async with (
+            keyed(Slow(log), fleet=cut_off, stop_timeout=30.0) as here,
+            keyed(Slow(log), fleet=other, stop_timeout=0.1) as there,
+            anyio.create_task_group() as tasks,
+        ):
+            tasks.start_soon(hold, here["k"])
+            await until(lambda: "began" in done)
+            cut_off.is_away = True
+            with anyio.move_on_after(LEASE * 3):
+                await there["k"].hold()
+
+    assert done[:6] == ["start", "began", "cleaned up", "stopping", "stopped", "start"]
+
+
+@pytest.mark.real_clock
+async def test_the_log_says_that_a_lost_lease_has_cut_a_stop_short(log: str, caplog: pytest.LogCaptureFixture) -> None:
+    """Not that `stop` took longer than it may, which is much longer."""
+    fleet = MemoryFleet(MemoryServer(), lease=LEASE)
+    done = LOGS.setdefault(log, Log()).done
+    with anyio.fail_after(30):
+        async with keyed(Slow(log), fleet=fleet, idle=0.1, stop_timeout=10.0) as here:
+            await here["k"].look()
+            await until(lambda: "stopping" in done)
+            fleet.is_away = True
+            await until(lambda: "stopped" in done)
+
+    assert "did not stop within" not in caplog.text
+    assert "was cancelled before it had stopped: memory could not be reached for too long" in caplog.text
+
+
+@pytest.mark.real_clock
+async def test_a_sign_of_life_that_hangs_costs_no_key(log: str) -> None:
+    """It is given up with its connection, and another one is made in time."""
+    server = MemoryServer()
+    fleet = MemoryFleet(server, lease=3.0)
+    with anyio.fail_after(30):
+        async with keyed(Counter(log), fleet=fleet) as here:
+            _, token = await here["k"].up()
+            fleet.hangs = 1
+            await until(lambda: fleet.hangs == 0)
+            [(member, expires)] = server.members.items()
+            await until(lambda: server.members[member] > expires)
+            assert await here["k"].up() == (2, token)
+
+
+class Book(Actor):
+    """A text in a database that refuses late writes of former owners; the example of the page about fleets."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    async def start(self) -> None:
+        statement = "UPDATE books SET token = ? WHERE id = ? AND token <= ?"
+        self._write(statement, (fencing_token(), self.key, fencing_token()))
+
+    def _write(self, statement: str, values: Any) -> None:
+        with sqlite3.connect(self.path) as database:
+            if database.execute(statement, values).rowcount == 0:
+                raise RuntimeError("another process owns this book now")
+
+    @handler
+    async def append(self, line: str) -> int | None:
+        """Write a line."""
+        self.append_late(line, fencing_token())
+        return fencing_token()
+
+    @handler
+    async def look(self) -> None:
+        """Start the actor, and write nothing."""
+
+    def append_late(self, line: str, token: int | None) -> None:
+        self._write(
+            "UPDATE books SET text = text || ?, token = ? WHERE id = ? AND token <= ?", (line, token, "k", token)
+        )
+
+
+@pytest.mark.real_clock
+async def test_a_resource_refuses_a_late_write_once_the_next_owner_has_started(tmp_path: Path) -> None:
+    """That one has stamped its token in `start`, and has written nothing else."""
+    path = tmp_path / "books"
+    with sqlite3.connect(path) as database:
+        database.execute("CREATE TABLE books (id TEXT, text TEXT, token INTEGER)")
+        database.execute("INSERT INTO books VALUES ('k', '', 0)")
+    server = MemoryServer()
+    with anyio.fail_after(30):
+        async with keyed(Book(path), fleet=MemoryFleet(server)) as here:
+            first = await here["k"].append("one")
+        async with keyed(Book(path), fleet=MemoryFleet(server)) as there:
+            await there["k"].look()
+            with pytest.raises(RuntimeError, match="another process owns this book"):
+                Book(path).append_late("late", first)
+            await there["k"].append("two")
+
+    with sqlite3.connect(path) as database:
+        assert database.execute("SELECT text FROM books").fetchone() == ("onetwo",)

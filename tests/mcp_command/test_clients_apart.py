@@ -1,0 +1,375 @@
+"""Clients of one server over HTTP: none finds another's state, and none takes another's place."""
+
+import socket
+from collections.abc import AsyncIterator, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager, nullcontext
+from typing import Any, cast
+
+import anyio
+import httpx2
+import pytest
+import uvicorn
+from langchain_core.messages import AIMessage
+from langchain_core.runnables import RunnableConfig
+from langgraph.checkpoint.memory import InMemorySaver
+from mcp import Client, types
+from mcp.client.streamable_http import streamable_http_client
+from mcp_types import RequestParamsMeta
+from starlette.authentication import AuthCredentials, AuthenticationBackend, SimpleUser
+from starlette.middleware.authentication import AuthenticationMiddleware
+
+from callboard import Actor, CallContext, ToolNode, child, create_react_agent, handler, idempotency_key
+from callboard.middleware import RequireApproval
+from callboard.testing import ScriptedModel
+from callboard_actors.mcp._signs import IDEMPOTENCY_KEY
+from callboard_actors.mcp_service import McpApp, mcp_app
+from callboard_actors.mcp_service._callers import Caller
+from callboard_actors.mcp_service._course import Course
+from callboard_actors.mcp_service._open_questions import MOST, MOST_OF_ONE, OpenQuestions, Waiting
+from callboard_actors.mcp_service._work import Asking
+from callboard_actors.python import python_tool
+
+from ._clients import in_both_eras, text_in
+from ._commands import PATIENCE
+
+pytestmark = [
+    pytest.mark.real_clock,
+    # Of the SDK's client: on trio it leaves a stream of events to the collector.
+    pytest.mark.filterwarnings("ignore:Async generator 'http:ResourceWarning"),
+]
+over_loopback = pytest.mark.backends("asyncio")  # uvicorn
+
+TOKENS = {"ann": "ann's token", "bob": "bob's token"}
+
+
+class Notebook(Actor):
+    """A note that stays."""
+
+    async def start(self) -> None:
+        self.note = "nothing"
+
+    @handler
+    async def write(self, note: str) -> str:
+        """Write a note."""
+        self.note = note
+        return "written"
+
+    @handler
+    async def read(self) -> str:
+        """Read the note."""
+        return self.note
+
+
+def by_thread(_: Any, context: CallContext) -> str:
+    return str(context.config.get("configurable", {}).get("thread_id", ""))
+
+
+def notebooks() -> list[Any]:
+    """Tools that keep a state for each conversation."""
+    return [child(Notebook, key=by_thread)]
+
+
+async def delete(path: str) -> str:
+    """Delete a file."""
+    return f"{path} deleted"
+
+
+@asynccontextmanager
+async def served(app: McpApp) -> AsyncIterator[str]:
+    """The URL of an application that is served over loopback."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        server = uvicorn.Server(uvicorn.Config(app, lifespan="off", log_config=None, access_log=False))
+        server.capture_signals = nullcontext  # type: ignore[method-assign,assignment]
+        async with anyio.create_task_group() as group:
+            async with app.lifespan():
+                group.start_soon(server.serve, [listener])
+                yield f"http://127.0.0.1:{listener.getsockname()[1]}/mcp"
+                server.should_exit = server.force_exit = True
+
+
+@asynccontextmanager
+async def clients(
+    url: str, era: str, *, tokens: Sequence[str | None] = (None, None), **options: Any
+) -> AsyncIterator[list[Client]]:
+    """A client for each token, with connections of its own."""
+    async with AsyncExitStack() as stack:
+        found = []
+        for token in tokens:
+            headers = {} if token is None else {"Authorization": f"Bearer {token}"}
+            http = await stack.enter_async_context(httpx2.AsyncClient(headers=headers))
+            line = streamable_http_client(url, http_client=http)
+            found.append(await stack.enter_async_context(Client(line, mode=era, **options)))
+        yield found
+
+
+def keyed(key: str) -> RequestParamsMeta:
+    """`_meta` with an idempotency key."""
+    return cast("RequestParamsMeta", {IDEMPOTENCY_KEY: key})
+
+
+@over_loopback
+@pytest.mark.parametrize("token", [None, "shared"])
+@pytest.mark.parametrize("meta", [None, keyed("same")], ids=["no key", "one key"])
+async def test_a_client_with_a_session_never_finds_the_state_of_another(token: str | None, meta: Any) -> None:
+    """By no idempotency key that both of them choose, and with no token that both of them have."""
+    with anyio.fail_after(PATIENCE):
+        async with served(mcp_app(notebooks(), token=token)) as url:
+            async with clients(url, "legacy", tokens=(token, token)) as (ann, bob):
+                await ann.call_tool("write", {"note": "secret"}, meta=meta)
+                read = [text_in(await one.call_tool("read", {}, meta=meta)) for one in (ann, bob)]
+
+    assert read == ["secret", "nothing"]
+
+
+@over_loopback
+@in_both_eras
+async def test_a_client_with_a_token_of_its_own_never_finds_the_state_of_another(era: str) -> None:
+    """And finds its own, without a session, too."""
+    with anyio.fail_after(PATIENCE):
+        async with (
+            served(mcp_app(notebooks(), token=TOKENS)) as url,
+            clients(url, era, tokens=list(TOKENS.values())) as (ann, bob),
+        ):
+            await ann.call_tool("write", {"note": "secret"}, meta=keyed("same"))
+            read = [text_in(await one.call_tool("read", {}, meta=keyed("same"))) for one in (ann, bob)]
+
+    assert read == ["secret", "nothing"]
+
+
+@over_loopback
+@pytest.mark.parametrize("token", [None, "shared"])
+async def test_a_client_that_nothing_tells_from_others_is_refused_a_state(token: str | None) -> None:
+    """It would have to share it. What keeps none is not refused."""
+    with anyio.fail_after(PATIENCE):
+        async with (
+            served(mcp_app([*notebooks(), delete], token=token)) as url,
+            clients(url, "2026-07-28", tokens=[token]) as [client],
+        ):
+            refused = await client.call_tool("write", {"note": "secret"}, meta=keyed("mine"))
+            other = await client.call_tool("delete", {"path": "a"})
+
+    assert refused.is_error
+    assert "nothing tells this client from others" in text_in(refused)
+    assert "token of its own" in text_in(refused)
+    assert text_in(other) == "a deleted"
+
+
+@over_loopback
+@pytest.mark.exhaustive
+async def test_an_interpreter_belongs_to_one_client() -> None:
+    """A variable of one is no variable of another."""
+    with anyio.fail_after(2 * PATIENCE):
+        async with served(mcp_app([python_tool()])) as url, clients(url, "legacy") as (ann, bob):
+            [tool] = (await ann.list_tools()).tools
+            await ann.call_tool(tool.name, {"code": "secret = 41"})
+            theirs = await bob.call_tool(tool.name, {"code": "secret + 1"})
+            own = await ann.call_tool(tool.name, {"code": "secret + 1"})
+
+    assert "NameError" in str(theirs.content)
+    assert "42" in str(own.content)
+
+
+@in_both_eras
+async def test_an_actor_by_its_arguments_is_reached_by_all_clients(era: str) -> None:
+    """That is what its key says."""
+    tools = [child(Notebook, key=lambda call, _: call["name"] and "one for all")]
+    async with in_process(mcp_app(tools), era) as (ann, bob):
+        await ann.call_tool("write", {"note": "for all"})
+        assert text_in(await bob.call_tool("read", {})) == "for all"
+
+
+@asynccontextmanager
+async def in_process(app: Any, era: str, tokens: Sequence[str | None] = (None, None)) -> AsyncIterator[list[Client]]:
+    """Clients of an application that runs here, on either event loop."""
+    lifespan = cast("McpApp", app.app).lifespan if isinstance(app, AuthenticationMiddleware) else app.lifespan
+    with anyio.fail_after(PATIENCE):
+        async with lifespan(), AsyncExitStack() as stack:
+            found = []
+            for token in tokens:
+                transport = httpx2.ASGITransport(cast("Any", app))
+                headers = {} if token is None else {"Authorization": f"Bearer {token}"}
+                http = await stack.enter_async_context(httpx2.AsyncClient(transport=transport, headers=headers))
+                line = streamable_http_client("http://127.0.0.1:8000/mcp", http_client=http)
+                found.append(await stack.enter_async_context(Client(line, mode=era)))
+            yield found
+
+
+class ByName(AuthenticationBackend):
+    """Authentication of one's own: the token is the name."""
+
+    async def authenticate(self, conn: Any) -> tuple[AuthCredentials, SimpleUser] | None:
+        name = conn.headers.get("authorization", "").removeprefix("Bearer ")
+        return (AuthCredentials(), SimpleUser(name)) if name else None
+
+
+async def test_clients_that_other_middleware_has_authenticated_are_told_apart() -> None:
+    """It sets `scope["user"]`, as Starlette has it."""
+    app = AuthenticationMiddleware(mcp_app(notebooks()), backend=ByName())
+    async with in_process(app, "2026-07-28", ("ann", "bob")) as (ann, bob):
+        await ann.call_tool("write", {"note": "secret"})
+        read = [text_in(await one.call_tool("read", {})) for one in (ann, bob)]
+
+    assert read == ["secret", "nothing"]
+
+
+async def where(config: RunnableConfig) -> str:
+    """Tell the thread and the idempotency key."""
+    return f"{config['configurable']['thread_id']} {idempotency_key()}"
+
+
+@in_both_eras
+@pytest.mark.parametrize("tokens", [(None, None), tuple(TOKENS.values())], ids=["anybody", "known"])
+async def test_a_thread_is_named_by_the_server_alone(era: str, tokens: Sequence[str | None]) -> None:
+    """Neither by an idempotency key nor by the id of a session, which would let its reader in."""
+    token = None if tokens[0] is None else TOKENS
+    async with in_process(mcp_app([where], token=token), era, tokens) as (ann, bob):
+        seen = [text_in(await one.call_tool("where", {}, meta=keyed("k1"))).split() for one in (ann, bob, ann)]
+    threads, keys = zip(*seen, strict=True)
+
+    assert threads[0] != threads[1]
+    assert not any("k1" in thread for thread in threads)
+    assert keys[0] == keys[2], "made again, it is known again"
+    assert (keys[0] == keys[1]) is (token is None), "of authenticated clients each has keys of its own"
+
+
+async def test_a_call_that_is_made_again_in_another_session_is_known_by_its_key() -> None:
+    """The session may be what was lost."""
+    async with in_process(mcp_app([where]), "legacy") as (one, again):
+        seen = [text_in(await client.call_tool("where", {}, meta=keyed("k1"))).split()[1] for client in (one, again)]
+
+    assert seen[0] == seen[1]
+
+
+@in_both_eras
+async def test_a_conversation_belongs_to_the_client_that_began_it(era: str) -> None:
+    """An authenticated client that names another's thread has one of its own by that name."""
+    saver = InMemorySaver()
+    agent = create_react_agent(ScriptedModel([AIMessage(text) for text in "abc"]), [], name="clerk", checkpointer=saver)
+    async with in_process(mcp_app(agent, token=TOKENS), era, tuple(TOKENS.values())) as (ann, bob):
+        for client in (ann, bob, ann):
+            result = await client.call_tool("clerk", {"message": "Hi", "thread_id": "diary"})
+            assert (result.structured_content or {})["thread_id"] == "diary"
+    threads = {saved.config["configurable"]["thread_id"] for saved in saver.list(None)}
+    states = [await agent.aget_state({"configurable": {"thread_id": one}}) for one in threads]
+
+    assert sorted(len(state.values["messages"]) for state in states) == [2, 4]
+
+
+@in_both_eras
+async def test_a_client_that_is_not_known_goes_on_with_threads_that_the_server_has_named(era: str) -> None:
+    """Anybody could guess a name that somebody has made up."""
+    agent = create_react_agent(
+        ScriptedModel([AIMessage("Hello."), AIMessage("Again.")]), [], name="clerk", checkpointer=InMemorySaver()
+    )
+    async with in_process(mcp_app(agent), era) as (ann, _):
+        refused = await ann.call_tool("clerk", {"message": "Hi", "thread_id": "diary"})
+        first = await ann.call_tool("clerk", {"message": "Hi"})
+        thread = (first.structured_content or {})["thread_id"]
+        again = await ann.call_tool("clerk", {"message": "Me", "thread_id": thread})
+
+    assert refused.is_error
+    assert "'diary'" in text_in(refused)
+    assert again.structured_content == {"answer": "Again.", "thread_id": thread}
+
+
+# Open questions
+
+
+async def asked(client: Client, path: str) -> str:
+    """The state of a question that stays open."""
+    question = await client.session.call_tool("delete", {"path": path}, allow_input_required=True)
+    assert isinstance(question, types.InputRequiredResult)
+    return str(question.request_state)
+
+
+async def answered(client: Client, path: str, state: str) -> types.CallToolResult:
+    """The result of a call, once its question is answered."""
+    answer: Any = {"0.0": types.ElicitResult(action="accept", content={"decision": "accept"})}
+    return await client.session.call_tool("delete", {"path": path}, input_responses=answer, request_state=state)
+
+
+async def never(context: object, params: object) -> types.ElicitResult:
+    raise AssertionError("the test answers by itself")
+
+
+@over_loopback
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("token", [None, TOKENS], ids=["anybody", "known"])
+async def test_the_questions_of_one_client_do_not_evict_those_of_another(token: Any) -> None:
+    """However many it has; its own oldest ones go."""
+    app = mcp_app(ToolNode([delete], middleware=[RequireApproval()]), token=token)
+    tokens = (None, None) if token is None else tuple(TOKENS.values())
+    with anyio.fail_after(2 * PATIENCE):
+        async with (
+            served(app) as url,
+            clients(url, "2026-07-28", tokens=tokens, elicitation_callback=never) as (ann, bob),
+        ):
+            hers = await asked(ann, "a.txt")
+            his = [await asked(bob, "b.txt") for _ in range(MOST_OF_ONE + 1)]
+            assert text_in(await answered(ann, "a.txt", hers)) == "a.txt deleted"
+            assert text_in(await answered(bob, "b.txt", his[1])) == "b.txt deleted"
+            with pytest.raises(Exception, match="No such question is open"):
+                await answered(bob, "b.txt", his[0])
+
+
+@over_loopback
+async def test_a_question_is_answered_by_the_client_that_was_asked() -> None:
+    """Another one that has come by its state, does not take it."""
+    app = mcp_app(ToolNode([delete], middleware=[RequireApproval()]), token=TOKENS)
+    with anyio.fail_after(PATIENCE):
+        async with (
+            served(app) as url,
+            clients(url, "2026-07-28", tokens=tuple(TOKENS.values()), elicitation_callback=never) as (ann, bob),
+        ):
+            state = await asked(ann, "a.txt")
+            with pytest.raises(Exception, match="No such question is open"):
+                await answered(bob, "a.txt", state)
+            assert text_in(await answered(ann, "a.txt", state)) == "a.txt deleted"
+
+
+class Kept:
+    """The work of a call that waits; notes that it is forgotten."""
+
+    forgotten = False
+
+    async def go_on(self, answers: object, tell: object) -> Any:
+        raise AssertionError("it waits")
+
+    async def forget(self) -> None:
+        self.forgotten = True
+
+
+async def test_many_connections_of_one_address_do_not_evict_the_question_of_another() -> None:
+    """An address has no more than one client could have; of as many the client with the most loses one."""
+    kept = OpenQuestions()
+    addresses = [("10.0.0.1", "1"), *(("10.0.0.2", f"{port}") for port in range(MOST + 200))]
+    works = [Kept() for _ in addresses]
+    states = [
+        await kept.keep(Waiting(Caller(session=None, connection=one), "delete", {}, Course(work), Asking([])))
+        for one, work in zip(addresses, works, strict=True)
+    ]
+
+    assert not works[0].forgotten
+    assert sum(work.forgotten for work in works) == len(works) - MOST
+    assert kept.take(states[0], Caller(session=None, connection=("10.0.0.1", "7")), "delete", {}) is not None
+    await kept.close()
+    assert all(work.forgotten for work in works[1:])
+
+
+async def test_one_client_loses_its_own_oldest_questions() -> None:
+    """Here of the thousands that it has, all but as many as one may have."""
+    kept = OpenQuestions()
+    callers = [Caller(principal="ann"), *[Caller(principal="bob")] * (2 * MOST)]
+    works = [Kept() for _ in callers]
+    for caller, work in zip(callers, works, strict=True):
+        await kept.keep(Waiting(caller, "delete", {}, Course(work), Asking([])))
+
+    assert not works[0].forgotten
+    assert [work.forgotten for work in works[1:]] == [True] * (2 * MOST - MOST_OF_ONE) + [False] * MOST_OF_ONE
+
+
+@pytest.mark.parametrize("token", [{}, {"ann": " "}, {"ann": "one", "bob": "one"}])
+def test_tokens_that_tell_no_clients_apart_are_refused(token: dict[str, str]) -> None:
+    """An empty one lets everybody in."""
+    with pytest.raises(ValueError, match="token"):
+        mcp_app([delete], token=token)

@@ -1,0 +1,163 @@
+"""Servers that send too much: what they send is counted before it is read, and the connection stays usable."""
+
+import json
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import anyio
+import pytest
+from mcp.shared.message import SessionMessage
+from mcp_types import JSONRPCError, JSONRPCRequest, JSONRPCResponse
+
+from callboard import ActorStartError
+from callboard_actors.mcp import McpServer, McpToolError
+from callboard_actors.mcp._link import Link, watched
+from callboard_actors.mcp._unfit import MOST_PARTS, UnfitTools
+
+from ._asked import ROOT, WAIT
+from ._plain import NEW, OLD
+
+every_era = pytest.mark.parametrize("era", ["2025", "2026"])
+
+
+def sends(era: str, what: str, count: int, **options: Any) -> McpServer:
+    command = [sys.executable, "-m", f"{__package__}._many", era, what, str(count)]
+    return McpServer(command, cwd=ROOT, name="many", **options)
+
+
+@pytest.mark.parametrize("version", [OLD, NEW])
+@pytest.mark.parametrize(
+    ("result", "said"),
+    [
+        ({"tools": [{}] * 50_000}, "it has more than 1000 tools; if it should have, raise max_tools"),
+        ({"content": [{}] * 500_000}, "it has more than 1000 content blocks"),
+        ({"content": [], "tools": [{}] * 50_000}, "it has more than 1000 tools; if it should have, raise max_tools"),
+        ({"resources": [{}] * 50_000}, "it has more than 1000 resources"),
+    ],
+    ids=["tools", "content", "tools beside content", "resources"],
+)
+def test_parts_of_an_answer_are_counted_before_one_is_read(
+    version: str, result: dict[str, Any], said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each part is tried as any of a union, several times."""
+    read: list[object] = []
+    monkeypatch.setattr("callboard_actors.mcp._unfit._misfit", lambda *_: read.append(1))
+    sieve = UnfitTools()
+    sieve.version = version
+    came = sieve.sift(SessionMessage(JSONRPCResponse(jsonrpc="2.0", id=7, result=result)))
+
+    assert isinstance(came, SessionMessage)
+    assert isinstance(came.message, JSONRPCError)
+    assert (came.message.id, came.message.error.message, read) == (7, said, [])
+
+
+def test_structured_content_may_have_many_parts() -> None:
+    """Nobody reads them but the judge of its schema."""
+    sieve = UnfitTools()
+    sieve.version = NEW
+    rows = {"content": [{"type": "text", "text": "x"}] * MOST_PARTS, "structuredContent": {"rows": [{}] * 50_000}}
+    message = SessionMessage(JSONRPCResponse(jsonrpc="2.0", id=1, result=rows))
+    assert sieve.sift(message) is message
+
+
+@pytest.mark.real_clock
+@every_era
+async def test_a_server_with_too_many_tools_is_refused_with_the_remedy(era: str) -> None:
+    """As before, but before they are read."""
+    with anyio.fail_after(WAIT):
+        with pytest.raises(ActorStartError, match="more than 1000 tools; if it should have, raise max_tools"):
+            await sends(era, "tools", 5_000).__aenter__()
+        async with sends(era, "tools", 1_200, max_tools=2_000) as server:
+            assert len(server.tools) == 1_201
+
+
+@pytest.mark.real_clock
+@every_era
+async def test_a_result_with_too_many_parts_fails_its_call_alone(era: str) -> None:
+    """The next one is answered."""
+    with anyio.fail_after(WAIT):
+        async with sends(era, "blocks", 20_000) as server:
+            for _ in range(2):
+                with pytest.raises(McpToolError, match="more than 1000 content blocks"):
+                    await server.call("good", {"text": "x"})
+            assert [tool.name for tool in await server.list_tools()] == ["good"]
+
+
+@pytest.mark.real_clock
+@pytest.mark.parametrize("name", ["bad\0name", "bad\x1b[2Jname", "bad\nname"])
+@every_era
+async def test_a_tool_whose_name_cannot_be_printed_is_left_out(era: str, name: str) -> None:
+    """The others can be used."""
+    odd = json.dumps([{"name": name, "inputSchema": {"type": "object"}}])
+    command = [sys.executable, "-m", f"{__package__}._odd", era, odd]
+    with anyio.fail_after(WAIT):
+        async with McpServer(command, cwd=ROOT, name="shop") as server:
+            assert [tool.name for tool in server.tools] == ["good"]
+            assert not (await server.call("good", {"text": "x"})).is_error
+
+
+@pytest.mark.real_clock
+@every_era
+async def test_a_server_that_pings_again_and_again_is_answered_and_stays_usable(era: str) -> None:
+    """Each ping is a task of the SDK."""
+    with anyio.fail_after(WAIT):
+        async with sends(era, "pings", 300) as server:
+            for _ in range(2):
+                assert not (await server.call("good", {"text": "x"})).is_error
+
+
+@asynccontextmanager
+async def line() -> AsyncIterator[tuple[Any, Any, Any, Any]]:
+    """A watched transport: what the server sends into, the session's two streams, and what arrives at the server."""
+    into, read = anyio.create_memory_object_stream[Any](10_000)
+    write, out_of = anyio.create_memory_object_stream[Any](10_000)
+
+    @asynccontextmanager
+    async def transport() -> AsyncIterator[Any]:
+        yield read, write
+
+    async with watched(transport(), Link()) as (incoming, outgoing):
+        with into, read, write, out_of:
+            yield into, incoming, outgoing, out_of
+
+
+def ping(number: int) -> SessionMessage:
+    return SessionMessage(JSONRPCRequest(jsonrpc="2.0", id=number, method="ping"))
+
+
+async def test_requests_of_a_server_are_read_as_they_are_answered() -> None:
+    """A thousand pings at once are no thousand tasks at once; here none is answered, and then each."""
+    got: list[Any] = []
+
+    async def read(incoming: Any) -> None:
+        while True:
+            message = await incoming.receive()
+            got.append(message.message.id)
+
+    async with line() as (into, incoming, outgoing, _), anyio.create_task_group() as group:
+        for number in range(1000):
+            into.send_nowait(ping(number))
+        group.start_soon(read, incoming)
+        with anyio.move_on_after(0.01):
+            await anyio.sleep_forever()
+        first = len(got)
+        for number in range(1000):
+            await outgoing.send(SessionMessage(JSONRPCResponse(jsonrpc="2.0", id=number, result={})))
+            with anyio.move_on_after(0.0001):
+                await anyio.sleep_forever()
+        group.cancel_scope.cancel()
+
+    assert first < 20
+    assert got == list(range(1000))
+
+
+async def test_a_request_that_is_never_answered_does_not_end_the_connection() -> None:
+    """It waits for a person, or the server has withdrawn it: what comes later is read, after a pause."""
+    async with line() as (into, incoming, _, __):
+        for number in range(100):
+            into.send_nowait(ping(number))
+        with anyio.fail_after(10):
+            got = [(await incoming.receive()).message.id for _ in range(100)]
+    assert got == list(range(100))

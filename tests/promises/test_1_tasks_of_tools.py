@@ -1,0 +1,183 @@
+"""Promise 1, whose tasks it is about: a task that a tool leaves behind on asyncio is named in a warning."""
+
+import asyncio
+import re
+import warnings
+from collections.abc import Iterator
+
+import anyio
+import pytest
+from langchain_core.tools import tool
+
+from callboard import AbandonedTaskWarning, Actor, ToolNode, handler, running
+from callboard._calls import _left_behind
+from callboard.testing import tool_call
+
+left: list[asyncio.Task[None]] = []
+
+
+@pytest.fixture(autouse=True)
+def _nothing_told() -> Iterator[None]:
+    """Each function is named once for the life of a process."""
+    _left_behind._told.clear()
+    yield
+    _left_behind._told.clear()
+
+
+async def forever() -> None:
+    await asyncio.sleep(1e6)
+
+
+def leaving(name: str = "leave") -> ToolNode:
+    async def leave() -> str:
+        """Start a task, and go."""
+        left.append(asyncio.create_task(forever(), name="the rest"))
+        await asyncio.sleep(0)
+        return "gone"
+
+    return ToolNode([tool(name)(leave)])
+
+
+async def end_tasks() -> None:
+    for task in left:
+        task.cancel()
+    await asyncio.gather(*left, return_exceptions=True)
+    left.clear()
+
+
+def test_a_task_that_a_tool_leaves_behind_is_named_with_its_tool_and_call() -> None:
+    """It is nobody's: neither the batch nor the caller would ever hear of its end."""
+
+    async def main() -> None:
+        with pytest.warns(AbandonedTaskWarning) as caught:
+            await leaving().ainvoke([tool_call("leave", "c7")])
+        (text,) = [str(one.message) for one in caught]
+        assert "tool 'leave' (call 'c7') left a task behind that outlives its batch: 'the rest', forever()" in text
+        assert re.search(r"test_1_tasks_of_tools\.py:\d+", text)
+        assert "asyncio.TaskGroup" in text
+        assert not left[0].done()
+        await end_tasks()
+
+    asyncio.run(main())
+
+
+def test_a_task_is_named_once_for_each_tool_and_function() -> None:
+    """A server would warn for each call."""
+
+    async def leave() -> str:
+        """Start a task, and go."""
+        left.append(asyncio.create_task(forever()))
+        await asyncio.sleep(0)
+        return "gone"
+
+    async def main() -> list[str]:
+        node = ToolNode([tool("leave")(leave)])
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            for _ in range(3):
+                await node.ainvoke([tool_call("leave")])
+        await end_tasks()
+        return [str(one.message) for one in caught]
+
+    assert len(asyncio.run(main())) == 1
+
+
+def test_a_task_that_ends_with_its_tool_is_not_named() -> None:
+    """Warnings are errors here."""
+
+    async def tidy() -> str:
+        """Start tasks, and end them all; of one, the end is not awaited."""
+        async with asyncio.TaskGroup() as group:
+            group.create_task(asyncio.sleep(0))
+        task = asyncio.create_task(forever())
+        await asyncio.sleep(0)
+        task.cancel()
+        async with asyncio.timeout(60):
+            return "tidy"
+
+    async def main() -> None:
+        for _ in range(3):
+            answers = (await ToolNode([tool(tidy)]).ainvoke([tool_call("tidy")]))["messages"]
+            assert answers[0].content == "tidy"
+
+    asyncio.run(main())
+
+
+def test_a_task_that_was_there_before_the_batch_is_not_named() -> None:
+    """It belongs to the application."""
+
+    async def main() -> None:
+        left.append(asyncio.create_task(forever()))
+        await ToolNode([tool("work")(_work)]).ainvoke([tool_call("work")])
+        await end_tasks()
+
+    asyncio.run(main())
+
+
+async def _work() -> str:
+    """Work."""
+    await asyncio.sleep(0)
+    return "done"
+
+
+def test_a_task_of_an_actor_that_a_tool_asks_is_not_named() -> None:
+    """An actor may outlive calls, and so may what it starts."""
+
+    class Keeper(Actor):
+        @handler
+        async def keep(self) -> str:
+            """Start a task that goes on."""
+            left.append(asyncio.create_task(forever()))
+            return "kept"
+
+    async def main() -> None:
+        async with running(Keeper()) as keeper:
+
+            async def ask() -> str:
+                """Ask the actor."""
+                return await keeper.keep()
+
+            await ToolNode([tool(ask)]).ainvoke([tool_call("ask")])
+            await end_tasks()
+
+    asyncio.run(main())
+
+
+def test_a_task_of_a_task_group_around_the_batch_is_not_named() -> None:
+    """Its group waits for it, whoever began it."""
+
+    async def main() -> None:
+        async with asyncio.TaskGroup() as group, anyio.create_task_group() as other:
+
+            async def begin() -> str:
+                """Begin tasks in longer groups."""
+                left.append(group.create_task(forever()))
+                other.start_soon(forever)
+                return "begun"
+
+            await ToolNode([tool(begin)]).ainvoke([tool_call("begin")])
+            await end_tasks()
+            other.cancel_scope.cancel()
+
+    asyncio.run(main())
+
+
+async def test_calls_within_calls_leave_nothing() -> None:
+    """On both backends: neither inner batches nor task groups are anybody's rest."""
+
+    async def outer() -> str:
+        """Run an inner batch beside a task."""
+        async with anyio.create_task_group() as group:
+            group.start_soon(anyio.sleep, 0)
+            await inner.ainvoke([tool_call("sleep")])
+        return "done"
+
+    async def sleep() -> str:
+        """Sleep."""
+        await anyio.sleep(1)
+        return "slept"
+
+    inner = ToolNode([tool(sleep)])
+    with anyio.fail_after(60):
+        answers = (await ToolNode([tool(outer)]).ainvoke([tool_call("outer")]))["messages"]
+    assert answers[0].content == "done"

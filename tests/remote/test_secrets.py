@@ -1,0 +1,36 @@
+"""A secret is itself, and no other one that HMAC would make of it."""
+
+import pytest
+
+from callboard.middleware import Redact
+from callboard_actors._fleet._letters import ForgedError, Seal, fingerprint
+from callboard_actors.remote._secret import is_proved, proof
+
+SECRET = b"a secret of some thirty-two bytes"
+OTHERS = [SECRET + b"\0", SECRET + b"\0\0", SECRET[:-1]]
+
+
+@pytest.mark.parametrize("other", OTHERS)
+def test_a_worker_does_not_believe_a_secret_with_zeros_behind(other: bytes) -> None:
+    """HMAC fills a short key up with them."""
+    assert is_proved(proof(SECRET, "nonce"), SECRET, "nonce")
+    assert not is_proved(proof(other, "nonce"), SECRET, "nonce")
+
+
+@pytest.mark.parametrize("other", OTHERS)
+def test_a_fleet_does_not_believe_a_secret_with_zeros_behind(other: bytes) -> None:
+    """Neither at the first look nor with each letter."""
+    letter = Seal(other, "fleet").sealed("place", "value")
+
+    assert fingerprint(other) != fingerprint(SECRET)
+    with pytest.raises(ForgedError):
+        Seal(SECRET, "fleet").opened("place", letter)
+
+
+@pytest.mark.parametrize("other", OTHERS)
+def test_tokens_of_redacted_secrets_are_made_by_the_whole_key(other: bytes) -> None:
+    """Who has one key cannot tell by it what the tokens of another stand for."""
+    text = {"mail": "somebody@example.com", "api_key": "sk-ant-api03-abcdefghijklmnopqrstuvwx"}
+
+    assert Redact(key=SECRET).redact_value(text) == Redact(key=SECRET).redact_value(text)
+    assert Redact(key=SECRET).redact_value(text) != Redact(key=other).redact_value(text)

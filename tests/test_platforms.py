@@ -1,0 +1,206 @@
+"""What differs between Pythons and operating systems: names of POSIX, protocols, shielded futures."""
+
+import asyncio
+import subprocess
+import sys
+import threading
+from collections.abc import Awaitable, Callable
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from anyio import fail_after, sleep_forever
+from langchain_core.tools import BaseTool, tool
+from typing_extensions import get_protocol_members
+
+from callboard import (
+    Actor,
+    CallPolicy,
+    Engine,
+    Fleet,
+    Limit,
+    SharedDocuments,
+    SharedLimits,
+    ToolNode,
+    child,
+    drain_on_signal,
+    handler,
+)
+from callboard._calls._crossing import AsyncioMiddleware
+from callboard.middleware import Cache
+
+WITHOUT_POSIX = """
+import asyncio, os, signal, sys, time  # asyncio itself is another one on Windows
+GONE = {
+    os: ["fork", "forkpty", "register_at_fork", "getpgid", "killpg", "setsid", "getuid", "geteuid", "getgid",
+         "sched_getaffinity", "sysconf", "uname", "mkfifo", "memfd_create", "pidfd_open", "waitid"],
+    signal: ["SIGALRM", "SIGKILL", "SIGHUP", "SIGUSR1", "SIGUSR2", "SIGCHLD", "setitimer", "getitimer", "ITIMER_REAL",
+             "pthread_kill", "pthread_sigmask", "sigwait", "alarm", "siginterrupt"],
+    time: ["clock_gettime", "clock_gettime_ns", "CLOCK_BOOTTIME", "CLOCK_MONOTONIC", "CLOCK_REALTIME",
+           "CLOCK_THREAD_CPUTIME_ID", "pthread_getcpuclockid"],
+}
+for module, names in GONE.items():
+    for name in names:
+        vars(module).pop(name, None)
+for name in ("fcntl", "resource", "pwd", "grp", "termios", "tty", "pty", "readline", "syslog"):
+    sys.modules[name] = None
+"""
+
+
+def in_a_new_python(code: str) -> None:
+    subprocess.run([sys.executable, "-c", code], timeout=60, check=True)
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "import callboard",
+        "from callboard import ToolNode, create_react_agent",
+        "import callboard\nfor name in callboard.__all__: getattr(callboard, name)",
+        "import callboard._cli, callboard._cli._ask, callboard._cli._signals",
+        "import callboard_actors._fleet._lease as lease; assert 0 < lease.now() <= lease.now()",
+    ],
+)
+def test_the_core_can_be_imported_without_the_names_of_posix(statement: str) -> None:
+    """Windows has none of them."""
+    in_a_new_python(WITHOUT_POSIX + statement)
+
+
+def test_a_tool_runs_in_a_thread_without_the_names_of_posix() -> None:
+    """An import alone would not show what is asked for later."""
+    in_a_new_python(
+        WITHOUT_POSIX + "from callboard import ToolNode\n"
+        "def double(x: int) -> int:\n    'Double.'\n    return x * 2\n"
+        "call = {'name': 'double', 'args': {'x': 21}, 'id': '1', 'type': 'tool_call'}\n"
+        "assert ToolNode([double]).invoke([call])['messages'][0].content == '42'\n"
+    )
+
+
+def test_a_fleet_has_a_clock_where_the_one_that_counts_suspended_time_is_missing() -> None:
+    """macOS has CLOCK_MONOTONIC, and no CLOCK_BOOTTIME."""
+    in_a_new_python(
+        "import time\nvars(time).pop('CLOCK_BOOTTIME', None)\n"
+        "from callboard_actors._fleet._lease import now\nassert 0 < now() <= now()"
+    )
+
+
+class Forwarded:
+    """Has what another object has, by `__getattr__` alone, as proxies and lazy clients do."""
+
+    def __init__(self, inner: Any) -> None:
+        self._inner = inner
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
+
+
+class Tools:
+    def get_tools(self) -> list[BaseTool]:
+        return [double]
+
+
+@tool
+def double(x: int) -> int:
+    """Double."""
+    return x * 2
+
+
+class Book(Actor):
+    @handler
+    def pages(self) -> int:
+        return 3
+
+
+def having(protocol: type) -> Any:
+    """An object with every member of a protocol, and no other."""
+    return SimpleNamespace(**dict.fromkeys(get_protocol_members(protocol), print))
+
+
+@pytest.mark.parametrize(
+    "give",
+    [
+        pytest.param(lambda: ToolNode([Forwarded(Tools())]), id="toolkit"),
+        pytest.param(lambda: CallPolicy(runs_in=Forwarded(having(Engine))), id="engine"),
+        pytest.param(lambda: Limit(concurrency=1, shared=Forwarded(having(SharedLimits))), id="limits"),
+        pytest.param(lambda: Cache(["pages"], ttl=1, shared=Forwarded(having(SharedDocuments))), id="documents"),
+        pytest.param(lambda: child(Book(), fleet=Forwarded(having(Fleet))), id="fleet"),
+    ],
+)
+def test_an_object_may_have_the_methods_of_a_protocol_by_getattr(give: Callable[[], object]) -> None:
+    """`isinstance` ignores `__getattr__` from Python 3.12 on."""
+    give()
+
+
+async def test_what_is_drained_may_have_the_method_by_getattr() -> None:
+    """As in the test above, in an event loop."""
+    with fail_after(10):
+        async with drain_on_signal(Forwarded(ToolNode([double]))):
+            pass
+
+
+def test_an_object_that_lacks_a_method_is_refused() -> None:
+    """So is a class, which has them all and is none."""
+    lacking = having(Engine)
+    del lacking.run_body
+    for wrong in (Forwarded(lacking), Engine):
+        with pytest.raises(TypeError, match="is an engine"):
+            CallPolicy(runs_in=wrong)
+
+
+def shield_of_python_3_14(inner: "asyncio.Future[Any]") -> "asyncio.Future[Any]":
+    """`asyncio.shield` as from Python 3.14 on: errors that come after a cancellation go to the loop's handler."""
+    loop = inner.get_loop()
+    outer = loop.create_future()
+
+    def pass_on(_: object) -> None:
+        if outer.cancelled():
+            return
+        if inner.cancelled():
+            outer.cancel()
+        elif (error := inner.exception()) is not None:
+            outer.set_exception(error)
+        else:
+            outer.set_result(inner.result())
+
+    def tell(_: object) -> None:
+        if not inner.cancelled() and inner.exception() is not None:
+            loop.call_exception_handler({"message": "exception in shielded future", "exception": inner.exception()})
+
+    def leave(_: object) -> None:
+        if not inner.done():
+            inner.remove_done_callback(pass_on)
+            inner.add_done_callback(tell)
+
+    inner.add_done_callback(pass_on)
+    outer.add_done_callback(leave)
+    return outer
+
+
+@pytest.mark.backends("trio")
+@pytest.mark.real_clock
+async def test_an_error_of_a_call_that_its_middleware_has_cancelled_is_not_logged(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It is nobody's business any more: the middleware has gone on. Python 3.14 logs such errors."""
+    monkeypatch.setattr(asyncio, "shield", shield_of_python_3_14)
+    begun = threading.Event()
+
+    async def fails_in_its_clean_up(_: str) -> str:
+        try:
+            begun.set()
+            await sleep_forever()
+        finally:
+            raise ValueError("too late")
+
+    async def gives_up(request: str, call_next: Callable[[str], Awaitable[str]]) -> str:
+        task = asyncio.ensure_future(call_next(request))
+        await asyncio.to_thread(begun.wait, 10)
+        task.cancel()
+        await asyncio.wait([task])
+        await asyncio.sleep(0)
+        return "gave up"
+
+    with fail_after(20):
+        assert await AsyncioMiddleware[str, str](gives_up)("?", fails_in_its_clean_up) == "gave up"
+
+    assert caplog.text == ""

@@ -1,0 +1,112 @@
+"""The page about trust: each cell of its table names tests, and they are there; some of them are here."""
+
+import ast
+import os
+import re
+import sqlite3
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from callboard import ToolNode, create_react_agent
+from callboard.testing import ScriptedModel, calls, tool_call
+
+ROOT = Path(__file__).parents[1]
+PAGE = (ROOT / "docs" / "explanation" / "security.md").read_text()
+PARTIES = (
+    "model",
+    "author of a tool",
+    "confined code",
+    "MCP server",
+    "MCP client",
+    "worker",
+    "shared store",
+    "database",
+)
+
+
+def rows() -> dict[str, list[str]]:
+    """The cells of the table, by who its row is about."""
+    lines = [line.strip("|").split(" | ") for line in PAGE.splitlines() if re.match(r"\| (the|an?)? ?\*\*", line)]
+    return {re.findall(r"\*\*(.+?)\*\*", cells[0])[0]: cells[1:] for cells in lines}
+
+
+def notes() -> dict[str, list[str]]:
+    """The tests that each note names."""
+    found = re.findall(r"^\[\^([\w-]+)\]: (.+)$", PAGE, re.MULTILINE)
+    return {name: re.findall(r"`([^`]+)`", text) for name, text in found}
+
+
+@cache
+def names_in(file: str) -> frozenset[str]:
+    """The names of the tests in a file, which need not be imported for that."""
+    tree = ast.parse((ROOT / file).read_text())
+    return frozenset(
+        node.name
+        for node in ast.walk(tree)
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name.startswith("test_")
+    )
+
+
+def test_the_table_is_about_everybody_and_has_no_empty_cell() -> None:
+    """Who is not in it was not thought of."""
+    table = rows()
+
+    assert tuple(table) == PARTIES
+    assert {len(cells) for cells in table.values()} == {4}
+    assert all(len(re.sub(r"\[\^.*?\]", "", cell).strip()) > 20 for cells in table.values() for cell in cells)
+
+
+def test_each_cell_has_tests() -> None:
+    """A promise without one is a wish; notes that no cell has are forgotten ones."""
+    named = [re.findall(r"\[\^([\w-]+)\]", cell) for cells in rows().values() for cell in cells]
+
+    assert [len(names) for names in named] == [1] * len(PARTIES) * 4
+    assert sorted(name for names in named for name in names) == sorted(notes())
+    assert all(notes().values())
+
+
+def test_the_tests_of_every_cell_are_there() -> None:
+    """By their files and names; that they pass is seen where they run."""
+    missing = []
+    for test in {test for tests in notes().values() for test in tests}:
+        file, _, name = test.partition("::")
+        if not (ROOT / file).is_file() or name not in names_in(file):
+            missing.append(test)
+
+    assert missing == []
+
+
+async def test_a_tool_reads_whatever_its_process_has(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A function in your process is your process; only an engine of its own keeps it out."""
+    monkeypatch.setenv("A_PASSWORD", "hunter2")
+
+    async def look() -> str:
+        """Look around."""
+        return os.environ["A_PASSWORD"]
+
+    answered = await ToolNode([look]).ainvoke([tool_call("look", "1")])
+
+    assert answered["messages"][0].content == "hunter2"
+
+
+def test_a_conversation_is_stored_in_clear(tmp_path: Path) -> None:
+    """Whoever reads the file reads what was said and what tools were given."""
+    file = tmp_path / "agent.db"
+
+    def pay(card: str) -> str:
+        """Pay."""
+        return f"paid by {card}"
+
+    model = ScriptedModel([calls(("pay", {"card": "4111-1111"})), "Done."])
+    with_database: Any = create_react_agent(model, [pay], checkpointer=f"sqlite:///{file}")
+    with_database.invoke({"messages": [("user", "Pay, please.")]}, {"configurable": {"thread_id": "1"}})
+    with_database.close()
+    with sqlite3.connect(file) as connection:
+        stored = "\n".join(connection.iterdump())
+    connection.close()
+
+    for text in (b"Pay, please.", b"4111-1111", b"paid by"):
+        assert text.hex() in stored.lower()  # values are blobs, which a dump writes in hexadecimal digits

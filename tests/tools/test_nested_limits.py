@@ -1,0 +1,420 @@
+"""Limits of calls that run within other calls: lent places, and circles of calls that wait for each other."""
+
+from collections.abc import Callable
+from typing import Any
+
+import anyio
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from langchain_core.messages import ToolMessage
+from langchain_core.tools import BaseTool, tool
+
+from callboard import (
+    Actor,
+    CallPolicy,
+    DeadlockError,
+    Limit,
+    Rate,
+    ToolNode,
+    create_react_agent,
+    fencing_token,
+    handler,
+    running,
+)
+from callboard.limits import Wanted
+from callboard.middleware import Retry
+from callboard.testing import Recorder, ScriptedModel, calls, tool_call
+
+
+class Nest:
+    """A node whose tools run calls of the same node, by a plan; counts the bodies in which no other call runs."""
+
+    def __init__(self, limit: Limit | None = None, **options: Any) -> None:
+        self.running = self.peak = self.begun = 0
+        self.answers: list[ToolMessage] = []
+        self.node = ToolNode(self._tools(), limit=limit, **options)
+
+    def _tools(self) -> list[BaseTool]:
+        async def run(plan: list[Any]) -> str:
+            """Run a plan: a list of plans that run as a batch, one after the other if it begins with "each"."""
+            self.begun += 1
+            if not plan:
+                self.running += 1
+                self.peak = max(self.peak, self.running)
+                await anyio.sleep(1)
+                self.running -= 1
+                return "leaf"
+            if plan[0] == "each":
+                for inner in plan[1:]:
+                    await self.ask([inner])
+                return "each"
+            await self.ask(plan)
+            return "batch"
+
+        return [tool("run")(run), tool("other")(run)]
+
+    async def ask(self, plans: list[Any]) -> list[ToolMessage]:
+        batch = [_call(number, plan) for number, plan in enumerate(plans)]
+        answers = list((await self.node.ainvoke(batch))["messages"])
+        self.answers += answers
+        return answers
+
+
+def _call(number: int, plan: Any) -> dict[str, Any]:
+    name, inner = plan if isinstance(plan, tuple) else ("run", plan)
+    return dict(tool_call(name, f"c{number}", plan=inner))
+
+
+async def test_four_calls_that_run_calls_of_the_same_node_share_its_four_places() -> None:
+    """Each holds a place that it does not use; without a loan they would wait for ever."""
+    nest = Nest(Limit(concurrency=4))
+    with anyio.fail_after(60):
+        answers = await nest.ask([[[]], [[]], [[]], [[]]])
+    assert [answer.status for answer in answers] == ["success"] * 4
+    assert nest.peak == 4
+
+
+async def test_a_call_lends_its_one_place_to_one_call_at_a_time() -> None:
+    """A batch within a call that has the only place runs one after the other: the limit holds."""
+    nest = Nest(Limit(concurrency=1))
+    with anyio.fail_after(60):
+        answers = await nest.ask([[[], [], []]])
+    assert [answer.content for answer in answers] == ["batch"]
+    assert (nest.peak, nest.begun) == (1, 4)
+
+
+async def test_a_batch_within_a_call_uses_free_places_beside_the_lent_one() -> None:
+    """A loan is one more way to a place, and does not make a wide limit narrow."""
+    nest = Nest(Limit(concurrency=3))
+    with anyio.fail_after(60):
+        await nest.ask([[[], [], [], [], []]])
+    assert nest.peak == 3
+
+
+async def test_a_lent_place_is_lent_on() -> None:
+    """Calls may be nested to any depth."""
+    nest = Nest(Limit(concurrency=1))
+    plan: list[Any] = []
+    for _ in range(12):
+        plan = [plan]
+    with anyio.fail_after(60):
+        answers = await nest.ask([plan, plan])
+    assert [answer.status for answer in answers] == ["success"] * 2
+    assert nest.peak == 1
+
+
+async def test_limits_of_a_tool_and_of_a_key_are_lent_as_those_of_a_node() -> None:
+    """All three are gates, and all three would wait for ever."""
+    by_name = Limit(concurrency=1, key=lambda call: call["name"])
+    all_options: list[dict[str, Any]] = [
+        {"policies": {"run": CallPolicy(limit=Limit(concurrency=1))}},
+        {"limit": by_name},
+    ]
+    for options in all_options:
+        nest = Nest(**options)
+        with anyio.fail_after(60):
+            answers = await nest.ask([[[], []], [[]]])
+        assert [answer.status for answer in answers] == ["success"] * 2
+        assert nest.peak == 1
+
+
+async def test_the_same_limit_object_in_several_policies_is_lent_too() -> None:
+    """Each policy has places of its own, as documented; a call holds a place of the tool and one of the node."""
+    one = Limit(concurrency=1)
+    nest = Nest(one, policies={"run": CallPolicy(limit=one), "other": CallPolicy(limit=one)})
+    with anyio.fail_after(60):
+        answers = await nest.ask([[("other", [("run", [])])]])
+    assert [answer.status for answer in answers] == ["success"]
+
+
+async def test_a_rate_counts_the_starts_of_calls_in_lent_places() -> None:
+    """A loan is no way around a rate."""
+    nest = Nest(Limit(concurrency=1, rate=Rate(1, per=10.0)))
+    with anyio.fail_after(120):
+        since = anyio.current_time()
+        await nest.ask([[[], []]])
+    assert anyio.current_time() - since >= 20
+
+
+async def test_a_lent_place_outlives_its_lender_as_long_as_it_is_used() -> None:
+    """A task that goes on after the tool that began it keeps the place until it ends, and then gives it back."""
+    nest = Nest(Limit(concurrency=1))
+    peak = 0
+    async with anyio.create_task_group() as group:
+
+        async def begin() -> str:
+            """Begin a task that goes on."""
+            group.start_soon(nest.ask, [[]])
+            await anyio.sleep(0.5)
+            return "begun"
+
+        nest.node = ToolNode([*nest._tools(), tool("begin")(begin)], limit=Limit(concurrency=1))
+        with anyio.fail_after(60):
+            await nest.node.ainvoke([tool_call("begin")])
+            await nest.ask([[]])
+            peak = nest.peak
+    with anyio.fail_after(60):
+        await nest.ask([[]])
+    assert (peak, nest.running, nest.begun) == (1, 0, 3)
+
+
+async def test_a_cancelled_call_gives_its_lent_place_back() -> None:
+    """The lender goes on with its own place, and lends it again."""
+    nest = Nest(Limit(concurrency=1), policies={"run": CallPolicy(timeout=2.5)})
+    with anyio.fail_after(60):
+        answers = await nest.ask([["each", [], [], []], []])
+    assert [answer.status for answer in answers] == ["error", "success"]
+
+
+@pytest.mark.real_clock
+async def test_sync_tools_that_run_calls_of_their_node_are_lent_places_in_their_threads() -> None:
+    """The context variables of a call reach its thread, and so does the loan."""
+    inner = Recorder()
+
+    def outer(query: str) -> str:
+        """Run a call of the same node from a thread."""
+        return str(node.invoke([tool_call("leaf", "c9", query=query)])["messages"][0].content)
+
+    node = ToolNode([tool("outer")(outer), inner.tool("leaf")], limit=Limit(concurrency=2))
+    with anyio.fail_after(60):
+        answers = (await node.ainvoke([tool_call("outer", f"c{n}", query=str(n)) for n in range(2)]))["messages"]
+    assert [answer.status for answer in answers] == ["success"] * 2
+
+
+async def test_handlers_of_actors_that_run_calls_of_the_asking_node_are_lent_places() -> None:
+    """An ask carries the context of its call."""
+    nest = Nest(Limit(concurrency=1))
+
+    class Helper(Actor):
+        @handler
+        async def help(self) -> str:
+            """Run a call of the node."""
+            return str((await nest.ask([[]]))[0].content)
+
+    async with running(Helper()) as helper:
+
+        async def outer() -> str:
+            """Ask the actor."""
+            return await helper.help()
+
+        nest.node = ToolNode([*nest._tools(), tool("outer")(outer)], limit=Limit(concurrency=1))
+        with anyio.fail_after(60):
+            answer = (await nest.node.ainvoke([tool_call("outer")]))["messages"][0]
+    assert (answer.status, answer.content) == ("success", "leaf")
+
+
+@pytest.mark.real_clock
+async def test_sub_agents_share_the_node_of_their_agent() -> None:
+    """Four sub-agents as tools on one node with four places: the case that users had."""
+    recorder = Recorder()
+    holder: list[ToolNode] = []
+
+    async def delegate(query: str) -> str:
+        """Give work to a sub-agent."""
+        model = ScriptedModel([calls(tool_call("search", query=query)), "found"])
+        found = await create_react_agent(model, holder[0]).ainvoke({"messages": [("user", query)]})
+        return str(found["messages"][-1].content)
+
+    node = ToolNode([tool("delegate")(delegate), recorder.tool("search", seconds=0.02)], limit=Limit(concurrency=4))
+    holder.append(node)
+    batch = calls(*(tool_call("delegate", f"c{n}", query=str(n)) for n in range(4)))
+    with anyio.fail_after(60):
+        state = await create_react_agent(ScriptedModel([batch, "done"]), node).ainvoke({"messages": [("user", "go")]})
+    assert [message.content for message in state["messages"][2:]] == ["found"] * 4 + ["done"]
+    assert recorder.peak == 4
+
+
+async def test_two_tools_that_wait_for_each_others_places_are_told_of_the_deadlock() -> None:
+    """No loan helps: each holds the only place that the other needs. The call that closes the circle is refused."""
+    one = CallPolicy(limit=Limit(concurrency=1))
+    nest = Nest(policies={"run": one, "other": one}, handle_tool_errors=False)
+    errors: list[DeadlockError] = []
+
+    async def ask(first: str, second: str) -> None:
+        try:
+            await nest.ask([(first, [(second, [])])])
+        except DeadlockError as error:
+            errors.append(error)
+
+    with anyio.fail_after(60):
+        async with anyio.create_task_group() as group:
+            group.start_soon(ask, "run", "other")
+            group.start_soon(ask, "other", "run")
+    (error,) = errors
+    assert error.ended == "rejected"
+    assert error.chain[0] == error.chain[-1]
+    assert {name.split("'")[1] for name in error.chain} == {"run", "other"}
+    assert f"the limit of tool {error.tool!r}" in str(error)
+    assert "raise its concurrency" in str(error)
+
+
+async def test_calls_that_hold_a_narrow_place_and_wait_for_a_wide_one_are_told_of_the_deadlock() -> None:
+    """The circle goes over two limits: its last link is a call that is within no other."""
+    nest = Nest(Limit(concurrency=1), policies={"other": CallPolicy(limit=Limit(concurrency=1))})
+    with anyio.fail_after(60):
+        await nest.ask([[("other", [])], ("other", [])])
+    (refused,) = [answer for answer in nest.answers if answer.status == "error"]
+    assert "would wait for itself: 'other' (call 'c0') -> 'other' (call 'c1') -> 'run' (call 'c0')" in str(
+        refused.content
+    )
+    assert nest.begun == 2
+
+
+class Stay:
+    """A place at the limits of `Store`."""
+
+    failure: str | Exception | None = None
+    token: int | None = None
+    is_lost = False
+
+    def __init__(self, store: "Store", on_answer: Callable[[], object]) -> None:
+        self._store = store
+        self.on_answer = on_answer
+
+    def begin(self) -> None:
+        """Count nothing."""
+
+    def leave(self) -> None:
+        """Give the place back, or leave the queue."""
+        if self in self._store.waiting:
+            self._store.waiting.remove(self)
+        elif self in self._store.given:
+            self._store.given.remove(self)
+        self._store.give()
+
+
+class Store:
+    """Limits of one concurrency, kept in a list; places of other processes may be taken by hand."""
+
+    def __init__(self, places: int, name: str | None = None) -> None:
+        self.name = name
+        self.places = places
+        self.given: list[Stay] = []
+        self.waiting: list[Stay] = []
+
+    def check(self, limit: Limit, /) -> None:
+        """Take every limit."""
+
+    def ask(self, wanted: Wanted, on_answer: Callable[[], object], /) -> Stay:
+        """Ask for a place."""
+        stay = Stay(self, on_answer)
+        stay.token = len(self.given) + 7
+        self.waiting.append(stay)
+        self.give()
+        return stay
+
+    def give(self) -> None:
+        """Give the free places away, in order."""
+        while self.waiting and len(self.given) < self.places:
+            self.given.append(self.waiting.pop(0))
+            self.given[-1].on_answer()
+
+
+async def test_places_at_a_shared_limit_are_lent_within_a_process() -> None:
+    """The server sees one place, and the calls of the process that run within each other take turns in it."""
+    store = Store(2)
+    nest = Nest(Limit(concurrency=2, shared=store))
+    with anyio.fail_after(60):
+        answers = await nest.ask([[[], []], [[], []]])
+    assert [answer.status for answer in answers] == ["success"] * 2
+    assert (nest.peak, len(store.given), len(store.waiting)) == (2, 0, 0)
+
+
+async def test_a_call_in_a_lent_shared_place_has_its_fencing_token() -> None:
+    """It works in that place, so a resource has to take it for its lender."""
+    store, tokens = Store(1), list[int | None]()
+
+    async def inner() -> str:
+        """Note the token."""
+        tokens.append(fencing_token())
+        return "noted"
+
+    async def outer() -> str:
+        """Note the token, too."""
+        tokens.append(fencing_token())
+        return str((await node.ainvoke([tool_call("inner")]))["messages"][0].content)
+
+    node = ToolNode([tool("inner")(inner), tool("outer")(outer)], limit=Limit(concurrency=1, shared=store))
+    with anyio.fail_after(60):
+        await node.ainvoke([tool_call("outer")])
+    assert tokens == [7, 7]
+
+
+async def test_shared_places_with_a_rate_are_not_lent_and_the_deadlock_is_told() -> None:
+    """The server would not count the start of a call in a lent place."""
+    store = Store(1)
+    nest = Nest(Limit(concurrency=1, rate=Rate(100, per=1.0), shared=store), handle_tool_errors=False)
+    with anyio.fail_after(60):
+        with pytest.raises(DeadlockError, match=r"'run' \(call 'c0'\) -> 'run' \(call 'c0'\)"):
+            await nest.ask([[[]]])
+    assert (store.given, store.waiting) == ([], [])
+
+
+async def test_a_call_that_needs_two_places_of_one_named_limit_is_told_of_the_deadlock() -> None:
+    """A store with a name keeps the limits of a tool and of its node as one: the call would wait for itself."""
+    limit = Limit(concurrency=1, shared=Store(1, "vendor"))
+
+    nest = Nest(limit, policies={"run": CallPolicy(limit=limit)}, handle_tool_errors=False)
+    with anyio.fail_after(60):
+        with pytest.raises(DeadlockError):
+            await nest.ask([[]])
+
+
+async def test_a_retried_call_borrows_again() -> None:
+    """A loan ends with the attempt that had it."""
+    times = 0
+
+    async def flaky() -> str:
+        """Fail once."""
+        nonlocal times
+        times += 1
+        if times == 1:
+            raise OSError("once")
+        return "well"
+
+    async def outer() -> str:
+        """Run the flaky tool."""
+        return str((await node.ainvoke([tool_call("flaky")]))["messages"][0].content)
+
+    node = ToolNode(
+        [tool("outer")(outer), tool("flaky")(flaky)],
+        limit=Limit(concurrency=1),
+        middleware=[Retry(attempts=2, on=OSError, any_tool=True)],
+    )
+    with anyio.fail_after(60):
+        answer = (await node.ainvoke([tool_call("outer")]))["messages"][0]
+    assert answer.content == "well"
+
+
+plans: st.SearchStrategy[Any] = st.recursive(
+    st.just([]),
+    lambda inner: st.one_of(
+        st.lists(st.one_of(inner, st.tuples(st.sampled_from(["run", "other"]), inner)), min_size=1, max_size=3),
+        st.lists(inner, min_size=1, max_size=3).map(lambda some: ["each", *some]),
+    ),
+    max_leaves=8,
+)
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    batch=st.lists(plans, min_size=1, max_size=4),
+    width=st.integers(1, 3),
+    narrow=st.one_of(st.none(), st.integers(1, 2)),
+    queue=st.one_of(st.none(), st.integers(0, 2)),
+)
+async def test_nested_calls_end_and_the_limit_of_the_innermost_bodies_holds(
+    batch: list[Any], width: int, narrow: int | None, queue: int | None
+) -> None:
+    """Whatever is nested in whatever: every call gets an answer, and all places come back."""
+    policies = {"other": CallPolicy(limit=Limit(concurrency=narrow))} if narrow else None
+    nest = Nest(Limit(concurrency=width, queue=queue), policies=policies)
+    with anyio.fail_after(1000):
+        answers = await nest.ask(batch)
+        assert len(answers) == len(batch)
+        assert nest.peak <= width
+        later = await nest.ask([[]] * 1)
+    assert [answer.status for answer in later] == ["success"]
+    if narrow is None and queue is None:
+        assert all(answer.status == "success" for answer in answers)

@@ -1,0 +1,146 @@
+"""Files beside a program's own modules are closed to confined workers, unless they are named."""
+
+import shutil
+import sys
+from collections.abc import Iterator
+from importlib import import_module, invalidate_caches
+from pathlib import Path
+from typing import Any, Literal
+
+import anyio
+import pytest
+
+from callboard import ToolNode, running
+from callboard.testing import tool_call
+from callboard_actors.process import Confine, Processes, _readable
+from callboard_actors.python import python_tool
+from callboard_actors.shell import Shell
+
+from ._processes import WAIT
+
+pytestmark = pytest.mark.real_clock
+
+SECRET = "a-key-of-this-program"
+ISOLATIONS = ["landlock", *(["bubblewrap"] if shutil.which("bwrap") else [])]
+Isolation = Literal["landlock", "bubblewrap"]
+
+_OWN = """
+def double(x: int) -> int:
+    return 2 * x
+
+def late(x: int) -> int:
+    import own_neighbour
+    return own_neighbour.double(x)
+"""
+
+
+@pytest.fixture
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """The folder of a script, which is the first entry of `sys.path`, and the working directory."""
+    folder = tmp_path / "project"
+    (folder / "data").mkdir(parents=True)
+    (folder / "data" / "public").write_text("public")
+    (folder / ".env").write_text(f"KEY={SECRET}\n")
+    (folder / "own_secrets.py").write_text(f"KEY = {SECRET!r}\n")
+    (folder / "own_module.py").write_text(_OWN)
+    (folder / "own_neighbour.py").write_text(_OWN)
+    monkeypatch.syspath_prepend(folder)
+    monkeypatch.chdir(folder)
+    invalidate_caches()
+    yield folder
+    for name in ("own_module", "own_neighbour", "own_secrets"):
+        sys.modules.pop(name, None)
+
+
+def secrets_of(project: Path) -> list[str]:
+    return [str(project / name) for name in (".env", "own_secrets.py")]
+
+
+@pytest.mark.parametrize("isolation", ISOLATIONS)
+async def test_a_pool_with_a_folder_to_read_cannot_read_what_lies_beside_the_script(
+    project: Path, isolation: Isolation
+) -> None:
+    """`Confine(read=["data"])` means that folder, and not every entry of `sys.path`."""
+    confine = Confine(read=["data"], isolation=isolation)
+    with anyio.fail_after(WAIT):
+        async with Processes(workers=1, confine=confine) as pool:
+            assert await pool.run(Path.read_text, project / "data" / "public") == "public"
+            for path in secrets_of(project):
+                with pytest.raises(OSError, match=r"Permission denied|No such file"):
+                    await pool.run(Path.read_text, Path(path))
+
+
+async def test_a_cell_with_a_folder_to_read_cannot_read_what_lies_beside_the_script(project: Path) -> None:
+    """As the page of the tool suggests it."""
+    async with ToolNode([python_tool(confine=Confine(read=["data"]))]) as node:
+        with anyio.fail_after(WAIT):
+            assert "public" in await _told(node, "open('data/public').read()")
+            for path in secrets_of(project):
+                assert "PermissionError" in await _told(node, f"open({path!r}).read()")
+            assert "Error" in await _told(node, "import own_secrets; own_secrets.KEY")
+
+
+async def _told(node: ToolNode, code: str) -> str:
+    found = await node.ainvoke([tool_call("run_python", code[:20], code=code)])
+    return str(found["messages"][0].content)
+
+
+async def test_a_command_cannot_read_what_lies_beside_the_script(project: Path, tmp_path: Path) -> None:
+    """The folder of the commands is another one than the script's."""
+    work = tmp_path / "work"
+    work.mkdir()
+    with anyio.fail_after(WAIT):
+        async with running(Shell(work, confine=Confine(write=[work], processes=True), grace=0.3)) as shell:
+            said = await shell.run(" ; ".join(f"cat {path}" for path in secrets_of(project)))
+    assert SECRET not in said
+    assert said.count("Permission denied") == 2
+
+
+async def test_a_module_that_is_preloaded_needs_no_folder(project: Path) -> None:
+    """It is loaded before the confinement; what lies beside it stays closed."""
+    own: Any = import_module("own_module")
+    with anyio.fail_after(WAIT):
+        async with Processes(workers=1, preload=["own_module"], confine=Confine()) as pool:
+            assert await pool.run(own.double, 21) == 42
+            with pytest.raises(PermissionError):
+                await pool.run(Path.read_text, project / ".env")
+
+
+@pytest.mark.parametrize("isolation", ISOLATIONS)
+async def test_a_folder_of_modules_that_is_named_can_be_loaded_from(project: Path, isolation: Isolation) -> None:
+    """Whatever lies in it can be read; that is for the program to say."""
+    own: Any = import_module("own_module")
+    with anyio.fail_after(WAIT):
+        async with Processes(workers=1, confine=Confine(modules=["."], isolation=isolation)) as pool:
+            assert await pool.run(own.late, 21) == 42
+
+
+async def test_a_module_that_is_not_named_is_an_error_with_the_remedy(project: Path) -> None:
+    """Of a function in it, and of what it imports late."""
+    own: Any = import_module("own_module")
+    with anyio.fail_after(WAIT):
+        async with Processes(workers=1, confine=Confine()) as pool:
+            with pytest.raises((ImportError, PermissionError), match=r"preload=.* Confine\(modules=\[\.\.\.\]\)"):
+                await pool.run(own.double, 21)
+        async with Processes(workers=1, preload=["own_module"], confine=Confine()) as pool:
+            with pytest.raises((ImportError, PermissionError), match=r"preload=.* Confine\(modules=\[\.\.\.\]\)"):
+                await pool.run(own.late, 21)
+
+
+def test_entries_of_the_path_are_not_among_what_is_always_readable(project: Path) -> None:
+    """Neither `PYTHONPATH`, nor what a .pth file adds for an editable installation."""
+    found = [Path(path) for path in _readable.always_readable((), network=False)]
+    own = [Path(entry) for entry in sys.path if entry and "site-packages" not in entry]
+    own = [path for path in own if path.is_dir() and "lib" not in path.parts]
+    assert project in own
+    assert not [path for path in found for entry in own if entry == path or path in entry.parents]
+
+
+def test_a_shared_library_of_the_program_opens_no_folder(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A module in C beside the script is a file of its own; its folder has the `.env`."""
+    library = project / "own.cpython-311-x86_64-linux-gnu.so"
+    library.write_bytes(b"")
+    monkeypatch.setattr(_readable, "_mapped", lambda: {str(library)})
+    found = _readable.always_readable((), network=False)
+    assert str(library) in found
+    assert str(project) not in found
