@@ -12,7 +12,7 @@ from structlog.contextvars import get_contextvars
 from callboard import Actor, Reply, fencing_token, handler, keyed, progress, remaining
 from callboard.actors._keyed import Keyed
 
-LEASE = 1.2
+LEASE = 3.0
 """Seconds; short, because tests wait for the end of some."""
 
 

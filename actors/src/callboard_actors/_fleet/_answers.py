@@ -54,10 +54,12 @@ class Answers:
 
     async def _send_back(self, letter: Letter, asked: Asked) -> None:
         """Have it asked again, of somebody else: nobody owns the key here, whatever the server knows."""
+        # Told before the key is free: an asker that finds the key without this owner counts an ask of which the server
+        # knows that it may have begun as unknown. One that asks again too early finds this owner, and is told again.
+        self._post.tell(letter.sender, "moved", letter.ask, ends=True)
         held = self._post.held(loads(asked.key))
         if held is None or held.token != asked.token:
             await self._post.free(asked.gate, asked.token)
-        self._post.tell(letter.sender, "moved", letter.ask, ends=True)
 
     async def _answer(self, letter: Letter, asked: Asked, key: Hashable) -> None:
         """Do it, in the event loop of the actors."""
@@ -99,9 +101,10 @@ class Answers:
     async def _ask_to_begin(self, letter: Letter, asked: Asked, answer: Answer[bool]) -> None:
         try:
             begin = partial(_begin, asked.gate, asked.token, letter.ask)
+            # Noted before the server is asked: from then on the server may count the ask as begun.
+            if letter.ask in self._cancels:  # else it was cancelled meanwhile, and has its reply
+                self._post.note_begun(asked.gate, asked.token, letter.ask)
             if may_begin := await self._post.desk.on_line(begin):
-                if letter.ask in self._cancels:  # else it was cancelled meanwhile, and has its reply
-                    self._post.note_begun(asked.gate, asked.token, letter.ask)
                 self._post.tell(letter.sender, "begun", letter.ask)
             answer.give(may_begin)
         except BaseException as error:
