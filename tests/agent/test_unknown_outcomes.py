@@ -454,7 +454,7 @@ async def test_the_claims_of_a_batch_share_their_writes(kind: str, tmp_path: Pat
     model = ScriptedModel([calls(*["pay"] * 100), "done"])
 
     async with saver_of(kind, tmp_path / "db", sync=Sync, aio=Async) as saver:
-        agent = create_react_agent(model, node_of(recorder.tool("pay", seconds=0.01)), checkpointer=saver)
+        agent = create_react_agent(model, node_of(recorder.tool("pay", seconds=1.0)), checkpointer=saver)
         with anyio.fail_after(WAIT):
             await agent.ainvoke(GO, CONFIG)
 
