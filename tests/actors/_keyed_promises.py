@@ -132,8 +132,8 @@ def _evictions(world: KeyedWorld) -> list[str]:
             before = lines[:place]
             if not any(one.what == "asked" and one.key != line.key for one in before):
                 wrong.append(f"{line.key} left at {line.at}, and nobody wanted its place")
-            # An ask may have come right after the actor was told to leave: in the moment in which it left, or in that of
-            # an ask of another key, for whose sake it was told. trio runs tasks of one moment in any order.
+            # An ask may have come right after the actor was told to leave: in the moment in which it left, or in
+            # that of an ask of another key, for whose sake it was told. trio runs tasks of one moment in any order.
             told = {one.at for one in before if one.what == "asked" and one.key != line.key} | {line.at}
             sure = [one for one in before if all(abs(one.at - at) > SAME for at in told)]
             mine = _last_asked(sure, line.key)
