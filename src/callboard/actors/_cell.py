@@ -1,4 +1,4 @@
-"""An actor as others know it, through all of its lives: a name, a mailbox, and whoever lives there now."""
+"""Stable identity of an actor across its incarnations: name, mailbox and current incarnation."""
 
 import logging
 import threading
@@ -22,22 +22,24 @@ from callboard.actors._watch import WatchedAsk, watched
 from callboard.exceptions import ActorDiedError, ActorGoneError, MailboxFullError, PoisonousCallError
 
 _log = logging.getLogger("callboard")
-_calls = count(1)
+_calls = count(1)  # shared by all cells: keyed actors are evicted in the order of their last call
 
 
 class Cell:
-    """What references lead to. Everything in it may be asked from any thread; `lock` is never held while one waits.
+    """Stable identity of an actor, to which references point. Any thread may call its methods.
+
+    `lock` guards all fields that change while the actor runs. No task awaits while it holds the lock.
 
     Args:
         name: of the actor, for errors and observers.
-        kind: its class.
-        size: how many calls may wait.
-        when_full: what becomes of one more.
-        poison: how often one call may end the actor before it is refused.
+        kind: the actor's class.
+        size: maximum number of waiting calls.
+        when_full: policy for a call that comes when the mailbox is full.
+        poison: number of crashes after which a call is refused.
     """
 
     __slots__ = (
-        "__weakref__",
+        "__weakref__",  # keyed actors keep their cells in a WeakValueDictionary
         "activate",
         "asked",
         "child",
@@ -63,40 +65,41 @@ class Cell:
 
     def __init__(self, name: str, kind: type[Actor], *, size: int, when_full: WhenFull, poison: int) -> None:
         self.name = self.child = name
-        """The first is made to tell its key, too; the second is that of the child, which all keys share."""
+        """`name` may include the actor's key; `child` is the name in the child spec, shared by all keys."""
         self.kind = kind
-        self.lock = threading.RLock()  # the garbage collector, which may run within it, sends a reply that was dropped
+        # Reentrant: garbage collection may run while the lock is held, and a dropped `Reply` settles its message then.
+        self.lock = threading.RLock()
         self.mailbox = Mailbox(size, when_full, kind.groups)
         self.urgent: OrderedDict[Message, None] = OrderedDict()
-        """Messages that jump the queue and have not begun."""
+        """Messages that bypass the queue and have not begun."""
         self.owed: dict[Message, None] = {}
-        """Those in hand that are not the mailbox's: they jumped the queue, or somebody has their reply."""
-        self.life: Inhabitant | None = None
+        """Begun messages that the mailbox does not count: they bypassed the queue, or their reply is deferred."""
+        self.life: Inhabitant | None = None  # set by `Life` under the lock; None during a restart, while messages wait
         self.gone: str | None = "it has not been started"
-        """Why nobody lives here, nor will, in words; `None` while somebody does or will."""
+        """Reason why the actor will not run again, for errors; `None` while it runs or may be started."""
         self.poison = Poison(poison)
         self.state_since = 0
-        """Which of all lives in this process the present state began with; 0 for one that was restored."""
+        """Number of the incarnation that began with a fresh state, counted over the process; 0 for restored state."""
         self.home: EventLoop | None = None
-        """Where it lives when somebody asks it; `None` if others see to that."""
+        """Event loop in which a call starts the actor; `None` if calls do not start it."""
         self.has_lost_state = False
-        """Whether the last life ended without its state being saved."""
+        """Flag: the last incarnation ended without saving its state."""
         self.key: Hashable = None
-        """Which of several it is, where there is one for each key."""
+        """Key of a keyed actor; `None` for others."""
         self.activate: Callable[[Cell], None] | None = None
-        """Called, in any thread, when somebody asks while nobody lives here."""
+        """Callback that starts the actor when a call comes and it does not run. Called in the caller's thread."""
         self.ownership: Ownership | None = None
-        """Of its key in a fleet, from when the present life was about to begin."""
+        """Ownership of the key in a fleet, set just before the current incarnation begins."""
         self.room: Callable[[], Needs] | None = None
-        """Says what has to end before somebody can live here, where there is no room for all; asked in any thread."""
+        """Callback for deadlock detection: calls that must end before the actor can start, if `cap` is reached."""
         self.on_rest: Callable[[], None] | None = None
-        """Called by a life that has nothing to do, or has been at it for a while."""
+        """Callback of an incarnation that is idle, or has handled many messages without a pause."""
         self.fault: Callable[[Message, str], bool] | None = None
-        """Says at a point of a call ("begun", "done") whether the actor is to die there; for tests."""
+        """Test hook: return whether the actor dies at this point ("begun" or "done") of a call."""
         self.draining: object | None = None
-        """The drain that it is part of: nothing new begins, unless something asks that is part of it, too."""
+        """Drain in progress. Only calls from handlers of actors in the same drain are accepted."""
         self.asked = 0
-        """Which of all calls of actors in this process was the last one here."""
+        """Number of the last call of this actor, counted over the process."""
 
     def __repr__(self) -> str:
         return f"<actor {self.name!r}>"
@@ -115,27 +118,28 @@ class Cell:
     ) -> Any:
         """Send a message and wait for its reply.
 
-        Whoever is cancelled takes the message back if it has not begun, and otherwise waits until its handler, which
-        is cancelled too, has ended.
+        If the caller is cancelled, a message that has not begun is taken back. Otherwise its handler is cancelled, too,
+        and the caller waits until it has ended.
 
         Args:
-            handler: one of the actor's.
-            args: for it.
-            kwargs: for it.
-            title: what to call it in errors.
-            call: the tool call that it is; `None` to look for the one within which somebody asks.
-            passes: says of an exception that it is none of the actor's, and does not break it.
-            on_begin: called in the actor's thread when its handler begins.
-            named_by: the arguments by which poison tells calls apart; `None` for all of them.
+            handler: the handler to run.
+            args: positional arguments.
+            kwargs: keyword arguments.
+            title: name of the call in errors; the handler's by default.
+            call: the tool call that this is; `None` to look for the current one.
+            passes: predicate; an exception for which it is true does not crash the actor.
+            on_begin: called in the actor's thread when the handler begins.
+            named_by: the arguments that identify the call for poison detection; `None` for all.
 
         Raises:
-            MailboxFullError: if it may not wait.
-            ActorGoneError: if nobody lives here, nor will.
-            ActorDiedError: if the actor ends while its handler runs.
-            DeadlockError: if it would wait for itself.
-            PoisonousCallError: if it has ended the actor before, too often.
-            BaseException: what the handler raises.
+            MailboxFullError: if the mailbox is full and rejects the call.
+            ActorGoneError: if the actor will not run again.
+            ActorDiedError: if the actor ends while the handler runs.
+            DeadlockError: if the call would wait for itself.
+            PoisonousCallError: if this call has crashed the actor too often.
+            BaseException: any error of the handler.
         """
+        # Read without the lock: an estimate for observers.
         ahead = len(self.mailbox.waiting) + len(self.mailbox.running)
         watch = watched(self.child, self.key, handler.name, ahead, call)
         message = Message(
@@ -162,11 +166,12 @@ class Cell:
             raise
         finally:
             watch.ended(failed)
-            failed = None  # whose traceback leads here
+            failed = None  # its traceback refers to this frame: a reference cycle
 
     async def _reply_to(self, message: Message) -> Any:
         asker = message.asked_by
         if asker is not None:
+            # Before the search for a circle: when two calls close a circle at once, at least one search then finds it.
             asker.asks.add(message)
         try:
             self._put(message)
@@ -175,6 +180,7 @@ class Cell:
                     await refuse_circle(message)
                 await message.wakeup.wait()
             except BaseException:
+                # Cancelled or refused: no handler may outlive its caller.
                 await self._let_go(message)
                 raise
             return message.outcome()
@@ -188,11 +194,15 @@ class Cell:
         refuse_standstill(message, self.name, self.home if self.life is None else self.life.loop)
         if self.draining is not None and not any(one.target.draining is self.draining for one in message.ancestors()):
             raise self.refused_by_drain(message)
+        # Cheap test first: most handlers have neither a group nor reentrancy.
         jumps = (message.handler.group is not None or message.handler.reentrant) and jumps_queue(message)
         dropped: Message | None = None
         with self.lock:
+            # `finish` sets `gone` and clears the mailbox in one block: no message can be added afterwards and wait for
+            # ever.
             if self.gone is not None:
                 raise ActorGoneError(message.title, message.call_id, f"{self.name} is not there: {self.gone}")
+            # Read in the same block that adds the message, so that it is either woken or still None.
             life = self.life
             self.asked = next(_calls)
             if jumps:
@@ -206,7 +216,7 @@ class Cell:
         if life is None:
             if self.activate is not None:
                 self.activate(self)
-            return  # it starts, or is restarted
+            return  # the message waits for the next incarnation
         if not jumps:
             life.wake()
         elif not run_there(life.loop, life.begin_urgent):
@@ -223,10 +233,12 @@ class Cell:
         return None if times is None else PoisonousCallError(message.title, message.call_id, times)
 
     def may_begin(self, message: Message, scope: Scope) -> bool:
-        """Begin a message that was taken, in a scope; False if its caller has gone, or calls like it are refused."""
+        """Mark a taken message as begun; return False if its caller has gone, or the call is refused as poison."""
+        # Checked again: the same call may have crashed the actor while this one waited.
         refusal = self._refusal(message)
         with self.lock:
             if refusal is None and message.state == "running":
+                # From here on the call can only be cancelled, not withdrawn: see `is_taken_only`.
                 message.scope = scope
                 return True
         self.handled(message, None, refusal)
@@ -237,7 +249,7 @@ class Cell:
         return MailboxFullError(message.title, message.call_id, reason)
 
     def withdraw(self, message: Message, error: BaseException | None = None) -> bool:
-        """Have a message never begin, and its caller told an error, if it waits; False if it has begun."""
+        """Remove a message that has not begun, and settle it; return False if it has begun."""
         with self.lock:
             if message.state != "waiting" and not message.is_taken_only:
                 return False
@@ -248,7 +260,7 @@ class Cell:
             return True
 
     async def _let_go(self, message: Message) -> None:
-        """End a message whose caller does not wait any more, and wait until it has ended."""
+        """End a message whose caller was cancelled, and wait until its handler has ended."""
         if self.withdraw(message):
             return
         with self.lock:
@@ -256,23 +268,27 @@ class Cell:
                 self.settle(message, None, None)
             if message.state == "ended":
                 return
+            # A wakeup serves one wait, and that was cancelled. Set under the lock, so that `end()` finds the new one.
             message.wakeup = message.loop.wakeup()
             message.cancel_asked = True
             life = self.life
         if life is None or not run_there(life.loop, lambda: _cancel(message)):
+            # The actor or its loop has ended: no handler runs, and nothing else would settle the message.
             self.settle(message, None, None)
         while not message.has_ended:
             try:
                 with message.loop.shield(float("inf")):
                     await message.wakeup.wait()
             except message.loop.cancelled_class:
-                # Said again, because a grace is over; the handler's is, too. What was started here ends here.
+                # This task's grace is over, and the cancellation was repeated. The handler's scope has the same grace and
+                # repeats its own. Go on waiting: the call must not return before its handler has ended.
                 message.wakeup = message.loop.wakeup()
+        # The cancelled caller cannot receive the error.
         if message.error is not None:
             _log.warning("%s was cancelled, and failed: %s", message.title, type(message.error).__qualname__)
 
     def settle(self, message: Message, value: object, error: BaseException | None) -> bool:
-        """End a message; False if it has ended."""
+        """Settle a message; return False if it was settled before."""
         with self.lock:
             if message.state == "ended":
                 return False
@@ -280,44 +296,44 @@ class Cell:
             message.end(value, error)
             life = self.life
         if life is not None:
-            life.wake()  # it may wait for the last one
+            life.wake()  # an incarnation that retires waits until no reply is owed
         return True
 
     def watched_asks(self) -> tuple[int, ...]:
-        """The numbers of those that wait and of which somebody is told."""
+        """Return the numbers of the waiting calls that have observers."""
         with self.lock:
             waiting = [*self.mailbox.waiting, *self.urgent]
         return tuple(one.watch.number for one in waiting if one.watch is not None)
 
     @property
     def is_idle(self) -> bool:
-        """Whether nothing runs here, waits, or is owed."""
+        """Return whether no message runs, waits, or has a deferred reply."""
         return not (self.mailbox.running or self.mailbox.waiting or self.owed or self.urgent)
 
     def in_hand(self) -> tuple[Message, ...]:
-        """The asks that have begun, or are about to, and have not ended."""
+        """Return the messages that were taken and have not ended."""
         with self.lock:
             return (*self.mailbox.running, *self.owed)
 
     def messages(self) -> list[Message]:
-        """All that it is asked and has not answered."""
+        """Return all messages that have not ended."""
         with self.lock:
             return [*self.mailbox.running, *self.owed, *self.mailbox.waiting, *self.urgent]
 
     def rest(self) -> None:
-        """Say that the life here has nothing to do, or has been at it for a while."""
+        """Report that the incarnation is idle, or has handled many messages without a pause."""
         if self.on_rest is not None:
             self.on_rest()
 
     def next(self, *, only_awaited_here: bool = False) -> Message | None:
-        """Begin the message whose turn it is, perhaps only if a handler of the actor waits for it; under the lock."""
+        """Take the next message, or the next that a handler of this actor awaits. Call it under the lock."""
         message = self.mailbox.next(only_awaited_here=only_awaited_here)
         if message is not None:
             message.state = "running"
         return message
 
     def next_urgent(self, *, only_awaited_here: bool) -> Message | None:
-        """Begin a message that jumps the queue, perhaps only if a handler of the actor waits for it; under the lock."""
+        """Take a message that bypasses the queue, or one that a handler here awaits. Call it under the lock."""
         found = (one for one in self.urgent if not only_awaited_here or is_awaited_here(one))
         message = next(found, None)
         if message is None:
@@ -328,13 +344,15 @@ class Cell:
         return message
 
     def handled(self, message: Message, value: object, error: BaseException | None) -> None:
-        """Note what a handler returned or raised."""
+        """Settle a message with the result of its handler, unless the reply is deferred."""
         with self.lock:
+            # Always: a handler may end after its message was settled, and until then it held its place.
             self.mailbox.ended(message)
             if message.state == "ended":
                 if error is not None and not isinstance(error, PoisonousCallError):
                     _log.warning("%s failed after its reply had been sent: %s", message.title, type(error).__qualname__)
                 return
+            # The mailbox moves on; `owed` keeps the message until its reply is sent or the actor dies.
             if message.handler.deferred and error is None and not message.cancel_asked:
                 message.state = "deferred"
                 self.owed[message] = None
@@ -343,9 +361,10 @@ class Cell:
             message.end(value, error)
 
     def die(self, reason: str) -> None:
-        """Tell those whose calls had begun that nobody knows what came of them; the others wait for the next life."""
+        """End the begun calls with `ActorDiedError`; the others stay in the mailbox for the next incarnation."""
         with self.lock:
             self.life = None
+            # First: a message whose handler has not begun is safe to run in the next incarnation.
             self._take_back()
             lost = [*self.mailbox.running, *self.owed]
             self.mailbox.running.clear()
@@ -354,15 +373,16 @@ class Cell:
             self.settle(message, None, ActorDiedError(message.title, message.call_id, reason))
 
     def put_back(self, message: Message) -> bool:
-        """Have a message wait for the next life whose handler could not begin; False if nobody waits for it."""
+        """Mark a begun message as not begun, for the next incarnation; return False if its caller has gone."""
         with self.lock:
             if message.cancel_asked or message.state != "running":
                 return False
-            message.scope = None
+            message.scope = None  # "taken only" again: `die`, which follows, puts it back into the mailbox
             return True
 
     def _take_back(self) -> None:
-        """Have those wait again, in front, that were taken and had not begun."""
+        """Put messages that were taken and have not begun back to the front of their queues."""
+        # Reversed, because each one goes to the front: the order of arrival is kept.
         for message in reversed([one for one in self.mailbox.running if one.is_taken_only]):
             message.state = "waiting"
             self.mailbox.take_back(message)
@@ -373,9 +393,10 @@ class Cell:
             self.urgent.move_to_end(message, last=False)
 
     def finish(self, reason: str) -> None:
-        """Let nobody live here any more, and tell those who wait for it."""
+        """End the actor for good, and settle all of its messages."""
         self.die(f"{self.name} ended: {reason}")
         with self.lock:
+            # In one block with clearing the mailbox: see `_put`.
             self.gone = reason
             waiting = [*self.mailbox.waiting, *self.urgent]
             self.mailbox.waiting.clear()

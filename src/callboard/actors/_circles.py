@@ -1,4 +1,4 @@
-"""Asks that would wait for each other in a circle: given time where it may be none, and refused."""
+"""Deadlock prevention: refuses a call that would wait for itself, after a delay where the circle may dissolve."""
 
 from collections.abc import Callable, Container
 from contextlib import AbstractContextManager
@@ -16,18 +16,18 @@ _REMEDY = (
     "re-entered (@handler(reentrant=True))."
 )
 _PATIENCE = 5.0
-"""Seconds in which a handler may show that it does not wait for a task that it has begun, by ending before it."""
+"""Seconds to wait for a circle to dissolve, if a call in it was made by a task that its handler may not await."""
 
 
 class _Life(Protocol):
-    """A life, as far as it says whether its actor takes more asks."""
+    """Incarnation, as far as deadlock detection reads it."""
 
     @property
     def takes_no_more(self) -> bool: ...
 
 
 class _Place(Protocol):
-    """The actor that a message waits for, as far as a search for circles looks at it."""
+    """Cell of an actor, as far as deadlock detection reads it."""
 
     @property
     def lock(self) -> AbstractContextManager[object]: ...
@@ -50,12 +50,13 @@ class _Place(Protocol):
 
 
 async def refuse_circle(message: Message) -> None:
-    """Return at once if a message may be waited for.
+    """Return if a message may be awaited, at once in most cases.
 
     Raises:
-        DeadlockError: if it would be waited for by itself; then it never begins.
+        DeadlockError: if the call would wait for itself. It never begins then.
     """
     found = circle(message, _needs)
+    # A handler may never await a call that its own task makes; then the handler ends first, and there is no circle.
     if found is not None and any(one.is_beside for one in found[1:]):
         await _wait_a_while(message)
         found = circle(message, _needs)
@@ -63,30 +64,35 @@ async def refuse_circle(message: Message) -> None:
         return
     room = room_wanted(found, _needs)
     remedy = f"{room}; raise the cap, or have nobody ask another of its kind and wait for it." if room else _REMEDY
+    # If it has begun meanwhile there was no circle, or it dissolved: then the caller simply waits.
     if _place_of(message).withdraw(message):
         raise DeadlockError(message.title, message.call_id, tuple(one.title for one in found), remedy=remedy)
 
 
 async def _wait_a_while(message: Message) -> None:
-    """Let handlers end that do not wait for what they have begun beside them: then nobody waits for himself."""
+    """Wait for handlers to end that do not await the calls of their tasks, or for the message to be settled."""
     with message.loop.scope(message.loop.now() + _PATIENCE, 0.0):
         await message.wakeup.wait()
     with _place_of(message).lock:
         if not message.has_ended:
+            # A wakeup serves one wait, and the timeout has ended this one. Under the lock, so that `end()` sets the new
+            # one.
             message.wakeup = message.loop.wakeup()
 
 
 def _needs(message: Message) -> Needs:
-    """What has to end before a message does, or begins; from any thread."""
+    """Return the messages that must end before this one ends or begins. Any thread may call this."""
     place = _place_of(message)
     with place.lock:
+        # A begun message needs the calls that its handler awaits, all of them.
         if message.state != "waiting":
             return Needs((tuple(message.asks),))
         if place.life is not None and place.life.takes_no_more and not is_awaited_here(message):
+            # The message waits for the next incarnation, which begins when the current one has nothing in hand.
             return Needs((place.in_hand(),))
         if place.life is not None or place.room is None:
             return NOTHING if message in place.urgent else place.mailbox.needs(message)
-    return place.room()  # without our lock: it takes those of others
+    return place.room()  # outside the lock: it takes the locks of other cells, and two threads could deadlock
 
 
 def _place_of(message: Message) -> _Place:
@@ -94,15 +100,15 @@ def _place_of(message: Message) -> _Place:
 
 
 def refuse_standstill(message: Message, actor: str, home: EventLoop | None) -> None:
-    """Refuse what would never begin, because its actor's event loop waits for the sync code that asks.
+    """Refuse a call of an actor whose event loop is blocked by the sync code that makes the call.
 
     Args:
-        message: that is about to be sent.
-        actor: the name of the one that it is for.
-        home: where that lives, as far as is known.
+        message: the call that is about to be sent.
+        actor: name of the actor, for the error.
+        home: event loop of the actor; `None` if it is not known.
 
     Raises:
-        RuntimeError: if so.
+        RuntimeError: if the call would never begin.
     """
     if home is not None and home is not message.loop and stands_still(home):
         raise RuntimeError(

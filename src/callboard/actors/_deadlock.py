@@ -1,4 +1,4 @@
-"""Whether a call would wait for itself, through calls that wait for each other."""
+"""Deadlock detection: finds calls that would wait for themselves through other calls."""
 
 from collections import deque
 from collections.abc import Callable, Container, Iterable, Mapping
@@ -9,72 +9,76 @@ from callboard.actors._message import Message
 
 @dataclass(frozen=True, slots=True)
 class Needs:
-    """What has to end before a message goes on: all messages of one of these ways."""
+    """Alternatives of a message: it can go on as soon as all messages of one alternative have ended."""
 
     ways: tuple[tuple[Message, ...], ...]
     room: str = ""
-    """Why they have to, in words, if it has no actor to run in before they have."""
+    """Explanation for errors, if the message needs room for its actor."""
 
     @property
     def messages(self) -> tuple[Message, ...]:
-        """Every message that is on one of the ways, one way after the other."""
+        """All messages of all alternatives, in order."""
         return tuple(one for way in self.ways for one in way)
 
     @property
     def one_is_enough(self) -> bool:
-        """Whether there is more than one way."""
+        """Return whether there are several alternatives."""
         return len(self.ways) > 1
 
     def are_met(self, ended: Container[Message]) -> bool:
-        """Whether it goes on when those have ended."""
+        """Return whether the message can go on after these messages have ended."""
         return any(all(one in ended for one in way) for way in self.ways)
 
 
-NOTHING = Needs(((),))
+NOTHING = Needs(((),))  # one alternative without messages: always met
 
 
 NeedsOf = Callable[[Message], Needs]
-"""A message that waits needs those to end that are before it, and one that runs needs what it asks to end."""
+"""Needs of a message: while it waits, the messages before it; while it runs, the calls that its handler awaits."""
 
 
 def circle(asked: Message, needs_of: NeedsOf) -> list[Message] | None:
-    """The messages that would wait for each other if this one were waited for; `None` if none would.
+    """Return the messages that would wait for each other if this call were awaited; `None` if there is no circle.
 
-    Each that asks enters what it asks before it looks: so of two that close a circle at once, one finds the other.
+    A caller registers its call before it searches. So if two calls close a circle at once, one of the searches finds
+    it.
     """
     ancestors = asked.ancestors()
     if not ancestors:
         return None
+    # The ancestors are left out: they cannot end before this call does. If it can end without them, there is no circle.
     found = _found(asked, frozenset(ancestors), needs_of)
     if asked in _go_on(found):
         return None
     way = _way(asked, frozenset(ancestors), found)
-    # From the one that the circle closes at, through whoever it waits for, and back to it.
+    # The chain for the error: from the ancestor at which the circle closes, down to the asker, and back to it.
     between = ancestors[: ancestors.index(way[-1])] if way[-1] in ancestors else []
     if way == [asked, ancestors[0]] and asked.target is ancestors[0].target:
-        return [ancestors[0], asked]  # an actor that asks itself is named twice
+        return [ancestors[0], asked]  # an actor that calls itself: show both messages
     return [way[-1], *reversed(between), *way]
 
 
 def room_wanted(chain: Iterable[Message], needs_of: NeedsOf) -> str:
-    """Why one of them has no actor to run in, in words; nothing if all have."""
+    """Return why one of the messages has no room for its actor, for errors; an empty text if all have."""
     return next((needs.room for one in chain if (needs := needs_of(one)).room), "")
 
 
 def _found(asked: Message, ancestors: frozenset[Message], needs_of: NeedsOf) -> dict[Message, Needs]:
-    """All that it would wait for, as far as those that wait for it."""
+    """Collect the needs of all messages that this call would wait for, without its ancestors."""
     found: dict[Message, Needs] = {}
     todo = [asked]
     while todo:
         one = todo.pop()
         if one not in found and one not in ancestors:
             found[one] = needs_of(one)
+            # Other threads go on during the search. A complete circle stays as it is unless one of its calls is
+            # cancelled.
             todo += found[one].messages
     return found
 
 
 def _go_on(found: Mapping[Message, Needs]) -> set[Message]:
-    """The messages that would end even if none of the others does, whoever they are."""
+    """Return the messages that can end without the ancestors: the least fixed point of `are_met`."""
     free: set[Message] = set()
     while more := {one for one, needs in found.items() if one not in free and needs.are_met(free)}:
         free |= more
@@ -82,7 +86,8 @@ def _go_on(found: Mapping[Message, Needs]) -> set[Message]:
 
 
 def _way(asked: Message, ancestors: frozenset[Message], found: Mapping[Message, Needs]) -> list[Message]:
-    """The shortest way from it to one that waits for it."""
+    """Return the shortest path from the call to a message that waits for it."""
+    # Breadth first: the shortest chain is the easiest to understand in an error.
     ways = deque([[asked]])
     seen = {asked}
     while ways:

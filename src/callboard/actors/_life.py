@@ -1,4 +1,4 @@
-"""One life of an actor: the task that owns it, from `start` to `stop`."""
+"""Incarnation of an actor: the task that runs it from `start` to `stop`."""
 
 import logging
 import math
@@ -25,27 +25,28 @@ from callboard.exceptions import ActorDiedError, ActorStartError, CallCancelledE
 _log = logging.getLogger("callboard")
 
 _TURNS = 32
-"""Messages without a pause; then it is the others' turn, for a handler need not wait for anything."""
+"""Number of messages handled before the task yields: a handler that waits for nothing would block the event loop."""
 
 Call = tuple[str, tuple[Any, ...], Mapping[str, Any]]
-"""A handler's name, and its arguments; the message lets go of them when somebody sends its reply."""
+"""Handler name and arguments. Kept apart from the message, which drops its arguments when its reply is sent."""
 
 
 class Life:
-    """One life of an actor, in a task that nobody else cancels. All of it happens in its loop's thread.
+    """Incarnation of an actor, in a task of its own. All methods run in its loop's thread, except `wake`.
 
-    Three scopes lie in one another. The outer one has the deadlines of `start` and `stop`. The middle one is around
-    the work between them, so that work can be cancelled and `stop` still run: a shield around `stop` would be
-    entered within what `start` has entered, and left after it. The inner one is a handler's.
+    Three cancel scopes are nested. The outer scope has the deadlines of `start` and `stop`. The middle scope surrounds
+    the handlers, so that they can be cancelled and `stop` still runs. A shield around `stop` would not do: it would be
+    entered inside the context managers that `start` has entered, and left after them. The inner scope surrounds one
+    handler.
 
     Args:
-        cell: where it lives.
-        actor: made for this life.
-        lifespan: its limits.
-        on_start: told once.
-        snapshot: the state to go on from; `None` for none.
-        keep: keeps the state after each call, before its caller is answered; `None` to keep it at the end only.
-        code: runs its code, if that is not to be run here; takes who is to be told when it cannot any more.
+        cell: the actor's cell, which outlives this incarnation.
+        actor: an object made for this incarnation.
+        lifespan: limits in seconds and calls.
+        on_start: called once, with the result of the start.
+        snapshot: the state to restore; `None` for none.
+        keep: saves the state after each call, before the caller is answered; `None` to save it at the end only.
+        code: makes the runner of the actor's code from a callback that reports its loss; by default it runs here.
     """
 
     def __init__(
@@ -66,27 +67,35 @@ class Life:
         self._on_start: OnStart | None = on_start
         self._snapshot = snapshot
         self._keep = keep
+        # Entered by `run()`. Its deadline is moved by the phase: `start`, then none, then `stop`.
         self._outer = self.loop.scope(math.inf, lifespan.stop)
+        # Set from the end of `start` to the last handler. `end()` and `kill()` cancel the outer scope if it is None.
         self._work: Scope | None = None
         self._nursery: Nursery | None = None
+        # Replaced under the cell's lock, in the same block that finds the mailbox empty. Senders put messages under
+        # that lock and call `wake()` after it, so no message is missed.
         self._wakeup: Wakeup = self.loop.wakeup()
         self.code: Code = OwnCode(actor, cell.name, self._break) if code is None else code(self._break)
+        # Not hurried (`ActorUnit.rest`): running handlers have unlimited time to end.
         self._is_ending = self._is_hurried = False
         self._killed: str | None = None
+        # The first cause wins: errors that follow from it must not replace it.
         self._crash: BaseException | None = None
         self._culprit: tuple[str | None, bool] = (None, False)
-        self._calls, self._ends_by = 0, math.inf  # on the loop's clock: when a life that lost its key has to have ended
+        self._calls, self._ends_by = 0, math.inf  # loop time by which an actor that lost its key must have ended
         self._retires_at = math.inf if lifespan.max_age is None else self.loop.now() + lifespan.max_age
         self._may_retire = (lifespan.max_age, lifespan.max_calls) != (None, None)
+        # Due: only messages that a running handler awaits may begin. Retired: due, and nothing runs or is owed.
         self._is_due = self._is_retired = False
 
     def wake(self) -> None:
-        """Have it look into the mailbox; from any thread."""
+        """Wake the task to look into the mailbox. Any thread may call this."""
         self._wakeup.set()
 
     def begin_urgent(self) -> None:
-        """Run what jumps the queue, beside whatever runs; of one that ends, only what its own handlers wait for."""
+        """Start the messages that bypass the queue; while the actor ends, only those that its own handlers await."""
         while self._nursery is not None and not self._is_broken():
+            # While ending, the handler that awaits the message is running in the nursery, and so keeps it open.
             with self._cell.lock:
                 message = self._cell.next_urgent(only_awaited_here=self._is_ending)
             if message is None:
@@ -99,51 +108,58 @@ class Life:
 
     @property
     def has_broken(self) -> bool:
-        """Whether something has broken it, or somebody has killed it."""
+        """Return whether the actor has crashed or was killed."""
         return self._crash is not None or self._killed is not None
 
     def _is_over(self) -> bool:
-        """Whether nothing is taken any more; if there is no hurry, what its own handlers wait for still is."""
+        """Return whether the mailbox loop may end. Without hurry it goes on while a message of the mailbox runs."""
         return self._is_ending and (self._is_hurried or not self._cell.mailbox.running)
 
     def _is_broken(self) -> bool:
-        """Whether no handler may begin any more, whoever waits for it."""
+        """Return whether no handler may begin any more, not even one that another handler awaits."""
         return self._crash is not None or self._work is None or self._work.cancel_called
 
     def end(self, *, hurry: bool = True) -> None:
-        """Have it stop when the handlers that run have ended; in a hurry, they are cancelled after a while."""
+        """Stop after the running handlers; in a hurry, cancel those that still run after `lifespan.stop` seconds."""
         if not self._is_ending or (hurry and not self._is_hurried):
             self._is_ending, self._is_hurried = True, hurry
             if hurry:
+                # Before the first handler this bounds `start`: an actor that is stopped while it starts need not start.
                 (self._work or self._outer).move(self.loop.now() + self._lifespan.stop)
             self.wake()
 
     def kill(self, reason: str, within: float = math.inf) -> None:
-        """Cancel whatever runs, and after so many seconds clean-up and `stop`; calls that had begun are unknown."""
+        """Cancel all handlers, and `stop` after `within` seconds; the results of running calls are unknown."""
         self._killed = self._killed or reason
         self._is_ending = True
         if within < math.inf:
+            # While handlers run, the outer scope stays open until `_ends_by`, so that `stop` can run, and then cuts it
+            # off. In `start` and `stop` the outer scope is cancelled now, and its grace is the time for clean-up.
             self._ends_by = self.loop.now() + within
             until, grace = (math.inf, within) if self._work is None else (self._ends_by, 0.0)
             self._outer.move(until, grace=grace)
         (self._work or self._outer).cancel()
         if self._nursery is not None:
-            self._nursery.cancel()  # now, and not when the handler in the actor's own task has cleaned up
+            # On asyncio, the scope cancels the nursery only after the handler in the actor's own task has cleaned up.
+            self._nursery.cancel()
 
     async def run(self) -> End:
-        """Start, handle messages and stop; says how it ended, and raises nothing."""
+        """Start, handle messages and stop; return how it ended. Never raises."""
         living.set(self.actor)
         started, error = False, None
         try:
+            # The outer scope surrounds the resources: leaving what `start` has entered is bounded by its deadline, too.
             with self._outer:
                 async with Resources() as resources:
                     if self._killed is None:
+                        # A kill between the spawn of the task and its first step must not start the actor.
                         await self._start(resources)
                         started = True
                         await self._serve()
                         await self._stop()
         except BaseException as exc:
             error = bare(exc)
+        # Only now: `stop` and the resources may still need the thread or the worker.
         self.code.close()
         return self._end_of_service(error) if started else self._failed_start(error)
 
@@ -151,18 +167,22 @@ class Life:
         self._outer.move(self.loop.now() + self._lifespan.start)
         await self.code.start(resources, self._snapshot)
         self._outer.move(math.inf)
+        # From here on the field holds the final state; the old one must not be saved as the final one.
         self._snapshot = None
 
     async def _serve(self) -> None:
-        """Handle messages until the end; what ends it early is noted, for there is still `stop`."""
+        """Handle messages until the end. Store errors in `_crash` and raise none, because `stop` must still run."""
         try:
-            # Twice: on asyncio, the handlers beside the actor's task are cancelled when the one in it has cleaned up.
+            # Two graces: on asyncio, the handlers in the nursery are cancelled only after the handler in the actor's
+            # own task has cleaned up.
             self._work = self.loop.scope(math.inf, 2 * self._lifespan.stop)
             with self._work:
                 if self._killed is not None:
-                    self._work.cancel()
+                    self._work.cancel()  # killed during `start`, which completed all the same
+                # From here on, senders in any thread wake this incarnation. Earlier messages wait in the mailbox.
                 with self._cell.lock:
                     self._cell.life = self
+                # Before the first handler, so that observers see the start before its calls.
                 self._tell_start(None)
                 await self._take_messages()
         except BaseException as exc:
@@ -170,14 +190,19 @@ class Life:
         if self._work is not None and self._work.cancel_called and self._killed is None and self._crash is None:
             late = "handlers of the actor %r did not end within %g s, and were cancelled"
             _log.warning(late, self._cell.name, self._lifespan.stop)
+        # No handler may begin after this line: `_is_broken()` is true from now on.
         self._is_ending, self._work = True, None
+        # This deadline covers the snapshot, `stop` and the resources.
         self._outer.move(min(self.loop.now() + self._lifespan.stop, self._ends_by))
+        # After a crash the state cannot be trusted. Taken before `stop`, which may close what `snapshot` reads.
         if self._crash is None and self._killed is None and keeps_snapshots(type(self.actor)):
             self._snapshot = await snapshot_or_none(self._cell.name, self.code.snapshot)
 
     async def _stop(self) -> None:
-        if not self._is_cancelled():  # else its reason is known when what `start` has entered is left
-            self._cell.die(self._why())  # nothing of the calls that had begun runs any more
+        # All handlers have ended, so callers are answered now and need not wait for `stop`. If a stranger has cancelled
+        # the task, the reason is known only after the resources are closed; `_end_of_service` answers then.
+        if not self._is_cancelled():
+            self._cell.die(self._why())
         try:
             await self.code.stop()
         except Exception as error:
@@ -185,14 +210,15 @@ class Life:
 
     async def _take_messages(self) -> None:
         handlers = self._cell.kind._handlers.values()
+        # Only these handlers run outside the actor's own task and need a nursery.
         if not any(one.group is not None or one.reentrant for one in handlers):
             return await self._take_turns()
         async with self.loop.nursery() as self._nursery:
-            self.begin_urgent()
+            self.begin_urgent()  # messages that came before the nursery was open
             try:
                 await self._take_turns()
             finally:
-                self._is_ending = True  # what is started from now on might find the nursery closed
+                self._is_ending = True  # a message that no running handler awaits might find the nursery closed
         return None
 
     async def _take_turns(self) -> None:
@@ -203,10 +229,12 @@ class Life:
                 wakeup = self._wakeup
                 if message is None:
                     wakeup = self._wakeup = self.loop.wakeup()
+            # No message was taken in this case: nothing runs here that could await one.
             if self._is_retired:
                 self._is_ending = True
             elif message is None:
                 turns = 0
+                # The callback may make this keyed actor leave, to free its place for a waiting key.
                 cell.rest()
                 await self._wait(wakeup)
             else:
@@ -215,6 +243,7 @@ class Life:
             turns += 1
             if turns == _TURNS:
                 turns = 0
+                # A busy actor never becomes idle: without this, waiting keys would never get its place.
                 cell.rest()
                 await checkpoint()
         if self._crash is not None:
@@ -228,6 +257,7 @@ class Life:
             self._nursery.start(partial(self._run_beside, message), message.grace)
 
     async def _wait(self, wakeup: Wakeup) -> None:
+        # If it is due, the deadline has passed, and a scope with it would end at once: a busy loop.
         if self._retires_at == math.inf or self._is_due:
             await wakeup.wait()
         else:
@@ -235,7 +265,7 @@ class Life:
                 await wakeup.wait()
 
     def _retires(self) -> bool:
-        """Whether it takes no more, because it has lived for as long as it may; under the lock."""
+        """Return whether `max_age` or `max_calls` is reached. Call it under the cell's lock."""
         limit = self._lifespan.max_calls
         self._is_due = (limit is not None and self._calls >= limit) or self.loop.now() >= self._retires_at
         self._is_retired = self._is_due and not self._cell.mailbox.running and not self._cell.owed
@@ -244,27 +274,32 @@ class Life:
     async def _run_beside(self, message: Message, scope: Scope) -> None:
         with scope:
             if self._is_broken():
-                return  # it never began, and waits for the next life
+                return  # its state is still "taken only", so `Cell.die` puts it back for the next incarnation
             await self._handle(message)
             if self._crash is not None and self._work is not None:
-                self._work.cancel()  # a nursery does not cancel what its owner's task does
+                self._work.cancel()  # cancelling the nursery does not cancel the handler in its owner's task
         self.wake()
 
     async def _handle(self, message: Message) -> None:
-        """Run the handler of a message, with the variables of its caller, and answer."""
+        """Run the handler of a message in its caller's context, and settle the message."""
+        # Read before the handler runs: the message drops its arguments when its reply is sent.
         call = message.named
         scope = self.loop.scope(math.inf, message.grace)
+        # Sets `message.scope` under the lock: from then on a caller that gives up cancels the handler.
         if not self._cell.may_begin(message, scope):
             return
         try:
             value = await InContext(self.loop, message.context, partial(self._body, message, scope))
         except BaseException as exc:
             if self.loop.cancelled_itself(exc):
+                # The handler raised a cancellation that nobody asked for. This ends its call, not the actor.
                 error = CallCancelledError(message.title, message.call_id)
                 self._cell.handled(message, None, await self._kept(message, error))
             elif isinstance(exc, self.loop.cancelled_class):
+                # The actor's task or nursery is cancelled. Raise it: cancellation is never swallowed here.
                 self._end_with_actor(message)
                 raise
+            # The worker was gone before the handler began: the next incarnation may run the message safely.
             elif self.code.never_began(exc) and self._cell.put_back(message):
                 self._break(exc)
             elif self._is_broken_by(exc, message) or message.ends_actor(scope):
@@ -275,15 +310,16 @@ class Life:
             if message.ends_actor(scope):
                 self._break_by(message, call, CallCancelledError(message.title, message.call_id))
             else:
+                # The caller is answered only after its state was saved, so a killed process loses no answered call.
                 failed = None if self._keep is None else await self._kept(message)
                 self._cell.handled(message, value, failed)
 
     async def _kept(self, message: Message, error: BaseException | None = None) -> BaseException | None:
-        """Keep the state after a call, however it went; returns what its caller is told."""
+        """Save the state after a call, failed or not; return the error for its caller, if any."""
         if self._keep is None or message.handler.group == CONTROL or (error is not None and self._crash is not None):
             return error
         if (failed := await self._keep(self.code.snapshot, message.call_id)) is not None:
-            self._break(failed)  # it comes back with the state that is kept
+            self._break(failed)  # the next incarnation starts from the last state that was saved
         return error or failed
 
     def _dies_at(self, message: Message, point: str) -> bool:
@@ -301,9 +337,9 @@ class Life:
         return isinstance(bare(error), self.actor.fatal) or not isinstance(error, Exception)
 
     def _end_with_actor(self, message: Message) -> None:
-        """Say what became of a call whose handler was cancelled because the actor ends, as soon as that is known.
+        """Answer a call whose handler was cancelled because the actor ends, as soon as the result is known.
 
-        At once, if the actor waits for it itself: it could not end before it had its answer.
+        If the actor itself awaits the call, answer at once: it could not end before it had the answer.
         """
         if self._is_broken() or message.cancel_asked or is_awaited_here(message):
             self._cell.handled(message, None, ActorDiedError(message.title, message.call_id, self._why()))
@@ -314,10 +350,12 @@ class Life:
         if message.on_begin is not None:
             message.on_begin()
         with scope:
+            # The caller may have given up in another thread after `may_begin`, before this scope was entered.
             if message.cancel_asked:
                 scope.cancel()
             if self._dies_at(message, "begun"):
                 await sleep_forever()
+            # Deadlock detection uses it to tell the handler's own asks from those of tasks that it has started.
             message.task = None if message.handler.is_sync else self.loop.task()
             value = await self.code.handle(message)
             if self._dies_at(message, "done"):
@@ -325,14 +363,15 @@ class Life:
             return value
         if message.fate is not None:
             raise message.fate
-        return None  # cancelled: nobody waits for it
+        return None  # cancelled by its caller, which does not use a result
 
     def _break_by(self, message: Message, call: Call, error: BaseException) -> None:
-        """Have the actor die of what a handler raised; that it was cancelled is not the call's fault."""
+        """Crash the actor with a handler's error. The call counts as poison unless its caller had cancelled it."""
         if not message.cancel_asked:
             self._culprit = self._cell.poison.has_ended(*call)
         died = ActorDiedError(message.title, message.call_id, death_of(self._cell.name, error))
         died.__cause__ = error
+        # The caller gets this error with its cause; `die()` would give it the general reason of the crash.
         self._cell.handled(message, None, died)
         self._break(error)
 
@@ -350,6 +389,7 @@ class Life:
 
     def _failed_start(self, error: BaseException | None) -> End:
         name = self._cell.name
+        # KeyboardInterrupt and SystemExit reach the owner unchanged.
         if error is not None and not isinstance(error, (Exception, self.loop.cancelled_class)):
             self._tell_start(error)
             return End("not_started", error)
@@ -358,6 +398,7 @@ class Life:
         elif error is not None:
             failed = start_failed(name, error)
         else:
+            # No error, and not started: the outer scope has swallowed its own cancellation.
             late = f"`start` took longer than {self._lifespan.start:g} s, and was cancelled"
             failed = ActorStartError(name, self._killed or late)
         self._tell_start(failed)
@@ -365,13 +406,14 @@ class Life:
 
     def _end_of_service(self, error: BaseException | None) -> End:
         name = self._cell.name
+        # `stop` was cut off, perhaps before `_stop` answered the running calls; `die()` may be called twice.
         if error is None and self._outer.cancel_called:
             _log.warning("the actor %r %s", name, self._lifespan.cut_short(self._killed))
             self._cell.die(self._why())
         elif error is not None:
             if not self._is_cancelled():
                 _log.warning("closing what the actor %r has entered failed: %s", name, type(error).__qualname__)
-            # A task group that `start` has entered cancels its host first, and says why when it is left.
+            # A task group that `start` has entered cancels this task first, and raises the reason when it is left.
             self._crash = error if self._is_cancelled() else self._crash or error
         if self._is_cancelled():
             self._crash = RuntimeError(f"the task of {name} was cancelled, perhaps by a scope that `start` has entered")
@@ -383,16 +425,18 @@ class Life:
         return End("replaced" if self._is_retired else "stopped", snapshot=self._snapshot)
 
     def _is_cancelled(self) -> bool:
-        """Whether somebody has cancelled the actor's task who had no business to."""
+        """Return whether foreign code has cancelled the actor's task, such as a scope that `start` has entered."""
         return isinstance(self._crash, self.loop.cancelled_class)
 
     def _tell_start(self, failed: BaseException | None) -> None:
+        # Cleared: otherwise the closure of the starter would live as long as the incarnation.
         on_start, self._on_start = self._on_start, None
         if on_start is not None:
             on_start(failed)
 
 
 def _of_handler(variables: Mapping[str, Any]) -> Holder:
+    # The watchdog reads this local variable from frames of `Life._body`: the two names must agree.
     message = variables["message"]
     return Holder(message.handler.title, f"the handler {message.handler.title}")
 
