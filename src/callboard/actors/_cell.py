@@ -280,7 +280,7 @@ class Cell:
                 with message.loop.shield(float("inf")):
                     await message.wakeup.wait()
             except message.loop.cancelled_class:
-                # This task's grace is over, and the cancellation was repeated. The handler's scope has the same grace and
+                # This task's grace is over, and it was cancelled again. The handler's scope has the same grace and
                 # repeats its own. Go on waiting: the call must not return before its handler has ended.
                 message.wakeup = message.loop.wakeup()
         # The cancelled caller cannot receive the error.

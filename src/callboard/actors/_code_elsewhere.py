@@ -1,4 +1,4 @@
-"""The code of an actor in a worker of an engine; its life, its mailbox and its supervisor are here."""
+"""Engine runner: runs an actor's code in a worker of an engine. Mailbox and supervisor stay in this process."""
 
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
@@ -21,33 +21,33 @@ from callboard.actors._resources import Resources
 from callboard.exceptions import ActorStartError, EngineError
 
 _FOR_THE_KILL = 0.1
-"""Seconds of a grace that are left for an engine to kill what did not end within the rest."""
+"""Part of the grace in seconds that is reserved for the engine to kill a body that did not end."""
 
 
 def grace_there(grace: float) -> float:
-    """The grace that a body has on an engine, if its call has that one here."""
+    """Return the grace of a body on an engine in seconds, for the grace of its call in this process."""
     return max(0.0, grace - _FOR_THE_KILL)
 
 
 class _SeatLostError(EngineError):
-    """The worker of an actor has ended, or what lived there."""
+    """Error: the worker of an actor has ended, or the actor in it."""
 
     @classmethod
     def like(cls, error: EngineError) -> "_SeatLostError":
-        """Repeat an error of an engine as one of the actor's."""
+        """Copy an engine's error into this type, by which `is_lost` recognises the end of this actor's own worker."""
         ended: Any = error.ended
         return cls(error.tool, error.call_id, error.reason, ended=ended, recurs=error.recurs)
 
 
 class CodeElsewhere:
-    """The code of one life that runs in a worker of its own.
+    """Runner of one incarnation's code in a worker of its own.
 
     Args:
-        engine: has the worker.
-        actor: describes the one that is made there.
+        engine: provides the worker.
+        actor: describes the actor that is made in the worker.
         name: of the actor.
-        lifespan: its limits.
-        on_lost: told why the actor is of no more use, if its worker ends.
+        lifespan: time limits of the actor.
+        on_lost: called with the reason when the worker ends.
     """
 
     def __init__(
@@ -63,15 +63,19 @@ class CodeElsewhere:
         self._name = name
         self._lifespan = lifespan
         self._on_lost = on_lost
+        # Key of this incarnation in the worker's table of actors.
         self._ident = uuid4().hex
         self._seat: Seat | None = None
         self._deferred: Nursery | None = None
+        # Either flag keeps `on_lost` from being called: the end is reported once, and not at all during `stop`.
         self._is_lost = self._is_stopping = False
+        # Calls in the worker. Each learns more about its end than the watchers, so they are heard first.
         self._asked = 0
         self._ended: str | None = None
-        """How its worker has ended, or what it had there, as soon as that is known."""
+        """Reason why the worker, or the actor in it, has ended; `None` while both run."""
 
     async def start(self, resources: Resources, snapshot: object) -> None:
+        # The order is the reverse of closing: watchers and deferred replies end before the worker is released.
         await resources.enter(self._engine)
         self._seat = await resources.enter(self._engine.seat(self._name))
         self._deferred = await resources.enter(current_loop().nursery())
@@ -81,19 +85,20 @@ class CodeElsewhere:
             description = _hosted.Description(self._name, type(actor), *actor._made_with, key=actor.key)
             await self._run(_hosted.start, "start", description, self._lifespan, snapshot)
         except TypeError as error:
-            # What cannot cross will not cross the next time.
+            # Arguments that cannot be pickled will fail next time, too.
             raise ActorStartError(self._name, f"{error}", never=True) from error
+        # Not earlier: the worker knows the actor only after `_hosted.start`.
         await resources.enter(beside(self._watch_life))
 
     async def _watch(self) -> None:
-        """Say so when the worker has ended."""
+        """Wait for the end of the worker, and note its reason."""
         assert self._seat is not None
         self._note_end(await self._seat.until_ended())
 
     async def _watch_life(self) -> None:
-        """Say so when what lives in the worker has ended, such as for a thread that went on after its call."""
+        """Wait for the actor in the worker to end: for example, its thread did not stop after a cancelled call."""
         body = Body(fn=_hosted.until_ended, args=(self._ident,), title=self._name, grace=_FOR_THE_KILL)
-        with suppress(EngineError):  # that the worker has ended is seen by the other one
+        with suppress(EngineError):  # the end of the worker is noted by `_watch`
             self._note_end(await self._sent(body))
 
     def _note_end(self, reason: str) -> None:
@@ -101,7 +106,7 @@ class CodeElsewhere:
         self._lose_if_quiet()
 
     def _lose_if_quiet(self) -> None:
-        """Have the life here end; whoever asks knows more about how, and goes first."""
+        """Report the loss, unless a call is in progress: its own error is more precise, and is reported instead."""
         if self._ended is not None and not (self._asked or self._is_lost or self._is_stopping):
             self._is_lost = True
             self._on_lost(EngineError(self._name, None, self._ended, ended="unknown"))
@@ -116,9 +121,10 @@ class CodeElsewhere:
         except BodyRaisedError as raised:
             raise raised.error from raised.error.__cause__
         except EngineError as error:
+            # The body has ended and only its result was lost in transport: the worker and the actor are intact.
             if error.ended == "finished":
                 raise
-            self._is_lost = True  # who asked will say so
+            self._is_lost = True  # the failed call reports the loss: see `is_lost`
             raise _SeatLostError.like(error) from error
 
     def _sent(self, body: Body) -> Awaitable[Any]:
@@ -141,13 +147,15 @@ class CodeElsewhere:
         try:
             return await self._run_body(body)
         finally:
+            # Also after a cancellation: the worker may have ended in the meantime.
             self._asked -= 1
             self._lose_if_quiet()
 
     async def _begun(self, message: Message) -> None:
-        """Have a handler run that takes its reply along; that is waited for when the mailbox has moved on."""
+        """Run a deferred handler; wait for its reply in a separate task, so that the mailbox moves on."""
         assert self._deferred is not None
         ticket = uuid4().hex
+        # Cancelled here, the handler has not returned, and the worker drops the ticket.
         await self._ask(message, _hosted.begin, ticket)
         self._deferred.start(partial(self._reply, message, ticket), message.grace)
 
@@ -160,7 +168,7 @@ class CodeElsewhere:
                 message.settle(None, raised.error)
             except Exception as error:
                 if isinstance(error, EngineError) and error.ended != "finished":
-                    self._note_end(error.reason)  # when the life here ends, whoever is owed a reply is told
+                    self._note_end(error.reason)  # the end of the incarnation settles all owed replies
                 else:
                     message.settle(None, error)
             else:
@@ -178,9 +186,10 @@ class CodeElsewhere:
     async def stop(self) -> None:
         self._is_stopping = True
         if self._deferred is not None:
+            # Before `stop`: these tasks wait in the worker for replies that may never be sent.
             self._deferred.cancel()
         if not self._is_lost:
             await self._run(_hosted.stop, "stop")
 
     def close(self) -> None:
-        """Nothing: the worker is left with the resources."""
+        """Do nothing: the worker is released with the resources."""

@@ -1,4 +1,4 @@
-"""Actors whose supervisor is in another process: what an engine's worker is asked to run."""
+"""Engine host: actors in a worker whose supervisor is in another process. Engines run these functions there."""
 
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, replace
@@ -17,12 +17,12 @@ from callboard.actors._reply import Reply
 from callboard.exceptions import ActorDiedError, ActorGoneError, EngineError
 
 _ANY_NUMBER = 1_000_000
-"""Of messages: how many may wait is decided where the mailbox is."""
+"""Limits that never apply: the mailbox and the poison count are those of the supervising process."""
 
 
 @dataclass(frozen=True, slots=True)
 class Description:
-    """An actor, as it is made there."""
+    """Picklable description of an actor."""
 
     name: str
     kind: type[Actor]
@@ -31,7 +31,7 @@ class Description:
     key: Hashable
 
     def made(self) -> Actor:
-        """The actor; which errors break it is decided by its supervisor, who is told of them."""
+        """Make the actor. It has no fatal errors here: the supervising process decides about them."""
         actor = self.kind(*self.args, **self.kwargs)
         object.__setattr__(actor, "key", self.key)
         object.__setattr__(actor, "fatal", ())
@@ -39,7 +39,7 @@ class Description:
 
 
 class _Owed:
-    """A reply that somebody here will send, from any thread."""
+    """Deferred reply that the actor's code will send, from any thread."""
 
     def __init__(self, title: str) -> None:
         self.title = title
@@ -47,15 +47,15 @@ class _Owed:
         self._outcome: tuple[Any, BaseException | None] | None = None
 
     def settle(self, value: Any, error: BaseException | None) -> bool:
-        """End the wait; False if it has ended."""
+        """Set the outcome; return False if it was set before."""
         if self._outcome is not None:
             return False
         self._outcome = value, error
-        self._wakeup.set()
+        self._wakeup.set()  # after the outcome: the waiter reads it at once
         return True
 
     async def outcome(self) -> Any:
-        """Wait until it has been sent."""
+        """Wait for the reply; return its value or raise its error."""
         await self._wakeup.wait()
         assert self._outcome is not None
         value, error = self._outcome
@@ -65,18 +65,20 @@ class _Owed:
 
 
 class _Hosted:
-    """An actor that lives here."""
+    """Actor in this worker, with its incarnation and its deferred replies."""
 
     def __init__(self, description: Description, lifespan: Lifespan, state: object) -> None:
         self.cell = Cell(description.name, description.kind, size=_ANY_NUMBER, when_full="wait", poison=_ANY_NUMBER)
+        # No supervisor here starts the actor, so it accepts calls from the beginning.
         self.cell.gone = None
         self.owed: dict[str, _Owed] = {}
-        """By their tickets, the replies that handlers have taken along."""
+        """Deferred replies, by ticket."""
         self._failed: BaseException | None = None
         self.end = "its task there was cancelled"
-        """How it has ended, in words."""
+        """Reason of its end, for errors; this value remains if the task was cancelled."""
         self._started, self._over = current_loop().wakeup(), Event()
         self.life = Life(self.cell, description.made(), lifespan, self._on_start, state)
+        # No nursery owns this task: the body that starts the actor ends long before it.
         self._task: Spawned = current_loop().spawn(self._live, lifespan.stop)
 
     def _on_start(self, failed: BaseException | None) -> None:
@@ -87,13 +89,14 @@ class _Hosted:
         with scope:
             end = await self.life.run()
             self.end = f"its code there ended: {end.error!r}" if end.error is not None else "its code there has ended"
-            self.cell.finish(self.end)
+            self.cell.finish(self.end)  # no restart here: the supervisor starts a new worker
         self._over.set()
 
     async def has_started(self) -> None:
         try:
             await self._started.wait()
         except BaseException:
+            # A cancelled start leaves nothing in the worker.
             self.life.kill("its start was cancelled")
             await self.has_ended()
             raise
@@ -106,12 +109,13 @@ class _Hosted:
             await self._task.wait()
 
     async def ask(self, handler: Handler, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
-        """Ask the actor, and tell its own death from what its handler has raised."""
+        """Call a handler; raise `EngineError` if this actor has died, but not for an actor that the handler called."""
         try:
             with marked():
                 return await self.cell.ask(handler, args, kwargs)
         except BodyRaisedError as raised:
             error = raised.error
+            # A handler may raise the same error for another actor; only `has_broken` tells them apart.
             if isinstance(error, ActorDiedError) and self.life.has_broken:
                 raise EngineError(error.tool, error.call_id, error.reason, ended="unknown") from error
             raise
@@ -132,11 +136,12 @@ def _found(ident: str, title: str) -> _Hosted:
 
 
 async def start(ident: str, description: Description, lifespan: Lifespan, state: object) -> None:
-    """Make an actor and start it, from a snapshot unless that is `None`.
+    """Make and start an actor, from a snapshot unless that is `None`.
 
     Raises:
         ActorStartError: if it does not start.
     """
+    # Registered before the start, so that `stop` finds it at any time.
     hosted = _hosted[ident] = _Hosted(description, lifespan, state)
     try:
         await hosted.has_started()
@@ -146,18 +151,18 @@ async def start(ident: str, description: Description, lifespan: Lifespan, state:
 
 
 async def call(ident: str, name: str, /, *args: Any, **kwargs: Any) -> Any:
-    """Run a handler, and return what it returns.
+    """Run a handler, and return its result.
 
     Raises:
-        EngineError: if the actor has died here of it; `BodyRaisedError` has what the handler raised that looks so.
-        BaseException: what the handler raises.
+        EngineError: if the actor died of the call. A similar error of the handler itself arrives as `BodyRaisedError`.
+        BaseException: any other error of the handler.
     """
     hosted = _found(ident, name)
     return await hosted.ask(hosted.cell.kind._handlers[name], args, kwargs)
 
 
 async def begin(ident: str, name: str, ticket: str, /, *args: Any, **kwargs: Any) -> None:
-    """Run a handler that takes its reply along; `reply` has that, by the ticket. Raises what `call` does."""
+    """Run a deferred handler; its reply is awaited with `reply(ticket)`. Raises the same errors as `call`."""
     hosted = _found(ident, name)
     owed = hosted.owed[ticket] = _Owed(f"{hosted.cell.kind.__name__}.{name}")
     handler = hosted.cell.kind._handlers[name]
@@ -166,6 +171,7 @@ async def begin(ident: str, name: str, ticket: str, /, *args: Any, **kwargs: Any
         await handler.fn(actor, Reply(owed), *args, **kwargs)
 
     try:
+        # Not deferred here: the cell would otherwise owe the reply, too, and the call would not end.
         await hosted.ask(replace(handler, deferred=False, fn=with_reply), args, kwargs)
     except BaseException:
         del hosted.owed[ticket]
@@ -173,7 +179,7 @@ async def begin(ident: str, name: str, ticket: str, /, *args: Any, **kwargs: Any
 
 
 async def reply(ident: str, ticket: str) -> Any:
-    """Wait for the reply of a handler that has taken it along."""
+    """Wait for a deferred reply."""
     hosted = _found(ident, "reply")
     with marked():
         try:
@@ -183,17 +189,17 @@ async def reply(ident: str, ticket: str) -> Any:
 
 
 async def snapshot(ident: str) -> object:
-    """Take the snapshot of an actor that lives here, to be sent to its supervisor."""
+    """Take the snapshot of an actor, for its supervisor."""
     return await _found(ident, "snapshot").life.code.snapshot()
 
 
 async def until_ended(ident: str) -> str:
-    """Wait until an actor has ended; says how, in words."""
+    """Wait for the end of an actor; return the reason."""
     return await _found(ident, "until_ended").until_over()
 
 
 async def stop(ident: str) -> None:
-    """Stop an actor, and return when it has ended."""
+    """Stop an actor, and return when it has ended; do nothing if it is not known."""
     hosted = _hosted.pop(ident, None)
     if hosted is not None:
         hosted.life.end()

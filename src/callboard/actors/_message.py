@@ -1,4 +1,4 @@
-"""One call of an actor, from the caller to the handler and back."""
+"""Message of an actor: one call, from its caller to the handler and back."""
 
 from collections.abc import Callable, Mapping
 from contextvars import Context, ContextVar, copy_context
@@ -11,36 +11,35 @@ from callboard.actors._actor import Handler
 from callboard.actors._watch import WatchedAsk
 
 State = Literal["waiting", "running", "deferred", "ended"]
-"""`waiting`: it has not begun. `running`: its handler does. `deferred`: somebody has its reply and will send it."""
+"""`waiting`: in the queue. `running`: taken, or its handler runs. `deferred`: the handler ended without a reply."""
 
 
 class Target(Protocol):
-    """The actor that a message is for."""
+    """Actor to which a message is sent."""
 
     draining: object | None
-    """The drain that it is part of, if it is."""
+    """Drain in progress, if any."""
 
     def settle(self, message: "Message", value: object, error: BaseException | None) -> bool:
-        """End a message; False if it has ended."""
+        """Settle a message; return False if it was settled before."""
         ...
 
 
 class Message:
-    """One call of an actor. Its state changes under the lock of its target only.
+    """One call of an actor. Its state changes only under the lock of its target.
 
     Args:
         target: the actor.
-        handler: what to run.
-        args: for it.
-        kwargs: for it.
-        loop: of the caller.
-        asked_by: the message whose handler asks, if one does.
-        title: what to call it in errors.
-        call_id: of the tool call that it is, for errors.
-        on_begin: called in the actor's thread when its handler begins.
-        passes: says of an exception that it is none of the actor's, and does not break it.
-        named_by: the arguments by which calls are told apart, if not by all: those that a model wrote.
-        watch: who is told of it, if anybody is.
+        handler: the handler to run.
+        args: positional arguments.
+        kwargs: keyword arguments.
+        loop: event loop of the caller.
+        title: name of the call in errors.
+        call_id: id of the tool call, for errors.
+        passes: predicate; an exception for which it is true does not crash the actor.
+        on_begin: called in the actor's thread when the handler begins.
+        watch: reports the call to observers; `None` without observers.
+        named_by: the arguments that identify the call for poison detection; `None` for all.
     """
 
     __slots__ = (
@@ -97,82 +96,87 @@ class Message:
         self.named_by = named_by
         self.watch = watch
         around = current_message.get()
+        # A task that a handler has left running asks for itself: nothing waits behind a message that has ended.
         self.asked_by = None if around is None or around.has_ended else around
         self.is_beside = self.asked_by is not None and self.asked_by.runs_beside(loop.task())
-        """Whether it is asked beside the task of the handler that asks, which may wait for that or not."""
+        """Flag: asked by a task that the handler has started, and that the handler may or may not await."""
         self.task: int | None = None
-        """In which task its handler runs, if it does and is async."""
+        """Number of the task that runs the handler; `None` for a sync handler and before it begins."""
         self.asks: set[Message] = set()
-        """What its handler waits for now; others read it from their threads."""
-        self.context: Context = unmarked(copy_context())  # what a handler starts belongs to its actor
+        """Messages that the handler awaits now. Other threads read this to find deadlocks."""
+        self.context: Context = unmarked(copy_context())  # tasks that the handler starts belong to its actor
         self.state: State = "waiting"
+        # Replaced under the target's lock when the caller waits a second time: a wakeup serves one wait.
         self.wakeup = loop.wakeup()
         self.scope: Scope | None = None
-        """Around its handler, while that runs."""
+        """Cancel scope of the handler; `None` before it begins."""
         self.cancel_asked = False
         self.value: object = None
         self.error: BaseException | None = None
         self.fate: BaseException | None = None
-        """What its caller is told if its handler ends cancelled, although the caller waits."""
+        """Error for the caller if a drain cancels the handler: the caller itself was not cancelled and still waits."""
         timed = current_timed.get()
+        # Seconds of clean-up for the handler: the grace of the calling attempt.
         self.grace = DEFAULT_GRACE if timed is None else timed.grace
 
     def runs_beside(self, task: int) -> bool:
-        """Whether a task is none that its handler runs in; a plain one asks by a task of its own, and waits."""
+        """Return whether a task is not the one that runs the handler; false for sync handlers, which always wait."""
         return self.task not in (None, task)
 
     @property
     def named(self) -> tuple[str, tuple[Any, ...], Mapping[str, Any]]:
-        """Its handler and the arguments that tell it from other calls; what is injected differs each time."""
+        """Handler name and identifying arguments. Injected arguments are left out: they differ in each call."""
         if self.named_by is None:
             return self.handler.name, self.args, self.kwargs
         return self.handler.name, (), self.named_by
 
     @property
     def is_taken_only(self) -> bool:
-        """Whether it was taken out of the queue, and its handler has not begun."""
+        """Return whether the message was taken from the queue, and its handler has not begun."""
         return self.state == "running" and self.scope is None
 
     @property
     def has_ended(self) -> bool:
-        """Whether it has; asked in a loop, while other threads end it."""
+        """Return whether the message was settled. Type checkers would narrow `state` in a loop that polls it."""
         return self.state == "ended"
 
     def ends_actor(self, scope: Scope) -> bool:
-        """Whether its handler was cancelled, by the scope around it, and its actor is not to be trusted then."""
+        """Return whether the handler was cancelled by its scope, and the actor must then be restarted."""
         return scope.cancel_called and self.handler.on_cancel == "restart"
 
     def settle(self, value: object, error: BaseException | None) -> bool:
-        """End it; False if it has ended."""
+        """Settle this message; return False if it was settled before."""
         return self.target.settle(self, value, error)
 
     def end(self, value: object, error: BaseException | None) -> None:
-        """Note what it came to, let go of the rest, and wake the caller."""
+        """Store the outcome, drop all other references, and wake the caller. Call it under the target's lock."""
         self.state, self.value, self.error = "ended", value, error
+        # Only the outcome is kept: arguments, context and chain may be large, and would form reference cycles.
         self.scope = self.asked_by = None
         self.args, self.kwargs, self.named_by = (), {}, None
         del self.context
+        # Last: in another thread, the caller may read the outcome at once.
         self.wakeup.set()
 
     def outcome(self) -> Any:
-        """What it came to, for its caller; once."""
+        """Return the value or raise the error, once: the error is dropped here."""
         error, self.error = self.error, None
         if error is None:
             return self.value
         try:
             raise error
         finally:
-            del error  # its traceback leads here
+            del error  # its traceback refers to this frame: a reference cycle
 
     def ancestors(self) -> "list[Message]":
-        """The messages whose handlers wait for this one, the nearest first.
+        """Return the messages whose handlers wait for this one, the nearest first.
 
-        What a handler has left running asks for itself: behind a message that has ended, nobody waits.
+        A message that has ended is no ancestor: nobody waits behind it, although a task that it started may still ask.
         """
         found: list[Message] = []
         one = self.asked_by
         while one is not None and not one.has_ended:
-            if one.state == "running":
+            if one.state == "running":  # a deferred one has no handler that waits, but its own asker may
                 found.append(one)
             one = one.asked_by
         return found

@@ -1,4 +1,4 @@
-"""An actor's code, as long as this process owns its key in the fleet; every handler is asked for leave to begin."""
+"""Leased runner: runs an actor's code while this process owns its key. Each handler checks the ownership first."""
 
 from collections.abc import Awaitable, Callable
 from contextvars import ContextVar
@@ -17,16 +17,16 @@ T = TypeVar("T")
 Begin = Callable[[], Awaitable[bool]]
 
 beginning: ContextVar[Begin | None] = ContextVar("callboard_beginning", default=None)
-"""Asked by the ask that is sent here, when its handler is about to begin; of those within it, by none."""
+"""Callback that a remote call's handler must await before it begins; calls made by the handler must not see it."""
 
 
 class OwnedCode:
-    """The code of one life that ends with the ownership of its key.
+    """Runner that checks the ownership of the key, and sets the fencing token, around another runner.
 
     Args:
-        inner: the code itself.
-        ownership: of its key.
-        clean_up: seconds that its code has to end when the key is lost.
+        inner: the runner of the code.
+        ownership: ownership of the key.
+        clean_up: seconds in which the code must end after the key is lost.
     """
 
     __slots__ = ("_clean_up", "_inner", "_ownership")
@@ -37,18 +37,21 @@ class OwnedCode:
         self._clean_up = clean_up
 
     async def start(self, resources: Resources, snapshot: object) -> None:
-        fenced_by(self._ownership.token)  # in the task of the life: `snapshot` and `stop` have it, too
+        fenced_by(self._ownership.token)  # in the incarnation's task, so `snapshot` and `stop` have it, too
         cap_grace(current_loop(), self._clean_up)
         await self._inner.start(resources, snapshot)
 
     async def handle(self, message: Message) -> object:
         begin = beginning.get()
+        # Calls that the handler makes inherit the context, and must not ask again for this call.
         beginning.set(None)
         if begin is not None and not await begin():
             raise KeyMovedError(f"{message.title} was taken back before it began")
-        if not self._ownership.is_current:  # last: it may have taken a while to ask
+        # After the await above, not before it: the lease may have expired meanwhile.
+        if not self._ownership.is_current:
             raise KeyMovedError(f"{message.title} would begin in a process that owns its key no more")
         fenced_by(self._ownership.token)
+        # Again: the handler runs in the caller's context, with the caller's grace.
         cap_grace(current_loop(), self._clean_up)
         return await self._inner.handle(message)
 

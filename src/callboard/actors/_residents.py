@@ -1,4 +1,4 @@
-"""Actors of one kind, one for each key: they live when somebody asks them, and no more of them than may."""
+"""Keyed actors: one actor for each key, started by its first call, with a maximum number at once."""
 
 import logging
 import threading
@@ -30,11 +30,12 @@ from callboard.exceptions import ActorStartError
 _log = logging.getLogger("callboard")
 
 
+# For `Residents.number`.
 _numbers = count(1)
 
 
 class _Resident:
-    """One actor of several that lives now, under a supervisor of its own: a crash is nobody else's."""
+    """Running keyed actor under a supervisor of its own, so that its crashes affect no other key."""
 
     def __init__(self, spec: ChildSpec[Any], cell: Cell, on_end: Callable[[BaseException | None], None]) -> None:
         self.name = f"the supervisor of {cell.name}"
@@ -45,11 +46,11 @@ class _Resident:
         self.is_leaving = False
         self.has_left = self.tree.loop.wakeup()
         self.rests_since = self.tree.loop.now()
-        """When it had nothing to do, the last time; on its loop's clock."""
+        """Loop time at which it was last idle."""
 
     def units(self, manager: Manager) -> list[Unit]:
         self.unit = ActorUnit(self._spec, manager, self.cell)
-        # If it is not started again, this place is free, and whoever asks next has it tried anew.
+        # Significant: if it is not restarted, its supervisor ends, the place is free, and the next call starts it anew.
         self.unit.terms = replace(self.unit.terms, significant=True)
         return [self.unit]
 
@@ -66,48 +67,52 @@ class _Resident:
 
 
 class Residents:
-    """The actors of one kind that live in one place, by key. Belongs to the event loop in which it is made.
+    """Keyed actors of one child spec in one event loop.
 
-    Only one with a key lives at a time. What they are asked while they do not live waits until they do. All decisions
-    are made in the loop's thread; `cell` may be called in any.
+    At most one actor per key runs at a time. Calls of an actor that does not run wait until it does. All decisions are
+    made in the loop's thread; only methods that say so may be called from other threads.
 
     Args:
-        spec: the terms of each.
-        on_interrupt: told of Ctrl-C and the like in an actor, which is for whoever owns them all.
+        spec: child spec of each actor.
+        on_interrupt: called with a KeyboardInterrupt or SystemExit raised in an actor; the owner must raise it.
     """
 
     def __init__(self, spec: ChildSpec[Any], on_interrupt: Callable[[BaseException], object]) -> None:
         self.spec = spec
         self.number = next(_numbers)
-        """Tells it apart from others, in this process."""
+        """Identity within the process."""
         self.loop = current_loop()
         self._tenancy = None if spec.fleet is None else Tenancy(self, spec.fleet)
         if spec.snapshots is None:
             self.spec = spec.kept_in(InMemorySnapshots() if self._tenancy is None else self._tenancy.snapshots)
         self._context = copy_context()
-        """In a copy of which actors start: what the first caller has in its variables is none of theirs."""
+        """Context of the owner. Actors start in copies of it, not in the context of their first caller."""
         self._on_interrupt = on_interrupt
+        # Guards `_cells` and `_draining`: references are made in any thread.
         self._lock = threading.Lock()
-        # Whoever holds a reference holds the cell: there is no second one with the same key meanwhile.
+        # Weak: a reference or a running actor keeps its cell alive, so a key never has two cells, and unused keys cost
+        # no memory.
         self._cells: WeakValueDictionary[Hashable, Cell] = WeakValueDictionary()
+        # Changed in the loop's thread only; other threads read it or copy it.
         self._alive: dict[Hashable, _Resident] = {}
         self._queue: OrderedDict[Hashable, Cell] = OrderedDict()
-        """Those that are asked and do not live."""
+        """Cells with waiting calls whose actors do not run, in FIFO order."""
         self._tasks: set[Spawned] = set()
         self._is_closing = False
         self._draining: Draining | None = None
         self._restarts = self._evictions = 0
-        """Of those that live no more; and of all."""
+        """Restarts of actors that no longer run; evictions of all."""
         self._wakeup: Wakeup | None = None
         if spec.idle is not None:
             self._start_task(self._evict_idle)
 
     def cell(self, key: Hashable) -> Cell:
-        """The actor of a key, whether it lives or not; from any thread."""
+        """Return the cell of a key, whether its actor runs or not. Any thread may call this."""
         with self._lock:
             found = self._cells.get(key)
             if found is None:
                 found = self._cells[key] = cell_for(self.spec) if self._tenancy is None else self._tenancy.cell()
+                # Complete before the lock is released: another thread may call the actor right after.
                 found.key, found.gone, found.activate = key, None, self._asked
                 found.home, found.draining = self.loop, self._draining
                 found.room = None if self.spec.cap is None else partial(self._room_for, found)
@@ -116,7 +121,7 @@ class Residents:
         return found
 
     def statistics(self) -> ActorStatistics:
-        """How many live now, and what they do."""
+        """Return numbers of running actors, calls, restarts and evictions."""
         here = list(self._alive.values())
         boxes = [cell.mailbox for cell in {*(one.cell for one in here), *self._queue.values()}]
         return ActorStatistics(
@@ -128,12 +133,13 @@ class Residents:
         )
 
     async def start(self, key: Hashable) -> None:
-        """Have the actor of a key live before anybody asks it.
+        """Start the actor of a key before its first call.
 
         Raises:
             ActorStartError: if it does not start.
         """
         cell = self.cell(key)
+        # Entered before the await: a call that comes meanwhile must not start a second actor.
         resident = self._alive[key] = self._resident(cell)
         try:
             await resident.tree.start()
@@ -143,11 +149,12 @@ class Residents:
 
     @property
     def alive(self) -> Collection[Hashable]:
-        """The keys of those that live now; from any thread."""
+        """Keys of the running actors. Any thread may read it."""
         return list(self._alive)
 
     async def dismiss(self, keys: Collection[Hashable]) -> None:
-        """Have some of them end that nobody asks; returns when they have. From any event loop."""
+        """Stop idle actors by key, and return when they have ended. Any event loop may call this."""
+        # A copy for each use, here and below: a context cannot be entered twice at the same time.
         gone, context = current_loop().wakeup(), self._context.copy()
         work = partial(self._start_task, partial(self._dismiss, keys, gone.set))
         if keys and run_there(self.loop, lambda: context.run(work)):
@@ -162,11 +169,13 @@ class Residents:
                     resident.is_leaving = True
                     await self._end(resident)
         finally:
+            # Always: the caller waits for it, perhaps in another loop and without a timeout.
             then()
 
     async def drain(self, timeout: float) -> Drained:
-        """Have them answer what they have been asked, and nothing else."""
+        """Finish accepted calls, and refuse new ones from outside the drain."""
         with self._lock:
+            # Under the lock: every cell either is in `_all_cells` below or is created with the drain set.
             draining = self._draining = Draining(f"the actor {self.spec.name!r}", self._all_cells)
         if self._tenancy is not None:
             context = self._context.copy()
@@ -174,7 +183,7 @@ class Residents:
         return await draining.run(timeout)
 
     def _hand_over(self) -> None:
-        """Have the actors of a fleet leave that are idle; those that are busy leave when they rest."""
+        """Stop the idle actors of a fleet, to free their keys; the busy ones stop when they become idle."""
         for resident in list(self._alive.values()):
             if resident.cell.life is not None and resident.cell.is_idle:
                 self._leave(resident)
@@ -184,7 +193,8 @@ class Residents:
             return list(self._cells.values())
 
     async def close(self) -> None:
-        """Stop all of them, and save what they keep."""
+        """Stop all actors, and save their states."""
+        # First: from here on `_admit` starts nothing.
         self._is_closing = True
         queued, self._queue = self._queue, OrderedDict()
         for cell in queued.values():
@@ -194,12 +204,15 @@ class Residents:
                 cell.finish("it was ended before it had started")
         if self._wakeup is not None:
             self._wakeup.set()
+        # A cancelled owner still waits: nothing may outlive the block.
         with self.loop.shield(float("inf")):
             for resident in reversed(list(self._alive.values())):
+                # An eviction in progress has no time limit; now `stop_timeout` applies to it.
                 resident.unit.hurry()
                 self._leave(resident)
             while self._tasks:
                 await next(iter(self._tasks)).wait()
+        # A call may have come after its actor ended. It would wait for ever, as nothing is started any more.
         for cell in list(self._cells.values()):
             cell.finish("it was ended")
         if self._tenancy is not None:
@@ -207,11 +220,11 @@ class Residents:
                 await self._tenancy.membership.leave()
 
     def context(self) -> Context:
-        """The variables with which what nobody has asked for here begins."""
+        """Return a copy of the owner's context."""
         return self._context.copy()
 
     def lose(self, key: Hashable, reason: str) -> None:
-        """End the actor of a key at once, as another process may own the key; from any thread."""
+        """End the actor of a key at once, because another process may own the key. Any thread may call this."""
         context = self._context.copy()
         run_there(self.loop, lambda: context.run(self._lose, key, reason))
 
@@ -219,13 +232,15 @@ class Residents:
         queued, resident = self._queue.pop(key, None), self._alive.get(key)
         if isinstance(queued, FleetCell):
             queued.move()
+        # The key may have been won again since: an actor with a current ownership stays.
         if resident is not None and not (resident.cell.ownership and resident.cell.ownership.is_current):
             assert self.spec.fleet is not None
             resident.unit.end(reason, self.spec.fleet.clean_up)
             self._leave(resident)
 
     def rests(self, key: Hashable) -> None:
-        """Give the key back to the fleet of which nothing lives here, and that nobody asks; from any thread."""
+        """Return an unused key to the fleet. Any thread may call this."""
+        # A cheap test in the caller's thread; `_give_back` tests again in the loop's thread.
         if key not in self._alive:
             run_there(self.loop, partial(self._give_back, key))
 
@@ -241,18 +256,20 @@ class Residents:
             cell.finish("its event loop has ended")
 
     def _admit(self, cell: Cell) -> None:
-        """Have an actor live when there is room for it."""
+        """Queue an actor for its start, or turn its calls away."""
         if isinstance(cell, FleetCell) and (self._is_closing or cell.tenancy.owned(cell.key) is None):
             self._turn_away(cell)
         elif self._is_closing:
             cell.finish("it was ended")
+        # Otherwise it is about to run; or it is ending, and `_end` admits it again if calls wait.
         elif cell.key not in self._alive and cell.key not in self._queue:
             self._queue[cell.key] = cell
             self._make_room()
 
     def _turn_away(self, cell: FleetCell) -> None:
-        """Have another process do what an actor is asked; not while it ends here, for there is never a second one."""
+        """Send the calls of a cell to another process, unless its actor is still ending here."""
         if cell.key not in self._alive:
+            # In this order: the moved calls are posted again, and must not find the old ownership.
             cell.tenancy.membership.give_back(cell.key)
             cell.move()
 
@@ -263,23 +280,26 @@ class Residents:
             if isinstance(cell, FleetCell) and not cell.is_owned():
                 self._turn_away(cell)
                 continue
+            # Counted at once, though its task has not begun, so that `cap` holds.
             resident = self._alive[key] = self._resident(cell)
             self._start_task(partial(self._live, resident))
+        # One eviction at a time: each end calls `_make_room` again.
         if self._queue and not self._makes_room():
             idle = [one for one in self._alive.values() if one.cell.is_idle and one.cell.life is not None]
             if idle:
                 self._leave(min(idle, key=lambda one: one.cell.asked))
 
     def _makes_room(self) -> bool:
-        """Whether one is going; not one that waits for its handlers, for they may wait for who wants the room."""
+        """Return whether an actor is leaving that has no running calls; one with calls may itself wait for room."""
         return any(one.is_leaving and not one.cell.in_hand() for one in self._alive.values())
 
     def _room_for(self, cell: Cell) -> Needs:
-        """What has to end before an actor that does not live can: of one of those that do, all that it has in hand."""
+        """Return the calls that must end before an actor can start. Any thread may call this."""
         alive, cap = list(self._alive.values()), self.spec.cap
         if cap is None or len(alive) < cap or any(one.cell is cell for one in alive):
             return NOTHING
         reason = f"{cell.name} can live when another one goes, for cap={cap}; each of those that live has to end first"
+        # One alternative for each running actor: it is enough that one of them has nothing in hand.
         return Needs(tuple(one.cell.in_hand() for one in alive), reason)
 
     def _resident(self, cell: Cell) -> _Resident:
@@ -288,25 +308,26 @@ class Residents:
         return resident
 
     def _rests(self, cell: Cell) -> None:
-        """Let those who wait for room have the place of one that has had its turn."""
+        """Evict this idle or long-running actor if another key waits for its place."""
         resident = self._alive.get(cell.key)
         if resident is None:
             return
         resident.rests_since = self.loop.now()
+        # A drain frees the key of each actor as soon as it is idle.
         if self._tenancy is not None and self._draining is not None and cell.is_idle:
             self._leave(resident)
-        # A reply that somebody has taken along wakes the life when it is sent, and this is asked again.
+        # Sending a deferred reply wakes the incarnation, which then calls this again.
         if self._queue and not cell.owed and not self._makes_room():
             self._leave(resident)
 
     async def _live(self, resident: _Resident) -> None:
         if resident.is_leaving:
-            return  # before it had begun; whoever has it leave sees to the rest
+            return  # evicted before this task began: `_end` cleans up
         try:
             await resident.tree.start()
         except ActorStartError as failed:
             self._is_away(resident, f"{failed}")
-        except (KeyboardInterrupt, SystemExit) as failed:  # a task of the loop's own has nobody to raise it for
+        except (KeyboardInterrupt, SystemExit) as failed:  # nobody awaits this task, so the owner is told
             self._is_away(resident, f"its start was ended by {failed!r}")
             self._on_interrupt(failed)
 
@@ -318,20 +339,23 @@ class Residents:
             self._on_interrupt(error)
 
     def _is_away(self, resident: _Resident, reason: str) -> None:
-        """Tell those who wait why it does not live; whoever asks next has it tried again."""
+        """Settle the waiting calls after an actor has ended for good; the next call starts it anew."""
         cell = resident.cell
         self._restarts += resident.tree.restarts
         self._alive.pop(cell.key, None)
         cell.finish(reason)
         if not self._is_closing:
+            # `finish` has set it. Cleared, so that the next call is accepted and starts the actor.
             cell.gone = None
-        self._start_task(resident.tree.stop)  # its task is about to end
+        # In a task of its own: this may run in the supervisor's task, for which `stop` waits.
+        self._start_task(resident.tree.stop)
         self.rests(cell.key)
         self._make_room()
 
     def _leave(self, resident: _Resident) -> None:
         if not resident.is_leaving:
             resident.is_leaving = True
+            # Only evictions for room or idleness are counted and reported.
             if not (self._is_closing or self._draining):
                 self._evictions += 1
                 asks = [number for cell in self._queue.values() for number in cell.watched_asks()]
@@ -341,12 +365,13 @@ class Residents:
     async def _end(self, resident: _Resident) -> None:
         cell = resident.cell
         if not self._is_closing:
-            await resident.unit.rest()  # what runs has all its time: nobody's call ends because others want room
+            await resident.unit.rest()  # without a time limit: an eviction never cancels a call
         await resident.tree.stop()
         self._restarts += resident.tree.restarts
+        # Removed before `_admit`, which ignores keys that are still here. The state has been saved by now.
         self._alive.pop(cell.key, None)
         if not cell.is_idle:
-            self._admit(cell)  # somebody has asked meanwhile
+            self._admit(cell)  # a call came while the actor was ending
         self.rests(cell.key)
         self._make_room()
         resident.has_left.set()
@@ -360,6 +385,7 @@ class Residents:
             for one in here:
                 if one.cell.is_idle and one.rests_since + idle <= now:
                     self._leave(one)
+            # At most `idle` ahead, because actors may start meanwhile; at least a tenth of it, against a busy loop.
             wait = min([idle, *(one.rests_since + idle - now for one in here if not one.is_leaving)])
             self._wakeup = self.loop.wakeup()
             with self.loop.scope(self.loop.now() + max(wait, idle / 10), 0.0):
@@ -381,5 +407,5 @@ class Residents:
                 self._tasks.difference_update(tasks)
 
         tasks.append(self.loop.spawn(child, 0.0))
-        if not ended:  # an eager task may have
+        if not ended:  # an eager asyncio task may have ended within `spawn`
             self._tasks.update(tasks)

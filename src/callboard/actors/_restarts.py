@@ -1,4 +1,4 @@
-"""What becomes of a supervisor's children when one ends. Decides, and never waits: OTP's words, with OTP's meanings."""
+"""Restart policy of a supervisor: decides about its children when one ends. Never waits. Terms and rules are OTP's."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -7,27 +7,31 @@ from typing import Literal, cast, get_args
 from callboard._types import check_seconds
 
 Restart = Literal["permanent", "transient", "temporary"]
-"""Whether a child that has ended is started again: always; if it did not end in order; never."""
+"""Restart type of a child: restarted always; unless it ended in order; never."""
 Strategy = Literal["one_for_one", "one_for_all", "rest_for_one"]
-"""Who is restarted with a child: nobody; all; those that were started after it."""
+"""Children that are restarted with one that ended: none; all; all that were started after it."""
 AutoShutdown = Literal["never", "any_significant", "all_significant"]
-"""Whether the supervisor ends when a significant child has, or all of them have."""
+"""Rule by which the supervisor ends with its significant children: never; with the first; with the last."""
 
 RESTARTS, STRATEGIES, SHUTDOWNS = get_args(Restart), get_args(Strategy), get_args(AutoShutdown)
 
 Ended = Literal["normal", "abnormal", "never_starts"]
-"""`never_starts`: it is no use to try again."""
+"""End of a child. `never_starts`: another attempt would fail, too."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Backoff:
-    """How long to wait before a restart: longer, the more of them there were within the period.
+    """Delay before a restart; it grows with the number of restarts within the period.
 
     Args:
-        first: seconds before the first one.
-        factor: how many times longer each next one takes.
-        most: seconds at most.
-        jitter: which part of it is random, from 0 to 1, so that those who died together do not come back together.
+        first: seconds before the first restart.
+        factor: growth of the delay with each further restart, 1 or more.
+        most: maximum in seconds.
+        jitter: random part of the delay, from 0 to 1. It spreads the restarts of actors that crashed together.
+
+    Raises:
+        TypeError: for a value of the wrong kind.
+        ValueError: for a number out of range.
     """
 
     first: float = 0.1
@@ -47,21 +51,22 @@ class Backoff:
             raise ValueError(f"Backoff(jitter=...) is a part of the whole, from 0 to 1; got {self.jitter!r}")
 
     def delay(self, restarts: int, chance: float) -> float:
-        """How many seconds to wait before a restart: longer with each, and less than that by chance.
+        """Return the delay before a restart in seconds, reduced by the jitter.
 
         Args:
-            restarts: how many there are within the period, with this one.
-            chance: from 0 to 1.
+            restarts: number of restarts within the period, this one included.
+            chance: random number from 0 to 1.
         """
         if not self.first:
             return 0.0
+        # The exponent is bounded, because a large one would overflow a float.
         whole = min(self.most, self.first * self.factor ** min(restarts - 1, 64))
         return whole * (1 - self.jitter * chance)
 
 
 @dataclass(frozen=True, slots=True)
 class Terms:
-    """What a supervisor knows of a child."""
+    """Restart-related part of a child spec."""
 
     name: str
     restart: Restart
@@ -70,14 +75,14 @@ class Terms:
 
 @dataclass(frozen=True, slots=True)
 class Forget:
-    """The child stays away; nobody else is concerned."""
+    """Decision: the child stays ended; the others are not affected."""
 
     index: int
 
 
 @dataclass(frozen=True, slots=True)
 class StartAgain:
-    """Some are stopped, in the reverse order; after so many seconds, some are started, in order."""
+    """Decision: stop `stops` in reverse order, wait `delay` seconds, then start `starts` in order."""
 
     stops: tuple[int, ...]
     starts: tuple[int, ...]
@@ -86,14 +91,14 @@ class StartAgain:
 
 @dataclass(frozen=True, slots=True)
 class ShutDown:
-    """The supervisor ends, in order: what it is for has ended."""
+    """Decision: the supervisor ends in order, because its significant children have ended."""
 
     index: int
 
 
 @dataclass(frozen=True, slots=True)
 class GiveUp:
-    """The supervisor ends, because a child ends too often; whoever supervises it decides."""
+    """Decision: the supervisor fails, because a child ended too often; its own supervisor decides next."""
 
     index: int
     restarts: int
@@ -103,16 +108,16 @@ Decision = Forget | StartAgain | ShutDown | GiveUp
 
 
 class Restarts:
-    """The restarts of one supervisor.
+    """Restart policy of one supervisor. Pure decisions, without clock or tasks.
 
     Args:
         children: in the order in which they are started.
-        strategy: who is restarted with a child that ended.
-        intensity: how many restarts there may be within a period.
-        period: in seconds; the window slides.
-        backoff: how long to wait before each.
-        auto_shutdown: whether it ends with its significant children.
-        chance: a random number from 0 to 1.
+        strategy: see `Strategy`.
+        intensity: maximum number of restarts within `period`.
+        period: seconds; the window slides.
+        backoff: delay before each restart.
+        auto_shutdown: see `AutoShutdown`.
+        chance: returns a random number from 0 to 1.
     """
 
     def __init__(
@@ -134,35 +139,37 @@ class Restarts:
         self._auto_shutdown = auto_shutdown
         self._chance = chance
         self._window: list[tuple[float, int, str | None]] = []
-        """When there were restarts, of whom, and of what."""
+        """Restarts within the period: time, index of the child, and its poisonous call if known."""
         self._away: set[int] = set()
-        """Those that have ended and stay away."""
+        """Indexes of children that have ended and are not restarted."""
 
     def ended(
         self, index: int, how: Ended, now: float, *, cause: str | None = None, is_refused: bool = False
     ) -> Decision:
-        """Decide what becomes of the others, and of a child that has ended by itself.
+        """Decide about a child that has ended by itself, and about the others.
 
         Args:
-            index: of the child.
-            how: it ended.
-            now: in seconds.
-            cause: what it died of, if one can say that of two deaths.
-            is_refused: whether that cannot happen again, because it is refused; the child's deaths of that cause then
-                count no more against the intensity.
+            index: index of the child.
+            how: kind of its end.
+            now: seconds.
+            cause: identity of the call that crashed it, if known.
+            is_refused: true if this call is refused from now on. The child's crashes by it then no longer count.
         """
         if how == "never_starts" or not _is_restarted(self._children[index].restart, how):
             return self._stays_away(index)
         self._window = [one for one in self._window if one[0] > now - self.period]
         if is_refused:
+            # Poison of one child must not use up the intensity: from now on the call cannot crash it again.
             self._window = [one for one in self._window if one[1:] != (index, cause)]
         else:
             self._window.append((now, index, cause))
         restarts = len(self._window)
+        # OTP's rule: `intensity` restarts are allowed, one more ends the supervisor.
         if restarts > self._intensity:
             return GiveUp(index, restarts)
         delay = self._backoff.delay(max(1, restarts), self._chance())
         others = self._others(index)
+        # OTP's rule: a temporary child that is stopped with the others is not started again.
         self._away.update(one for one in others if self._children[one].restart == "temporary")
         starts = tuple(sorted({index, *others} - self._away))
         return StartAgain(others, starts, delay)
@@ -178,7 +185,7 @@ class Restarts:
         return Forget(index)
 
     def _others(self, index: int) -> tuple[int, ...]:
-        """Who is stopped because this one has ended."""
+        """Return the children that are stopped because this one has ended."""
         if self._strategy == "one_for_one":
             return ()
         first = 0 if self._strategy == "one_for_all" else index + 1

@@ -1,4 +1,4 @@
-"""Actors by key whose keys are owned by one process of a fleet each: asks go to the owner, or are done here."""
+"""Fleet host adapter: keyed actors whose keys are each owned by one process; calls go to the owner."""
 
 from collections.abc import Awaitable, Callable, Coroutine, Hashable, Mapping
 from contextvars import Context, ContextVar
@@ -20,37 +20,37 @@ from callboard.actors._owned_code import Begin, beginning
 from callboard.exceptions import ActorDiedError
 
 _PAUSE = 0.01
-"""Seconds before an ask that did not begin here is posted anew."""
+"""Seconds before a call that did not begin is posted again."""
 _LONG = 3600.0
-"""Seconds that an ask which was cancelled may wait for its handler, whose own grace is enforced there."""
+"""Grace of the task that serves a remote call; the handler's own, shorter grace is enforced in the actor."""
 _MOVED = "its key belongs to another process now"
 
 
 class Landlord(Protocol):
-    """Who has the actors that live in this process."""
+    """Keyed actors of this process, as the fleet host adapter uses them."""
 
     spec: ChildSpec[Any]
     loop: EventLoop
 
     def cell(self, key: Hashable) -> Cell:
-        """The actor of a key, whether it lives or not; from any thread."""
+        """Return the cell of a key, whether its actor runs or not. Any thread may call this."""
         ...
 
     def lose(self, key: Hashable, reason: str) -> None:
-        """End one at once; from any thread."""
+        """End the actor of a key at once. Any thread may call this."""
         ...
 
     def rests(self, key: Hashable) -> None:
-        """Give the key back if no actor of it lives here and no call waits for one; from any thread."""
+        """Return the key to the fleet if its actor does not run and no call waits. Any thread may call this."""
         ...
 
     def context(self) -> Context:
-        """The variables with which what nobody has asked for here begins."""
+        """Return a copy of the owner's context."""
         ...
 
 
 class FleetCell(Cell):
-    """An actor of a fleet, as this process knows it: what it is asked goes to the owner of its key."""
+    """Cell of a fleet's actor in this process: it sends each call to the process that owns the key."""
 
     __slots__ = ("_posted", "_served", "tenancy")
 
@@ -58,9 +58,10 @@ class FleetCell(Cell):
 
     def __init__(self, *args: Any, **terms: Any) -> None:
         super().__init__(*args, **terms)
+        # Set by `ask` and `answer` for the `_put` that follows without an await: no other task comes in between.
         self._posted: _Taken | None = None
         self._served: set[Message] = set()
-        """Messages of other processes: the next owner answers those that do not begin here."""
+        """Messages from other processes. If they do not begin here, they are sent to the next owner."""
 
     async def ask(
         self,
@@ -75,6 +76,7 @@ class FleetCell(Cell):
         named_by: Mapping[str, Any] | None = None,
     ) -> Any:
         timed = current_timed.get()
+        # A posted call may begin in another process, move, and begin here: `on_begin` must run once.
         on_begin = None if on_begin is None else _Once(on_begin)
         ask = FleetAsk(
             key=self.key,
@@ -88,21 +90,26 @@ class FleetCell(Cell):
         )
         here = partial(super().ask, handler, args, kwargs, title=title, call=call, named_by=named_by)
         here = partial(here, passes=_or_moved(passes), on_begin=on_begin)
+        # Repeated until the call begins: a key may move several times while its call waits.
         while True:
             posting = self.tenancy.membership.post(ask)
             try:
+                # Cancelled at this await, a call that has not begun is withdrawn; a begun one is cancelled at its
+                # owner.
                 if not await posting.is_here():
                     return _called(posting, ask)
                 self._posted = posting
                 return await here()
             except KeyMovedError:
-                await sleep(_PAUSE)  # what has lost the key here may still be ending
+                await sleep(_PAUSE)  # the actor that lost the key may still be ending here
             finally:
+                # Always, or the fleet holds back the next call of this key.
                 posting.taken()
+                # The call may have been the last reason to own the key.
                 self.tenancy.landlord.rests(self.key)
 
     async def answer(self, handler: Handler, ask: FleetAsk, served: "_Served") -> Any:
-        """Do here what another process asks of a key that this one owns."""
+        """Run a call from another process on a key that this process owns."""
         try:
             self._posted = served
             return await super().ask(
@@ -114,13 +121,16 @@ class FleetCell(Cell):
 
     def _put(self, message: Message) -> None:
         posted, self._posted = self._posted, None
+        # Not an error for the caller: another process can serve the key, if it is lost here or this process closes.
         if self.gone is not None and (self._is_stale or isinstance(posted, _Served)):
             raise KeyMovedError(_MOVED)
         if isinstance(posted, _Served):
             self._served.add(message)
+        # A handler must have ended before another process may own the key.
         message.grace = min(message.grace, self.tenancy.clean_up)
         super()._put(message)
         if posted is not None:
+            # Only now: the message stands in the mailbox, so the next call of the key cannot overtake it.
             posted.taken()
 
     def refused_by_drain(self, message: Message) -> Exception:
@@ -132,20 +142,21 @@ class FleetCell(Cell):
 
     def finish(self, reason: str) -> None:
         if self._is_stale:
-            self.move()  # that it has ended here says nothing of its next owner
+            self.move()  # the actor has ended here only; the next owner can run the waiting calls
         super().finish(reason)
 
     def is_owned(self) -> bool:
-        """Whether this process owns its key; the life that begins now ends with that."""
+        """Read and store the ownership of the key for the next incarnation; return whether there is one."""
         self.ownership = self.tenancy.owned(self.key)
         return self.ownership is not None
 
     def move(self) -> None:
-        """Have what waits here be asked of the owner of the key."""
+        """Send all waiting calls to the owner of the key."""
         with self.lock:
             waiting = [*self.mailbox.waiting, *self.urgent]
             self.mailbox.waiting.clear()
             self.urgent.clear()
+        # `FleetCell.ask` catches the error and posts the call again; a remote caller's fleet does the same.
         for message in waiting:
             self.settle(message, None, KeyMovedError(_MOVED))
 
@@ -158,30 +169,32 @@ def _called(posting: Posting, ask: FleetAsk) -> Any:
     try:
         return posting.outcome()
     except ActorDiedError as died:
+        # The owner does not know the id of the tool call here: add it.
         if died.call_id is None and died.tool == ask.title:
             raise ActorDiedError(ask.title, ask.call_id, died.reason) from died.__cause__
         raise
 
 
 class Tenancy:
-    """The part that the actors of one kind in this process have in a fleet; its `FleetHost`.
+    """Host of one kind of keyed actors in a fleet. Any thread may call the methods that the fleet calls.
 
     Args:
-        landlord: has the actors.
-        fleet: that they are part of.
+        landlord: the keyed actors of this process.
+        fleet: the fleet to join.
     """
 
     def __init__(self, landlord: Landlord, fleet: Fleet) -> None:
         self.landlord = landlord
         self.name = landlord.spec.name
         self._last: dict[Hashable, _Served] = {}
-        """By key, what came last and may not be in the mailbox yet."""
+        """Last remote call of each key that may not be in the mailbox yet."""
         self.clean_up = fleet.clean_up
-        """Seconds that a handler has to end, once its key is lost."""
+        """Seconds in which a handler must end after its key was lost."""
+        # Last: the fleet may call this object as soon as it is admitted.
         self.membership = fleet.admit(self)
 
     def cell(self) -> FleetCell:
-        """A place for an actor to live."""
+        """Return a new cell for an actor of the fleet."""
         spec = self.landlord.spec
         found = FleetCell(spec.name, spec.kind, size=spec.mailbox, when_full=spec.when_full, poison=spec.poison)
         found.tenancy = self
@@ -189,21 +202,21 @@ class Tenancy:
 
     @property
     def snapshots(self) -> FleetSnapshots:
-        """Keeps the states of the actors for the whole fleet."""
+        """Snapshot store of the fleet."""
         return self.membership.snapshots
 
     def owned(self, key: Hashable) -> Ownership | None:
-        """Returns how this process owns a key; `None` if it does not."""
+        """Return the ownership of a key; `None` if this process does not own it."""
         return self.membership.owned(key)
 
     def serve(self, key: Hashable, work: Callable[[], Coroutine[Any, Any, None]]) -> Callable[[], object] | None:
-        """Have something run that answers an ask; see `FleetHost`."""
+        """Start a task that answers a remote call; see `FleetHost`."""
         served = _Served(self.landlord.loop, work, self._last, key)
         context = self.landlord.context()
         return served.cancel if run_there(self.landlord.loop, lambda: context.run(served.start)) else None
 
     async def answer(self, ask: FleetAsk, begin: Begin) -> Any:
-        """Do an ask of another process; see `FleetHost`."""
+        """Run a remote call; see `FleetHost`."""
         if self.owned(ask.key) is None:
             raise KeyMovedError(_MOVED)
         cell = self.landlord.cell(ask.key)
@@ -213,9 +226,11 @@ class Tenancy:
             raise AttributeError(f"{ask.title}: the {self.name} of the process that owns its key has no such handler")
         served = _serving.get()
         assert served is not None
+        # Calls of one key enter the mailbox in the order in which the fleet delivered them.
         await served.until_its_turn()
         if cell.draining is not None:
             await self._until_handed_over(ask.key)
+        # Read by `OwnedCode.handle` from the message's context, which is copied from this task's.
         beginning.set(begin)
         return await cell.answer(handler, ask, served)
 
@@ -228,17 +243,18 @@ class Tenancy:
             KeyMovedError: always.
         """
         while self.owned(key) is not None:
+            # Asked again and again: the key can be returned only after the actor and its last call have ended.
             self.landlord.rests(key)
             await sleep(_PAUSE)
         raise KeyMovedError(_MOVED)
 
     def lost(self, key: Hashable, reason: str) -> None:
-        """Have the actor of a key end at once."""
+        """End the actor of a key at once."""
         self.landlord.lose(key, reason)
 
 
 class _Once:
-    """A beginning that counts once: an ask may be about to begin here, and begin elsewhere."""
+    """Callback that runs at most once, although a call may be about to begin in two processes."""
 
     def __init__(self, on_begin: Callable[[], object]) -> None:
         self._on_begin: Callable[[], object] | None = on_begin
@@ -250,19 +266,19 @@ class _Once:
 
 
 class _Taken(Protocol):
-    """Who is told that an ask stands in the mailbox."""
+    """Receiver of the notice that a call is in the mailbox."""
 
     def taken(self) -> None: ...
 
 
 class _Served:
-    """Something that answers an ask in a task of nobody's, and may be cancelled from any thread.
+    """Task that answers one remote call. Any thread may cancel it.
 
     Args:
-        loop: of the actors.
-        work: to be done.
-        last: of each key, what was before it; trio begins tasks in any order.
-        key: of the ask.
+        loop: event loop of the actors.
+        work: answers the call.
+        last: last call of each key; it gives the order, because trio starts tasks in any order.
+        key: key of the call.
     """
 
     def __init__(
@@ -273,12 +289,14 @@ class _Served:
         self._last = last
         self._key = key
         self._is_taken: Wakeup
+        # Changed in the loop's thread only: `cancel` posts there.
         self._has_begun = self._is_withdrawn = False
         self._before: _Served | None = None
         self._task: Spawned | None = None
 
     def start(self) -> None:
         self._is_taken = self._loop.wakeup()
+        # Here and not in `_run`: this runs in delivery order, tasks begin in any order on trio.
         self._before = self._last.get(self._key)
         self._last[self._key] = self
         self._task = self._loop.spawn(self._run, _LONG)
@@ -289,19 +307,19 @@ class _Served:
         try:
             with scope:
                 if self._is_withdrawn:
-                    scope.cancel()  # in here, for whoever asks is to be told
+                    scope.cancel()  # inside the scope: `_work` must still answer the caller
                 await self._work()
         finally:
             self.taken()
 
     async def until_its_turn(self) -> None:
-        """Wait until the ask before it stands in the mailbox, or never will."""
-        before, self._before = self._before, None
+        """Wait until the previous call of the key is in the mailbox, or never will be."""
+        before, self._before = self._before, None  # drops the chain of earlier calls
         if before is not None:
             await before._is_taken.wait()
 
     def taken(self) -> None:
-        """Say that it stands in the mailbox, or never will."""
+        """Report that this call is in the mailbox, or never will be. May be called again."""
         self._is_taken.set()
         if self._last.get(self._key) is self:
             del self._last[self._key]
@@ -310,6 +328,7 @@ class _Served:
         run_there(self._loop, self._cancel)
 
     def _cancel(self) -> None:
+        # A spawned task that is cancelled before it begins never runs, and would answer nobody.
         if self._has_begun and self._task is not None:
             self._task.cancel()
         self._is_withdrawn = True

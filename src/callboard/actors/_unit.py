@@ -1,4 +1,4 @@
-"""One actor in the hands of its supervisor."""
+"""Child of a supervisor: one actor, its incarnations and its snapshots."""
 
 import logging
 import math
@@ -29,55 +29,55 @@ from callboard.exceptions import ActorDiedError, ActorStartError, SnapshotError
 
 
 class Unit(Protocol):
-    """A child in the hands of its supervisor: an actor, or a supervisor of its own."""
+    """Child of a supervisor: an actor, or another supervisor."""
 
     terms: Terms
 
     @property
     def is_alive(self) -> bool:
-        """Whether it has started and not ended."""
+        """Return whether the child has started and not ended."""
         ...
 
     async def start(self) -> None:
-        """Start it, and return when it is there.
+        """Start the child, and return when it runs.
 
         Raises:
-            ActorStartError: if it will not be.
+            ActorStartError: if it does not start.
         """
         ...
 
     async def stop(self) -> None:
-        """Stop it, and return when it has ended; at once, if it does not live."""
+        """Stop the child, and return when it has ended; at once if it does not run."""
         ...
 
     def finish(self, reason: str) -> None:
-        """Tell those who wait for it that it will not come back."""
+        """Settle all waiting calls, because the child will not run again."""
         ...
 
 
 class Manager(Protocol):
-    """The supervisor, as its children know it."""
+    """Supervisor, as its children see it."""
 
     loop: EventLoop
 
     def child_ended(self, unit: Unit, end: End) -> None:
-        """Decide what becomes of a child that has ended by itself."""
+        """Handle the end of a child that was not stopped by its supervisor."""
         ...
 
 
 _log = logging.getLogger("callboard")
 
 _lives = count(1)
-"""Of all actors, in the order in which they began."""
+"""Numbers of fresh states, over all actors of the process."""
 
 
 def cell_for(spec: ChildSpec[Any]) -> Cell:
-    """A place for an actor to live."""
+    """Return a new cell for an actor."""
     return Cell(spec.name, spec.kind, size=spec.mailbox, when_full=spec.when_full, poison=spec.poison)
 
 
 class ActorUnit:
-    """One actor in the hands of its supervisor."""
+    """Child of a supervisor: one actor. All methods run in the supervisor's loop."""
 
     __slots__ = ("_is_stopped", "_last", "_life", "_manager", "_snapshots", "_task", "cell", "number", "spec", "terms")
 
@@ -85,6 +85,7 @@ class ActorUnit:
         self.terms = Terms(spec.name, spec.restart, spec.significant)
         self.spec = spec
         self.cell = cell_for(spec) if cell is None else cell
+        # One store for all incarnations: with `InMemorySnapshots` the state survives restarts of this child.
         self._snapshots: Snapshots | JournalSnapshots | None = None
         if keeps_snapshots(spec.kind):
             assert spec.snapshots != JOURNAL
@@ -94,9 +95,9 @@ class ActorUnit:
         self._task: Spawned | None = None
         self._is_stopped = False
         self.number = 0
-        """Of its life, or of the last one."""
+        """Number of the current incarnation, or of the last one, for events."""
         self._last: End | None = None
-        """How its last life ended, if it has lived."""
+        """End of the last incarnation; `None` before the first."""
 
     @property
     def is_alive(self) -> bool:
@@ -111,19 +112,22 @@ class ActorUnit:
         told, outcome = loop.wakeup(), list[BaseException | None]()
 
         def on_start(failed: BaseException | None) -> None:
-            if failed is None:  # told before those who have waited begin
+            if failed is None:  # reported here, before the first waiting call begins
                 self._tell("started" if last is None else "restarted", None if last is None else last.error)
             outcome.append(failed)
             told.set()
 
         ownership = self.cell.ownership
-        if ownership is not None and not ownership.is_current:  # a crash comes back where the key is
+        # After the key was lost the actor may only be restarted by the process that owns the key now.
+        if ownership is not None and not ownership.is_current:
             raise ActorStartError(self.cell.name, "its process owns its key no more", never=True)
         self._is_stopped, self.number = False, next(numbers)
+        # From here on calls wait in the mailbox. Set before the await, because a restart may take a while.
         self.cell.gone = None
         snapshot = await self._loaded()
         if self._is_stopped:
-            return  # meanwhile
+            return  # stopped while the snapshot was read: there is no task to end yet
+        # In a journal, the absence of a snapshot is the state of that place in the thread, not a loss.
         if (snapshot is None and not self._is_in_journal) or self.cell.has_lost_state:
             self.cell.state_since = next(_lives)
         self.cell.has_lost_state = False
@@ -138,10 +142,11 @@ class ActorUnit:
         try:
             await told.wait()
         except BaseException:
+            # A cancelled start leaves no task behind: wait until the incarnation has ended.
             life.kill("its start was cancelled")
             await self._has_ended()
             raise
-        if (failed := outcome.pop()) is not None:
+        if (failed := outcome.pop()) is not None:  # popped, so that the closure keeps no traceback
             await self._has_ended()
             self._tell("failed", failed)
             raise failed
@@ -150,7 +155,7 @@ class ActorUnit:
         tell_of_life(phase, self.spec.name, self.cell.key, self.number, error=error, asks=self.cell.watched_asks())
 
     def _code(self, actor: Actor) -> Callable[[OnLost], Code] | None:
-        """Who runs its code, if not its life."""
+        """Return a factory for the code runner; `None` to run the code in the incarnation's own task."""
         engine, ownership = self.spec.runs_in, self.cell.ownership
         if ownership is not None:
             clean_up = math.inf if self.spec.fleet is None else self.spec.fleet.clean_up
@@ -168,6 +173,8 @@ class ActorUnit:
         life = self._life
         assert life is not None
         with scope:
+            # The order below matters: the incarnation is not alive any more, then its state is saved, then its end is
+            # reported. The supervisor restarts only after the report, so the next incarnation loads the saved state.
             end = await life.run()
             self._life = None
             if isinstance(self._snapshots, JournalSnapshots):
@@ -175,16 +182,17 @@ class ActorUnit:
             if end.how not in ("not_started", "never_starts"):
                 self._last = end
                 self._tell("died" if end.how == "crashed" else "stopped", end.error)
-            # A snapshot that is missing, because it failed, is state that is lost, as after a crash.
+            # A snapshot that could not be taken is lost state, as after a crash.
             saves = self._snapshots is not None and not self._is_in_journal
             self.cell.has_lost_state |= end.how == "crashed" or (saves and end.snapshot is None)
             if saves and end.snapshot is not None:
                 await self._save(end.snapshot)
+            # Who stops the child waits for its end; a failed start is raised by `start()`. Both need no report.
             if not self._is_stopped and end.how not in ("not_started", "never_starts"):
                 self._manager.child_ended(self, end)
 
     async def _loaded(self) -> object:
-        """The state from which its next life goes on; `None` for none."""
+        """Load the state for the next incarnation; return `None` for none."""
         if self._snapshots is None:
             return None
         name, seconds = self.cell.name, self.spec.lifespan.start
@@ -193,6 +201,7 @@ class ActorUnit:
                 return await self._snapshots.load(self.spec.name, self.cell.key)
         except Exception as error:
             raise ActorStartError(name, f"its snapshot could not be read: {error!r}") from error
+        # Reached only if the time limit has cancelled the load: a store that hangs must not block the supervisor.
         raise ActorStartError(name, f"its snapshot was not read within {seconds:g} s") from limit.cause
 
     def _time_limit(self, seconds: float) -> TimeLimit:
@@ -200,10 +209,12 @@ class ActorUnit:
         return TimeLimit(loop.scope(loop.now() + seconds, 0.0))
 
     async def _keep(self, taken: Taken, call_id: str | None) -> Exception | None:
-        """Keep its state after a call; returns why the call does not count, as in a journal it would not without."""
+        """Save the state after a call; return an error if the call must fail because its state was not saved."""
         if not isinstance(self._snapshots, JournalSnapshots):
             if (snapshot := await snapshot_or_none(self.cell.name, taken)) is not None:
                 await self._save(snapshot)
+            # A failed save is logged and the result kept, unless another process owns the key and goes on without this
+            # state.
             return self._lost_with_key(call_id) if self.cell.has_lost_state else None
         try:
             await self._snapshots.keep(self.spec.name, self.cell.key, taken, call_id)
@@ -214,14 +225,14 @@ class ActorUnit:
         return None
 
     def _lost_with_key(self, call_id: str | None) -> Exception | None:
-        """Why a call does not count whose state was refused: whoever owns the key now goes on without it."""
+        """Return an error for a call whose state was not saved after the key was lost."""
         ownership = self.cell.ownership
         if ownership is None or ownership.is_current:
             return None
         return ActorDiedError(self.cell.name, call_id, "its process lost its key, and the state after it was not kept")
 
     async def _save(self, snapshot: object) -> None:
-        """Keep its state; that this failed is said, and costs nobody a result."""
+        """Save the state within `stop_timeout`. A failure is logged, and the call keeps its result."""
         assert self._snapshots is not None
         assert not isinstance(self._snapshots, JournalSnapshots)
         seconds = self.spec.lifespan.stop
@@ -230,10 +241,12 @@ class ActorUnit:
                 await self._snapshots.save(self.spec.name, self.cell.key, snapshot)
                 self.cell.has_lost_state = False
                 return
+            # Reached only after the time limit.
             _log.warning("the state of the actor %r was not saved within %g s", self.cell.name, seconds)
         except Exception as error:
             kind = type(error).__qualname__
             _log.error("the state of the actor %r could not be saved: %s", self.cell.name, kind, exc_info=traced())
+        # The store has an older state now: the next incarnation counts as one that has lost state.
         self.cell.has_lost_state = True
 
     async def stop(self) -> None:
@@ -243,29 +256,30 @@ class ActorUnit:
         await self._has_ended()
 
     async def rest(self) -> None:
-        """Stop it when what runs has ended, however long that takes, unless `hurry` is called meanwhile."""
+        """Stop after all running handlers have ended, without a time limit unless `hurry` is called meanwhile."""
         self._is_stopped = True
         if self._life is not None:
             self._life.end(hurry=False)
         await self._has_ended()
 
     def hurry(self) -> None:
-        """Let it end, if it does, in its time for that."""
+        """Apply `stop_timeout` to a stop that is in progress."""
         if self._is_stopped and self._life is not None:
             self._life.end()
 
     async def _has_ended(self) -> None:
         if self._task is not None:
+            # Shielded: the caller may be cancelled, and still nothing may outlive it.
             with self._manager.loop.shield(float("inf")):
                 await self._task.wait()
 
     def end(self, reason: str, within: float) -> None:
-        """Cancel whatever it does, clean-up within so many seconds, and have it not come back by itself."""
+        """Cancel all handlers, clean-up within `within` seconds, and prevent a restart."""
         self._is_stopped = True
         self.kill(reason, within)
 
     def kill(self, reason: str, within: float = math.inf) -> None:
-        """Cancel whatever it does; its supervisor takes that for a crash."""
+        """Cancel all handlers; the supervisor handles this as a crash."""
         if self._life is not None:
             self._life.kill(reason, within)
 
@@ -274,10 +288,10 @@ class ActorUnit:
 
 
 class _Turns:
-    """The states of one life are kept one after the other: of handlers side by side, an older would overtake a newer.
+    """Lock around the saves of one incarnation: parallel handlers must not overwrite a newer state by an older one.
 
     Args:
-        keep: keeps a state.
+        keep: saves a state.
     """
 
     def __init__(self, keep: Keep) -> None:
@@ -285,6 +299,7 @@ class _Turns:
         self._lock = Lock(fast_acquire=True)
 
     async def keep(self, taken: Taken, call_id: str | None) -> Exception | None:
-        """Take the state when it is its turn, and keep it."""
+        """Take the state and save it, both under the lock."""
+        # The snapshot must be taken inside the lock, too: otherwise it could be older than the last saved one.
         async with self._lock:
             return await self._keep(taken, call_id)
