@@ -1,4 +1,4 @@
-"""`Actor` and `@handler`: what a user writes, checked when the class is made."""
+"""Definition of actors: `Actor` and `@handler`, checked when the class is created."""
 
 import inspect
 import sys
@@ -33,20 +33,20 @@ S = TypeVar("S", bound="Actor")
 T = TypeVar("T")
 
 CONTROL = "control"
-"""The group whose handlers never wait behind work."""
+"""Group of handlers that never wait behind other calls."""
 
 OnCancel = Literal["go_on", "restart"]
-"""What becomes of an actor when a call is cancelled in the middle: it goes on, or it is not to be trusted any more."""
+"""Effect of a cancelled call on its actor: continue, or restart because its state cannot be trusted."""
 _ON_CANCEL = get_args(OnCancel)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Handler:
-    """A method that others may call by message."""
+    """Handler of an actor: a method that is called by message."""
 
     name: str
     owner: str
-    """The name of the actor's class."""
+    """Name of the actor's class."""
     fn: Callable[..., Any]
     is_sync: bool
     group: str | None = None
@@ -57,18 +57,18 @@ class Handler:
 
     @property
     def title(self) -> str:
-        """What to call it in errors: "Notebook.append"."""
+        """Name for errors, such as "Notebook.append"."""
         return f"{self.owner}.{self.name}"
 
     def signature(self) -> inspect.Signature:
-        """The signature as callers see it: without the actor, and without the reply."""
+        """Return the signature for callers: without `self` and without the reply."""
         found = inspect.signature(self.fn)
         return found.replace(parameters=list(found.parameters.values())[1 + self.deferred :])
 
 
 @dataclass(frozen=True, slots=True)
 class _Mark:
-    """The options of a handler, on its function."""
+    """Options of a handler, stored on its function."""
 
     fn: Callable[..., Any]
     options: Mapping[str, Any]
@@ -120,25 +120,25 @@ def handler(
     on_cancel: OnCancel = "go_on",
     idempotent: bool = False,
 ) -> Any:
-    """Mark a method of an actor as one that others may call.
+    """Mark a method of an actor as a handler, which other code calls through a reference.
 
-    An async method runs in the actor's own task, a plain one in a thread of the actor's own. Without a group it
-    runs alone: no other handler of the actor runs meanwhile.
+    An async method runs in the actor's own task, a plain method in the actor's own thread. Without a group it runs
+    alone: no other handler of the actor runs at the same time.
 
     Args:
-        fn: the method, where the decorator stands without options.
-        group: handlers of one group run side by side; how many of them is said by the actor's `groups`. Those of
-            the group "control" never wait behind work: for health checks and the like.
-        reentrant: whether a call may run while the actor waits for a call of its own that led back to it; without
-            it, that is a `DeadlockError`.
-        deferred: whether the method takes a `Reply` as its first argument, which it may keep: the mailbox moves
-            on when the method returns, and the caller waits until somebody sends the reply.
-        on_cancel: "restart" if the actor cannot be trusted once this handler was cancelled in the middle.
-        idempotent: whether running it twice does no harm, so that a tool call of it whose actor died runs again; a
-            `CallPolicy` that says otherwise goes first.
+        fn: the method, if the decorator is used without options.
+        group: name of a group of handlers that run side by side; the actor's `groups` limits their number. Handlers of
+            the group "control" never wait behind other calls: use it for health checks.
+        reentrant: whether a call may run while the actor waits for a call of its own that led back to it. Without it,
+            such a call raises `DeadlockError`.
+        deferred: whether the method takes a `Reply` as its first argument, and may send it later. The mailbox moves on
+            when the method returns; the caller waits for the reply.
+        on_cancel: "restart" if the actor cannot be trusted after this handler was cancelled; "go_on" by default.
+        idempotent: whether the handler may run twice. If so, a tool call runs again after its actor died; a
+            `CallPolicy` with another rule takes precedence.
 
     Raises:
-        TypeError: for what is no method, or has no one result, such as an async generator.
+        TypeError: if `fn` is no method, or has no single result, such as an async generator.
         ValueError: for an unknown option.
     """
     options = {
@@ -157,7 +157,7 @@ def handler(
 if TYPE_CHECKING:
 
     class _Marks(Protocol):
-        """What `@handler(...)` with options does to a method."""
+        """Type of the decorator that `@handler(...)` with options returns."""
 
         @overload
         def __call__(
@@ -182,7 +182,7 @@ def _check_options(options: Mapping[str, Any]) -> None:
 
 
 def _marked(fn: Any, options: Mapping[str, Any], body: Mapping[str, Any]) -> Callable[..., Any]:
-    """The method as the class has it: it runs where the actor lives, and nowhere else."""
+    """Return the method for the class body: it runs inside the running actor, and raises elsewhere."""
     if not inspect.isfunction(fn):
         hint = f"; a group has a name: handler(group={fn!r})" if isinstance(fn, str) else ""
         raise TypeError(f"@handler marks a method of an actor, got {fn!r}{hint}")
@@ -203,18 +203,19 @@ def _marked(fn: Any, options: Mapping[str, Any], body: Mapping[str, Any]) -> Cal
         if not is_sync:
             return await fn(self, *args, **kwargs)
         assert self._own_code is not None
+        # A sync handler that an async one awaits: the actor's state may be used in the actor's thread only.
         found = await self._own_code.in_thread(partial(fn, self, *args, **kwargs), fn.__qualname__)
         return await found if inspect.isawaitable(found) else found
 
     is_sync = not inspect.iscoroutinefunction(fn)
     call.__dict__["__callboard_handler__"] = _Mark(fn, MappingProxyType(dict(options)))
-    if "__module__" in body and "__qualname__" in body and isinstance(body, dict):  # that of a class
+    if "__module__" in body and "__qualname__" in body and isinstance(body, dict):  # the namespace of a class body
         body.setdefault(_MARKED, {})[fn.__name__] = fn
     return call
 
 
 _MARKED = "__callboard_marked__"
-"""The functions that were marked in the body of a class, by name, whatever became of the names."""
+"""Key in a class namespace: all functions marked there, by name. It finds handlers that were overwritten."""
 
 
 _BY_POSITION = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
@@ -234,32 +235,32 @@ def _check_parameters(fn: Callable[..., Any], *, is_deferred: bool) -> None:
 
 
 class _OwnCode(Protocol):
-    """Where the code of one life runs."""
+    """Runner of the actor's code, as sync handlers use it."""
 
     async def in_thread(self, fn: Callable[[], object], name: str, /) -> object: ...
 
 
 class Actor:
-    """State that one task owns, and methods that others call by message.
+    """State owned by one task, with methods that other code calls by message.
 
-    An object of a subclass describes an actor: it is made anew, with the same arguments, for each of its lives. So
-    `__init__` notes what is needed, and `start` opens it. Those who call hold a reference, which has the methods
-    marked `@handler` and stays the same when the actor is restarted.
+    An instance of a subclass describes an actor. Each incarnation is a new instance, made with the same arguments. So
+    `__init__` stores what is needed, and `start` opens it. Callers hold a reference, which has the methods marked
+    `@handler`, and stays valid when the actor is restarted.
     """
 
     groups: ClassVar[Mapping[str, int]] = {}
-    """How many handlers of a group run side by side, by its name; of a group that is not here, any number."""
+    """Maximum number of handlers that run side by side, by group. A group that is missing is unlimited."""
     fatal: ClassVar[tuple[type[BaseException], ...]] = ()
-    """Exceptions of handlers that mean that the actor is broken; it is restarted. All others are their callers'."""
+    """Exceptions of handlers that crash the actor, so that it is restarted. All others go to the caller only."""
 
     key: Hashable = None
-    """Which of several it is, where there is one for each key; set before `start`."""
+    """Key of a keyed actor, set before `start`; `None` for others."""
 
     _handlers: ClassVar[Mapping[str, Handler]] = {}
     _made_with: tuple[tuple[Any, ...], dict[str, Any]]
     _resources: Resources | None = None
     _own_code: "_OwnCode | None" = None
-    """Of one that lives."""
+    """Runner of the code; set while the actor runs."""
 
     if not TYPE_CHECKING:
 
@@ -269,11 +270,11 @@ class Actor:
             return self
 
     def __repr__(self) -> str:
-        # Without its arguments: there may be a password among them.
+        # Without the arguments, which may contain a password.
         return f"{type(self).__name__}(...)"
 
     def __init__(self) -> None:
-        """Nothing; here, because `object` would take arguments without a word once there is a `__new__`."""
+        """Accept no arguments. With `__new__` above, `object` would accept any."""
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
@@ -281,28 +282,35 @@ class Actor:
         _check_class(cls)
 
     def start(self) -> Awaitable[None] | None:
-        """Open what the actor needs; in its own task (or its own thread, if this is a plain function)."""
+        """Open the actor's resources. Async code runs in the actor's own task, a plain function in its own thread."""
         return None
 
     def stop(self) -> Awaitable[None] | None:
-        """Close it; where `start` ran, after the last handler. Not called if `start` failed."""
+        """Close the resources after the last handler, in the task or thread of `start`; not if `start` failed."""
         return None
 
     def snapshot(self) -> object:
-        """What `restore` needs to go on in another life; plain data. To be overridden, async or not."""
+        """Return the state for `restore` as plain data. Override it, async or not, together with `restore`."""
         raise NotImplementedError
 
     def restore(self, snapshot: Any) -> object:
-        """Go on from a snapshot; called after `start`. To be overridden, async or not."""
+        """Restore the state from a snapshot, after `start`. Override it, async or not, together with `snapshot`."""
         raise NotImplementedError
 
     async def enter(self, manager: AbstractAsyncContextManager[T] | AbstractContextManager[T]) -> T:
-        """Enter a context manager that is left when the actor ends, in the same task, also if `start` fails.
+        """Enter a context manager, and leave it when the actor ends, in the same task, even if `start` fails.
 
-        To be called in `start`: what is entered within a handler could not be left in good order.
+        Call it in `start` only: a context manager entered in a handler could not be left in the right order.
+
+        Args:
+            manager: a sync or async context manager.
+
+        Returns:
+            The value that the context manager returns.
 
         Raises:
-            RuntimeError: elsewhere.
+            RuntimeError: outside `start`.
+            TypeError: if `manager` is no context manager.
         """
         if self._resources is None:
             raise RuntimeError(f"{type(self).__name__}.enter() is for `start`, while the actor starts")
@@ -313,25 +321,26 @@ class Actor:
 
 
 living: ContextVar[Actor | None] = ContextVar("callboard_living_actor", default=None)
-"""The actor whose code this is."""
+"""Actor whose code runs in the current context."""
 
 _OWN = ("start", "stop", "snapshot", "restore", "enter")
 
 
 def made_again(actor: S) -> S:
-    """A new actor, made with the same arguments: each life begins with one that nobody has changed."""
+    """Return a new instance made with the same arguments, so that no incarnation inherits changed state."""
     args, kwargs = actor._made_with
     return type(actor)(*args, **kwargs)
 
 
 def keeps_snapshots(cls: type[Actor]) -> bool:
-    """Whether its state can go from one life to the next."""
+    """Return whether the class has both `snapshot` and `restore`."""
     return cls.snapshot is not Actor.snapshot and cls.restore is not Actor.restore
 
 
 def _handlers_of(cls: type[Actor]) -> dict[str, Handler]:
     found: dict[str, Handler] = {}
     _check_hidden(cls)
+    # Base classes first, so that an override replaces the handler of its base.
     for base in reversed(cls.__mro__):
         for name, value in vars(base).items():
             fn = value.__func__ if isinstance(value, (staticmethod, classmethod)) else value
@@ -346,7 +355,7 @@ def _handlers_of(cls: type[Actor]) -> dict[str, Handler]:
 
 
 def _check_hidden(cls: type[Actor]) -> None:
-    """Raise if a handler has gone from the class, because something else has its name."""
+    """Raise an error if another attribute of the class has replaced a handler of the same name."""
     for name, fn in vars(cls).get(_MARKED, {}).items():
         there = vars(cls).get(name, fn)
         if there is not fn and getattr(there, "__callboard_handler__", None) is None:
@@ -357,7 +366,7 @@ def _check_hidden(cls: type[Actor]) -> None:
 
 
 def _check_place(cls: type, name: str, value: object) -> None:
-    """Raise where a handler could not be called as one."""
+    """Raise an error if a handler is no plain method, or has a name that Python reserves."""
     title = f"{cls.__name__}.{name}"
     if isinstance(value, (staticmethod, classmethod)):
         raise TypeError(f"{title} is a {type(value).__name__}; a handler is a plain method, with `self`")
@@ -366,7 +375,7 @@ def _check_place(cls: type, name: str, value: object) -> None:
 
 
 def _check_own(cls: type[Actor]) -> None:
-    """Raise unless what the actor calls itself is what it can call."""
+    """Raise an error if `start`, `stop` and the like are handlers or generators."""
     for own in _OWN:
         if own in cls._handlers:
             raise TypeError(f"{cls.__name__}.{own} is called by the actor itself; it cannot be a handler")

@@ -1,7 +1,4 @@
-"""The actors that somebody was given, such as a node: they live while it is open, or else for one block.
-
-So do the engines that run bodies for it.
-"""
+"""Actors and engines of an owner, such as a node. They run while the owner is open, or else for one block."""
 
 from collections.abc import AsyncGenerator, Generator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
@@ -21,21 +18,21 @@ from callboard.actors._residents import Residents
 
 @dataclass(frozen=True, slots=True)
 class Lodging:
-    """Where actors live, and what is open for them and for tools that run elsewhere."""
+    """Running actors of a set, and the engines that are open for them."""
 
     residents: Mapping[int, Residents]
-    """By the place of their terms in the set."""
+    """Keyed actors by the index of their child spec."""
     engines: HeldEngines = field(default_factory=HeldEngines)
     loop: EventLoop = field(default_factory=current_loop)
-    """In which the engines are open."""
+    """Event loop in which the engines are open."""
 
     @property
     def is_here(self) -> bool:
-        """Whether the event loop that runs here is the one in which the actors live."""
+        """Return whether the current event loop is the session's own."""
         return self.loop is current_loop()
 
     async def close(self) -> None:
-        """Stop the actors, in the reverse order, and close what was open."""
+        """Stop the actors in reverse order, then close the engines."""
         try:
             for one in reversed(list(self.residents.values())):
                 await one.close()
@@ -44,55 +41,56 @@ class Lodging:
 
 
 class ActorSet:
-    """Actors, and where they live now; and the engines that run bodies for whoever has them.
+    """Child specs of an owner, and the session in which their actors run now.
 
     Args:
-        specs: their terms.
-        owner: whose they are, for errors.
-        uses_engines: whether there are bodies that run elsewhere besides.
+        specs: child specs of the actors.
+        owner: name of the owner, for errors.
+        uses_engines: whether other bodies of the owner run on engines.
     """
 
     def __init__(self, specs: Sequence[ChildSpec[Any]], owner: str, *, uses_engines: bool = False) -> None:
         self.specs = specs
         self.is_needed = bool(specs) or uses_engines
-        """Whether there is anything that lives."""
+        """Flag: there are actors or engines to open."""
         self._owner = owner
         self._open: Lodging | None = None
         self._opened_in: EventLoop | None = None
         self._interrupts: list[BaseException] = []
-        """Ctrl-C and the like in an actor of an open owner; for whoever closes it."""
+        """KeyboardInterrupt and the like, raised in actors of an open owner; `close` raises the first."""
 
     async def open(self) -> None:
-        """Have them live until `close`; those start now of which there is one for all.
+        """Open a session until `close`, and start the actors that have no keys.
 
         Raises:
-            ActorStartError: if one does not start.
-            RuntimeError: if it is open.
+            ActorStartError: if an actor does not start.
+            RuntimeError: if the set is open already.
         """
         if self._opened_in is not None and not is_over(self._opened_in):
             raise RuntimeError(f"{self._owner} is open already: one `async with` at a time")
-        # What was opened in a loop that has ended cannot be closed any more; its actors ended with it.
+        # A session of a loop that has ended cannot be closed any more; its actors ended with the loop.
         self._open, self._opened_in = None, current_loop()
         interrupts = self._interrupts = list[BaseException]()
         lodging = self._lodging(interrupts)
         try:
             for spec, residents in zip(self.specs, lodging.residents.values(), strict=True):
                 if spec.runs_in is not None:
-                    await lodging.engines.hold(spec.runs_in, spec.name)  # from life to life
+                    await lodging.engines.hold(spec.runs_in, spec.name)  # stays open between incarnations
                 if spec.key is None and not spec.is_in_journal:
                     await residents.start(None)
         except BaseException:
             self._opened_in = None
             await lodging.close()
             raise
-        self._open = lodging  # only now: who asks before would have another one start beside it
+        self._open = lodging  # only now: a call during the start must not start a second actor
 
     async def close(self) -> None:
-        """Stop the actors, those first that were started last.
+        """Stop the actors in reverse order.
 
         Raises:
-            KeyboardInterrupt: and the like, if a handler raised it.
+            KeyboardInterrupt: or the like, if a handler raised it.
         """
+        # Before the await: a run that begins meanwhile opens a session of its own.
         lodging, self._open, self._opened_in = self._open, None, None
         if lodging is not None:
             await lodging.close()
@@ -100,13 +98,13 @@ class ActorSet:
 
     @asynccontextmanager
     async def living(self) -> AsyncGenerator[None]:
-        """Have them live while the block runs, unless they do anyway; each starts when it is asked."""
+        """Open a session for the block, unless one is open. Actors start at their first call."""
         known = self.lodging()
         if not self.is_needed or (known is not None and known.is_here):
             yield
             return
         if known is not None:
-            # Actors may be asked from any loop, and an engine is open in one.
+            # Actors may be called from any loop, but an engine is open in one loop only: open engines for this loop.
             with self._known_here(Lodging(known.residents)) as lodging:
                 try:
                     yield
@@ -123,7 +121,7 @@ class ActorSet:
 
     @contextmanager
     def _known_here(self, lodging: Lodging) -> Generator[Lodging]:
-        """Have the calling task, and what it starts, know where they live."""
+        """Set the session in the context of the current task and of tasks that it starts."""
         token = _lodgings.set({**_lodgings.get(), id(self): lodging})
         try:
             yield lodging
@@ -131,15 +129,15 @@ class ActorSet:
             _lodgings.reset(token)
 
     def statistics(self) -> Mapping[str, ActorStatistics]:
-        """What they do, by name; of those that live as the calling task knows it."""
+        """Return the statistics of the current task's session, by name of the actor."""
         lodging = self.lodging()
         if lodging is None:
             return {}
         return {spec.name: one.statistics() for spec, one in zip(self.specs, lodging.residents.values(), strict=True)}
 
     def lodging(self) -> Lodging | None:
-        """Where they live now, as the calling task knows it."""
-        # That of a run first: it goes on with the actors that it has, even if the owner is opened meanwhile.
+        """Return the session that the current task uses; `None` for none."""
+        # The session of a run goes first: the run keeps its actors even if the owner is opened meanwhile.
         return _lodgings.get().get(id(self)) or self._open
 
     def _lodging(self, interrupts: list[BaseException]) -> Lodging:
@@ -151,12 +149,12 @@ class ActorSet:
 
     @property
     def in_journal(self) -> list[str]:
-        """The names of those whose states are kept with a thread."""
+        """Names of the actors whose states are stored in an agent's thread."""
         return [spec.name for spec in self.specs if spec.is_in_journal]
 
     @asynccontextmanager
     async def kept_in(self, journal: Journal) -> AsyncGenerator[None]:
-        """Have the states of those be kept in this journal, while the block runs; they come to where it stands.
+        """Store the states of journalled actors in this journal for the block, after reverting them to its place.
 
         Raises:
             ThreadBusyError: if another run of the thread uses the same actors.
@@ -168,7 +166,7 @@ class ActorSet:
         opened: list[tuple[Residents, JournalSnapshots]] = []
         try:
             for residents, kept in here:
-                kept.open(journal)  # first: what is restarted meanwhile comes to the right place
+                kept.open(journal)  # before the await: an actor that restarts meanwhile loads from this journal
                 opened.append((residents, kept))
                 await residents.dismiss(kept.strayed(residents.spec.name, journal, residents.alive))
             yield
@@ -178,10 +176,10 @@ class ActorSet:
                 kept.close(journal, residents.alive)
 
     def journal(self) -> Journal:
-        """Where the states of those are kept, as the calling task knows it.
+        """Return the journal of the current task.
 
         Raises:
-            ValueError: if no agent has said so.
+            ValueError: if no agent has set one.
         """
         found = _journals.get().get(id(self))
         if found is None:

@@ -1,4 +1,4 @@
-"""What a supervisor is told of an actor: how it lives, and what becomes of it when it ends."""
+"""Child specs: options of an actor for its supervisor, and their checks."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -33,7 +33,7 @@ PERIOD = 60.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChildSpec(Generic[A]):
-    """An actor and its terms; made by `child`."""
+    """Child spec: an actor and its options, made by `child`."""
 
     actor: A
     name: str
@@ -64,17 +64,17 @@ class ChildSpec(Generic[A]):
         )
 
     def kept_in(self, snapshots: Snapshots | JournalSnapshots) -> "ChildSpec[A]":
-        """The same terms, with the state of its actor kept in these snapshots."""
+        """Return a copy that keeps the actor's state in another snapshot store."""
         return replace(self, snapshots=snapshots)
 
     @property
     def is_in_journal(self) -> bool:
-        """Whether its state is kept with the thread of an agent."""
+        """Return whether the state is stored in the thread of an agent."""
         return self.snapshots == JOURNAL
 
     @property
     def kind(self) -> type[A]:
-        """The class of the actor that the terms are for."""
+        """Class of the actor."""
         return type(self.actor)
 
 
@@ -103,43 +103,44 @@ def child(
     runs_in: Engine | None = None,
     fleet: Fleet | None = None,
 ) -> ChildSpec[A]:
-    """Say how an actor lives, for a supervisor or a node.
+    """Return a child spec: an actor with its options, for a supervisor or a node.
 
     Args:
-        actor: a class, or an object that describes one; for each life a new one is made with the same arguments.
-        args: for the class.
-        name: what to call it; its class's name by default.
-        restart: whether it is started again when it has ended: "permanent" always, "transient" if it did not end in
-            order, "temporary" never.
-        significant: whether its end may be that of its supervisor, see `Supervisor(auto_shutdown=...)`.
-        mailbox: how many calls may wait for it, also while it is restarted.
-        when_full: what becomes of one more: "wait", "reject" it, or "drop_oldest".
-        poison: how often one call, with the same arguments, may end the actor before it is refused.
-        start_timeout: seconds that `start` may take.
-        stop_timeout: seconds for the handlers that run, and then for `stop`; after that they are cancelled.
-        max_age: seconds after which it is replaced by a new one, when no handler runs.
-        max_calls: calls after which it is.
-        prefix: of the names of its tools in a node, such as "browser_".
-        key: in a node, a function of the tool call, or of that and a `CallContext`, that says which instance has it:
-            `lambda call, context: context.config["configurable"]["thread_id"]`. There is one for each key; by default
-            one for all, or with `snapshots="journal"` for each thread.
-        cap: in a node, how many of them live at once; the one that was asked least recently goes first.
-        idle: in a node, seconds after which an instance goes that nobody asks.
-        snapshots: where the state of those that went is kept until they come back; in memory by default. "journal",
-            in an agent with a checkpointer: with the thread, of which a fork or a place of the past has its own.
-        save: when: "at_end" of a life, or after "each_call", before its caller is answered, so that a process that
-            is killed loses none that was; at the end by default, in the journal after each call.
-        intensity: where it has no supervisor that others share, as in a node and in `running`, how many restarts
-            there may be within a period.
+        actor: an actor class, or an instance that describes the actor; each incarnation is made with the same
+            arguments.
+        args: arguments for the class.
+        name: name of the actor; its class name by default.
+        restart: "permanent" restarts it always, "transient" unless it ended in order, "temporary" never.
+        significant: whether its end may end its supervisor, see `Supervisor(auto_shutdown=...)`.
+        mailbox: maximum number of waiting calls, also during a restart.
+        when_full: policy for a further call: "wait", "reject" it, or "drop_oldest".
+        poison: number of crashes by a call with the same arguments after which it is refused.
+        start_timeout: seconds for `start`.
+        stop_timeout: seconds for running handlers, and again for `stop`; then they are cancelled.
+        max_age: age in seconds at which it is replaced by a new incarnation, once no handler runs.
+        max_calls: number of calls after which it is replaced.
+        prefix: prefix for the names of its tools in a node, such as "browser_".
+        key: in a node, a function of the tool call, or of the call and a `CallContext`, that returns the key of the
+            instance: `lambda call, context: context.config["configurable"]["thread_id"]`. Each key has its own
+            instance. By default all calls share one, or with `snapshots="journal"` all calls of a thread.
+        cap: in a node or in `keyed`, maximum number of instances at once; the least recently used one is evicted first.
+        idle: in a node or in `keyed`, seconds without a call after which an instance is evicted.
+        snapshots: store for the states of evicted instances, in memory by default. "journal", in an agent with a
+            checkpointer, stores them in the thread; forks and earlier places of the thread keep their own states.
+        save: "at_end" saves the state at the end of an incarnation, "each_call" after each call, before the caller is
+            answered, so that a killed process loses no answered call. The default is "at_end", and "each_call" in the
+            journal.
+        intensity: maximum number of restarts within `period`, if it has a supervisor of its own, as in a node and in
+            `running`.
         period: seconds.
-        runs_in: where its code runs, such as a pool of processes: each life has a worker of its own there. Its
-            mailbox and its supervisor stay here. By default its code runs here, too.
-        fleet: where it lives once for each key among many processes, such as `RedisFleet(url, secret=...)`: whoever
-            asks it reaches the process that has it. States that are kept are kept there, too, by default.
+        runs_in: engine that runs its code, such as a pool of processes; each incarnation has a worker of its own.
+            Mailbox and supervisor stay in this process. By default the code runs in this process.
+        fleet: fleet of processes in which each key has one instance, such as `RedisFleet(url, secret=...)`. A call
+            reaches the process that owns the key. By default the fleet stores the states, too.
 
     Raises:
-        TypeError: for what is no actor, or an option of the wrong kind.
-        ValueError: for a number out of range.
+        TypeError: if `actor` is no actor, or for an option of the wrong kind.
+        ValueError: for an option out of range, or options that exclude each other.
     """
     described = _described(actor, args)
     own = name if name is not None else type(described).__name__
@@ -173,7 +174,7 @@ def child(
 
 
 def _check_life(where: str, spec: ChildSpec[Any]) -> None:
-    """Raise for what cannot be the terms of one actor."""
+    """Raise an error for invalid options of a single actor."""
     if spec.restart not in RESTARTS:
         raise ValueError(f"{where}: restart is one of {RESTARTS}, got {spec.restart!r}")
     if not isinstance(cast("object", spec.significant), bool):
@@ -198,7 +199,7 @@ def _check_life(where: str, spec: ChildSpec[Any]) -> None:
 
 
 def _check_instances(where: str, spec: ChildSpec[Any]) -> None:
-    """Raise for what cannot be the terms of several, and of what they keep."""
+    """Raise an error for invalid options of keyed actors and of their state."""
     check_count(f"{where}: intensity", spec.intensity, least=0)
     check_seconds(f"{where}: period", spec.period, zero=False)
     if spec.cap is not None:
@@ -222,7 +223,7 @@ def _check_instances(where: str, spec: ChildSpec[Any]) -> None:
 
 
 def _check_fleet(where: str, spec: ChildSpec[Any]) -> None:
-    """Raise for what cannot live in one process of many."""
+    """Raise an error for options that a fleet does not support."""
     fleet = cast("object", spec.fleet)
     if not has_members_of(Fleet, fleet):
         raise TypeError(f"{where}: fleet is one such as RedisFleet(url, secret=...) of callboard_actors; got {fleet!r}")
@@ -241,16 +242,16 @@ def _check_fleet(where: str, spec: ChildSpec[Any]) -> None:
 
 
 def check_grace(spec: ChildSpec[Any], graces: Mapping[str, float | None]) -> None:
-    """Raise for handlers of a fleet that could go on when another process owns their key.
+    """Raise an error for handlers with a grace so long that they could run while another process owns their key.
 
-    The usual grace is not refused: of a short lease, the rest of the lease cuts it.
+    The default grace is not refused: with a short lease, the rest of the lease limits it.
 
     Args:
-        spec: of the actor.
-        graces: in seconds, by the name of the tool.
+        spec: child spec of the actor.
+        graces: seconds, by name of the tool.
 
     Raises:
-        ValueError: names the grace, the lease and what to change.
+        ValueError: names the grace, the lease and the change that helps.
     """
     if (fleet := spec.fleet) is None:
         return
@@ -264,7 +265,7 @@ def check_grace(spec: ChildSpec[Any], graces: Mapping[str, float | None]) -> Non
 
 
 def check_fleet(spec: ChildSpec[Any], where: str) -> None:
-    """Raise for an actor of a fleet that has no key here."""
+    """Raise an error for an actor of a fleet used without a key."""
     if spec.fleet is not None:
         raise ValueError(
             f"child({spec.name}, fleet=...) lives once for each key, and there is none in {where}; give a node "
@@ -273,7 +274,7 @@ def check_fleet(spec: ChildSpec[Any], where: str) -> None:
 
 
 def check_alone(spec: ChildSpec[Any], where: str) -> None:
-    """Raise for an actor of which there is one for all here, with terms for several."""
+    """Raise an error for a single actor with options of keyed actors."""
     check_fleet(spec, where)
     if spec.cap is not None and not spec.is_in_journal:
         raise ValueError(
@@ -292,7 +293,7 @@ def _described(actor: object, args: tuple[Any, ...]) -> Any:
         if args:
             name = type(actor).__name__
             raise TypeError(f"child({name}(...), ...): its arguments are there already; got {args!r} besides")
-        return made_again(actor)  # what somebody does with theirs does not concern ours
+        return made_again(actor)  # a copy: later changes of the caller's object have no effect
     raise TypeError(f"an actor is an object of a subclass of Actor, or the class; got {actor!r}")
 
 
@@ -305,7 +306,7 @@ def _check_arguments(cls: type[Actor], args: tuple[Any, ...]) -> None:
 
 
 def check_store(spec: ChildSpec[Any], where: str) -> None:
-    """Raise for an actor that is in no agent and wants its state in the journal of one."""
+    """Raise an error for an actor outside an agent that stores its state in an agent's journal."""
     if spec.is_in_journal:
         raise ValueError(
             f"child({spec.name}, snapshots={JOURNAL!r}) is for the tools of an agent with a checkpointer, and this is "
@@ -314,9 +315,9 @@ def check_store(spec: ChildSpec[Any], where: str) -> None:
 
 
 def spec_of(given: object) -> ChildSpec[Any]:
-    """The terms of what somebody gave in place of them.
+    """Return a child spec for an actor, a class or a child spec.
 
     Raises:
-        TypeError: for what is no actor.
+        TypeError: if the value is no actor.
     """
     return given if isinstance(given, ChildSpec) else child(cast("Actor", given))

@@ -1,4 +1,4 @@
-"""How an actor's life ends, how long its ends may take, and what is kept of it."""
+"""Ends of incarnations: kinds, time limits, and the final snapshot."""
 
 import logging
 from collections.abc import Awaitable, Callable
@@ -8,35 +8,34 @@ from typing import Literal
 from callboard.exceptions import ActorStartError, EngineError
 
 How = Literal["stopped", "replaced", "crashed", "not_started", "never_starts"]
-"""`stopped`: somebody asked it to. `replaced`: it has lived for as long as it may. `never_starts`: something that it
-needs is not there, and will not be."""
+"""`stopped`: on request. `replaced`: after `max_age` or `max_calls`. `never_starts`: trying again would not help."""
 
 _NEVER = (FileNotFoundError, NotADirectoryError, PermissionError, ImportError)
-"""What says that something is not there which `start` needs: a program, a module. It will not be there next time."""
+"""Errors of `start` that another attempt would raise again: a missing program, module or permission."""
 
 
 @dataclass(frozen=True, slots=True)
 class End:
-    """How a life of an actor ended, and what is known of the call that ended it."""
+    """End of one incarnation."""
 
     how: How
     error: BaseException | None = None
     culprit: str | None = None
-    """The call that ended it, if that can be told from others."""
+    """Identity of the call that crashed it, if known."""
     is_refused: bool = False
-    """Whether that call cannot end it again."""
+    """Flag: this call is refused from now on, so it cannot crash the actor again."""
     snapshot: object = None
-    """Its state, if it ended in order and keeps it."""
+    """Final state, if it ended in order and keeps snapshots."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lifespan:
-    """How long the ends of a life may take, in seconds, and after what an idle actor is replaced."""
+    """Time limits of an incarnation, in seconds, and the number of calls after which it is replaced."""
 
     start: float = 30.0
     stop: float = 10.0
     max_age: float | None = None
-    """Seconds."""
+    """Age in seconds at which an idle actor is replaced."""
     max_calls: int | None = None
 
     def cut_short(self, killed: str | None) -> str:
@@ -47,15 +46,17 @@ class Lifespan:
 
 
 OnStart = Callable[[BaseException | None], None]
-"""Told once that a life has begun to serve, or why it never will: an `ActorStartError`, or Ctrl-C and the like."""
+"""Callback with the result of a start: `None`, an `ActorStartError`, or a `KeyboardInterrupt` and the like."""
 
 
 Taken = Callable[[], Awaitable[object]]
-"""Takes the snapshot of an actor."""
+"""Function that takes the snapshot of an actor."""
 
 Keep = Callable[[Taken, str | None], Awaitable[Exception | None]]
-"""Keeps the state of an actor after a call, which may have an id; returns why the call does not count, if it could not
-and has to."""
+"""Function that saves the state after a call with an optional id.
+
+Returns an error if the call must fail because its state was not saved.
+"""
 
 _log = logging.getLogger("callboard")
 
@@ -66,7 +67,7 @@ def traced() -> bool:
 
 
 async def snapshot_or_none(name: str, taken: Taken) -> object:
-    """The snapshot of an actor; that it could not be had is said, and costs nobody a result."""
+    """Return the snapshot of an actor, or `None` if it fails. A failure is logged, and calls keep their results."""
     try:
         return await taken()
     except Exception as error:
@@ -76,10 +77,10 @@ async def snapshot_or_none(name: str, taken: Taken) -> object:
 
 
 async def restored(name: str, restore: Callable[[], Awaitable[object]]) -> None:
-    """Have an actor go on from its snapshot.
+    """Restore an actor from its snapshot.
 
     Raises:
-        ActorStartError: if it does not take it.
+        ActorStartError: if `restore` fails.
     """
     try:
         await restore()
@@ -89,22 +90,22 @@ async def restored(name: str, restore: Callable[[], Awaitable[object]]) -> None:
 
 
 def start_failed(name: str, error: BaseException) -> ActorStartError:
-    """What is told of an actor that did not start."""
+    """Return the error for an actor whose start failed."""
     failed = ActorStartError(name, repr(error), never=isinstance(error, _NEVER))
     failed.__cause__ = error
     return failed
 
 
 def death_of(name: str, error: BaseException) -> str:
-    """What an actor died of, in words."""
+    """Return the reason of a crash, for errors."""
     if not isinstance(error, EngineError):
         return f"{name} died of {error!r}"
-    # What it died of in a worker is told from there, with its name.
+    # A worker reports the crash with the actor's name already.
     return error.reason if error.reason.startswith(f"{name} died") else f"{name} died: {error.reason}"
 
 
 def bare(error: BaseException) -> BaseException:
-    """An error without the groups of one that task groups put around it."""
+    """Return an error without the exception groups of one member around it."""
     while isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:
         error = error.exceptions[0]
     return error

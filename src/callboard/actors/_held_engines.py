@@ -1,4 +1,4 @@
-"""Engines that are open for somebody from when they are first needed."""
+"""Engines that are opened at first use and closed together."""
 
 from contextlib import AsyncExitStack
 
@@ -7,7 +7,7 @@ from callboard.exceptions import EngineError
 
 
 class HeldEngines:
-    """What a node or one of its runs has open, to be closed with it. Belongs to one event loop."""
+    """Open engines of a node or of one of its runs. Belongs to one event loop."""
 
     def __init__(self) -> None:
         self._stack = AsyncExitStack()
@@ -15,26 +15,23 @@ class HeldEngines:
         self._is_closed = False
 
     async def hold(self, engine: Engine, title: str) -> None:
-        """Have an engine open until `close`.
-
-        Args:
-            engine: that is needed.
-            title: of what needs it, for errors.
+        """Open an engine, unless it is open here already, until `close`.
 
         Raises:
-            ActorStartError: if it cannot be.
-            EngineError: if they are closed, perhaps meanwhile.
+            ActorStartError: if the engine cannot be opened.
+            EngineError: if `close` was called, perhaps during the await.
         """
         if id(engine) in self._held:
             return
         self._refuse_if_closed(title)
+        # Other tasks run during this await: `close` may be called, or the same engine opened twice.
         await engine.__aenter__()
         try:
             self._refuse_if_closed(title)
         except EngineError:
             await engine.__aexit__(None, None, None)
             raise
-        # Two may get here at once: each has opened it, and each time it is left.
+        # Two tasks may open the same engine at once. Each opening is closed, because engines count them.
         self._stack.push_async_exit(engine)
         self._held.add(id(engine))
 
@@ -43,7 +40,8 @@ class HeldEngines:
             raise EngineError(title, None, "whoever had its engine open has closed it", ended="unavailable")
 
     async def close(self) -> None:
-        """Close every engine that was opened for somebody here."""
+        """Close all engines that were opened here."""
+        # First: a `hold` in progress closes its engine itself when it sees this.
         self._is_closed = True
         self._held.clear()
         await self._stack.aclose()

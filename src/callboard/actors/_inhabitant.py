@@ -1,4 +1,4 @@
-"""The life that an actor has now, as its cell knows it."""
+"""Current incarnation of an actor, as its cell uses it."""
 
 from typing import Protocol
 
@@ -6,19 +6,19 @@ from callboard._loops._protocol import EventLoop
 
 
 class Inhabitant(Protocol):
-    """The life that goes on in a cell."""
+    """Current incarnation in a cell. A protocol, because `Life` imports `Cell`."""
 
     loop: EventLoop
 
     @property
     def takes_no_more(self) -> bool:
-        """Whether it ends when what it has in hand has, and takes only what that waits for."""
+        """Return whether the incarnation is about to end, and takes only messages that its own handlers await."""
         ...
 
     def wake(self) -> None:
-        """Have it look into the mailbox; from any thread."""
+        """Wake the task to look into the mailbox. Any thread may call this."""
         ...
 
     def begin_urgent(self) -> None:
-        """Have it run what jumps the queue; in its loop's thread."""
+        """Start the messages that bypass the queue. Only in the loop's thread."""
         ...

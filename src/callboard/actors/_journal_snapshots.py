@@ -1,4 +1,4 @@
-"""Actors whose states are kept with a conversation: each place where that has stood has the state of that place."""
+"""Snapshots stored in a thread of conversation: each place in its history keeps the state of that place."""
 
 from collections.abc import Awaitable, Callable, Collection, Hashable
 from dataclasses import dataclass, field
@@ -9,53 +9,53 @@ from callboard.exceptions import ThreadBusyError
 
 
 class Journal(Protocol):
-    """Keeps the states of actors with one thread, for the place where it stands. May be asked from any loop.
+    """Store of actor states for one thread, at the place where the thread stands. Any event loop may use it.
 
-    An actor is named by the name of its terms and the text of its key.
+    An actor is identified by the name of its child spec and the text of its key.
     """
 
     @property
     def identity(self) -> Hashable:
-        """Which thread, of all that there are in the process."""
+        """Identity of the thread within the process."""
         ...
 
     @property
     def thread_id(self) -> str: ...
 
     def version(self, actor: str, key: str) -> str | None:
-        """Which state of an actor there is; `None` for none."""
+        """Return the version of an actor's stored state; `None` for none."""
         ...
 
     async def load(self, actor: str, key: str) -> object:
-        """The state of an actor; `None` for none."""
+        """Return the state of an actor; `None` for none."""
         ...
 
     def keep(self, actor: str, key: str, snapshot: object, call_id: str | None) -> str:
-        """Keep a state in place of the one before; returns its version. It is stored with the result of its call.
+        """Replace the state of an actor, and return the new version. It is stored with the result of the call.
 
         Raises:
-            Exception: if it cannot be stored.
+            Exception: if the state cannot be stored.
         """
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class InThread:
-    """Which actor of several: that of a thread, and of a key in it."""
+    """Key of an actor whose state is stored in a thread: the thread, and a key within it."""
 
     identity: Hashable
     text: str
-    """The key, for the journal."""
-    thread_id: str = field(compare=False)
+    """Text of the key, for the journal."""
+    thread_id: str = field(compare=False)  # for the user only: `identity` and `text` identify the actor
     key: Hashable = field(compare=False)
-    """As the user has it; `None` where there is one for the thread."""
+    """Key as the user gave it; `None` for an actor without keys."""
 
     @classmethod
     def of(cls, journal: Journal, key: Hashable) -> "InThread":
-        """The actor of a key, in the thread of a journal.
+        """Return the key of an actor in the thread of a journal.
 
         Raises:
-            ValueError: for a key that no other process could write again.
+            ValueError: for a key that another process could not write in the same way.
         """
         return cls(journal.identity, _text(key), journal.thread_id, key)
 
@@ -64,7 +64,7 @@ class InThread:
 
 
 def own_key(key: Hashable) -> Hashable:
-    """The key as the actor knows it: that of its user, or else its thread."""
+    """Return the key as the actor sees it: the user's key, or else the id of the thread."""
     if not isinstance(key, InThread):
         return key
     return key.thread_id if key.key is None else key.key
@@ -73,24 +73,26 @@ def own_key(key: Hashable) -> Hashable:
 def _text(key: Hashable) -> str:
     if key is None:
         return ""
+    # The prefixes keep texts and digests of other keys apart, and both apart from no key.
     return f"={key}" if type(key) is str else f"%{digest(key)}"
 
 
 class JournalSnapshots:
-    """The snapshots of actors of one kind, each in the journal of its thread, as long as a run has that open."""
+    """Snapshots of keyed actors, each in the journal of its thread while a run has that journal open."""
 
     def __init__(self) -> None:
         self._open: dict[Hashable, Journal] = {}
         self._versions: dict[Hashable, str | None] = {}
-        """Of those that live: which state of the journal theirs is; none for those whose state is in no journal."""
+        """Version in the journal of each running actor's state; missing if its state is in no journal."""
 
     async def load(self, actor: str, key: Hashable) -> object:
-        """The state of the place where its thread stands; `None` for none."""
+        """Load the state at the place where the thread stands; return `None` for none."""
         assert isinstance(key, InThread)
         self._versions.pop(key, None)
         journal = self._open.get(key.identity)
         if journal is None:
-            return None  # it was restarted between two runs; the next one has it come anew
+            return None  # restarted between two runs: without a version here, the next run restarts it from its place
+        # Read before the await: if the state changes during it, the version differs, and the next run loads again.
         version = journal.version(actor, key.text)
         found = await journal.load(actor, key.text)
         self._versions[key] = version
@@ -99,8 +101,9 @@ class JournalSnapshots:
     async def keep(
         self, actor: str, key: Hashable, taken: Callable[[], Awaitable[object]], call_id: str | None
     ) -> None:
-        """Take the state of an actor after a call, and keep it with its thread."""
+        """Take the state of an actor after a call, and store it in its thread."""
         assert isinstance(key, InThread)
+        # Removed first: if this fails, the actor's state is in no journal, and the next run reverts it.
         self._versions.pop(key, None)
         if (snapshot := await taken()) is None:
             raise ValueError("`snapshot` returned None, which stands for no state; return what `restore` takes")
@@ -109,27 +112,28 @@ class JournalSnapshots:
             self._versions[key] = journal.keep(actor, key.text, snapshot, call_id)
 
     def forget(self, key: Hashable) -> None:
-        """Forget one that does not live any more."""
+        """Drop the version of an actor that has ended."""
         self._versions.pop(key, None)
 
     def open(self, journal: Journal) -> None:
-        """Keep what comes of one thread in its journal.
+        """Store the states of one thread in its journal.
 
         Raises:
-            ThreadBusyError: if another run does; the two would share actors, and each has a state of its own.
+            ThreadBusyError: if another run of the thread has its journal open. Both would share actors with different
+                states.
         """
         if journal.identity in self._open:
             raise ThreadBusyError(journal.thread_id, "another run, which uses the same actors")
         self._open[journal.identity] = journal
 
     def close(self, journal: Journal, alive: Collection[Hashable]) -> None:
-        """End what `open` began; of those that do not live nothing is remembered."""
+        """Close the journal, and drop the versions of actors that do not run."""
         del self._open[journal.identity]
         for key in [key for key in list(self._versions) if _is_in(key, journal) and key not in alive]:
             self._versions.pop(key, None)
 
     def strayed(self, actor: str, journal: Journal, alive: Collection[Hashable]) -> list[Hashable]:
-        """The actors that live and have another state than that of the place where their thread stands."""
+        """Return the keys of running actors whose state differs from that of the thread's place."""
         return [
             key
             for key in alive

@@ -1,4 +1,4 @@
-"""`keyed`: actors by key, for who holds references to them."""
+"""Public entry point for keyed actors outside a node: `keyed`."""
 
 from collections.abc import AsyncGenerator, Hashable
 from contextlib import asynccontextmanager
@@ -19,13 +19,17 @@ A = TypeVar("A", bound=Actor)
 
 
 class Keyed(Generic[A]):
-    """References to actors by key; each lives when it is asked, see `keyed`."""
+    """References to keyed actors, see `keyed`."""
 
     def __init__(self, residents: Residents) -> None:
         self._residents = residents
 
     def __getitem__(self, key: Hashable) -> A:
-        """A reference to the actor of a key, whether it lives or not."""
+        """Return a reference to the actor of a key, whether the actor runs or not.
+
+        Raises:
+            TypeError: if the key cannot be hashed.
+        """
         try:
             hash(key)
         except TypeError as error:
@@ -34,10 +38,10 @@ class Keyed(Generic[A]):
         return reference
 
     async def drain(self, timeout: float = PATIENCE) -> Drained:
-        """Have them answer what they have been asked, and nothing else; as `Supervisor.drain`.
+        """Finish the calls that the actors have accepted, and return a report; see `Supervisor.drain`.
 
         Args:
-            timeout: seconds for them to answer; then what runs is cancelled, and has its grace.
+            timeout: seconds for the calls to finish. After that, running handlers are cancelled and have their grace.
 
         Raises:
             ValueError: for a number out of range.
@@ -45,23 +49,25 @@ class Keyed(Generic[A]):
         return await self._residents.drain(timeout)
 
     def statistics(self) -> ActorStatistics:
-        """How many live now, and what they do."""
+        """Return numbers of running actors, calls, restarts and evictions."""
         return self._residents.statistics()
 
 
 @asynccontextmanager
 async def keyed(actor: type[A] | A | ChildSpec[A], **terms: Any) -> AsyncGenerator[Keyed[A]]:
-    """Have actors live while the block does, one for each key.
+    """Run keyed actors for the duration of an `async with` block, one for each key.
 
-    One starts when somebody asks it (`await books["mine"].append("hello")`), and goes when nobody does, or others need
-    its place. If its class has `snapshot` and `restore`, it comes back with the state that it had.
+    An actor starts at its first call (`await books["mine"].append("hello")`). It is evicted when it is idle for long,
+    or when another key needs its place. If its class has `snapshot` and `restore`, it starts again with its last state.
 
     Args:
-        actor: an object that describes them, their class, or what `child` made of it.
-        terms: for `child`; `cap` and `idle` among them.
+        actor: an actor object, an actor class, or a child spec made by `child`.
+        terms: options for `child`, such as `cap` and `idle`.
 
     Raises:
-        KeyboardInterrupt: and the like, of a handler; at the end of the block, which is cancelled.
+        KeyboardInterrupt: or the like, if a handler raised it; at the end of the block, which is cancelled.
+        TypeError: for an option of the wrong kind.
+        ValueError: for an option out of range.
     """
     if isinstance(actor, ChildSpec) and terms:
         raise TypeError(f"keyed(child(...)): its terms are there already; got {terms!r} besides")
@@ -73,6 +79,7 @@ async def keyed(actor: type[A] | A | ChildSpec[A], **terms: Any) -> AsyncGenerat
 
     def interrupted(error: BaseException) -> None:
         interrupts.append(error)
+        # Called in a supervisor's task: the error is raised in the owner's task, at the end of its block.
         scope.cancel()
 
     scope = current_loop().scope(float("inf"), DEFAULT_GRACE)
@@ -81,6 +88,7 @@ async def keyed(actor: type[A] | A | ChildSpec[A], **terms: Any) -> AsyncGenerat
         with scope:
             yield Keyed(residents)
     finally:
+        # Outside the scope: stopping the actors must not be cancelled together with the block.
         await residents.close()
     if interrupts:
         raise interrupts[0]

@@ -1,4 +1,4 @@
-"""Where an actor's own code runs: what is async in its task, all that is not in one thread of its own."""
+"""Local runner: runs an actor's async code in its task, and its sync code in one thread of its own."""
 
 import inspect
 from collections.abc import Awaitable, Callable
@@ -19,52 +19,52 @@ _DOES_NOTHING = (Actor.start, Actor.stop)
 
 
 OnLost = Callable[[Exception], None]
-"""Told why an actor is of no more use."""
+"""Callback with the reason why an actor can no longer be used."""
 
 
 class Code(Protocol):
-    """The code of one life, wherever it runs."""
+    """Runner of one incarnation's code."""
 
     async def start(self, resources: Resources, snapshot: object) -> None:
-        """Start the actor, from a snapshot unless that is `None`; what it enters is left with the resources.
+        """Start the actor, from a snapshot unless that is `None`. Opened resources are added to `resources`.
 
         Raises:
-            ActorStartError: if it does not take the snapshot, or has no place to run.
+            ActorStartError: if the snapshot is not accepted, or the code cannot run.
         """
         ...
 
     def handle(self, message: Message) -> Awaitable[object]:
-        """Run the handler of a message."""
+        """Return an awaitable that runs the handler of a message."""
         ...
 
     def is_lost(self, error: BaseException) -> bool:
-        """Whether that error of a handler means that the actor is no more."""
+        """Return whether a handler's error means that the actor is lost."""
         ...
 
     def never_began(self, error: BaseException) -> bool:
-        """Whether it means that besides, and that the handler did not begin."""
+        """Return whether the error also means that the handler did not begin."""
         ...
 
     async def snapshot(self) -> object:
-        """What the actor gives as its state."""
+        """Return the actor's snapshot."""
         ...
 
     async def stop(self) -> None:
-        """Run `stop` of the actor, after its last handler."""
+        """Run the actor's `stop`, after its last handler."""
         ...
 
     def close(self) -> None:
-        """Let go of where it ran."""
+        """Release the place where the code ran."""
         ...
 
 
 class OwnCode:
-    """The code of one life that runs here.
+    """Runner of one incarnation's code in this process.
 
     Args:
-        actor: whose code it is.
-        name: of the thread, which is started when there is something for it.
-        on_lost: told why the actor is of no more use, if the thread does not end a job that was cancelled.
+        actor: the actor.
+        name: name of the thread, which is started at first use.
+        on_lost: called if the thread does not end a job after its cancellation and grace.
     """
 
     __slots__ = ("_actor", "_is_lost", "_name", "_on_lost", "_thread")
@@ -74,15 +74,18 @@ class OwnCode:
         self._name = name
         self._on_lost = on_lost
         self._thread: OwnThread | None = None
+        # Lost: the thread is busy with a cancelled job, and may be for ever; no job is sent to it but a last `stop`.
         self._is_lost = False
 
     async def start(self, resources: Resources, snapshot: object) -> None:
         actor = self._actor
+        # `object.__setattr__`, because a subclass may restrict the setting of attributes.
         object.__setattr__(actor, "_resources", resources)
         object.__setattr__(actor, "_own_code", self)
         await self._run(actor.start)
         if snapshot is not None:
             await restored(self._name, partial(self._run, partial(actor.restore, snapshot)))
+        # Closes `Actor.enter`: later context managers could not be left in the right order.
         object.__setattr__(actor, "_resources", None)
 
     def handle(self, message: Message) -> Awaitable[object]:
@@ -104,7 +107,8 @@ class OwnCode:
         return await self._run(self._actor.snapshot)
 
     async def _run(self, fn: Callable[[], object]) -> object:
-        """Run a method of the actor, perhaps with arguments."""
+        """Run a method of the actor, async in this task, or sync in the thread."""
+        # The default `start` and `stop` do nothing and must not start a thread.
         inner = fn.func if isinstance(fn, partial) else fn
         if inspect.iscoroutinefunction(inner) or getattr(inner, "__func__", None) in _DOES_NOTHING:
             found = fn()
@@ -113,19 +117,20 @@ class OwnCode:
         return await found if inspect.isawaitable(found) else found
 
     async def in_thread(self, fn: Callable[[], object], name: str, grace: float = DEFAULT_GRACE) -> object:
-        """Run what is not async; when it is cancelled, it has its grace to end, for the actor's state is at stake.
+        """Run sync code in the actor's thread; after a cancellation, wait up to `grace` seconds for it to end.
 
         Raises:
-            RuntimeError: if the thread was lost; what belongs to it can be used in no other.
+            RuntimeError: if the thread was lost; the actor's objects may be used in no other thread.
         """
         if self._is_lost:
             raise RuntimeError(f"{name} was not called, because the actor's thread is lost")
         if self._thread is None:
             self._thread = OwnThread(f"callboard actor {self._name}")
+        # Cancelled here, the code still runs and may change the state: hence the wait for the grace.
         return await run_in_thread(current_loop(), fn, name, self, self._thread, patience=grace)
 
     async def stop(self) -> None:
-        """Run `stop`; if the thread is lost, there, once it is free, because what it closes belongs to that thread."""
+        """Run `stop`. If the thread is lost, queue a sync `stop` there, because it closes objects of that thread."""
         fn = self._actor.stop
         if self._is_lost and self._thread is not None and not inspect.iscoroutinefunction(fn):
             self._thread.close(fn)
@@ -134,15 +139,15 @@ class OwnCode:
             await self._run(fn)
 
     def close(self) -> None:
-        """Have the thread end when it has done its jobs."""
+        """End the thread after its queued jobs; do not wait for it."""
         if self._thread is not None:
             self._thread.close()
         self._thread = None
 
     def thread_abandoned(self) -> None:
-        """Give up the actor with the thread that does not end: nothing can be done there until it does."""
+        """Report the actor as lost, because nothing can run in its thread until the job there ends."""
         self._is_lost = True
         self._on_lost(RuntimeError("its thread went on after the call that it was for had been cancelled"))
 
     def thread_ended(self) -> None:
-        """Nothing: the actor that the thread belonged to is gone."""
+        """Do nothing: the thread's actor has ended already."""

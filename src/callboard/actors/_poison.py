@@ -1,4 +1,4 @@
-"""Calls that have ended their actor before."""
+"""Poison detection: counts the calls that have crashed their actor."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -6,14 +6,14 @@ from typing import Any
 from callboard._canonical import digest, place_of
 
 _KEPT = 100
-"""Calls that are remembered; the oldest is forgotten first."""
+"""Maximum number of counted calls; the least recent is dropped first."""
 
 
 class Poison:
-    """How often each call has ended the actor. Arguments without JSON of their own count by their type alone.
+    """Crashes of an actor by call. Arguments that are not JSON count by their type alone.
 
     Args:
-        limit: how often one call may do so before it is refused.
+        limit: number of crashes after which a call is refused.
     """
 
     __slots__ = ("_limit", "times")
@@ -21,16 +21,17 @@ class Poison:
     def __init__(self, limit: int) -> None:
         self._limit = limit
         self.times: dict[str, int] = {}
-        """By what names the call."""
+        """Number of crashes, by identity of the call; ordered by the last crash."""
 
     def refuses(self, handler: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> int | None:
-        """How often this call has ended the actor, if that is too often."""
+        """Return the number of crashes by this call if it reaches the limit; `None` otherwise."""
         times = self.times.get(_key(handler, args, kwargs), 0)
         return times if times >= self._limit else None
 
     def has_ended(self, handler: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[str, bool]:
-        """Note that this call has; return its name among calls, and whether it is refused from now on."""
+        """Count a crash by this call; return the call's identity, and whether it is refused from now on."""
         key = _key(handler, args, kwargs)
+        # Removed and inserted again, so that the oldest entry is the first.
         times = self.times.pop(key, 0) + 1
         self.times[key] = times
         if len(self.times) > _KEPT:
@@ -46,7 +47,7 @@ def _key(handler: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str:
 def _digest(value: object) -> str:
     """Return a digest of one argument: of its JSON, or of its type if it has none.
 
-    A call must not escape the count because of one argument: it would end its actor for ever.
+    An argument without JSON must not exempt a call from the count: it could crash its actor for ever.
     """
     try:
         return digest(value)

@@ -1,4 +1,4 @@
-"""What others hold of an actor: its handlers, and nothing of its state."""
+"""References to actors: the handlers of an actor, and nothing of its state."""
 
 from functools import wraps
 from inspect import signature
@@ -11,9 +11,9 @@ from callboard.actors._cell import Cell
 
 
 class Reference:
-    """A way to an actor, through all of its lives; may be used in any task, thread and event loop of the process."""
+    """Reference to an actor, valid across restarts. Any task, thread and event loop of the process may use it."""
 
-    __slots__ = ("__cell",)  # a name of its own, for a handler may have any other
+    __slots__ = ("__cell",)  # a mangled name: handlers may have any name
 
     def __init__(self, cell: Cell) -> None:
         object.__setattr__(self, "_Reference__cell", cell)
@@ -52,10 +52,10 @@ class Reference:
 
 
 def cell_of(reference: object) -> Cell:
-    """The actor that a reference leads to.
+    """Return the cell of a reference.
 
     Raises:
-        TypeError: for what is no reference.
+        TypeError: if the value is no reference.
     """
     if not isinstance(reference, Reference):
         hint = "; this is the description of one" if isinstance(reference, Actor) else ""
@@ -64,20 +64,21 @@ def cell_of(reference: object) -> Cell:
 
 
 _ASKS = "__callboard_asks__"
-"""On a method of a reference: the handler that it asks for."""
+"""Attribute of a reference's method: the handler that it calls."""
 
 
 def asked_by(method: object) -> tuple[Cell, Handler] | None:
-    """Return the actor and the handler that a bound method of a reference asks; `None` for another object."""
+    """Return the cell and the handler of a reference's bound method; `None` for another object."""
     reference, handler = getattr(method, "__self__", None), getattr(method, _ASKS, None)
     return (cell_of(reference), handler) if isinstance(reference, Reference) and handler is not None else None
 
 
 def reference_to(cell: Cell, kind: type[S]) -> S:
-    """A reference, with the methods of the class; the type is that of the actor, for it has the same handlers."""
+    """Return a reference with the handlers of the class. Typed as the actor, which has the same handlers."""
     return cast("S", _class_for(kind)(cell))
 
 
+# Weak: a class that a test or a notebook cell defines again can be collected.
 _classes: WeakKeyDictionary[type[Actor], type[Reference]] = WeakKeyDictionary()
 
 
@@ -85,7 +86,7 @@ def _class_for(kind: type[Actor]) -> type[Reference]:
     known = _classes.get(kind)
     if known is None:
         methods = {name: _method(handler) for name, handler in kind._handlers.items()}
-        # Without `__slots__` in the way of the base's: a reference has one attribute, its cell.
+        # Empty `__slots__`, so that the subclass has no `__dict__`: the cell is the only attribute of a reference.
         known = type(f"{kind.__name__}Reference", (Reference,), {"__slots__": (), "__doc__": kind.__doc__, **methods})
         _classes[kind] = known
     return known
@@ -97,7 +98,7 @@ def _method(handler: Handler) -> Any:
         return await object.__getattribute__(self, "_Reference__cell").ask(handler, args, kwargs)
 
     ask.__dict__[_ASKS] = handler
-    del ask.__dict__["__wrapped__"]  # its signature has the reply of a deferred handler
+    del ask.__dict__["__wrapped__"]  # or `inspect` would show the reply argument of a deferred handler
     own = handler.signature()
     first = next(iter(signature(handler.fn).parameters.values()))
     ask.__dict__["__signature__"] = own.replace(parameters=[first, *own.parameters.values()])

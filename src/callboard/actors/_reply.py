@@ -1,4 +1,4 @@
-"""A reply that a handler has taken along."""
+"""Reply of a deferred handler."""
 
 from typing import Generic, Protocol, TypeVar, cast
 
@@ -7,19 +7,19 @@ T_contra = TypeVar("T_contra", contravariant=True)
 
 
 class Owed(Protocol[T_contra]):
-    """A call whose reply is owed."""
+    """Call that waits for a deferred reply."""
 
     title: str
 
     def settle(self, value: T_contra | None, error: BaseException | None) -> bool:
-        """End the call; False if it has ended."""
+        """Settle the call; return False if it was settled before."""
         ...
 
 
 class Reply(Generic[T]):
-    """What the caller of a deferred handler waits for; sent once, from anywhere.
+    """Reply of a deferred handler, sent once, from any task or thread.
 
-    Whoever lets go of it without sending it leaves the caller with an error that says so.
+    If the reply is garbage-collected without being sent, the caller receives an error that says so.
     """
 
     __slots__ = ("_owed", "_title")
@@ -29,7 +29,10 @@ class Reply(Generic[T]):
         self._title = owed.title
 
     def send(self, value: T) -> bool:
-        """Give the caller its result; False if it does not wait any more.
+        """Send the result to the caller; return False if the caller no longer waits.
+
+        Args:
+            value: the result.
 
         Raises:
             RuntimeError: if this reply was sent before.
@@ -37,11 +40,14 @@ class Reply(Generic[T]):
         return self._taken().settle(value, None)
 
     def fail(self, error: Exception) -> bool:
-        """Raise an error where the caller waits; False if it does not wait any more.
+        """Raise an error in the caller; return False if the caller no longer waits.
+
+        Args:
+            error: the exception.
 
         Raises:
             RuntimeError: if this reply was sent before.
-            TypeError: for what is no exception.
+            TypeError: if `error` is no exception.
         """
         if not isinstance(cast("object", error), Exception):
             raise TypeError(f"{self._title}: Reply.fail() takes an exception, such as ValueError('no'); got {error!r}")
@@ -54,6 +60,8 @@ class Reply(Generic[T]):
         return owed
 
     def __del__(self) -> None:
+        # Runs in any thread, even while it holds the cell's lock, which is reentrant for this. The attribute is missing
+        # if `__init__` failed.
         owed = getattr(self, "_owed", None)
         if owed is not None:
             owed.settle(None, RuntimeError(f"{owed.title} took its reply along and let go of it without sending it"))

@@ -1,4 +1,4 @@
-"""What an actor has entered in `start`, to be left when it ends."""
+"""Context managers that an actor has entered in `start`."""
 
 from contextlib import AbstractAsyncContextManager, AbstractContextManager, AsyncExitStack
 from types import TracebackType
@@ -8,9 +8,9 @@ T = TypeVar("T")
 
 
 class Resources:
-    """Context managers that are left together, in the reverse order.
+    """Context managers that are left together, in reverse order.
 
-    The stack is made for the first one: an actor that enters nothing weighs 0.8 KB less.
+    The exit stack is created at first use: an actor without resources needs 0.8 KB less.
     """
 
     __slots__ = ("_stack",)
@@ -19,7 +19,7 @@ class Resources:
         self._stack: AsyncExitStack | None = None
 
     async def enter(self, manager: AbstractAsyncContextManager[T] | AbstractContextManager[T]) -> T:
-        """Enter a context manager, which is left when the actor ends."""
+        """Enter a context manager, to be left when the actor ends."""
         if self._stack is None:
             self._stack = AsyncExitStack()
         if isinstance(manager, AbstractAsyncContextManager):

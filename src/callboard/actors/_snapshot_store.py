@@ -1,41 +1,41 @@
-"""Where and when the states of actors are kept."""
+"""Snapshot stores of actors, and the time of saving."""
 
 from collections.abc import Hashable
 from copy import deepcopy
 from typing import Literal, Protocol, get_args
 
 Save = Literal["at_end", "each_call"]
-"""When the state of an actor is kept."""
+"""Time of saving: at the end of an incarnation, or after each call."""
 SAVES = get_args(Save)
 
 InJournal = Literal["journal"]
-"""In place of a store: with the conversation that an agent keeps, for the place where that stands."""
+"""Marker in place of a store: the state is stored in the agent's thread."""
 JOURNAL: InJournal = "journal"
 
 
 class Snapshots(Protocol):
-    """Keeps what `snapshot` returns, by actor and key, for `restore`."""
+    """Store of snapshots, by actor name and key."""
 
     async def load(self, actor: str, key: Hashable) -> object:
-        """The snapshot that was saved last; `None` for none."""
+        """Return the last saved snapshot; `None` for none."""
         ...
 
     async def save(self, actor: str, key: Hashable, snapshot: object) -> None:
-        """Keep a snapshot in place of the one before."""
+        """Replace the saved snapshot."""
         ...
 
 
 class InMemorySnapshots:
-    """Snapshots that last as long as this object."""
+    """Snapshot store in memory; it lasts as long as this object."""
 
     def __init__(self) -> None:
         self._kept: dict[tuple[str, Hashable], object] = {}
 
     async def load(self, actor: str, key: Hashable) -> object:
-        """The snapshot that was saved last; `None` for none."""
+        """Return a copy of the last saved snapshot; `None` for none."""
         return deepcopy(self._kept.get((actor, key)))
 
     async def save(self, actor: str, key: Hashable, snapshot: object) -> None:
-        """Keep a snapshot in place of the one before."""
-        # What the actor goes on with may be in it, and would be changed by calls that are never saved.
+        """Replace the saved snapshot by a copy of this one."""
+        # A copy: the snapshot may share objects with the running actor, which later calls change.
         self._kept[actor, key] = deepcopy(snapshot)

@@ -1,4 +1,4 @@
-"""`Supervisor` and `running`: what a user writes to have actors live."""
+"""Public entry points for running actors: `Supervisor` and `running`."""
 
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
@@ -28,27 +28,27 @@ A = TypeVar("A", bound=Actor)
 
 
 class Supervisor:
-    """Actors that live while an `async with` block does; those that end are restarted.
+    """Runs actors for the duration of an `async with` block, and restarts those that end.
 
-    The words are OTP's. Children start in order, each when the one before it has started, and stop in the reverse
-    order. If one does not start, those before it are stopped and the error is raised. If one ends too often, all are
-    stopped, the block is cancelled, and a `SupervisorError` is raised at its end; a supervisor around this one
+    The terms are OTP's. Children start in order, each after the one before it has started, and stop in reverse order.
+    If a child does not start, the children before it are stopped and the error is raised. If children end too often,
+    all are stopped, the block is cancelled, and a `SupervisorError` is raised at its end. A supervisor around this one
     restarts it instead.
 
     Args:
-        children: actors, what `child` makes of them, and supervisors.
+        children: actors, child specs made by `child`, and supervisors.
         name: for errors.
-        strategy: who is restarted with a child that ended: "one_for_one" nobody else, "one_for_all" all of them,
-            "rest_for_one" those that were started after it.
-        intensity: how many restarts there may be within a period, 0 or more.
+        strategy: children that are restarted with one that ended: "one_for_one" none, "one_for_all" all, "rest_for_one"
+            all that were started after it.
+        intensity: maximum number of restarts within a period, 0 or more.
         period: seconds; the window slides.
-        backoff: how long to wait before a restart.
-        auto_shutdown: whether it ends, in order, with its significant children: "never", with "any_significant" one,
-            or when "all_significant" ones have ended.
+        backoff: delays before restarts; `Backoff()` by default.
+        auto_shutdown: rule by which it ends in order with its significant children: "never", after the first
+            ("any_significant"), or after the last ("all_significant").
 
     Raises:
-        ValueError: for two children of one name, or a number out of range.
-        TypeError: for what is no child.
+        ValueError: for two children with the same name, or a number out of range.
+        TypeError: for a child or an option of the wrong kind.
     """
 
     @suggests_keywords
@@ -84,6 +84,7 @@ class Supervisor:
         self._auto_shutdown: AutoShutdown = auto_shutdown
         self._tree: Tree | None = None
         self._scope: Scope | None = None
+        # Number of the task that entered the block: only that task may leave its cancel scope.
         self._owner: int | None = None
         self._failed: BaseException | None = None
 
@@ -99,9 +100,11 @@ class Supervisor:
         try:
             await tree.start()
         except BaseException:
+            # References to children may exist already, and calls may wait in their mailboxes.
             tree.finish("it did not start")
             self._tree = None
             raise
+        # Entered last: a failed start must not leave an open scope behind.
         self._scope = loop.scope(float("inf"), DEFAULT_GRACE)
         self._scope.__enter__()
         return self
@@ -112,6 +115,7 @@ class Supervisor:
         scope = self._scope
         if scope is None:
             raise RuntimeError(f"{self!r} is left twice, or was not entered")
+        # The scope cannot be left here, but the actors can be stopped: nothing is orphaned.
         if get_current_task().id != self._owner:
             await self._stop()
             raise RuntimeError(
@@ -120,23 +124,26 @@ class Supervisor:
             )
         swallowed = False
         try:
+            # Left before the children stop, so that a cancellation by `_ended` does not hit `_stop`.
             swallowed = scope.__exit__(kind, error, traceback)
         finally:
             self._scope = None
             await self._stop()
         failed, self._failed = self._failed, None
+        # An error of the block itself goes first; only the scope's own cancellation is replaced by the reason for it.
         if failed is not None and (error is None or swallowed):
             raise failed
         return swallowed
 
     async def _stop(self) -> None:
         tree = self._tree
-        if tree is not None:  # else somebody has left the block in another task
+        if tree is not None:  # None if the block was left in another task before
             await tree.stop()
             tree.finish("its supervisor has ended" if self._failed is None else f"{self._failed}")
             self._tree = None
 
     def _ended(self, error: BaseException | None) -> None:
+        # Called by the tree after its children have stopped. The block is cancelled, and `__aexit__` raises the error.
         self._failed = error
         if self._scope is not None:
             self._scope.cancel()
@@ -148,17 +155,18 @@ class Supervisor:
     def __getitem__(self, which: str) -> Any: ...
 
     def __getitem__(self, which: Any) -> Any:
-        """A reference to a child, by its class or its name, also of the supervisors within this one.
+        """Return a reference to a child, by class or name. Children of nested supervisors are found, too.
 
         Raises:
-            KeyError: for what is not there, or there more than once.
-            RuntimeError: outside of the block.
+            KeyError: if no child matches, or more than one.
+            RuntimeError: outside the block.
         """
         if self._tree is None:
             raise RuntimeError(f"{self!r} is not running: async with Supervisor([...]) as tree")
         units = list(_actors_in(self._tree))
         found = [unit for unit in units if which in (unit.terms.name, unit.spec.kind)]
         if not found and isinstance(which, type):
+            # An exact class goes first: a subclass beside it must not make the lookup ambiguous.
             found = [unit for unit in units if issubclass(unit.spec.kind, which)]
         if len(found) == 1:
             return reference_to(found[0].cell, found[0].spec.kind)
@@ -172,17 +180,17 @@ class Supervisor:
         raise KeyError(f"there is no actor {wanted!r}, only {names}{hint}")
 
     async def drain(self, timeout: float = PATIENCE) -> Drained:
-        """Have the actors answer what they have been asked, and nothing else; returns what became of it.
+        """Finish the calls that the actors have accepted, and return a report.
 
-        What is asked from now on fails with an `ActorGoneError`, but what they ask each other to answer. What has not
-        finished in time is ended: it fails with an `ActorGoneError` if it had not begun, else an `ActorDiedError`. The
-        actors live until the block is left.
+        New calls fail with an `ActorGoneError`, except calls between the drained actors. A call that does not finish in
+        time is ended: with an `ActorGoneError` if it had not begun, otherwise with an `ActorDiedError`. The actors run
+        until the block is left.
 
         Args:
-            timeout: seconds for them to answer; then what runs is cancelled, and has its grace.
+            timeout: seconds for the calls to finish. After that, running handlers are cancelled and have their grace.
 
         Raises:
-            RuntimeError: outside of the block.
+            RuntimeError: outside the block.
             ValueError: for a number out of range.
         """
         if self._tree is None:
@@ -191,14 +199,14 @@ class Supervisor:
         return await Draining(f"the supervisor {self.name!r}", lambda: cells).run(timeout)
 
     def units(self, manager: Manager) -> list[Unit]:
-        """The children, not started; for the tree."""
+        """Return new children, not started. For the tree."""
         return [
             TreeUnit(name, one, manager) if isinstance(one, Supervisor) else ActorUnit(one, manager)
             for name, one in self._children
         ]
 
     def restarts(self, children: list[Terms], chance: Callable[[], float]) -> Restarts:
-        """Makes what decides which children are restarted; the tree asks for it."""
+        """Return the restart policy. For the tree."""
         return Restarts(
             children,
             strategy=self._strategy,
@@ -211,9 +219,10 @@ class Supervisor:
 
 
 class TreeUnit:
-    """A supervisor in the hands of another one."""
+    """Child of a supervisor that is a supervisor itself."""
 
     def __init__(self, name: str, plan: Supervisor, manager: Manager) -> None:
+        # OTP's default for a supervisor: it is restarted even after an orderly end.
         self.terms = Terms(name, "permanent")
         self.tree = Tree(plan, self._ended)
         self._manager = manager
@@ -231,12 +240,13 @@ class TreeUnit:
         self.tree.finish(reason)
 
     def _ended(self, error: BaseException | None) -> None:
+        # Before the report: the outer supervisor restarts only children that are not alive.
         self.is_alive = False
         self._manager.child_ended(self, End("stopped" if error is None else "crashed", error))
 
 
 class _Running(AbstractAsyncContextManager[A]):
-    """A block in which an actor lives."""
+    """Context manager returned by `running`; explains the mistake of calling a handler on it."""
 
     def __init__(self, block: AbstractAsyncContextManager[A], actor: object) -> None:
         self._block = block
@@ -264,15 +274,17 @@ class _Running(AbstractAsyncContextManager[A]):
 
 
 def running(actor: type[A] | A | ChildSpec[A], **terms: Any) -> AbstractAsyncContextManager[A]:
-    """Have one actor live while the block does, which is given a reference to it.
+    """Run one actor for the duration of an `async with` block, which receives a reference to it.
 
     Args:
-        actor: an object that describes it, its class, or what `child` made of it.
-        terms: for `child`.
+        actor: an actor object, an actor class, or a child spec made by `child`.
+        terms: options for `child`.
 
     Raises:
-        ActorStartError: if it does not start.
-        SupervisorError: if it ends too often; at the end of the block, which is cancelled.
+        ActorStartError: if the actor does not start.
+        SupervisorError: at the end of the block, which is cancelled, if the actor ends too often.
+        TypeError: for an option of the wrong kind.
+        ValueError: for an option out of range.
     """
     return _Running(_running(actor, **terms), actor)
 
@@ -285,7 +297,7 @@ async def _running(actor: type[A] | A | ChildSpec[A], **terms: Any) -> AsyncGene
         spec = actor
     else:
         spec = child(actor, **terms)
-    alone = replace(spec, intensity=INTENSITY, period=PERIOD)  # its supervisor has them
+    alone = replace(spec, intensity=INTENSITY, period=PERIOD)  # the supervisor below has them
     async with Supervisor([alone], name=spec.name, intensity=spec.intensity, period=spec.period) as tree:
         yield cast("A", tree[spec.name])
 

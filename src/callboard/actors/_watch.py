@@ -1,4 +1,4 @@
-"""Who is told of asks and of lives; nobody, mostly, and then it costs next to nothing."""
+"""Events about actor calls and incarnations. Without observers they cost next to nothing."""
 
 from collections.abc import Callable, Hashable
 from typing import Any
@@ -11,11 +11,11 @@ from callboard.actors._journal_snapshots import own_key
 
 
 class WatchedAsk:
-    """An ask of an actor that somebody is told of. Made where somebody asks, before the handler's context is copied.
+    """Reports one actor call to observers. Created in the caller's task, before the handler's context is copied.
 
     Args:
-        observers: who is told.
-        begun: what they are told first.
+        observers: observers of the call.
+        begun: the first event.
     """
 
     __slots__ = ("_began_at", "_begun", "_loop", "_observers")
@@ -25,30 +25,32 @@ class WatchedAsk:
         self._begun = begun
         self._loop = current_loop()
         self._began_at: float | None = None
+        # In the constructor: a telemetry observer sets the span in the context here, and the handler must inherit it.
         self._tell(begun)
 
     @property
     def number(self) -> int:
-        """Tells it apart from other asks."""
+        """Number of the call, unique in the process."""
         return self._begun.number
 
     def taking(self, on_begin: Callable[[], object] | None) -> Callable[[], None]:
-        """What is called in the actor's thread when the handler begins, if `on_begin` is to be called, too."""
+        """Return a callback for the actor's thread that runs `on_begin` and reports the begin of the handler."""
 
         def taken() -> None:
             if on_begin is not None:
                 on_begin()
+            # Observers are called in the caller's loop only.
             run_there(self._loop, self._is_taken)
 
         return taken
 
     def _is_taken(self) -> None:
-        if self._observers:  # else whoever asked has gone meanwhile
+        if self._observers:  # empty after `ended`: this notice may arrive late from another thread
             self._began_at = self._loop.now()
             self._tell(self._now("taken", None))
 
     def ended(self, error: BaseException | None) -> None:
-        """Tell that it is over, where somebody asked."""
+        """Report the end of the call, in the caller's task."""
         self._tell(self._now("ended", error))
         self._observers = ()
 
@@ -63,7 +65,7 @@ class WatchedAsk:
 
 
 def watched(actor: str, key: Hashable, handler: str, ahead: int, call: SupervisedCall[Any] | None) -> WatchedAsk | None:
-    """An ask that begins here, by a call or perhaps within one; `None` if nobody is told of it."""
+    """Return the watch of a call that begins now; `None` if nobody observes it."""
     call = call or current_call()
     observers = current_observers().actors if call is None else call.actor_observers
     if not observers:
@@ -90,7 +92,7 @@ def tell_of_life(
     error: BaseException | None = None,
     asks: tuple[int, ...] = (),
 ) -> None:
-    """Tell whoever observes where an actor lives what has become of it."""
+    """Report a phase of an incarnation to the observers of the current context."""
     observers = current_observers().actors
     if observers:
         event = ActorEvent(
