@@ -1,11 +1,11 @@
-"""The conversations of a database, looked at from outside, whoever wrote them.
+"""Read-only view of the conversations in a database, written by callboard or by LangGraph.
 
-Threads         a database: which conversations it keeps, what is in each; a checkpointer for agents
-StoredThread    a conversation at one moment: its messages, its calls, its questions
-Exchange        a message of it, and the results of the calls that it asks for
-CallState       what has become of a call
+Threads         a database: its conversations and their contents; a checkpointer for agents
+StoredThread    a conversation at one moment: messages, calls, questions
+Exchange        a message, with the results of the calls that it requests
+CallState       state of a call
 unanswered      the calls of a conversation that have no result
-masked          a URL that may be shown: without its password
+masked          a URL without its password, for display
 """
 
 from typing import TYPE_CHECKING

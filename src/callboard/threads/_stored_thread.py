@@ -1,4 +1,4 @@
-"""Reads the threads of a database, whichever agent has written them: ours or one of LangGraph's. Changes nothing."""
+"""Reader of stored threads, written by callboard's or LangGraph's agents. Changes nothing."""
 
 from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
@@ -27,32 +27,37 @@ CallState = Literal["done", "failed", "waits", "open"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredThread:
-    """A conversation at one moment."""
+    """Conversation at one moment."""
 
     thread_id: str
     messages: Sequence[BaseMessage]
     when: str
-    """When it came to stand there, in ISO format with a time zone."""
+    """Time at which this state was reached, in ISO format with a time zone."""
     next: Sequence[str]
     questions: Sequence[Interrupt]
     waiting: AbstractSet[str | None]
-    """The ids of calls that have asked."""
+    """Ids of the calls that have asked a question."""
     errors: Mapping[str | None, str]
-    """Of calls that raised, by id; of other nodes, by name."""
+    """Error texts: of calls by their id, of other nodes by their name."""
     other_keys: Sequence[str]
-    """What the state has beside the messages."""
+    """Keys of the state other than the messages."""
 
     @property
     def turns(self) -> int:
-        """How many messages the user has written."""
+        """Number of messages written by the user."""
         return sum(isinstance(message, HumanMessage) for message in self.messages)
 
     def exchanges(self) -> list[Exchange]:
-        """The messages, each with the results of its calls; a result that belongs to none is a message by itself."""
+        """Return the messages, each with the results of its calls; a result without a call is an entry of its own."""
         return exchanges_in(self.messages)
 
     def state_of(self, call_id: str | None, result: ToolMessage | None) -> CallState:
-        """What has become of a call."""
+        """Return the state of a call.
+
+        Args:
+            call_id: id of the call.
+            result: its result; `None` for none.
+        """
         if result is not None:
             return "failed" if result.status == "error" else "done"
         if call_id in self.waiting:
@@ -61,7 +66,7 @@ class StoredThread:
 
 
 class _AnyThread(SavedThread):
-    """A thread of which only the conversation is known, whatever else its state has."""
+    """Saved thread that ignores all channels except those of the conversation."""
 
     def take(self, entry: Entry, *, live: bool = False) -> None:
         if isinstance(entry, Amended):
@@ -73,10 +78,10 @@ class _AnyThread(SavedThread):
 async def read_thread(
     saver: "BaseCheckpointSaver[Any]", thread_id: str, checkpoint_id: str | None = None
 ) -> StoredThread | None:
-    """A thread as it stands, or stood at a checkpoint; `None` if there is none.
+    """Return a thread as it is now, or as it was at a checkpoint; `None` if it does not exist.
 
     Raises:
-        ValueError: if it has no such checkpoint.
+        ValueError: if the thread has no such checkpoint.
     """
     thread = _thread(saver, thread_id)
     found = await thread.saver.get(checkpoint_id)
@@ -88,7 +93,7 @@ async def read_thread(
 
 
 async def read_history(saver: "BaseCheckpointSaver[Any]", thread_id: str) -> list[StateSnapshot]:
-    """Every place where a thread has been, the latest first."""
+    """Return all states in the history of a thread, the latest first."""
     thread = _thread(saver, thread_id)
     return [place async for place in history_of(thread, filter=None, before=None, limit=None, by_call=True)]
 
@@ -117,9 +122,9 @@ def _conversation(thread: _AnyThread, snapshot: StateSnapshot, found: Checkpoint
 
 
 def _questions_beside(found: CheckpointTuple) -> list[Interrupt]:
-    """Questions that LangGraph has left beside a checkpoint, also those of no call in particular."""
+    """Return questions that LangGraph stored as writes of a checkpoint, including those of no call."""
     if base_of(found).is_ours or entries_of(found):
-        return []  # ours are in the journal, and what else stands there is past
+        return []  # callboard's questions are in the journal; other writes here are outdated
     return [
         question
         for _, channel, value in found.pending_writes or ()

@@ -1,4 +1,4 @@
-"""A database, and the conversations that it keeps."""
+"""Database of conversations."""
 
 from collections.abc import AsyncIterator, Mapping, Sequence
 from functools import partial
@@ -19,22 +19,21 @@ from callboard.threads._stored_thread import StoredThread, read_history, read_th
 from callboard.threads._unknown_types import foreign
 
 _NAMES = "SELECT DISTINCT thread_id FROM checkpoints WHERE checkpoint_ns = ''"
-"""The table of LangGraph's savers, the same in SQLite and PostgreSQL."""
+"""Query on the table of LangGraph's savers, which is the same in SQLite and PostgreSQL."""
 
 
 class Threads:
-    """The conversations that a database keeps, whichever agents have written them: callboard's or LangGraph's.
+    """Conversations in a database, written by callboard's or LangGraph's agents.
 
-    To look at them changes nothing and runs nothing: a value of a type that is not LangGraph's or LangChain's is
-    shown as what it consists of. The database is opened when it is first needed, and closed at the end of a `with`
-    block.
+    Reading changes nothing and runs no stored code: a value of a type that is not LangGraph's or LangChain's is shown
+    as plain data. The database is opened at first use, and closed at the end of a `with` block.
 
     Args:
-        url: of the database, as `create_react_agent(checkpointer=...)` takes it.
+        url: of the database, in the form of `create_react_agent(checkpointer=...)`.
 
     Raises:
-        ImportError: if what the URL needs is not installed.
-        ValueError: for a URL of an unknown form, or one that keeps nothing.
+        ImportError: if the package that the URL needs is not installed.
+        ValueError: for a URL of an unknown form, or of a database that stores nothing.
     """
 
     def __init__(self, url: str) -> None:
@@ -54,12 +53,12 @@ class Threads:
         self.close()
 
     def close(self) -> None:
-        """Close the database; used again, it is opened again. Blocks."""
+        """Close the database. Blocks. The next use opens it again."""
         for saver in list(self._opened):
             saver.close()
 
     async def names(self) -> list[str]:
-        """The names of all conversations, in no order.
+        """Return the names of all conversations, in no particular order.
 
         Raises:
             StorageError: if the database cannot be used.
@@ -67,26 +66,36 @@ class Threads:
         return [*await to_thread.run_sync(self._reader.thread_ids)]
 
     async def read(self, name: str, checkpoint_id: str | None = None) -> StoredThread | None:
-        """A conversation as it stands, or stood at a checkpoint; `None` if there is none of that name.
+        """Return a conversation as it is now, or as it was at a checkpoint; `None` if it does not exist.
+
+        Args:
+            name: name of the conversation: its thread id.
+            checkpoint_id: id of the checkpoint; `None` for the latest state.
 
         Raises:
-            StorageError: if the database cannot be used, or what it holds is damaged.
+            StorageError: if the database cannot be used, or its contents are damaged.
             ValueError: if the conversation has no such checkpoint.
         """
         return await read_thread(self._reader, name, checkpoint_id)
 
     async def history(self, name: str) -> list[StateSnapshot]:
-        """Every place where a conversation has been, the latest first; none if there is no conversation of that name.
+        """Return all states in the history of a conversation, the latest first; an empty list if it does not exist.
+
+        Args:
+            name: name of the conversation: its thread id.
 
         Raises:
-            StorageError: if the database cannot be used, or what it holds is damaged.
+            StorageError: if the database cannot be used, or its contents are damaged.
         """
         return await read_history(self._reader, name)
 
     def saver_for(self, agent: Any) -> "BaseCheckpointSaver[str]":
-        """A checkpointer on this database for an agent, which may also be a graph of LangGraph's, on any event loop.
+        """Return a checkpointer on this database for an agent or a LangGraph graph, on any event loop.
 
-        It reads and writes values of the types that the agent's schemas name, too.
+        It also reads and writes values of the types that the agent's schemas name.
+
+        Args:
+            agent: an agent of callboard's, or a compiled graph of LangGraph's.
         """
         saver = _Saver(self._database, StrictSerializer(self._database.where, _stored_types_of(agent)))
         self._opened.add(saver)
@@ -94,7 +103,7 @@ class Threads:
 
 
 class _Saver(LazySaver):
-    """A saver for LangGraph's graphs too, which await it on their loop."""
+    """Saver that LangGraph's graphs can await on their own loop, too."""
 
     def __init__(self, like: LazySaver, serializer: StrictSerializer) -> None:
         super().__init__(like.place, like.get_next_version)
@@ -114,12 +123,12 @@ class _Saver(LazySaver):
         await to_thread.run_sync(partial(self.put_writes, *args, **options))
 
     def thread_ids(self) -> "Sequence[str]":
-        """The names of all conversations. Blocks."""
+        """Return the names of all conversations. Blocks."""
         return self._call(_thread_ids)
 
 
 def _thread_ids(saver: Any) -> list[str]:
-    # Not `saver.list(None)`, which would read every checkpoint of every conversation.
+    # `saver.list(None)` would read every checkpoint of every conversation.
     cursor = saver.cursor(transaction=False) if hasattr(saver, "cursor") else saver._cursor()
     with cursor as rows:
         rows.execute(_NAMES)
@@ -128,7 +137,7 @@ def _thread_ids(saver: Any) -> list[str]:
 
 
 def _stored_types_of(agent: Any) -> set[type]:
-    """The types that the conversations of an agent may contain, or of a graph of LangGraph's and those in it."""
+    """Return the types that conversations of an agent may contain, those of its subgraphs included."""
     graphs = [agent, *(graph for _, graph in agent.get_subgraphs(recurse=True))]
     builders = [graph.builder for graph in graphs if hasattr(graph, "builder")]
     schemas = [schema for builder in builders for schema in (*builder.schemas, builder.context_schema)]

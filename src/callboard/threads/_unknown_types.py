@@ -1,4 +1,4 @@
-"""What a database holds of types that this command does not know: shown as data, and never imported."""
+"""Stored values of unknown types: shown as data. Their types are never imported."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -16,15 +16,15 @@ _MESSAGES: Mapping[str, type[BaseMessage]] = {
 
 @dataclass(frozen=True, eq=False)
 class Foreign:
-    """A value of a type that nobody has imported."""
+    """Value of a type that is not imported."""
 
     type: str
     content: Any
-    """The plain values that it consists of."""
+    """Plain values of which it consists."""
 
 
 def foreign(name: tuple[str, ...], content: Any) -> Any:
-    """A value of a type that is not known; a message is one of LangChain's, so that its conversation can be read."""
+    """Return a value of an unknown type as data; return a message as one of LangChain's, so that it can be read."""
     base = _MESSAGES.get(str(content.get("type"))) if isinstance(content, Mapping) else None
     if base is not None and "content" in content:
         return base(**{key: value for key, value in content.items() if key in base.model_fields})
