@@ -198,11 +198,10 @@ class Cell:
         jumps = (message.handler.group is not None or message.handler.reentrant) and jumps_queue(message)
         dropped: Message | None = None
         with self.lock:
-            # `finish` sets `gone` and clears the mailbox in one block: no message can be added afterwards and wait for
-            # ever.
+            # `finish` sets `gone` and clears the mailbox in one block. So no message is added afterwards.
             if self.gone is not None:
                 raise ActorGoneError(message.title, message.call_id, f"{self.name} is not there: {self.gone}")
-            # Read in the same block that adds the message, so that it is either woken or still None.
+            # Read in the block that adds the message: a new incarnation either is woken below or finds the message.
             life = self.life
             self.asked = next(_calls)
             if jumps:
@@ -238,7 +237,7 @@ class Cell:
         refusal = self._refusal(message)
         with self.lock:
             if refusal is None and message.state == "running":
-                # From here on the call can only be cancelled, not withdrawn: see `is_taken_only`.
+                # From here on `withdraw` fails, and a cancelled caller cancels the handler instead.
                 message.scope = scope
                 return True
         self.handled(message, None, refusal)
@@ -282,6 +281,7 @@ class Cell:
             except message.loop.cancelled_class:
                 # This task's grace is over, and it was cancelled again. The handler's scope has the same grace and
                 # repeats its own. Go on waiting: the call must not return before its handler has ended.
+                # No lock is needed: `end()` sets the state before the wakeup, and the loop checks the state next.
                 message.wakeup = message.loop.wakeup()
         # The cancelled caller cannot receive the error.
         if message.error is not None:
@@ -346,7 +346,7 @@ class Cell:
     def handled(self, message: Message, value: object, error: BaseException | None) -> None:
         """Settle a message with the result of its handler, unless the reply is deferred."""
         with self.lock:
-            # Always: a handler may end after its message was settled, and until then it held its place.
+            # Always: the handler may still run after its reply was sent, and blocks the mailbox until it ends.
             self.mailbox.ended(message)
             if message.state == "ended":
                 if error is not None and not isinstance(error, PoisonousCallError):

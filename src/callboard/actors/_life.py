@@ -82,7 +82,8 @@ class Life:
         # The first cause wins: errors that follow from it must not replace it.
         self._crash: BaseException | None = None
         self._culprit: tuple[str | None, bool] = (None, False)
-        self._calls, self._ends_by = 0, math.inf  # loop time by which an actor that lost its key must have ended
+        # `_ends_by`: loop time by which an actor that lost its key must have ended.
+        self._calls, self._ends_by = 0, math.inf
         self._retires_at = math.inf if lifespan.max_age is None else self.loop.now() + lifespan.max_age
         self._may_retire = (lifespan.max_age, lifespan.max_calls) != (None, None)
         # Due: only messages that a running handler awaits may begin. Retired: due, and nothing runs or is owed.
@@ -95,7 +96,8 @@ class Life:
     def begin_urgent(self) -> None:
         """Start the messages that bypass the queue; while the actor ends, only those that its own handlers await."""
         while self._nursery is not None and not self._is_broken():
-            # While ending, the handler that awaits the message is running in the nursery, and so keeps it open.
+            # While the actor ends, the handler that awaits the message still runs inside the nursery's block, and so keeps
+            # the nursery open.
             with self._cell.lock:
                 message = self._cell.next_urgent(only_awaited_here=self._is_ending)
             if message is None:
@@ -257,7 +259,7 @@ class Life:
             self._nursery.start(partial(self._run_beside, message), message.grace)
 
     async def _wait(self, wakeup: Wakeup) -> None:
-        # If it is due, the deadline has passed, and a scope with it would end at once: a busy loop.
+        # After `max_age` a scope with this deadline would end at once, and the task would never wait.
         if self._retires_at == math.inf or self._is_due:
             await wakeup.wait()
         else:
@@ -285,7 +287,7 @@ class Life:
         # Read before the handler runs: the message drops its arguments when its reply is sent.
         call = message.named
         scope = self.loop.scope(math.inf, message.grace)
-        # Sets `message.scope` under the lock: from then on a caller that gives up cancels the handler.
+        # Sets `message.scope` under the lock. From then on a cancelled caller cancels the handler.
         if not self._cell.may_begin(message, scope):
             return
         try:
@@ -296,7 +298,7 @@ class Life:
                 error = CallCancelledError(message.title, message.call_id)
                 self._cell.handled(message, None, await self._kept(message, error))
             elif isinstance(exc, self.loop.cancelled_class):
-                # The actor's task or nursery is cancelled. Raise it: cancellation is never swallowed here.
+                # The actor's task or nursery is cancelled; only its own scope may swallow that.
                 self._end_with_actor(message)
                 raise
             # The worker was gone before the handler began: the next incarnation may run the message safely.
@@ -355,7 +357,7 @@ class Life:
                 scope.cancel()
             if self._dies_at(message, "begun"):
                 await sleep_forever()
-            # Deadlock detection uses it to tell the handler's own asks from those of tasks that it has started.
+            # Deadlock detection needs it: the handler may not await the calls of tasks that it has started.
             message.task = None if message.handler.is_sync else self.loop.task()
             value = await self.code.handle(message)
             if self._dies_at(message, "done"):

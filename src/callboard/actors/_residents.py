@@ -101,7 +101,7 @@ class Residents:
         self._is_closing = False
         self._draining: Draining | None = None
         self._restarts = self._evictions = 0
-        """Restarts of actors that no longer run; evictions of all."""
+        """Restarts of actors that no longer run, and evictions in total."""
         self._wakeup: Wakeup | None = None
         if spec.idle is not None:
             self._start_task(self._evict_idle)
@@ -261,7 +261,7 @@ class Residents:
             self._turn_away(cell)
         elif self._is_closing:
             cell.finish("it was ended")
-        # Otherwise it is about to run; or it is ending, and `_end` admits it again if calls wait.
+        # An actor in `_alive` takes the call itself; if it is ending, `_end` admits the cell again.
         elif cell.key not in self._alive and cell.key not in self._queue:
             self._queue[cell.key] = cell
             self._make_room()
@@ -355,7 +355,7 @@ class Residents:
     def _leave(self, resident: _Resident) -> None:
         if not resident.is_leaving:
             resident.is_leaving = True
-            # Only evictions for room or idleness are counted and reported.
+            # Ends by closing or draining are no evictions.
             if not (self._is_closing or self._draining):
                 self._evictions += 1
                 asks = [number for cell in self._queue.values() for number in cell.watched_asks()]

@@ -28,7 +28,7 @@ A = TypeVar("A", bound=Actor)
 
 
 class Supervisor:
-    """Runs actors for the duration of an `async with` block, and restarts those that end.
+    """Supervisor of actors that run during an `async with` block and are restarted when they end.
 
     The terms are OTP's. Children start in order, each after the one before it has started, and stop in reverse order.
     If a child does not start, the children before it are stopped and the error is raised. If children end too often,

@@ -94,8 +94,8 @@ class FleetCell(Cell):
         while True:
             posting = self.tenancy.membership.post(ask)
             try:
-                # Cancelled at this await, a call that has not begun is withdrawn; a begun one is cancelled at its
-                # owner.
+                # If this await is cancelled, a call that has not begun is withdrawn, and a begun one is cancelled in the
+                # process of its owner.
                 if not await posting.is_here():
                     return _called(posting, ask)
                 self._posted = posting
@@ -125,6 +125,7 @@ class FleetCell(Cell):
         if self.gone is not None and (self._is_stale or isinstance(posted, _Served)):
             raise KeyMovedError(_MOVED)
         if isinstance(posted, _Served):
+            # Before `super()._put`, in which `refused_by_drain` looks it up.
             self._served.add(message)
         # A handler must have ended before another process may own the key.
         message.grace = min(message.grace, self.tenancy.clean_up)
@@ -230,14 +231,14 @@ class Tenancy:
         await served.until_its_turn()
         if cell.draining is not None:
             await self._until_handed_over(ask.key)
-        # Read by `OwnedCode.handle` from the message's context, which is copied from this task's.
+        # `OwnedCode.handle` reads it from the message's context, which is copied from the context of this task.
         beginning.set(begin)
         return await cell.answer(handler, ask, served)
 
     async def _until_handed_over(self, key: Hashable) -> None:
-        """Hold an ask of another process until the drained key has been given back, then send it to the next owner.
+        """Hold a remote call until the drained key has been returned to the fleet, then send it to the next owner.
 
-        The ask waits here, because its sender would only find the same owner again.
+        The call waits here, because its sender would only find the same owner again.
 
         Raises:
             KeyMovedError: always.

@@ -126,7 +126,7 @@ class ActorUnit:
         self.cell.gone = None
         snapshot = await self._loaded()
         if self._is_stopped:
-            return  # stopped while the snapshot was read: there is no task to end yet
+            return  # stopped during the await; there is no task yet that `stop()` could end
         # In a journal, the absence of a snapshot is the state of that place in the thread, not a loss.
         if (snapshot is None and not self._is_in_journal) or self.cell.has_lost_state:
             self.cell.state_since = next(_lives)
@@ -187,7 +187,7 @@ class ActorUnit:
             self.cell.has_lost_state |= end.how == "crashed" or (saves and end.snapshot is None)
             if saves and end.snapshot is not None:
                 await self._save(end.snapshot)
-            # Who stops the child waits for its end; a failed start is raised by `start()`. Both need no report.
+            # Two ends need no report: `stop()` waits for the end itself, and `start()` raises the error of a failed start.
             if not self._is_stopped and end.how not in ("not_started", "never_starts"):
                 self._manager.child_ended(self, end)
 
