@@ -141,7 +141,6 @@ async def start(ident: str, description: Description, lifespan: Lifespan, state:
     Raises:
         ActorStartError: if it does not start.
     """
-    # Registered before the start, so that `stop` finds it at any time.
     hosted = _hosted[ident] = _Hosted(description, lifespan, state)
     try:
         await hosted.has_started()

@@ -96,8 +96,8 @@ class Life:
     def begin_urgent(self) -> None:
         """Start the messages that bypass the queue; while the actor ends, only those that its own handlers await."""
         while self._nursery is not None and not self._is_broken():
-            # While the actor ends, the handler that awaits the message still runs inside the nursery's block, and so keeps
-            # the nursery open.
+            # While the actor ends, the handler that awaits the message still runs inside the nursery's block. So the
+            # nursery is still open.
             with self._cell.lock:
                 message = self._cell.next_urgent(only_awaited_here=self._is_ending)
             if message is None:

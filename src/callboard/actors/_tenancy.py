@@ -94,8 +94,8 @@ class FleetCell(Cell):
         while True:
             posting = self.tenancy.membership.post(ask)
             try:
-                # If this await is cancelled, a call that has not begun is withdrawn, and a begun one is cancelled in the
-                # process of its owner.
+                # If this await is cancelled, a call that has not begun is withdrawn. A begun call is cancelled in the
+                # process that runs it.
                 if not await posting.is_here():
                     return _called(posting, ask)
                 self._posted = posting

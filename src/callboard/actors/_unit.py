@@ -187,7 +187,7 @@ class ActorUnit:
             self.cell.has_lost_state |= end.how == "crashed" or (saves and end.snapshot is None)
             if saves and end.snapshot is not None:
                 await self._save(end.snapshot)
-            # Two ends need no report: `stop()` waits for the end itself, and `start()` raises the error of a failed start.
+            # Two kinds of end need no report: `stop()` waits for the end, and a failed `start()` raises its error.
             if not self._is_stopped and end.how not in ("not_started", "never_starts"):
                 self._manager.child_ended(self, end)
 

@@ -11,7 +11,9 @@ from callboard.actors._journal_snapshots import own_key
 
 
 class WatchedAsk:
-    """Reporter of one actor call to its observers. Created in the caller's task, before the handler's context is copied.
+    """Reporter of one actor call to its observers.
+
+    Created in the caller's task, before the handler's context is copied.
 
     Args:
         observers: observers of the call.
