@@ -150,7 +150,9 @@ def handler(
     }
     _check_options(options)
     if fn is None:
+        # The frames are those of the class body, whose namespace keeps the marked functions.
         return lambda method: _marked(method, options, sys._getframe(1).f_locals)
+    # One frame more: `suggests_keywords` wraps this function.
     return _marked(fn, options, sys._getframe(2).f_locals)
 
 

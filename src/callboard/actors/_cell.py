@@ -169,6 +169,7 @@ class Cell:
             failed = None  # its traceback refers to this frame: a reference cycle
 
     async def _reply_to(self, message: Message) -> Any:
+        """Put a message into the mailbox and wait for its outcome; see `ask`."""
         asker = message.asked_by
         if asker is not None:
             # Before the search for a circle: when two calls close a circle at once, at least one search then finds it.
@@ -189,6 +190,7 @@ class Cell:
                 asker.asks.discard(message)
 
     def _put(self, message: Message) -> None:
+        """Put a message into the mailbox and wake the actor, or raise the error of its refusal."""
         if (refusal := self._refusal(message)) is not None:
             raise refusal
         refuse_standstill(message, self.name, self.home if self.life is None else self.life.loop)

@@ -160,6 +160,7 @@ class CodeElsewhere:
         self._deferred.start(partial(self._reply, message, ticket), message.grace)
 
     async def _reply(self, message: Message, ticket: str, scope: Scope) -> None:
+        """Wait for a deferred reply from the worker, and settle its message."""
         body = Body(fn=_hosted.reply, args=(self._ident, ticket), title=message.title, call_id=message.call_id)
         with scope:
             try:

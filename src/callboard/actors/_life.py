@@ -166,6 +166,7 @@ class Life:
         return self._end_of_service(error) if started else self._failed_start(error)
 
     async def _start(self, resources: Resources) -> None:
+        """Start the actor's code within `start_timeout`."""
         self._outer.move(self.loop.now() + self._lifespan.start)
         await self.code.start(resources, self._snapshot)
         self._outer.move(math.inf)
@@ -201,6 +202,7 @@ class Life:
             self._snapshot = await snapshot_or_none(self._cell.name, self.code.snapshot)
 
     async def _stop(self) -> None:
+        """Answer the calls that did not finish, and run the actor's `stop`."""
         # All handlers have ended, so callers are answered now and need not wait for `stop`. If a stranger has cancelled
         # the task, the reason is known only after the resources are closed; `_end_of_service` answers then.
         if not self._is_cancelled():
@@ -211,6 +213,7 @@ class Life:
             _log.warning("stopping the actor %r failed: %s", self._cell.name, type(error).__qualname__)
 
     async def _take_messages(self) -> None:
+        """Handle messages until the end, in a nursery if handlers may run side by side."""
         handlers = self._cell.kind._handlers.values()
         # Only these handlers run outside the actor's own task and need a nursery.
         if not any(one.group is not None or one.reentrant for one in handlers):
@@ -224,6 +227,7 @@ class Life:
         return None
 
     async def _take_turns(self) -> None:
+        """Take messages from the mailbox in order until the actor ends; raise the error of a crash."""
         cell, turns = self._cell, 0
         while self._crash is None and not self._is_over():
             with cell.lock:
@@ -252,6 +256,7 @@ class Life:
             raise self._crash
 
     async def _begin(self, message: Message) -> None:
+        """Handle a message here, or start it in the nursery if its handler has a group."""
         if message.handler.group is None:
             await self._handle(message)
         else:
@@ -259,6 +264,7 @@ class Life:
             self._nursery.start(partial(self._run_beside, message), message.grace)
 
     async def _wait(self, wakeup: Wakeup) -> None:
+        """Wait for a message, a request to end, or `max_age`."""
         # After `max_age` a scope with this deadline would end at once, and the task would never wait.
         if self._retires_at == math.inf or self._is_due:
             await wakeup.wait()
@@ -274,6 +280,7 @@ class Life:
         return self._is_due
 
     async def _run_beside(self, message: Message, scope: Scope) -> None:
+        """Handle a message in a task of the nursery."""
         with scope:
             if self._is_broken():
                 return  # its state is still "taken only", so `Cell.die` puts it back for the next incarnation
@@ -325,6 +332,7 @@ class Life:
         return error or failed
 
     def _dies_at(self, message: Message, point: str) -> bool:
+        """Kill the actor if the test hook says so; return whether it did."""
         fault = self._cell.fault
         if fault is None or not fault(message, point):
             return False
@@ -332,6 +340,7 @@ class Life:
         return True
 
     def _is_broken_by(self, error: BaseException, message: Message) -> bool:
+        """Return whether a handler's error crashes the actor, instead of going to the caller only."""
         if message.passes is not None and message.passes(error):
             return False
         if self.code.is_lost(error):
@@ -347,6 +356,7 @@ class Life:
             self._cell.handled(message, None, ActorDiedError(message.title, message.call_id, self._why()))
 
     async def _body(self, message: Message, scope: Scope) -> object:
+        """Run a handler in its scope. Runs in the caller's context, see `InContext`."""
         current_message.set(message)
         living.set(self.actor)
         if message.on_begin is not None:
@@ -378,18 +388,21 @@ class Life:
         self._break(error)
 
     def _break(self, error: BaseException) -> None:
+        """Crash the actor: cancel its parallel handlers, and end the mailbox loop."""
         self._crash = self._crash or error
         if self._nursery is not None:
             self._nursery.cancel()
         self.wake()
 
     def _why(self) -> str:
+        """Return the reason of the end, for callers."""
         name = self._cell.name
         if self._killed is not None:
             return f"{name} was ended: {self._killed}"
         return f"{name} was stopped" if self._crash is None else death_of(name, self._crash)
 
     def _failed_start(self, error: BaseException | None) -> End:
+        """Report a failed start, and return the end."""
         name = self._cell.name
         # KeyboardInterrupt and SystemExit reach the owner unchanged.
         if error is not None and not isinstance(error, (Exception, self.loop.cancelled_class)):
@@ -407,6 +420,7 @@ class Life:
         return End("never_starts" if failed.never else "not_started", failed)
 
     def _end_of_service(self, error: BaseException | None) -> End:
+        """Answer the remaining calls, and return the end of an actor that had started."""
         name = self._cell.name
         # `stop` was cut off, perhaps before `_stop` answered the running calls; `die()` may be called twice.
         if error is None and self._outer.cancel_called:
@@ -431,6 +445,7 @@ class Life:
         return isinstance(self._crash, self.loop.cancelled_class)
 
     def _tell_start(self, failed: BaseException | None) -> None:
+        """Report the result of the start, once."""
         # Cleared: otherwise the closure of the starter would live as long as the incarnation.
         on_start, self._on_start = self._on_start, None
         if on_start is not None:

@@ -106,7 +106,7 @@ class Message:
         """Messages that the handler awaits now. Other threads read this to find deadlocks."""
         self.context: Context = unmarked(copy_context())  # tasks that the handler starts belong to its actor
         self.state: State = "waiting"
-        # Replaced under the target's lock when the caller waits a second time: a wakeup serves one wait.
+        # Replaced when the caller waits a second time: a wakeup serves one wait.
         self.wakeup = loop.wakeup()
         self.scope: Scope | None = None
         """Cancel scope of the handler; `None` before it begins."""
@@ -154,6 +154,7 @@ class Message:
         # Only the outcome is kept: arguments, context and chain may be large, and would form reference cycles.
         self.scope = self.asked_by = None
         self.args, self.kwargs, self.named_by = (), {}, None
+        # Not repeatable: callers test the state first, in the same block of the lock.
         del self.context
         # Last: in another thread, the caller may read the outcome at once.
         self.wakeup.set()

@@ -251,6 +251,7 @@ class Residents:
             self._tenancy.membership.give_back(key)
 
     def _asked(self, cell: Cell) -> None:
+        """Start the actor of a cell after a call in any thread; see `Cell.activate`."""
         context = self._context.copy()
         if not run_there(self.loop, lambda: context.run(self._admit, cell)):
             cell.finish("its event loop has ended")
@@ -274,6 +275,7 @@ class Residents:
             cell.move()
 
     def _make_room(self) -> None:
+        """Start queued actors while `cap` allows it; otherwise evict the least recently used idle actor."""
         cap = self.spec.cap
         while self._queue and not self._is_closing and (cap is None or len(self._alive) < cap):
             key, cell = self._queue.popitem(last=False)
@@ -321,6 +323,7 @@ class Residents:
             self._leave(resident)
 
     async def _live(self, resident: _Resident) -> None:
+        """Start the supervisor of a keyed actor; settle the waiting calls if that fails."""
         if resident.is_leaving:
             return  # evicted before this task began: `_end` cleans up
         try:
@@ -332,6 +335,7 @@ class Residents:
             self._on_interrupt(failed)
 
     def _gave_up(self, cell: Cell, error: BaseException | None) -> None:
+        """Handle the end of a keyed actor that its supervisor does not restart."""
         resident = self._alive.get(cell.key)
         if resident is not None:
             self._is_away(resident, "it has ended" if error is None else f"{error}" or repr(error))
@@ -353,6 +357,7 @@ class Residents:
         self._make_room()
 
     def _leave(self, resident: _Resident) -> None:
+        """Begin to stop a keyed actor, unless that has begun already."""
         if not resident.is_leaving:
             resident.is_leaving = True
             # Ends by closing or draining are no evictions.
@@ -363,6 +368,7 @@ class Residents:
             self._start_task(partial(self._end, resident))
 
     async def _end(self, resident: _Resident) -> None:
+        """Stop a keyed actor, and give its place to the next key."""
         cell = resident.cell
         if not self._is_closing:
             await resident.unit.rest()  # without a time limit: an eviction never cancels a call
@@ -377,6 +383,7 @@ class Residents:
         resident.has_left.set()
 
     async def _evict_idle(self) -> None:
+        """Evict actors that were idle for `idle` seconds, until the owner closes."""
         idle = self.spec.idle
         assert idle is not None
         while not self._is_closing:
@@ -392,6 +399,7 @@ class Residents:
                 await self._wakeup.wait()
 
     def _start_task(self, work: Callable[[], Any]) -> None:
+        """Run work in a task that `close` waits for."""
         ended = False
         tasks: list[Spawned] = []
 

@@ -120,6 +120,7 @@ class FleetCell(Cell):
             self.tenancy.landlord.rests(self.key)
 
     def _put(self, message: Message) -> None:
+        """Put a message into the mailbox, and let the fleet deliver the next call of the key."""
         posted, self._posted = self._posted, None
         # Not an error for the caller: another process can serve the key, if it is lost here or this process closes.
         if self.gone is not None and (self._is_stale or isinstance(posted, _Served)):

@@ -113,6 +113,7 @@ class Tree:
             unit.finish(reason)
 
     async def _manage(self, scope: Scope) -> None:
+        """Task of the supervisor: handle the ends of children and delayed restarts until the stop."""
         with scope:
             while not self._is_stopping:
                 if self._ends:
@@ -140,6 +141,7 @@ class Tree:
             await wakeup.wait()
 
     async def _child_has_ended(self, unit: Unit, end: End) -> None:
+        """Decide about a child that has ended by itself, and act."""
         if end.error is not None and not isinstance(end.error, Exception):
             await self._end_all(end.error)  # KeyboardInterrupt and SystemExit are raised by the owner
             return
@@ -159,6 +161,7 @@ class Tree:
         return self._restarts.ended(index, how, now, cause=end.culprit, is_refused=end.is_refused)
 
     async def _act(self, decision: Decision, end: End) -> None:
+        """Carry out a decision of the restart policy."""
         if isinstance(decision, StartAgain):
             await self._start_again(decision)
             return
@@ -175,6 +178,7 @@ class Tree:
             await self._end_all(error)
 
     async def _start_again(self, again: StartAgain) -> None:
+        """Carry out a restart, or delay it; repeat while children do not start."""
         next_one: StartAgain | None = again
         while next_one is not None:
             # No other child is stopped, so the delay runs in `_due` while this task serves the other children.
@@ -222,6 +226,7 @@ class Tree:
             await self._wait(until)
 
     async def _end_all(self, error: BaseException | None) -> None:
+        """End the supervisor from within its own task, and report it to the owner."""
         if self._is_stopping:
             return
         # Not `stop()`: it waits for `_manage`, the task in which this runs.

@@ -170,6 +170,7 @@ class ActorUnit:
         return actor
 
     async def _live(self, scope: Scope) -> None:
+        """Task of one incarnation: run it, save its state, and report its end."""
         life = self._life
         assert life is not None
         with scope:
@@ -268,6 +269,7 @@ class ActorUnit:
             self._life.end()
 
     async def _has_ended(self) -> None:
+        """Wait for the end of the current incarnation, if there is one."""
         if self._task is not None:
             # Shielded: the caller may be cancelled, and still nothing may outlive it.
             with self._manager.loop.shield(float("inf")):
