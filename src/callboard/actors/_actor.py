@@ -243,7 +243,7 @@ class _OwnCode(Protocol):
 
 
 class Actor:
-    """State owned by one task, with methods that other code calls by message.
+    """Base class of actors: state owned by one task, with methods that other code calls by message.
 
     An instance of a subclass describes an actor. Each incarnation is a new instance, made with the same arguments. So
     `__init__` stores what is needed, and `start` opens it. Callers hold a reference, which has the methods marked

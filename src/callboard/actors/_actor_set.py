@@ -69,6 +69,7 @@ class ActorSet:
         if self._opened_in is not None and not is_over(self._opened_in):
             raise RuntimeError(f"{self._owner} is open already: one `async with` at a time")
         # A session of a loop that has ended cannot be closed any more; its actors ended with the loop.
+        # Set before the first await, so that a second `open` at the same time fails.
         self._open, self._opened_in = None, current_loop()
         interrupts = self._interrupts = list[BaseException]()
         lodging = self._lodging(interrupts)
@@ -154,7 +155,7 @@ class ActorSet:
 
     @asynccontextmanager
     async def kept_in(self, journal: Journal) -> AsyncGenerator[None]:
-        """Store the states of journalled actors in this journal for the block, after reverting them to its place.
+        """Store the states of actors in this journal during the block; first stop actors with another state.
 
         Raises:
             ThreadBusyError: if another run of the thread uses the same actors.
@@ -197,5 +198,7 @@ def _raise_first(interrupts: list[BaseException]) -> None:
 
 
 _journals: ContextVar[Mapping[int, Journal]] = ContextVar("callboard_journals", default=MappingProxyType({}))
+"""Journals of the current task, by id of the actor set."""
 
 _lodgings: ContextVar[Mapping[int, Lodging]] = ContextVar("callboard_lodgings", default=MappingProxyType({}))
+"""Sessions of the current task, by id of the actor set."""

@@ -28,7 +28,7 @@ _calls = count(1)  # shared by all cells: keyed actors are evicted in the order 
 class Cell:
     """Stable identity of an actor, to which references point. Any thread may call its methods.
 
-    `lock` guards all fields that change while the actor runs. No task awaits while it holds the lock.
+    `lock` guards the mailbox, the states of messages, `life` and `gone`. No task awaits while it holds the lock.
 
     Args:
         name: of the actor, for errors and observers.

@@ -126,6 +126,7 @@ class _Hosted:
 
 
 _hosted: dict[str, _Hosted] = {}
+"""Actors in this worker, by the identity that their supervising process has chosen."""
 
 
 def _found(ident: str, title: str) -> _Hosted:

@@ -184,3 +184,4 @@ class Message:
 
 
 current_message: ContextVar[Message | None] = ContextVar("callboard_message", default=None)
+"""Message whose handler runs in the current context; tasks that the handler starts inherit it."""

@@ -337,3 +337,4 @@ class _Served:
 
 
 _serving: ContextVar[_Served | None] = ContextVar("callboard_serving", default=None)
+"""Remote call that the current task answers."""
