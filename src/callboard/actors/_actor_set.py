@@ -150,7 +150,7 @@ class ActorSet:
 
     @property
     def in_journal(self) -> list[str]:
-        """Names of the actors whose states are stored in an agent's thread."""
+        """Names of the actors that store their states in an agent's thread."""
         return [spec.name for spec in self.specs if spec.is_in_journal]
 
     @asynccontextmanager

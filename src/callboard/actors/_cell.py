@@ -261,7 +261,7 @@ class Cell:
             return True
 
     async def _let_go(self, message: Message) -> None:
-        """End a message whose caller was cancelled, and wait until its handler has ended."""
+        """End the message of a cancelled caller, and wait until its handler has ended."""
         if self.withdraw(message):
             return
         with self.lock:

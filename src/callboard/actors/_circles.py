@@ -100,7 +100,7 @@ def _place_of(message: Message) -> _Place:
 
 
 def refuse_standstill(message: Message, actor: str, home: EventLoop | None) -> None:
-    """Refuse a call of an actor whose event loop is blocked by the sync code that makes the call.
+    """Refuse a call if the sync code that makes it blocks the actor's event loop.
 
     Args:
         message: the call that is about to be sent.

@@ -90,7 +90,7 @@ async def restored(name: str, restore: Callable[[], Awaitable[object]]) -> None:
 
 
 def start_failed(name: str, error: BaseException) -> ActorStartError:
-    """Return the error for an actor whose start failed."""
+    """Return the error for an actor that failed to start."""
     failed = ActorStartError(name, repr(error), never=isinstance(error, _NEVER))
     failed.__cause__ = error
     return failed

@@ -1,4 +1,4 @@
-"""Engine host: actors in a worker whose supervisor is in another process. Engines run these functions there."""
+"""Engine host: actors in a worker, supervised by another process. Engines run these functions there."""
 
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, replace
@@ -17,7 +17,7 @@ from callboard.actors._reply import Reply
 from callboard.exceptions import ActorDiedError, ActorGoneError, EngineError
 
 _ANY_NUMBER = 1_000_000
-"""Limits that never apply: the mailbox and the poison count are those of the supervising process."""
+"""Limits that never apply: the supervising process has the mailbox, and counts poison."""
 
 
 @dataclass(frozen=True, slots=True)

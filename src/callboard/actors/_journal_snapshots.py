@@ -41,7 +41,7 @@ class Journal(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class InThread:
-    """Key of an actor whose state is stored in a thread: the thread, and a key within it."""
+    """Key of an actor with its state in a thread: the thread, and a key within it."""
 
     identity: Hashable
     text: str

@@ -94,7 +94,7 @@ class Life:
         self._wakeup.set()
 
     def begin_urgent(self) -> None:
-        """Start the messages that bypass the queue; while the actor ends, only those that its own handlers await."""
+        """Start the messages that bypass the queue; while the actor ends, only if its own handlers await them."""
         while self._nursery is not None and not self._is_broken():
             # While the actor ends, the handler that awaits the message still runs inside the nursery's block. So the
             # nursery is still open.
@@ -122,7 +122,7 @@ class Life:
         return self._crash is not None or self._work is None or self._work.cancel_called
 
     def end(self, *, hurry: bool = True) -> None:
-        """Stop after the running handlers; in a hurry, cancel those that still run after `lifespan.stop` seconds."""
+        """Stop after the running handlers; in a hurry, cancel them after `lifespan.stop` seconds."""
         if not self._is_ending or (hurry and not self._is_hurried):
             self._is_ending, self._is_hurried = True, hurry
             if hurry:

@@ -35,7 +35,7 @@ class Mailbox:
         self._groups = groups
         self.waiting: OrderedDict[Message, None] = OrderedDict()  # cancelled callers withdraw from the middle
         self.running: dict[Message, None] = {}
-        """Messages taken from the queue that have not ended; those that bypassed the queue are not in it."""
+        """Messages taken from the queue that have not ended; without messages that bypassed the queue."""
         # Group of the message taken last; valid only while `running` is not empty.
         self._group: str | None = None
 
@@ -70,7 +70,7 @@ class Mailbox:
         return message
 
     def ended(self, message: Message) -> None:
-        """Free the place of a message whose handler has ended."""
+        """Free the place of a message after its handler has ended."""
         self.running.pop(message, None)
 
     def take_back(self, message: Message) -> None:

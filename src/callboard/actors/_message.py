@@ -170,7 +170,7 @@ class Message:
             del error  # its traceback refers to this frame: a reference cycle
 
     def ancestors(self) -> "list[Message]":
-        """Return the messages whose handlers wait for this one, the nearest first.
+        """Return the messages with handlers that wait for this one, the nearest first.
 
         A message that has ended is no ancestor: nobody waits behind it, although a task that it started may still ask.
         """

@@ -96,7 +96,7 @@ class Residents:
         # Changed in the loop's thread only; other threads read it or copy it.
         self._alive: dict[Hashable, _Resident] = {}
         self._queue: OrderedDict[Hashable, Cell] = OrderedDict()
-        """Cells with waiting calls whose actors do not run, in FIFO order."""
+        """Cells with waiting calls and no running actor, in FIFO order."""
         self._tasks: set[Spawned] = set()
         self._is_closing = False
         self._draining: Draining | None = None

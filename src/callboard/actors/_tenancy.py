@@ -1,4 +1,4 @@
-"""Fleet host adapter: keyed actors whose keys are each owned by one process; calls go to the owner."""
+"""Fleet host adapter: keyed actors in many processes. One process owns each key, and receives its calls."""
 
 from collections.abc import Awaitable, Callable, Coroutine, Hashable, Mapping
 from contextvars import Context, ContextVar

@@ -71,7 +71,7 @@ class Tree:
             self._wakeup.set()
 
     async def start(self) -> None:
-        """Start the children in order. If one fails, stop those that were started.
+        """Start the children in order. If one fails, stop the others again.
 
         Raises:
             ActorStartError: the error of that child.

@@ -226,7 +226,7 @@ class ActorUnit:
         return None
 
     def _lost_with_key(self, call_id: str | None) -> Exception | None:
-        """Return an error for a call whose state was not saved after the key was lost."""
+        """Return an error for a call if its state was not saved because the key was lost."""
         ownership = self.cell.ownership
         if ownership is None or ownership.is_current:
             return None

@@ -66,7 +66,7 @@ class StoredThread:
 
 
 class _AnyThread(SavedThread):
-    """Saved thread that ignores all channels except those of the conversation."""
+    """Saved thread that reads the conversation's channels only."""
 
     def take(self, entry: Entry, *, live: bool = False) -> None:
         if isinstance(entry, Amended):
@@ -122,7 +122,7 @@ def _conversation(thread: _AnyThread, snapshot: StateSnapshot, found: Checkpoint
 
 
 def _questions_beside(found: CheckpointTuple) -> list[Interrupt]:
-    """Return questions that LangGraph stored as writes of a checkpoint, including those of no call."""
+    """Return questions that LangGraph stored as writes of a checkpoint, including questions without a call."""
     if base_of(found).is_ours or entries_of(found):
         return []  # callboard's questions are in the journal; other writes here are outdated
     return [

@@ -137,7 +137,7 @@ def _thread_ids(saver: Any) -> list[str]:
 
 
 def _stored_types_of(agent: Any) -> set[type]:
-    """Return the types that conversations of an agent may contain, those of its subgraphs included."""
+    """Return the types that conversations of an agent and its subgraphs may contain."""
     graphs = [agent, *(graph for _, graph in agent.get_subgraphs(recurse=True))]
     builders = [graph.builder for graph in graphs if hasattr(graph, "builder")]
     schemas = [schema for builder in builders for schema in (*builder.schemas, builder.context_schema)]
