@@ -1,4 +1,4 @@
-"""The journal of a thread as its actors have it: their states are packed here, and unpacked for nobody else."""
+"""Journal of a thread, as its actors use it: packs and unpacks their states."""
 
 from collections.abc import Hashable
 from hashlib import blake2b
@@ -13,7 +13,7 @@ from callboard.exceptions import StorageError
 
 
 class KeepsStates(Protocol):
-    """A thread, as far as its actors are concerned."""
+    """Part of a thread that its actors need."""
 
     @property
     def saver(self) -> Saver: ...
@@ -26,15 +26,16 @@ class KeepsStates(Protocol):
 
 
 class ActorJournal:
-    """The journal of a thread as actors have it, from whichever event loop; see `callboard.actors._journal_snapshots`.
+    """Journal of a thread for its actors, used from any event loop; see `callboard.actors._journal_snapshots`.
 
     Args:
-        thread: it takes in what is kept when it has to be stored.
+        thread: stores the kept states with its entries.
     """
 
     def __init__(self, thread: KeepsStates) -> None:
         self._saver = thread.saver
         self._kept = thread.kept_by_actors
+        # Read once, when the run starts; afterwards only `keep` changes it.
         self._states = dict(thread.actor_states.now)
 
     @property
@@ -46,16 +47,12 @@ class ActorJournal:
         return self._saver.thread_id
 
     def version(self, actor: str, key: str) -> str | None:
-        """Which state of an actor there is; `None` for none."""
+        """Return the digest of an actor's state, or `None` if it has none."""
         found = self._states.get((actor, key))
         return None if found is None else found.digest
 
     async def load(self, actor: str, key: str) -> object:
-        """The state of an actor; `None` for none.
-
-        Raises:
-            StorageError: if it cannot be read.
-        """
+        """Return the state of an actor, or `None`; raise StorageError if it cannot be read."""
         found = self._states.get((actor, key))
         if found is None:
             return None
@@ -63,10 +60,9 @@ class ActorJournal:
         return self._saver.unpacked(entry.type, entry.data)
 
     def keep(self, actor: str, key: str, snapshot: object, call_id: str | None) -> str:
-        """Keep a state in place of the one before; one that has not changed is not stored again.
+        """Keep a new state of an actor and return its digest; an unchanged state is not stored again.
 
-        Raises:
-            Exception: if the checkpointer's serializer does not take it.
+        Raises the serializer's exception if it does not accept the state.
         """
         kind, data = self._saver.packed(snapshot)
         entry = ActorState(actor, key, _digest(kind, data), kind, data)

@@ -1,4 +1,4 @@
-"""Which states of actors belong to the place where a thread stands; each is written once, and noted from then on."""
+"""States of actors at each position of a thread: each state is stored once, and referred to from then on."""
 
 import threading
 from collections.abc import Mapping
@@ -22,18 +22,18 @@ from callboard.agent._sends import id_key_in
 from callboard.tools._keys import keys_of
 
 Name = tuple[str, str]
-"""Of an actor, and the text of its key."""
+"""Actor name and the text of its key."""
 
 
 @dataclass(frozen=True, slots=True)
 class StateAt:
-    """A state, and where it is written."""
+    """State of an actor and where it is stored."""
 
     digest: str
     at: str | None
-    """The checkpoint with the entry; `None` for the one on which entries are written now."""
+    """Id of the checkpoint whose entries have the state; `None` for the current checkpoint."""
     entry: ActorState | None = None
-    """`None` if it has not been read."""
+    """Packed state; `None` if it was not read yet."""
 
 
 ByName = Mapping[Name, StateAt]
@@ -41,43 +41,43 @@ ByName = Mapping[Name, StateAt]
 
 @dataclass(frozen=True, slots=True)
 class ActorStates:
-    """The states of actors where a thread stands."""
+    """States of actors at a position of the thread."""
 
     here: ByName = field(default_factory=dict)
-    """Those of the place: what the calls of its step find when they run anew, on whichever branch."""
+    """States at the position itself: the calls of its step start from these, on every branch."""
     now: ByName = field(default_factory=dict)
-    """Those that the calls of the step have left since."""
+    """States after the calls of the step that have finished so far."""
 
     @classmethod
     def read(cls, notes: NotedStates) -> Self:
-        """The states that a checkpoint has noted."""
+        """Return the states that a checkpoint has noted."""
         found = {(actor, key): StateAt(digest, at) for actor, key, digest, at in notes}
         return cls(found, found)
 
     def noted(self) -> NotedStates:
-        """The states of the place, as a checkpoint notes them."""
+        """Return the states of the position, in the form of a checkpoint's notes."""
         return [[*name, one.digest, one.at] for name, one in sorted(self.here.items())]
 
     def kept(self) -> list[ActorState]:
-        """Entries that say which states the calls of the step have left, and where those are written."""
+        """Return entries for the states that calls of the step have changed, with references to the stored states."""
         changed = [(name, one) for name, one in self.now.items() if self.here.get(name) != one]
         return [ActorState(*name, one.digest, at=one.at) for name, one in changed]
 
     def changed(self, entry: ActorState) -> "ActorStates":
-        """The states, with one that a call has left."""
+        """Return the states after a call has changed one of them."""
         written = StateAt(entry.digest, entry.at, entry if entry.at is None else None)
         return ActorStates(self.here, {**self.now, name_of(entry): written})
 
     def at_next(self) -> "ActorStates":
-        """The states of the place to which the step leads."""
+        """Return the states at the next position."""
         return ActorStates(self.now, self.now)
 
     def before_calls(self) -> "ActorStates":
-        """The states of the place, whatever its calls have done."""
+        """Return the states of the position, without the changes of its calls."""
         return ActorStates(self.here, self.here)
 
     def written_at(self, checkpoint_id: str | None) -> "ActorStates":
-        """The states, now that entries are written on another checkpoint than the one given."""
+        """Return the states with `checkpoint_id` as their storage, when entries move on to a newer checkpoint."""
         return ActorStates(_written_at(self.here, checkpoint_id), _written_at(self.now, checkpoint_id))
 
 
@@ -86,34 +86,37 @@ def _written_at(states: ByName, checkpoint_id: str | None) -> ByName:
 
 
 def name_of(entry: ActorState) -> Name:
-    """The actor and the key that a stored state belongs to."""
+    """Return the actor name and key of a stored state."""
     return entry.actor, entry.key
 
 
 class KeptStates:
-    """What calls have made of actors, as long as the calls have no result. From any event loop.
+    """Actor states of calls that have no result yet; used from any event loop.
 
-    A state is stored in one write with the result of its call: of a process that is killed before, neither is there,
-    and the call may run again; of one that is killed afterwards, both are.
+    A state is stored in one write with the result of its call. A process that is killed before the write leaves
+    neither,
+    and the call may run again. A process that is killed afterwards leaves both.
     """
 
     def __init__(self) -> None:
+        # Handlers of actors add states on their own event loops, while the run's loop takes them out.
         self._lock = threading.Lock()
         self._waiting: list[tuple[str, ActorState]] = []
 
     def add(self, call_id: str | None, state: ActorState) -> None:
-        """Keep a state until its call, or the step, has ended."""
+        """Keep a state until its call or the step has ended."""
         (task,) = keys_of([ToolCall(name="", args={}, id=call_id)])
         with self._lock:
             self._waiting.append((task, state))
 
     def due(self, entry: Entry) -> list[ActorState]:
-        """The states that have to be stored no later than an entry; each is named once."""
+        """Return and remove the states that have to be stored no later than an entry."""
+        # Without the lock: a state that is added at this moment belongs to a call whose result comes later.
         if not self._waiting or isinstance(entry, (Asked, Claimed, Failed, Held)):
             return []
         with self._lock:
             if isinstance(entry, Left):
-                self._waiting.clear()  # their calls have no result, and run again on the state before them
+                self._waiting.clear()  # their calls have no result and will start from the earlier state
             last = _last(self._waiting, entry.task if isinstance(entry, Finished) else None)
             due = [number <= last.get(name_of(one), -1) for number, (_, one) in enumerate(self._waiting)]
             found = [state for (_, state), is_due in zip(self._waiting, due, strict=True) if is_due]
@@ -122,9 +125,10 @@ class KeptStates:
 
 
 def _last(waiting: list[tuple[str, ActorState]], task: str | None) -> dict[Name, int]:
-    """Of each actor that a call has changed, the number of the last state; those before are in it, whosever they are.
+    """Return, for each actor that a task has changed, the index of its last state; `None` means all tasks.
 
-    Those of calls that have no id are taken for its own. `None` stands for all calls.
+    Earlier states of these actors, of whichever call, are part of the last one and have to be stored with it.
+    States of calls without an id count as the task's own.
     """
     own = None if task is None else (id_key_in(task), "")
     return {name_of(state): number for number, (one, state) in enumerate(waiting) if own is None or one in own}

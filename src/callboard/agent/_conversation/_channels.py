@@ -1,4 +1,4 @@
-"""The state of an agent: LangGraph's own channels, written and read without its engine."""
+"""State of an agent: LangGraph's own channels, read and written without LangGraph's engine."""
 
 import copy
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -19,24 +19,24 @@ from callboard._langgraph._node_scope import MISSING, command_writes
 from callboard.agent._flow import Flow
 
 Write = tuple[str, Any]
-"""A channel and what is written to it."""
+"""Channel name and written value."""
 
 
 @dataclass(frozen=True, slots=True)
 class Clock:
-    """Where a run stands, as LangGraph's managed values want to know it."""
+    """Step counter of a run, for LangGraph's managed values."""
 
     step: int
     stop: int
-    """The step at which the run is out of steps."""
+    """Step at which the run's recursion limit is reached."""
 
 
 class Schema:
-    """What a state consists of, and in which shape each node gets it; read from LangGraph's own builder.
+    """Schema of the state, and of each node's view of it, taken from LangGraph's builder.
 
     Args:
-        builder: of the agent's drawing.
-        flow: the agent's nodes.
+        builder: builder of the agent's drawing.
+        flow: nodes of the agent.
     """
 
     def __init__(self, builder: "StateGraph[Any, Any, Any, Any]", flow: Flow) -> None:
@@ -46,26 +46,26 @@ class Schema:
         self.specs = cast("Mapping[str, BaseChannel[Any, Any, Any]]", builder.channels)
         self.conversations = frozenset(name for name in self.specs if self.adds_messages(name))
         self.untracked = frozenset(name for name, spec in self.specs.items() if isinstance(spec, UntrackedValue))
-        """The keys that are never stored."""
+        """Keys that are never stored."""
         self.output: tuple[str, ...] = tuple(key for key in self._keys[builder.state_schema] if key in self.specs)
 
     @property
     def entry(self) -> str:
-        """The node with which a turn begins."""
+        """Return the first node of a turn."""
         return self.flow.entry
 
     @property
     def nodes(self) -> Collection[str]:
-        """The nodes of the agent."""
+        """Return the names of the agent's nodes."""
         return self._builder.nodes.keys()
 
     def adds_messages(self, name: str) -> bool:
-        """Whether a channel is a conversation whose messages have ids."""
+        """Return whether a channel collects messages with `add_messages`."""
         spec = self.specs.get(name)
         return isinstance(spec, BinaryOperatorAggregate) and spec.operator is add_messages
 
     def given_to(self, node: str, state: "State", clock: Clock) -> Any:
-        """The state as `node` asks for it: a dict, or an instance of its schema."""
+        """Return the state in the form that a node expects: a dict, or an instance of its schema."""
         spec = self._builder.nodes.get(node)
         schema: Any = self._builder.state_schema if spec is None else spec.input_schema
         values = state.read(self._keys[schema])
@@ -77,17 +77,13 @@ class Schema:
         return values
 
     def shaped(self, values: dict[str, Any]) -> Any:
-        """The state as its schema says: a dict, or an instance."""
+        """Return values of the state in the form of its schema: a dict, or an instance."""
         schema: Any = self._builder.state_schema
         is_dict = not (isinstance(schema, type) and (issubclass(schema, BaseModel) or is_dataclass(schema)))
         return values if is_dict else schema(**{key: values[key] for key in self.output if key in values})
 
     def writes_of(self, output: object) -> list[Write]:
-        """What a node's output writes; keys that the state does not have are passed over.
-
-        Raises:
-            InvalidUpdateError: if the output is nothing that can update a state.
-        """
+        """Return the writes to known keys in a node's output; raise InvalidUpdateError for an unsuitable output."""
         if output is None:
             return []
         if isinstance(output, (list, tuple)) and any(isinstance(item, Command) for item in output):
@@ -109,11 +105,11 @@ class Schema:
 
 
 class State:
-    """The values of the state of one thread, each on a channel of LangGraph's.
+    """Values of one thread's state, each in a LangGraph channel.
 
     Args:
-        schema: what they are.
-        stored: by channel, as `snapshot` gave them.
+        schema: schema of the state.
+        stored: values by channel, as `snapshot` returned them.
     """
 
     def __init__(self, schema: Schema, stored: Mapping[str, Any]) -> None:
@@ -129,30 +125,31 @@ class State:
         return self._channels
 
     def replacing(self, name: str, value: object) -> Write:
-        """What to write to have `value` in a channel, whatever its reducer does."""
+        """Return the write that sets a channel to `value`, past its reducer."""
         reduced = isinstance(self._channels[name], BinaryOperatorAggregate)
         return name, Overwrite(value) if reduced else value
 
     def apply(self, writes: Sequence[Write]) -> None:
-        """Take in what the nodes of one step wrote.
+        """Apply the writes of one step.
 
         Raises:
-            InvalidUpdateError: if a channel without a reducer was written twice.
+            InvalidUpdateError: if a channel without a reducer is written twice.
         """
         by_channel: dict[str, list[Any]] = {name: [] for name in self._channels}
         for name, value in writes:
             by_channel[name].append(value)
+        # Channels without writes are updated, too: some, such as ephemeral ones, lose their value after a step.
         for name, values in by_channel.items():
             channel = self._channels[name]
             channel.update(_longer(channel, _joined(values)) if name in self._conversations else values)
 
     def get(self, name: str) -> Any:
-        """The value of a channel, `None` while it has none."""
+        """Return the value of a channel, or `None` if it is empty."""
         channel = self._channels.get(name)
         return channel.get() if channel is not None and channel.is_available() else None
 
     def read(self, names: Iterable[str]) -> dict[str, Any]:
-        """The values of channels that have one."""
+        """Return the values of the non-empty channels among `names`."""
         found: dict[str, Any] = {}
         for name in names:
             channel = self._channels.get(name)
@@ -161,19 +158,19 @@ class State:
         return found
 
     def with_writes(self, writes: Sequence[Write]) -> "State":
-        """The state as it would be; this one stays as it is."""
+        """Return a copy of the state with the writes applied."""
         other = self.copy()
         other.apply(writes)
         return other
 
     def copy(self) -> "State":
-        """The state as it is now."""
+        """Return a copy of the state; writes to the copy do not change the original."""
         other = copy.copy(self)
         other._channels = {name: channel.copy() for name, channel in self._channels.items()}
         return other
 
     def snapshot(self) -> dict[str, Any]:
-        """What has to be stored to have this state again."""
+        """Return the values to store, from which `State` can be made again."""
         values: dict[str, Any] = {}
         for name, channel in self._channels.items():
             try:
@@ -186,17 +183,16 @@ class State:
 
 
 def _joined(values: list[Any]) -> list[Any]:
-    """The messages of many calls at once: one by one, each would cost a walk through the whole conversation."""
+    """Join the messages of many calls into one list: `add_messages` walks the whole conversation once per list."""
     if len(values) < 2 or not all(isinstance(value, list) for value in values):
         return values
     return [[message for value in values for message in value]]
 
 
 def _longer(conversation: BaseChannel[Any, Any, Any], values: list[Any]) -> list[Any]:
-    """What is written to a conversation; where that only adds to its end, the whole of it, put together here.
+    """Return the values to write to a conversation; if they only append, the whole new conversation.
 
-    `add_messages` walks through it in Python each time, to find the messages that are replaced. Whether there are any
-    is asked here of all at once.
+    `add_messages` looks for replaced messages in a slow Python loop. One set operation here answers that for all.
     """
     if len(values) != 1 or not conversation.is_available():
         return values
@@ -205,7 +201,7 @@ def _longer(conversation: BaseChannel[Any, Any, Any], values: list[Any]) -> list
 
 
 def _only_adds(before: Any, new: Any) -> bool:
-    """Whether `add_messages` would put these messages behind the others, and do nothing else."""
+    """Return whether `add_messages` would only append these messages."""
     if type(before) is not list or type(new) is not list:
         return False
     kinds = {*map(type, before), *(given := {*map(type, new)})}
@@ -221,7 +217,7 @@ _id_of = attrgetter("id")
 
 
 def goto_of(output: object) -> list[Any]:
-    """Where commands in a node's output want to go, besides where its edge leads."""
+    """Return the `goto` targets of commands in a node's output."""
     targets: list[Any] = []
     for item in output if isinstance(output, (list, tuple)) else [output]:
         if isinstance(item, Command) and item.graph is None:

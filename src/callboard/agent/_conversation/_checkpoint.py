@@ -1,7 +1,8 @@
-"""Checkpoints as LangGraph stores them: how ours are made, made thin, and made whole again.
+"""Checkpoints in LangGraph's format: how callboard makes them, thins them, and restores thin ones.
 
-The last checkpoint of a thread is plain: any agent of LangGraph's reads it. The one before it is made thin as soon
-as the next one is there, if its messages are the first ones of the next: then it says how many, and in which.
+The last checkpoint of a thread is complete, and every LangGraph agent can read it. Once a newer one is stored, the one
+before it becomes thin if its messages are the first messages of the newer one. A thin checkpoint has no messages, but
+their number and the id of the checkpoint that has them.
 """
 
 import json
@@ -25,47 +26,47 @@ from callboard.agent._conversation._journal_entries import (
 from callboard.agent._conversation._thread import now
 
 FIRST_ID = "1ee00000-0000-6000-8000-000000000000"
-"""Of the checkpoint before anything has happened: older than all others, and the same for all who begin at once."""
+"""Id of the checkpoint before the first change: older than all others, and the same in all processes."""
 
 CHANNEL = "__callboard__"
-"""Where entries are written."""
+"""Channel of the pending writes that hold entries."""
 
 BRANCH = "branch:to:"
-"""LangGraph's channels for the nodes that come next."""
+"""Prefix of LangGraph's channels for the next nodes."""
 
 MESSAGES = "messages"
 
 NOTES = "__callboard__"
-"""What we have to know of a checkpoint of ours: beside the nodes in `versions_seen`, which every copy keeps.
+"""Key of callboard's notes in `versions_seen`, which every copy of a checkpoint keeps.
 
-It is a JSON text in the place of a channel, whose version is 0: to LangGraph, a node that has seen nothing yet.
+The notes are a JSON text in the place of a channel name, with version 0: a node that has seen nothing, to LangGraph.
 """
 
 OF = "of"
-"""In the notes: the checkpoint that they are about. LangGraph hands them on to those that it makes of ours."""
+"""Note: id of the annotated checkpoint. LangGraph copies the notes into checkpoints that it makes from ours."""
 
 PARENT = "parent"
-"""In the notes: the place before, which may be an entry."""
+"""Note: id of the previous position, which may be that of an entry."""
 
 NEXT = "next"
-"""In the notes of a thin checkpoint: the checkpoint that has its messages."""
+"""Note of a thin checkpoint: id of the checkpoint that has its messages."""
 
 COUNT = "count"
-"""In the notes of a thin checkpoint: how many messages it has."""
+"""Note of a thin checkpoint: number of its messages."""
 
 
 ACTORS = "actors"
-"""In the notes: the states of actors, and where they are written. They hold for the checkpoints that follow, too."""
+"""Note: the states of actors and where they are stored. Valid for the following checkpoints, too."""
 
 SENDS = "sends"
-"""In the notes: how many of the sends are none of the conversation's calls."""
+"""Note: number of sends that are not calls of the conversation."""
 
 _OWN_METADATA = frozenset(("source", "step", "parents", "writes"))
 
 
 @dataclass(frozen=True, slots=True)
 class Base:
-    """A stored checkpoint, on which entries are written."""
+    """Stored checkpoint on which entries are written."""
 
     checkpoint: Checkpoint
     metadata: Mapping[str, Any]
@@ -77,7 +78,7 @@ class Base:
 
     @property
     def notes(self) -> Mapping[str, Any]:
-        """What we have noted of it; empty for a checkpoint of LangGraph's."""
+        """Return callboard's notes; empty for a checkpoint made by LangGraph."""
         return notes_of(self.checkpoint)
 
     @property
@@ -86,7 +87,7 @@ class Base:
 
     @property
     def about(self) -> dict[str, Any]:
-        """The metadata of a checkpoint that a user has given with the config."""
+        """Return the metadata that the user gave in the config."""
         return {name: value for name, value in self.metadata.items() if name not in _OWN_METADATA}
 
     @property
@@ -99,13 +100,15 @@ class Base:
 
 
 def base_of(found: CheckpointTuple) -> Base:
-    """A checkpoint that a saver has found, as a base for entries."""
+    """Return a checkpoint that was read as a base for entries."""
     around: Any = found.parent_config or {}
     return Base(found.checkpoint, cast("Any", found.metadata), around.get("configurable", {}).get("checkpoint_id"))
 
 
 def entries_of(found: CheckpointTuple) -> list[Entry]:
-    """What happened after a checkpoint, in order."""
+    """Return the entries on a checkpoint, in order."""
+    # Savers need not keep the order of writes. The task ids are numbered with leading zeros, so text order is write
+    # order.
     commits = sorted(
         ((task_id, value) for task_id, channel, value in found.pending_writes or () if channel == CHANNEL),
         key=itemgetter(0),
@@ -114,53 +117,54 @@ def entries_of(found: CheckpointTuple) -> list[Entry]:
 
 
 def input_in(entry: Entry) -> Amended | None:
-    """The entry, if it is by input that it changes a thread."""
+    """Return the entry if it applies input, otherwise `None`."""
     return entry if isinstance(entry, Amended) and entry.source == "input" else None
 
 
 def holder_in(entries: Sequence[Entry]) -> Mapping[str, Any] | None:
-    """The run that has the thread, as its entries tell."""
+    """Return the holder of the thread after these entries, or `None` if it is free."""
     last = next((entry for entry in reversed(entries) if isinstance(entry, (Held, Left))), None)
     return last.holder if isinstance(last, Held) else None
 
 
 def commits_in(found: CheckpointTuple) -> int:
-    """How many writes of entries a checkpoint has."""
+    """Return the number of entry writes on a checkpoint."""
     return sum(channel == CHANNEL for _, channel, _ in found.pending_writes or ())
 
 
 def is_damaged(found: CheckpointTuple | None, checkpoint_id: str, commits: int) -> bool:
-    """Return whether a checkpoint, or one of so many writes of entries to it, is missing although it was stored."""
+    """Return whether a stored checkpoint, or one of its `commits` entry writes, is missing."""
     return found is None or (found.checkpoint["id"] == checkpoint_id and commits_in(found) < commits)
 
 
 def last_id(found: CheckpointTuple, entries: Sequence[Entry]) -> str:
-    """The id of the place where a thread stands after these entries."""
+    """Return the id of the position after these entries."""
     ids = [entry.id for entry in entries if isinstance(entry, Move)]
     return ids[-1] if ids else found.checkpoint["id"]
 
 
 def changed_channels(before: Base | None, values: Mapping[str, Any]) -> set[str]:
-    """The channels that have to be written: those with a value, and those that have lost theirs."""
+    """Return the names of channels to write: channels with a value, and channels that lost their value."""
     old = {} if before is None else before.checkpoint["channel_values"]
     return {*values, *(old.keys() - values.keys())}
 
 
 def unknown_values(before: Base | None, known: Collection[str]) -> dict[str, Any]:
-    """The values of channels that another agent keeps in the state and this one does not know; they are kept."""
+    """Return the values of channels that another agent wrote and this agent does not know; they are kept."""
     old = {} if before is None else before.checkpoint["channel_values"]
     return {name: value for name, value in old.items() if name not in known and not name.startswith(("__", BRANCH))}
 
 
 def may_be_thin(older: Base, newer: Base) -> bool:
-    """Whether the messages of a checkpoint can be left out, because the next one begins with them."""
+    """Return whether a checkpoint's messages may be left out, because the next checkpoint begins with them."""
     if not older.is_ours or older.is_thin or not older.messages:
         return False
+    # Compared by value: a message may have been replaced or removed since, and then the older one stays complete.
     return list(newer.messages[: len(older.messages)]) == list(older.messages)
 
 
 def thinned(older: Base, newer: Base) -> Base:
-    """A checkpoint without its messages, which the one after it has."""
+    """Return a checkpoint without its messages, pointing to the next one that has them."""
     values = {name: value for name, value in older.checkpoint["channel_values"].items() if name != MESSAGES}
     notes = {**older.notes, NEXT: newer.id, COUNT: len(older.messages)}
     checkpoint = cast("Checkpoint", {**older.checkpoint, "channel_values": values})
@@ -168,14 +172,15 @@ def thinned(older: Base, newer: Base) -> Base:
 
 
 def made_whole(found: CheckpointTuple, messages: Sequence[BaseMessage]) -> CheckpointTuple:
-    """A thin checkpoint with its messages; `messages` are those of the one after it."""
+    """Return a thin checkpoint with its messages, taken from those of the next checkpoint."""
     count = notes_of(found.checkpoint)[COUNT]
     values = {**found.checkpoint["channel_values"], MESSAGES: list(messages[:count])}
     return found._replace(checkpoint=cast("Checkpoint", {**found.checkpoint, "channel_values": values}))
 
 
 def is_incomplete(found: CheckpointTuple) -> bool:
-    """Whether a checkpoint is thin and its saver really left its messages out."""
+    """Return whether a checkpoint is thin and its saver did not return the messages."""
+    # Some savers keep the old value of a channel that a checkpoint is stored again without.
     return NEXT in notes_of(found.checkpoint) and MESSAGES not in found.checkpoint["channel_values"]
 
 
@@ -190,19 +195,20 @@ def new_base(
     actors: NotedStates = (),
     next_version: Callable[[Any], Any],
 ) -> Base:
-    """A checkpoint of ours, to be stored.
+    """Build a checkpoint to be stored.
 
     Args:
-        before: the one before it.
-        values: of its channels.
+        before: the previous checkpoint.
+        values: values of its channels.
         checkpoint_id: its id.
-        metadata: what is told about it.
-        place_before: where the thread stood before, which may be an entry.
-        sends: how many of the sends in it are none of the conversation's calls.
-        actors: the states of actors.
-        next_version: of a channel, after the one given.
+        metadata: its metadata.
+        place_before: id of the previous position, which may be that of an entry.
+        sends: number of sends that are not calls of the conversation.
+        actors: states of actors.
+        next_version: returns the channel version after the given one.
     """
     old: Mapping[str, Any] = {} if before is None else before.checkpoint["channel_versions"]
+    # One new version for all channels, greater than every older one: LangGraph compares versions to find due nodes.
     version = next_version(max(old.values()) if old else None)
     checkpoint = Checkpoint(
         v=4,
@@ -219,13 +225,13 @@ def new_base(
 
 
 def notes_of(checkpoint: Checkpoint) -> Mapping[str, Any]:
-    """What we have noted of a checkpoint; nothing if it is LangGraph's, and has the notes of the one before it."""
+    """Return callboard's notes on a checkpoint; empty if LangGraph copied them from an earlier one."""
     notes = _last_notes(checkpoint)
     return notes if notes.get(OF) == checkpoint["id"] else {}
 
 
 def noted_actors(checkpoint: Checkpoint) -> NotedStates:
-    """The states of actors, where LangGraph may have gone on from a checkpoint of ours."""
+    """Return the noted states of actors, also from notes that LangGraph copied."""
     found: NotedStates = _last_notes(checkpoint).get(ACTORS, ())
     return found
 
@@ -242,5 +248,5 @@ def _noted(checkpoint: Checkpoint, notes: Mapping[str, Any]) -> Checkpoint:
 
 
 def metadata_of(source: str, step: int) -> CheckpointMetadata:
-    """What is told about a checkpoint of ours, as LangGraph tells it."""
+    """Return the metadata of a new checkpoint, in LangGraph's form."""
     return cast("CheckpointMetadata", {"source": source, "step": step, "parents": {}})

@@ -1,4 +1,4 @@
-"""Savers and stores by URL: `checkpointer="sqlite:///agent.db"`."""
+"""Savers and stores from URLs, such as `checkpointer="sqlite:///agent.db"`."""
 
 import re
 from collections.abc import Callable, Iterable, Mapping
@@ -24,23 +24,24 @@ FORMS = (
 
 
 _FILE = re.compile(r"[^:?@]*([./\\])[^:?@]*")
-"""What looks like the path of a file: it has a suffix or a folder, and nothing of a URL."""
+"""Matches text that looks like a file path: it has a suffix or a folder, and no part of a URL."""
 
 
 def saver_of(checkpointer: object, types: Iterable[type] = ()) -> "BaseCheckpointSaver[Any] | bool | None":
-    """A checkpointer by its URL; anything else as it is.
+    """Return the saver for a URL; return any other value unchanged.
 
-    Touches no disk and no network: a database is opened when it is first needed, in a worker thread. It is
-    closed when the saver is, or when nobody uses the saver any more.
+    Touches neither disk nor network: the database is opened on first use, in a worker thread. It is closed with the
+    saver,
+    at the latest when the saver is garbage-collected.
 
     Args:
-        checkpointer: a URL, or what LangGraph takes for one: a saver, None, True or False.
-        types: what a database may contain beside the types of LangGraph and of LangChain's messages.
+        checkpointer: a URL, or a value that LangGraph accepts: a saver, None, True or False.
+        types: types that a database may contain besides those of LangGraph and of LangChain's messages.
 
     Raises:
-        ImportError: if what the URL needs is not installed; says how to install it.
-        TypeError: if it is neither.
-        ValueError: for a URL of an unknown form; lists the known ones.
+        ImportError: if a package for the URL is missing; names the extra to install.
+        TypeError: if the value is neither a URL nor accepted by LangGraph.
+        ValueError: if the form of the URL is unknown; lists the known forms.
     """
     if not isinstance(checkpointer, str):
         _check_made("checkpointer", checkpointer, BaseCheckpointSaver)
@@ -50,12 +51,12 @@ def saver_of(checkpointer: object, types: Iterable[type] = ()) -> "BaseCheckpoin
 
 
 def store_of(store: object) -> BaseStore | None:
-    """A store by its URL; anything else as it is. See `saver_of`.
+    """Return the store for a URL; return any other value unchanged. See `saver_of`.
 
     Raises:
-        ImportError: if what the URL needs is not installed.
-        TypeError: if it is neither a URL, nor a store, nor None.
-        ValueError: for a URL of an unknown form.
+        ImportError: if a package for the URL is missing.
+        TypeError: if the value is neither a URL, nor a store, nor None.
+        ValueError: if the form of the URL is unknown.
     """
     if isinstance(store, str):
         return _made(store, {"memory": _memory_store, "sqlite": _sqlite_store, "postgresql": _postgres_store})
@@ -66,7 +67,7 @@ def store_of(store: object) -> BaseStore | None:
 
 
 def _check_made(option: str, given: object, kind: type) -> None:
-    """Raise a TypeError for a class, a context manager or the like in place of the saver or store that it makes."""
+    """Raise TypeError for a class, a path or a context manager in place of a saver or store."""
     if isinstance(given, type) and issubclass(given, kind):
         told = f"takes an object, and {given.__name__} is a class: write {given.__name__}(...)"
     elif isinstance(given, Path):
@@ -100,7 +101,7 @@ def _made(url: str, makers: Mapping[str, Callable[[str], T]]) -> T:
 
 
 def _kind_of(url: str) -> tuple[str, str]:
-    """Which database, and what it needs to know."""
+    """Return the kind of database of a URL, and its path or URL."""
     scheme, separator, rest = url.partition("://")
     scheme = scheme.lower()
     if url.lower() in ("memory", "memory://", "sqlite://", "sqlite:///:memory:"):
@@ -115,7 +116,7 @@ def _kind_of(url: str) -> tuple[str, str]:
 
 
 def _sqlite_path(url: str, rest: str) -> str:
-    """The absolute path of a file; a relative one is taken from where the process stands now."""
+    """Return the absolute path of a SQLite file, relative to the current directory."""
     if not rest.startswith("/"):
         raise ValueError(
             f"{masked(url)!r} has a host, and SQLite has none; for a file write 'sqlite:///{masked(rest)}'"
@@ -126,11 +127,12 @@ def _sqlite_path(url: str, rest: str) -> str:
         raise ValueError(
             f"{masked(url)!r} has options, of which none is known; write 'sqlite:///{masked(name.partition('?')[0])}'"
         )
+    # Now, not on first use: the process may change its directory in between.
     return str(Path(name).absolute())
 
 
 def masked(url: str) -> str:
-    """A URL, or what was meant to be one, that may be shown: without its password."""
+    """Return a URL, or text that was meant to be one, without its password."""
     without = re.sub(r"^([a-zA-Z][\w+.-]*:/{0,3}[^:/@]*|[^:/@]*):.*@", r"\1:***@", url, flags=re.DOTALL)
     return re.sub(r"(?i)(password\s*=\s*)('[^']*'|[^&\s]*)", r"\1***", without)
 
@@ -143,7 +145,7 @@ def _memory_store(_: str) -> BaseStore:
     return InMemoryStore()
 
 
-# Their modules need the drivers, which are extras.
+# Imported on demand: these modules need database drivers, which are optional.
 
 
 def _sqlite_saver(path: str, types: Iterable[type]) -> "BaseCheckpointSaver[Any]":

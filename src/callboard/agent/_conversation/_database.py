@@ -1,4 +1,4 @@
-"""Savers and stores of LangGraph's on a connection that is opened when it is first needed. Knows no database."""
+"""LangGraph savers and stores on connections that are opened on first use; independent of the database."""
 
 import copy
 import threading
@@ -29,40 +29,37 @@ R = TypeVar("R")
 
 
 class Connections(Protocol[T]):
-    """A database, and how what LangGraph has for it is opened and closed."""
+    """Access to a database: opens and closes LangGraph's saver or store for it."""
 
     def open(self) -> T:
-        """A saver or a store on a new connection, with its tables made."""
+        """Return a saver or a store on a new connection, with its tables created."""
         ...
 
     def close(self, opened: T) -> None:
-        """Close the connection of a saver or a store that `open` has made."""
+        """Close the connection of a saver or store that `open` returned."""
         ...
 
     def is_lost(self, error: Exception) -> bool:
-        """Whether the connection is to blame, so that a new one may do better."""
+        """Return whether the error means a lost connection, so that a new one may succeed."""
         ...
 
     def explained(self) -> AbstractContextManager[None]:
-        """Raises `StorageError` where the driver says little."""
+        """Turn the driver's errors into `StorageError` within a block."""
         ...
 
 
 class _Lazily(Generic[T]):
-    """A saver or store that is opened when it is first needed, and closed at the latest when it is collected."""
+    """Saver or store that is opened on first use, and closed at the latest when it is garbage-collected."""
 
     def __init__(self, place: Connections[T]) -> None:
         self._place = place
+        # Guards the two fields below. Worker threads share the saver, and none of them holds the lock while it uses it.
         self._lock = threading.Lock()
         self._opened: T | None = None
         self._closing: Callable[[], object] = _nothing_to_close
 
     def call(self, work: Callable[[T], R]) -> R:
-        """Do something with the saver or store; blocks.
-
-        Args:
-            work: is done again if the connection was lost, so it has to come to the same when it is done twice.
-        """
+        """Call idempotent `work` with the saver or store, again on a new connection if the first was lost; blocks."""
         with self._place.explained():
             opened = self._get()
             try:
@@ -76,19 +73,22 @@ class _Lazily(Generic[T]):
     def _get(self) -> T:
         with self._lock:
             if self._opened is None:
+                # Under the lock: a second thread must wait for this connection and not open another.
                 self._opened = self._place.open()
+                # The finalizer must not refer to `self`, or the object would never be collected.
                 self._closing = weakref.finalize(self, self._place.close, self._opened)
             return self._opened
 
     def close(self) -> None:
-        """Close the connection; used again, it is opened again."""
+        """Close the connection; the next use opens it again."""
         self._close(self._opened)
 
     def _close(self, opened: T | None) -> None:
         with self._lock:
             if opened is not self._opened:
-                return  # somebody else has noticed, too, and was faster
+                return  # another thread has already replaced the lost connection
             closing, self._opened, self._closing = self._closing, None, _nothing_to_close
+        # Outside the lock: closing may block, and other threads can open a new connection meanwhile.
         closing()
 
 
@@ -97,14 +97,14 @@ def _nothing_to_close() -> None:
 
 
 class LazySaver(BaseCheckpointSaver[str]):
-    """A saver of LangGraph's that any number of threads may use at once; it has sync methods only.
+    """LangGraph saver with sync methods only, usable by any number of threads at once.
 
-    All that it does comes to the same when it is done twice, as LangGraph asks of savers.
+    Every operation is idempotent, as LangGraph requires of savers.
 
     Args:
-        place: where it keeps things.
-        next_version: of a channel, after the one given.
-        types: what may be kept beside the types of LangGraph and of LangChain's messages.
+        place: access to the database.
+        next_version: returns the channel version after the given one.
+        types: types that may be stored besides those of LangGraph and of LangChain's messages.
     """
 
     def __init__(
@@ -120,18 +120,18 @@ class LazySaver(BaseCheckpointSaver[str]):
 
     @property
     def where(self) -> str:
-        """Names the database in errors and logs, without its password."""
+        """Return the name of the database for errors and logs, without its password."""
         return str(self.place)
 
     def close(self) -> None:
-        """Close the connection; used again, it is opened again. Blocks."""
+        """Close the connection; the next use opens it again. Blocks."""
         self._lazily.close()
 
     def _call(self, work: Callable[[BaseCheckpointSaver[str]], R]) -> R:
         return self._lazily.call(lambda saver: work(self._like_this(saver)))
 
     def _read(self, work: Callable[[BaseCheckpointSaver[str]], R]) -> R:
-        """Read something; whatever is wrong with it, the database is to blame."""
+        """Read from the database; any error but `StorageError` is reported as damaged data."""
         try:
             return self._call(work)
         except StorageError:
@@ -141,21 +141,21 @@ class LazySaver(BaseCheckpointSaver[str]):
             raise StorageError(str(self.place), reason) from error
 
     def _like_this(self, saver: BaseCheckpointSaver[str]) -> BaseCheckpointSaver[str]:
-        """The saver with our serializer: `with_allowlist` makes copies that have another one."""
+        """Return the saver with this saver's serializer; `with_allowlist` makes copies with another one."""
         if saver.serde is not self.serde:
             saver = copy.copy(saver)
             saver.serde = self.serde
         return saver
 
     def now(self) -> float | None:
-        """Read the clock of the database, in seconds since 1970; `None` for a file, which has none. Blocks."""
+        """Return the time of the database's clock in seconds since 1970, or `None` for a file. Blocks."""
         return self._read(lambda saver: clock(saver) if keeps_values(saver) else None)
 
     def get_next_version(self, current: str | None, channel: None) -> str:
         return self._next_version(current, channel)
 
     def get_tuple(self, config: RunnableConfig) -> CheckpointTuple | None:
-        _ = config["configurable"]["thread_id"]  # without it, not the database is to blame
+        _ = config["configurable"]["thread_id"]  # a missing key is the caller's error, not damaged data
         return self._read(lambda saver: saver.get_tuple(config))
 
     def list(
@@ -166,7 +166,7 @@ class LazySaver(BaseCheckpointSaver[str]):
         before: RunnableConfig | None = None,
         limit: int | None = None,
     ) -> Iterator[CheckpointTuple]:
-        call = self._call if filter else self._read  # a filter may be wrong, too
+        call = self._call if filter else self._read  # with a filter, an error may be the caller's
         return iter(call(lambda saver: [*saver.list(config, filter=filter, before=before, limit=limit)]))
 
     def put(
@@ -202,10 +202,10 @@ class LazySaver(BaseCheckpointSaver[str]):
 
 
 class LazyStore(BaseStore):
-    """A store of LangGraph's; its async methods work in threads, on asyncio and on trio.
+    """LangGraph store; its async methods run in worker threads, on asyncio and on trio.
 
     Args:
-        place: where it keeps things.
+        place: access to the database.
     """
 
     supports_ttl = True
@@ -218,7 +218,7 @@ class LazyStore(BaseStore):
         return f"LazyStore({self._place})"
 
     def close(self) -> None:
-        """Close the connection; used again, it is opened again. Blocks."""
+        """Close the connection; the next use opens it again. Blocks."""
         self._lazily.close()
 
     def batch(self, ops: Iterable[Op]) -> list[Result]:
@@ -229,7 +229,7 @@ class LazyStore(BaseStore):
             raise
         except Exception as error:
             if not isinstance(error, JSONDecodeError) and not all(map(_only_reads, several)):
-                raise  # what was given may be to blame
+                raise  # the caller's values may be the cause
             reason = f"holds what no store has written: {described(error)}. {MEND}"
             raise StorageError(str(self._place), reason) from error
 
@@ -238,12 +238,12 @@ class LazyStore(BaseStore):
 
 
 def _only_reads(op: Op) -> bool:
-    """Whether an operation only reads, with nothing of the user's in it that could be wrong."""
+    """Return whether an operation only reads, without a filter or query of the user that could be wrong."""
     return isinstance(op, (GetOp, ListNamespacesOp)) or (isinstance(op, SearchOp) and not op.filter and not op.query)
 
 
 async def close(*things: object) -> None:
-    """Close what was opened for a URL, off the event loop; other things belong to whoever made them."""
+    """Close savers and stores that were opened for a URL, in a worker thread; other objects stay open."""
     for thing in things:
         if isinstance(thing, (LazySaver, LazyStore)):
             await to_thread.run_sync(thing.close)

@@ -1,9 +1,9 @@
-"""A thread that a checkpointer keeps: what happens is written as it happens, in one place, and only once.
+"""Thread of conversation in a checkpointer: each event is written once, as it happens.
 
-A checkpoint holds the whole state, as LangGraph's do, and is written where a run ends. What happens between two
-checkpoints is written on the first of them as entries, under task ids of our own, which LangGraph passes over;
-to know where a thread stands is to take the last checkpoint and play its entries. Storage therefore grows
-with what is new, and a killed process loses at most what it had not begun to write.
+A checkpoint holds the whole state, as in LangGraph, and is written where a run ends. Events between two checkpoints
+are written as entries on the earlier checkpoint. Entries are pending writes under callboard's own task ids, which
+LangGraph ignores. To find where a thread stands, read its last checkpoint and replay the entries on it. So storage
+grows only with new content. A killed process loses at most the entries whose write had not begun.
 """
 
 import logging
@@ -62,36 +62,42 @@ Durability = Literal["sync", "async", "exit"]
 
 
 class SavedThread(Thread):
-    """A thread and its journal.
+    """Thread of conversation with its journal.
 
     Args:
-        schema: of its state.
-        saver: keeps it.
-        durability: when what happened has to be stored: before the run goes on ("sync"), meanwhile
-            ("async"), or when the run stops ("exit").
+        schema: of the state.
+        saver: the thread's part of a checkpointer.
+        durability: when entries must be stored: before the run goes on ("sync"), in the background ("async"), or when
+            the run stops ("exit").
     """
 
     def __init__(self, schema: Schema, saver: Saver, durability: Durability) -> None:
         super().__init__(schema, namespace=saver.namespace)
         self.saver = saver
         self._durability = durability
+        # Checkpoint on which entries are written; `None` until the first write of a new thread.
         self._base: Base | None = None
         self.checkpoint_id = FIRST_ID
+        # Number of writes on `_base`. The next write's task id follows from it, so two runs that write at once collide,
+        # and the saver keeps the first.
         self._commits = 0
+        # Entries that `take` has applied to the thread and no write contains yet.
         self._entries: list[Entry] = []
         self._sending: list[Entry] = []
-        """Those of the write that is being made, or has to be made again."""
+        """Entries of the write that is going on, or that failed and has to be repeated."""
+        # Set when the current write ends. At most one task writes at a time, so that task ids stay in order.
         self._flushing: Event | None = None
-        self._mine: dict[str, Any] | None = None  # the holder that this run has written, while it holds the thread
-        self._ahead: set[str] = set()  # claimed calls that have not begun: unknown only if the process is killed
+        self._mine: dict[str, Any] | None = None  # this run's holder entry, while it holds the thread
+        self._ahead: set[str] = set()  # claimed calls whose bodies have not started
         self._lease = OwnLease()
-        self._is_lost = False  # whether another run has taken the thread
+        self._is_lost = False  # set if another run has taken the thread: nothing may be written any more
+        # Set if the run goes on from an earlier place; its first change then writes a checkpoint of a new branch.
         self._forks = False
-        self.about: Mapping[str, Any] = {}  # metadata that a user gave with the run that wrote the last checkpoint
+        self.about: Mapping[str, Any] = {}  # user metadata in the last checkpoint
 
     @property
     def exists(self) -> bool:
-        """Whether anything was stored before."""
+        """Return whether the checkpointer has anything of the thread."""
         return self._base is not None
 
     @property
@@ -100,7 +106,7 @@ class SavedThread(Thread):
 
     @property
     def is_anywhere(self) -> bool:
-        """Whether the thread has a place; with durability "exit", that is stored when the run ends."""
+        """Return whether the thread has a position; with durability "exit", that is stored only when the run ends."""
         return self.exists or self.has_begun or bool(self.next)
 
     @property
@@ -109,24 +115,23 @@ class SavedThread(Thread):
 
     @property
     def config(self) -> RunnableConfig:
-        """Leads to the checkpoint at which the thread stands, or to the thread if it has none."""
+        """Return the config of the checkpoint at which the thread stands, or of the thread if it has none."""
         return self.saver.config(self.checkpoint_id) if self.is_anywhere else self.saver.config()
 
     @property
     def parent_config(self) -> RunnableConfig | None:
-        """Where the thread stood before."""
+        """Return the config of the previous position, or `None` for the first."""
         return None if self.parent_id is None else self.saver.config(self.parent_id)
 
     async def open(self, checkpoint_id: str | None, *, looks: bool = False) -> None:
-        """Go to where the thread stands.
+        """Load the thread at a position of its history, or where it stands now.
 
         Args:
-            checkpoint_id: where it stood once; by default, where it stands now. What is done from an
-                earlier place is a fork of its own.
-            looks: whether it is only to be looked at, with what the tasks of that place did afterwards.
+            checkpoint_id: the position; by default the latest. A run from an earlier position starts a new branch.
+            looks: only read the position, including results of tasks that ran there later.
 
         Raises:
-            ValueError: if there is no such place.
+            ValueError: if the thread has no such position.
         """
         found = await self.saver.get()
         if found is None:
@@ -141,26 +146,29 @@ class SavedThread(Thread):
             await self._go_back(past, looks=looks)
         else:
             self.play(await whole(self.saver, found), entries)
-        self.holder = holder  # of now, and not of where the thread stood once
+        self.holder = holder  # the latest one: a run that goes on now also bars an earlier place
 
     async def _go_back(self, past: Past, *, looks: bool) -> None:
+        """Load an earlier position; `looks` as in `open`."""
         self.play(await whole(self.saver, past.found), past.entries)
         if past.given is not None:
-            self.receive(past.given)  # in which is what the tasks had done
+            self.receive(past.given)  # sets the records of the tasks, too
         else:
             self._forget_tasks()
             for entry in past.tasks if looks else ():
-                self.take(entry)  # to go on from there is another branch, on which it was not done
+                self.take(entry)  # only to be read: a new branch starts without those results
 
     def play(self, found: CheckpointTuple, entries: Sequence[Entry]) -> None:
-        """Go to a checkpoint, and from there to where its entries lead.
+        """Load a checkpoint and replay entries on it.
 
         Raises:
-            StorageError: if that makes no sense.
+            StorageError: if the stored data are inconsistent.
         """
         with sound(self.saver.told(found)):
             self.load(found)
             self._base, self._commits = base_of(found), commits_in(found)
+            # Results that a LangGraph agent wrote on this checkpoint. If no entry left it, either side may know more of
+            # a task.
             theirs = dict(self.records)
             for entry in entries:
                 self.take(entry)
@@ -170,7 +178,7 @@ class SavedThread(Thread):
                 check_messages(self.state.get(name) or [])
 
     def load(self, found: CheckpointTuple) -> None:
-        """Go to a checkpoint, whoever wrote it."""
+        """Load a checkpoint of callboard or of LangGraph, without entries."""
         base = base_of(found)
         values = base.checkpoint["channel_values"]
         self.state = State(self.schema, values)
@@ -185,6 +193,7 @@ class SavedThread(Thread):
 
     async def prepare(self, *, repeats: bool = False) -> None:
         if self._forks:
+            # Before the write: a branch is begun at most once, also if the write fails.
             self._forks = False
             self.step += repeats
             self.parent_id, self.checkpoint_id = self.checkpoint_id, new_id(self.step)
@@ -193,14 +202,14 @@ class SavedThread(Thread):
     async def update(self, writes: Iterable[Write], following: Following) -> None:
         if not self._forks:
             return await super().update(writes, following)
-        # The changed place is the beginning of the branch: one checkpoint, and no run that could be at it.
+        # One checkpoint holds both the branch and the change, so no run can hold the branch in between.
         await self._refuse_if_held()
         self._forks = False
         self.take(self._amended(writes, following, "update"), live=True)
         return await self._rebase("update")
 
     async def copy(self) -> None:
-        """Go to a copy of this place, with the same place before it, and not what the tasks of this one did."""
+        """Write a copy of the current position with the same parent, without the results of its tasks."""
         await self._refuse_if_held()
         self._forks = False
         self._forget_tasks()
@@ -210,36 +219,44 @@ class SavedThread(Thread):
         await self._rebase("fork")
 
     def _forget_tasks(self) -> None:
-        """Forget what the tasks of the place did: it counts on that branch only; the input is part of the place."""
+        """Drop the results of the position's tasks, which count on the old branch only; its input is kept."""
         self.records = {task: record for task, record in self.records.items() if task == START}
         self.actor_states = self.actor_states if START in self.next else self.actor_states.before_calls()
 
     async def _refuse_if_held(self) -> None:
+        # May wait for one lease. Nothing was written yet, so a cancellation here leaves nothing behind.
         if self.holder is not None and not await is_over(self.holder, self.saver.now, self._holder_now):
             raise ThreadBusyError(self.saver.thread_id, described(self.holder))
 
     async def record(self, entry: Entry, *, live: bool = False, later: bool = False) -> None:
         self._take_kept(entry)
         if isinstance(entry, Stepped):
-            self._ahead.clear()  # models use the names of calls again
+            self._ahead.clear()  # models reuse call ids: a later call must not pass for claimed
+        # The thread changes first, the journal afterwards. If the process dies in between, the next run finds the
+        # thread as it was before.
         await super().record(entry, live=live)
+        # A copy without untracked keys; the thread itself keeps their values.
         self._entries.append(tracked_entry(entry, self.schema))
         if isinstance(entry, Claimed):
-            await self._flush(wait=True)  # before the body starts, or it says nothing
+            # Stored before the body starts. A crash afterwards then leaves "unknown", never "has not begun".
+            await self._flush(wait=True)
         elif self._durability != "exit" and not later:
             await self._flush(wait=self._durability == "sync")
 
     @property
     def claims_ahead(self) -> bool:
-        return self._durability != "exit"  # where nothing is stored before the end, no claim is
+        return self._durability != "exit"  # "exit" stores nothing before the end, so it stores no claims either
 
     async def claim(self, tasks: Sequence[str]) -> None:
         mark = current_mark() if tasks else None
+        # All claims of a reply share one write with the `Stepped` entry before them: one write for a step, not one per
+        # call.
         known = NOTHING_KNOWN if mark is None else CallRecord(mark=mark)
         for task in tasks:
             entry = Claimed(task, known)
             self.take(entry)
             self._entries.append(entry)
+        # Until a body starts, its claim may be taken back. Only a killed process leaves such a call as unknown.
         self._ahead.update(tasks)
         if self._durability != "exit":
             await self._flush(wait=bool(tasks) or self._durability == "sync")
@@ -248,11 +265,11 @@ class SavedThread(Thread):
         self._ahead.discard(task)
         before = self.records.get(task)
         if before is not None and before.claimed and not (before.pending or before.answers or known.answers):
-            return  # it is stored already, with the reply or for an attempt before this one
+            return  # already stored, with the reply or by an earlier attempt
         await super().claimed(task, known)
 
     def _release(self) -> None:
-        """Take back the claims of calls that have not begun; stored with whatever the run leaves."""
+        """Take back claims of calls whose bodies have not started; stored with the last entries of the run."""
         known = {task: self.records[task] for task in self._ahead if task in self.records}
         self._ahead = set()
         if released := {task: record.accepted() for task, record in known.items() if record.claimed}:
@@ -260,26 +277,31 @@ class SavedThread(Thread):
             self._entries.append(entry)
 
     def _take_kept(self, entry: Entry) -> None:
-        """Take in the states of actors that are stored with an entry, in one write."""
+        """Append the actors' states that have to be stored in the same write as an entry."""
+        # Result and actor state share one write: a crash leaves both or neither, so a repeated call never finds its own
+        # effect.
         for state in self.kept_by_actors.due(entry):
             self.take(state)
             self._entries.append(state)
 
     async def _flush(self, *, wait: bool) -> None:
-        """Store what has happened; what happens meanwhile is stored along with it, in one write.
+        """Store the entries so far; entries that arrive during a write go into the next one, together.
 
         Args:
-            wait: for the end of a write that somebody else makes.
+            wait: wait if another task is writing; otherwise return at once, since that task also writes new entries.
         """
         while self._flushing is not None:
             if not wait:
                 return
-            await self._flushing.wait()  # and then see to what could not be stored
+            await self._flushing.wait()  # if that write failed, its entries are still in `_sending`
         self._flushing = Event()
         try:
+            # A `while`, not an `if`: tasks that came during the write returned and rely on this one to store their
+            # entries.
             while self._sending or self._entries:
                 await self._commit()
         finally:
+            # Also after an error or a cancellation: a waiting task must wake up and write by itself.
             self._flushing.set()
             self._flushing = None
 
@@ -287,38 +309,46 @@ class SavedThread(Thread):
         if self._base is None:
             await self._begin()
         assert self._base is not None
+        # Directly before the write, with no other wait between: a run that lost the thread must not write.
         await self._see_to_lease()
-        # What failed may have been stored all the same, and of two writes with one id savers keep the first: so it
-        # is sent again as it was, and what has happened since is sent after it.
+        # A failed write may have been stored nevertheless, and savers keep the first of two writes with one id. So it
+        # is repeated unchanged, and newer entries go into the next write; entries added to it could be dropped.
         if not self._sending:
             self._sending, self._entries = self._entries, []
         task_id = f"callboard-{self._commits + 1:08}"
         try:
+            # Runs to its end if the caller is cancelled, then raises the cancellation: stored or not, the write is
+            # repeatable.
             await self.saver.write(self._base.id, _stored(self._sending), task_id, "~callboard")
         except Exception:
             self._leave_out_what_cannot_be_stored()
             raise
+        # Only after success: the repetition of a failed write must have the same task id.
         self._commits += 1
         self._sending = []
 
     def _leave_out_what_cannot_be_stored(self) -> None:
-        """Leave out the entries that no checkpointer can store; the others of that write are written again."""
+        """Drop entries that the serializer refuses; the rest of the write is repeated."""
         left_out = [entry for entry in self._sending if not self.saver.can_store(entry.encode())]
         for entry in left_out:
             if isinstance(entry, Finished):
+                # The thread must not know more than its journal does, or a later checkpoint would have the result
+                # again.
                 self.records.pop(entry.task, None)
         self._sending = [entry for entry in self._sending if entry not in left_out]
 
     async def _see_to_lease(self) -> None:
-        """Raise ThreadBusyError if our lease may be over and another run has taken the thread."""
+        """Raise `ThreadBusyError` if the lease may have expired and another run has taken the thread."""
         if self._mine is None or not self._lease.may_be_over:
             return
+        # Another token, or none: this run did not renew in time, and the thread is no longer its own.
         current = await self._holder_now()
         if current is None or current["token"] != self._mine["token"]:
             self._is_lost = True
             raise ThreadBusyError(self.saver.thread_id, described(current))
 
     async def _holder_now(self) -> Mapping[str, Any] | None:
+        """Read the holder from the database; `None` if nobody holds the thread, or it stands at another checkpoint."""
         found = await self.saver.outline()
         is_ours = found is not None and self._base is not None and found.checkpoint["id"] == self._base.id
         return holder_in(entries_of(found)) if found is not None and is_ours else None
@@ -330,15 +360,17 @@ class SavedThread(Thread):
     async def hold(self, *, repeats: bool = False) -> None:
         await self._refuse_if_held()
         if self._durability == "exit":
-            return  # nothing is written before the end, so nobody can be told
+            return  # nothing is written before the end, so no other run could know
+        # Before the hold: a fork writes a checkpoint, and the holder entry has to be on that one.
         await self.prepare(repeats=repeats)
         mine, self._lease = new_holder(await self.saver.now()), OwnLease()
         self._mine = mine
         try:
+            # Savers do not report that they dropped a second write with the same id; only reading it back tells.
             await self._write_hold(mine)
             found = await self.saver.outline()
         except BaseException:
-            self._lose()  # nobody would end a run that has not begun, and the thread would be busy for good
+            self._lose()  # no `stop` follows a failed start: the thread would be busy while the process lives
             raise
         holders = [entry.holder for entry in entries_of(found) if isinstance(entry, Held)] if found else []
         if mine not in holders:
@@ -348,20 +380,25 @@ class SavedThread(Thread):
             raise ThreadBusyError(self.saver.thread_id, described(holders[-1] if holders else None))
 
     async def _write_hold(self, mine: dict[str, Any]) -> None:
+        # Before the write begins: the lease counts from the earliest moment at which others may have read the entry.
         since = self._lease.read()
         await self.record(Held(mine))
         await self._flush(wait=True)
         self._lease.renew(since)
 
     async def keep_holding(self) -> None:
+        # Cancelled when the run ends. A renewal goes through `_flush` like other entries, so it never breaks their
+        # order.
         while self._mine is not None:
             await sleep(LEASE / 3)
             try:
                 self._mine = prolonged(self._mine, await self.saver.now())
                 await self._write_hold(self._mine)
             except ThreadBusyError:
-                return  # the run notices when it writes
+                return  # `_is_lost` is set, and the run's next write raises
             except Exception:
+                # An outage must not end the run: `_see_to_lease` checks the holder before the next write, however long
+                # it lasts.
                 _log.exception("The hold on thread %r could not be prolonged; trying again", self.saver.thread_id)
 
     def _lose(self) -> None:
@@ -370,37 +407,44 @@ class SavedThread(Thread):
             self._mine = None
 
     async def stop(self) -> None:
-        """Leave the thread as the run leaves it: with a checkpoint, and on it what its open tasks have done."""
+        """Store what the run leaves: a checkpoint, and on it the results of tasks in an unfinished step."""
         try:
+            # The token is released after the last write. Otherwise another run of this process could start in between.
             await self._leave()
         finally:
             self._lose()
 
     async def _leave(self) -> None:
         if self._forks or self._is_lost:
-            return  # nothing has happened, or nothing that counts
+            return  # nothing has changed, or another run's writes count
         self._release()
         self._take_kept(Left())
+        # No `Left` entry if a checkpoint follows: holder entries stay on the old one, so the new one frees the thread.
         if self._mine is not None and self._base is not None and self._base.id == self.checkpoint_id:
             await self.record(Left())
         if self._base is None or self._base.id != self.checkpoint_id:
+            # The last entries go to the old checkpoint first. If the process dies before the new one, replay leads
+            # here.
             await self._flush(wait=True)
             await self._rebase(self.source)
         await self._flush(wait=True)
         if self.records and self._base is not None:
+            # After callboard's own entries: these writes only let a LangGraph agent go on, and replay does not need
+            # them.
             for index, (task_id, writes) in enumerate(writes_for_langgraph(self, self._base)):
                 kept = tracked_writes(writes, self.schema.untracked)
                 await self.saver.write(self._base.id, kept, task_id, f"~{PUSH}, {index:010}")
 
     async def _begin(self) -> None:
-        """Write the checkpoint before the first entry: there was nothing, whatever has been taken in since."""
+        """Write the empty checkpoint on which the first entries are written."""
         about, version = metadata_of("input", -1), self.saver.next_version
+        # Two runs that begin the same thread write the same id, and then compete for the first entry on it.
         base = new_base(None, {}, FIRST_ID, about, place_before=None, next_version=version)
         await self.saver.put(base.checkpoint, cast("Any", base.metadata), None, {})
         self._base = base
 
     async def _rebase(self, source: Source) -> None:
-        """Write a checkpoint, and what follows on it; the one before becomes thin."""
+        """Write a checkpoint of the whole state, and make the one before it thin."""
         before = self._base
         values = {**unknown_values(before, self.schema.specs), **self.state.snapshot(), **coming(self)}
         about, following = metadata_of(source, self.step), self.saver.next_version
@@ -418,13 +462,15 @@ class SavedThread(Thread):
         versions = base.checkpoint["channel_versions"]
         changed = {name: versions[name] for name in changed_channels(before, values)}
         if kept := [*kept_records(self.records), *self.actor_states.kept()]:
-            # Before the checkpoint: once that is there, what is written on the one before does not count any more.
-            # A killed process may have left a write without its checkpoint, so each has a name of its own.
+            # Before the checkpoint: once that exists, entries on the older one are no longer read. A process that is
+            # killed in between leaves this write without a checkpoint, so the task id is unique.
             task_id = f"callboard-{1:08}-{new_id(self.step)}"
             tracked = [tracked_entry(entry, self.schema) for entry in kept]
             await self.saver.write(base.id, _stored(tracked), task_id, "~callboard")
         await self.saver.put(base.checkpoint, cast("Any", base.metadata), base.parent_id, changed)
+        # Only after the checkpoint is stored. Until then, a failure leaves the entries to be repeated on the old one.
         self._base, self._commits, self._entries, self._sending, self.holder = base, int(bool(kept)), [], [], None
+        # Last: the thin checkpoint finds its messages in the new one. A crash before this line only costs space.
         if before is not None and may_be_thin(before, base):
             thin = thinned(before, base)
             written = {MESSAGES: thin.checkpoint["channel_versions"][MESSAGES]}
@@ -432,5 +478,5 @@ class SavedThread(Thread):
 
 
 def _stored(entries: Iterable[Entry]) -> list[Write]:
-    """Entries as one write to the checkpointer."""
+    """Return entries as one write to the checkpointer."""
     return [(CHANNEL, [entry.encode() for entry in entries])]

@@ -1,7 +1,7 @@
-"""All that can happen to a thread, each kind as a type of its own, and how a journal stores it.
+"""Entries of a journal: every kind of change of a thread, and its stored form.
 
-A journal has plain dicts with a `kind`, which earlier versions have written and later ones will read. What is no kind
-of ours is refused, for to pass over what happened would be to forget it.
+A stored entry is a plain dict with a `kind`. Earlier versions have written such dicts and later versions will read
+them, so field names and kinds must not change. An unknown kind is refused: to skip it would be to lose a change.
 """
 
 from collections.abc import Mapping, Sequence
@@ -16,19 +16,20 @@ from callboard.agent._conversation._channels import Write
 from callboard.tools._call_record import CallRecord
 
 Source = Literal["input", "loop", "update", "command", "fork", "repair"]
-"""What a change of the state comes from."""
+"""Source of a change of the state."""
 
 Stored = dict[str, Any]
-"""An entry as a journal has it."""
+"""Entry in its stored form."""
 
 Kinds = type | tuple[type, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Finished:
-    """A task of the step has a result."""
+    """Result of a task of the step."""
 
     KIND: ClassVar[str] = "task"
+    # The names of the fields are part of the stored format, in this and all other kinds.
     task: str
     output: Any
 
@@ -42,7 +43,7 @@ class Finished:
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """Tasks of the step wait for answers; as the first entry of a checkpoint, all that is known of unfinished tasks."""
+    """Questions and accepted answers of tasks; as the first entry on a checkpoint, all records of unfinished tasks."""
 
     KIND: ClassVar[str] = "asked"
     records: Mapping[str, CallRecord]
@@ -57,12 +58,12 @@ class Asked:
 
 @dataclass(frozen=True, slots=True)
 class Claimed:
-    """The body of a call is about to start."""
+    """Announcement that the body of a call is about to start."""
 
     KIND: ClassVar[str] = "claim"
     task: str
     known: CallRecord
-    """The answers that it starts with."""
+    """Record with the answers that the body starts with."""
 
     def encode(self) -> Stored:
         return {"kind": "claim", "task": self.task, "known": self.known.encode()}
@@ -74,7 +75,7 @@ class Claimed:
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """A task of the step raised."""
+    """Error of a task of the step, in words."""
 
     KIND: ClassVar[str] = "failed"
     task: str
@@ -90,7 +91,7 @@ class Failed:
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """A run has begun, or is still going on."""
+    """Start of a run, or renewal of its lease."""
 
     KIND: ClassVar[str] = "hold"
     holder: Mapping[str, Any] | None
@@ -105,7 +106,7 @@ class Held:
 
 @dataclass(frozen=True, slots=True)
 class Left:
-    """A run has ended, and the thread is free for the next one."""
+    """End of a run: the thread is free."""
 
     KIND: ClassVar[str] = "leave"
 
@@ -119,19 +120,19 @@ class Left:
 
 @dataclass(frozen=True, slots=True)
 class ActorState:
-    """The state of an actor, as a call of the step has left it."""
+    """State of an actor after a call of the step."""
 
     KIND: ClassVar[str] = "actor"
     actor: str
     key: str
-    """Which of several actors of that name; text that only tells them apart."""
+    """Key among actors of the same name, as text."""
     digest: str
-    """Of what is packed."""
+    """Digest of the packed state."""
     type: str = ""
     data: bytes = b""
-    """As the checkpointer's serializer has packed it."""
+    """State, packed by the checkpointer's serializer."""
     at: str | None = None
-    """The checkpoint with the entry that has it, if this one has not."""
+    """Id of the checkpoint whose entries have the packed state, if this entry has not."""
 
     def encode(self) -> Stored:
         packed = {"type": self.type, "data": self.data} if self.at is None else {"at": self.at}
@@ -144,11 +145,12 @@ class ActorState:
 
 
 NotedStates = Sequence[Sequence[Any]]
-"""Of each actor its name, its key, the digest of its state, and the checkpoint on which that is written."""
+"""Stored states of actors: name and key of the actor, digest of its state, id of the checkpoint with the packed state.
+"""
 
 
 class Stamp(NamedTuple):
-    """A place where a thread stood: its id among checkpoints, and when it was reached."""
+    """Id and time of a position in the thread's history."""
 
     id: str
     ts: str
@@ -156,14 +158,14 @@ class Stamp(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Move:
-    """The thread has come to another place."""
+    """Move of the thread to a new position."""
 
     id: str
     ts: str
     next: Sequence[str] | None
-    """The nodes that come next; `None` for the same as before."""
+    """Nodes that come next; `None` keeps the current ones."""
     sends: Sequence[Send] = ()
-    """What nodes of that step are sent."""
+    """Nodes that come next with an input of their own."""
 
     def _where(self) -> Stored:
         sends = {"sends": self.sends} if self.sends else {}
@@ -176,11 +178,11 @@ def _where_in(stored: Stored) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stepped(Move):
-    """A step has ended: all of its tasks have their output."""
+    """End of a step, with the outputs of all its tasks."""
 
     KIND: ClassVar[str] = "step"
     order: Sequence[str]
-    """Its tasks, in the order in which their outputs count."""
+    """Task names, in the order in which their outputs count."""
 
     def encode(self) -> Stored:
         return {"kind": "step", "order": self.order, **self._where()}
@@ -192,13 +194,13 @@ class Stepped(Move):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Amended(Move):
-    """The state was changed outside of any step."""
+    """Change of the state outside of a step."""
 
     KIND: ClassVar[str] = "amend"
     writes: Sequence[Write]
     source: Source
     received: Stamp | None = None
-    """Where input had come to what there was before, and had not been taken in."""
+    """Position where the input had arrived and was not applied yet; `None` if the change has no such position."""
 
     def encode(self) -> Stored:
         received = {"received": self.received._asdict()} if self.received is not None else {}
@@ -212,17 +214,13 @@ class Amended(Move):
 
 
 Entry = Finished | Asked | Claimed | Failed | Held | Left | ActorState | Stepped | Amended
-"""Something that happened to a thread."""
+"""Change of a thread, of any kind."""
 
 _TYPES: Mapping[str, type[Entry]] = {kind.KIND: kind for kind in get_args(Entry)}
 
 
 def entry_of(stored: Any) -> Entry:
-    """An entry as its journal has it.
-
-    Raises:
-        ValueError: if it is none that this version knows.
-    """
+    """Decode a stored entry; raise ValueError for an unknown kind."""
     return _type_of(stored).decode(stored)
 
 
@@ -234,19 +232,15 @@ def _type_of(stored: Any) -> type[Entry]:
 
 
 class Fields(NamedTuple):
-    """What a stored entry of some kind has."""
+    """Fields of one kind of stored entry."""
 
     kinds: Mapping[str, Kinds]
-    """The types that a field may have, by its name."""
+    """Accepted types by field name."""
     needed: Sequence[str]
 
 
 def fields_of(stored: Any) -> Fields:
-    """What a stored entry should have.
-
-    Raises:
-        ValueError: if it is none that this version knows.
-    """
+    """Return the fields of a stored entry's kind; raise ValueError for an unknown kind."""
     return _fields_in(_type_of(stored).KIND)
 
 
@@ -259,7 +253,7 @@ def _fields_in(kind: str) -> Fields:
 
 
 def _kinds_in(hint: Any) -> Kinds:
-    """The types of what is stored for a field, as its annotation says."""
+    """Return the stored types of a field, from its annotation."""
     origin: Any = get_origin(hint) or hint
     if origin is UnionType:
         return tuple(one for part in get_args(hint) for one in _listed(_kinds_in(part)))

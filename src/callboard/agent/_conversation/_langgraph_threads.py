@@ -1,7 +1,7 @@
-"""The middle of a turn as LangGraph's own agents store it, so that either can go on where the other stopped.
+"""Unfinished turns in LangGraph's stored form, so that LangGraph and callboard can resume each other's threads.
 
-The nodes that come next are channels `branch:to:<node>`; calls that are to run are sends in a channel of their own,
-without the state. What a call has done is written under the id that LangGraph would give to its task.
+The next nodes are channels `branch:to:<node>`. Calls to run are sends in a channel of their own, without the state.
+The results of a call are written under the task id that LangGraph would compute for it.
 """
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -23,23 +23,23 @@ from callboard.tools._keys import keys_of
 from callboard.tools._unanswered import answers_to, id_of
 
 MODEL = "model"
-"""The node of the model in `langchain.agents`."""
+"""Name of the model's node in `langchain.agents`."""
 
 
 def open_calls(thread: Thread) -> list[tuple[str, ToolCall]]:
-    """The calls that are still to run, in the order in which they were asked for, by name."""
+    """Return the calls that are still to run with their keys, in the order of the reply."""
     calls = thread.schema.flow.open_calls(thread.state.get(MESSAGES) or [])
     return list(zip(keys_of(calls), calls, strict=True))
 
 
 def coming(thread: Thread) -> dict[str, Any]:
-    """What comes next, as channels of LangGraph's."""
+    """Return the next nodes as LangGraph's channels."""
     if START in thread.next:
         return {START: thread.records[START].output}
     channels: dict[str, Any] = {BRANCH + node: None for node in thread.next if node != TOOLS}
     sends: list[Send] = [tracked_send(one.send, thread.schema) for one in thread.sends]
     if thread.schema.entry in thread.next:
-        channels[BRANCH + MODEL] = None  # what it is called in `langchain.agents`; others pass it over
+        channels[BRANCH + MODEL] = None  # the name in `langchain.agents`; other agents ignore it
     if TOOLS in thread.next:
         sends += [Send(TOOLS, [call]) for _, call in open_calls(thread)]
     if TOOLS in thread.next or sends:
@@ -48,20 +48,20 @@ def coming(thread: Thread) -> dict[str, Any]:
 
 
 def kept_records(records: Mapping[str, CallRecord]) -> list[Entry]:
-    """Entries that say what is known of the tasks that come next."""
+    """Return entries for the records of the next step's tasks, to be written on a new checkpoint."""
     finished: list[Entry] = [
         Finished(task, record.output)
         for task, record in records.items()
-        if record.is_finished and task != START  # which is in the checkpoint
+        if record.is_finished and task != START  # the input is in the checkpoint itself
     ]
     others = {task: record for task, record in records.items() if not record.is_finished}
     return [*finished, Asked(others)] if others else finished
 
 
 def writes_for_langgraph(thread: Thread, base: Base) -> Iterator[tuple[str, list[tuple[str, Any]]]]:
-    """What calls have done, by the task that LangGraph would have run them in."""
+    """Yield the results and questions of calls, with the task ids that LangGraph uses."""
     tasks = _call_tasks(thread)
-    # A call that LangGraph still has to run leads on by itself, and it knows where to.
+    # If LangGraph still has a call to run, that call's task leads on to the model by itself.
     nothing_left = all(thread.known_of(key).is_finished for _, keys in tasks for key in keys)
     onward: list[tuple[str, Any]] = [(BRANCH + AGENT, None), (BRANCH + MODEL, None)] if nothing_left else []
     for number, keys in tasks:
@@ -75,19 +75,19 @@ def writes_for_langgraph(thread: Thread, base: Base) -> Iterator[tuple[str, list
 
 
 def _call_tasks(thread: Thread) -> list[tuple[int, list[str]]]:
-    """The tasks of the tools node, each with its number among all that is sent and the names of its calls."""
+    """Return the tasks of the tools node: each its number among all sends, and the keys of its calls."""
     messages = thread.state.get(MESSAGES) or []
     sent = [(one.number, one.tasks(messages, MESSAGES)) for one in thread.sends if one.node == TOOLS]
     return [*sent, *((number, [key]) for number, (key, _) in enumerate(open_calls(thread), len(thread.sends)))]
 
 
 def read_coming(thread: Thread, found: CheckpointTuple) -> None:
-    """Take over what a checkpoint says of the steps that come next, whoever wrote it."""
+    """Set the thread's next nodes, sends and records from a checkpoint of callboard or of LangGraph."""
     values = found.checkpoint["channel_values"]
     due = [name.removeprefix(BRANCH) for name in values if name.startswith(BRANCH) and _is_due(found, name)]
     branches = [node for name in due if (node := _node_here(thread, name))]
     if START in values:
-        thread.next, thread.records = (START,), {START: CallRecord(output=values[START])}  # to be taken in
+        thread.next, thread.records = (START,), {START: CallRecord(output=values[START])}  # not applied yet
         return
     calls = _read_sends(thread, found)
     thread.next = tuple(dict.fromkeys([*branches, TOOLS] if calls else branches))
@@ -98,7 +98,7 @@ def read_coming(thread: Thread, found: CheckpointTuple) -> None:
 
 
 def _node_here(thread: Thread, name: str) -> str | None:
-    """Our node for what another agent would do next; `None` for what we have no need of."""
+    """Return the own node that matches a node of another agent, or `None` if there is none."""
     if name in thread.schema.nodes:
         return name
     if name in (MODEL, AGENT, BEFORE) or name.endswith((".before_agent", ".before_model")):
@@ -109,19 +109,19 @@ def _node_here(thread: Thread, name: str) -> str | None:
 
 
 def _is_due(found: CheckpointTuple, channel: str) -> bool:
-    """Whether a node has not yet run for what its channel says."""
+    """Return whether a node still has to run for the value in its channel."""
     checkpoint = found.checkpoint
     seen = checkpoint["versions_seen"].get(channel.removeprefix(BRANCH), {}).get(channel)
     versions: Mapping[str, Any] = checkpoint["channel_versions"]
     version: Any = versions.get(channel)
     if version is None:
         return True
-    # What an agent does not know it does not empty either: only what was written last is still to be done.
+    # An agent does not empty channels that it does not know, so only channels of the latest version are due.
     return (seen is None or bool(version > seen)) and bool(version == max(versions.values()))
 
 
 def _read_batch(thread: Thread, found: CheckpointTuple) -> None:
-    """Read what LangGraph knows of a batch that was one task, which tells whose questions it has only for one call."""
+    """Read LangGraph's writes of a batch that was one task; they name the asking call only if it is the only one."""
     calls = open_calls(thread)
     task_id = task_id_of(found.checkpoint["id"], thread.namespace, thread.step + 1, TOOLS, PULL, f"{BRANCH}{TOOLS}")
     writes = [(channel, value) for task, channel, value in found.pending_writes or () if task == task_id]
@@ -134,7 +134,10 @@ def _read_batch(thread: Thread, found: CheckpointTuple) -> None:
 
 
 def furthest(ours: Mapping[str, CallRecord], theirs: Mapping[str, CallRecord]) -> dict[str, CallRecord]:
-    """What is known of calls, where LangGraph may have gone on from the checkpoint that we had stopped at."""
+    """Merge two sets of records, taking the more advanced record of each call.
+
+    LangGraph may have gone on from the checkpoint at which callboard had stopped.
+    """
     both = {key: max(ours.get(key, NOTHING_KNOWN), record, key=_progress) for key, record in theirs.items()}
     return {**ours, **both}
 
@@ -144,11 +147,11 @@ def _progress(record: CallRecord) -> tuple[bool, int]:
 
 
 Numbered = list[tuple[int, Send]]
-"""Sends, each with its number in their channel, by which LangGraph names its tasks."""
+"""Sends with their numbers in the channel, which are part of LangGraph's task ids."""
 
 
 def _read_sends(thread: Thread, found: CheckpointTuple) -> Numbered:
-    """Take over what is sent to nodes; returns the sends that are calls of the conversation."""
+    """Set the thread's sends from a checkpoint, and return the sends that are calls of the conversation."""
     sends = found.checkpoint["channel_values"].get(TASKS) or ()
     here: Numbered = [
         (number, send)
@@ -166,14 +169,14 @@ def _read_sends(thread: Thread, found: CheckpointTuple) -> Numbered:
 
 
 def _read_sent(thread: Thread, writes: Sequence[tuple[str, Any]], one: Sent) -> None:
-    """Read what LangGraph knows of a node that was sent something."""
+    """Read LangGraph's writes of one send."""
     if one.node != TOOLS:
         if output := {channel: value for channel, value in writes if channel in thread.schema.specs}:
             thread.records[one.task] = CallRecord(output=output)
         return
     messages = thread.state.get(MESSAGES) or []
     if one.task in one.tasks(messages, MESSAGES):
-        return  # it has no calls
+        return  # the input has no calls
     calls = one.requested(messages, MESSAGES).calls
     for key, call in zip(keys_of(calls), calls, strict=True):
         record = _record_of(writes, call)
@@ -187,7 +190,7 @@ def _is_call_of(send: Send, asked: Collection[tuple[str, str]]) -> bool:
 
 
 def _call_in(send: Send) -> ToolCall | None:
-    """The one call that is sent, in either of LangGraph's forms; `None` for anything else."""
+    """Return the single call in a send, in either of LangGraph's forms; `None` for any other input."""
     arg: Any = send.arg
     if isinstance(arg, list) and len(arg) == 1:
         arg = arg[0]
@@ -208,13 +211,13 @@ def _read_calls(thread: Thread, found: CheckpointTuple, sends: Numbered) -> None
     for number, send in sends:
         if (call := _call_in(send)) is None or not (of_this_id := names.get(id_of(call))):
             continue
-        key = of_this_id.pop(0)  # where an id is used again, sends stand in the order of the calls
+        key = of_this_id.pop(0)  # calls with the same id have their sends in call order
         if (record := _record_of(_writes(thread, found, TOOLS, number), call)) is not None:
             thread.records[key] = record
 
 
 def _record_of(writes: Sequence[tuple[str, Any]], call: ToolCall) -> CallRecord | None:
-    """What LangGraph knows of a call; `None` if that is nothing."""
+    """Return what LangGraph's writes tell of a call, or `None` if nothing."""
     record = NOTHING_KNOWN
     for channel, value in writes:
         if channel == MESSAGES:

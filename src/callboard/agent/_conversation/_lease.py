@@ -1,15 +1,15 @@
-"""Who runs a thread: one run at a time, whichever process it is in.
+"""Lease of a thread of conversation: at most one run changes a thread at a time, in whichever process it is.
 
-A holder is written as an entry. Savers keep the first of two writes with one id, so of two runs that start at once
-one finds the other's entry in the place of its own, and is told. A holder that died is passed over: on this machine
-that is known at once, of another machine when its lease is over, which it renews while it runs.
+The run that holds a thread writes a holder entry into the journal. Savers keep the first of two writes with one id.
+If two runs start at once, one of them reads the other's entry in place of its own, and raises `ThreadBusyError`.
+A dead holder is replaced. On this machine, its death is known at once. On another machine, its lease has to expire;
+a living holder renews it every third of `LEASE`.
 
-Clocks of machines differ. Where the database has a clock (PostgreSQL), leases are written and read by that one. Where
-it has none, an end that has passed on the clock of this machine proves nothing: the entry is watched for a whole lease,
-and a holder that renews it meanwhile has the thread. A holder counts its own lease by a clock that goes on while it
-stands still, and looks into the database before it writes anything when that lease may be over, or when the clocks of
-its machine have moved apart (one was set, or the machine was paused). So when a holder was replaced, its entry had not
-been renewed for a lease, and the holder finds that out instead of writing.
+Clocks of machines differ. PostgreSQL has a clock, and leases are then written and compared by that clock alone.
+Without one, an expired lease proves nothing. The next run watches the entry for one whole `LEASE` and takes the
+thread only if the entry was not renewed. A holder measures its own lease with a clock that includes suspension.
+If its lease may have expired, or its two clocks disagree, it reads the database before it writes. So a holder that was
+replaced finds that out before it writes anything.
 """
 
 import logging
@@ -28,24 +28,27 @@ from callboard._calls._observers import current_mark
 _log = logging.getLogger("callboard")
 
 LEASE = 60.0
-"""Seconds after which the holder on another machine counts as dead, unless it has been heard of."""
+"""Seconds without a renewal after which a holder on another machine counts as dead."""
 _LOOKS = 6
-"""How often a holder is looked for while its entry is watched for a lease; it renews that three times."""
+"""Number of reads while a foreign entry is watched for one lease; a living holder renews it three times meanwhile."""
 _AGES = 86_400.0
-"""Seconds by which no two clocks differ: a lease that ended before that is over."""
+"""Largest possible difference of two clocks, in seconds; a lease that expired earlier than that is over."""
+# On Linux, `time.monotonic()` stops while the machine is suspended, but leases go on: other machines' clocks do.
 _BOOT_CLOCK = getattr(time, "CLOCK_BOOTTIME", None)
-_read_clock: Callable[[int], float] = getattr(time, "clock_gettime", lambda _: time.monotonic())  # Windows has none
+_read_clock: Callable[[int], float] = getattr(time, "clock_gettime", lambda _: time.monotonic())  # missing on Windows
 
 Now = Callable[[], Awaitable[float | None]]
-"""Reads the clock of the database, in seconds since 1970; `None` where it has none."""
+"""Reads the clock of the database, in seconds since 1970; `None` if the database has none."""
 
+# Several event loops of the process may change it; `add` and `discard` of one token are atomic.
 _here: set[str] = set()
-"""The runs of this process that hold a thread."""
+"""Tokens of the runs of this process that hold a thread."""
 
 
 def new_holder(now: float | None = None) -> dict[str, Any]:
-    """Return the entry by which a run of this process holds its thread, given the clock of the database, if any."""
+    """Return the holder entry of a new run; `now` is the time by the database's clock, if it has one."""
     token = uuid4().hex
+    # Before the entry is stored: a run of this process that reads an unknown token takes its holder for dead.
     _here.add(token)
     pid = os.getpid()
     host = {"host": socket.gethostname(), "boot": _boot()}
@@ -55,40 +58,44 @@ def new_holder(now: float | None = None) -> dict[str, Any]:
 
 
 def prolonged(holder: Mapping[str, Any], now: float | None = None) -> dict[str, Any]:
-    """Return the entry by which a holder renews its lease."""
+    """Return the holder entry with a new end of its lease."""
     return {**holder, "until": _until(now)}
 
 
 class OwnLease:
-    """Lease of a run of this process, on the clocks of this machine."""
+    """Lease of a run of this process, measured by the clocks of this machine."""
 
     def __init__(self) -> None:
         self.renew(self.read())
 
     @staticmethod
     def read() -> tuple[float, float]:
-        """Return what both clocks show: one that goes on while the machine sleeps, and the time of day."""
+        """Return the time of two clocks: one that includes suspension of the machine, and the time of day."""
         return time.monotonic() if _BOOT_CLOCK is None else _read_clock(_BOOT_CLOCK), time.time()
 
     def renew(self, since: tuple[float, float]) -> None:
-        """Note that an entry was stored, of which the writing began when the clocks showed this."""
+        """Restart the lease from `since`, the clocks' time just before the write of the entry began."""
+        # Not the time after the write, which can take long: other machines count the lease from before it.
         self._since = since
 
     @property
     def may_be_over(self) -> bool:
-        """Whether another run may have the thread by now."""
+        """Return whether another run may have taken the thread by now."""
         passed, shown = (now - before for now, before in zip(self.read(), self._since, strict=True))
+        # A difference between the clocks means that one was set or the machine was paused; then neither proves
+        # anything.
         return passed >= LEASE or abs(shown - passed) >= LEASE / 2
 
 
 async def is_over(holder: Mapping[str, Any], now: Now, current: Callable[[], Awaitable[object]]) -> bool:
-    """Return whether a run has ended that holds a thread; may watch it for a lease.
+    """Return whether the run that holds a thread has ended; may take up to one lease, and may be cancelled meanwhile.
 
     Args:
-        holder: its entry.
-        now: the clock of the database.
-        current: reads the entry anew.
+        holder: the entry of that run.
+        now: reads the clock of the database.
+        current: reads the entry again.
     """
+    # The clock of the database decides only about other machines; processes of this machine are looked up by id.
     there = await now() if _is_elsewhere(holder) else None
     if is_alive(holder, there):
         return False
@@ -97,6 +104,7 @@ async def is_over(holder: Mapping[str, Any], now: Now, current: Callable[[], Awa
     _log.warning(
         "%s held a thread, and its lease is over if its clock is right; watching for %g s", described(holder), LEASE
     )
+    # Any change means that a run was at work meanwhile: a renewal, another holder, or the holder's regular end.
     for _ in range(_LOOKS):
         await sleep(LEASE / _LOOKS)
         if await current() != holder:
@@ -105,26 +113,32 @@ async def is_over(holder: Mapping[str, Any], now: Now, current: Callable[[], Awa
 
 
 def release(holder: Mapping[str, Any]) -> None:
-    """Note that a run of this process has ended, so that its thread is free here."""
+    """Forget a run of this process that has ended, so that other runs of the process may take the thread."""
     _here.discard(holder["token"])
 
 
 def _is_elsewhere(holder: Mapping[str, Any]) -> bool:
-    """Whether nobody can look here whether its process lives."""
+    """Return whether the holder's process cannot be looked up: it is on another machine, or of an earlier boot."""
     return (holder["host"], holder["boot"]) != (socket.gethostname(), _boot())
 
 
 def is_alive(holder: Mapping[str, Any], now: float | None = None) -> bool:
-    """Return whether the run may still be going on, by the clock of the database or, without one, by this machine's."""
+    """Return whether the run of a holder may still be going on.
+
+    Args:
+        holder: the entry of that run.
+        now: the time by the clock of the database; without it, the time of this machine counts.
+    """
     if _is_elsewhere(holder):
         return bool(holder["until"] > (time.time() if now is None else now))
+    # The own process id proves nothing about a run: the process outlives its runs.
     if holder["pid"] == os.getpid():
         return holder["token"] in _here
     return _exists(holder["pid"], holder.get("born", ""))
 
 
 def described(holder: Mapping[str, Any] | None) -> str:
-    """Return the process of a holder, in words, for errors."""
+    """Return the process of a holder in words, for errors."""
     if holder is None:
         return "another run"
     return f"process {holder['pid']} on {holder['host']}"
@@ -135,20 +149,21 @@ def _until(now: float | None) -> float:
 
 
 def _exists(pid: int, born: str) -> bool:
-    """Whether there is this very process; its number may have been given to another one since."""
+    """Return whether the process runs that had this id and start time; the system may have reused the id since."""
     try:
         os.kill(pid, 0)
     except ProcessLookupError:
         return False
-    except PermissionError:
+    except PermissionError:  # the process of another user: it exists
         pass
     state, began = _stat(pid)
-    return state != "Z" and began in ("", born)  # a zombie has ended, and its parent has not looked yet
+    return state != "Z" and began in ("", born)  # "Z", a zombie: it has ended, unread by its parent
 
 
 def _stat(pid: int) -> tuple[str, str]:
-    """The state of a process and when it began, in ticks; two empty strings where the system does not tell."""
+    """Return the state and the start time (in ticks) of a process, or two empty strings if the system does not tell."""
     try:
+        # The second field, the command, is in parentheses and may itself contain spaces and parentheses.
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
         return fields[0], fields[19]
     except (OSError, IndexError):
@@ -156,7 +171,7 @@ def _stat(pid: int) -> tuple[str, str]:
 
 
 def _boot() -> str:
-    """An id of this start of the machine: process ids mean something until the next start only."""
+    """Return the id of the current boot of the machine; process ids of an earlier boot mean nothing."""
     try:
         return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     except OSError:

@@ -1,4 +1,4 @@
-"""A place where a thread stood once: a checkpoint, or an entry on one."""
+"""Positions in the history of a thread: a checkpoint, or an entry on one."""
 
 from collections.abc import Iterable, Mapping
 from itertools import takewhile
@@ -24,24 +24,21 @@ from callboard.exceptions import StorageError
 
 
 class Past(NamedTuple):
-    """A place where a thread stood, as its journal has it."""
+    """Position in the history of a thread, as stored."""
 
     found: CheckpointTuple
-    """The checkpoint at the place, or the last one before it."""
+    """Checkpoint at the position, or the last one before it."""
     entries: list[Entry]
-    """What happened from the checkpoint to the place."""
+    """Entries from the checkpoint to the position."""
     tasks: list[Entry]
-    """What the tasks of the place did afterwards."""
+    """Entries of tasks that ran at the position afterwards."""
     given: Amended | None = None
-    """The input that had been received there, and not been taken in."""
+    """Input that had arrived at the position and was not applied yet."""
 
 
 async def place_of(saver: Saver, checkpoint_id: str) -> Past:
-    """Find the place where a thread stood once, by its id.
-
-    Raises:
-        ValueError: if there is no such place.
-    """
+    """Find a position by its id; raise ValueError if the thread does not have it."""
+    # A position with a checkpoint of its own; entries of other positions are on the newest checkpoint before them.
     found = await saver.get(checkpoint_id)
     if found is not None:
         entries = entries_of(found)
@@ -61,17 +58,18 @@ async def place_of(saver: Saver, checkpoint_id: str) -> Past:
 async def whole(
     saver: Saver, found: CheckpointTuple, known: Mapping[str, CheckpointTuple] = MappingProxyType({})
 ) -> CheckpointTuple:
-    """A checkpoint with its messages, which a later one may have.
+    """Return a checkpoint with its messages, which a later one may have.
 
     Args:
-        saver: keeps it.
+        saver: the thread's part of a checkpointer.
         found: the checkpoint.
-        known: later ones, by id; they need not be read again.
+        known: later checkpoints by id, which need not be read again.
 
     Raises:
-        StorageError: if the later one is gone.
+        StorageError: if the later checkpoint is missing.
     """
     thin: list[CheckpointTuple] = []
+    # The later checkpoint may be thin itself; a chain ends at the newest one, which is complete.
     while is_incomplete(found):
         thin.append(found)
         name = notes_of(found.checkpoint)[NEXT]
@@ -85,7 +83,7 @@ async def whole(
 
 
 def no_checkpoint(checkpoint_id: str) -> ValueError:
-    """What is raised where there is no such place."""
+    """Return the error for an unknown checkpoint id."""
     return ValueError(f"The thread has no checkpoint {checkpoint_id!r}")
 
 

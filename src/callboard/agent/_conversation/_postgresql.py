@@ -1,4 +1,4 @@
-"""PostgreSQL for savers and stores by URL: how a server is reached, and what its errors mean."""
+"""PostgreSQL savers and stores: connecting to a server, and explaining its errors."""
 
 import time
 from collections.abc import Callable, Generator, Iterable
@@ -24,47 +24,39 @@ from callboard.exceptions import StorageError
 T = TypeVar("T", bound=PostgresSaver | PostgresStore)
 
 CONNECTIONS = 8
-"""At most, for each saver and each store."""
+"""Largest number of connections of each saver and each store."""
 
 _DEFAULTS: dict[str, Any] = {
     "fallback_application_name": "callboard",
     "connect_timeout": 10,
     "tcp_user_timeout": 30_000,
 }
-"""In libpq's units: seconds to connect, milliseconds until a server that does not answer is given up."""
+"""Connection defaults in libpq's units: seconds to connect, milliseconds until an unresponsive server is given up."""
 
 _OPTIONS: dict[str, Any] = {"autocommit": True, "prepare_threshold": 0, "row_factory": dict_row}
-"""Of each connection, as LangGraph asks for."""
+"""Options that LangGraph requires of each connection."""
 
 _LOCK = 0x63616C6C626F6172
-"""For PostgreSQL's advisory lock around the making of tables: "callboar" in ASCII."""
+"""Id of the advisory lock around table creation: "callboar" in ASCII."""
 
 _AGAIN = 0.05
 """Seconds between two attempts to get that lock."""
 
 
 def postgres_saver(url: str, types: Iterable[type]) -> LazySaver:
-    """A saver that keeps what it is given on a server, of the types that are allowed.
-
-    Raises:
-        ValueError: if it is no URL of a server.
-    """
-    # What the version after another one is does not depend on the saver.
+    """Return a saver on a PostgreSQL server, restricted to the allowed types; raise ValueError for an invalid URL."""
+    # Called without a saver: the method does not use it, and no connection is open yet.
     next_version = partial(PostgresSaver.get_next_version, cast("Any", None))
     return LazySaver(PostgresServer(url, _saver, "checkpoint_migrations"), next_version, types)
 
 
 def postgres_store(url: str) -> LazyStore:
-    """A store that keeps what it is given on a server.
-
-    Raises:
-        ValueError: if it is no URL of a server.
-    """
+    """Return a store on a PostgreSQL server; raise ValueError for an invalid URL."""
     return LazyStore(PostgresServer(url, _store, "store_migrations"))
 
 
 class _Saver(PostgresSaver):
-    """Forgets the values that a checkpoint is stored again without."""
+    """Saver that deletes values which a checkpoint no longer has when it is stored again."""
 
     def put(
         self,
@@ -82,7 +74,7 @@ class _Saver(PostgresSaver):
 
 def _saver(connections: Any) -> PostgresSaver:
     saver = _Saver(connections)
-    # Its lock is for a single connection. Ours are a pool, and each operation has one to itself.
+    # LangGraph's lock protects a single connection. Here each operation has a connection of its own from the pool.
     cast("Any", saver).lock = nullcontext()
     return saver
 
@@ -94,19 +86,19 @@ def _store(connections: Any) -> PostgresStore:
 
 
 class PostgresServer(Generic[T]):
-    """A database on a server.
+    """Database on a server.
 
     Args:
-        url: of the database; what it leaves open, libpq's environment variables say.
+        url: URL of the database; libpq's environment variables supply missing parts.
         make: makes a saver or a store on a connection or a pool.
-        versions: the table with the versions of its tables.
+        versions: table with the version of the saver's or store's tables.
     """
 
     def __init__(self, url: str, make: Callable[[Any], T], versions: str) -> None:
         try:
             given = conninfo_to_dict(url)
         except psycopg.ProgrammingError:
-            # The driver's text may quote the password.
+            # `from None`, because the driver's text may contain the password.
             raise ValueError(
                 "That is no URL of a PostgreSQL database: write postgresql://user:password@host:port/database, "
                 "with special characters in percent-encoding"
@@ -120,17 +112,17 @@ class PostgresServer(Generic[T]):
         return f"The PostgreSQL database {self._where!r}"
 
     def open(self) -> T:
-        # A pool would try again and again and then say that it took too long; a connection says what is wrong.
+        # First a single connection: it reports the cause of a failure, while a pool only retries until its timeout.
         with Connection[DictRow].connect(self._conninfo, **_OPTIONS) as connection:
             self._prepare(connection, self._make(connection))
         return self._make(ConnectionPool(self._conninfo, kwargs=_OPTIONS, min_size=0, max_size=CONNECTIONS, open=True))
 
     def _prepare(self, connection: Connection[DictRow], first: T) -> None:
-        """Make the tables, unless they are there; one process at a time."""
+        """Create the tables if they are missing; one process at a time."""
         latest = len(first.MIGRATIONS) - 1
         while (version := self._version(connection)) < latest:
-            # To wait for the lock would be to hold up what the other one does: it builds indexes concurrently,
-            # for which it waits until every statement of others has ended.
+            # Never wait inside the database for the lock: the owner builds indexes concurrently, and that waits for all
+            # statements of other connections. Both would wait for each other.
             with _advisory_lock(connection) as is_ours:
                 if is_ours:
                     first.setup()
@@ -155,7 +147,7 @@ class PostgresServer(Generic[T]):
         cast("Any", opened.conn).close()
 
     def is_lost(self, error: Exception) -> bool:
-        # A pool that is too slow is no less so when it is new.
+        # A new pool would be no faster, so a pool timeout is not a lost connection.
         return isinstance(error, psycopg.OperationalError) and not isinstance(error, PoolTimeout)
 
     @contextmanager
@@ -175,7 +167,7 @@ class PostgresServer(Generic[T]):
 
 @contextmanager
 def _advisory_lock(connection: Connection[DictRow]) -> Generator[bool]:
-    """The lock around the making of tables, if nobody else has it."""
+    """Try to take the lock around table creation; yield whether this process got it."""
     row = connection.execute("SELECT pg_try_advisory_lock(%s) AS ours", (_LOCK,)).fetchone()
     is_ours = row is not None and bool(row["ours"])
     try:

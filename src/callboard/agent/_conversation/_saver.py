@@ -1,4 +1,4 @@
-"""A LangGraph checkpointer, awaited on asyncio and on trio."""
+"""LangGraph checkpointer, awaited on asyncio and on trio."""
 
 import copy
 from collections.abc import Callable, Hashable, Mapping, Sequence
@@ -18,20 +18,20 @@ from callboard.agent._conversation._database import LazySaver
 from callboard.agent._conversation._sound import check_checkpoint, sound
 
 _PLACE = frozenset(("thread_id", "checkpoint_ns", "checkpoint_id", "checkpoint_map"))
-"""What says where a checkpoint is."""
+"""Config keys that locate a checkpoint."""
 
 Place = tuple[str, str]
-"""A thread, and a graph within it."""
+"""Thread id and namespace of the graph within it."""
 
 
 class Saver:
-    """One thread's part of a checkpointer.
+    """Part of a checkpointer that belongs to one thread.
 
     Args:
-        saver: any.
-        thread_id: of the conversation.
+        saver: the checkpointer.
+        thread_id: id of the thread.
         namespace: of the graph within it.
-        about: the config of the run; its metadata are kept with checkpoints, as LangGraph keeps them.
+        about: config of the run; its metadata are stored with checkpoints, as LangGraph does.
     """
 
     def __init__(
@@ -48,7 +48,7 @@ class Saver:
         return self.thread_id, self.namespace
 
     def config(self, checkpoint_id: str | None = None) -> RunnableConfig:
-        """Leads to a checkpoint of the thread; without an id, to its latest."""
+        """Return the config of a checkpoint; without an id, of the latest."""
         where = {"thread_id": self.thread_id, "checkpoint_ns": self.namespace}
         return {"configurable": where if checkpoint_id is None else {**where, "checkpoint_id": checkpoint_id}}
 
@@ -56,18 +56,14 @@ class Saver:
         return self._saver.get_next_version(current, None)
 
     async def get(self, checkpoint_id: str | None = None) -> CheckpointTuple | None:
-        """A checkpoint with what was written on it; the latest by default.
-
-        Raises:
-            StorageError: if it can be none.
-        """
+        """Return a checkpoint with its pending writes; the latest by default. Raises StorageError if it is damaged."""
         args = self.config(checkpoint_id), self._place
         return self._checked(await self._awaited.call("get_tuple", partial(_get, *args), partial(_aget, *args)))
 
     async def outline(self) -> CheckpointTuple | None:
-        """The latest checkpoint, where every object may be `None`: what is plain is there.
+        """Return the latest checkpoint with `None` in place of objects; plain data are complete.
 
-        To make the messages of a long thread takes most of the time that it takes to read it.
+        Most of the time to read a long thread is spent on making message objects.
         """
         config, place = self.config(), self._place
         found = await self._awaited.call(
@@ -78,11 +74,11 @@ class Saver:
         return self._checked(found, outlined=True)
 
     async def before(self, checkpoint_id: str | None, limit: int | None) -> list[CheckpointTuple]:
-        """List the thread's checkpoints, the latest first.
+        """Return the thread's checkpoints, the latest first.
 
         Args:
-            checkpoint_id: only older ones than this.
-            limit: how many at most.
+            checkpoint_id: only checkpoints before this one.
+            limit: largest number.
         """
         bound = None if checkpoint_id is None else self.config(checkpoint_id)
         config = self.config()
@@ -92,11 +88,11 @@ class Saver:
         return [found for found in map(self._checked, listed) if found is not None]
 
     def told(self, found: CheckpointTuple) -> str:
-        """A checkpoint in words, for errors."""
+        """Return a checkpoint in words, for errors."""
         return self.told_at(_id_of(found))
 
     def told_at(self, checkpoint_id: str) -> str:
-        """A place for a checkpoint in words, for errors."""
+        """Return a checkpoint id in words, for errors."""
         saver = self._saver
         keeper = saver.where if isinstance(saver, LazySaver) else f"The checkpointer, of type {type(saver).__name__},"
         return f"{keeper} has thread {self.thread_id!r}, whose checkpoint {checkpoint_id!r}"
@@ -111,7 +107,7 @@ class Saver:
     async def put(
         self, checkpoint: Checkpoint, metadata: CheckpointMetadata, parent: str | None, versions: Mapping[str, Any]
     ) -> None:
-        """Store a checkpoint, or replace the one that has its id."""
+        """Store a checkpoint; one with the same id is replaced."""
         where = self.config(parent)
         given = {name: value for name, value in self._about.get("configurable", {}).items() if name not in _PLACE}
         about = {**where, "configurable": {**given, **where["configurable"]}, "metadata": self._about.get("metadata")}
@@ -122,11 +118,11 @@ class Saver:
             await self._awaited.store("put", lambda saver: forget(saver, gone), lambda saver: aforget(saver, gone))
 
     async def write(self, checkpoint_id: str, writes: Sequence[tuple[str, Any]], task_id: str, path: str) -> None:
-        """Store what belongs to a checkpoint; what was stored under the same task stays."""
+        """Store pending writes on a checkpoint; an existing write with the same task id is kept."""
         await self._write("put_writes", (self.config(checkpoint_id), list(writes), task_id, path))
 
     async def now(self) -> float | None:
-        """Read the clock of the database, in seconds since 1970; `None` where all runs have to trust their own."""
+        """Return the time of the database's clock in seconds since 1970, or `None` if it has none."""
         saver = self._saver
         if isinstance(saver, LazySaver):
             return await self._awaited.call("get_tuple", LazySaver.now, _no_clock)
@@ -134,27 +130,23 @@ class Saver:
 
     @property
     def identity(self) -> Hashable:
-        """Which thread of which checkpointer, as long as that is there."""
+        """Return a key for this thread of this checkpointer, valid while the checkpointer exists."""
         return id(self._saver), *self._place
 
     def packed(self, value: object) -> tuple[str, bytes]:
-        """A value as the checkpointer's serializer stores it: its kind, and bytes.
-
-        Raises:
-            Exception: if it does not take the value.
-        """
+        """Return the kind and the bytes of a serialized value; raise the serializer's error if it refuses the value."""
         kind, data = self._saver.serde.dumps_typed(value)
         return kind, bytes(data)
 
     def unpacked(self, kind: str, data: bytes) -> object:
-        """A value that was `packed`."""
+        """Deserialize a value that `packed` returned."""
         return self._saver.serde.loads_typed((kind, data))
 
     def can_store(self, value: object) -> bool:
-        """Whether the checkpointer's serializer takes a value."""
+        """Return whether the checkpointer's serializer accepts a value."""
         try:
             self._saver.serde.dumps_typed(value)
-        except Exception:  # serializers raise what they like; that of the write is the one that is told
+        except Exception:  # of any type; the caller reports the write's error instead
             return False
         return True
 
@@ -184,7 +176,7 @@ async def _aget(config: RunnableConfig, place: Place, saver: Any) -> CheckpointT
 
 
 _KEPT: WeakKeyDictionary[Any, StoredConversations] = WeakKeyDictionary()
-"""By saver: what agents have read and written with it."""
+"""Checkpoints and messages that were read or written, by saver."""
 
 
 def _kept(saver: Any) -> StoredConversations:
@@ -192,11 +184,11 @@ def _kept(saver: Any) -> StoredConversations:
 
 
 def _remembering(saver: Any, place: Place | None = None) -> Any:
-    """The saver with a serializer that does not do again what it has done before.
+    """Return the saver with a serializer that reuses earlier work.
 
     Args:
-        saver: any.
-        place: which is read or written, if it is the last checkpoint of one.
+        saver: the checkpointer.
+        place: position in the cache of latest checkpoints; `None` if it is not the latest.
     """
     if not _is_known(saver):
         return saver
@@ -206,19 +198,19 @@ def _remembering(saver: Any, place: Place | None = None) -> Any:
 
 
 def _outlined(saver: Any, place: Place) -> Any:
-    """The saver with a serializer that makes no objects."""
+    """Return the saver with a serializer that makes no objects."""
     if not _is_known(saver) or not can_be_outlined(saver.serde):
         return saver
     return _with_serde(saver, OutlineSerializer(_kept(saver).at(place)))
 
 
 def _is_known(saver: Any) -> bool:
-    """Whether a saver may be copied, as those of LangGraph and ours may; a user's own may count on being one object."""
+    """Return whether a saver may be copied: those of LangGraph and callboard may. A user's class may forbid it."""
     return type(saver).__module__.partition(".")[0] in ("langgraph", "callboard")
 
 
 def _with_serde(saver: Any, serde: Any) -> Any:
-    """A copy of a saver with another serializer, as LangGraph copies its savers, too."""
+    """Return a copy of a saver with another serializer, made as LangGraph makes such copies."""
     copied = copy.copy(saver)
     copied.serde = serde
     return copied

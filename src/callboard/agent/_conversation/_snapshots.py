@@ -1,4 +1,4 @@
-"""A thread as others look at it: `get_state`, its history, and changes from outside."""
+"""Public view of a thread: state snapshots, history, and changes from outside of a run."""
 
 from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
 from typing import Any, cast
@@ -23,19 +23,19 @@ from callboard.agent._run_input import finished_writes
 from callboard.agent._sends import Sent
 
 COPY = "__copy__"
-"""The node that an update is taken for if it is to copy a place."""
+"""Node name of an update that copies a position."""
 
 Asked = Mapping[str, Sequence[Interrupt]]
-"""By task, its questions."""
+"""Questions by task."""
 
 
 def snapshot_of(thread: SavedThread, *, by_call: bool, past: bool = False) -> StateSnapshot:
-    """The thread where it stands.
+    """Return the snapshot of a thread at its current position.
 
     Args:
-        thread: any.
-        by_call: whether each call is a task of its own.
-        past: whether it stood there once, so that what finished afterwards was still to come.
+        thread: the thread.
+        by_call: each call is a task of its own.
+        past: show the position as it was when reached, before its tasks finished.
     """
     if not thread.is_anywhere:
         return StateSnapshot({}, (), thread.config, None, None, None, (), ())
@@ -48,7 +48,7 @@ def snapshot_of(thread: SavedThread, *, by_call: bool, past: bool = False) -> St
     state = thread.state.with_writes(finished_writes(thread)) if shows_finished else thread.state
     return StateSnapshot(
         values=state.read(thread.schema.output),
-        # All may have finished without the step having ended: it does, when the thread goes on.
+        # All tasks may have finished without the end of the step, which follows when the thread is resumed.
         next=tuple(task.name for task in tasks if past or not task.result) or thread.coming,
         config=thread.config,
         metadata=cast(
@@ -66,12 +66,12 @@ def _open_questions(thread: Thread) -> Asked:
 
 
 def _asked_here(thread: Thread) -> Asked:
-    """The questions of a step; those of the past have been answered since."""
+    """Return all questions of a step; for earlier positions, answered ones are included."""
     return {**thread.asked_here, **_open_questions(thread)}
 
 
 def _tasks(thread: Thread, node: str, asked: Asked, *, by_call: bool) -> list[PregelTask]:
-    """What a node of the next step consists of."""
+    """Return the tasks of a node of the next step."""
     if node != TOOLS:
         return [_task(thread, node, [node], asked, (PULL, node))]
     calls = [key for key, _ in open_calls(thread)]
@@ -83,7 +83,7 @@ def _tasks(thread: Thread, node: str, asked: Asked, *, by_call: bool) -> list[Pr
 
 
 def _sent(thread: Thread) -> Iterator[tuple[Sent, list[str]]]:
-    """The sends of the step that comes, each with the names of its tasks."""
+    """Yield the sends of the next step with the names of their tasks."""
     messages = thread.state.get(MESSAGES) or []
     for one in thread.sends:
         yield one, one.tasks(messages, MESSAGES)
@@ -108,13 +108,13 @@ def _task(thread: Thread, node: str, keys: Sequence[str], asked: Asked, path: tu
 async def history_of(
     thread: SavedThread, *, filter: Mapping[str, Any] | None, before: str | None, limit: int | None, by_call: bool
 ) -> AsyncGenerator[StateSnapshot]:
-    """Every place where the thread has been, the latest first.
+    """Yield the snapshot of every position of a thread, the latest first.
 
     Args:
-        thread: any; it is moved about.
-        filter: on the metadata.
-        before: only places before this checkpoint.
-        limit: how many at most.
+        thread: the thread; it is loaded at one position after the other.
+        filter: required metadata.
+        before: only positions before this checkpoint id.
+        limit: largest number of snapshots.
         by_call: see `snapshot_of`.
     """
     left = limit
@@ -127,7 +127,7 @@ async def history_of(
             places = _places(thread, complete, by_call=by_call)
         for snapshot in reversed(places):
             where = snapshot.config["configurable"]["checkpoint_id"]
-            # A checkpoint at the end of a turn says the same as the last entry before it.
+            # A checkpoint at the end of a turn has the id of the last entry before it: one position, not two.
             if where == seen or (before is not None and where >= before) or not _fits(snapshot, filter):
                 continue
             if left is not None:
@@ -139,7 +139,7 @@ async def history_of(
 
 
 def _places(thread: SavedThread, found: CheckpointTuple, *, by_call: bool) -> list[StateSnapshot]:
-    """The thread at a checkpoint, and after each entry that moved it."""
+    """Return the snapshots of a checkpoint and of each entry on it that moved the thread."""
     thread.play(found, [])
     places = [snapshot_of(thread, by_call=by_call, past=True)]
     for entry in entries_of(found):
@@ -152,6 +152,7 @@ def _places(thread: SavedThread, found: CheckpointTuple, *, by_call: bool) -> li
         thread.take(entry)
         if isinstance(entry, Move):
             places.append(snapshot_of(thread, by_call=by_call, past=True))
+        # Entries of tasks do not move the thread; they complete the snapshot of the current position.
         else:
             places[-1] = snapshot_of(thread, by_call=by_call, past=True)
     return places
@@ -163,36 +164,35 @@ def _fits(snapshot: StateSnapshot, wanted: Mapping[str, Any] | None) -> bool:
 
 
 async def update(thread: SavedThread, flow: Flow, values: Any, as_node: str | None) -> RunnableConfig:
-    """Change a thread's state from outside.
+    """Change the state of a thread from outside of a run.
 
     Args:
-        thread: where it is to be changed.
-        flow: what follows which node.
-        values: as a node's output.
-        as_node: the node that the change is taken for, so that what follows it comes next. `__end__` for none, but
-            the model if it has not seen the last message; `__copy__` for a copy of the place. By default the node
-            that ran last.
+        thread: the thread, at the position to change.
+        flow: the order of the nodes.
+        values: the change, in the form of a node's output.
+        as_node: node to attribute the change to; its successor runs next. After `__end__` nothing runs, except the
+            model if it has not seen the last message. `__copy__` copies the position. Default: the node that ran last.
 
     Returns:
         The config of the changed thread.
 
     Raises:
-        InvalidUpdateError: if there is no such node, or a copy is given values.
-        ThreadBusyError: if a run has the thread; it would not know of the change, and write over it.
+        InvalidUpdateError: if the node does not exist, or a copy is given values.
+        ThreadBusyError: if a run holds the thread; that run would overwrite the change.
     """
     if as_node == COPY:
         return await _copied(thread, flow, values)
     node = as_node or _last_node(thread, flow)
     if node not in (*flow.nodes, START, END):
         raise InvalidUpdateError(f"Node {node} does not exist; there are {', '.join(flow.nodes)}")
-    # What has finished counts, whatever comes next.
+    # Results of finished tasks are kept, whichever node comes next.
     given = thread.schema.writes_of(values)
     await thread.update([*finished_writes(thread), *given], lambda: _after(thread, flow, node, given))
     return thread.config
 
 
 async def _copied(thread: SavedThread, flow: Flow, values: Any) -> RunnableConfig:
-    """Copy a place, and change the copy by a list of updates, if one is given."""
+    """Copy a position, and apply a list of updates to the copy, if given."""
     if not thread.exists:
         raise InvalidUpdateError("Cannot copy a non-existent checkpoint")
     if not isinstance(values, (list, tuple)) and values is not None:
@@ -215,7 +215,7 @@ def _after(thread: Thread, flow: Flow, node: str, given: Sequence[Write]) -> lis
 
 
 def _last_node(thread: Thread, flow: Flow) -> str:
-    """The node after which the thread stands, as its last message tells."""
+    """Return the node that ran last, judged by the last message."""
     messages = thread.state.get(MESSAGES) or []
     if not messages or isinstance(messages[-1], HumanMessage):
         return START

@@ -1,4 +1,4 @@
-"""Whether what a checkpointer hands back can be what an agent has stored; a run goes on from nothing else."""
+"""Validation of stored conversations: a run goes on only from data that an agent can have written."""
 
 from collections.abc import Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager
@@ -47,16 +47,14 @@ _HOLDER: Mapping[str, Kinds] = {"token": str, "host": str, "boot": str, "pid": i
 
 @contextmanager
 def sound(where: str) -> Generator[None]:
-    """A block that reads what was stored: any error in it says that the stored thread cannot be read.
+    """Raise StorageError for any error in a block that reads stored data.
 
     Args:
-        where: what is read, for the error.
-
-    Raises:
-        StorageError: in place of any other error.
+        where: name of the data, for the error.
     """
     try:
         yield
+    # Control flow and storage errors pass; cancellation does too, since it is no `Exception`.
     except (StorageError, GraphBubbleUp):
         raise
     except Exception as error:
@@ -64,15 +62,15 @@ def sound(where: str) -> Generator[None]:
 
 
 def check_checkpoint(found: CheckpointTuple, *, outlined: bool = False) -> None:
-    """Look at what every checkpoint has, whoever wrote it.
+    """Check the parts that every checkpoint has, whoever wrote it.
 
     Args:
-        found: as a saver hands it back.
-        outlined: whether objects in it are `None`.
+        found: checkpoint as the saver returned it.
+        outlined: objects in it were read as `None`.
 
     Raises:
-        ValueError: if it cannot be one, or has an entry that no version of ours has written.
-        TypeError: if something in it is not what it should be.
+        ValueError: if it is not a checkpoint, or has an entry of an unknown kind.
+        TypeError: if a part has the wrong type.
     """
     checkpoint: Any = found.checkpoint
     _has("checkpoint", checkpoint, _CHECKPOINT, _CHECKPOINT)
@@ -97,11 +95,7 @@ def check_checkpoint(found: CheckpointTuple, *, outlined: bool = False) -> None:
 
 
 def check_messages(messages: object) -> None:
-    """See whether a stored conversation consists of messages; looks at one of each type.
-
-    Raises:
-        TypeError: if something in it is no message.
-    """
+    """Raise TypeError if a stored conversation contains anything but messages; checks one object of each type."""
     _is("the conversation", messages, list)
     assert isinstance(messages, list)
     for message in {type(message): message for message in messages}.values():
@@ -133,7 +127,7 @@ def _check_record(record: Any, question: Kinds) -> None:
 
 
 def _has(what: str, given: Any, kinds: Mapping[str, Kinds], needed: Iterable[str] = ()) -> None:
-    """Check the values of a mapping, as far as they are known and there."""
+    """Check the types of known keys of a mapping, and that the needed keys are present."""
     _is(what, given, Mapping)
     if missing := [name for name in needed if name not in given]:
         raise ValueError(f"{what} has no {', '.join(missing)}")

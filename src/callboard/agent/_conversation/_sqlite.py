@@ -1,4 +1,4 @@
-"""SQLite for savers and stores by URL: how a file is opened, and what its errors mean."""
+"""SQLite savers and stores: opening a database file, and explaining its errors."""
 
 import sqlite3
 import time
@@ -18,38 +18,39 @@ from callboard.exceptions import StorageError
 T = TypeVar("T", bound=SqliteSaver | SqliteStore)
 
 PATIENCE = 10.0
-"""Seconds to wait for another process that writes."""
+"""Seconds to wait while another process writes."""
 
 _AGAIN = 0.05
-"""Seconds between two attempts to make the tables."""
+"""Seconds between two attempts to create the tables."""
 
 
 def sqlite_saver(path: str, types: Iterable[type]) -> LazySaver:
-    """A saver that keeps what it is given in a file, of the types that are allowed."""
-    # What the version after another one is does not depend on the saver.
+    """Return a saver on a SQLite file, restricted to the allowed types."""
+    # Called without a saver: the method does not use it, and the file is not open yet.
     next_version = partial(SqliteSaver.get_next_version, cast("Any", None))
     return LazySaver(SqliteFile(path, _saver), next_version, types)
 
 
 def sqlite_store(path: str) -> LazyStore:
-    """A store that keeps what it is given in a file."""
+    """Return a store on a SQLite file."""
     return LazyStore(SqliteFile(path, _store))
 
 
 def _saver(path: str) -> SqliteSaver:
+    # Used from any worker thread: the saver has a lock of its own around the connection.
     return SqliteSaver(sqlite3.connect(path, check_same_thread=False, timeout=PATIENCE))
 
 
 def _store(path: str) -> SqliteStore:
-    # It begins and ends its transactions itself, hence no isolation level.
+    # Autocommit: the store begins and commits its own transactions.
     return SqliteStore(sqlite3.connect(path, check_same_thread=False, timeout=PATIENCE, isolation_level=None))
 
 
 class SqliteFile(Generic[T]):
-    """A database in a file.
+    """Database in a file.
 
     Args:
-        path: absolute.
+        path: absolute path.
         connect: makes a saver or a store on a new connection.
     """
 
@@ -67,13 +68,13 @@ class SqliteFile(Generic[T]):
         except (sqlite3.Error, StorageError):
             self.close(opened)
             raise
-        except Exception as error:  # its tables have what LangGraph's never have
+        except Exception as error:  # the tables have columns or rows that LangGraph never writes
             self.close(opened)
             raise StorageError(str(self), _OF_ANOTHER_VERSION) from error
         return opened
 
     def _prepare(self, opened: T) -> None:
-        """Make the tables, unless they are there."""
+        """Create the tables if they are missing."""
         _patiently(partial(opened.conn.execute, "PRAGMA journal_mode=WAL"))
         _patiently(opened.setup)
         if isinstance(opened, SqliteStore):
@@ -95,7 +96,7 @@ class SqliteFile(Generic[T]):
             raise StorageError(str(self), self._reason(error)) from error
 
     def _reason(self, error: sqlite3.Error) -> str:
-        """Why the file cannot be used, and what helps."""
+        """Return why the file cannot be used, and the remedy."""
         code = _code(error)
         if code == sqlite3.SQLITE_CANTOPEN:
             return self._cannot_open()
@@ -134,12 +135,12 @@ _REASONS = {
 
 
 def _code(error: sqlite3.Error) -> int:
-    """SQLite's primary result code; 0 for an error that is not SQLite's."""
+    """Return SQLite's primary result code; 0 if the error is not SQLite's."""
     return getattr(error, "sqlite_errorcode", 0) & 0xFF
 
 
 def _patiently(step: Callable[[], object]) -> None:
-    """Take a step that another process may be taking at the same time, which SQLite does not always wait for."""
+    """Repeat a step while another process does the same; SQLite's own timeout does not cover every such conflict."""
     until = time.monotonic() + PATIENCE
     while True:
         try:

@@ -1,4 +1,4 @@
-"""Which types a conversation may contain, as its schemas name them."""
+"""Types that a stored conversation may contain, collected from schemas."""
 
 import dataclasses
 from collections.abc import Iterable, Iterator
@@ -9,9 +9,9 @@ from pydantic import BaseModel
 
 
 def named_types(*annotations: Any) -> set[type]:
-    """The types that annotations name, also within fields and type arguments, as far as they are stored by name."""
-    # Annotations need not be hashable. Each is held as long as its identity counts: most are made on the way, and the
-    # identity of one that is gone is given to the next.
+    """Return the types in annotations that the serializer stores by name, including fields and type arguments."""
+    # By id, because annotations need not be hashable. The dict keeps each object alive: many are temporary, and a new
+    # object could otherwise get the id of a freed one.
     seen: dict[int, object] = {}
     found: set[type] = set()
     due = list(annotations)
@@ -27,7 +27,7 @@ def named_types(*annotations: Any) -> set[type]:
 
 
 def _is_stored_by_name(kind: type) -> bool:
-    """Whether LangGraph's serializer stores values of a type as its name and what they consist of."""
+    """Return whether LangGraph's serializer stores values of a type as the type's name and their fields."""
     return (
         issubclass(kind, (BaseModel, Enum))
         or dataclasses.is_dataclass(kind)
@@ -36,7 +36,7 @@ def _is_stored_by_name(kind: type) -> bool:
 
 
 def _within(annotation: Any) -> Iterable[Any]:
-    """The annotations that an annotation consists of."""
+    """Return the parts of an annotation."""
     origin = get_origin(annotation)
     if origin is Annotated:
         return get_args(annotation)[:1]
@@ -57,7 +57,7 @@ def _within(annotation: Any) -> Iterable[Any]:
 
 def _flat(arguments: Iterable[Any]) -> Iterator[Any]:
     for one in arguments:
-        if isinstance(one, list):  # of a Callable
+        if isinstance(one, list):  # the parameters of a Callable
             yield from one
         else:
             yield one
@@ -68,16 +68,16 @@ def _fields(kind: type) -> Iterable[Any]:
         return ()
     try:
         return get_type_hints(kind, include_extras=True).values()
-    except Exception:  # a name that is there for type checkers only; pydantic may know it
+    except Exception:  # a name imported for type checkers only; pydantic may know it
         return [field.annotation for field in getattr(kind, "model_fields", {}).values()]
 
 
 def checked_types(types: Iterable[Any], checkpointer: object) -> list[type]:
-    """The types that a user names as `stored_types`.
+    """Return the types given as `stored_types`.
 
     Raises:
-        TypeError: if one is no class.
-        ValueError: if the checkpointer has a serializer of its own, which would not hear of them.
+        TypeError: if a value is not a class.
+        ValueError: if the checkpointer has its own serializer, which would not know the types.
     """
     if isinstance(types, type):
         raise TypeError(f"stored_types is a list of classes, such as [{types.__name__}], got {types!r}")

@@ -1,6 +1,6 @@
-"""Where a conversation stands: its state, the steps that come next, and what is known of their tasks.
+"""State of a thread of conversation: its channels, the next step, and the results of that step's tasks.
 
-All that happens to a thread is an entry, so that a journal can keep it and play it again.
+Every change of a thread is an entry, so that a journal can store the changes and replay them.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -35,107 +35,109 @@ from callboard.agent._sends import Sent, Target, nodes_in, numbered, sends_in
 from callboard.tools._call_record import NOTHING_KNOWN, CallRecord
 
 Following = Callable[[], Sequence[Target]]
-"""Says, of a changed state, what comes next."""
+"""Returns the next nodes and sends, once the state has changed."""
 
 START = "__start__"
-"""The node that takes input in."""
+"""Node that applies the input to the state."""
 
 _STEPS: Mapping[Source, int] = {"input": 1, "loop": 1, "update": 1, "command": 0, "fork": 0, "repair": 0}
-"""How many steps a change counts for; what a command brings belongs to the step that it leads to."""
+"""Number of steps that a change counts for; the writes of a command belong to the step that follows."""
 
 _SHOWN: Mapping[Source, Source] = {"input": "loop", "command": "update"}
-"""What a change is said to come from, if that is another word: to take input in is a step, as in LangGraph."""
+"""Sources that metadata name differently: LangGraph, too, calls the step that applies input a "loop" step."""
 
 
 class Thread:
-    """A conversation and how far it has come; kept in memory.
+    """Thread of conversation in memory.
 
     Args:
-        schema: of its state.
+        schema: of the state.
         namespace: of the agent within the graphs around it.
-        messages_key: where the state has the conversation.
+        messages_key: state key of the messages.
     """
 
     def __init__(self, schema: Schema, *, namespace: str = "", messages_key: str = "messages") -> None:
         self.schema = schema
         self.state = State(schema, {})
         self.step = -1
-        """The number of the last step that has ended."""
+        """Number of the last completed step; -1 before the first."""
         self.next: tuple[str, ...] = ()
-        """The nodes of the step that comes, but for those that are sent something."""
+        """Nodes of the next step that run with the state."""
         self.sends: tuple[Sent, ...] = ()
-        """What nodes of that step are sent."""
+        """Nodes of the next step that run with an input of their own (LangGraph's `Send`)."""
         self.records: dict[str, CallRecord] = {}
-        """By task of that step: a node's name, or the key of a call."""
+        """Results, questions and claims of the next step, by task: the name of a node or the key of a call."""
         self.asked_here: dict[str, Sequence[Interrupt]] = {}
-        """By task, what was asked in that step, though it may have been answered since."""
+        """All questions of the next step by task, including answered ones."""
         self.asked_unheard = False
-        """Whether another agent's calls have asked in that step, and nobody knows which did."""
+        """`True` if another agent stored questions of this step without naming the calls that asked them."""
         self.source: Source = "input"
-        """What has made the last change of the thread."""
+        """Source of the last change."""
         self.checkpoint_id = new_id(self.step)
         self.parent_id: str | None = None
         self.ts = now()
+        # Replaced, never changed: `copy(self)` shares it, and so do earlier positions of the thread.
         self.actor_states = ActorStates()
         self.kept_by_actors = KeptStates()
-        """What calls that have no result yet have made of actors."""
+        """Actor states after calls that have no stored result yet."""
         self.holder: Mapping[str, Any] | None = None
-        """The run that has the thread, as far as is known."""
+        """Holder entry of the run that holds the thread, as last read."""
         self.namespace = namespace
         self._messages_key = messages_key
         self._has_ids = schema.adds_messages(messages_key)
         self._arrival: Mapping[str, Any] = {}
-        """What was different where the input of this run had come, and had not been taken in."""
+        """Attributes of the thread at the position where this run's input had arrived and was not applied yet."""
 
     @property
     def exists(self) -> bool:
-        """Whether anything was known of it before this run."""
+        """Return whether the thread was stored before this run."""
         return False
 
     @property
     def is_kept(self) -> bool:
-        """Whether another run can go on where this one stops."""
+        """Return whether another run can resume the thread."""
         return False
 
     @property
     def has_begun(self) -> bool:
-        """Whether there is anything to go on with; a thread that a run holds and has not changed has nothing."""
+        """Return whether the thread can be resumed; a thread that was only held, and never changed, cannot."""
         return self.exists
 
     @property
     def coming(self) -> tuple[str, ...]:
-        """The nodes of the step that comes, whatever they run with."""
+        """Return the nodes of the next step, sends included."""
         return (*(one.node for one in self.sends), *self.next)
 
     def sent_tasks(self) -> list[str]:
-        """The names of the tasks that what is sent consists of, in order."""
+        """Return the task names of all sends, in order."""
         messages = self.state.get(self._messages_key) or []
         return [task for one in self.sends for task in one.tasks(messages, self._messages_key)]
 
     @property
     def questions(self) -> list[Interrupt]:
-        """What people are asked, and have not answered, by all tasks of the step that comes."""
+        """Return the open questions of the next step's tasks."""
         return [question for record in self.records.values() for question in record.pending]
 
     def known_of(self, task: str) -> CallRecord:
-        """What is known of a task of the step that comes."""
+        """Return the record of a task of the next step; an empty record if nothing is known."""
         return self.records.get(task, NOTHING_KNOWN)
 
     @property
     def mark(self) -> str | None:
-        """What an observer left on the run that has stopped here, or on one of its calls."""
+        """Return the mark that an observer left on the interrupted run, or on one of its calls."""
         left = (record.mark for record in self.records.values() if record.mark is not None)
         return next(left, (self.holder or {}).get("mark"))
 
     async def amend(self, writes: Iterable[Write], following: Following | None, source: Source) -> None:
-        """Change the state outside of any step.
+        """Change the state outside of a step.
 
         Args:
-            writes: to its channels.
-            following: says, of the changed state, which nodes come next; `None` for the same as before.
-            source: what the change comes from.
+            writes: writes to channels.
+            following: returns the next nodes after the change; `None` keeps the current ones.
+            source: source of the change.
         """
         await self.prepare()
+        # Streams show the position where the input arrived; the entry covers both positions in one write.
         before = copy(self)
         before.state = self.state.copy()
         entry = self._amended(writes, following, source)
@@ -145,19 +147,21 @@ class Thread:
         await self.record(entry, live=True)
 
     def arrival(self) -> Self | None:
-        """The thread where the input of this run had come; `None` if there was no input."""
+        """Return the thread as it was when this run's input had arrived; `None` without input."""
         if not self._arrival:
             return None
         place = copy(self)
+        # A shallow copy: fresh dicts for the tasks, so that changes of the run do not show in the earlier position.
         place.__dict__.update(self._arrival, records={}, asked_here={})
         return place
 
     async def update(self, writes: Iterable[Write], following: Following) -> None:
-        """Change the state while no run is at it; see `amend`.
+        """Change the state while no run holds the thread; arguments as in `amend`.
 
         Raises:
-            ThreadBusyError: if a run has the thread; it would not know of the change, and write over it.
+            ThreadBusyError: if a run holds the thread; that run would overwrite the change.
         """
+        # Held for the change, though it is one entry: a run that starts meanwhile would not see it.
         await self.hold()
         try:
             await self.amend(writes, following, "update")
@@ -165,13 +169,15 @@ class Thread:
             await self.stop()
 
     def _amended(self, writes: Iterable[Write], following: Following | None, source: Source) -> Amended:
-        """Change the state; returns the entry that says so."""
+        """Apply writes to the state and return the entry of the change."""
         has_ids, key = self._has_ids, self._messages_key
         named = [(name, _with_ids(value) if has_ids and name == key else value) for name, value in writes]
+        # Before `following()`, which looks at the changed state; the entry is then recorded as `live`.
         self.state.apply(named)
         coming = _SAME if following is None else _coming(following())
         steps, received = _STEPS[source], None
         if source == "input" and (self.step >= 0 or START in self.next):
+            # Stamps in this order: ids of checkpoints grow with time, and the arrival comes before the change.
             received = self._stamp(steps)
             steps += 1
         stamp = self._stamp(steps)
@@ -186,38 +192,38 @@ class Thread:
         )
 
     async def finished(self, task: str, output: object) -> None:
-        """Note that a task of this step has ended."""
+        """Record the result of a task."""
         await self.record(Finished(task, self.identified(output)))
 
     async def asked(self, records: Mapping[str, CallRecord]) -> None:
-        """Note what tasks of this step wait for."""
+        """Record the open questions and accepted answers of tasks."""
         await self.record(Asked(dict(records)))
 
     async def claimed(self, task: str, known: CallRecord) -> None:
-        """Note that the body of a call is about to start; stored before it does, and with the answers it has."""
+        """Record that the body of a call is about to start, with the answers that it gets; stored before it starts."""
         mark = current_mark()
         accepted = known.accepted()
         await self.record(Claimed(task, accepted if mark is None else accepted._replace(mark=mark)))
 
     async def claim(self, tasks: Sequence[str]) -> None:
-        """Note that the bodies of calls are about to start of which nothing is known; stored before any does.
+        """Record that the bodies of calls are about to start; stored in one write before any of them starts.
 
         Args:
-            tasks: their names. If there are none, what was held back for them is stored.
+            tasks: names of calls without a record. If empty, entries that waited for these claims are stored.
         """
 
     async def failed(self, task: str, error: str) -> None:
-        """Note that a task of this step raised; it is run again when the thread goes on."""
+        """Record that a task raised; the task runs again when the thread is resumed."""
         await self.record(Failed(task, error))
 
     def apply_outputs(self, order: Sequence[str]) -> list[Write]:
-        """Take in what the tasks of this step wrote, in their order."""
+        """Apply the outputs of the step's tasks to the state, in the given order; return the writes."""
         writes = self.written(order)
         self.state.apply(writes)
         return writes
 
     def written(self, order: Iterable[str]) -> list[Write]:
-        """What tasks of this step wrote, as far as they have ended."""
+        """Return the writes of finished tasks of the step, in the given order."""
         known = self.records
         return [
             write
@@ -227,13 +233,12 @@ class Thread:
         ]
 
     async def stepped(self, order: Sequence[str], following: Sequence[Target], *, claims: bool = False) -> None:
-        """End the step, whose writes the state has by now.
+        """End the step; its writes are in the state already.
 
         Args:
-            order: its tasks, in the order in which their outputs count.
-            following: says what comes next.
-            claims: whether the next step claims calls before anything else, and this is to be stored in one write
-                with the claims.
+            order: task names, in the order in which their outputs count.
+            following: the next nodes and sends.
+            claims: the next step claims its calls first, and both are stored in one write.
         """
         coming, stamp = _coming(following), self._stamp(_STEPS["loop"])
         entry = Stepped(order=list(order), next=coming.nodes, sends=coming.sends, id=stamp.id, ts=stamp.ts)
@@ -241,46 +246,46 @@ class Thread:
 
     @property
     def claims_ahead(self) -> bool:
-        """Whether the calls of a reply are claimed before any of them starts."""
+        """Return whether all calls of a reply are claimed before any of them starts."""
         return False
 
     async def prepare(self, *, repeats: bool = False) -> None:
-        """Get ready to be changed; a thread that goes on from a place of the past begins its branch here."""
+        """Get ready for a change; a thread at an earlier position begins its new branch here."""
 
     @property
     def is_held(self) -> bool:
-        """Whether this run has the thread to itself, and has to say so now and then."""
+        """Return whether this run holds the thread and has to renew its lease."""
         return False
 
     async def hold(self, *, repeats: bool = False) -> None:
         """Take the thread for this run alone.
 
         Args:
-            repeats: whether the run does again what came after a place of the past; its beginning is a step then, as
-                in LangGraph.
+            repeats: the run repeats the step after an earlier position; as in LangGraph, the fork then counts as a
+                step.
 
         Raises:
-            ThreadBusyError: if another one is.
+            ThreadBusyError: if another run holds the thread.
         """
 
     async def keep_holding(self) -> None:
-        """Say now and then that this run goes on; ends when it is cancelled."""
+        """Renew the lease until cancelled."""
 
     async def stop(self) -> None:
-        """End the run's work on the thread, however the run has ended."""
+        """End the run's work on the thread, after success, failure and cancellation alike."""
 
     async def record(self, entry: Entry, *, live: bool = False, later: bool = False) -> None:
-        """Change the thread as an entry says, and keep the entry where the thread is kept.
+        """Apply an entry to the thread, and store the entry if the thread is stored.
 
         Args:
-            entry: what.
-            live: whether the state has what was written already.
-            later: whether the next entry may be waited for, to be stored in one write with it.
+            entry: the change.
+            live: the state has the entry's writes already.
+            later: the entry may wait for the next one, to share one write with it.
         """
         self.take(entry, live=live)
 
     def take(self, entry: Entry, *, live: bool = False) -> None:
-        """Change the thread as an entry says."""
+        """Apply an entry to the thread; used for new entries and for replay alike."""
         match entry:
             case Finished():
                 self.records[entry.task] = CallRecord(output=entry.output)
@@ -288,6 +293,8 @@ class Thread:
                 self.records.update(entry.records)
                 self.asked_here |= {task: record.pending for task, record in entry.records.items() if record.pending}
             case Claimed():
+                # An `Asked`, `Finished` or `Failed` entry replaces the claim. A claim that is left over on replay means
+                # "unknown".
                 self.records[entry.task] = entry.known._replace(claimed=True)
             case Failed():
                 self.records[entry.task] = self.known_of(entry.task)._replace(error=entry.error, claimed=False)
@@ -298,6 +305,7 @@ class Thread:
             case ActorState():
                 self.actor_states = self.actor_states.changed(entry)
             case Stepped():
+                # On replay, the outputs come from the `Finished` entries before this one.
                 if not live:
                     self.apply_outputs(entry.order)
                 self._move(entry, "loop")
@@ -309,16 +317,16 @@ class Thread:
                 assert_never(entry)
 
     def receive(self, entry: Amended) -> None:
-        """Go to the place where input had come and had not been taken in: to take it in is the step that comes.
+        """Move to the position where input had arrived; applying it becomes the next step.
 
         Args:
-            entry: which says so.
+            entry: the change that the input caused.
         """
         if entry.received is not None:
             self.step += 1
             self.parent_id, (self.checkpoint_id, self.ts) = self.checkpoint_id, entry.received
         if START in self.next:
-            self.actor_states = self.actor_states.before_calls()  # it takes the place of other input
+            self.actor_states = self.actor_states.before_calls()  # this input replaces an unapplied one
         self.source = "input"
         self.next, self.sends, self.records = (START,), (), {START: CallRecord(output=_merged(entry.writes))}
 
@@ -327,11 +335,11 @@ class Thread:
         self.source = _SHOWN.get(source, source)
         self.parent_id = self.checkpoint_id
         if received is not None:
-            self.step += self.parent_id != received.id  # unless it stood there
+            self.step += self.parent_id != received.id  # no extra step if the thread already stood at the arrival
             self.parent_id = received.id
         self.checkpoint_id, self.ts = entry.id, entry.ts
         if entry.next is not None:
-            # Where input had come, what had finished before it counts only if that input is taken in.
+            # At an arrival, earlier results count only if that input is applied, not if other input replaces it.
             counts, states = START not in self.next or source == "loop", self.actor_states
             self.actor_states = states.at_next() if counts else states.before_calls()
             self.next, self.records, self.asked_here = tuple(entry.next), {}, {}
@@ -339,11 +347,11 @@ class Thread:
             self.asked_unheard = False
 
     def _stamp(self, steps: int) -> Stamp:
-        """A new place, so many steps on."""
+        """Return the id and time of a new position, `steps` steps ahead."""
         return Stamp(new_id(self.step + steps), now())
 
     def identified(self, output: Any) -> Any:
-        """An output whose messages have ids, so that it is the same whenever it is played again."""
+        """Give ids to the messages of an output, so that each replay yields the same messages."""
         if not self._has_ids:
             return output
         if isinstance(output, BaseMessage):
@@ -357,18 +365,19 @@ class Thread:
         return output
 
 
+# Attributes that `receive` changes, and those that a position of the history is shown with.
 _OF_AN_ARRIVAL = ("state", "step", "checkpoint_id", "parent_id", "ts", "source", "next", "sends")
 
 
 class _Coming(NamedTuple):
-    """What comes next, as an entry has it."""
+    """Next nodes and sends, as in an entry; `nodes=None` keeps the current ones."""
 
     nodes: Sequence[str] | None
     sends: Sequence[Send]
 
 
 _SAME = _Coming(None, ())
-"""What came next before comes next still."""
+"""Keeps the next nodes and sends as they are."""
 
 
 def _coming(targets: Sequence[Target]) -> _Coming:
@@ -376,14 +385,14 @@ def _coming(targets: Sequence[Target]) -> _Coming:
 
 
 def as_update(output: Any, messages_key: str) -> Any:
-    """The output of a call as an update of the state."""
+    """Return the output of a call as an update of the state."""
     if isinstance(output, list):
         return [as_update(item, messages_key) for item in output]
     return {messages_key: [output]} if isinstance(output, ToolMessage) else output
 
 
 def _merged(writes: Iterable[Write]) -> dict[str, Any]:
-    """Several writes as one update of a state."""
+    """Merge several writes into one update of the state."""
     merged: dict[str, Any] = {}
     for name, value in writes:
         before = merged.get(name)
@@ -392,7 +401,7 @@ def _merged(writes: Iterable[Write]) -> dict[str, Any]:
 
 
 def _with_ids(messages: Any) -> Any:
-    """Messages with ids, as `add_messages` would read what was written."""
+    """Return messages with ids, converted as `add_messages` would convert them."""
     if isinstance(messages, Overwrite):
         return Overwrite(_with_ids(messages.value))
     found = messages if isinstance(messages, list) else [messages]
@@ -405,10 +414,10 @@ def _with_ids(messages: Any) -> Any:
 
 
 def new_id(step: int) -> str:
-    """An id for a checkpoint; later ones are greater."""
+    """Return a new checkpoint id; ids are ordered by time."""
     return str(uuid6(clock_seq=step))
 
 
 def now() -> str:
-    """The time as checkpoints have it."""
+    """Return the current time in the format of checkpoints."""
     return datetime.now(UTC).isoformat()

@@ -1,4 +1,4 @@
-"""Keys of a state that are never stored: those of LangGraph's `UntrackedValue`, such as a connection."""
+"""Removal of state keys that are never stored: LangGraph's `UntrackedValue`, such as a connection."""
 
 from collections.abc import Collection, Iterable
 from dataclasses import is_dataclass, replace
@@ -12,12 +12,13 @@ from callboard.agent._conversation._journal_entries import Amended, Entry, Finis
 
 
 def tracked_writes(writes: Iterable[Write], untracked: Collection[str]) -> list[Write]:
-    """Writes without those to keys that are never stored."""
+    """Return the writes without untracked keys."""
     return [(name, value) for name, value in writes if name not in untracked]
 
 
 def tracked_entry(entry: Entry, schema: Schema) -> Entry:
-    """An entry without the keys that are never stored."""
+    """Return an entry without untracked keys."""
+    # The common case: the entry itself, uncopied.
     if not schema.untracked:
         return entry
     if isinstance(entry, Amended):
@@ -30,7 +31,7 @@ def tracked_entry(entry: Entry, schema: Schema) -> Entry:
 
 
 def _tracked(output: Any, schema: Schema) -> Any:
-    """A node's output without the keys that are never stored, also in what it sends to other nodes."""
+    """Return a node's output without untracked keys, also in its sends."""
     if isinstance(output, dict):
         return {name: value for name, value in output.items() if name not in schema.untracked}
     if isinstance(output, (list, tuple)):
@@ -60,5 +61,5 @@ def _tracked_update(update: Any, schema: Schema) -> Any:
 
 
 def tracked_send(target: Any, schema: Schema) -> Any:
-    """Where a command goes to, without the keys that are never stored in what it sends."""
+    """Return a `goto` target; the input of a send loses its untracked keys."""
     return Send(target.node, _tracked(target.arg, schema)) if isinstance(target, Send) else target
