@@ -1,1 +1,1 @@
-"""The ReAct loop: model, batch of calls, model; the public names are exported by `callboard` itself."""
+"""ReAct agents: a loop of model replies and tool calls. Public names are exported by `callboard`."""

@@ -1,4 +1,4 @@
-"""`Agent`: the public door to the loop of model and tools."""
+"""`Agent`: the public interface of the loop of model replies and tool calls."""
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import AsyncExitStack, aclosing
@@ -28,9 +28,9 @@ from callboard.tools._workings import Workings
 
 
 class Agent(Doors, HasGraph):  # type: ignore[misc]  # pyright: ignore[reportIncompatibleMethodOverride]
-    """A model and its tools, in a loop; made by `create_react_agent`.
+    """Loop of model replies and tool calls; made by `create_react_agent`.
 
-    A turn is a model reply, or the batch of calls in it; each counts as one step of the run's
+    A turn is one model reply, or the batch of calls in a reply. Each turn counts as one step of the run's
     `recursion_limit`.
     """
 
@@ -46,7 +46,7 @@ class Agent(Doors, HasGraph):  # type: ignore[misc]  # pyright: ignore[reportInc
     ) -> None:
         super().__init__(builder, runner, checkpointer)
         self.stored_types = stored_types
-        """What a database by URL may contain beside the types of LangGraph and of LangChain's messages."""
+        """Types that a database by URL may contain besides those of LangGraph and of LangChain's messages."""
         self._stops = stops
         self._budget = budget
 
@@ -54,36 +54,38 @@ class Agent(Doors, HasGraph):  # type: ignore[misc]  # pyright: ignore[reportInc
         return f"Agent(name={self.name!r}, tools={self.tools!r})"
 
     async def drain(self, timeout: float = PATIENCE) -> Drained:
-        """Begin no run any more, and let those that go on finish; returns what became of them.
+        """Refuse new runs, wait for the current ones, and return how each of them ended.
 
-        A run that is ended raises a `DrainingError` where it was started. Its thread is kept, and goes on with `None`,
-        here or elsewhere; a call that was begun and is not idempotent is handled there as its policy's `on_unknown`
-        says. If the caller is cancelled, what runs is ended at once. `async with agent` opens it again.
+        A run that is ended raises `DrainingError` where it was started. Its thread is kept and can be resumed with
+        input `None`, in this process or another. A call that had begun and is not idempotent is then handled by its
+        policy's `on_unknown`. If the task that calls `drain()` is cancelled, the current runs are ended at once. `async
+        with agent` lets the agent begin runs again.
 
         Args:
-            timeout: seconds for them to finish; those that have not are cancelled, and have their grace.
+            timeout: seconds to wait; runs that have not finished by then are cancelled, and get their grace for
+                clean-up.
 
         Raises:
-            ValueError: for a number out of range.
+            ValueError: if `timeout` is out of range.
         """
         return await self._runner.under_way.drain(timeout)
 
     async def aclose(self, timeout: float = PATIENCE) -> None:
-        """Wait for the runs, as `drain` does, and close the databases that were opened for the agent's URLs.
+        """Wait for the current runs, as `drain` does, and close the databases that were opened for the agent's URLs.
 
-        Used again, it opens them again; unless it was drained, it begins runs again.
+        A closed agent can be used again, and then opens its databases again. A drained agent stays drained.
 
         Args:
-            timeout: seconds for runs to finish.
+            timeout: seconds to wait for runs.
         """
         await self._ended(timeout)
 
     def close(self, timeout: float = PATIENCE) -> None:
-        """`aclose`, for sync code."""
+        """Do the same as `aclose`, from sync code."""
         run_from_sync(partial(self.aclose, timeout))
 
     async def __aenter__(self) -> Self:
-        """Have the actors among the tools live until the block is left; that waits for runs and closes databases."""
+        """Start the actors among the tools; leaving the block waits for runs, stops the actors and closes databases."""
         await Workings(self.tools).actors.open()
         self._runner.under_way.reopen()
         return self
@@ -92,9 +94,11 @@ class Agent(Doors, HasGraph):  # type: ignore[misc]  # pyright: ignore[reportInc
         await self._ended(PATIENCE, Workings(self.tools).actors.close)
 
     async def _ended(self, timeout: float, *before: Callable[[], Awaitable[object]]) -> None:
-        """Wait for the runs, and close what is the agent's: its databases last."""
+        """Wait for the runs, do `before`, and close the agent's databases."""
         runs = self._runner.under_way
         async with AsyncExitStack() as stack:
+            # Left in reverse order: runs end, actors stop, and databases close last, since both write to them. `paused`
+            # ends after that, so no run begins meanwhile.
             stack.enter_context(runs.paused())
             stack.push_async_callback(close, self.checkpointer, self._runner.store)
             for one in before:
@@ -103,18 +107,18 @@ class Agent(Doors, HasGraph):  # type: ignore[misc]  # pyright: ignore[reportInc
 
     @property
     def tools(self) -> ToolNode:
-        """The node that runs its calls."""
+        """The node that runs the agent's calls."""
         return self._runner.plan.tools
 
     async def aget_state(self, config: RunnableConfig, *, subgraphs: bool = False) -> StateSnapshot:
-        """The state of a thread: its values, what comes next, and which questions are open.
+        """Return the state of a thread: its values, its next tasks, and its open questions.
 
         Args:
-            config: names the thread, and a `checkpoint_id` for where it stood once.
-            subgraphs: accepted for LangGraph's sake.
+            config: names the thread by `thread_id`; `checkpoint_id` selects an earlier position.
+            subgraphs: accepted for compatibility with LangGraph, and ignored.
 
         Raises:
-            ValueError: if there is no checkpointer, no thread is named, or it has no such checkpoint.
+            ValueError: if there is no checkpointer, no `thread_id`, or no such checkpoint.
         """
         past = "checkpoint_id" in config.get("configurable", {})
         return snapshot_of(await self._saved(config, looks=past), by_call=self._by_call, past=past)
@@ -127,13 +131,13 @@ class Agent(Doors, HasGraph):  # type: ignore[misc]  # pyright: ignore[reportInc
         before: RunnableConfig | None = None,
         limit: int | None = None,
     ) -> AsyncIterator[StateSnapshot]:
-        """Every place where a thread has been, the latest first; any of them is a place to go on from.
+        """Yield every position of a thread, the latest first. A run can go on from any of them.
 
         Args:
-            config: names the thread.
-            filter: on the metadata, as in `{"source": "input"}`.
-            before: only places before the `checkpoint_id` in it.
-            limit: how many at most.
+            config: names the thread by `thread_id`.
+            filter: required metadata, such as `{"source": "input"}`.
+            before: config with a `checkpoint_id`; only earlier positions are returned.
+            limit: largest number of positions.
 
         Raises:
             ValueError: see `aget_state`.
@@ -148,35 +152,31 @@ class Agent(Doors, HasGraph):  # type: ignore[misc]  # pyright: ignore[reportInc
     async def aupdate_state(
         self, config: RunnableConfig, values: Any, as_node: str | None = None, task_id: str | None = None
     ) -> RunnableConfig:
-        """Change the state of a thread from outside.
+        """Change the state of a thread from outside of a run.
 
         Args:
-            config: names the thread, and a `checkpoint_id` for a fork of where it stood once.
-            values: as a node's output.
-            as_node: the node that the change is taken for, so that what follows it comes next; `__end__`
-                for none. By default the one that ran last.
-            task_id: accepted for LangGraph's sake.
+            config: names the thread by `thread_id`; with a `checkpoint_id`, a new branch starts at that position.
+            values: the change, in the form of a node's output.
+            as_node: node to attribute the change to; its successor runs next. `__end__`: nothing runs next. Default:
+                the node that ran last.
+            task_id: accepted for compatibility with LangGraph, and ignored.
 
         Returns:
             The config of the changed thread.
-
-        Raises:
-            InvalidUpdateError: if there is no such node, or `values` are no update.
-            ValueError: see `aget_state`.
         """
         return await update(await self._saved(config), self._runner.plan.flow, values, as_node)
 
     async def abulk_update_state(
         self, config: RunnableConfig, updates: Sequence[Sequence[StateUpdate]]
     ) -> RunnableConfig:
-        """Several updates of a thread, one after the other.
+        """Apply several updates to a thread, one after the other; return the config of the changed thread.
 
         Args:
             config: see `aupdate_state`.
-            updates: each with values and a node.
+            updates: lists of updates, each with values and a node.
 
         Raises:
-            ValueError: if there are none; see `aupdate_state`.
+            ValueError: if there are no updates; see also `aupdate_state`.
         """
         if not any(updates):
             raise ValueError("No supersteps provided" if not updates else "No updates provided")
@@ -185,21 +185,21 @@ class Agent(Doors, HasGraph):  # type: ignore[misc]  # pyright: ignore[reportInc
         return config
 
     def get_state(self, config: RunnableConfig, *, subgraphs: bool = False) -> StateSnapshot:
-        """`aget_state`, for sync code."""
+        """Do the same as `aget_state`, from sync code."""
         return run_from_sync(partial(Agent.aget_state, self._from_sync(), config, subgraphs=subgraphs))
 
     def get_state_history(self, config: RunnableConfig, **kwargs: Any) -> Iterator[StateSnapshot]:
-        """`aget_state_history`, for sync code."""
+        """Do the same as `aget_state_history`, from sync code."""
         return pulled(Agent.aget_state_history(self._from_sync(), config, **kwargs))
 
     def update_state(
         self, config: RunnableConfig, values: Any, as_node: str | None = None, task_id: str | None = None
     ) -> RunnableConfig:
-        """`aupdate_state`, for sync code."""
+        """Do the same as `aupdate_state`, from sync code."""
         return run_from_sync(partial(Agent.aupdate_state, self._from_sync(), config, values, as_node))
 
     def bulk_update_state(self, config: RunnableConfig, updates: Sequence[Sequence[StateUpdate]]) -> RunnableConfig:
-        """`abulk_update_state`, for sync code."""
+        """Do the same as `abulk_update_state`, from sync code."""
         return run_from_sync(partial(Agent.abulk_update_state, self._from_sync(), config, updates))
 
     @property

@@ -1,4 +1,4 @@
-"""Which step follows which: the nodes and edges that LangGraph's drawing of such an agent shows."""
+"""Order of the steps: nodes and edges as in LangGraph's drawing of the same agent."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -19,18 +19,18 @@ END = "__end__"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Flow:
-    """The nodes of one agent."""
+    """Nodes of one agent."""
 
     tools: bool
-    """Whether there are tools to call."""
+    """`True` if there are tools to call."""
     before: bool
-    """Whether a hook runs before the model."""
+    """`True` if a hook runs before the model."""
     after: bool
-    """Whether a hook runs after the model."""
+    """`True` if a hook runs after the model."""
     response: bool
-    """Whether a structured response is the last step."""
+    """`True` if a structured response is the last step."""
     direct: frozenset[str]
-    """Tools whose results are the answer."""
+    """Names of tools with `return_direct`: their results end the run."""
 
     @property
     def entry(self) -> str:
@@ -42,7 +42,7 @@ class Flow:
         return tuple(name for name, there in (*optional, (RESPONSE, self.response)) if there)
 
     def following(self, node: str, messages: Sequence[BaseMessage]) -> str:
-        """The node after `node`, given the conversation; `END` for none."""
+        """Return the node after `node`, given the conversation; `END` for none."""
         if node == BEFORE:
             return AGENT
         if node == AGENT:
@@ -54,11 +54,11 @@ class Flow:
         return END
 
     def open_calls(self, messages: Sequence[BaseMessage]) -> list[ToolCall]:
-        """The calls of the last reply that are still to run.
+        """Return the calls of the last reply that are still to run.
 
-        With a hook after the model, LangGraph takes a call for answered if any message of the conversation has its
-        id: a model that says the same again comes to an end. We follow it where the call is the same, too, and not
-        only its id, which some models count anew in each reply.
+        With a hook after the model, LangGraph treats a call as answered if any message of the conversation has its id.
+        So a model that repeats itself comes to an end. This agent does the same only if the whole call is equal: some
+        models start their ids anew in each reply.
         """
         calls = unanswered(messages)
         if not self.after or not calls:
@@ -72,7 +72,7 @@ class Flow:
             return TOOLS
         last = messages[-1] if messages else None
         if self.tools and isinstance(last, ToolMessage) and (self.after or is_unkept(last)):
-            return self.entry  # the hook has answered the calls, or none of them could be kept
+            return self.entry  # the hook answered the calls, or no call was storable
         return RESPONSE if self.response else END
 
     def _answered_directly(self, messages: Sequence[BaseMessage]) -> bool:
@@ -91,6 +91,6 @@ def _asks(messages: Sequence[BaseMessage], call: ToolCall) -> bool:
 
 
 def _goes_on(messages: Sequence[BaseMessage]) -> bool:
-    """Whether nobody has said anything since the model's last reply."""
+    """Return whether only tool results came after the model's last reply."""
     place = last_reply(messages)
     return place is not None and all(isinstance(message, ToolMessage) for message in messages[place + 1 :])

@@ -1,6 +1,6 @@
-"""An agent as a graph that LangGraph has compiled, for those who ask `isinstance(x, Pregel)`.
+"""Agent as a compiled LangGraph graph, for code that checks `isinstance(x, Pregel)`.
 
-It has the nodes, edges and schemas of the drawing, and whatever runs, looks at or changes a thread is the agent's.
+The graph has the agent's nodes, edges and schemas. Runs, reads and changes of a thread are passed on to the agent.
 """
 
 from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Sequence
@@ -24,37 +24,37 @@ _UNHEARD = {
     "cache_policy": "give its ToolNode middleware=[Cache()]",
     "cache": "give its ToolNode middleware=[Cache()]",
 }
-"""What a graph can be set up with, and an agent is not asked for; and what to do instead."""
+"""Settings of a LangGraph graph that an agent does not have, and their replacements."""
 
 
 class Runs(Protocol):
-    """What runs in a graph: an agent that can be set up as the graph was."""
+    """Agent that can be configured like a graph."""
 
     def set_up_as(self, graph: "AgentGraph") -> Any: ...
 
 
 class AgentBuilder(StateGraph[Any, Any, Any, Any]):
-    """The nodes and edges of an agent; compiled, it is the agent. They cannot be changed.
+    """Read-only LangGraph builder with the nodes and edges of an agent; `compile` returns the agent as a graph.
 
     Args:
-        drawing: of the agent.
-        agent: what runs.
+        drawing: drawing of the agent.
+        agent: the agent that runs.
     """
 
     def __init__(self, drawing: StateGraph[Any, Any, Any, Any], agent: Runs) -> None:
-        # Those of a builder that is ready; its own `__init__` would begin an empty one.
+        # Takes over a finished builder; `StateGraph.__init__` would start an empty one.
         vars(self).update(vars(drawing))
         self.agent = agent
 
     def compile(self, checkpointer: Any = None, **options: Any) -> "AgentGraph":
-        """The agent as a compiled graph; see `StateGraph.compile`.
+        """Return the agent as a compiled graph; see `StateGraph.compile`.
 
         Args:
-            checkpointer: keeps the threads; one of LangGraph's, or a URL.
-            options: those of LangGraph; the store may be a URL.
+            checkpointer: stores the threads: a LangGraph saver or a URL.
+            options: LangGraph's options; `store` may be a URL.
 
         Raises:
-            ValueError: for an option of which an agent knows nothing.
+            ValueError: for an option that an agent does not have.
         """
         store = store_of(options.pop("store", None))
         compiled = super().compile(saver_of(checkpointer), store=store, **options)
@@ -71,14 +71,14 @@ class AgentBuilder(StateGraph[Any, Any, Any, Any]):
 
 
 class AgentGraph(ManyInputs, CompiledStateGraph[Any, Any, Any, Any]):
-    """A compiled graph that runs an agent, with the checkpointer, store and stops that the graph was compiled with.
+    """Compiled graph that runs an agent, with the checkpointer, store and stops of the graph.
 
     Args:
-        agent: what runs.
-        attributes: of the graph.
+        agent: the agent that runs.
+        attributes: attributes of the compiled graph.
 
     Raises:
-        ValueError: for a setting of which an agent knows nothing.
+        ValueError: for a setting that an agent does not have.
     """
 
     def __init__(self, *, agent: Runs, **attributes: Any) -> None:
@@ -97,15 +97,15 @@ class AgentGraph(ManyInputs, CompiledStateGraph[Any, Any, Any, Any]):
         return self.agent.set_up_as(self)
 
     def copy(self, update: dict[str, Any] | None = None) -> Self:
-        """A copy of the graph that is set up in another way."""
+        """Return a copy of the graph with other attributes."""
         return self.__class__(**{**_attributes(self), **(update or {})})
 
     async def ainvoke(self, input: Any, config: RunnableConfig | None = None, **options: Any) -> Any:
-        """Run the agent as this graph was set up; see `Agent.ainvoke`."""
+        """Run the agent with the graph's settings; see `Agent.ainvoke`."""
         return await self._set_up.ainvoke(input, config, **options)
 
     def invoke(self, input: Any, config: RunnableConfig | None = None, **options: Any) -> Any:
-        """Run the agent as this graph was set up, from sync code; see `Agent.invoke`."""
+        """Run the agent with the graph's settings, from sync code; see `Agent.invoke`."""
         return self._set_up.invoke(input, config, **options)
 
     async def astream(self, input: Any, config: RunnableConfig | None = None, **options: Any) -> AsyncGenerator[Any]:
@@ -119,7 +119,7 @@ class AgentGraph(ManyInputs, CompiledStateGraph[Any, Any, Any, Any]):
         return cast("Iterator[Any]", self._set_up.stream(input, config, **options))
 
     def astream_events(self, input: Any, config: RunnableConfig | None = None, **options: Any) -> Any:
-        """See `Agent.astream_events`; the third version is LangGraph's."""
+        """See `Agent.astream_events`; version "v3" is LangGraph's own."""
         if options.get("version") == "v3":
             return super().astream_events(input, config, **options)
         return self._set_up.astream_events(input, config, **options)
@@ -166,19 +166,19 @@ class AgentGraph(ManyInputs, CompiledStateGraph[Any, Any, Any, Any]):
 
 
 class HasGraph(Attributes):
-    """An agent that can be had as a graph."""
+    """Agent that can be used as a LangGraph graph."""
 
     _stops: Stops
 
     @property
     def builder(self) -> AgentBuilder:
-        """The nodes and edges, to be compiled by those who compile for themselves."""
+        """Nodes and edges of the agent, for code that compiles them itself."""
         return AgentBuilder(self._drawing, self)
 
     def as_graph(self) -> AgentGraph:
-        """The agent as a graph that LangGraph has compiled, for those who ask `isinstance(x, Pregel)`.
+        """Return the agent as a compiled LangGraph graph, for code that checks `isinstance(x, Pregel)`.
 
-        Its checkpointer, store, name and config are the agent's, until they are set or it is copied.
+        Its checkpointer, store, name and config are those of the agent until they are set, or changed in a copy.
         """
         graph = self.builder.compile(
             self.checkpointer,
@@ -192,7 +192,7 @@ class HasGraph(Attributes):
         return graph
 
     def set_up_as(self, graph: AgentGraph) -> Self:
-        """The same agent, set up as a graph was that stands for it; see `as_graph`."""
+        """Return the same agent with the settings of a graph; see `as_graph`."""
         other = self.copy({name: getattr(graph, name) for name in ("name", "store", "config", "debug")})
         other.checkpointer = reading_objects(graph.checkpointer)
         other._stops = Stops(before=graph.interrupt_before_nodes, after=graph.interrupt_after_nodes)

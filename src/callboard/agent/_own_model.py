@@ -1,4 +1,4 @@
-"""What the body of a tool may know of the agent that calls it: its model."""
+"""Access to the agent's model from the body of a tool."""
 
 from collections.abc import Generator
 from contextlib import contextmanager
@@ -10,17 +10,17 @@ _lent: ContextVar[BaseChatModel | None] = ContextVar("callboard_agent_model", de
 
 
 def agent_model() -> BaseChatModel | None:
-    """The chat model of the agent whose call runs here, without its tools; of several around it, the nearest.
+    """Return the chat model, without tools, of the agent that runs the current call; of nested agents, the innermost.
 
-    `None` where nobody knows one: outside of an agent of callboard, in a process of an engine, and in an agent that
-    chooses its model for each step, or whose model is no chat model with its tools and settings bound to it.
+    Returns `None` outside of an agent of callboard and in a process of an engine. Returns `None` also if the agent
+    chooses its model for each step, or if its model is not a chat model with bound tools and settings.
     """
     return _lent.get()
 
 
 @contextmanager
 def lending(model: BaseChatModel | None) -> Generator[None]:
-    """Have the calls that are made in the block know the model of their agent."""
+    """Provide the agent's model to calls in the block."""
     before = _lent.set(model)
     try:
         yield

@@ -63,49 +63,48 @@ def create_react_agent(
     on_unknown: OnUnknown | None = None,
     **deprecated_kwargs: Any,
 ) -> Agent:
-    """Make an agent that calls tools until its model has an answer.
+    """Return an agent that calls tools until its model gives an answer.
 
     Args:
-        model: a chat model, also with its tools bound already; `provider:name` for langchain's
-            `init_chat_model`; or a function, sync or async, from the state and the runtime to a model that
-            has its tools bound.
-        tools: LangChain tools, functions, actors, descriptions of tools that run at the provider, or a `ToolNode`
-            with policies of its own, or LangGraph's.
-        prompt: a system message (text or message) to start with, or a function or Runnable from the state
-            to the model's input.
-        response_format: a schema for the answer as `structured_response`, or a system prompt and a schema;
-            costs one more call of the model.
-        pre_model_hook: runs before each call of the model; what it returns updates the state, under
-            `llm_input_messages` only what the model sees.
-        post_model_hook: runs after each reply of the model; what it returns updates the state.
-        state_schema: a TypedDict, dataclass or pydantic model with `messages` and `remaining_steps`.
-        context_schema: of what runs are given as `context`.
-        checkpointer: keeps the conversation by `thread_id`; one of LangGraph's, or a URL: "sqlite:///agent.db",
-            "postgresql://user:password@host/database", "memory".
-        store: for tools, hooks and prompts; one of LangGraph's, or a URL like that of a checkpointer.
+        model: a chat model, with or without bound tools; `provider:name` for langchain's `init_chat_model`; or a sync
+            or async function that takes the state and the runtime and returns a model with bound tools.
+        tools: LangChain tools, functions, actors, descriptions of tools that run at the provider, a `ToolNode` with
+            policies of its own, or LangGraph's `ToolNode`.
+        prompt: system message (text or message) before the conversation, or a function or Runnable that turns the state
+            into the model's input.
+        response_format: schema of the answer in `structured_response`, or a system prompt and a schema; takes one more
+            request to the model.
+        pre_model_hook: runs before each model request. Its result updates the state; `llm_input_messages` in it
+            replaces the messages for this request only.
+        post_model_hook: runs after each model reply; its result updates the state.
+        state_schema: TypedDict, dataclass or pydantic model with `messages` and `remaining_steps`.
+        context_schema: type of the runs' `context`.
+        checkpointer: stores conversations by `thread_id`: a LangGraph saver or a URL, "sqlite:///agent.db",
+            "postgresql://user:password@host/database" or "memory".
+        store: store for tools, hooks and prompts: a LangGraph store or a URL as for `checkpointer`.
         interrupt_before: nodes before which every run stops, such as `["tools"]`.
         interrupt_after: nodes after which every run stops.
         debug: print each step.
-        version: "v1" shows a batch of calls as one task, "v2" each call as its own; every call is
-            supervised on its own either way.
-        name: of the agent, also on its messages.
-        budget: seconds for each run; `None` for no end.
-        middleware: what is around each tool call, the first outermost; see `ToolNode`.
-        stored_types: what a database by URL may contain beside LangGraph's and LangChain's own types and those that
-            the schemas name; nothing else is read from it, or written.
-        max_calls: how many calls of one reply run; see `ToolNode`.
-        on_unknown: what becomes of a call whose body began and whose end nobody knows, because the process, an actor
-            or a worker died: "rerun" it, as LangGraph does, "ask" a person, or "fail"; see `CallPolicy`. By default it
-            runs again if its tool is idempotent, and otherwise the model is told.
+        version: "v1" reports a batch of calls as one task, "v2" each call as a task of its own. Each call is supervised
+            individually in both.
+        name: name of the agent and of its messages.
+        budget: seconds for each run; `None` for no limit.
+        middleware: middleware around each tool call, the outermost first; see `ToolNode`.
+        stored_types: types that a database by URL may contain, besides those of LangGraph, of LangChain and of the
+            schemas. No other type is read or written.
+        max_calls: largest number of calls of one reply that run; see `ToolNode`.
+        on_unknown: action for a call whose body began and whose result is unknown, because the process, an actor or a
+            worker died: "rerun" (as LangGraph), "ask" a person, or "fail"; see `CallPolicy`. By default the call runs
+            again if its tool is idempotent, and otherwise the model gets an error.
         deprecated_kwargs: `config_schema`, the older name of `context_schema`.
 
     Raises:
-        NotImplementedError: if the model cannot be told of tools.
-        ImportError: if a model is given by name and langchain is not installed, or a database without its driver.
-        TypeError: if the model is none, or for an unknown option.
-        ValueError: if types are named for a saver with a serializer of its own, the model's tools are not the agent's,
-            the prompt, the version or a node is unknown, the state lacks a key, or `middleware`, `max_calls` or
-            `on_unknown` is given beside a `ToolNode`.
+        NotImplementedError: if the model has no `bind_tools` of its own.
+        ImportError: if langchain is missing for a model name, or the driver is missing for a database URL.
+        TypeError: if `model` is not a model, or an option is unknown.
+        ValueError: if `stored_types` is given with a saver that has its own serializer, the model's tools are not the
+            agent's, the prompt, the version or a node is unknown, the state lacks a key, or `middleware`, `max_calls`
+            or `on_unknown` is given with a `ToolNode`.
     """
     context_schema = _context_schema(context_schema, deprecated_kwargs)
     _check_version(version)
@@ -144,11 +143,7 @@ def create_react_agent(
 
 
 def _context_schema(given: type[Any] | None, deprecated: dict[str, Any]) -> type[Any] | None:
-    """The schema of the context, which an older name may have brought.
-
-    Raises:
-        TypeError: for any other option that is not known.
-    """
+    """Return the context schema, from its deprecated option if necessary; raise TypeError for unknown options."""
     if (older := deprecated.pop("config_schema", None)) is not None:
         warnings.warn(
             "`config_schema` is deprecated and will be removed. Please use `context_schema` instead.",
@@ -176,7 +171,7 @@ def _flow_of(node: ToolNode, hooks: Mapping[str, object], response_format: objec
 
 
 def _drawn(builder: Builder, stops: Stops) -> Builder:
-    """A drawing whose edges lead somewhere, and which has the nodes at which runs are to stop."""
+    """Return the drawing after checking its edges and the nodes at which runs stop."""
     builder.validate(interrupt=[name for name in (*stops.before, *stops.after) if name != "*"])
     return builder
 
@@ -192,13 +187,13 @@ _ELSEWHERE = {
     "deadline": "budget=...",
     "timeout": "budget=... for a run, or the node of the tools for a call: ToolNode([...], timeout=...)",
 }
-"""What others call it, or where it belongs."""
+"""Options of other libraries, and their names here."""
 
 _OF_NODE = ("limit", "policies", "on_error", "grace", "handle_tool_errors", "wrap_tool_call", "awrap_tool_call")
 
 
 def _unexpected(options: Mapping[str, object]) -> str:
-    """What to say of options that there are not."""
+    """Return the error text for unknown options."""
     told = f"create_react_agent() got unexpected keyword arguments: {dict(options)}"
     known = list(inspect.signature(create_react_agent).parameters)[:-1]
     for name in options:
@@ -212,7 +207,7 @@ def _unexpected(options: Mapping[str, object]) -> str:
 
 
 def _checked_hooks(before: object, after: object) -> dict[str, Any]:
-    """The hooks, by the name of their node."""
+    """Return the hooks by the names of their nodes."""
     for option, hook in (("pre_model_hook", before), ("post_model_hook", after)):
         if hook is not None and not isinstance(hook, (Runnable, dict)) and not callable(hook):
             raise TypeError(f"{option} is a function or a Runnable, got {hook!r}")
@@ -268,7 +263,7 @@ def _tool_node(
 
 
 def _tell_unkept_questions(node: ToolNode) -> None:
-    """Warn of middleware that asks people, where no answer can be given."""
+    """Warn if middleware asks people and the agent has no checkpointer to keep their calls."""
     if asking := Workings(node).needs_checkpointer:
         warnings.warn(
             f"{asking[0]} asks a person, and this agent has no checkpointer that keeps the call until it is answered: "

@@ -1,4 +1,4 @@
-"""One run of an agent: from where its thread stands to the next stop."""
+"""One run of an agent, from the current position of its thread to the next stop."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -47,10 +47,10 @@ NEEDS_MORE_STEPS = "Sorry, need more steps to process this request."
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AgentPlan:
-    """What an agent was built with, ready to run."""
+    """Parts of an agent, prepared for its runs."""
 
     name: str | None
-    """The name that the model's messages get."""
+    """Name of the model's messages."""
     flow: Flow
     schema: Schema
     model: Asks
@@ -61,15 +61,15 @@ class AgentPlan:
 
 
 class Run:
-    """One run of an agent on a thread, from its input to its end or to the next stop.
+    """Run of an agent on a thread, from its input to its end or its next stop.
 
     Args:
-        plan: the agent's.
-        thread: where it starts, and what keeps what it does.
+        plan: parts of the agent.
+        thread: the thread of conversation.
         config: complete, with the callbacks of the run.
         runtime: for tools, hooks and prompts.
-        tell: tells streams what happens.
-        conditions: what it goes on with, and where it stops.
+        tell: sends events to streams.
+        conditions: answers to resume with, and nodes at which to stop.
     """
 
     def __init__(
@@ -93,25 +93,27 @@ class Run:
         self._stops = conditions.stops
         self.outer = conditions.outer
         self._resumed = self._goes_on = conditions.resumed
+        # LangGraph counts the limit from two steps after the stored position. New input has taken these two steps
+        # already.
         self._stop = thread.step + config["recursion_limit"] + (2 if conditions.resumed else 0)
         self.reporter: RunReporter
-        """Tells observers of the run; whoever starts it sets it."""
+        """Reports the run to observers; set before `go`."""
         self.is_traced = True
-        """Whether callback handlers listen; looking for them costs as much as a call."""
+        """`True` if callback handlers listen; to look for them costs as much as a call."""
         self.interrupts: list[Interrupt] = []
-        """The questions that the run stopped for."""
+        """Questions for which the run stopped."""
         self.has_stopped = False
-        """Whether it waits for somebody, with a question or without one."""
+        """`True` if the run waits for a person, with or without a question."""
         self._whole: list[BaseMessage] = []
-        """The conversation as it was last found or made whole."""
+        """Conversation that was last checked or repaired."""
 
     async def go(self) -> None:
-        """Take steps until there is none left, or one has to wait.
+        """Run steps until none is left, or the run has to wait.
 
         Raises:
-            GraphRecursionError: if the steps are used up.
-            GraphDrained: if the run is asked to stop before its next step.
-            BaseException: the error of a task that nobody handles.
+            GraphRecursionError: if the recursion limit is reached.
+            GraphDrained: if the run's control requests a stop before the next step.
+            BaseException: the error of a task, if nothing handles it.
         """
         thread = self.thread
         self._tell_place(thread.arrival())
@@ -122,7 +124,7 @@ class Run:
             if not self._resumed and self._stops.stop_before(thread.coming):
                 return self._stopped()
             self._check_drain()
-            # Graphs inside go on in the first step; what later steps run is new.
+            # Nested graphs resume in the first step only; later steps start theirs anew.
             self._resumed, self._goes_on = False, self._goes_on and self._resumed
             nodes = thread.coming
             try:
@@ -131,7 +133,7 @@ class Run:
                 return self._waits(waiting.interrupts)
             self._tell_place(thread)
             if self.tell.is_heard:
-                await checkpoint()  # who reads the stream has what this step told before the next one begins
+                await checkpoint()  # the reader gets the events of this step before the next one begins
             if self._stops.stop_after(nodes):
                 return self._stopped()
         self._check_steps()
@@ -148,7 +150,7 @@ class Run:
 
     @property
     def is_watched(self) -> bool:
-        """Whether anybody wants to know of each task."""
+        """Return whether anything listens to single tasks."""
         return self.is_traced or self.tell.is_heard
 
     def _stopped(self) -> None:
@@ -171,6 +173,7 @@ class Run:
         ran: list[Ran] = []
         waits: list[CallsInterrupted] = []
         tasks: list[str | Sent] = [*thread.sends, *thread.next]
+        # One after the other; the calls within a tools node run together. A question does not stop the tasks after it.
         for task in tasks:
             try:
                 ran.append(Ran(task, await self._tasks(task)))
@@ -182,8 +185,11 @@ class Run:
 
     async def _end_step(self, ran: Sequence[Ran]) -> None:
         thread = self.thread
+        # All tasks have finished and are recorded one by one. Only `stepped` below moves the thread: a crash before it
+        # repeats the end of the step, not the tasks.
         order = [name for one in ran for name in one.tasks]
         gotos = [target for task in order for target in goto_of(thread.records[task].output)]
+        # Before any change of the thread, since a wrong target raises.
         check_sends(gotos, self._plan.flow.nodes, MESSAGES)
         before = thread.state.with_writes([]) if thread.sends else None
         written = thread.apply_outputs(order)
@@ -193,12 +199,13 @@ class Run:
         self.tell.values(thread.state, written)
 
     async def _tasks(self, task: str | Sent) -> list[str]:
-        """Run a node of this step; returns the names of its tasks, in the order in which their outputs count."""
+        """Run a node of the step; return the names of its tasks, in the order in which their outputs count."""
         node, name = (task.node, task.task) if isinstance(task, Sent) else (task, task)
         if node == TOOLS:
             with lending(self._plan.model.chat_model):
                 return await (run_sent_calls(self, task) if isinstance(task, Sent) else run_calls(self))
         record = self.thread.known_of(name)
+        # Stored by an earlier run of this step: it is not run again.
         if record.is_finished:
             self.tell.cached(self._place_of(task), [record.output])
         else:
@@ -211,7 +218,7 @@ class Run:
         return self.place(task, PULL, f"branch:to:{task}")
 
     async def _plain(self, task: str | Sent, node: str, name: str) -> None:
-        """Run a node that is one task."""
+        """Run a node that is a single task."""
         if task == AGENT:
             await self._repair()
         place = self._place_of(task)
@@ -236,11 +243,12 @@ class Run:
                 self.tell.failed(place, error)
                 await self.thread.failed(name, repr(error))
             raise
+        # Recorded first: with durability "sync", a result that a reader of the stream has seen is stored.
         await self.thread.finished(name, output)
         self.tell.ended(place, [output])
 
     def _ledger(self, name: str, config: RunnableConfig, place: NodePlace) -> Ledger:
-        """What is known of a node, which may ask as a call may."""
+        """Return the questions and answers of a node, which may interrupt like a call."""
         record, answers = self.thread.records.get(name), self.answers_for([name])
         records = {} if record is None else {name: record}
         namespaces = {name: place.namespace}
@@ -266,9 +274,10 @@ class Run:
         return {"messages": keepable(reply)}
 
     def _for_model(self, state: Any) -> Any:
-        """The state, with the messages that the hook before the model wants it to see, in an order that providers take.
+        """Return the state with the messages for the model, in an order that providers accept.
 
-        The state itself keeps the order in which they were added, as LangGraph's does.
+        With a hook before the model, its messages are used. The state itself keeps the order of arrival, as in
+        LangGraph.
         """
         given = self.thread.state.get("llm_input_messages") if self._plan.flow.before else None
         messages = given or self._messages()
@@ -290,7 +299,7 @@ class Run:
         return (remaining < 1 and all_direct) or (remaining < 2 and bool(reply.tool_calls))
 
     async def _repair(self) -> None:
-        """Answer what no call has answered; a provider refuses the conversation otherwise."""
+        """Answer calls without a result, since providers refuse such a conversation."""
         messages = self._messages()
         self._whole = whole = repaired(messages, self._whole)
         if len(whole) != len(messages):
@@ -300,20 +309,21 @@ class Run:
         return self.thread.state.get("messages") or []
 
     def values(self) -> dict[str, Any]:
-        """The state, as the run's result has it: with what finished beside those that wait."""
+        """Return the state as the run's result, including finished tasks of an unfinished step."""
         state = self.thread.state
         if self.thread.records and self.by_call:
             state = state.with_writes(finished_writes(self.thread))
         return state.read(self._plan.schema.output)
 
     def given(self, node: str) -> Any:
-        """The state for a node; to calls that are tasks of their own, the step before has sent it."""
+        """Return the state as input of a node."""
         sent = node == TOOLS and self.by_call
+        # LangGraph sends such calls in the step before theirs, and their `remaining_steps` counts from it.
         clock = Clock(self.thread.step + (0 if sent else 1), self._stop)
         return self._plan.schema.given_to(node, self.thread.state, clock)
 
     def answers_for(self, tasks: Sequence[str]) -> dict[str, Any]:
-        """The answers to the open questions of some tasks."""
+        """Return the answers to the open questions of some tasks."""
         known = self.thread.records
         asked = [question.id for task in tasks if task in known for question in known[task].pending]
         answers = self._conditions.answers
@@ -333,7 +343,7 @@ class Run:
         )
 
     def config_at(self, place: NodePlace) -> RunnableConfig:
-        """The config for what runs at a place."""
+        """Return the config for code that runs at a position in the graph."""
         return config_at(
             place,
             self.config,
@@ -344,9 +354,9 @@ class Run:
         )
 
     async def give_up(self, reason: str) -> None:
-        """End the step that was cancelled: each call that has no result gets a message that says why.
+        """Answer each unfinished call of the cancelled step with the reason, and end the step.
 
-        What a person was asked stays open, and the step with it.
+        If a person was asked, the question stays open, and the step does not end.
         """
         thread = self.thread
         if TOOLS not in thread.next or thread.sends:
@@ -356,18 +366,18 @@ class Run:
             await self._end_step([Ran(TOOLS, order)])
 
     async def traced(self, body: Body, given: Any, place: NodePlace, shown: Callable[[Any], Any] | None = None) -> Any:
-        """Run a node as a chain run of its own, if anybody listens; see `traced_node`."""
+        """Run a node as a chain run of its own if callback handlers listen; see `traced_node`."""
         return await self.traced_with(self.config_at(place), body, given, place.node, shown)
 
     async def traced_with(
         self, config: RunnableConfig, body: Body, given: Any, name: str, shown: Callable[[Any], Any] | None = None
     ) -> Any:
-        """Run a node as `traced` does, with the config that it is given."""
+        """Run a node as `traced` does, with a given config."""
         return await (traced_node(body, given, config, name, shown) if self.is_traced else body(config))
 
 
 async def _in_place(body: Body, config: RunnableConfig) -> Any:
-    """Run what a node consists of where `interrupt()`, and models that are given no config, find its config."""
+    """Run a body with its config in the context variable where `interrupt()` and models look for it."""
     token = var_child_runnable_config.set(config)
     try:
         return await body(config)
@@ -376,7 +386,7 @@ async def _in_place(body: Body, config: RunnableConfig) -> Any:
 
 
 async def _heeding(body: Body, config: RunnableConfig) -> Any:
-    """Run a body that may let a cancellation fall, as a client in a fast stream does; then its output is void."""
+    """Run a body and enforce its cancellation: if the body swallows it, the output is discarded."""
     with current_loop().heeding(DEFAULT_GRACE):
         return await body(config)
 

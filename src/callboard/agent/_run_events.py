@@ -1,4 +1,4 @@
-"""Observers of one run, and of what it asks its model."""
+"""Reports of one run and of its model requests to observers."""
 
 from collections.abc import Awaitable, Callable, Generator
 from contextlib import contextmanager
@@ -16,31 +16,31 @@ R = TypeVar("R")
 
 
 class RunReporter:
-    """Tells the observers of one run what happens to it; does nothing where there are none.
+    """Reports a run to its observers; does nothing without observers.
 
     Args:
-        observers: of runs.
-        info: the run.
-        loop: that it runs in.
+        observers: observers of runs.
+        info: identity of the run.
+        loop: event loop of the run, for its clock.
     """
 
     def __init__(self, observers: tuple[RunObserver, ...], info: RunInfo, loop: EventLoop) -> None:
         self.questions = 0
-        """How many the run waits with, when it ends."""
+        """Number of open questions at the end of the run."""
         self.result: object = None
-        """The state at the end of the run."""
+        """State at the end of the run."""
         self._observers = observers
         self._info = info
         self._loop = loop
 
     def tell(self, phase: RunPhase, **facts: Any) -> None:
-        """Tell of the run as it is now."""
+        """Send an event to all observers."""
         event = RunEvent(phase=phase, run=self._info, time=self._loop.now(), **facts)
         for observer in self._observers:
             observer(event)
 
     async def ask(self, model: object, given: object, ask: Callable[[], Awaitable[R]]) -> R:
-        """Ask the model, and tell what it is asked and what it says."""
+        """Send a request to the model, and report the request and the reply."""
         if not self._observers:
             return await ask()
         self.tell("asked", model=model, given=given)
@@ -57,14 +57,14 @@ class RunReporter:
 def reported(
     agent: str, config: RunnableConfig, namespace: str, mark: str | None, given: object
 ) -> Generator[RunReporter]:
-    """Tell of a run from its beginning to its end.
+    """Report the begin and the end of a run.
 
     Args:
-        agent: its name.
-        config: complete.
+        agent: name of the agent.
+        config: complete config of the run.
         namespace: of the agent within the graphs around it.
-        mark: what was left where the run goes on.
-        given: the run's input.
+        mark: mark that an observer left where the run resumes.
+        given: input of the run.
     """
     observers = current_observers().runs
     conf = config["configurable"]
@@ -88,4 +88,4 @@ def reported(
     finally:
         current_run.reset(token)
         reporter.tell("ended", error=failure, questions=reporter.questions, result=reporter.result)
-        failure = None  # whose traceback leads here
+        failure = None  # its traceback refers to this frame: break the cycle

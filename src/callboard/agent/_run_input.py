@@ -1,4 +1,4 @@
-"""What an agent is given to run with: new input, answers, a command, or `None` to go on."""
+"""Input of a run: new messages, answers, a command, or `None` to resume."""
 
 from contextlib import suppress
 from typing import Any
@@ -18,23 +18,15 @@ from callboard.tools._answers import Answers, answers_by_id, is_by_id
 
 
 async def take_in(given: Any, thread: Thread, flow: Flow) -> tuple[Answers, bool]:
-    """Take the input of a run into its thread.
-
-    Args:
-        given: as an agent takes it.
-        thread: where it goes.
-        flow: what comes next.
-
-    Returns:
-        The answers in it, and whether the run goes on from where the thread stopped.
+    """Apply the input of a run to its thread; return the answers, and whether the run resumes from a stop.
 
     Raises:
-        EmptyInputError: if there is nothing in it, and nothing to go on with.
-        UnknownInterruptError: if an answer fits no open question.
-        RuntimeError: for answers that nobody can have asked for, without a checkpointer.
+        EmptyInputError: if the input is empty and the thread has nothing to resume.
+        UnknownInterruptError: if an answer matches no open question.
+        RuntimeError: for answers without a checkpointer.
     """
     if START in thread.next and (given is None or isinstance(given, Command)):
-        # From where input had been received one goes on by taking it in; other input takes its place.
+        # The thread stands where earlier input had arrived: resuming applies that input, new input replaces it.
         await thread.amend(thread.written([START]), lambda: [flow.entry], "loop")
     elif given is None and not thread.has_begun:
         raise _nothing(given)
@@ -46,7 +38,7 @@ async def take_in(given: Any, thread: Thread, flow: Flow) -> tuple[Answers, bool
     writes = thread.schema.writes_of(given)
     if not writes:
         raise _nothing(given)
-    # What has finished counts, whoever starts anew instead of going on.
+    # Finished tasks of the interrupted step keep their results, although new input does not resume it.
     await thread.amend([*finished_writes(thread), *writes], lambda: [flow.entry], "input")
     return {}, False
 
@@ -64,7 +56,7 @@ async def _take_command(command: "Command[Any]", thread: Thread, flow: Flow) -> 
         raise EmptyInputError("Received empty Command input")
     answers = _answers_in(command, thread)
     if writes or goto:
-        # What somebody begins with is input, whatever it comes in.
+        # A command on a new thread is its first input.
         goes = bool(goto) or not thread.has_begun
         following = [target for target in goto if target != END] if goto else [flow.entry]
         if sends_in(goto) and not thread.has_begun:
@@ -78,12 +70,12 @@ async def _take_command(command: "Command[Any]", thread: Thread, flow: Flow) -> 
 def _answers_in(command: "Command[Any]", thread: Thread) -> Answers:
     stops = bool(thread.coming) and not thread.questions and not thread.asked_unheard
     if command.resume is None or (stops and not is_by_id(command.resume)):
-        return {}  # where a run has stopped before a node, any word means to go on
+        return {}  # no question is open: any value resumes the run
     return answers_by_id(command.resume, thread.questions)
 
 
 def finished_writes(thread: Thread) -> list[tuple[str, Any]]:
-    """What tasks of an unfinished step have written, calls in the order in which they were asked for."""
+    """Return the writes of finished tasks of an unfinished step; calls in the order of the reply."""
     if not thread.records:
         return []
     calls = [*thread.sent_tasks(), *(key for key, _ in open_calls(thread))]
@@ -91,14 +83,14 @@ def finished_writes(thread: Thread) -> list[tuple[str, Any]]:
     writes: list[tuple[str, Any]] = []
     for task in sorted(tasks, key=lambda task: calls.index(task) if task in calls else -1):
         more = [*writes, *thread.written([task])]
-        with suppress(InvalidUpdateError):  # it contradicts what another one wrote, and has ended the step with that
+        with suppress(InvalidUpdateError):  # conflicts with another task, so it ended the step
             thread.state.with_writes(more)
             writes = more
     return writes
 
 
 def _check_form(given: object) -> None:
-    """Raise what LangGraph raises for input that is no state, with what to write instead."""
+    """Raise LangGraph's error for input that is not a state, with a correct example."""
     if isinstance(given, str):
         instead = f"{{'messages': [('user', {given!r})]}}"
     elif isinstance(given, list) and all(isinstance(one, (BaseMessage, dict, str)) for one in given):

@@ -1,4 +1,4 @@
-"""What can be asked of one run besides its input: the keywords of an agent's doors."""
+"""Options of one run: the keywords of `ainvoke`, `astream`, `invoke` and `stream`."""
 
 from collections.abc import Sequence
 from typing import Any, Literal, TypedDict
@@ -13,7 +13,7 @@ NodeNames = Sequence[str] | Literal["*"] | None
 
 
 class RunOptions(TypedDict, total=False):
-    """The keywords that every door has."""
+    """Keywords that all four methods accept."""
 
     context: Any
     print_mode: StreamModes
@@ -27,11 +27,7 @@ class RunOptions(TypedDict, total=False):
 
 
 def checked_modes(modes: StreamModes) -> frozenset[str]:
-    """Returns the stream modes that are wanted as a set, after a look whether there are such.
-
-    Raises:
-        ValueError: for one that there is not.
-    """
+    """Return stream modes as a set; raise ValueError for an unknown mode."""
     wanted = frozenset([modes] if isinstance(modes, str) else modes)
     if unknown := wanted - MODES:
         raise ValueError(f"There is no stream mode {', '.join(map(repr, sorted(unknown)))}, only {sorted(MODES)}")

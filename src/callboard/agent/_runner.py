@@ -1,4 +1,4 @@
-"""How a run begins and ends: its thread, its answers, who is told of it, and how long it may take."""
+"""Start and end of a run: its thread, its answers, its observers and its time limit."""
 
 from collections.abc import Callable, Collection
 from contextlib import AbstractAsyncContextManager, nullcontext
@@ -41,33 +41,33 @@ Put = Callable[[Chunk], None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
-    """What a user asks of one run."""
+    """Parameters of one run."""
 
     input: Any
     config: RunnableConfig
-    """The config of the run, with all defaults."""
+    """Config of the run, with all defaults."""
     context: Any
     stops: Stops
     durability: Durability | None
-    """That of the graph around us by default, or "async"."""
+    """When entries are stored; by default as in the graph around the agent, or "async"."""
     control: RunControl | None
-    """With which the run can be asked to stop; that of the graph around us by default."""
+    """LangGraph's control object to request a stop; by default that of the graph around the agent."""
     budget: float | None
     """Seconds for the whole run."""
     modes: frozenset[str] = frozenset()
     door: Door = "async"
-    """Whether sync or async code started the run."""
+    """Entry mode: started from sync or from async code."""
     subgraphs: bool = False
-    """Whether chunks of graphs inside are wanted too."""
+    """`True` to stream chunks of nested graphs, too."""
     prints: frozenset[str] = frozenset()
-    """Those of the modes whose chunks are printed."""
+    """Stream modes to print."""
     output_keys: Keys | None = None
-    """Which keys of the state chunks have."""
+    """State keys in the chunks."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Runner:
-    """What every run of an agent has in common."""
+    """Parts that all runs of an agent share."""
 
     plan: AgentPlan
     name: str
@@ -75,21 +75,21 @@ class Runner:
     context_schema: type[Any] | None
     debug: bool
     under_way: UnderWay
-    """The runs that go on now."""
+    """Current runs, for `drain`."""
 
     async def run(self, checkpointer: Any, request: Request, put: Put | None) -> Run:
-        """Run until the model has an answer, or somebody has to be asked.
+        """Run until the model gives an answer, or a person has to be asked.
 
         Args:
-            checkpointer: keeps the thread, unless a graph around us has one.
-            request: what is asked for.
-            put: takes the chunks of a stream.
+            checkpointer: stores the thread, unless the graph around the agent has a checkpointer.
+            request: parameters of the run.
+            put: receives the chunks of the stream.
 
         Raises:
-            GraphInterrupt: within another graph, for what the agent stopped for.
-            RunDeadlineExceededError: if the budget was spent; the state is kept.
-            RuntimeError: if the checkpointer is that of the graph around us, and there is none.
-            DrainingError: if the agent begins nothing new, or the run was ended by a drain.
+            GraphInterrupt: in another graph, with the questions for which the agent stopped.
+            RunDeadlineExceededError: if the budget is used up; the state is kept.
+            RuntimeError: if the checkpointer has to come from the graph around the agent, and there is no such graph.
+            DrainingError: if the agent accepts no runs, or a drain ended this run.
             BaseException: see `Run.go`.
         """
         tools, thread_id = Workings(self.plan.tools), request.config["configurable"].get("thread_id")
@@ -119,12 +119,15 @@ class Runner:
         thread = await opened(self.plan, saver, config, outer, durability)
         with reported(self.name, config, thread.namespace, thread.mark, request.input) as reporter:
             if outer is None:
+                # Before anything is taken in, and outside of the `try`: `stop` must not write to a thread that another
+                # run holds.
                 await thread.hold(repeats=request.input is None or isinstance(request.input, Command))
             try:
                 run = await self._begun(thread, saver, request, put, outer)
                 async with self._with_states(thread):
                     run.reporter = reporter
                     handlers = _handlers(request, put, outer)
+                    # The renewal ends with the run and before `stop`, which gives the thread up.
                     async with beside(thread.keep_holding if thread.is_held else None):
                         go, about = partial(_go, run, request.budget), {"ls_integration": "langgraph"}
                         await traced(go, request.input, config, self.name, handlers=handlers, metadata=about)
@@ -133,10 +136,10 @@ class Runner:
         return run
 
     def _with_states(self, thread: Thread) -> AbstractAsyncContextManager[None]:
-        """A block in which the actors have the states of the place where the thread stands.
+        """Open a block in which actors with `snapshots="journal"` store their states with the thread.
 
         Raises:
-            ValueError: if their states are to be kept with the thread, and nobody keeps that.
+            ValueError: if there are such actors and the run has no checkpointer.
         """
         actors = Workings(self.plan.tools).actors
         if not actors.in_journal:
@@ -164,12 +167,12 @@ class Runner:
 
     async def _taken_in(self, given: Any, thread: Thread, outer: Outer | None) -> tuple[Any, bool]:
         if outer is not None and outer.is_resuming and thread.exists:
-            # The graph around us hands its input in again; we are past that, and perhaps at the end.
+            # A resumed outer graph passes its input again. This thread has taken it in before the interrupt.
             return outer.answers([question.id for question in thread.questions]), True
         return await take_in(given, thread, self.plan.flow)
 
     def _runtime(self, request: Request, put: Put | None, outer: Outer | None) -> Runtime[Any]:
-        """The run's runtime; what the graph around us has and we do not, it keeps."""
+        """Return the run's runtime, merged with that of the graph around the agent."""
         around = runtime_of(request.config)
         given: dict[str, Any] = {
             "context": _as_context(self.context_schema, request.context),
@@ -179,12 +182,12 @@ class Runner:
         if put is not None and "custom" in request.modes:
             given["stream_writer"] = writer_of_run(put)
         elif outer is not None and outer.stream is None:
-            given["stream_writer"] = write_nothing  # those who read the stream around us asked for that graph only
+            given["stream_writer"] = write_nothing  # the outer stream was opened without nested graphs
         return around.merge(Runtime(**given))
 
 
 def _emit(request: Request, put: Put | None, outer: Outer | None, thread: Thread) -> Emit:
-    """Where the run tells what happens: to its reader, and to the one of the graph around it."""
+    """Return the function that sends events to the run's reader and to the reader of the outer graph."""
     readers: list[tuple[Collection[str], Put]] = [] if put is None else [(request.modes, put)]
     if outer is not None and outer.stream is not None:
         readers.append((outer.stream.modes, outer.stream))
@@ -192,7 +195,7 @@ def _emit(request: Request, put: Put | None, outer: Outer | None, thread: Thread
 
 
 def _handlers(request: Request, put: Put | None, outer: Outer | None) -> list[BaseCallbackHandler]:
-    """The callback handlers that hand what models and tools say to the reader of the stream."""
+    """Return callback handlers that stream the output of models and tools."""
     return [] if put is None else handlers_for(request.modes, put, _path(outer), subgraphs=request.subgraphs)
 
 
@@ -205,7 +208,7 @@ async def _go(run: Run, budget: float | None, config: RunnableConfig) -> dict[st
     run.config = config
     await (run.go() if budget is None else _within(budget, run))
     if run.tell.is_heard:
-        await cancel_shielded_checkpoint()  # whoever reads has the last chunk before the run says that it has ended
+        await cancel_shielded_checkpoint()  # the reader gets the last chunk before the end of the run is reported
     reporter = run.reporter
     reporter.questions = len(run.interrupts)
     if run.outer is not None and run.has_stopped:
@@ -215,10 +218,10 @@ async def _go(run: Run, budget: float | None, config: RunnableConfig) -> dict[st
 
 
 async def _within(budget: float, run: Run) -> None:
-    """Run until the budget is spent; then every call in flight gets its message, and the thread can go on.
+    """Run until the budget is used up; then answer every call in flight with an error, and raise.
 
     Raises:
-        RunDeadlineExceededError: if it was.
+        RunDeadlineExceededError: if the budget was used up; the thread can be resumed.
     """
     around = surroundings()
     deadline = around.now + budget
@@ -229,16 +232,17 @@ async def _within(budget: float, run: Run) -> None:
             return
     finally:
         current_timed.reset(token)
+    # Reached only if the limit cancelled the run. The open calls get their messages outside of the cancelled scope.
     error = RunDeadlineExceededError(budget)
     await run.give_up(str(error))
     raise error from limit.cause
 
 
 def saver_for(checkpointer: Any, config: RunnableConfig, outer: Outer | None) -> Any:
-    """The checkpointer of a run: that of the graph around us, if there is one, or our own.
+    """Return the checkpointer of a run: that of the graph around the agent, or the agent's own.
 
     Raises:
-        ValueError: if no thread is named.
+        ValueError: if the config has no `thread_id`.
     """
     if checkpointer is False:
         return None
@@ -262,7 +266,7 @@ async def opened(
     *,
     looks: bool = False,
 ) -> Thread:
-    """The thread that a config names, or one in memory; `looks` as in `SavedThread.open`."""
+    """Return the thread that a config names, or a new one in memory; `looks` as in `SavedThread.open`."""
     namespace = "" if outer is None else outer.namespace
     if saver is None:
         return Thread(plan.schema, namespace=namespace)
@@ -274,7 +278,7 @@ async def opened(
 
 
 def _as_context(schema: type[Any] | None, context: Any) -> Any:
-    """A context of the agent's schema; a dict becomes one where the schema is no TypedDict."""
+    """Return the context as an instance of the schema; a dict stays a dict if the schema is a TypedDict."""
     if schema is None or not isinstance(context, dict) or issubclass(schema, dict):
         return context
     return schema(**context)

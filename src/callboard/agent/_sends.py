@@ -1,4 +1,4 @@
-"""Sends: nodes of the agent that run with what somebody hands to them, beside the others of their step."""
+"""Sends: nodes that run with an input of their own beside the other nodes of a step (LangGraph's `Send`)."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -18,21 +18,21 @@ from callboard.tools._unanswered import each_without_answer
 _SENT = "%send:"
 
 Target = str | Send
-"""What comes next: a node with the state, or one with what it is sent."""
+"""Next node: a name to run it with the state, or a send with an input of its own."""
 
 
 def id_key_in(task: str) -> str:
-    """The key of a call's id, which is in the name of its task; calls with one id have the same."""
+    """Return the part of a task name that stands for the call's id; equal for calls with the same id."""
     key = task.partition("|")[2] if task.startswith(_SENT) else task
     return key.partition("#")[0]
 
 
 @dataclass(frozen=True, slots=True)
 class Sent:
-    """One send, which a node of a step runs with in place of the state."""
+    """One send of a step."""
 
     number: int
-    """Its place among the sends of the step."""
+    """Index among the sends of the step."""
     send: Send
 
     @property
@@ -45,19 +45,19 @@ class Sent:
 
     @property
     def task(self) -> str:
-        """Its name among the tasks of the step; no node and no call has one like it."""
+        """Task name of the send; different from every node name and call key."""
         return f"{_SENT}{self.number}"
 
     def task_of(self, key: str) -> str:
-        """The name of one of its calls among the tasks of the step."""
+        """Return the task name of one of its calls."""
         return f"{self.task}|{key}"
 
     def requested(self, messages: Sequence[BaseMessage], messages_key: str) -> Requested:
-        """The calls that the tools node is sent, but for those that the conversation has answers to.
+        """Return the calls in the send, without those that the conversation has answered.
 
         Raises:
-            InvalidUpdateError: if their results could not go into the state.
-            ValueError: if it is nothing that has calls.
+            InvalidUpdateError: if the input is a list of messages, whose results have no place in the state.
+            ValueError: if the input has no calls.
         """
         requested = parse_input(self.payload, messages_key)
         if requested.kind == "list":
@@ -70,37 +70,37 @@ class Sent:
         return replace(requested, calls=each_without_answer(requested.calls, messages))
 
     def tasks(self, messages: Sequence[BaseMessage], messages_key: str) -> list[str]:
-        """The names of its tasks: its own, or those of its calls."""
+        """Return its task names: one for the send, or one for each of its calls."""
         if self.node != TOOLS:
             return [self.task]
         try:
             requested = self.requested(messages, messages_key)
-        except (InvalidUpdateError, ValueError):  # another agent has kept it, and it will be an error when it is run
+        except (InvalidUpdateError, ValueError):  # stored by another agent; running it raises the error
             return [self.task]
         return [self.task_of(key) for key in keys_of(requested.calls)]
 
 
 def numbered(sends: Iterable[Send]) -> tuple[Sent, ...]:
-    """The sends of a step, in order."""
+    """Return the sends of a step with their numbers."""
     return tuple(Sent(number, send) for number, send in enumerate(sends))
 
 
 def nodes_in(targets: Iterable[Target]) -> list[str]:
-    """The targets that are nodes, which run with the state."""
+    """Return the targets that run with the state."""
     return [target for target in targets if not isinstance(target, Send)]
 
 
 def sends_in(targets: Iterable[Target]) -> list[Send]:
-    """The targets that are sends, which run with what they were sent."""
+    """Return the targets that are sends."""
     return [target for target in targets if isinstance(target, Send)]
 
 
 def check_sends(targets: Iterable[Target], nodes: Sequence[str], messages_key: str) -> None:
-    """Refuse sends to nodes that there are not, before anything runs.
+    """Check the sends of a step before anything runs.
 
     Raises:
-        InvalidUpdateError: if there is no such node, or the send asks for what an agent does not do.
-        ValueError: if the tools node is sent nothing that has calls.
+        InvalidUpdateError: if a node does not exist, or a send has a timeout.
+        ValueError: if a send to the tools node has no calls.
     """
     for send in sends_in(targets):
         if send.node not in nodes:
@@ -116,14 +116,14 @@ def check_sends(targets: Iterable[Target], nodes: Sequence[str], messages_key: s
 
 
 def for_model(payload: Any, *, before: bool) -> Any:
-    """What the model is asked about, where its node is sent something.
+    """Return the input of the model for a send, with its messages in an order that providers accept.
 
     Args:
-        payload: what it is sent.
-        before: whether a hook runs before the model, which may have chosen other messages.
+        payload: the input of the send.
+        before: a hook runs before the model, so `llm_input_messages` is used if present.
 
     Raises:
-        ValueError: if it has no messages.
+        ValueError: if the input has no messages.
     """
     keys = ("llm_input_messages", "messages") if before else ("messages",)
     messages: Any = next((found for key in keys if (found := value_in(payload, key))), value_in(payload, "messages"))
@@ -138,5 +138,5 @@ def for_model(payload: Any, *, before: bool) -> Any:
 
 
 def value_in(payload: Any, key: str) -> Any:
-    """A key of a state that somebody sends; `None` if it has none."""
+    """Return a value of a sent state, or `None` if it is missing."""
     return payload.get(key) if isinstance(payload, Mapping) else getattr(payload, key, None)

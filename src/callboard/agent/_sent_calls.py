@@ -1,4 +1,4 @@
-"""Calls that the tools node is sent: they run beside the conversation's calls, and streams show them as one task."""
+"""Calls sent to the tools node with `Send`: they run beside the reply's calls, and streams show them as one task."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -14,12 +14,12 @@ from callboard.tools._workings import Workings
 
 
 async def run_sent_calls(run: CallsRun, sent: Sent) -> list[str]:
-    """Run the calls of a send that have no result; returns the names of their tasks, in order.
+    """Run the unfinished calls of a send; return their task names, in order.
 
     Raises:
-        CallsInterrupted: if some wait for an answer.
-        ParentCommand: if one has a command for the graph around the agent.
-        BaseException: the error of a call that nobody handles.
+        CallsInterrupted: if calls wait for an answer.
+        ParentCommand: if a call returns a command for the graph around the agent.
+        BaseException: the error of a call, if nothing handles it.
     """
     key = run.tools.messages_key
     requested = sent.requested(run.thread.state.get(key) or [], key)
@@ -37,7 +37,7 @@ async def run_sent_calls(run: CallsRun, sent: Sent) -> list[str]:
 
 
 class _PlacesOfSend(dict[str, NodePlace]):
-    """Where each call of a send runs: where the send does, if it is the only one, and beside the others if not."""
+    """Positions of a send's calls: that of the send for a single call, numbered ones otherwise."""
 
     def __init__(self, run: "_Part", keys: Sequence[str]) -> None:
         rest = ((),) if len(keys) == 1 else tuple((str(index),) for index in range(len(keys)))
@@ -48,7 +48,7 @@ class _PlacesOfSend(dict[str, NodePlace]):
 
 
 class _Part:
-    """A run, as the calls of one send see it."""
+    """Run as seen by the calls of one send."""
 
     by_call = False
 
@@ -75,7 +75,7 @@ class _Part:
 
 
 class _PartOfThread:
-    """A thread, as the calls of one send see it: under their own keys."""
+    """Thread as seen by the calls of one send: translates the keys of calls into task names."""
 
     def __init__(self, thread: CallsThread, sent: Sent, keys: Sequence[str]) -> None:
         self._thread = thread

@@ -1,4 +1,4 @@
-"""The state of an agent, in the four shapes that LangGraph's agents have."""
+"""State of an agent, in the four forms of LangGraph's agents."""
 
 from collections.abc import Sequence
 from typing import Annotated, Any, NotRequired
@@ -13,11 +13,11 @@ StructuredResponse = dict[str, Any] | BaseModel
 
 
 class AgentState(TypedDict):
-    """What an agent knows: its conversation."""
+    """State of an agent: its conversation and its remaining steps."""
 
     messages: Annotated[Sequence[BaseMessage], add_messages]
     remaining_steps: NotRequired[RemainingSteps]
-    """How many steps are left of the run's `recursion_limit`."""
+    """Number of steps left of the run's `recursion_limit`."""
 
 
 class AgentStatePydantic(BaseModel):

@@ -1,4 +1,4 @@
-"""What a run goes on with, and where it stops, so that somebody can look."""
+"""Conditions of a run: answers to resume with, and nodes at which to stop."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -11,13 +11,13 @@ Nodes = Sequence[str] | Literal["*"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stops:
-    """Nodes at which a run stops; `"*"` for all."""
+    """Nodes at which a run stops; `"*"` for all nodes."""
 
     before: Nodes = ()
     after: Nodes = ()
 
     def or_those_of(self, before: Nodes | None, after: Nodes | None) -> "Stops":
-        """Returns the stops of a run: those that it was given, or else these."""
+        """Return the stops given for one run, or these as defaults."""
         return Stops(before=before or self.before, after=after or self.after)
 
     def stop_before(self, nodes: Sequence[str]) -> bool:
@@ -29,18 +29,18 @@ class Stops:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Conditions:
-    """What a run goes on with, and where it stops."""
+    """Conditions under which a run goes on and stops."""
 
     answers: Mapping[str, Any]
     """Answers to open questions, by interrupt id."""
     stops: Stops
     """Nodes at which to stop."""
     resumed: bool
-    """Whether the run goes on from a stop, which it must not meet again at once."""
+    """`True` if the run resumes from a stop, which must not stop it again at once."""
     outer: Outer | None
-    """The graph around the agent."""
+    """Graph around the agent, if any."""
     checkpointer: Any
-    """The checkpointer that graphs inside get."""
+    """Checkpointer for graphs within the agent."""
 
 
 def _meets(stops: Nodes, nodes: Sequence[str]) -> bool:

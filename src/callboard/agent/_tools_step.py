@@ -1,4 +1,4 @@
-"""The tools node in one step of a run: the calls of a reply run as one batch, and streams show each as a task."""
+"""Tools node in one step of a run: calls of a reply run as one batch, and streams show each call as a task."""
 
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -35,7 +35,7 @@ from callboard.tools._workings import Workings
 
 
 class CallsThread(Protocol):
-    """The thread of a run, as far as calls need it: it keeps their records."""
+    """Part of a thread that calls need: it stores their records."""
 
     @property
     def records(self) -> Mapping[str, CallRecord]: ...
@@ -71,7 +71,7 @@ class CallsThread(Protocol):
 
 
 class CallsRun(Protocol):
-    """A run, as far as its calls need it."""
+    """Part of a run that its calls need."""
 
     @property
     def thread(self) -> CallsThread: ...
@@ -80,7 +80,7 @@ class CallsRun(Protocol):
     tools: Workings
     tell: Teller
     by_call: bool
-    """Whether streams see each call as a task of its own."""
+    """`True` if streams show each call as a task of its own."""
 
     @property
     def is_watched(self) -> bool: ...
@@ -103,12 +103,12 @@ class CallsRun(Protocol):
 
 
 async def run_calls(run: CallsRun) -> list[str]:
-    """Run the calls of the last reply that have no result; returns their names, in order.
+    """Run the unfinished calls of the last reply; return their keys, in order.
 
     Raises:
-        CallsInterrupted: if some wait for an answer.
-        ParentCommand: if one has a command for the graph around the agent.
-        BaseException: the error of a call that nobody handles.
+        CallsInterrupted: if calls wait for an answer.
+        ParentCommand: if a call returns a command for the graph around the agent.
+        BaseException: the error of a call, if nothing handles it.
     """
     state = run.given(TOOLS)
     requested = await _requested(run, state)
@@ -117,6 +117,7 @@ async def run_calls(run: CallsRun) -> list[str]:
     place = run.place(TOOLS, PULL, f"branch:to:{TOOLS}")
     if run.by_call and run.is_watched:
         _tell_beginning(run, requested, keys, places)
+    # Before the batch: calls that began in a killed process must not start again before their policy has decided.
     answers = await unknown_settled(run, requested, keys, places)
     step = CallStep(run, requested, keys, places, answers)
     if run.by_call:
@@ -127,14 +128,14 @@ async def run_calls(run: CallsRun) -> list[str]:
 
 
 async def _requested(run: CallsRun, state: Any) -> Requested:
-    """The calls of a state's last reply that are still to run."""
+    """Return the calls of the state's last reply that are still to run."""
     key = run.tools.messages_key
     requested = await in_portions(reading(state, key))
     return replace(requested, calls=run.thread.schema.flow.open_calls(messages_in(state, key)))
 
 
 def _tell_beginning(run: CallsRun, requested: Requested, keys: Sequence[str], places: Mapping[str, NodePlace]) -> None:
-    """Tell of every call as a task of its own, and of those that have ended in an earlier run of this step."""
+    """Report each call as a task, and the results of calls that an earlier run of this step has finished."""
     for key, call in zip(keys, requested.calls, strict=True):
         run.tell.started(places[key], sent(call, requested.state))
     for key in keys:
@@ -143,7 +144,7 @@ def _tell_beginning(run: CallsRun, requested: Requested, keys: Sequence[str], pl
 
 
 async def run_as_one(run: CallsRun, step: "CallStep", place: NodePlace, state: Any) -> None:
-    """Run a batch that streams and callback handlers show as one task."""
+    """Run a batch that streams and callback handlers see as one task."""
     run.tell.started(place, state)
     body = step.run if (entries := run.tools.entries) is None else partial(step.run_within, entries, state)
     try:
@@ -163,7 +164,7 @@ def _written_by(run: CallsRun, key: str) -> Any:
 
 
 class _PlacesOfReply(dict[str, NodePlace]):
-    """Where each call runs, by its name; made for the calls that are looked up."""
+    """Positions of the reply's calls by key, computed on first use."""
 
     def __init__(self, run: CallsRun, keys: Sequence[str]) -> None:
         super().__init__()
@@ -180,11 +181,7 @@ class _PlacesOfReply(dict[str, NodePlace]):
 
 
 async def answer_open_calls(run: CallsRun, reason: str) -> list[str]:
-    """Give every call that has no result a message that says why, unless it waits for a person.
-
-    Returns:
-        The names of all.
-    """
+    """Answer every unfinished call with the reason, unless it waits for a person; return the keys of all calls."""
     calls = (await _requested(run, run.given(TOOLS))).calls
     keys = await in_portions(naming(calls))
     places = _PlacesOfReply(run, keys)
@@ -198,7 +195,7 @@ async def answer_open_calls(run: CallsRun, reason: str) -> list[str]:
 
 
 class CallStep:
-    """One batch of a step; the thread is told what its calls do, as they do it."""
+    """Batch of calls in one step; records each event of a call in the thread as it happens."""
 
     def __init__(
         self,
@@ -215,15 +212,17 @@ class CallStep:
         self._answers = answers
 
     async def run(self, config: RunnableConfig) -> Any:
-        """Run the batch; returns its results in the form that a node returns."""
+        """Run the batch and return its results in the form of a node's output."""
         batch = await self._batch(config)
         if self._run.thread.is_kept:
+            # One write for all claims, before any body starts. It also stores the `Stepped` entry that waited for them.
             await self._run.thread.claim(await batch.claims() if self._run.thread.claims_ahead else [])
         if self._tells_each:
             self._tell_waiting(batch.ledger)
         try:
             combined = await batch.run()
         except BaseException:
+            # Shielded, within the grace: a cancelled step still records the calls that are known to have ended.
             with cleanup():
                 await self._note_ended(batch)
             raise
@@ -231,25 +230,25 @@ class CallStep:
         return combined
 
     async def _note_ended(self, batch: ToolBatch) -> None:
-        """Note the calls that ended without a result, or they would be taken for calls that nobody has seen end."""
+        """Record calls that ended without a result; a claim alone would make their outcome unknown."""
         thread = self._run.thread
         for key in (*batch.signalled, *batch.failed):
             record, known = thread.known_of(key), batch.ledger.known_of(key)
             if record.claimed and (known.pending or key not in batch.failed):
-                # Its claim settled what it had asked; if the answer was refused, the question is open again.
+                # The claim replaced the call's open question. If the answer was refused, the question is open again.
                 await thread.asked({key: known if known.pending else record.accepted()})
         for key, error in batch.failed.items():
             await thread.failed(key, error)
 
     @property
     def _tells_each(self) -> bool:
-        """Whether somebody sees each call as a task of its own."""
+        """Return whether streams or handlers see each call as a task of its own."""
         return self._run.by_call and self._run.is_watched
 
     async def _batch(self, config: RunnableConfig) -> ToolBatch:
         run, thread = self._run, self._run.thread
         entries = run.tools.entries if run.by_call else None
-        # For a thread that is kept, those that LangGraph would give: it may be the one that goes on.
+        # A stored thread needs LangGraph's namespaces for its calls, because LangGraph may resume it.
         is_named = thread.is_kept or run.is_watched
         return await run.tools.batch(
             self._requested,
@@ -266,7 +265,7 @@ class CallStep:
         )
 
     async def run_within(self, entries: Entries, given: Any, config: RunnableConfig) -> Any:
-        """Run the batch within the node's own entry, which may run some of the calls, or change results."""
+        """Run the batch within an overridden method of the node, which may skip calls or change results."""
         run, key = self._run, self._run.tools.messages_key
 
         async def step(requested: Requested, config: RunnableConfig) -> Any:
@@ -285,13 +284,13 @@ class CallStep:
                 raise to_parent(output, self._run.outer)
 
     def _tell_waiting(self, ledger: Ledger) -> None:
-        """Tell of the calls that were asked about in an earlier run, and wait on."""
+        """Report calls whose questions an earlier run asked, and that still wait."""
         for key in self._keys:
             if ledger.waits(key):
                 self._run.tell.asked(self._places[key], ledger.records[key].pending, self._run.thread.state)
 
     async def _call(self, ledger: Ledger, index: int, body: CallBody) -> Any:
-        """Run one call as a task of its own, and tell what becomes of it."""
+        """Run one call as a task of its own, and report its outcome."""
         run, key, call = self._run, self._keys[index], self._requested.calls[index]
         place = self._places[key]
         try:
@@ -308,7 +307,7 @@ class CallStep:
         return output
 
     def _shown(self, output: Any) -> Any:
-        """What handlers are shown of a call: what a node with this one call would return."""
+        """Return the output of a call as handlers see it: as the output of a node with this one call."""
         update = as_update(output, self._run.tools.messages_key)
         return [update] if isinstance(update, Command) else update
 
@@ -322,7 +321,7 @@ class CallStep:
 async def unknown_settled(
     run: CallsRun, requested: Requested, keys: Sequence[str], places: Mapping[str, NodePlace]
 ) -> dict[str, Any]:
-    """Deal with calls of which only the beginning is known; returns the answers for the others."""
+    """Settle calls of which only the start is known; return the answers for the other calls."""
     answers = run.answers_for(keys)
     thread = run.thread
     claimed = {key for key, record in thread.records.items() if record.claimed and not record.is_finished}
@@ -332,6 +331,7 @@ async def unknown_settled(
         record = thread.known_of(key)
         policy = run.tools.policy(call)
         pending = record.pending
+        # A call that may run again, and that nobody was asked about, matches no branch: the batch starts it anew.
         if policy.on_unknown in ("fail", None) and not runs_again(policy):
             await _settled(run, key, error_message(UNKNOWN, call), places[key])
         elif pending and pending[0].id in answers:
@@ -349,7 +349,7 @@ async def unknown_settled(
 
 
 async def _settled(run: CallsRun, key: str, message: ToolMessage, place: NodePlace) -> None:
-    """Let a call end with a message that it did not make itself."""
+    """Record a message as the result of a call that did not produce it itself."""
     await run.thread.finished(key, message)
     if run.by_call:
         run.tell.ended(place, [_written_by(run, key)])

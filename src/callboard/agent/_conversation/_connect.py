@@ -31,8 +31,7 @@ def saver_of(checkpointer: object, types: Iterable[type] = ()) -> "BaseCheckpoin
     """Return the saver for a URL; return any other value unchanged.
 
     Touches neither disk nor network: the database is opened on first use, in a worker thread. It is closed with the
-    saver,
-    at the latest when the saver is garbage-collected.
+    saver, at the latest when the saver is garbage-collected.
 
     Args:
         checkpointer: a URL, or a value that LangGraph accepts: a saver, None, True or False.

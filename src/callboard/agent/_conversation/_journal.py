@@ -1,9 +1,9 @@
 """Thread of conversation in a checkpointer: each event is written once, as it happens.
 
-A checkpoint holds the whole state, as in LangGraph, and is written where a run ends. Events between two checkpoints
-are written as entries on the earlier checkpoint. Entries are pending writes under callboard's own task ids, which
-LangGraph ignores. To find where a thread stands, read its last checkpoint and replay the entries on it. So storage
-grows only with new content. A killed process loses at most the entries whose write had not begun.
+A checkpoint holds the whole state, as in LangGraph, and is written where a run ends. Events between two checkpoints are
+written as entries on the earlier checkpoint. Entries are pending writes under callboard's own task ids, which LangGraph
+ignores. To find where a thread stands, read its last checkpoint and replay the entries on it. So storage grows only
+with new content. A killed process loses at most the entries whose write had not begun.
 """
 
 import logging

@@ -145,8 +145,7 @@ class ActorState:
 
 
 NotedStates = Sequence[Sequence[Any]]
-"""Stored states of actors: name and key of the actor, digest of its state, id of the checkpoint with the packed state.
-"""
+"""For each actor its name, its key, the digest of its state, and the id of the checkpoint with the packed state."""
 
 
 class Stamp(NamedTuple):

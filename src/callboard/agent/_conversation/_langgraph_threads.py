@@ -1,7 +1,7 @@
 """Unfinished turns in LangGraph's stored form, so that LangGraph and callboard can resume each other's threads.
 
-The next nodes are channels `branch:to:<node>`. Calls to run are sends in a channel of their own, without the state.
-The results of a call are written under the task id that LangGraph would compute for it.
+The next nodes are channels `branch:to:<node>`. Calls to run are sends in a channel of their own, without the state. The
+results of a call are written under the task id that LangGraph would compute for it.
 """
 
 from collections.abc import Collection, Iterator, Mapping, Sequence

@@ -365,7 +365,7 @@ class Thread:
         return output
 
 
-# Attributes that `receive` changes, and those that a position of the history is shown with.
+# Attributes that differ between the arrival of input and the position after it.
 _OF_AN_ARRIVAL = ("state", "step", "checkpoint_id", "parent_id", "ts", "source", "next", "sends")
 
 
