@@ -1,4 +1,4 @@
-"""The attributes of an agent that can be read and set as those of LangGraph's graphs."""
+"""Attributes of an agent that can be read and set as on LangGraph's graphs."""
 
 import copy
 from collections.abc import Mapping, Sequence
@@ -18,19 +18,19 @@ _SETTABLE = ("name", "checkpointer", "store", "config", "debug")
 
 
 class Attributes(Drawn):
-    """What of an agent is read and set as on a graph that LangGraph has compiled.
+    """Readable and settable attributes of an agent, with the names of a compiled LangGraph graph.
 
     Args:
         builder: see `Drawn`.
-        runner: of its runs.
-        checkpointer: keeps its threads.
+        runner: starts the runs.
+        checkpointer: stores the threads.
     """
 
     cache: None = None
-    """LangGraph's cache of nodes; see `callboard.middleware.Cache` for one of calls."""
+    """LangGraph's cache of nodes, which an agent does not have; `callboard.middleware.Cache` caches calls."""
     cache_policy: None = None
     retry_policy: Sequence[RetryPolicy] = ()
-    """LangGraph's, for nodes; see `callboard.middleware.Retry` for calls."""
+    """LangGraph's retries of nodes, which an agent does not have; `callboard.middleware.Retry` retries calls."""
 
     def __init__(self, builder: Builder, runner: Runner, checkpointer: Any) -> None:
         self._runner = runner
@@ -45,7 +45,7 @@ class Attributes(Drawn):
 
     @property
     def name(self) -> str:
-        """The name that its runs have."""
+        """Name of the agent's runs."""
         return self._runner.name
 
     @name.setter
@@ -54,7 +54,7 @@ class Attributes(Drawn):
 
     @property
     def store(self) -> BaseStore | None:
-        """What tools, hooks and prompts are given as the store."""
+        """Store for tools, hooks and prompts."""
         return self._runner.store
 
     @store.setter
@@ -63,7 +63,7 @@ class Attributes(Drawn):
 
     @property
     def debug(self) -> bool:
-        """Whether each step is printed."""
+        """`True` if each step is printed."""
         return self._runner.debug
 
     @debug.setter
@@ -72,22 +72,22 @@ class Attributes(Drawn):
 
     @property
     def context_schema(self) -> type[Any] | None:
-        """The schema of what runs are given as `context`."""
+        """Schema of the runs' `context`."""
         return self._runner.context_schema
 
     @property
     def channels(self) -> dict[str, Any]:
-        """The keys of the state and how they are kept, as LangGraph lists them."""
+        """Channels of the state's keys, as in LangGraph."""
         return dict(self._drawn().channels)
 
     def copy(self, update: Mapping[str, Any] | None = None) -> Self:
-        """The same agent, with other attributes.
+        """Return the agent with other attributes.
 
         Args:
             update: any of `name`, `checkpointer`, `store`, `config` and `debug`.
 
         Raises:
-            TypeError: for another attribute.
+            TypeError: for any other attribute.
         """
         other = copy.copy(self)
         for name, value in (update or {}).items():
@@ -97,15 +97,15 @@ class Attributes(Drawn):
         return other
 
     def with_config(self, config: RunnableConfig | None = None, **kwargs: Any) -> Self:
-        """A copy of the agent, with a config that every run starts from."""
+        """Return a copy of the agent with a config that every run starts from."""
         return self.copy({"config": merged_configs(self.config, config, cast("RunnableConfig", kwargs))})
 
     def validate(self) -> Self:
-        """Return the agent as it is: what is wrong with one is an error where it is made."""
+        """Return the agent unchanged: errors in its construction were raised when it was made."""
         return self
 
     def clear_cache(self, nodes: Sequence[str] | None = None) -> None:
-        """Raise, as a graph of LangGraph's that has no cache.
+        """Raise ValueError, like a LangGraph graph without a cache.
 
         Raises:
             ValueError: always.
@@ -116,5 +116,5 @@ class Attributes(Drawn):
         )
 
     async def aclear_cache(self, nodes: Sequence[str] | None = None) -> None:
-        """`clear_cache`, for async code."""
+        """Do the same as `clear_cache`, from async code."""
         self.clear_cache(nodes)

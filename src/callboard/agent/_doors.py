@@ -1,4 +1,4 @@
-"""How an agent is run: the doors for async code and for sync code, and what each takes and gives."""
+"""Methods that run an agent, for async and for sync code."""
 
 import copy
 from collections.abc import AsyncGenerator, AsyncIterator, Iterator
@@ -30,7 +30,7 @@ from callboard.tools._many import ManyInputs
 
 
 class Doors(ManyInputs):
-    """An agent's doors; a keyword that none has is an error."""
+    """Run methods of an agent; an unknown keyword is an error."""
 
     checkpointer: Any
     config: RunnableConfig | None
@@ -38,10 +38,10 @@ class Doors(ManyInputs):
     _stops: Stops
     _budget: float | None
     _door: Door = "async"
-    """By which the runs that are started here are entered."""
+    """Entry mode of runs that start here."""
 
     def _from_sync(self) -> Self:
-        """A copy of the agent that runs the sync half of what it was given."""
+        """Return a copy of the agent that uses the sync methods of models, tools and savers."""
         entered = copy.copy(self)
         entered._door = "sync"
         return entered
@@ -100,38 +100,38 @@ class Doors(ManyInputs):
         subgraphs: bool = False,
         version: Literal["v1", "v2"] = "v1",
     ) -> Any:
-        """Run until the model has an answer, or somebody has to be asked.
+        """Run until the model gives an answer, or a person has to be asked.
 
         Args:
-            input: a dict with `messages`, in any form that LangChain understands, and other keys of the
-                state; a `Command`; or `None` to go on where the thread stands.
-            config: a LangChain config; its `recursion_limit` bounds the steps, its `max_concurrency` the
-                calls of a batch.
-            context: for tools, hooks and prompts, as `runtime.context`.
-            stream_mode: "values" for the last state; any other mode for a list of chunks.
-            print_mode: modes whose chunks are printed besides.
-            output_keys: which keys of the state to return; all by default.
+            input: a dict with `messages`, in any form that LangChain accepts, and other keys of the state; a `Command`;
+                or `None` to resume the thread.
+            config: a LangChain config. `recursion_limit` bounds the steps, `max_concurrency` the concurrent calls of a
+                batch.
+            context: `runtime.context` of tools, hooks and prompts.
+            stream_mode: "values" returns the final state; any other mode a list of chunks.
+            print_mode: modes whose chunks are also printed.
+            output_keys: state keys to return; by default all.
             interrupt_before: nodes before which to stop, instead of the agent's own.
             interrupt_after: nodes after which to stop, instead of the agent's own.
-            durability: when what happens is stored: before the run goes on ("sync"), meanwhile ("async", the
+            durability: when events are stored: before the run goes on ("sync"), in the background ("async", the
                 default), or when the run stops ("exit").
-            control: with which the run can be asked to stop before its next step: LangGraph's.
-            budget: seconds for the whole run, instead of the agent's own.
+            control: LangGraph's control object; it can request a stop before the next step.
+            budget: seconds for the whole run, instead of the agent's own budget.
             debug: print each step.
-            subgraphs: see `astream`; for other modes than "values".
-            version: "v2" for a `GraphOutput`, or a list of parts; see `astream`.
+            subgraphs: see `astream`; for modes other than "values".
+            version: "v2" returns a `GraphOutput`, or a list of parts; see `astream`.
 
         Returns:
-            The state. If calls wait for a person, their questions are under `__interrupt__`.
+            The state. If calls wait for a person, `__interrupt__` has their questions.
 
         Raises:
-            GraphRecursionError: if the steps are used up.
-            GraphDrained: if `control` asked for it; the thread can go on with `None`.
-            EmptyInputError: if the input has nothing for the state.
-            RunDeadlineExceededError: if the budget was spent; calls in flight have got their messages, and the
-                thread can go on.
-            UnknownInterruptError: if an answer fits no open question.
-            BaseException: the error of a call that nobody handles.
+            GraphRecursionError: if the recursion limit is reached.
+            GraphDrained: if `control` requested a stop; the thread can be resumed with `None`.
+            EmptyInputError: if the input has no value for the state.
+            RunDeadlineExceededError: if the budget is used up. Calls in flight have got error messages, and the thread
+                can be resumed.
+            UnknownInterruptError: if an answer matches no open question.
+            BaseException: the error of a call, if nothing handles it.
         """
         given: RunOptions = {
             "context": context,
@@ -195,28 +195,28 @@ class Doors(ManyInputs):
         subgraphs: bool = False,
         version: Literal["v1", "v2"] = "v1",
     ) -> AsyncGenerator[Any]:
-        """Run, and hand out what happens while it does.
+        """Run, and yield chunks while the run goes on.
 
-        A reader that leaves early cancels the run, which has ended when `aclose()` returns.
+        If the reader leaves early, the run is cancelled, and has ended when `aclose()` returns.
 
         Args:
             input: see `ainvoke`.
             config: see `ainvoke`.
             context: see `ainvoke`.
-            stream_mode: one of LangGraph's modes, or several; "updates" by default.
-            print_mode: modes whose chunks are printed besides.
-            output_keys: which keys of the state `values` and `updates` have; one alone stands without its name.
+            stream_mode: one or several of LangGraph's modes; by default "updates".
+            print_mode: modes whose chunks are also printed.
+            output_keys: state keys in `values` and `updates`; a single string gives the bare value.
             interrupt_before: see `ainvoke`.
             interrupt_after: see `ainvoke`.
             durability: see `ainvoke`.
             control: see `ainvoke`.
             budget: see `ainvoke`.
             debug: see `ainvoke`.
-            subgraphs: hand out chunks of graphs that tools run too; every chunk then has its namespace.
-            version: "v2" for every chunk as a part, `{"type": ..., "ns": ..., "data": ...}`.
+            subgraphs: also yield chunks of graphs that tools run; every chunk then has its namespace.
+            version: "v2" yields every chunk as a part, `{"type": ..., "ns": ..., "data": ...}`.
 
         Raises:
-            ValueError: for a mode that there is not.
+            ValueError: for an unknown mode.
             BaseException: see `ainvoke`.
         """
         given: RunOptions = {
@@ -234,7 +234,7 @@ class Doors(ManyInputs):
         modes = stream_mode or ("values" if is_nested(request.config) else "updates")
         wanted, shape = checked_modes(modes), self._runner.plan.schema.shaped
         request = replace(request, modes=request.modes | wanted)
-        # Not a bare `async for`: left early, it would leave the run to the garbage collector.
+        # `aclosing`, because a bare `async for` that is left early would leave the run to the garbage collector.
         async with aclosing(chunks_of(partial(self._runner.run, self.checkpointer, request))) as chunks:
             async for chunk in chunks:
                 if chunk[1] in wanted:
@@ -277,10 +277,10 @@ class Doors(ManyInputs):
     ) -> Any: ...
 
     def invoke(self, input: Any, config: RunnableConfig | None = None, **options: Any) -> Any:
-        """`ainvoke` for sync code, also in the thread of a running event loop, which waits.
+        """Do the same as `ainvoke`, from sync code.
 
-        What has both a sync and an async half (models, tools, hooks, middleware, checkpointers) runs its sync one, in a
-        worker thread.
+        May be called in the thread of a running event loop, which is blocked until the run ends. Models, tools, hooks,
+        middleware and checkpointers with both sync and async methods use their sync ones, in worker threads.
         """
         return run_from_sync(partial(Doors.ainvoke, self._from_sync(), input, config, **options))
 
@@ -309,21 +309,21 @@ class Doors(ManyInputs):
     ) -> Iterator[Any]: ...
 
     def stream(self, input: Any, config: RunnableConfig | None = None, **options: Any) -> Iterator[Any]:
-        """`astream` for sync code."""
+        """Do the same as `astream`, from sync code."""
         return pulled(Doors.astream(self._from_sync(), input, config, **options))
 
     async def astream_events(  # type: ignore[override]  # pyright: ignore[reportIncompatibleMethodOverride]
         self, input: Any, config: RunnableConfig | None = None, **options: Any
     ) -> AsyncIterator[StreamEvent]:
-        """LangChain's events of a run, on asyncio.
+        """Yield LangChain's events of a run; on asyncio only.
 
         Args:
             input: see `ainvoke`.
             config: see `ainvoke`.
-            options: LangChain's, and those of `astream`.
+            options: LangChain's options, and those of `astream`.
 
         Raises:
-            RuntimeError: on trio, where LangChain's own part does not run.
+            RuntimeError: on trio, where LangChain's implementation does not run.
         """
         if current_loop().name == "trio":
             raise RuntimeError(

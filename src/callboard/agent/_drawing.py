@@ -1,4 +1,4 @@
-"""The agent as LangGraph would build it: for its drawing, its schemas and its rules, never to be run."""
+"""LangGraph graph of the agent, used for its drawing, schemas and rules, and never run."""
 
 from collections.abc import AsyncIterator, Iterator, Sequence
 from itertools import pairwise
@@ -17,20 +17,20 @@ Builder = StateGraph[Any, Any, Any, Any]
 
 
 _ANY_TOOLS: Runnable[Any, Any] = RunnablePassthrough()
-"""For the drawing of an agent of which nobody knows the tools."""
+"""Stands for the tools node in the drawing of an agent whose tools are unknown."""
 
 
 def _drawn_only(state: Any) -> Any:
-    """Stand for a node that `_run` runs; a function, because those who look at nodes look for one."""
+    """Stand for a node in the drawing; `_run` runs the real one. A function, because readers of graphs expect one."""
     return state
 
 
 class Drawn(PregelProtocol[Any, Any, Any, Any]):
-    """What can be asked of an agent without running it.
+    """Introspection of an agent: nodes, drawing and schemas.
 
     Args:
         builder: see `drawing`.
-        name: of the agent.
+        name: name of the agent.
     """
 
     def __init__(self, builder: Builder, name: str) -> None:
@@ -39,64 +39,64 @@ class Drawn(PregelProtocol[Any, Any, Any, Any]):
 
     @property
     def nodes(self) -> dict[str, Any]:
-        """The nodes, by name, as LangGraph lists them."""
+        """The nodes by name, as in LangGraph."""
         return dict(self._drawn().nodes)
 
     def get_graph(self, config: RunnableConfig | None = None, *, xray: int | bool = False) -> Graph:
-        """The drawing of nodes and edges, equal to that of LangGraph's agent."""
+        """Return the drawing of nodes and edges, equal to that of LangGraph's agent."""
         return cast("Graph", self._drawn().get_graph(config, xray=xray))
 
     async def aget_graph(self, config: RunnableConfig | None = None, *, xray: int | bool = False) -> Graph:
-        """`get_graph`, for async code."""
+        """Do the same as `get_graph`, from async code."""
         return self.get_graph(config, xray=xray)
 
     @property
     def InputType(self) -> Any:  # noqa: N802 (LangChain's name)
-        """The type of the input, as LangChain asks for it."""
+        """Type of the input, for LangChain."""
         return self._drawn().InputType
 
     @property
     def OutputType(self) -> Any:  # noqa: N802 (LangChain's name)
-        """The type of the output, as LangChain asks for it."""
+        """Type of the output, for LangChain."""
         return self._drawn().OutputType
 
     def get_input_schema(self, config: RunnableConfig | None = None) -> type[BaseModel]:
-        """The input as a pydantic model."""
+        """Return the schema of the input as a pydantic model."""
         return cast("type[BaseModel]", self._drawn().get_input_schema(config))
 
     def get_output_schema(self, config: RunnableConfig | None = None) -> type[BaseModel]:
-        """The output as a pydantic model."""
+        """Return the schema of the output as a pydantic model."""
         return cast("type[BaseModel]", self._drawn().get_output_schema(config))
 
     def get_subgraphs(self, *, namespace: str | None = None, recurse: bool = False) -> Iterator[tuple[str, Any]]:
-        """The graphs among the hooks, by node."""
+        """Yield the hooks that are graphs, with the names of their nodes."""
         return cast("Iterator[tuple[str, Any]]", self._drawn().get_subgraphs(namespace=namespace, recurse=recurse))
 
     async def aget_subgraphs(
         self, *, namespace: str | None = None, recurse: bool = False
     ) -> AsyncIterator[tuple[str, Any]]:
-        """`get_subgraphs`, for async code."""
+        """Do the same as `get_subgraphs`, from async code."""
         for one in self.get_subgraphs(namespace=namespace, recurse=recurse):
             yield one
 
     def get_input_jsonschema(self, config: RunnableConfig | None = None) -> dict[str, Any]:
-        """The JSON schema of the input."""
+        """Return the JSON schema of the input."""
         return cast("dict[str, Any]", self._drawn().get_input_jsonschema(config))
 
     def get_output_jsonschema(self, config: RunnableConfig | None = None) -> dict[str, Any]:
-        """The JSON schema of the output."""
+        """Return the JSON schema of the output."""
         return cast("dict[str, Any]", self._drawn().get_output_jsonschema(config))
 
     def config_schema(self, *, include: Sequence[str] | None = None) -> type[BaseModel]:
-        """The schema of the config, as of a graph; LangGraph has deprecated it for `get_context_jsonschema`."""
+        """Return the schema of the config; deprecated in LangGraph in favour of `get_context_jsonschema`."""
         return cast("type[BaseModel]", self._drawn().config_schema(include=include))
 
     def get_config_jsonschema(self, *, include: Sequence[str] | None = None) -> dict[str, Any]:
-        """The schema of the config in JSON; deprecated, as LangGraph's is."""
+        """Return the JSON schema of the config; deprecated in LangGraph, too."""
         return cast("dict[str, Any]", self._drawn().get_config_jsonschema(include=include))
 
     def get_context_jsonschema(self) -> dict[str, Any] | None:
-        """The JSON schema of the context; `None` if the agent has none."""
+        """Return the JSON schema of the context; `None` if the agent has none."""
         return cast("dict[str, Any] | None", self._drawn().get_context_jsonschema())
 
     def _drawn(self) -> Any:
@@ -110,14 +110,14 @@ def drawing(
     hooks: dict[str, Any],
     tools: Runnable[Any, Any] = _ANY_TOOLS,
 ) -> Builder:
-    """An agent's nodes and edges.
+    """Return a LangGraph builder with the nodes and edges of an agent.
 
     Args:
-        flow: which there are.
-        schema: of the state.
-        context_schema: of the context.
-        hooks: by node name.
-        tools: the node that runs them; the drawing names those.
+        flow: nodes of the agent.
+        schema: schema of the state.
+        context_schema: schema of the context.
+        hooks: hooks by node name.
+        tools: the tools node; the drawing lists its tools.
     """
     builder: Builder = StateGraph(schema, context_schema=context_schema)
     builder.add_node(AGENT, _drawn_only, input_schema=_with_model_input(schema) if flow.before else schema)
@@ -154,12 +154,12 @@ def _draw_edges(builder: Builder, flow: Flow) -> None:
 
 
 def _route(_: Any) -> str:
-    """Stand for an edge that `_flow` decides on."""
+    """Stand for a conditional edge in the drawing; `Flow` decides the real one."""
     return END
 
 
 def _with_model_input(schema: type[Any]) -> type[Any]:
-    """The schema with `llm_input_messages`, which a hook may write for the model alone."""
+    """Return the schema with `llm_input_messages`, which a hook may write for the model alone."""
     if issubclass(schema, BaseModel):
         return create_model("CallModelInputSchema", llm_input_messages=(list[AnyMessage] | None, None), __base__=schema)
     return cast(

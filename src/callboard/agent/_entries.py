@@ -1,6 +1,6 @@
-"""What a tools node has of its own around a run, within an agent's: around each call, or around all of a reply's.
+"""Overridden methods of a tools node within an agent: around each call, or around all calls of a reply.
 
-It is given what LangGraph gives it: in version "v2" a call and the state, in version "v1" the state.
+The method gets the same input as in LangGraph: a call and the state in version "v2", the state in version "v1".
 """
 
 from collections import deque
@@ -23,16 +23,16 @@ from callboard.tools._unanswered import answered_ids, id_of
 from callboard.tools._vocabulary import ToolCallRequest, ToolCallWithContext
 
 Step = Callable[[Requested, RunnableConfig], Awaitable[Any]]
-"""Runs calls, and returns their results in the form that a node returns."""
+"""Runs calls, and returns their results in the form of a node's output."""
 
 
 def sent(call: ToolCall, state: Any) -> ToolCallWithContext:
-    """A call as LangGraph sends it to a task of its own."""
+    """Return a call in the form in which LangGraph sends it to a task of its own."""
     return ToolCallWithContext(__type="tool_call_with_context", tool_call=call, state=state)
 
 
 def around_call(entries: Entries, messages_key: str) -> Middleware:
-    """The node's own entry, as what is around one call."""
+    """Return the node's overridden method as middleware around one call."""
 
     async def around(request: ToolCallRequest, call_next: Next) -> Output:
         async def inner(entry: Entry) -> Any:
@@ -52,14 +52,14 @@ def around_call(entries: Entries, messages_key: str) -> Middleware:
 async def around_all(
     entries: Entries, step: Step, calls: Sequence[ToolCall], entry: Entry, messages_key: str
 ) -> list[Output]:
-    """Run the calls of a reply through the node's own entry; returns the outputs, in call order.
+    """Run the calls of a reply through the node's overridden method; return the outputs in call order.
 
     Args:
-        entries: the node's.
-        step: runs those calls that the base class is asked for.
-        calls: all that need an output.
-        entry: what the node is given, and the config of the step.
-        messages_key: where a state has its messages.
+        entries: the overridden method.
+        step: runs the calls that the method passes to its base class.
+        calls: all calls that need an output.
+        entry: input of the node, and the config of the step.
+        messages_key: state key of the messages.
     """
 
     async def around(within: Entry, call_next: Next) -> Any:
@@ -79,10 +79,10 @@ def _config(entry: Entry, config: RunnableConfig) -> RunnableConfig:
 
 
 def outputs_of(result: Any, calls: Sequence[ToolCall], messages_key: str, name: str) -> list[Output]:
-    """Sort what an entry returned by the calls that it answers; the rest goes with the last call.
+    """Assign the results of an overridden method to calls; results without a call go with the last one.
 
     Raises:
-        TypeError: if it is nothing that a node returns.
+        TypeError: if a result has a type that a node does not return.
         ValueError: if a call has no message.
     """
     found: list[list[ToolMessage | Command[Any]]] = [[] for _ in calls]
@@ -92,6 +92,7 @@ def outputs_of(result: Any, calls: Sequence[ToolCall], messages_key: str, name: 
         due.setdefault(id_of(call), deque()).append(place)
     for piece in _pieces(result, messages_key, name):
         open_places = [due[call_id] for call_id in _answered_by(piece, messages_key) if due.get(call_id)]
+        # Several calls may have the same id: their messages are assigned in call order.
         first = min(open_places, key=itemgetter(0), default=None)
         (rest if first is None else found[first.popleft()]).append(piece)
     left = any(isinstance(piece, Command) and piece.graph is not None for piece in rest)

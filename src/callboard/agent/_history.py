@@ -1,8 +1,7 @@
-"""A conversation that a model can be given: every call in it has its answer, directly behind it.
+"""Repair of conversations: every call in them gets an answer directly after its message.
 
-LangGraph refuses a history with unanswered calls, and the thread is lost. We answer them, where they were
-asked, with a text that says what happened. Answers that came after something else are put where they belong: LangGraph
-hands them over as they stand, and the provider refuses.
+LangGraph refuses a history with unanswered calls, and the thread is lost. Here such calls get an answer that says so.
+Providers refuse answers in another position, which LangGraph passes on. Here they are moved to their calls.
 """
 
 from collections.abc import Sequence
@@ -22,14 +21,14 @@ UNANSWERED = (
 
 
 def repaired(messages: Sequence[BaseMessage], whole: Sequence[BaseMessage] = ()) -> list[BaseMessage]:
-    """The conversation, with the answer of every call directly behind the message that asks for it.
+    """Return the conversation with the answers of every call directly after the message that contains it.
 
-    No provider takes another. What came between them, as what a person said while a question was open, comes after
-    the answers; a call without an answer gets one that says so.
+    No provider accepts another order. Messages in between, such as a remark of the user, come after the answers. A call
+    without an answer gets an error message.
 
     Args:
-        messages: stays as it is.
-        whole: a conversation that is known to need nothing; where the other begins with it, only the rest is looked at.
+        messages: the conversation; not changed.
+        whole: a conversation that needs no repair; if `messages` begins with it, only the rest is checked.
     """
     begins = all(map(is_, messages, whole)) and len(messages) >= len(whole)
     if is_whole(messages[len(whole) :] if begins else messages):
@@ -38,7 +37,7 @@ def repaired(messages: Sequence[BaseMessage], whole: Sequence[BaseMessage] = ())
 
 
 def _made_whole(exchange: Exchange) -> Sequence[BaseMessage]:
-    """The message of an exchange, and behind it an answer to each of its calls."""
+    """Return the message of an exchange and an answer to each of its calls."""
     missing = [_unanswered(call) for call in exchange.open_calls()]
     if exchange.is_in_order and not missing:
         return (exchange.message, *exchange.answers)
@@ -46,9 +45,9 @@ def _made_whole(exchange: Exchange) -> Sequence[BaseMessage]:
 
 
 def complete_calls(reply: BaseMessage) -> None:
-    """Let every call of a reply have a name and an id that are texts.
+    """Give every call of a reply a name and an id of type `str`.
 
-    Some providers give no id, and a result needs one to go by. A name of another kind is that of no tool.
+    Some providers give no id, and results are matched by id. A name of another type is that of no tool.
     """
     for call in calls_in(reply):
         call["id"] = f"call_{uuid4().hex}" if call["id"] is None else id_of(call)
@@ -56,9 +55,9 @@ def complete_calls(reply: BaseMessage) -> None:
 
 
 def keepable(reply: BaseMessage) -> list[BaseMessage]:
-    """A reply that a checkpointer can store, and the messages of calls whose arguments it could not.
+    """Return a reply that a checkpointer can store, and error messages for calls with arguments that it cannot.
 
-    Those calls stay without their arguments; as they have their messages, they do not run.
+    Those calls lose their arguments; they have an answer, so they do not run.
     """
     refused = unkept(reply.tool_calls) if isinstance(reply, AIMessage) else {}
     if not isinstance(reply, AIMessage) or not refused:
@@ -66,7 +65,7 @@ def keepable(reply: BaseMessage) -> list[BaseMessage]:
     ids = {id_of(reply.tool_calls[place]) for place in refused}
     calls = [{**call, "args": {}} if place in refused else call for place, call in enumerate(reply.tool_calls)]
     content = reply.content
-    if isinstance(content, list):  # where some providers repeat the arguments
+    if isinstance(content, list):  # some providers repeat the arguments in content blocks
         content = [_without_arguments(block) if _id_in(block) in ids else block for block in content]
     return [reply.model_copy(update={"tool_calls": calls, "content": content}), *refused.values()]
 
@@ -80,7 +79,7 @@ def _without_arguments(block: Any) -> dict[str, Any]:
 
 
 def is_repair(message: BaseMessage) -> bool:
-    """Whether a message was put in by us for an answer that was missing."""
+    """Return whether `repaired` has added a message in place of a missing answer."""
     return message.content == UNANSWERED
 
 

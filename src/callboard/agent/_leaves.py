@@ -1,4 +1,4 @@
-"""Models, hooks and prompts: a run that sync code started runs their sync half, any other run their async half."""
+"""Models, hooks and prompts of the user: sync runs use their sync methods, async runs their async methods."""
 
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -19,13 +19,13 @@ T = TypeVar("T")
 
 
 async def run_leaf(leaf: Runnable[Any, T], given: Any, config: RunnableConfig, name: str) -> T:
-    """Run what a user gave: by the sync door in a worker thread, unless it is async only, else on asyncio.
+    """Run a Runnable of the user: in a sync run in a worker thread, if it has a sync method; otherwise on asyncio.
 
     Args:
-        leaf: what to run.
+        leaf: the Runnable.
         given: its input.
-        config: with the runtime in it.
-        name: what to call it if its thread goes on after the run.
+        config: config with the runtime.
+        name: name for warnings, if its thread outlives the run.
     """
     if from_sync() and has_sync_half(leaf):
         return await run_function(partial(leaf.invoke, given, config), name)
@@ -33,19 +33,20 @@ async def run_leaf(leaf: Runnable[Any, T], given: Any, config: RunnableConfig, n
 
 
 async def run_model(model: Runnable[Any, T], given: Any, config: RunnableConfig) -> T:
-    """`run_leaf` for a model; a cancelled one in a thread stops at its next token."""
+    """Run a model as `run_leaf` does; in a thread, a cancelled model stops at its next token."""
     if from_sync():
         config = _with_handler(config, _StopsAtToken())
     return await run_leaf(model, given, config, "the model")
 
 
 async def run_function(fn: Callable[[], T], name: str) -> T:
-    """Run a sync function in a worker thread. There are as many as are asked for: it may run agents in its turn."""
+    """Run a sync function in a worker thread."""
+    # Without a limit of threads: the function may run agents, and they would wait for the thread that it holds.
     return await run_in_thread(current_loop(), fn, name, _Nobody())
 
 
 def has_sync_half(leaf: Runnable[Any, Any]) -> bool:
-    """Whether a Runnable, with all that it consists of, can be invoked; some are made of a coroutine alone."""
+    """Return whether a Runnable and all its parts can be invoked; some are made of a coroutine alone."""
     if parts := _parts(leaf):
         return all(has_sync_half(part) for part in parts)
     cls, own = type(leaf), getattr(leaf, "__dict__", {})
@@ -56,7 +57,7 @@ def has_sync_half(leaf: Runnable[Any, Any]) -> bool:
 
 
 _HALVES = (("func", "afunc"), ("_transform", "_atransform"))
-"""What Runnables that are made of functions keep them as."""
+"""Attributes in which Runnables keep their sync and async functions."""
 
 
 def _parts(leaf: Runnable[Any, Any]) -> Sequence[Runnable[Any, Any]]:
@@ -70,7 +71,7 @@ def _parts(leaf: Runnable[Any, Any]) -> Sequence[Runnable[Any, Any]]:
 
 
 class _Nobody:
-    """Notes nothing of threads that outlive their run: nobody waits for a place that they hold."""
+    """Ignores threads that outlive their run: such a thread holds no place at a limit."""
 
     def thread_abandoned(self) -> None:
         pass
@@ -80,18 +81,19 @@ class _Nobody:
 
 
 class _StopsAtToken(BaseCallbackHandler):
-    """Ends the thread of a model that nobody waits for any more; between two tokens nothing can."""
+    """Ends the thread of a cancelled model at its next token; between two tokens, nothing can stop it."""
 
+    # In the model's own thread, and with errors passed on: the raised cancellation has to reach the model.
     run_inline = True
     raise_error = True
 
     @property
     def ignore_chat_model(self) -> bool:
-        """Whether to ignore the other events of chat models: the tokens are enough."""
+        """Return `True`: tokens are the only event of interest."""
         return True
 
     def on_llm_new_token(self, *_: Any, **__: Any) -> None:
-        with suppress(RuntimeError):  # of a model that tells of its tokens from a thread of its own
+        with suppress(RuntimeError):  # the model reports tokens from a thread that anyio did not start
             check_cancelled()
 
 

@@ -1,4 +1,4 @@
-"""How the model of an agent is called: with which prompt, and with which tools."""
+"""Requests to the model of an agent, with its prompt and its tools."""
 
 import inspect
 from collections.abc import Awaitable, Callable, Sequence
@@ -24,25 +24,25 @@ Prompt = (
 )
 Model = Runnable[LanguageModelInput, BaseMessage]
 ModelChoice = Callable[[Any, Any], Any]
-"""From a state and a runtime to a model that has its tools bound, sync or async."""
+"""Takes a state and a runtime and returns a model with bound tools; sync or async."""
 
 
 def model_with_tools(
     model: "str | Runnable[Any, Any]", tools: Sequence[BaseTool], provider_tools: Sequence[dict[str, Any]]
 ) -> Model:
-    """The model, knowing its tools.
+    """Return the model with its tools bound.
 
     Args:
-        model: a chat model, one that has its tools already, a sequence that ends in one, or
-            `provider:name` for langchain's `init_chat_model`.
-        tools: those that run here.
-        provider_tools: those that run at the provider, as the provider describes them.
+        model: a chat model, a model with bound tools, a sequence that ends in one, or `provider:name` for langchain's
+            `init_chat_model`.
+        tools: tools that run in the agent.
+        provider_tools: descriptions of tools that run at the provider.
 
     Raises:
-        ImportError: if a name is given and langchain is not installed.
-        NotImplementedError: if the model is of a kind that cannot be told of tools.
-        TypeError: if the model is none.
-        ValueError: if the tools that it has are not those that the agent has.
+        ImportError: for a name, if langchain is not installed.
+        NotImplementedError: if the model has no `bind_tools` of its own.
+        TypeError: if `model` is not a model.
+        ValueError: if the bound tools are not the agent's.
     """
     if isinstance(model, str):
         model = _init_chat_model(model)
@@ -59,7 +59,7 @@ def model_with_tools(
         raise TypeError(f"The model has no bind_tools(), so it cannot be told of its tools: {model!r}")
     try:
         return cast("Model", bind(everything))
-    except NotImplementedError as error:  # LangChain's own method, of models that have none
+    except NotImplementedError as error:  # LangChain's base method, inherited by the model
         names = ", ".join(repr(_bound_name(tool)) for tool in everything)
         raise NotImplementedError(
             f"{type(model).__name__} has no bind_tools() of its own, so it cannot be told of its tools ({names}): take "
@@ -80,7 +80,7 @@ def _init_chat_model(name: str) -> BaseChatModel:
 
 
 def _has_tools(model: Runnable[Any, Any], tools: Sequence[BaseTool], at_provider: int) -> bool:
-    """Whether the model was told of its tools already; they have to be ours then."""
+    """Return whether the model has tools bound already; raise ValueError if they are not the agent's."""
     if isinstance(model, RunnableSequence):
         model = next((step for step in model.steps if isinstance(step, (RunnableBinding, BaseChatModel))), model)
     if not isinstance(model, RunnableBinding) or "tools" not in model.kwargs:
@@ -97,7 +97,7 @@ def _has_tools(model: Runnable[Any, Any], tools: Sequence[BaseTool], at_provider
 
 
 def _bound_name(tool: Any) -> str | None:
-    """A tool's name in OpenAI's form or in Anthropic's."""
+    """Return the name of a tool, in OpenAI's or Anthropic's form."""
     if not isinstance(tool, dict):
         return getattr(tool, "name", None)
     if tool.get("type") == "function":
@@ -106,41 +106,41 @@ def _bound_name(tool: Any) -> str | None:
 
 
 class Asks(Protocol):
-    """What replies to a state: one model, or a function that chooses a model for each step."""
+    """Source of model replies: one model, or a function that chooses a model for each step."""
 
     @property
     def known(self) -> Model | None:
-        """The model, if each request goes to the same one; `None` if that depends on the state."""
+        """Return the model if all requests go to the same one, otherwise `None`."""
         ...
 
     @property
     def chat_model(self) -> BaseChatModel | None:
-        """The chat model inside of it, which knows no tools, if there is one and it is always the same."""
+        """Return the chat model without tools if it is always the same, otherwise `None`."""
         ...
 
     async def reply(self, state: Any, config: RunnableConfig, offered: Sequence[BaseTool]) -> BaseMessage:
-        """Ask the model, and return its reply.
+        """Return the model's reply to a state.
 
         Args:
-            state: for the prompt.
-            config: with the runtime in it.
-            offered: the tools that the model may know of now.
+            state: input of the prompt.
+            config: config with the runtime.
+            offered: tools that the model may call now.
         """
         ...
 
     async def respond(self, state: Any, config: RunnableConfig, response_format: Any) -> object:
-        """The conversation as a value of a schema; see `structured`."""
+        """Return the conversation as a value of a schema; see `structured`."""
         ...
 
 
 class FixedModel:
-    """One model, told of its tools.
+    """Model that is the same for all requests.
 
     Args:
         model: see `model_with_tools`.
-        tools: those that run here.
-        provider_tools: those that run at the provider.
-        prompt: what stands before the conversation, or makes the model's input of a state.
+        tools: tools that run in the agent.
+        provider_tools: descriptions of tools that run at the provider.
+        prompt: system message, or a function from a state to the model's input.
     """
 
     def __init__(
@@ -169,7 +169,7 @@ class FixedModel:
         return await run_model(*self._prompt.asked(model, state), config)
 
     def _knowing(self, offered: Sequence[BaseTool]) -> Model:
-        """The model, which is told of these tools only."""
+        """Return the model with only the offered tools bound."""
         if isinstance(self._all, RunnableBinding) and self._all is self._model:
             names = {tool.name for tool in self._tools} - {tool.name for tool in offered}
             kept = [tool for tool in self._all.kwargs["tools"] if _bound_name(tool) not in names]
@@ -181,10 +181,10 @@ class FixedModel:
 
 
 class ChosenModel:
-    """A model that is chosen for each step.
+    """Model that is chosen for each step.
 
     Args:
-        choose: from the state and the runtime to a model with its tools bound, sync or async.
+        choose: takes the state and the runtime and returns a model with bound tools; sync or async.
         prompt: see `FixedModel`.
     """
 
@@ -217,40 +217,36 @@ class ChosenModel:
 
 
 async def _asked_in_thread(choose: Callable[[], Any]) -> Any:
-    # A sync function may take its time, and the loop is not its to stop.
+    # In a thread, because a slow sync function must not block the event loop.
     model = await run_function(choose, "the function that chooses a model")
     return await model if inspect.isawaitable(model) else model
 
 
 class _Fixed:
-    """A prompt that stands before every conversation."""
+    """Prompt of constant messages before the conversation."""
 
     def __init__(self, messages: Sequence[BaseMessage]) -> None:
         self._messages = messages
 
     def asked(self, model: Model, state: Any) -> tuple[Model, Any]:
-        """The model to run, and what it is given."""
-        # No sequence of Runnables for what is a list: it would cost as much as all the rest of a turn.
+        """Return the model to run, and its input."""
+        # A plain list: a `RunnableSequence` would take as long as the rest of the turn.
         return model, [*self._messages, *messages_of(state)]
 
 
 class _Made:
-    """A prompt that makes the model's input of a state."""
+    """Prompt that computes the model's input from a state."""
 
     def __init__(self, make: Runnable[Any, Any]) -> None:
         self._make = make
 
     def asked(self, model: Model, state: Any) -> tuple[Model, Any]:
-        """The model to run, and what it is given."""
+        """Return the model to run, and its input."""
         return self._make | model, state
 
 
 def prompt_of(prompt: Prompt | None) -> _Fixed | _Made:
-    """Read what a user gave as a prompt, once for all runs.
-
-    Raises:
-        ValueError: if it is of none of the known kinds.
-    """
+    """Return the user's prompt, converted once for all runs; raise ValueError for an unknown type."""
     if prompt is None:
         return _Fixed([])
     if isinstance(prompt, str):
@@ -265,16 +261,16 @@ def prompt_of(prompt: Prompt | None) -> _Fixed | _Made:
 
 
 async def structured(model: Model, state: Any, config: RunnableConfig, response_format: Any) -> object:
-    """The conversation as a value of a schema.
+    """Return the conversation as a value of a schema.
 
     Args:
-        model: its tools are left aside.
-        state: has the conversation.
-        config: for the model.
+        model: the model; its tools are not used.
+        state: state with the conversation.
+        config: config of the request.
         response_format: a schema, or a system prompt and a schema.
 
     Raises:
-        TypeError: if there is no chat model in `model`.
+        TypeError: if `model` contains no chat model.
     """
     messages = messages_of(state)
     if isinstance(response_format, tuple):
@@ -284,7 +280,7 @@ async def structured(model: Model, state: Any, config: RunnableConfig, response_
 
 
 def _bare(model: Any) -> BaseChatModel:
-    """The chat model inside of bindings and sequences."""
+    """Return the chat model inside of bindings and sequences."""
     model = _inside(model)
     if not isinstance(model, BaseChatModel):
         raise TypeError(
@@ -300,7 +296,7 @@ def _inside(model: Any) -> Any:
 
 
 def messages_of(state: Any) -> list[BaseMessage]:
-    """The conversation of a state, dict or object, as the model is to see it."""
+    """Return the conversation of a state as the model sees it."""
     found = _field(state, "llm_input_messages")
     return list(_field(state, "messages") or () if found is None else found)
 

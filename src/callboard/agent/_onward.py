@@ -1,4 +1,4 @@
-"""What comes after a step: where its nodes lead, each from what it has seen itself."""
+"""Successors of a step: the targets of its nodes' edges."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ from callboard.tools._unanswered import last_reply
 
 @dataclass(frozen=True, slots=True)
 class Ran:
-    """A node of a step, and the names of its tasks."""
+    """Node that ran in a step, and the names of its tasks."""
 
     what: str | Sent
     tasks: Sequence[str]
@@ -27,24 +27,23 @@ class Ran:
 
 
 def in_order(ran: Iterable[Ran], *, by_call: bool) -> list[Ran]:
-    """The nodes of a step in the order in which their outputs count: first those that run with the state.
+    """Return the nodes of a step in the order in which their outputs count: nodes that ran with the state come first.
 
     Args:
-        ran: all.
-        by_call: whether the conversation's calls are tasks of their own, which are sent, too.
+        ran: all nodes of the step.
+        by_call: the reply's calls are tasks of their own; LangGraph sends those, so they come last.
     """
     return sorted(ran, key=lambda one: 1 if isinstance(one.what, Sent) else 2 * (by_call and one.what == TOOLS))
 
 
 def onward(thread: Thread, ran: Sequence[Ran], before: State | None, *, by_call: bool) -> list[Target]:
-    """Where the edges of a step's nodes lead.
+    """Return the targets of the edges of a step's nodes.
 
     Args:
-        thread: with what the step has written.
-        ran: the nodes of the step, in order.
-        before: the state before the step, if nodes were sent something: then each is followed by what it has
-            written itself, as if it were the only one.
-        by_call: whether the calls of a reply that is not the last one are run, too.
+        thread: thread with the writes of the step applied.
+        ran: nodes of the step, in order.
+        before: the state before the step, if the step had sends. Each node's edge is then decided from its own writes.
+        by_call: also run the calls of replies that are not the last one.
     """
     flow, messages = thread.schema.flow, _messages(thread.state)
     if before is None:
@@ -61,7 +60,7 @@ def onward(thread: Thread, ran: Sequence[Ran], before: State | None, *, by_call:
 
 
 def distinct(targets: Iterable[Target], known: Sequence[str]) -> tuple[Target, ...]:
-    """Leave out nodes that are named twice, and those that do not exist; keep every send."""
+    """Return the targets without unknown nodes and repetitions; every send is kept."""
     nodes = dict.fromkeys(
         target for target in targets if not isinstance(target, Send) and target != END and target in known
     )

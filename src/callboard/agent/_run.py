@@ -1,4 +1,4 @@
-"""One run of an agent, from the current position of its thread to the next stop."""
+"""Run of an agent, from the current position of its thread to the next stop."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -189,7 +189,7 @@ class Run:
         # repeats the end of the step, not the tasks.
         order = [name for one in ran for name in one.tasks]
         gotos = [target for task in order for target in goto_of(thread.records[task].output)]
-        # Before any change of the thread, since a wrong target raises.
+        # A wrong target raises; the thread must not have moved by then.
         check_sends(gotos, self._plan.flow.nodes, MESSAGES)
         before = thread.state.with_writes([]) if thread.sends else None
         written = thread.apply_outputs(order)

@@ -49,7 +49,7 @@ class Request:
     context: Any
     stops: Stops
     durability: Durability | None
-    """When entries are stored; by default as in the graph around the agent, or "async"."""
+    """Durability of entries; by default as in the graph around the agent, or "async"."""
     control: RunControl | None
     """LangGraph's control object to request a stop; by default that of the graph around the agent."""
     budget: float | None

@@ -29,7 +29,7 @@ def id_key_in(task: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Sent:
-    """One send of a step."""
+    """Send of a step."""
 
     number: int
     """Index among the sends of the step."""

@@ -1,4 +1,4 @@
-"""What a run tells while it goes on: chunks in LangGraph's stream modes, and the queue to whoever reads them."""
+"""Stream of a run: chunks in LangGraph's stream modes, and the queue between run and reader."""
 
 import threading
 from collections import deque
@@ -12,26 +12,26 @@ from callboard._loops._deadline import DEFAULT_GRACE
 from callboard._loops._protocol import Scope
 
 Emit = Callable[[str, Callable[[], object]], None]
-"""Takes a stream mode and what makes the payload, which is not made unless somebody wants it."""
+"""Takes a stream mode and a function that makes the payload; called only if the mode is wanted."""
 
 Chunk = tuple[tuple[str, ...], str, Any]
-"""A namespace, a stream mode and a payload."""
+"""Namespace, stream mode and payload."""
 
 MODES = frozenset(("values", "updates", "messages", "custom", "tasks", "checkpoints", "debug", "tools"))
 
 
 def emit_nothing(mode: str, payload: Callable[[], object]) -> None:
-    """Drop what a run tells, because nobody reads its stream."""
+    """Drop an event, because the stream has no reader."""
 
 
 class Emitter:
-    """Puts a run's chunks where they are read.
+    """Sends the chunks of a run to a reader.
 
     Args:
-        modes: the stream modes that are wanted.
-        namespace: of the run.
-        put: takes each chunk; from any thread.
-        step: the number of the step that the run is in.
+        modes: stream modes that the reader wants.
+        namespace: namespace of the run.
+        put: receives each chunk; callable from any thread.
+        step: returns the number of the current step.
     """
 
     def __init__(
@@ -67,11 +67,11 @@ class Emitter:
 
 
 def printing(put: Callable[[Chunk], None] | None, modes: Collection[str]) -> Callable[[Chunk], None]:
-    """Take chunks as before, and print those of some modes as LangGraph prints them.
+    """Return a function that prints chunks of some modes as LangGraph does, and passes all chunks on.
 
     Args:
-        put: takes each chunk, if anybody does.
-        modes: those to be printed.
+        put: receives each chunk, if there is a reader.
+        modes: stream modes to print.
     """
 
     def tell(chunk: Chunk) -> None:
@@ -86,7 +86,7 @@ def printing(put: Callable[[Chunk], None] | None, modes: Collection[str]) -> Cal
 
 
 def together(emits: Sequence[Emit]) -> Emit:
-    """Tell several readers what one of them is told."""
+    """Return a function that sends each event to all given receivers."""
     if len(emits) < 2:
         return emits[0] if emits else emit_nothing
 
@@ -98,12 +98,13 @@ def together(emits: Sequence[Emit]) -> Emit:
 
 
 class Outbox:
-    """Chunks on their way from a run to its reader; filled from any thread, read in one task."""
+    """Queue of chunks between a run and its reader; filled from any thread, read by one task."""
 
     def __init__(self) -> None:
         self._loop = current_loop()
         self._chunks: deque[Chunk] = deque()
         self._wakeup = self._loop.wakeup()
+        # Guards all fields: callback handlers put chunks from worker threads.
         self._lock = threading.Lock()
         self._closed = False
 
@@ -113,34 +114,34 @@ class Outbox:
             self._wakeup.set()
 
     def close(self) -> None:
-        """Let the reader know that nothing more will come."""
+        """Mark the queue as complete; the reader still gets the chunks in it."""
         with self._lock:
             self._closed = True
             self._wakeup.set()
 
     async def get(self) -> Chunk | None:
-        """The next chunk; `None` when there will be none."""
+        """Return the next chunk, or `None` after the last one."""
         while True:
             with self._lock:
                 if self._chunks:
                     return self._chunks.popleft()
                 if self._closed:
                     return None
+                # A new wakeup under the lock: a `put` after this line sets it, so no chunk is missed.
                 self._wakeup = self._loop.wakeup()
             await self._wakeup.wait()
 
 
 async def chunks_of(run: Callable[[Callable[[Chunk], None]], Awaitable[object]]) -> AsyncGenerator[Chunk]:
-    """The chunks of a run, while it goes on beside the reader.
+    """Yield the chunks of a run while it goes on in a task of its own.
 
-    A reader that leaves early, or is cancelled, takes the run along: it is cancelled and has ended when the
-    generator has.
+    If the reader leaves early or is cancelled, the run is cancelled. It has ended when the generator has.
 
     Args:
-        run: takes where to put chunks.
+        run: runs with the function that takes its chunks.
 
     Raises:
-        BaseException: what the run raised, after its last chunk.
+        BaseException: the error of the run, after its last chunk.
     """
     outbox = Outbox()
     loop = current_loop()
@@ -155,12 +156,14 @@ async def chunks_of(run: Callable[[Callable[[Chunk], None]], Awaitable[object]])
         finally:
             outbox.close()
 
+    # A task beside the generator: a generator must not hold a cancel scope over a `yield`.
     task = loop.spawn(child, DEFAULT_GRACE)
     try:
         while (chunk := await outbox.get()) is not None:
             yield chunk
     except BaseException:
         task.cancel()
+        # Without limit: the run bounds its clean-up by its own grace, and nothing may outlive the generator.
         with loop.shield(float("inf")):
             await task.wait()
         raise
@@ -169,13 +172,14 @@ async def chunks_of(run: Callable[[Callable[[Chunk], None]], Awaitable[object]])
         if errors:
             raise errors[0]
     finally:
+        # The traceback refers to this frame: break the cycle.
         errors.clear()
 
 
 def handlers_for(
     modes: Collection[str], put: Callable[[Chunk], None], namespace: tuple[str, ...], *, subgraphs: bool
 ) -> list[Any]:
-    """LangGraph's own callback handlers for the modes that are made of callbacks."""
+    """Return LangGraph's callback handlers for the stream modes "messages" and "tools"."""
     handlers: list[Any] = []
     if "messages" in modes:
         handlers.append(StreamMessagesHandler(put, subgraphs, parent_ns=namespace))
@@ -185,7 +189,7 @@ def handlers_for(
 
 
 def shaped(chunk: Chunk, modes: str | Sequence[str], *, subgraphs: bool) -> Any:
-    """A chunk as LangGraph hands it out: with its mode if several were asked for, with its namespace likewise."""
+    """Return a chunk in LangGraph's form: with its mode if `modes` is a list, with its namespace if `subgraphs`."""
     namespace, mode, payload = chunk
     if not isinstance(modes, str):
         return (namespace, mode, payload) if subgraphs else (mode, payload)
@@ -193,11 +197,11 @@ def shaped(chunk: Chunk, modes: str | Sequence[str], *, subgraphs: bool) -> Any:
 
 
 def as_part(chunk: Chunk, shape: Callable[[Any], Any]) -> dict[str, Any]:
-    """A chunk as LangGraph's second version hands it out.
+    """Return a chunk in the form of LangGraph's stream version "v2".
 
     Args:
-        chunk: of any mode.
-        shape: makes a state what its schema says, if that is no dict.
+        chunk: chunk of any mode.
+        shape: converts a state to the class of its schema.
     """
     namespace, mode, payload = chunk
     part = {"type": mode, "ns": namespace, "data": payload}

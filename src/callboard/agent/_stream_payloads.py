@@ -1,4 +1,4 @@
-"""What a run tells of its tasks, in the payloads of LangGraph's stream modes."""
+"""Payloads of LangGraph's stream modes for the events of a run."""
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -19,13 +19,13 @@ Keys = str | Sequence[str]
 
 
 class Teller:
-    """Tells streams what becomes of the tasks of a run.
+    """Sends the events of a run's tasks to streams.
 
     Args:
-        emit: where it goes.
-        schema: of the state.
-        keys: which of the state's keys `values` and `updates` have; one alone stands without its name.
-        config: the run's; tasks are told with the metadata and the tags that its user gave.
+        emit: receives modes and payloads.
+        schema: schema of the state.
+        keys: state keys in `values` and `updates`; a single string gives the bare value.
+        config: config of the run; the user's metadata and tags are part of task events.
     """
 
     def __init__(self, emit: Emit, schema: Schema, keys: Keys | None, config: RunnableConfig) -> None:
@@ -39,7 +39,7 @@ class Teller:
         return self._emit is not emit_nothing
 
     def values(self, state: State, written: Sequence[Write] | None = None) -> None:
-        """Tell the state, unless the reader wants none of the keys that were written, or that have a value."""
+        """Send the state, if one of the reader's keys was written or has a value."""
         if not self.is_heard:
             return
         wanted = [self._keys] if isinstance(self._keys, str) else self._keys
@@ -48,7 +48,7 @@ class Teller:
             self._emit("values", lambda: self._read(state))
 
     def started(self, place: NodePlace, given: object) -> None:
-        """Tell that a task begins."""
+        """Report the start of a task."""
         self._emit(
             "tasks",
             lambda: {
@@ -61,33 +61,33 @@ class Teller:
         )
 
     def ended(self, place: NodePlace, outputs: Sequence[object]) -> None:
-        """Tell what a task that has ended has written."""
+        """Report the writes of a task that has ended."""
         writes = self._writes(outputs)
         self._emit("updates", lambda: {place.node: _update(writes, self._keys)})
         self._emit("tasks", lambda: _result(place, result=_gathered(writes)))
 
     def cached(self, place: NodePlace, outputs: Sequence[object]) -> None:
-        """Tell what a task has written that ended in an earlier run of this step."""
+        """Report the writes of a task that an earlier run of this step has finished."""
         writes = self._writes(outputs)
         self._emit("updates", lambda: {place.node: _update(writes, self._keys), "__metadata__": {"cached": True}})
 
     def failed(self, place: NodePlace, error: BaseException) -> None:
-        """Tell that a task has raised."""
+        """Report the error of a task."""
         self._emit("tasks", lambda: _result(place, error=error))
 
     def asked(self, place: NodePlace, questions: Sequence[Interrupt], state: State) -> None:
-        """Tell that a task waits for a person."""
+        """Report the questions of a task that waits for a person."""
         mark = {INTERRUPT: tuple(questions)}
         self._emit("updates", lambda: mark)
         self._emit("values", lambda: mark if isinstance(self._keys, str) else {**self._read(state), **mark})
         self._emit("tasks", lambda: _result(place, interrupts=[asdict(question) for question in questions]))
 
     def stopped(self) -> None:
-        """Tell that the run stops at a node, as it was told to."""
+        """Report a stop before or after a node."""
         self._emit("updates", lambda: {INTERRUPT: ()})
 
     def checkpoint(self, snapshot: Callable[[], StateSnapshot], state: State, config: RunnableConfig) -> None:
-        """Tell of a place in the thread to which one can go back."""
+        """Report a position of the thread that a run can start from."""
         self._emit("checkpoints", lambda: _checkpoint(snapshot(), state.read(self._schema.specs), config))
 
     def _read(self, state: State) -> Any:
@@ -98,7 +98,7 @@ class Teller:
 
 
 def _update(writes: Sequence[Write], keys: Keys) -> Any:
-    """What a task wrote, as the `updates` stream shows it."""
+    """Return the writes of a task in the form of the `updates` stream."""
     if isinstance(keys, str):
         shown: list[Any] = [value for name, value in writes if name == keys]
     else:
@@ -110,7 +110,7 @@ def _update(writes: Sequence[Write], keys: Keys) -> Any:
 
 
 def _gathered(writes: Sequence[Write]) -> dict[str, Any]:
-    """What a task wrote, as the `tasks` stream shows it: several writes to one key are marked as such."""
+    """Return the writes of a task in the form of the `tasks` stream; several writes to one key are marked."""
     found: dict[str, list[Any]] = {}
     for name, value in writes:
         found.setdefault(name, []).append(value)
@@ -145,7 +145,7 @@ def _checkpoint(snapshot: StateSnapshot, values: Mapping[str, Any], config: Runn
 
 
 def _located(place: RunnableConfig, config: RunnableConfig) -> RunnableConfig:
-    """Where a checkpoint is, beside what the user has put into the config."""
+    """Return the config of a checkpoint, with the user's own keys."""
     own = {key: value for key, value in config.get("configurable", {}).items() if not key.startswith("__pregel_")}
     return {"configurable": {**own, **place["configurable"]}}
 

@@ -1,4 +1,4 @@
-"""A run of an agent, as callback handlers see it: one chain run around its models and tools."""
+"""Callback handlers of an agent: the agent and its nodes are chain runs around models and tools."""
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from functools import partial
@@ -18,7 +18,7 @@ from callboard.tools._handlers import manager_of_run, own_span, tell
 from callboard.tools._interrupted import CallsInterrupted
 
 Body = Callable[[RunnableConfig], Awaitable[Any]]
-"""Takes the config for what it runs in its turn."""
+"""Runs with the config for nested runs."""
 
 
 async def traced(
@@ -30,15 +30,15 @@ async def traced(
     handlers: Sequence[BaseCallbackHandler] = (),
     metadata: Mapping[str, Any] | None = None,
 ) -> Any:
-    """Run an agent below a chain run of its own; without handlers there is none.
+    """Run an agent as a chain run of its own; without callback handlers there is no chain run.
 
     Args:
-        run: takes the config for what the agent runs in its turn.
-        given: the agent's input.
-        config: complete.
-        name: of the run, unless the config names it.
-        handlers: more of them, for what runs below.
-        metadata: more of it, unless the config has the same.
+        run: runs the agent, with the config for nested runs.
+        given: input of the agent.
+        config: complete config.
+        name: name of the run, unless the config has a `run_name`.
+        handlers: further handlers for nested runs.
+        metadata: further metadata; the config's own values win.
     """
     manager = _manager(config, ())
     if not manager.handlers and not handlers:
@@ -54,14 +54,14 @@ async def traced_node(
     name: str,
     shown: Callable[[Any], Any] | None = None,
 ) -> Any:
-    """Run a node of an agent below a chain run of its own; without handlers there is none.
+    """Run a node as a chain run of its own; without callback handlers there is no chain run.
 
     Args:
-        run: takes the config for what the node runs in its turn.
-        given: the node's input.
-        config: the node's.
-        name: of the run.
-        shown: from what the node returns to what handlers are shown of it.
+        run: runs the node, with the config for nested runs.
+        given: input of the node.
+        config: config of the node.
+        name: name of the run.
+        shown: returns the node's output as handlers see it.
     """
     manager = _manager(config, [f"graph:step:{config['metadata']['langgraph_step']}"])
     if not manager.handlers:
@@ -83,13 +83,13 @@ def _manager(config: RunnableConfig, tags: Sequence[str]) -> AsyncCallbackManage
 
 
 class _ChainRun:
-    """One chain run, as its handlers see it.
+    """Chain run as seen by callback handlers.
 
     Args:
-        manager: of the handlers.
-        config: of what runs below, but for its callbacks.
-        name: of the run.
-        handlers: more of them, for what runs below.
+        manager: callback manager with the handlers.
+        config: config of nested runs, apart from its callbacks.
+        name: name of the run.
+        handlers: further handlers for nested runs.
     """
 
     def __init__(
@@ -108,13 +108,13 @@ class _ChainRun:
     async def surround(
         self, run: Body, given: Any, *, shown: Callable[[Any], Any] = _as_it_is, streams: bool = False
     ) -> Any:
-        """Do what the run consists of, and tell how it begins and ends."""
+        """Run the body and report its start and its end."""
         with own_span():
             await self.started(given, self._name)
             try:
                 result = await run(patch_config(self._config, callbacks=self._child()))
             except (Exception, current_loop().cancelled_class) as error:
-                # A run that nobody ends is one that tracers never show.
+                # Also after a cancellation, within its grace: tracers show a run only once its end was reported.
                 with cleanup():
                     await self.failed(error)
                 raise
@@ -125,7 +125,7 @@ class _ChainRun:
         return result
 
     def _child(self) -> AsyncCallbackManager:
-        """The callbacks for what runs below, with more handlers."""
+        """Return the callbacks of nested runs, with the further handlers."""
         return manager_of_run(AsyncCallbackManagerForChainRun, self._around, self._id, self._more).get_child()
 
     async def started(self, given: Any, name: str) -> None:
@@ -138,7 +138,7 @@ class _ChainRun:
         await self._tell("on_chain_error", _as_langgraph_raises(error))
 
     async def streamed(self, output: Any) -> None:
-        """Let those who make events of a stream see an output as its only chunk, as LangGraph does."""
+        """Pass an output to `astream_events` handlers as the only chunk of a stream, as LangGraph does."""
 
         async def only() -> AsyncIterator[Any]:
             yield output
@@ -154,7 +154,7 @@ class _ChainRun:
 
 
 def _as_langgraph_raises(error: BaseException) -> BaseException:
-    """Questions as LangGraph raises them: tracers tell them from a failure by the name of the class."""
+    """Return interrupts as LangGraph's exception: tracers tell them from failures by the class name."""
     if isinstance(error, CallsInterrupted):
         return GraphInterrupt(error.interrupts).with_traceback(error.__traceback__)
     return error

@@ -145,7 +145,7 @@ class ActorState:
 
 
 NotedStates = Sequence[Sequence[Any]]
-"""For each actor its name, its key, the digest of its state, and the id of the checkpoint with the packed state."""
+"""Stored states of actors: actor name, key, digest, and the id of the checkpoint with the packed state."""
 
 
 class Stamp(NamedTuple):
