@@ -1,4 +1,4 @@
-"""`create_react_agent`: a model that calls tools until it has an answer."""
+"""`create_react_agent`: a model that calls tools until it gives an answer."""
 
 import inspect
 import warnings

@@ -1,1 +1,1 @@
-"""The conversation of an agent, and how it is kept: each message once, for whoever goes on with it."""
+"""Storage of an agent's conversations: journal, checkpoints, and databases by URL."""

@@ -49,10 +49,10 @@ def _within(annotation: Any) -> Iterable[Any]:
     if isinstance(annotation, TypeVar):
         return (annotation.__bound__, *annotation.__constraints__)
     if isinstance(annotation, tuple):
-        return annotation  # a system prompt and a schema
+        return annotation  # `response_format` as a pair: a system prompt and a schema
     if isinstance(annotation, type):
         return _fields(annotation)
-    return (getattr(annotation, "__value__", None),)  # what `type X = ...` makes
+    return (getattr(annotation, "__value__", None),)  # of an alias made by `type X = ...`
 
 
 def _flat(arguments: Iterable[Any]) -> Iterator[Any]:
