@@ -93,8 +93,7 @@ class Run:
         self._stops = conditions.stops
         self.outer = conditions.outer
         self._resumed = self._goes_on = conditions.resumed
-        # LangGraph counts the limit from two steps after the stored position. New input has taken these two steps
-        # already.
+        # LangGraph counts the limit from two steps after the stored position; new input has taken both already.
         self._stop = thread.step + config["recursion_limit"] + (2 if conditions.resumed else 0)
         self.reporter: RunReporter
         """Reports the run to observers; set before `go`."""

@@ -119,8 +119,7 @@ class Runner:
         thread = await opened(self.plan, saver, config, outer, durability)
         with reported(self.name, config, thread.namespace, thread.mark, request.input) as reporter:
             if outer is None:
-                # Before anything is taken in, and outside of the `try`: `stop` must not write to a thread that another
-                # run holds.
+                # Before the input is applied, and outside of the `try`: `stop` would write to another run's thread.
                 await thread.hold(repeats=request.input is None or isinstance(request.input, Command))
             try:
                 run = await self._begun(thread, saver, request, put, outer)

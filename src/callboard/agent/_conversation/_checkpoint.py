@@ -107,8 +107,7 @@ def base_of(found: CheckpointTuple) -> Base:
 
 def entries_of(found: CheckpointTuple) -> list[Entry]:
     """Return the entries on a checkpoint, in order."""
-    # Savers need not keep the order of writes. The task ids are numbered with leading zeros, so text order is write
-    # order.
+    # Savers need not keep the order of writes; sorted by their zero-padded task ids, writes are in order again.
     commits = sorted(
         ((task_id, value) for task_id, channel, value in found.pending_writes or () if channel == CHANNEL),
         key=itemgetter(0),

@@ -90,7 +90,7 @@ class SavedThread(Thread):
         self._mine: dict[str, Any] | None = None  # this run's holder entry, while it holds the thread
         self._ahead: set[str] = set()  # claimed calls whose bodies have not started
         self._lease = OwnLease()
-        self._is_lost = False  # set if another run has taken the thread: nothing may be written any more
+        self._is_lost = False  # set if another run has taken the thread: no entry may be written any more
         # Set if the run goes on from an earlier place; its first change then writes a checkpoint of a new branch.
         self._forks = False
         self.about: Mapping[str, Any] = {}  # user metadata in the last checkpoint
@@ -167,8 +167,7 @@ class SavedThread(Thread):
         with sound(self.saver.told(found)):
             self.load(found)
             self._base, self._commits = base_of(found), commits_in(found)
-            # Results that a LangGraph agent wrote on this checkpoint. If no entry left it, either side may know more of
-            # a task.
+            # From LangGraph's writes on this checkpoint: its agents may have gone on after the last entry of ours.
             theirs = dict(self.records)
             for entry in entries:
                 self.take(entry)
@@ -229,6 +228,8 @@ class SavedThread(Thread):
             raise ThreadBusyError(self.saver.thread_id, described(self.holder))
 
     async def record(self, entry: Entry, *, live: bool = False, later: bool = False) -> None:
+        # Nothing up to the `append` below suspends this task. Otherwise a write that another task begins could contain
+        # the actors' states without the entry.
         self._take_kept(entry)
         if isinstance(entry, Stepped):
             self._ahead.clear()  # models reuse call ids: a later call must not pass for claimed
@@ -249,9 +250,8 @@ class SavedThread(Thread):
 
     async def claim(self, tasks: Sequence[str]) -> None:
         mark = current_mark() if tasks else None
-        # All claims of a reply share one write with the `Stepped` entry before them: one write for a step, not one per
-        # call.
         known = NOTHING_KNOWN if mark is None else CallRecord(mark=mark)
+        # All claims of a reply share one write with the `Stepped` entry before them, instead of one write per call.
         for task in tasks:
             entry = Claimed(task, known)
             self.take(entry)
@@ -278,14 +278,16 @@ class SavedThread(Thread):
 
     def _take_kept(self, entry: Entry) -> None:
         """Append the actors' states that have to be stored in the same write as an entry."""
-        # Result and actor state share one write: a crash leaves both or neither, so a repeated call never finds its own
-        # effect.
+        # Result and actor state share one write: a crash leaves both or neither. A repeated call must not find its own
+        # effect in the actor's state.
         for state in self.kept_by_actors.due(entry):
             self.take(state)
             self._entries.append(state)
 
     async def _flush(self, *, wait: bool) -> None:
         """Store the entries so far; entries that arrive during a write go into the next one, together.
+
+        An error reaches only the task that writes. The entries stay in `_sending` or `_entries` for the next flush.
 
         Args:
             wait: wait if another task is writing; otherwise return at once, since that task also writes new entries.
@@ -296,8 +298,7 @@ class SavedThread(Thread):
             await self._flushing.wait()  # if that write failed, its entries are still in `_sending`
         self._flushing = Event()
         try:
-            # A `while`, not an `if`: tasks that came during the write returned and rely on this one to store their
-            # entries.
+            # A `while`, because tasks that came during a write have returned: this task stores their entries, too.
             while self._sending or self._entries:
                 await self._commit()
         finally:
@@ -317,8 +318,8 @@ class SavedThread(Thread):
             self._sending, self._entries = self._entries, []
         task_id = f"callboard-{self._commits + 1:08}"
         try:
-            # Runs to its end if the caller is cancelled, then raises the cancellation: stored or not, the write is
-            # repeatable.
+            # If the caller is cancelled here, the write goes on within the grace and the cancellation is raised
+            # afterwards. The entries stay in `_sending`; repeating a stored write changes nothing.
             await self.saver.write(self._base.id, _stored(self._sending), task_id, "~callboard")
         except Exception:
             self._leave_out_what_cannot_be_stored()
@@ -332,8 +333,7 @@ class SavedThread(Thread):
         left_out = [entry for entry in self._sending if not self.saver.can_store(entry.encode())]
         for entry in left_out:
             if isinstance(entry, Finished):
-                # The thread must not know more than its journal does, or a later checkpoint would have the result
-                # again.
+                # The thread must not know more than its journal: a later checkpoint would try to store it again.
                 self.records.pop(entry.task, None)
         self._sending = [entry for entry in self._sending if entry not in left_out]
 
@@ -387,8 +387,7 @@ class SavedThread(Thread):
         self._lease.renew(since)
 
     async def keep_holding(self) -> None:
-        # Cancelled when the run ends. A renewal goes through `_flush` like other entries, so it never breaks their
-        # order.
+        # Cancelled when the run ends. A renewal goes through `_flush`, so it keeps its place among other entries.
         while self._mine is not None:
             await sleep(LEASE / 3)
             try:
@@ -397,8 +396,7 @@ class SavedThread(Thread):
             except ThreadBusyError:
                 return  # `_is_lost` is set, and the run's next write raises
             except Exception:
-                # An outage must not end the run: `_see_to_lease` checks the holder before the next write, however long
-                # it lasts.
+                # An outage must not end the run. However long it lasts, `_see_to_lease` checks the holder afterwards.
                 _log.exception("The hold on thread %r could not be prolonged; trying again", self.saver.thread_id)
 
     def _lose(self) -> None:
@@ -423,14 +421,12 @@ class SavedThread(Thread):
         if self._mine is not None and self._base is not None and self._base.id == self.checkpoint_id:
             await self.record(Left())
         if self._base is None or self._base.id != self.checkpoint_id:
-            # The last entries go to the old checkpoint first. If the process dies before the new one, replay leads
-            # here.
+            # Entries first: if the process dies before the new checkpoint is stored, replay leads to this position.
             await self._flush(wait=True)
             await self._rebase(self.source)
         await self._flush(wait=True)
         if self.records and self._base is not None:
-            # After callboard's own entries: these writes only let a LangGraph agent go on, and replay does not need
-            # them.
+            # Last: only LangGraph agents need these writes to go on. Replay works without them.
             for index, (task_id, writes) in enumerate(writes_for_langgraph(self, self._base)):
                 kept = tracked_writes(writes, self.schema.untracked)
                 await self.saver.write(self._base.id, kept, task_id, f"~{PUSH}, {index:010}")

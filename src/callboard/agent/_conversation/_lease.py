@@ -8,8 +8,8 @@ holder renews it every third of `LEASE`.
 Clocks of machines differ. PostgreSQL has a clock, and leases are then written and compared by that clock alone. Without
 one, an expired lease proves nothing. The next run watches the entry for one whole `LEASE` and takes the thread only if
 the entry was not renewed. A holder measures its own lease with a clock that includes suspension. If its lease may have
-expired, or its two clocks disagree, it reads the database before it writes. So a holder that was replaced finds that
-out before it writes anything.
+expired, or its two clocks disagree, it reads the database before it writes entries. So a holder that was replaced
+finds that out before its entries reach the journal.
 """
 
 import logging
@@ -82,8 +82,7 @@ class OwnLease:
     def may_be_over(self) -> bool:
         """Return whether another run may have taken the thread by now."""
         passed, shown = (now - before for now, before in zip(self.read(), self._since, strict=True))
-        # A difference between the clocks means that one was set or the machine was paused; then neither proves
-        # anything.
+        # If the clocks disagree, one was set or the machine was paused. Then neither proves that the lease goes on.
         return passed >= LEASE or abs(shown - passed) >= LEASE / 2
 
 

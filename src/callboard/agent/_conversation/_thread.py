@@ -293,8 +293,7 @@ class Thread:
                 self.records.update(entry.records)
                 self.asked_here |= {task: record.pending for task, record in entry.records.items() if record.pending}
             case Claimed():
-                # An `Asked`, `Finished` or `Failed` entry replaces the claim. A claim that is left over on replay means
-                # "unknown".
+                # Replaced by the next entry of the task. On replay, a claim without such an entry means "unknown".
                 self.records[entry.task] = entry.known._replace(claimed=True)
             case Failed():
                 self.records[entry.task] = self.known_of(entry.task)._replace(error=entry.error, claimed=False)
