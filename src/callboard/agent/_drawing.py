@@ -110,15 +110,7 @@ def drawing(
     hooks: dict[str, Any],
     tools: Runnable[Any, Any] = _ANY_TOOLS,
 ) -> Builder:
-    """Return a LangGraph builder with the nodes and edges of an agent.
-
-    Args:
-        flow: nodes of the agent.
-        schema: schema of the state.
-        context_schema: schema of the context.
-        hooks: hooks by node name.
-        tools: the tools node; the drawing lists its tools.
-    """
+    """Return a LangGraph builder with the nodes and edges of an agent; the drawing lists the tools of `tools`."""
     builder: Builder = StateGraph(schema, context_schema=context_schema)
     builder.add_node(AGENT, _drawn_only, input_schema=_with_model_input(schema) if flow.before else schema)
     if flow.tools:

@@ -81,9 +81,7 @@ def _config(entry: Entry, config: RunnableConfig) -> RunnableConfig:
 def outputs_of(result: Any, calls: Sequence[ToolCall], messages_key: str, name: str) -> list[Output]:
     """Assign the results of an overridden method to calls; results without a call go with the last one.
 
-    Raises:
-        TypeError: if a result has a type that a node does not return.
-        ValueError: if a call has no message.
+    Raises TypeError for a result that a node does not return, and ValueError if a call has no message.
     """
     found: list[list[ToolMessage | Command[Any]]] = [[] for _ in calls]
     rest: list[ToolMessage | Command[Any]] = []

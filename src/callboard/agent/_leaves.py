@@ -21,11 +21,7 @@ T = TypeVar("T")
 async def run_leaf(leaf: Runnable[Any, T], given: Any, config: RunnableConfig, name: str) -> T:
     """Run a Runnable of the user: in a sync run in a worker thread, if it has a sync method; otherwise on asyncio.
 
-    Args:
-        leaf: the Runnable.
-        given: its input.
-        config: config with the runtime.
-        name: name for warnings, if its thread outlives the run.
+    `name` is used in warnings if the thread outlives the run.
     """
     if from_sync() and has_sync_half(leaf):
         return await run_function(partial(leaf.invoke, given, config), name)

@@ -39,10 +39,8 @@ def model_with_tools(
         provider_tools: descriptions of tools that run at the provider.
 
     Raises:
-        ImportError: for a name, if langchain is not installed.
-        NotImplementedError: if the model has no `bind_tools` of its own.
-        TypeError: if `model` is not a model.
-        ValueError: if the bound tools are not the agent's.
+        ValueError: if the bound tools are not the agent's. ImportError, NotImplementedError and TypeError are raised
+            for unusable models.
     """
     if isinstance(model, str):
         model = _init_chat_model(model)
@@ -119,13 +117,7 @@ class Asks(Protocol):
         ...
 
     async def reply(self, state: Any, config: RunnableConfig, offered: Sequence[BaseTool]) -> BaseMessage:
-        """Return the model's reply to a state.
-
-        Args:
-            state: input of the prompt.
-            config: config with the runtime.
-            offered: tools that the model may call now.
-        """
+        """Return the model's reply to a state; `offered` are the tools that the model may call now."""
         ...
 
     async def respond(self, state: Any, config: RunnableConfig, response_format: Any) -> object:
@@ -134,14 +126,7 @@ class Asks(Protocol):
 
 
 class FixedModel:
-    """Model that is the same for all requests.
-
-    Args:
-        model: see `model_with_tools`.
-        tools: tools that run in the agent.
-        provider_tools: descriptions of tools that run at the provider.
-        prompt: system message, or a function from a state to the model's input.
-    """
+    """Model that is the same for all requests; `prompt` is a system message or computes the model's input."""
 
     def __init__(
         self,
@@ -181,12 +166,7 @@ class FixedModel:
 
 
 class ChosenModel:
-    """Model that is chosen for each step.
-
-    Args:
-        choose: takes the state and the runtime and returns a model with bound tools; sync or async.
-        prompt: see `FixedModel`.
-    """
+    """Model that a function of the user chooses for each step."""
 
     def __init__(self, choose: ModelChoice, prompt: Prompt | None) -> None:
         self._choose = choose
@@ -261,16 +241,9 @@ def prompt_of(prompt: Prompt | None) -> _Fixed | _Made:
 
 
 async def structured(model: Model, state: Any, config: RunnableConfig, response_format: Any) -> object:
-    """Return the conversation as a value of a schema.
+    """Return the conversation as a value of a schema, or of a pair of system prompt and schema.
 
-    Args:
-        model: the model; its tools are not used.
-        state: state with the conversation.
-        config: config of the request.
-        response_format: a schema, or a system prompt and a schema.
-
-    Raises:
-        TypeError: if `model` contains no chat model.
+    The model's tools are not used. Raises TypeError if `model` contains no chat model.
     """
     messages = messages_of(state)
     if isinstance(response_format, tuple):

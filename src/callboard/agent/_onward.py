@@ -29,9 +29,7 @@ class Ran:
 def in_order(ran: Iterable[Ran], *, by_call: bool) -> list[Ran]:
     """Return the nodes of a step in the order in which their outputs count: nodes that ran with the state come first.
 
-    Args:
-        ran: all nodes of the step.
-        by_call: the reply's calls are tasks of their own; LangGraph sends those, so they come last.
+    With `by_call`, the reply's calls are tasks of their own. LangGraph sends those, so they come last.
     """
     return sorted(ran, key=lambda one: 1 if isinstance(one.what, Sent) else 2 * (by_call and one.what == TOOLS))
 

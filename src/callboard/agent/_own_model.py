@@ -13,7 +13,7 @@ def agent_model() -> BaseChatModel | None:
     """Return the chat model, without tools, of the agent that runs the current call; of nested agents, the innermost.
 
     Returns `None` outside of an agent of callboard and in a process of an engine. Returns `None` also if the agent
-    chooses its model for each step, or if its model is not a chat model with bound tools and settings.
+    chooses its model for each step. The same holds for a model that is not a chat model with bound tools and settings.
     """
     return _lent.get()
 

@@ -61,16 +61,7 @@ class AgentPlan:
 
 
 class Run:
-    """Run of an agent on a thread, from its input to its end or its next stop.
-
-    Args:
-        plan: parts of the agent.
-        thread: the thread of conversation.
-        config: complete, with the callbacks of the run.
-        runtime: for tools, hooks and prompts.
-        tell: sends events to streams.
-        conditions: answers to resume with, and nodes at which to stop.
-    """
+    """Run of an agent on a thread, from its input to its end or its next stop; `config` has the run's callbacks."""
 
     def __init__(
         self,

@@ -16,13 +16,7 @@ R = TypeVar("R")
 
 
 class RunReporter:
-    """Reports a run to its observers; does nothing without observers.
-
-    Args:
-        observers: observers of runs.
-        info: identity of the run.
-        loop: event loop of the run, for its clock.
-    """
+    """Reports a run to its observers; does nothing without observers."""
 
     def __init__(self, observers: tuple[RunObserver, ...], info: RunInfo, loop: EventLoop) -> None:
         self.questions = 0
@@ -57,15 +51,7 @@ class RunReporter:
 def reported(
     agent: str, config: RunnableConfig, namespace: str, mark: str | None, given: object
 ) -> Generator[RunReporter]:
-    """Report the begin and the end of a run.
-
-    Args:
-        agent: name of the agent.
-        config: complete config of the run.
-        namespace: of the agent within the graphs around it.
-        mark: mark that an observer left where the run resumes.
-        given: input of the run.
-    """
+    """Report the start and the end of a run; `mark` is the mark that an observer left where the run resumes."""
     observers = current_observers().runs
     conf = config["configurable"]
     thread_id = None if "thread_id" not in conf else str(conf["thread_id"])

@@ -137,8 +137,7 @@ class Runner:
     def _with_states(self, thread: Thread) -> AbstractAsyncContextManager[None]:
         """Open a block in which actors with `snapshots="journal"` store their states with the thread.
 
-        Raises:
-            ValueError: if there are such actors and the run has no checkpointer.
+        Raises ValueError if such an actor is used without a checkpointer.
         """
         actors = Workings(self.plan.tools).actors
         if not actors.in_journal:
@@ -217,11 +216,7 @@ async def _go(run: Run, budget: float | None, config: RunnableConfig) -> dict[st
 
 
 async def _within(budget: float, run: Run) -> None:
-    """Run until the budget is used up; then answer every call in flight with an error, and raise.
-
-    Raises:
-        RunDeadlineExceededError: if the budget was used up; the thread can be resumed.
-    """
+    """Run within the budget. Afterwards, answer every call in flight with an error, and raise."""
     around = surroundings()
     deadline = around.now + budget
     token = current_timed.set(Timed(around.loop, min(deadline, around.until), DEFAULT_GRACE))
@@ -238,11 +233,7 @@ async def _within(budget: float, run: Run) -> None:
 
 
 def saver_for(checkpointer: Any, config: RunnableConfig, outer: Outer | None) -> Any:
-    """Return the checkpointer of a run: that of the graph around the agent, or the agent's own.
-
-    Raises:
-        ValueError: if the config has no `thread_id`.
-    """
+    """Return the outer graph's checkpointer or the agent's own; raise ValueError if the config has no `thread_id`."""
     if checkpointer is False:
         return None
     found = checkpointer if outer is None else outer.checkpointer

@@ -55,9 +55,8 @@ class Sent:
     def requested(self, messages: Sequence[BaseMessage], messages_key: str) -> Requested:
         """Return the calls in the send, without those that the conversation has answered.
 
-        Raises:
-            InvalidUpdateError: if the input is a list of messages, whose results have no place in the state.
-            ValueError: if the input has no calls.
+        Raises ValueError for an input without calls, and InvalidUpdateError for a list of messages: its results have no
+        place in the state.
         """
         requested = parse_input(self.payload, messages_key)
         if requested.kind == "list":
@@ -96,12 +95,7 @@ def sends_in(targets: Iterable[Target]) -> list[Send]:
 
 
 def check_sends(targets: Iterable[Target], nodes: Sequence[str], messages_key: str) -> None:
-    """Check the sends of a step before anything runs.
-
-    Raises:
-        InvalidUpdateError: if a node does not exist, or a send has a timeout.
-        ValueError: if a send to the tools node has no calls.
-    """
+    """Check the sends of a step before anything runs; raise InvalidUpdateError or ValueError for an impossible one."""
     for send in sends_in(targets):
         if send.node not in nodes:
             meant = did_you_mean(send.node, nodes)
@@ -118,12 +112,7 @@ def check_sends(targets: Iterable[Target], nodes: Sequence[str], messages_key: s
 def for_model(payload: Any, *, before: bool) -> Any:
     """Return the input of the model for a send, with its messages in an order that providers accept.
 
-    Args:
-        payload: the input of the send.
-        before: a hook runs before the model, so `llm_input_messages` is used if present.
-
-    Raises:
-        ValueError: if the input has no messages.
+    If a hook runs before the model (`before`), `llm_input_messages` is preferred. Raises ValueError without messages.
     """
     keys = ("llm_input_messages", "messages") if before else ("messages",)
     messages: Any = next((found for key in keys if (found := value_in(payload, key))), value_in(payload, "messages"))

@@ -14,13 +14,7 @@ from callboard.tools._workings import Workings
 
 
 async def run_sent_calls(run: CallsRun, sent: Sent) -> list[str]:
-    """Run the unfinished calls of a send; return their task names, in order.
-
-    Raises:
-        CallsInterrupted: if calls wait for an answer.
-        ParentCommand: if a call returns a command for the graph around the agent.
-        BaseException: the error of a call, if nothing handles it.
-    """
+    """Run the unfinished calls of a send; return their task names, in order. Raises as `run_calls` does."""
     key = run.tools.messages_key
     requested = sent.requested(run.thread.state.get(key) or [], key)
     keys = keys_of(requested.calls)

@@ -25,14 +25,7 @@ def emit_nothing(mode: str, payload: Callable[[], object]) -> None:
 
 
 class Emitter:
-    """Sends the chunks of a run to a reader.
-
-    Args:
-        modes: stream modes that the reader wants.
-        namespace: namespace of the run.
-        put: receives each chunk; callable from any thread.
-        step: returns the number of the current step.
-    """
+    """Sends the chunks of a run to a reader; `put` is callable from any thread."""
 
     def __init__(
         self,
@@ -67,12 +60,7 @@ class Emitter:
 
 
 def printing(put: Callable[[Chunk], None] | None, modes: Collection[str]) -> Callable[[Chunk], None]:
-    """Return a function that prints chunks of some modes as LangGraph does, and passes all chunks on.
-
-    Args:
-        put: receives each chunk, if there is a reader.
-        modes: stream modes to print.
-    """
+    """Return a function that prints chunks of some modes as LangGraph does, and passes all chunks on."""
 
     def tell(chunk: Chunk) -> None:
         namespace, mode, payload = chunk
@@ -133,15 +121,9 @@ class Outbox:
 
 
 async def chunks_of(run: Callable[[Callable[[Chunk], None]], Awaitable[object]]) -> AsyncGenerator[Chunk]:
-    """Yield the chunks of a run while it goes on in a task of its own.
+    """Yield the chunks of a run while it goes on in a task of its own, then raise the run's error, if any.
 
     If the reader leaves early or is cancelled, the run is cancelled. It has ended when the generator has.
-
-    Args:
-        run: runs with the function that takes its chunks.
-
-    Raises:
-        BaseException: the error of the run, after its last chunk.
     """
     outbox = Outbox()
     loop = current_loop()
@@ -197,12 +179,7 @@ def shaped(chunk: Chunk, modes: str | Sequence[str], *, subgraphs: bool) -> Any:
 
 
 def as_part(chunk: Chunk, shape: Callable[[Any], Any]) -> dict[str, Any]:
-    """Return a chunk in the form of LangGraph's stream version "v2".
-
-    Args:
-        chunk: chunk of any mode.
-        shape: converts a state to the class of its schema.
-    """
+    """Return a chunk in the form of LangGraph's stream version "v2"; `shape` converts a state to its schema's class."""
     namespace, mode, payload = chunk
     part = {"type": mode, "ns": namespace, "data": payload}
     if mode != "values":

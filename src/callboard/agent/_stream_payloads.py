@@ -21,11 +21,8 @@ Keys = str | Sequence[str]
 class Teller:
     """Sends the events of a run's tasks to streams.
 
-    Args:
-        emit: receives modes and payloads.
-        schema: schema of the state.
-        keys: state keys in `values` and `updates`; a single string gives the bare value.
-        config: config of the run; the user's metadata and tags are part of task events.
+    If `keys` is a single string, `values` and `updates` have the bare value. Task events contain the user's metadata
+    and tags from `config`.
     """
 
     def __init__(self, emit: Emit, schema: Schema, keys: Keys | None, config: RunnableConfig) -> None:

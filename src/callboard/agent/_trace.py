@@ -30,7 +30,7 @@ async def traced(
     handlers: Sequence[BaseCallbackHandler] = (),
     metadata: Mapping[str, Any] | None = None,
 ) -> Any:
-    """Run an agent as a chain run of its own; without callback handlers there is no chain run.
+    """Run an agent as a chain run of its own; without callback handlers, no chain run is made.
 
     Args:
         run: runs the agent, with the config for nested runs.
@@ -54,14 +54,9 @@ async def traced_node(
     name: str,
     shown: Callable[[Any], Any] | None = None,
 ) -> Any:
-    """Run a node as a chain run of its own; without callback handlers there is no chain run.
+    """Run a node as a chain run of its own; without callback handlers, no chain run is made.
 
-    Args:
-        run: runs the node, with the config for nested runs.
-        given: input of the node.
-        config: config of the node.
-        name: name of the run.
-        shown: returns the node's output as handlers see it.
+    `shown` returns the node's output as handlers see it.
     """
     manager = _manager(config, [f"graph:step:{config['metadata']['langgraph_step']}"])
     if not manager.handlers:
@@ -83,14 +78,7 @@ def _manager(config: RunnableConfig, tags: Sequence[str]) -> AsyncCallbackManage
 
 
 class _ChainRun:
-    """Chain run as seen by callback handlers.
-
-    Args:
-        manager: callback manager with the handlers.
-        config: config of nested runs, apart from its callbacks.
-        name: name of the run.
-        handlers: further handlers for nested runs.
-    """
+    """Chain run as seen by callback handlers; `handlers` are further handlers for nested runs."""
 
     def __init__(
         self,

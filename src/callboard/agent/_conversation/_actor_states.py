@@ -126,8 +126,8 @@ class KeptStates:
 def _last(waiting: list[tuple[str, ActorState]], task: str | None) -> dict[Name, int]:
     """Return, for each actor that a task has changed, the index of its last state; `None` means all tasks.
 
-    Earlier states of these actors, of whichever call, are part of the last one and have to be stored with it. States of
-    calls without an id count as the task's own.
+    Earlier states of these actors are part of the last one and have to be stored with it, also if another call made
+    them. States of calls without an id count as the task's own.
     """
     own = None if task is None else (id_key_in(task), "")
     return {name_of(state): number for number, (one, state) in enumerate(waiting) if own is None or one in own}

@@ -130,11 +130,7 @@ class State:
         return name, Overwrite(value) if reduced else value
 
     def apply(self, writes: Sequence[Write]) -> None:
-        """Apply the writes of one step.
-
-        Raises:
-            InvalidUpdateError: if a channel without a reducer is written twice.
-        """
+        """Apply the writes of one step; raise InvalidUpdateError if a channel without a reducer is written twice."""
         by_channel: dict[str, list[Any]] = {name: [] for name in self._channels}
         for name, value in writes:
             by_channel[name].append(value)

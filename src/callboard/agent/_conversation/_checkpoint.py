@@ -194,7 +194,7 @@ def new_base(
     actors: NotedStates = (),
     next_version: Callable[[Any], Any],
 ) -> Base:
-    """Build a checkpoint to be stored.
+    """Build a checkpoint to be stored after `before`.
 
     Args:
         before: the previous checkpoint.

@@ -50,13 +50,7 @@ def saver_of(checkpointer: object, types: Iterable[type] = ()) -> "BaseCheckpoin
 
 
 def store_of(store: object) -> BaseStore | None:
-    """Return the store for a URL; return any other value unchanged. See `saver_of`.
-
-    Raises:
-        ImportError: if a package for the URL is missing.
-        TypeError: if the value is neither a URL, nor a store, nor None.
-        ValueError: if the form of the URL is unknown.
-    """
+    """Return the store for a URL; return any other value unchanged. Raises as `saver_of` does."""
     if isinstance(store, str):
         return _made(store, {"memory": _memory_store, "sqlite": _sqlite_store, "postgresql": _postgres_store})
     _check_made("store", store, BaseStore)

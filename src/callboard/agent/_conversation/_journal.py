@@ -124,14 +124,11 @@ class SavedThread(Thread):
         return None if self.parent_id is None else self.saver.config(self.parent_id)
 
     async def open(self, checkpoint_id: str | None, *, looks: bool = False) -> None:
-        """Load the thread at a position of its history, or where it stands now.
+        """Load the thread where it stands now, or at an earlier position; raise ValueError for an unknown one.
 
         Args:
             checkpoint_id: the position; by default the latest. A run from an earlier position starts a new branch.
             looks: only read the position, including results of tasks that ran there later.
-
-        Raises:
-            ValueError: if the thread has no such position.
         """
         found = await self.saver.get()
         if found is None:
@@ -159,11 +156,7 @@ class SavedThread(Thread):
                 self.take(entry)  # only to be read: a new branch starts without those results
 
     def play(self, found: CheckpointTuple, entries: Sequence[Entry]) -> None:
-        """Load a checkpoint and replay entries on it.
-
-        Raises:
-            StorageError: if the stored data are inconsistent.
-        """
+        """Load a checkpoint and replay entries on it; raise StorageError if the stored data are inconsistent."""
         with sound(self.saver.told(found)):
             self.load(found)
             self._base, self._commits = base_of(found), commits_in(found)

@@ -98,7 +98,7 @@ def read_coming(thread: Thread, found: CheckpointTuple) -> None:
 
 
 def _node_here(thread: Thread, name: str) -> str | None:
-    """Return the own node that matches a node of another agent, or `None` if there is none."""
+    """Return this agent's node that matches a node of another agent, or `None`."""
     if name in thread.schema.nodes:
         return name
     if name in (MODEL, AGENT, BEFORE) or name.endswith((".before_agent", ".before_model")):

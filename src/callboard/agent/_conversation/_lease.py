@@ -1,4 +1,4 @@
-"""Lease of a thread of conversation: at most one run changes a thread at a time, in whichever process it is.
+"""Lease of a thread of conversation: at most one run changes a thread at a time, across all processes.
 
 The run that holds a thread writes a holder entry into the journal. Savers keep the first of two writes with one id. If
 two runs start at once, one of them reads the other's entry in place of its own, and raises `ThreadBusyError`. A dead
@@ -8,8 +8,8 @@ holder renews it every third of `LEASE`.
 Clocks of machines differ. PostgreSQL has a clock, and leases are then written and compared by that clock alone. Without
 one, an expired lease proves nothing. The next run watches the entry for one whole `LEASE` and takes the thread only if
 the entry was not renewed. A holder measures its own lease with a clock that includes suspension. If its lease may have
-expired, or its two clocks disagree, it reads the database before it writes entries. So a holder that was replaced
-finds that out before its entries reach the journal.
+expired, or its two clocks disagree, it reads the database before it writes entries. So a holder that was replaced finds
+that out before its entries reach the journal.
 """
 
 import logging

@@ -58,15 +58,12 @@ async def place_of(saver: Saver, checkpoint_id: str) -> Past:
 async def whole(
     saver: Saver, found: CheckpointTuple, known: Mapping[str, CheckpointTuple] = MappingProxyType({})
 ) -> CheckpointTuple:
-    """Return a checkpoint with its messages, which a later one may have.
+    """Return a checkpoint with its messages, which a later one may have; raise StorageError if that one is missing.
 
     Args:
         saver: the thread's part of a checkpointer.
         found: the checkpoint.
         known: later checkpoints by id, which need not be read again.
-
-    Raises:
-        StorageError: if the later checkpoint is missing.
     """
     thin: list[CheckpointTuple] = []
     # The later checkpoint may be thin itself; a chain ends at the newest one, which is complete.

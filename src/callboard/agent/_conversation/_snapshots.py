@@ -32,10 +32,7 @@ Asked = Mapping[str, Sequence[Interrupt]]
 def snapshot_of(thread: SavedThread, *, by_call: bool, past: bool = False) -> StateSnapshot:
     """Return the snapshot of a thread at its current position.
 
-    Args:
-        thread: the thread.
-        by_call: each call is a task of its own.
-        past: show the position as it was when reached, before its tasks finished.
+    With `by_call`, each call is a task of its own. With `past`, the position is shown before its tasks finished.
     """
     if not thread.is_anywhere:
         return StateSnapshot({}, (), thread.config, None, None, None, (), ())
@@ -108,15 +105,7 @@ def _task(thread: Thread, node: str, keys: Sequence[str], asked: Asked, path: tu
 async def history_of(
     thread: SavedThread, *, filter: Mapping[str, Any] | None, before: str | None, limit: int | None, by_call: bool
 ) -> AsyncGenerator[StateSnapshot]:
-    """Yield the snapshot of every position of a thread, the latest first.
-
-    Args:
-        thread: the thread; it is loaded at one position after the other.
-        filter: required metadata.
-        before: only positions before this checkpoint id.
-        limit: largest number of snapshots.
-        by_call: see `snapshot_of`.
-    """
+    """Yield the snapshots of a thread's positions, the latest first; the thread is loaded at one after the other."""
     left = limit
     seen: str | None = None
     later: dict[str, CheckpointTuple] = {}

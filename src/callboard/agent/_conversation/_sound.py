@@ -47,11 +47,7 @@ _HOLDER: Mapping[str, Kinds] = {"token": str, "host": str, "boot": str, "pid": i
 
 @contextmanager
 def sound(where: str) -> Generator[None]:
-    """Raise StorageError for any error in a block that reads stored data.
-
-    Args:
-        where: name of the data, for the error.
-    """
+    """Raise StorageError for any error in a block that reads stored data; `where` names the data in the error."""
     try:
         yield
     # Control flow and storage errors pass; cancellation does too, since it is no `Exception`.
@@ -62,15 +58,9 @@ def sound(where: str) -> Generator[None]:
 
 
 def check_checkpoint(found: CheckpointTuple, *, outlined: bool = False) -> None:
-    """Check the parts that every checkpoint has, whoever wrote it.
+    """Raise ValueError or TypeError for a checkpoint that no agent can have written.
 
-    Args:
-        found: checkpoint as the saver returned it.
-        outlined: objects in it were read as `None`.
-
-    Raises:
-        ValueError: if it is not a checkpoint, or has an entry of an unknown kind.
-        TypeError: if a part has the wrong type.
+    With `outlined`, objects in it were read as `None`.
     """
     checkpoint: Any = found.checkpoint
     _has("checkpoint", checkpoint, _CHECKPOINT, _CHECKPOINT)

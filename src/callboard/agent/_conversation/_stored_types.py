@@ -73,12 +73,7 @@ def _fields(kind: type) -> Iterable[Any]:
 
 
 def checked_types(types: Iterable[Any], checkpointer: object) -> list[type]:
-    """Return the types given as `stored_types`.
-
-    Raises:
-        TypeError: if a value is not a class.
-        ValueError: if the checkpointer has its own serializer, which would not know the types.
-    """
+    """Return the types given as `stored_types`; raise TypeError or ValueError if one cannot be used."""
     if isinstance(types, type):
         raise TypeError(f"stored_types is a list of classes, such as [{types.__name__}], got {types!r}")
     given = list(types)

@@ -156,11 +156,7 @@ class Thread:
         return place
 
     async def update(self, writes: Iterable[Write], following: Following) -> None:
-        """Change the state while no run holds the thread; arguments as in `amend`.
-
-        Raises:
-            ThreadBusyError: if a run holds the thread; that run would overwrite the change.
-        """
+        """Change the state as `amend` does, between runs; raise `ThreadBusyError` while a run holds the thread."""
         # Held for the change, though it is one entry: a run that starts meanwhile would not see it.
         await self.hold()
         try:
@@ -206,10 +202,9 @@ class Thread:
         await self.record(Claimed(task, accepted if mark is None else accepted._replace(mark=mark)))
 
     async def claim(self, tasks: Sequence[str]) -> None:
-        """Record that the bodies of calls are about to start; stored in one write before any of them starts.
+        """Record that the bodies of calls without a record are about to start; stored before any of them starts.
 
-        Args:
-            tasks: names of calls without a record. If empty, entries that waited for these claims are stored.
+        Without calls, this stores the entries that were held back for a common write.
         """
 
     async def failed(self, task: str, error: str) -> None:
@@ -258,14 +253,11 @@ class Thread:
         return False
 
     async def hold(self, *, repeats: bool = False) -> None:
-        """Take the thread for this run alone.
+        """Take the thread for this run alone; raise `ThreadBusyError` if another run holds it.
 
         Args:
             repeats: the run repeats the step after an earlier position; as in LangGraph, the fork then counts as a
                 step.
-
-        Raises:
-            ThreadBusyError: if another run holds the thread.
         """
 
     async def keep_holding(self) -> None:
@@ -316,11 +308,7 @@ class Thread:
                 assert_never(entry)
 
     def receive(self, entry: Amended) -> None:
-        """Move to the position where input had arrived; applying it becomes the next step.
-
-        Args:
-            entry: the change that the input caused.
-        """
+        """Move to the position where the input of `entry` had arrived; applying it becomes the next step."""
         if entry.received is not None:
             self.step += 1
             self.parent_id, (self.checkpoint_id, self.ts) = self.checkpoint_id, entry.received
