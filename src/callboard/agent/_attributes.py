@@ -50,6 +50,7 @@ class Attributes(Drawn):
 
     @name.setter
     def name(self, name: str) -> None:
+        # A new runner, because runs in progress use the old one. Both share `under_way`, so `drain` covers all runs.
         self._runner = replace(self._runner, name=name)
 
     @property

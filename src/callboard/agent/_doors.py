@@ -42,6 +42,7 @@ class Doors(ManyInputs):
 
     def _from_sync(self) -> Self:
         """Return a copy of the agent that uses the sync methods of models, tools and savers."""
+        # A copy, because async code may use the same agent meanwhile.
         entered = copy.copy(self)
         entered._door = "sync"
         return entered

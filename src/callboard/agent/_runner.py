@@ -131,6 +131,7 @@ class Runner:
                         go, about = partial(_go, run, request.budget), {"ls_integration": "langgraph"}
                         await traced(go, request.input, config, self.name, handlers=handlers, metadata=about)
             finally:
+                # Also after a cancellation: the saver's writes then go on within the grace.
                 await thread.stop()
         return run
 
@@ -219,6 +220,7 @@ async def _within(budget: float, run: Run) -> None:
     """Run within the budget. Afterwards, answer every call in flight with an error, and raise."""
     around = surroundings()
     deadline = around.now + budget
+    # The earlier of two deadlines: tools and nested agents read their remaining time from it.
     token = current_timed.set(Timed(around.loop, min(deadline, around.until), DEFAULT_GRACE))
     try:
         with (limit := TimeLimit(around.loop.scope(deadline, DEFAULT_GRACE), is_control_flow)):

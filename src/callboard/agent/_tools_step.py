@@ -275,6 +275,7 @@ class CallStep:
         outputs = await around_all(entries, step, self._requested.calls, Entry(given, config, {}), key)
         self._leave_with([one for output in outputs for one in (output if isinstance(output, list) else [output])])
         for name, output in zip(self._keys, outputs, strict=True):
+            # Recorded a second time, because the method may have changed results; the last entry of a task counts.
             await run.thread.finished(name, output)
         return ResultRules("dict", key).combined(outputs)
 

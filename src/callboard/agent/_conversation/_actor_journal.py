@@ -67,6 +67,7 @@ class ActorJournal:
         kind, data = self._saver.packed(snapshot)
         entry = ActorState(actor, key, _digest(kind, data), kind, data)
         if self.version(actor, key) != entry.digest:
+            # At once, for later calls of this run. The entry itself is stored together with the result of the call.
             self._states[actor, key] = StateAt(entry.digest, None, entry)
             self._kept.add(call_id, entry)
         return entry.digest

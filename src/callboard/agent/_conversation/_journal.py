@@ -437,6 +437,7 @@ class SavedThread(Thread):
         before = self._base
         values = {**unknown_values(before, self.schema.specs), **self.state.snapshot(), **coming(self)}
         about, following = metadata_of(source, self.step), self.saver.next_version
+        # States without a location are in entries on the old checkpoint; the new checkpoint's notes refer to them.
         self.actor_states = self.actor_states.written_at(None if before is None else before.id)
         base = new_base(
             before,

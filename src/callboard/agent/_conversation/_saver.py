@@ -74,12 +74,7 @@ class Saver:
         return self._checked(found, outlined=True)
 
     async def before(self, checkpoint_id: str | None, limit: int | None) -> list[CheckpointTuple]:
-        """Return the thread's checkpoints, the latest first.
-
-        Args:
-            checkpoint_id: only checkpoints before this one.
-            limit: largest number.
-        """
+        """Return the thread's checkpoints, the latest first: at most `limit`, and only older than `checkpoint_id`."""
         bound = None if checkpoint_id is None else self.config(checkpoint_id)
         config = self.config()
         listed = await self._awaited.call(
@@ -101,6 +96,7 @@ class Saver:
         if found is not None:
             with sound(self.told(found)):
                 check_checkpoint(found, outlined=outlined)
+                # Fails now for a version that the saver cannot continue, and not when the run has results to store.
                 self.next_version(max(found.checkpoint["channel_versions"].values(), default=None))
         return found
 
@@ -109,10 +105,13 @@ class Saver:
     ) -> None:
         """Store a checkpoint; one with the same id is replaced."""
         where = self.config(parent)
+        # The location keys of the run's config must not override the parent checkpoint in `where`.
         given = {name: value for name, value in self._about.get("configurable", {}).items() if name not in _PLACE}
         about = {**where, "configurable": {**given, **where["configurable"]}, "metadata": self._about.get("metadata")}
         args = (about, checkpoint, metadata, dict(versions))
         await self._write("put", args, partial(_remembering, place=self._place))
+        # After the checkpoint: if the process dies in between, the database only keeps values that are no longer
+        # needed.
         gone = gone_values(self.thread_id, self.namespace, checkpoint, dict(versions))
         if gone and keeps_values(self._saver):
             await self._awaited.store("put", lambda saver: forget(saver, gone), lambda saver: aforget(saver, gone))
@@ -151,6 +150,8 @@ class Saver:
         return True
 
     async def _write(self, name: str, args: tuple[Any, ...], seen: Callable[[Any], Any] = lambda saver: saver) -> None:
+        # Writes go through `store`: if the caller is cancelled, they go on within its grace. Reads are cancelled at
+        # once.
         async def acall(saver: Any) -> None:
             await getattr(seen(saver), f"a{name}")(*args)
 
@@ -186,9 +187,7 @@ def _kept(saver: Any) -> StoredConversations:
 def _remembering(saver: Any, place: Place | None = None) -> Any:
     """Return the saver with a serializer that reuses earlier work.
 
-    Args:
-        saver: the checkpointer.
-        place: position in the cache of latest checkpoints; `None` if it is not the latest.
+    `place` is the position in the cache of latest checkpoints, or `None` for other checkpoints.
     """
     if not _is_known(saver):
         return saver

@@ -111,6 +111,7 @@ async def history_of(
     later: dict[str, CheckpointTuple] = {}
     for found in await thread.saver.before(None, None):
         complete = await whole(thread.saver, found, later)
+        # Only the newer neighbour is kept: a thin checkpoint refers to the next one, and whole histories are large.
         later = {found.checkpoint["id"]: complete}
         with sound(thread.saver.told(complete)):
             places = _places(thread, complete, by_call=by_call)

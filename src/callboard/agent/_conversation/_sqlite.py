@@ -75,6 +75,7 @@ class SqliteFile(Generic[T]):
 
     def _prepare(self, opened: T) -> None:
         """Create the tables if they are missing."""
+        # In WAL mode, readers do not wait for a writer. The file keeps the mode, so all processes use it.
         _patiently(partial(opened.conn.execute, "PRAGMA journal_mode=WAL"))
         _patiently(opened.setup)
         if isinstance(opened, SqliteStore):
