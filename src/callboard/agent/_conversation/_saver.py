@@ -105,13 +105,12 @@ class Saver:
     ) -> None:
         """Store a checkpoint; one with the same id is replaced."""
         where = self.config(parent)
-        # The location keys of the run's config must not override the parent checkpoint in `where`.
+        # Without the location keys of the run's config: savers store a `checkpoint_id` as the id of the parent.
         given = {name: value for name, value in self._about.get("configurable", {}).items() if name not in _PLACE}
         about = {**where, "configurable": {**given, **where["configurable"]}, "metadata": self._about.get("metadata")}
         args = (about, checkpoint, metadata, dict(versions))
         await self._write("put", args, partial(_remembering, place=self._place))
-        # After the checkpoint: if the process dies in between, the database only keeps values that are no longer
-        # needed.
+        # After the checkpoint: if the process dies in between, the database only keeps values without use.
         gone = gone_values(self.thread_id, self.namespace, checkpoint, dict(versions))
         if gone and keeps_values(self._saver):
             await self._awaited.store("put", lambda saver: forget(saver, gone), lambda saver: aforget(saver, gone))
@@ -150,8 +149,7 @@ class Saver:
         return True
 
     async def _write(self, name: str, args: tuple[Any, ...], seen: Callable[[Any], Any] = lambda saver: saver) -> None:
-        # Writes go through `store`: if the caller is cancelled, they go on within its grace. Reads are cancelled at
-        # once.
+        # Unlike reads, writes go through `store`: if the caller is cancelled, they go on within its grace.
         async def acall(saver: Any) -> None:
             await getattr(seen(saver), f"a{name}")(*args)
 
