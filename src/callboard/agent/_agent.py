@@ -54,15 +54,15 @@ class Agent(Doors, HasGraph):  # type: ignore[misc]  # pyright: ignore[reportInc
         return f"Agent(name={self.name!r}, tools={self.tools!r})"
 
     async def drain(self, timeout: float = PATIENCE) -> Drained:
-        """Refuse new runs, wait for the current ones, and return how each of them ended.
+        """Refuse new runs, wait for the current ones, and return how they ended.
 
         A run that is ended raises `DrainingError` where it was started. Its thread is kept and can be resumed with
         input `None`, in this process or another. A call that had begun and is not idempotent is then handled by its
-        policy's `on_unknown`. If the task that calls `drain()` is cancelled, the current runs are ended at once. `async
-        with agent` lets the agent begin runs again.
+        policy's `on_unknown`. If the task that calls `drain()` is cancelled, the current runs are ended at once. To
+        begin runs again, enter the agent with `async with`.
 
         Args:
-            timeout: seconds to wait; runs that have not finished by then are cancelled, and get their grace for
+            timeout: seconds to wait. Runs that have not finished by then are cancelled, and get their grace for
                 clean-up.
 
         Raises:
@@ -163,6 +163,11 @@ class Agent(Doors, HasGraph):  # type: ignore[misc]  # pyright: ignore[reportInc
 
         Returns:
             The config of the changed thread.
+
+        Raises:
+            ValueError: see `aget_state`.
+            InvalidUpdateError: if the node does not exist, or the values cannot update the state.
+            ThreadBusyError: if a run holds the thread; that run would overwrite the change.
         """
         return await update(await self._saved(config), self._runner.plan.flow, values, as_node)
 

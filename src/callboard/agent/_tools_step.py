@@ -332,7 +332,7 @@ async def unknown_settled(
         record = thread.known_of(key)
         policy = run.tools.policy(call)
         pending = record.pending
-        # A call that may run again, and that nobody was asked about, matches no branch: the batch starts it anew.
+        # A call that may run again, without an answered question, matches no branch: the batch starts it anew.
         if policy.on_unknown in ("fail", None) and not runs_again(policy):
             await _settled(run, key, error_message(UNKNOWN, call), places[key])
         elif pending and pending[0].id in answers:

@@ -121,7 +121,7 @@ def _is_due(found: CheckpointTuple, channel: str) -> bool:
 
 
 def _read_batch(thread: Thread, found: CheckpointTuple) -> None:
-    """Read LangGraph's writes of a batch that was one task; they name the asking call only if it is the only one."""
+    """Read LangGraph's writes of a batch that was one task; with several calls, they do not name the asking one."""
     calls = open_calls(thread)
     task_id = task_id_of(found.checkpoint["id"], thread.namespace, thread.step + 1, TOOLS, PULL, f"{BRANCH}{TOOLS}")
     writes = [(channel, value) for task, channel, value in found.pending_writes or () if task == task_id]
