@@ -6,13 +6,13 @@
     layer 6   middleware            retry, cache, approval, sanitise, redact and others, around a tool call
     layer 5   tools                 LangChain tools as supervised calls, and the chain around them
     layer 4   _langgraph            every private name of LangGraph
-    layer 3   actors  engines       state with a life, a mailbox and a supervisor; where bodies run, if not here
+    layer 3   actors  engines       supervised state behind a mailbox; workers that run bodies in other processes
     layer 2   _calls                one supervised call and a batch of them, limits, observers
     layer 1   _loops                asyncio and trio, threads, deadlines, bridges
-    layer 0   _types  exceptions    the vocabulary
+    layer 0   _types  exceptions    records, protocols and errors
 
-A module imports only from its own layer and from those below. Names are loaded when they are first asked
-for: `import callboard` costs nothing, `from callboard import ToolNode` costs LangGraph.
+A module imports only from its own layer and from the layers below it. Names are loaded at first access:
+`import callboard` is cheap, and `from callboard import ToolNode` imports LangGraph.
 """
 
 import logging
@@ -222,21 +222,24 @@ _HOMES = {
     ),
 }
 
-# The table above is the truth.
+# `_HOMES` is the only list of public names at run time. `tests/test_exports.py` compares the imports above with it.
 __all__ = sorted(name for names in _HOMES.values() for name in names)  # noqa: PLE0605 # pyright: ignore[reportUnsupportedDunderAll]
 
-# A former name is found, and no longer listed.
+# `LinkOrderWarning` is a former name: it can still be imported, but is no longer listed in `__all__`.
 __getattr__ = lazy(__name__, {**_HOMES, "exceptions": (*_HOMES["exceptions"], "LinkOrderWarning")})
 
 _loggers = (logging.getLogger("callboard"), logging.getLogger(_observers.LOGGER))
 
 
 def _unasked(kinds: frozenset[str]) -> _observers.Observers:
-    """The one wire that leads upward: telemetry, where the application has an SDK or has set a log level."""
+    """Return the default observers of a process in which nobody called `observe`."""
+    # Telemetry is above this layer, so it is imported only here, late, and only if the application uses it: it has
+    # imported OpenTelemetry, or has set a log level on one of callboard's loggers.
     if "opentelemetry.trace" not in sys.modules and not any(logger.level for logger in _loggers):
         return _observers.Observers()
     from callboard.telemetry._ambient import ambient_observers
 
+    # Later lookups call telemetry directly. Before this line, each lookup tests again whether it is in use.
     _observers.observe_unasked(ambient_observers)
     return ambient_observers(kinds)
 

@@ -1,62 +1,66 @@
-"""What observers are told of actors: of each ask, and of their lives."""
+"""Events of actors for observers: each ask of an actor, and the life cycle of each actor."""
 
 from collections.abc import Callable, Hashable
 from typing import Literal, NamedTuple
 
 AskPhase = Literal["begun", "taken", "ended"]
-"""`begun`: it is in the mailbox. `taken`: its handler begins. `ended`: whoever asked has the reply, or none."""
+"""Phase of an ask. `begun`: the ask is in the mailbox. `taken`: its handler starts. `ended`: the caller has the reply,
+or an error."""
 
 ActorPhase = Literal["started", "restarted", "failed", "died", "stopped", "evicted"]
-"""`started`: it lives. `restarted`: again, after it had died or was replaced. `failed`: it did not start. `died`: a
-life ended by itself. `stopped`: a life ended in order. `evicted`: it has to go, as nobody asked it, or for another."""
+"""Phase of an actor's life cycle. `started`: the actor runs. `restarted`: it runs again, after it died or was replaced.
+`failed`: it did not start. `died`: it ended by itself. `stopped`: it was shut down in order. `evicted`: it is removed,
+because it was idle or because another actor needs its place."""
 
 
 class AskEvent(NamedTuple):
-    """One thing that happened to one ask of an actor.
+    """Event of one ask of an actor.
 
-    It is told where somebody asks, and times are seconds on the clock of the event loop there. To be made by name:
-    fields may be added.
+    Observers are called in the event loop of the caller; times are seconds on that loop's clock. Construct it with
+    keyword arguments only: fields may be added.
     """
 
     phase: AskPhase
     actor: str
-    """The name of the child; all that differ in their keys only have the same."""
+    """Name of the child. All keyed actors of one child share it."""
     handler: str
     time: float
     number: int
-    """Tells asks apart from each other and from calls, in this process."""
+    """Number of the ask, unique among asks and calls of this process."""
     key: Hashable = None
-    """Which of several it is. It may be an argument, and is not for what leaves the process."""
+    """Key of a keyed actor. It may contain an argument of the call, so exporters must not send it out of the process."""
     call: int | None = None
-    """The number of the tool call that asks, or within which somebody does."""
+    """Number of the tool call that asks, directly or from nested code; `None` outside of a call."""
     ahead: int = 0
-    """How many asks the actor had before this one when it began: in its mailbox, and in hand."""
+    """Number of asks that the actor had before this one when it began: queued and running."""
     waited: float = 0.0
-    """Seconds until the handler began, or in vain; in `taken` and `ended`."""
+    """Seconds between `begun` and the start of the handler, or the end of the ask if it never started; set in `taken`
+    and `ended`."""
     error: BaseException | None = None
-    """In `ended`: why there is no reply."""
+    """Reason for the missing reply; set in `ended`."""
 
 
 class ActorEvent(NamedTuple):
-    """One thing that happened in the life of an actor.
+    """Event in the life cycle of one actor.
 
-    It is told where the actor lives, and times are seconds on the clock of the event loop there. To be made by name:
-    fields may be added.
+    Observers are called in the event loop of the actor; times are seconds on that loop's clock. Construct it with
+    keyword arguments only: fields may be added.
     """
 
     phase: ActorPhase
     actor: str
-    """The name of the child; all that differ in their keys only have the same."""
+    """Name of the child. All keyed actors of one child share it."""
     time: float
     number: int = 0
-    """Tells lives apart, in this process."""
+    """Number of the incarnation (one life between two restarts), unique in this process."""
     key: Hashable = None
-    """Which of several it is. It may be an argument, and is not for what leaves the process."""
+    """Key of a keyed actor. It may contain an argument of a call, so exporters must not send it out of the process."""
     error: BaseException | None = None
-    """What it died of, or why it did not start; in `restarted`, what the life before died of."""
+    """Cause of the death or of the failed start. In `restarted`, the cause of the death of the previous incarnation."""
     asks: tuple[int, ...] = ()
-    """The numbers of the asks that wait for it now, or for its room, as far as somebody is told of them."""
+    """Numbers of the asks that wait for this actor, or for a free place to start it. Asks without an observer are not
+    listed."""
 
 
 ActorObserver = Callable[[AskEvent | ActorEvent], None]
-"""Called with what happens to actors, in the event loop's thread, at once: it must be quick."""
+"""Callback for events of actors. It runs synchronously in the event loop's thread, so it must return quickly."""

@@ -1,4 +1,4 @@
-"""What observers are told of calls, and of the runs of agents."""
+"""Events of tool calls and of agent runs for observers."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -10,81 +10,85 @@ from callboard._types import ToolCallLike
 _NOTHING: Mapping[str, object] = MappingProxyType({})
 
 CallPhase = Literal["begun", "queued", "gave_up", "started", "attempt_ended", "noted", "ended"]
-"""`begun`: the call is in its task. `queued`: it waits for a place. `gave_up`: it waits no more, and has none.
-`started`: a body starts. `attempt_ended`: it ended. `noted`: something was decided about it. `ended`: the call ended.
+"""Phase of a call. `begun`: the call's task runs. `queued`: the call waits for a permit. `gave_up`: it stopped waiting
+without a permit. `started`: a body starts. `attempt_ended`: the body ended. `noted`: a decision about the call, such as
+a retry. `ended`: the call ended.
 
-All are told in the task of the call, or of the attempt, that they are about; progress that had to wait, or came from
-another thread, in a task beside the calls of its batch."""
+Observers are called in the task of the call or of the attempt. A progress report that was held back, or that came from
+another thread, is sent from a separate task of the batch."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunInfo:
-    """One run of an agent, as observers know it."""
+    """Identity of one run of an agent, for observers."""
 
     number: int
-    """Tells runs apart, in this process."""
+    """Number of the run, unique in this process."""
     agent: str
     run_id: str
     thread_id: str | None = None
     namespace: str = ""
-    """Of the agent within the graphs around it."""
+    """Checkpoint namespace of the agent within the graphs around it."""
     resumes: str | None = None
-    """What an observer left on the run that this one goes on with; see `Observers.mark`."""
+    """Mark that an observer left on the run which this one continues; see `Observers.mark`."""
 
 
 class CallEvent(NamedTuple):
-    """One thing that happened to one call; what observers see.
+    """Event of one tool call.
 
-    Times are seconds on the clock of the event loop that runs the call. To be made by name: fields may be added.
+    Times are seconds on the clock of the event loop that runs the call. Construct it with keyword arguments only:
+    fields may be added.
     """
 
-    # A tuple, because each call makes four or more: a frozen dataclass takes four times as long to be made.
+    # A tuple, because each call creates four or more events, and a frozen dataclass takes four times as long to create.
 
     phase: CallPhase
     tool: str
     call_id: str | None
     time: float
     number: int = 0
-    """Tells calls apart, in this process; models number theirs anew."""
+    """Number of the call, unique in this process. The model's `call_id` may repeat from reply to reply."""
     batch: int = 0
-    """Tells batches apart, in this process."""
+    """Number of the batch, unique in this process."""
     attempt: int = 0
-    """Which attempt this is about, from 1; 0 while none has started."""
+    """Number of the attempt, from 1; 0 before the first attempt."""
     queue_wait: float = 0.0
-    """Seconds that the attempt which just started had waited, or all of them together in `ended`."""
+    """Seconds that the attempt which has just started waited; in `ended`, the sum over all attempts."""
     error: BaseException | None = None
-    """Why the attempt or the call ended without a result; also an error that became a message."""
+    """Error of the attempt or the call, also if it became a message for the model."""
     what: str = ""
-    """What was noted, in one word, such as "retry"."""
+    """Kind of the noted decision, in one word, such as "retry"."""
     facts: Mapping[str, object] = _NOTHING
-    """More about what was noted; never an argument or a result."""
+    """Details of the noted decision; never an argument or a result."""
     message: str | None = None
-    """What a tool said of its progress, where that was noted. It may have arguments in it, and is not for what leaves
-    the process."""
+    """Progress message of the tool, in `noted`. It may contain arguments, so exporters must not send it out of the
+    process."""
     call: ToolCallLike | None = None
-    """What the model asked for, in `begun`. Its arguments are not for what leaves the process."""
+    """Tool call as the model wrote it, in `begun`. Exporters must not send its arguments out of the process."""
     description: str | None = None
-    """In `begun`: what the tool says of itself."""
+    """Description of the tool, in `begun`."""
     result: object = None
-    """What the call came to, in `ended`: a ToolMessage, a Command, or a list of them. As above."""
+    """Result of the call, in `ended`: a ToolMessage, a Command, or a list of them. Exporters must not send it out of
+    the process."""
     resumes: str | None = None
-    """In `begun`: what an observer left on the call when it was interrupted or its process killed."""
+    """Mark that an observer left on the call before it was interrupted or its process was killed; in `begun`."""
     run: RunInfo | None = None
-    """The agent's run that made the call."""
+    """Run of the agent that made the call."""
 
     def __repr__(self) -> str:
-        """Without what the call was asked, what it said and what it came to: somebody may log it."""
+        """Return a representation without arguments, progress message and result, which may be confidential."""
         told = {name: value for name, value in self._asdict().items() if name not in ("call", "message", "result")}
         return f"CallEvent({', '.join(f'{name}={value!r}' for name, value in told.items())})"
 
 
 RunPhase = Literal["begun", "asked", "answered", "ended"]
-"""`begun`: the run is in its task. `asked`: the model is. `answered`: it did, or failed. `ended`: the run ended."""
+"""Phase of a run. `begun`: the run's task runs. `asked`: the model is called. `answered`: the model replied or failed.
+`ended`: the run ended."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunEvent:
-    """One thing that happened to one run of an agent; what observers of runs see.
+    """Event of one run of an agent.
 
     Times are seconds on the clock of the event loop that runs the agent.
     """
@@ -93,19 +97,21 @@ class RunEvent:
     run: RunInfo
     time: float
     error: BaseException | None = None
-    """Why the run ended early, or the model did not answer."""
+    """Error that ended the run, or that the model raised."""
     questions: int = 0
-    """In `ended`: how many questions the run waits with."""
+    """Number of open questions of the run, in `ended`."""
     model: object = field(default=None, repr=False)
-    """In `asked` and `answered`: the model, with what is bound to it; `None` if it is chosen for each step."""
+    """Model with its bound tools and options, in `asked` and `answered`; `None` if the agent chooses the model at each
+    step."""
     given: object = field(default=None, repr=False)
-    """The input of the run (`begun`) or the messages for the model (`asked`). Not for what leaves the process."""
+    """Input of the run (`begun`), or messages for the model (`asked`). Exporters must not send it out of the process."""
     result: object = field(default=None, repr=False)
-    """The state (`ended`) or the model's reply (`answered`). As above."""
+    """State of the run (`ended`), or reply of the model (`answered`). Exporters must not send it out of the process."""
 
 
 Observer = Callable[[CallEvent], None]
-"""Called in the event loop's thread, at once and often: it must be quick, and never fails a call."""
+"""Callback for events of calls. It runs synchronously and often in the event loop's thread, so it must return quickly.
+An error that it raises does not fail the call."""
 
 RunObserver = Callable[[RunEvent], None]
-"""Called with each event of a run."""
+"""Callback for events of runs."""

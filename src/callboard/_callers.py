@@ -1,4 +1,4 @@
-"""Where a warning points to: the line of whoever uses callboard."""
+"""Source line that a warning points to: the first one outside of callboard."""
 
 import sys
 from types import FrameType
@@ -7,7 +7,7 @@ _PACKAGE = __name__.partition(".")[0]
 
 
 def level_of_user() -> int:
-    """The `stacklevel` with which a warning, raised by our caller, shows the first line outside of callboard."""
+    """Return the `stacklevel` with which a warning, raised by the caller, shows the user's line of code."""
     frame: FrameType | None = sys._getframe(1)
     level = 1
     while frame is not None and str(frame.f_globals.get("__name__")).partition(".")[0] == _PACKAGE:

@@ -1,4 +1,4 @@
-"""One text for all values that mean the same: what digests of arguments are made of."""
+"""Canonical JSON of values, for digests of arguments: equal values have equal text."""
 
 import hashlib
 import json
@@ -7,20 +7,23 @@ from typing import Any
 
 
 def digest(value: Any) -> str:
-    """SHA-256, in hex, over the canonical JSON of a value: keys sorted, no spaces, ASCII.
+    """Return the SHA-256, in hex, of the canonical JSON of a value: keys sorted, no spaces, ASCII.
 
-    What is JSON counts as it is, and a tuple as a list. What is not counts as an object with one key, `%` and
-    its type, and the value as pydantic has it in JSON; bytes as hex, a set sorted. A key that is no text is one
-    of `%`, its type, a colon and its JSON. A key that begins with `%` gets another one.
+    JSON values stand for themselves, and a tuple is a list. Any other value becomes an object with one key: `%` and its
+    type. The value of that key is pydantic's JSON of it; bytes are hex, a set is a sorted list. A key that is no text
+    becomes `%`, its type, a colon and its JSON. A text key that begins with `%` gets another `%`.
+
+    Args:
+        value: to be hashed, such as the arguments of a call.
 
     Raises:
-        ValueError: for a value of which there is no JSON: whether it has changed, nobody could say.
+        ValueError: if the value has no JSON form, so that a change of it could not be detected.
     """
     return hashlib.sha256(_text(_plain(value)).encode()).hexdigest()
 
 
 def place_of(one: object) -> str:
-    """Where a class or a function stands, or the class of any other object."""
+    """Return the qualified name of a class or function, or that of the class of any other object."""
     named = one if hasattr(one, "__qualname__") else type(one)
     return f"{getattr(named, '__module__', '')}.{getattr(named, '__qualname__', '')}"
 
@@ -33,6 +36,8 @@ def _plain(value: Any) -> Any:
     if value is None or isinstance(value, (str, int, float)):
         return value
     if isinstance(value, Mapping):
+        # Digests are stored, in journals and by fleets: a change of any form below changes the digest of stored
+        # arguments.
         return {_key(key): _plain(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
         return [_plain(item) for item in value]
@@ -47,5 +52,5 @@ def _plain(value: Any) -> Any:
 
 def _key(key: object) -> str:
     if isinstance(key, str):
-        return f"%{key}" if key.startswith("%") else key
+        return f"%{key}" if key.startswith("%") else key  # escaped: the model's own "%set" must not equal a set
     return f"%{type(key).__name__}:{_text(_plain(key))}"

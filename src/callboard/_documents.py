@@ -1,6 +1,7 @@
-"""Documents that many processes share: what a store of such is asked for, and what it answers.
+"""Documents that many processes share: the protocol of a store, and the records that go to it and come from it.
 
-Who asks decides, in a plain function of the document as it is; the store sees to it that nobody changes it meanwhile.
+A change is a plain function of the current document, called a rule. The store guarantees that no other process changes
+the document between the rule's reading and writing.
 """
 
 import math
@@ -12,17 +13,17 @@ T = TypeVar("T")
 V_co = TypeVar("V_co", covariant=True)
 
 EVERYBODY = "*"
-"""All processes that use a store, where it is said who is to be told."""
+"""Recipient for `Written.tell`: all processes that use the store."""
 
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """The address of a document, and the marks that whoever reads it asks for with it.
+    """Address of a document, and the marks that are read together with it.
 
     Args:
-        shelf: what it belongs to, such as a cache; printable ASCII, up to 200 characters.
-        name: of the document there, likewise.
-        marks: of the shelf, which its rule looks at besides.
+        shelf: collection of the document, such as a cache; printable ASCII, up to 200 characters.
+        name: name of the document in the collection; printable ASCII, up to 200 characters.
+        marks: names of marks of the collection that the rule needs as well.
     """
 
     shelf: str
@@ -32,14 +33,14 @@ class Document:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Found:
-    """A document as a rule finds it at the server, and the marks that were asked for.
+    """Current state of a document at the server, with the requested marks, as the argument of a rule.
 
     Args:
-        text: what it says; `None` if there is none, or none that could have been written here.
-        left: seconds that it still lives.
-        marks: the number of each mark, which goes up when it is set.
-        now: the time, in seconds, by the clock of the store: the only one that counts.
-        me: this process, as others may have it told.
+        text: content; `None` if there is no document, or none that this version of callboard could have written.
+        left: seconds until the document expires.
+        marks: counter of each requested mark; setting a mark increases its counter.
+        now: time of the store, in seconds. Rules use no other clock.
+        me: id of this process, as used in `Written.tell`.
     """
 
     text: str | None
@@ -51,13 +52,14 @@ class Found:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Written:
-    """What a rule makes of a document: its new text, who is told, and how long it lives.
+    """New state of a document, as the result of a rule.
 
     Args:
-        text: what it says from now on; `None` for no document.
-        lives: seconds until it is gone, by the clock of the store.
-        tell: which processes are told.
-        most: how many documents of this kind the shelf has; if there are more, those that have least to live go.
+        text: new content; `None` to delete the document.
+        lives: seconds until the document expires, by the clock of the store.
+        tell: ids of the processes to notify.
+        most: maximum number of documents of this kind in the collection. Documents above it are deleted, those with the
+            least time to live first.
     """
 
     text: str | None
@@ -67,26 +69,26 @@ class Written:
 
 
 Rule = Callable[[Found], tuple[Written | None, T]]
-"""What becomes of a document (`None`: it stays), and what who asks is told of it.
+"""Function from the current document to its new state (`None`: unchanged) and a value for the caller.
 
-Called in a thread of the store, once more each time that somebody was quicker; so it must not wait, nor remember.
-"""
+It runs in a thread of the store, and again each time that another process changed the document first. So it must not
+wait, and must have no side effects."""
 
 
 @dataclass(frozen=True, slots=True)
 class Done(Generic[V_co]):
-    """A rule has been followed, and says this."""
+    """Successful answer of the store: the value that the rule returned."""
 
     value: V_co
 
 
 @dataclass(frozen=True, slots=True)
 class Away:
-    """The store cannot be reached.
+    """Answer of a store that cannot be reached.
 
     Args:
-        reason: in words.
-        refuses: whether calls are to be refused; else they go on without it.
+        reason: description of the outage for errors and logs.
+        refuses: whether calls must be refused during the outage; otherwise they continue without the store.
     """
 
     reason: str
@@ -94,25 +96,32 @@ class Away:
 
 
 class Listener(Protocol):
-    """Hears of documents, in a thread of the store."""
+    """Receiver of notifications about documents."""
 
     def heard(self, document: Document | None, /) -> None:
-        """Be told of a document or a mark, or (`None`) that word of some may have been lost."""
+        """Handle a notification about a document or a mark; called in a thread of the store.
+
+        Args:
+            document: the changed document; `None` if notifications may have been lost.
+        """
         ...
 
 
 @runtime_checkable
 class SharedDocuments(Protocol):
-    """Where documents are kept for many processes. Its methods never wait; from any event loop and thread."""
+    """Store of documents for many processes.
+
+    No method waits. All methods may be called from any event loop and any thread.
+    """
 
     @property
     def lease(self) -> float:
-        """Seconds without a word after which a process counts as dead."""
+        """Seconds without a heartbeat after which the store considers a process dead."""
         ...
 
     @property
     def largest(self) -> int:
-        """How many bytes a document may have."""
+        """Maximum size of a document, in bytes."""
         ...
 
     def change(
@@ -122,27 +131,45 @@ class SharedDocuments(Protocol):
         on_answer: "Callable[[Done[T] | Away | Exception], object] | None" = None,
         /,
     ) -> None:
-        """Have a rule followed, and `on_answer` told what it says; errors are `StorageError`.
+        """Apply a rule to a document, and pass the answer to `on_answer`.
 
-        While the store is away the answer is `Away`, soon. A change for which nobody waits is made when it is back.
+        During an outage the answer is `Away`, soon. A change without `on_answer` is kept, and made after the outage.
+
+        Args:
+            document: address of the document.
+            rule: computes the new state.
+            on_answer: receives `Done`, `Away`, or an exception; errors of the store are `StorageError`.
         """
         ...
 
     def tend(self, document: Document, rule: Rule[Any], /) -> Callable[[], object]:
-        """Have a rule followed several times within each lease, until the function is called that is returned."""
+        """Apply a rule several times within each lease, until the returned function is called.
+
+        Args:
+            document: address of the document.
+            rule: computes the new state, such as a renewed lease.
+        """
         ...
 
     def mark(self, shelf: str, name: str, /) -> None:
-        """Set a mark of a shelf, now or when the store is back, and tell everybody; later changes see it."""
+        """Set a mark of a collection, now or after an outage, and notify all processes. Later changes see it.
+
+        Args:
+            shelf: name of the collection.
+            name: name of the mark.
+        """
         ...
 
     def listen(self, listener: Listener, /) -> None:
-        """Tell a listener of documents, as long as it lives.
+        """Notify a listener of changed documents for as long as the listener object is alive.
 
-        After an answer was `Away`, it is told (`None`) when the store is back.
+        After an answer was `Away`, the listener gets `None` when the store is back.
+
+        Args:
+            listener: held by a weak reference.
         """
         ...
 
     def clock(self) -> float:
-        """The time of the store, in seconds, as far as it is known here."""
+        """Return the time of the store in seconds, estimated from its last answers."""
         ...

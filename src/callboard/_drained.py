@@ -1,4 +1,4 @@
-"""What became of what ran when something was drained, and the exit code that says so."""
+"""Result of a drain, and the process exit code for it."""
 
 from dataclasses import dataclass
 
@@ -8,12 +8,12 @@ ALL_FINISHED, SOME_ENDED, SOME_UNKNOWN = 0, 3, 4
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UnknownCall:
-    """A call that was ended after its body had begun: nobody knows whether it had its effect.
+    """Call that was ended after its body had started, so it is unknown whether it had its effect.
 
     Args:
-        tool: its name, or the title of the body.
-        call_id: of the tool call; `None` where there is none.
-        thread_id: of the conversation that it belongs to; `None` where there is none.
+        tool: name of the tool, or title of the body.
+        call_id: id of the tool call; `None` if there is none.
+        thread_id: conversation of the call; `None` if there is none.
     """
 
     tool: str
@@ -27,14 +27,14 @@ class UnknownCall:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Drained:
-    """What became of what ran when something was drained.
+    """Counts of finished and ended work after a drain.
 
-    It is about runs of an agent or of a node, messages of actors, and bodies of an engine. Two of them are added.
+    The unit is a run of an agent or a node, a message of an actor, or a body of an engine. Two results can be added.
 
     Args:
-        finished: how many came to their own end: a result or an error.
-        ended: how many did not, and were ended.
-        unknown: of those, or within them, the calls that had begun and are not idempotent.
+        finished: number of units that ended by themselves, with a result or an error.
+        ended: number of units that were ended when the drain's time was over.
+        unknown: calls that were ended after their body had started, and that are not idempotent.
     """
 
     finished: int = 0
@@ -50,7 +50,7 @@ class Drained:
 
     @property
     def exit_code(self) -> int:
-        """For a process that has drained and ends: 0 if all has finished, 4 if any call is unknown, 3 otherwise."""
+        """Exit code for a drained process: 0 if all work finished, 4 if any call is unknown, 3 otherwise."""
         if self.unknown:
             return SOME_UNKNOWN
         return SOME_ENDED if self.ended else ALL_FINISHED

@@ -1,4 +1,4 @@
-"""Durations that are numbers of seconds, and look as if something else had been meant."""
+"""Warnings about durations that were probably given in the wrong unit, or can never take effect."""
 
 import warnings
 
@@ -6,12 +6,12 @@ from callboard._callers import level_of_user
 from callboard.exceptions import CallboardWarning
 
 _SUSPECT = 5000
-"""Seconds from which a whole thousand is more likely a number of milliseconds."""
+"""Seconds from which a multiple of 1000 is more likely a number of milliseconds."""
 _HOUR = 3600
 
 
 def tell_of_milliseconds(name: str, seconds: float | None) -> None:
-    """Warn of a duration that looks like milliseconds: a multiple of a thousand, and of no hour."""
+    """Warn of a duration that looks like milliseconds: a multiple of 1000 that is no multiple of an hour."""
     if seconds is None or seconds < _SUSPECT or seconds % 1000 or seconds % _HOUR == 0:
         return
     warnings.warn(
@@ -23,7 +23,7 @@ def tell_of_milliseconds(name: str, seconds: float | None) -> None:
 
 
 def tell_of_idle_timeout(name: str, timeout: float | None, budget: float | None) -> None:
-    """Warn of a timeout that can never be over before the budget of its call is."""
+    """Warn of an attempt timeout that never fires, because the budget of its call ends first."""
     if timeout is None or budget is None or timeout <= budget:
         return
     warnings.warn(

@@ -1,19 +1,19 @@
-"""Packages that come with an extra: who needs one says so before it is used, and how to install it."""
+"""Imports of optional packages, with an error that names the extra to install."""
 
 from importlib import import_module
 
 
 def require(whose: str, *packages: str, extra: str, instead: str = "") -> None:
-    """Import packages that not every installation has.
+    """Import optional packages.
 
     Args:
-        whose: what needs them, as its user has written it, such as "Cache(...)".
+        whose: the feature that needs them, as the user wrote it, such as "Cache(...)".
         packages: names of modules.
-        extra: of callboard, which installs them.
-        instead: how to do without; follows "or".
+        extra: extra of callboard that installs them.
+        instead: alternative without the packages, for the error; follows "or".
 
     Raises:
-        ImportError: if some are missing; says how to install them.
+        ImportError: if packages are missing; the text names the extra to install.
     """
     missing = [package for package in packages if not is_installed(package)]
     if missing:
@@ -22,11 +22,11 @@ def require(whose: str, *packages: str, extra: str, instead: str = "") -> None:
 
 
 def is_installed(package: str) -> bool:
-    """Whether a package can be imported; it is, then, so that no later use of it has to wait."""
+    """Return whether a package can be imported. The package is imported, so that a later use need not wait for it."""
     try:
         import_module(package)
     except ModuleNotFoundError as error:
         if error.name != package:
-            raise  # it is there, and something that it needs is not
+            raise  # the package is installed, but one of its own imports is missing
         return False
     return True

@@ -1,4 +1,4 @@
-"""What a fleet is: processes that have actors together, each key at one of them. Imports no sibling."""
+"""Protocols of a fleet: processes that share keyed actors, with each key owned by one process. Imports no sibling."""
 
 from collections.abc import Awaitable, Callable, Coroutine, Hashable, Mapping
 from dataclasses import dataclass
@@ -6,22 +6,22 @@ from typing import Any, Protocol, runtime_checkable
 
 
 class KeyMovedError(Exception):
-    """An ask did not begin, because its key belongs to another process now; never seen by users."""
+    """Raised for an ask that did not start because another process owns its key now. It never reaches user code."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FleetAsk:
-    """One ask of an actor, as it goes to the process that owns its key.
+    """Ask of a keyed actor, as it is sent to the process that owns the key.
 
     Args:
-        key: of the actor.
-        handler: its name.
-        args: for it.
-        kwargs: for it.
-        title: what to call it in errors.
-        call_id: of the tool call that it is, for errors.
-        grace: seconds that the handler has to end when it is cancelled.
-        on_begin: called when the handler begins, in any thread.
+        key: key of the actor.
+        handler: name of the handler.
+        args: positional arguments of the handler.
+        kwargs: keyword arguments of the handler.
+        title: name of the ask in errors.
+        call_id: id of the tool call behind the ask, for errors.
+        grace: seconds that the handler has for clean-up after a cancel.
+        on_begin: called when the handler starts, in any thread.
     """
 
     key: Hashable
@@ -35,19 +35,19 @@ class FleetAsk:
 
 
 class Ownership(Protocol):
-    """How a process owns a key: under which token, and whether it still does. May be asked from any thread."""
+    """Ownership of a key by this process. May be read from any thread."""
 
     token: int
-    """The fencing token: who owns the key later has a higher one."""
+    """Fencing token: each later owner of the key has a higher one."""
 
     @property
     def is_current(self) -> bool:
-        """Whether the process still owns the key, and no other one can."""
+        """`True` while this process owns the key and no other process can own it."""
         ...
 
 
 class Posting(Protocol):
-    """An ask that is on its way to whoever owns its key."""
+    """Ask on its way to the owner of its key."""
 
     async def is_here(self) -> bool:
         """Wait until the key is owned by this process, which is to do it, or there is an outcome from another one.
@@ -65,89 +65,103 @@ class Posting(Protocol):
         ...
 
     def outcome(self) -> Any:
-        """What it came to at the other process: what the handler returned; raises what it raised.
+        """Return the handler's result from the other process, or raise the handler's error.
 
         Raises:
-            ActorDiedError: if nobody knows, because the owner died, or stood still for too long, while it ran.
+            ActorDiedError: if the outcome is unknown, because the owner died or was unresponsive for too long during
+                the ask.
         """
         ...
 
 
 class FleetHost(Protocol):
-    """The actors of one kind in one process, as their fleet knows them. May be called from any thread."""
+    """Actors of one kind in one process, as seen by their fleet. May be called from any thread."""
 
     name: str
-    """Of the actor, in all processes alike."""
+    """Name of the actor, the same in all processes."""
 
     def serve(self, key: Hashable, work: Callable[[], Coroutine[Any, Any, None]]) -> Callable[[], object] | None:
-        """Have something run that answers an ask; of one key, asks come into the mailbox in this order.
+        """Start a task that answers an ask; asks of one key enter the mailbox in the order of these calls.
 
-        It must not raise. Returns what cancels it, and `None` if nothing runs any more.
+        Args:
+            key: key of the actor.
+            work: the coroutine function to run; it must not raise.
+
+        Returns:
+            A function that cancels the task; `None` if the host has stopped and starts no more tasks.
         """
         ...
 
     async def answer(self, ask: FleetAsk, begin: Callable[[], Awaitable[bool]]) -> Any:
-        """Do an ask of another process; within `serve`.
+        """Run an ask of another process and return the handler's result. Called within `serve`.
 
         Args:
-            ask: what to do.
-            begin: asked when its turn has come; the handler does not run if that says False.
+            ask: the ask to run.
+            begin: called when the ask has its turn; if it returns `False`, the handler does not run.
 
         Raises:
-            KeyMovedError: if it did not begin, because this process does not own the key.
-            BaseException: what the handler raises.
+            KeyMovedError: if the handler did not start because this process does not own the key.
+            BaseException: any error of the handler.
         """
         ...
 
     def lost(self, key: Hashable, reason: str) -> None:
-        """Have the actor of a key end at once, because it may soon live elsewhere."""
+        """End the actor of a key at once, because another process may own the key soon.
+
+        Args:
+            key: key of the actor.
+            reason: description for errors of running asks.
+        """
         ...
 
 
 class FleetSnapshots(Protocol):
-    """Keeps what `snapshot` returns for the whole fleet, and refuses it from those who own the key no more."""
+    """Snapshots of actors for the whole fleet. A process that no longer owns the key cannot write."""
 
     async def load(self, actor: str, key: Hashable) -> object:
-        """The snapshot that was saved last; `None` for none."""
+        """Return the last saved snapshot; `None` if there is none."""
         ...
 
     async def save(self, actor: str, key: Hashable, snapshot: object) -> None:
-        """Keep a snapshot in place of the one before."""
+        """Replace the snapshot of an actor."""
         ...
 
 
 class Membership(Protocol):
-    """The part of one host in a fleet. All but `leave` may be called from any thread, and never waits."""
+    """Membership of one host in a fleet. All methods but `leave` may be called from any thread, and never wait."""
 
     @property
     def snapshots(self) -> FleetSnapshots:
-        """Where the states of the actors are kept."""
+        """Store of the actors' snapshots."""
         ...
 
     def owned(self, key: Hashable) -> Ownership | None:
-        """How this process owns a key; `None` if it does not."""
+        """Return this process's ownership of a key; `None` if it does not own the key."""
         ...
 
     def post(self, ask: FleetAsk) -> Posting:
-        """Have an ask done by whoever owns its key: this process, if nobody does; those of one key in their order."""
+        """Send an ask to the owner of its key. If the key has no owner, this process becomes the owner.
+
+        Asks of one key keep their order.
+        """
         ...
 
     def give_back(self, key: Hashable) -> None:
-        """Own a key no more, whose actor has ended and has been saved."""
+        """Release a key after its actor has ended and its snapshot has been saved."""
         ...
 
     async def leave(self) -> None:
-        """Own nothing any more, and ask nobody."""
+        """Release all keys, and send no more asks."""
         ...
 
 
 @runtime_checkable
 class Fleet(Protocol):
-    """Processes that have actors together: of each key one lives, in one of them."""
+    """Processes that share keyed actors: each key has one actor, in one of the processes."""
 
     @property
     def lease(self) -> float:
-        """Seconds without a sign of life after which a process counts as dead."""
+        """Seconds without a heartbeat after which a process is considered dead."""
         ...
 
     @property
@@ -156,5 +170,9 @@ class Fleet(Protocol):
         ...
 
     def admit(self, host: FleetHost, /) -> Membership:
-        """Have the actors of one kind in this process take part; waits for nothing."""
+        """Register the actors of one kind in this process; never waits.
+
+        Args:
+            host: the actors of this process.
+        """
         ...

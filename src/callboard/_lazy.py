@@ -1,4 +1,4 @@
-"""Names of a package that are loaded when they are first asked for."""
+"""Lazy loading of a package's public names at first access."""
 
 import sys
 from collections.abc import Callable, Iterable, Mapping
@@ -7,11 +7,11 @@ from typing import Any
 
 
 def lazy(package: str, homes: Mapping[str, Iterable[str]]) -> Callable[[str], Any]:
-    """The `__getattr__` of a package.
+    """Return the `__getattr__` function of a package.
 
     Args:
-        package: its name.
-        homes: by module, relative to the package or (with a dot in front) to callboard, the names in it.
+        package: full name of the package.
+        homes: public names by module. The module is relative to the package, or to callboard if it starts with a dot.
     """
     home_of = {name: home for home, names in homes.items() for name in names}
 

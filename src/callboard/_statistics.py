@@ -1,4 +1,4 @@
-"""A moment in the life of calls and of actors, in numbers."""
+"""Snapshots of the numbers of running and waiting calls, for nodes and actors."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -6,29 +6,29 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ActorStatistics:
-    """A moment in the life of an actor, or of those by key."""
+    """Numbers of one actor at one moment, or the sums over the keyed actors of one child."""
 
     alive: int
-    """How many live, or are about to."""
+    """Number of actors that run or are starting."""
     running: int
-    """Calls whose handler runs, or whose reply somebody has taken along."""
+    """Number of calls whose handler runs, or whose `Reply` is still open."""
     waiting: int
-    """Calls in their mailboxes."""
+    """Number of calls in the mailboxes."""
     restarts: int
-    """How often one was started again after it had ended by itself, so far."""
+    """Number of restarts after an actor ended by itself, so far."""
     evictions: int
-    """How often one had to go, so far: because nobody asked it, or for the sake of another."""
+    """Number of evictions so far, of idle actors or to make place for other keys."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Statistics:
-    """A moment in the life of a node's calls."""
+    """Numbers of a node's calls at one moment."""
 
     running: int
-    """Calls with a body that runs now, abandoned threads not counted."""
+    """Number of calls whose body runs, without abandoned threads."""
     waiting: int
-    """Calls that wait for a place."""
+    """Number of calls that wait for a permit."""
     abandoned_threads: int
-    """Worker threads that outlived their calls and still hold their places."""
+    """Number of worker threads that outlived their calls. Each still holds its permits."""
     actors: Mapping[str, ActorStatistics] = field(default_factory=dict[str, ActorStatistics])
-    """By name, those among the tools."""
+    """Statistics of the node's actors, by name."""

@@ -1,4 +1,4 @@
-"""Names that do not exist: what there is instead, and which one may have been meant."""
+"""Error texts for names that do not exist: the known names, and the most similar one."""
 
 import difflib
 from collections.abc import Callable, Collection, Iterable
@@ -10,18 +10,18 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 _LISTED = 40
-"""Names in one sentence; of more than that, the first ones."""
+"""Maximum number of names listed in one sentence."""
 _NEARLY = 0.9
-"""How much of a long name is right where one letter is wrong, or two have changed places."""
+"""Minimum similarity of two method names. In a long name, it allows one wrong letter or two swapped letters."""
 
 
 def no_such(kind: str, name: str, known: Iterable[str]) -> str:
-    """What to say of a name that is not among those known.
+    """Return a clause about an unknown name, with the known names and the most similar one.
 
     Args:
-        kind: what it is a name of, such as "tool".
-        name: what was written.
-        known: what could have been.
+        kind: the kind of the name, such as "tool".
+        name: the unknown name.
+        known: the valid names.
     """
     names = sorted(known)
     if not names:
@@ -31,18 +31,18 @@ def no_such(kind: str, name: str, known: Iterable[str]) -> str:
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """The end of a sentence about a name that does not exist; empty if no other is like it."""
+    """Return the end of a sentence that suggests the most similar name; empty if no name is similar."""
     by_folded = {one.casefold(): one for one in known}
     near = difflib.get_close_matches(name.casefold(), by_folded, n=1)
     return f"; did you mean {by_folded[near[0]]!r}?" if near else ""
 
 
 def misspelt_in(cls: type, known: Collection[str]) -> str:
-    """The end of a sentence about a class that may have misspelt the name of a method; empty if it has not.
+    """Return the end of a sentence about a class that may have misspelt a method's name; empty if it has not.
 
     Args:
-        cls: its public names are looked at.
-        known: names of which it may have any.
+        cls: the class; only its public names are compared.
+        known: names of the optional methods.
     """
     for name in dir(cls):
         if not name.startswith("_") and name not in known:
@@ -53,7 +53,7 @@ def misspelt_in(cls: type, known: Collection[str]) -> str:
 
 
 def suggests_keywords(function: Callable[P, R]) -> Callable[P, R]:
-    """Have a function say which keyword may have been meant by one that it does not know, as Python 3.13 does."""
+    """Add a suggestion to the TypeError for an unknown keyword, as Python 3.13 does itself."""
 
     @wraps(function)
     def call(*args: P.args, **kwargs: P.kwargs) -> R:

@@ -1,7 +1,6 @@
-"""The vocabulary of supervised calls: frozen records and the shapes of functions.
+"""Records and protocols of supervised calls.
 
-Imports no sibling and knows neither LangChain nor LangGraph: a call is a mapping with a `name`,
-`args` and an `id`, whoever asked for it.
+Imports no sibling and knows neither LangChain nor LangGraph: a call is a mapping with a `name`, `args` and an `id`.
 """
 
 import inspect
@@ -20,12 +19,12 @@ ToolCallLike = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class CallContext:
-    """What a key function may look at besides the call; to be read only.
+    """Context of a call for key functions, read only.
 
     Args:
-        config: the LangChain config of the run, with its `configurable`.
-        state: of the graph or the agent that makes the call; `None` where there is none.
-        context: what the run was given as `context`; `None` if that is nothing.
+        config: LangChain config of the run, with its `configurable`.
+        state: state of the graph or the agent that makes the call; `None` if there is none.
+        context: the `context` argument of the run; `None` if none was given.
     """
 
     config: Mapping[str, Any] = field(default_factory=dict)
@@ -34,19 +33,19 @@ class CallContext:
 
 
 LimitKey = Callable[[ToolCallLike], Hashable] | Callable[[ToolCallLike, CallContext], Hashable]
-"""Says which calls share one limit: `lambda call: call["args"]["host"]`, or, where that depends on more than the
-call, `lambda call, context: context.config["configurable"]["user_id"]`."""
+"""Function from a call to its key; calls with equal keys share one limit: `lambda call: call["args"]["host"]`. If the
+key depends on the run as well: `lambda call, context: context.config["configurable"]["user_id"]`."""
 
 OnError = Literal["cancel", "finish"]
-"""What an error that nobody handles does to the other calls of its batch."""
+"""Effect of an unhandled error on the other calls of the batch: cancel them, or let them finish first."""
 
 
 OnUnknown = Literal["rerun", "ask", "fail"]
-"""What to do with a call of which only its beginning is known."""
+"""Action for a call whose body started and whose outcome is unknown."""
 
 
 def check_on_unknown(name: str, value: object) -> None:
-    """Raise unless `value` says what becomes of a call whose outcome is unknown."""
+    """Raise unless `value` is a valid `on_unknown` option."""
     known = get_args(OnUnknown)
     if value not in known:
         raise ValueError(f"{name} is one of {known}, or None, got {value!r}")
@@ -54,13 +53,13 @@ def check_on_unknown(name: str, value: object) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Rate:
-    """At most `calls` starts in any window of `per` seconds.
+    """Rate limit: at most `calls` starts in any window of `per` seconds.
 
-    The window slides: there is no moment at which two full bursts may follow each other.
+    The window slides, so two full bursts never follow each other directly.
 
     Args:
-        calls: how many attempts may start in a window, at least 1.
-        per: the length of the window in seconds, more than 0.
+        calls: maximum number of attempts that start in a window, at least 1.
+        per: length of the window in seconds, more than 0.
 
     Raises:
         ValueError: for any other number.
@@ -78,22 +77,22 @@ class Rate:
 
 @dataclass(frozen=True, slots=True)
 class Limit:
-    """How many calls may run, start and wait; first come, first served.
+    """Limit of the attempts that run, start and wait, in FIFO order.
 
     Args:
-        concurrency: how many attempts may run at once; `None` for any number.
-        queue: how many more may wait for a place; the next one is rejected. `None` for any number.
-        rate: how many attempts may start in a span of time.
-        key: takes the tool call (a mapping with `name`, `args`, `id`), or that and a `CallContext`, and returns
-            what is limited, such as a host or a user: every key has these numbers for itself. `None` for one
-            place for all.
-        shared: where the limit is kept for many processes, such as `RedisLimits(url)`; `None` for this one alone.
-        tenant: as `key`, and returns for whom a call is made: of a shared limit, tenants have the free places in
-            turns, however many calls of one of them wait. `None` for the order of arrival alone.
+        concurrency: maximum number of attempts that run at once; `None` for any number.
+        queue: maximum number of attempts that wait; a further one is rejected. `None` for any number.
+        rate: maximum number of attempts that start in a time window.
+        key: takes the tool call (a mapping with `name`, `args`, `id`), or the call and a `CallContext`, and returns a
+            key such as a host or a user. Each key has this limit separately. `None` for one limit for all calls.
+        shared: store that keeps the limit for many processes, such as `RedisLimits(url)`; `None` for this process
+            alone.
+        tenant: function like `key` that returns the tenant of a call. Tenants of a shared limit get permits in turns,
+            however many calls of one tenant wait. `None` for the order of arrival alone.
 
     Raises:
-        ValueError: for a number out of range, and for tenants of a limit that is not shared.
-        TypeError: for a key or a tenant that takes neither one argument nor two.
+        ValueError: for a number out of range, and for a `tenant` without `shared`.
+        TypeError: for a key or tenant function that takes neither one argument nor two.
     """
 
     concurrency: int | None = None
@@ -123,14 +122,14 @@ class Limit:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wanted:
-    """A place at a shared limit, as an attempt asks for it.
+    """Request of an attempt for a permit of a shared limit.
 
     Args:
-        limit: its numbers.
-        name: of what is limited, such as "tool:fetch", for a store that was given no name.
-        key: a text for the key of the limit; "" where it has none.
-        tenant: a text for whose call it is; "" where that does not matter.
-        title: whose queue it waits in, for errors: "the queue of tool 'fetch'".
+        limit: the limit's numbers.
+        name: name of the limited resource, such as "tool:fetch", for a store without a name of its own.
+        key: text of the limit's key; "" for a limit without keys.
+        tenant: text of the tenant; "" for a limit without tenants.
+        title: name of the queue for errors: "the queue of tool 'fetch'".
     """
 
     limit: Limit
@@ -141,12 +140,13 @@ class Wanted:
 
 
 class Stay(Protocol):
-    """One attempt at a shared limit: it waits for a place, has it, and gives it back. Its methods never wait."""
+    """Permit of one attempt at a shared limit, from the request to the release. Its methods never wait."""
 
     failure: str | Exception | None
-    """Once answered: why there is no place, in words, or an error to be raised; `None` if there is one."""
+    """Reason for a refused permit, as a text or as an error to raise; `None` if the permit was granted. Set by the
+    answer."""
     token: int | None
-    """The fencing token of the place: whoever has it later has a higher one. `None` where nobody has given one."""
+    """Fencing token of the permit: each later holder has a higher one. `None` if the store gave no token."""
 
     @property
     def is_lost(self) -> bool:
@@ -154,41 +154,45 @@ class Stay(Protocol):
         ...
 
     def begin(self) -> None:
-        """Note that the body begins now; a rate counts from here."""
+        """Note that the body starts now; a rate counts starts from this moment."""
         ...
 
     def leave(self) -> None:
-        """Give the place back, or leave the queue; from any thread."""
+        """Release the permit, or leave the queue. May be called from any thread."""
         ...
 
 
 @runtime_checkable
 class SharedLimits(Protocol):
-    """Where limits are kept for many processes; from any event loop and thread."""
+    """Store of limits for many processes. May be called from any event loop and thread."""
 
     def check(self, limit: Limit, /) -> None:
-        """Raise ValueError for a limit that cannot be kept there."""
+        """Raise ValueError for a limit that the store cannot keep."""
         ...
 
     def ask(self, wanted: Wanted, on_answer: Callable[[], object], /) -> Stay:
-        """Ask for a place, and never wait; `on_answer` is called once there is one or none, from any thread."""
+        """Request a permit without waiting.
+
+        Args:
+            wanted: the request.
+            on_answer: called once, from any thread, when the permit is granted or refused.
+        """
         ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Body:
-    """A function and its arguments, to be run somewhere else.
+    """Function and arguments that an engine runs.
 
     Args:
-        fn: what to run, sync or async.
-        args: for it.
-        kwargs: for it.
-        title: what to call it in errors, such as the name of the tool.
-        call_id: of the tool call that it is for, for errors.
-        grace: seconds that it has to end when it is cancelled, before it is killed; `None` for the engine's own.
-        on_begin: called when it has its turn, here and from any thread: its timeout runs from then.
-        subject: what of the user's it is about, where `fn` is callboard's own: the function of a tool, the class of an
-            actor; `None` if that is `fn` itself.
+        fn: the function, sync or async.
+        args: positional arguments.
+        kwargs: keyword arguments.
+        title: name in errors, such as the name of the tool.
+        call_id: id of the tool call that the body belongs to, for errors.
+        grace: seconds for clean-up after a cancel, before the body is killed; `None` for the engine's own grace.
+        on_begin: called in the caller's process, from any thread, when the body gets its turn; its timeout starts then.
+        subject: the user's function or actor class, if `fn` is a wrapper of callboard's; `None` if `fn` is the user's.
     """
 
     fn: Callable[..., Any]
@@ -202,93 +206,99 @@ class Body:
 
 
 class Seat(Protocol):
-    """A worker that one owner has for itself, such as an actor: what functions keep in its modules stays there."""
+    """Dedicated worker of one owner, such as an actor. Modules in the worker keep their state between bodies."""
 
     async def run_body(self, body: Body, /) -> Any:
-        """Run an async function there, beside those that run; return what it returns, raise what it raises.
+        """Run an async function in the worker, concurrently with others; return its result, raise its error.
 
-        All of them run on one event loop. If the caller is cancelled, the function is, and has its grace to end; one
-        that does not ends the seat.
+        All bodies of the worker share one event loop. If the caller is cancelled, the function is cancelled and has its
+        grace for clean-up. The worker is ended if the function does not end within the grace.
 
         Raises:
-            EngineError: if the seat has ended, or ends before there is a result.
-            TypeError: for what cannot cross; nothing was sent.
+            EngineError: if the worker has ended, or ends before there is a result.
+            TypeError: for a function or arguments that cannot be sent; nothing was sent.
         """
         ...
 
     async def until_ended(self) -> str:
-        """Wait until the worker has ended by itself, or was killed; says how, in words."""
+        """Wait until the worker has ended by itself or was killed; return a description of how it ended."""
         ...
 
 
 @runtime_checkable
 class Engine(Protocol):
-    """Where bodies run, if not here: in processes, or on other machines.
+    """Place where bodies run outside of this process's event loop: other processes or other machines.
 
-    Whoever uses it has it open (`async with`), in each event loop in which it is used. It may be opened by several at
-    once: it begins with the first of them and ends with the last.
+    Each user opens it with `async with`, in each event loop that uses it. Several users may have it open at once: it
+    starts with the first and ends with the last.
     """
 
     async def __aenter__(self) -> Any:
-        """Have it ready in this event loop.
+        """Start the engine in this event loop, unless another user has it open already.
 
         Raises:
-            ActorStartError: if it cannot be.
+            ActorStartError: if the engine cannot start.
         """
         ...
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None, /
     ) -> bool | None:
-        """Need it no more; the last one waits until everything of it has ended."""
+        """Close the engine for this user. The last user waits until all workers have ended."""
         ...
 
     def check(self, fn: Callable[..., Any], /, *, title: str) -> None:
-        """Raise TypeError for a function that could not run there, as far as this can be known before it is called."""
+        """Raise TypeError for a function that the engine could not run, as far as this is known before the first call.
+
+        Args:
+            fn: the function.
+            title: its name in errors.
+        """
         ...
 
     async def run_body(self, body: Body, /) -> Any:
-        """Run a function, sync or async; return what it returns, raise what it raises.
+        """Run a sync or async function; return its result, raise its error.
 
-        If the caller is cancelled, the function is ended, with whatever it has started, and waited for.
+        If the caller is cancelled, the function and everything that it started are ended. `run_body` waits for their
+        end.
 
         Raises:
-            EngineError: if it has no result; `ended` says whether it had begun.
-            TypeError: for what cannot cross; nothing was sent.
+            EngineError: if there is no result; `ended` says whether the body had started.
+            TypeError: for a function or arguments that cannot be sent; nothing was sent.
         """
         ...
 
     def seat(self, title: str, /) -> AbstractAsyncContextManager[Seat]:
-        """Have a worker for oneself while the block runs; it is ended when the block is left.
+        """Reserve a dedicated worker for the duration of the block; it is ended at the block's end.
 
         Raises:
-            EngineError: if there is none.
-            ActorStartError: if it does not start.
+            EngineError: if no worker is available.
+            ActorStartError: if the worker does not start.
         """
         ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CallPolicy:
-    """How the calls of one tool are supervised.
+    """Supervision options for the calls of one tool.
 
     Args:
-        timeout: seconds for one attempt, from the moment its body starts; `None` for no end.
-        idle_timeout: seconds that an attempt may go without a sign of life, beside its timeout: without
-            `callboard.progress()`, and without a call within it that begins or ends. `None` for any time.
+        timeout: seconds for one attempt, from the start of its body; `None` for no timeout.
+        idle_timeout: seconds that an attempt may go without activity. Activity is `callboard.progress()`, or a nested
+            call that begins or ends. `None` for any time.
         budget: seconds for the whole call: queue wait, attempts and backoff together.
-        limit: how many of its calls may run, start and wait.
-        grace: seconds of clean-up after a cancel; `None` for the node's.
-        idempotent: whether running a call twice does no harm; asked before anything runs one again. `None` for what
-            the tool says: a handler marked `@handler(idempotent=True)`, or `metadata={"idempotent": True}` of a tool.
-        on_unknown: what becomes of a call whose body began and whose end nobody knows, because its actor, its worker
-            or the process of the agent died: "rerun" it, "ask" a person, or let it "fail", so that the model is told
-            once that the outcome is unknown. A call of an idempotent tool always runs again. `None` for what the
-            node says, which is "fail" if it says nothing.
-        runs_in: where its bodies run, such as a pool of processes, whose workers can be killed; `None` for here.
+        limit: limit of the attempts that run, start and wait.
+        grace: seconds of clean-up after a cancel; `None` for the node's grace.
+        idempotent: `True` if running a call twice does no harm; read before anything runs a call again. `None` for the
+            tool's own mark: `@handler(idempotent=True)`, or `metadata={"idempotent": True}`.
+        on_unknown: action for a call whose body started and whose outcome is unknown, because its actor, worker or
+            process died. "rerun" runs it again, "ask" asks a person, "fail" tells the model once that the outcome is
+            unknown. A call of an idempotent tool always runs again. `None` for the node's option, by default "fail".
+        runs_in: engine for the bodies, such as a pool of worker processes that can be killed; `None` for this process.
 
     Raises:
         ValueError: for a number out of range.
+        TypeError: for an option of the wrong type.
     """
 
     timeout: float | None = None
@@ -319,7 +329,7 @@ def has_members_of(protocol: type, value: object) -> bool:
 
 
 def check_engine(name: str, value: object) -> None:
-    """Raise unless `value` is `None` or says where bodies run."""
+    """Raise unless `value` is `None` or an engine."""
     if value is not None and not has_members_of(Engine, value):
         raise TypeError(f"{name} is an engine, such as Processes(workers=2) of callboard_actors; got {value!r}")
 
@@ -347,19 +357,24 @@ def check_count(name: str, value: object, *, least: int) -> None:
 
 @dataclass(frozen=True, slots=True)
 class KeyFunction:
-    """A function that says what is alike, in whichever of its two forms it was given."""
+    """Key function of an option, with its form: of the call alone, or of the call and its context."""
 
     function: Callable[..., Hashable]
     takes_context: bool
-    """Whether it looks at more than the call."""
+    """`True` if the function takes a `CallContext` besides the call."""
     name: str
-    """Of the option that it was given as, for errors."""
+    """Name of the option, for errors."""
 
     def of(self, call: object, context: Callable[[], CallContext]) -> Hashable:
-        """The key of a call; `context` is asked for by a function that takes it, and by no other.
+        """Return the key of a call.
+
+        Args:
+            call: the tool call.
+            context: makes the context; called only if the function takes one.
 
         Raises:
-            Exception: what the function raises; TypeError for what is no key, because it cannot be hashed.
+            Exception: any error of the function.
+            TypeError: if the key cannot be hashed.
         """
         key = self.function(call, context()) if self.takes_context else self.function(call)
         try:
@@ -371,19 +386,19 @@ class KeyFunction:
 
 
 def unhashable(where: str, key: object) -> TypeError:
-    """What is said of a value that is no key; `where` says who gave it."""
+    """Return the error for a key that cannot be hashed; `where` names the option that produced it."""
     kind = type(key).__name__
     hint = "give a text, a number or a tuple of those, such as str(...) or tuple(...)"
     return TypeError(f"{where} gave a {kind} as a key, which is unhashable or has something unhashable in it; {hint}")
 
 
 def key_function(name: str, key: object, call: str = "the tool call") -> KeyFunction:
-    """Find out which form a key function has.
+    """Return a key function together with its form: of one argument or of two.
 
     Args:
-        name: of the option, for errors.
-        key: what was given.
-        call: what the function is called with, in words.
+        name: name of the option, for errors.
+        key: the value of the option.
+        call: description of the function's first argument, for errors.
 
     Raises:
         TypeError: if it is no plain function of one or two arguments.
@@ -393,9 +408,9 @@ def key_function(name: str, key: object, call: str = "the tool call") -> KeyFunc
     try:
         signature = inspect.signature(key)
     except ValueError:
-        return KeyFunction(key, takes_context=False, name=name)  # a builtin that does not say
+        return KeyFunction(key, takes_context=False, name=name)  # a builtin without a signature
     needed = [parameter for parameter in signature.parameters.values() if _is_needed(parameter)]
-    takes_context = len(needed) == 2  # a default says that it may stay away
+    takes_context = len(needed) == 2  # a second parameter with a default is the author's own: no context is passed
     try:
         signature.bind(*[None] * (1 + takes_context))
     except TypeError as error:

@@ -1,6 +1,6 @@
-"""For those who write commands of `callboard`: what `module:name` on a command line names.
+"""Helpers for distributions that add commands to `callboard`: loading of `module:name` from a command line.
 
-A command is a function of the arguments behind its name, which a distribution has as an entry point in the group
+A command is a function of the arguments behind its name. A distribution registers it as an entry point in the group
 `callboard.commands`.
 """
 
@@ -14,11 +14,11 @@ __all__ = ["NotThereError", "load_named"]
 
 
 class NotThereError(ValueError):
-    """A command line names what is not there; the text says what was looked for, and where.
+    """Raised if a command line names a module or attribute that does not exist; the text says where it was looked up.
 
     Args:
         reason: a clause without a full stop.
-        module: the one that was found, if only the name in it was not.
+        module: the module, if it was found and only the attribute was not.
     """
 
     def __init__(self, reason: str, module: ModuleType | None = None) -> None:
@@ -27,16 +27,16 @@ class NotThereError(ValueError):
 
 
 def load_named(name: str, app_dir: Path, *, example: str) -> tuple[ModuleType, Any]:
-    """Find the module that is named, and what in it is: the module itself, where nothing in it is named.
+    """Import the module that a command line names; return it with the named attribute, or with itself if none is named.
 
     Args:
-        name: `module` or `module:attribute`; the attribute may have dots.
-        app_dir: where modules are looked for first; stays in `sys.path`.
-        example: what such a command is usually given, such as "agent"; for errors.
+        name: `module` or `module:attribute`; the attribute may contain dots.
+        app_dir: folder in which modules are looked up first; it stays in `sys.path`.
+        example: usual attribute for this command, such as "agent"; for errors.
 
     Raises:
-        NotThereError: there is no such thing.
-        Exception: what the module raises while it is imported.
+        NotThereError: if the module or the attribute does not exist.
+        Exception: any error of the module's import.
     """
     module_name, _, attribute = name.partition(":")
     _check(module_name, name, example)
@@ -66,7 +66,7 @@ def _module(name: str, app_dir: Path) -> ModuleType:
     except ModuleNotFoundError as error:
         missing = error.name or ""
         if name != missing and not name.startswith(f"{missing}."):
-            raise  # the module is there, and imports something that is not
+            raise  # the module exists, and one of its own imports is missing
         raise NotThereError(
             f"there is no module {missing!r}; looked in {directory} first ({_files(app_dir)})"
         ) from None

@@ -1,7 +1,7 @@
-"""For those who write stores of documents that processes share: what they are asked for, and what they answer.
+"""Extension point for stores of documents that processes share: the protocol and its records.
 
-Such a store (`callboard.SharedDocuments`) follows a rule for a `Document`: it shows it what is `Found`, and does what
-is `Written`. Its answer is `Done` or `Away`.
+A store (`callboard.SharedDocuments`) applies a rule to a `Document`: it calls the rule with the `Found` document, and
+writes the returned `Written`. It answers with `Done` or `Away`.
 """
 
 from callboard._documents import EVERYBODY as EVERYBODY

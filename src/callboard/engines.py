@@ -1,8 +1,9 @@
-"""For those who write engines: what runs bodies elsewhere, and what crosses with them.
+"""Extension point for engines: the protocol, and the context that travels with a body.
 
-An engine (`callboard.Engine`) is given a `Body`. It asks for what is `carried` with it where the call waits, has it
-there as `arrived`, and lets `deliver` do here what the body says meanwhile. Who passes a body on from one machine to
-an engine of another has what came along `relayed`. An engine that can be drained runs bodies as its `Bodies` say.
+An engine (`callboard.Engine`) runs a `Body`. In the caller's task, `carried()` extracts the context of the call. In the
+worker, `arrived()` attaches that context. `deliver()` dispatches the body's progress and log records in the caller's
+process. `relayed()` forwards the context through a machine in between, to an engine of that machine. `Bodies` tracks
+the running bodies of an engine that can be drained.
 """
 
 from callboard._calls._bodies import Bodies as Bodies

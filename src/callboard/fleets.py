@@ -1,6 +1,6 @@
-"""For those who write fleets: what they are given, and what they answer.
+"""Extension point for fleets: the protocols and records that a fleet implements or uses.
 
-A fleet (`callboard.Fleet`) admits a `FleetHost`, and gives it a `Membership`.
+A fleet (`callboard.Fleet`) admits a `FleetHost`, and returns its `Membership`.
 """
 
 from callboard._calls._carried import arrived as arrived

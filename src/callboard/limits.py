@@ -1,7 +1,7 @@
-"""For those who write stores of shared limits, and for those who hold to a limit in what is no tool call.
+"""Extension point for stores of shared limits, and `Places` to apply a limit to work that is no tool call.
 
-Such a store (`callboard.SharedLimits`) is asked for a place by `Wanted`, and answers with a `Stay`. Who limits
-other work, such as the requests of a client, takes the `Places` of a `callboard.Limit`.
+A store (`callboard.SharedLimits`) receives a request (`Wanted`) and returns a permit (`Stay`). `Places` applies a
+`callboard.Limit` to other work, such as the requests of an HTTP client.
 """
 
 from callboard._calls._places import Places as Places

@@ -1,7 +1,7 @@
-"""For those who ask servers for something that a model has named: which addresses are public, and when to ask again.
+"""Helpers for clients of servers that a model has named: public addresses, host resolution, and `Retry-After`.
 
-Which URL a tool may be sent to is said by `callboard.middleware.Url`. Who connects asks `is_public_address` of the
-address at the other end, for a name may have another one each time that it is looked up.
+`callboard.middleware.Url` decides which URLs a tool may open. A client must also check the address that it connects to
+with `is_public_address`, because a host name may resolve to another address at each lookup.
 """
 
 from callboard._web._addresses import Address as Address

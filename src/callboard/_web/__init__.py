@@ -1,1 +1,1 @@
-"""What the Internet is, to who asks it for something: which addresses it knows, and when it wants to be asked again."""
+"""Internet addresses, domain names, and the time after which a server may be asked again."""

@@ -1,4 +1,4 @@
-"""Which addresses and names the whole Internet knows, and which only a machine or a network does."""
+"""Classification of hosts and addresses as public, or as known to one machine or network only."""
 
 import ipaddress
 
@@ -9,11 +9,11 @@ Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 _NOT_PUBLIC = tuple(
     ipaddress.ip_network(network)
     for network in (
-        "192.0.0.0/24",  # IETF protocol assignments; the metadata service of one cloud
+        "192.0.0.0/24",  # IETF protocol assignments; one cloud's metadata service
         "192.88.99.0/24",  # relays of 6to4
-        "168.63.129.16/32",  # Azure's own services, at an address that looks public
-        "64:ff9b:1::/48",  # NAT64 of one network
-        "3fff::/20",  # documentation, newer than some versions of Python
+        "168.63.129.16/32",  # Azure's internal services, at an address that looks public
+        "64:ff9b:1::/48",  # NAT64 within one network (RFC 8215)
+        "3fff::/20",  # documentation (RFC 9637); not in the tables of older Python versions
     )
 )
 _GLOBAL_UNICAST = ipaddress.IPv6Network("2000::/3")
@@ -24,7 +24,7 @@ _EMBEDDED_V4 = tuple(
 
 
 def literal(host: str) -> Address | None:
-    """The address that a host is, or `None` for a name."""
+    """Return the host's IP address, or `None` if the host is a domain name."""
     try:
         return ipaddress.ip_address(host)
     except ValueError:
@@ -41,11 +41,12 @@ def is_public(host: str) -> bool:
 
 
 def is_public_address(address: Address) -> bool:
-    """Whether an address is global unicast, and those are that IPv6 carries inside (RFC 3056, 4380, 6052)."""
+    """Return whether an address is global unicast, and all addresses embedded in it are too (RFC 3056, 4380, 6052)."""
     if any(address in network for network in _NOT_PUBLIC):
         return False
     if isinstance(address, ipaddress.IPv4Address):
         return address.is_global and not address.is_multicast and not address.is_reserved
+    # An IPv6 address that embeds an IPv4 one is routed to it: a private target must not pass in this disguise.
     if any(address in network for network in _EMBEDDED_V4):
         return is_public_address(ipaddress.IPv4Address(int(address) & 0xFFFFFFFF))
     inside = [address.sixtofour] if address.sixtofour else [*(address.teredo or ())]

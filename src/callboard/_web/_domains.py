@@ -1,4 +1,4 @@
-"""Top-level domains of the Internet, in ASCII, as ICANN delegates them; those of October 2026."""
+"""Top-level domains delegated by ICANN, in ASCII, as of October 2026."""
 
 _NAMES = """
 aaa aarp abb abbott abbvie abc able abogado abudhabi ac academy accenture accountant accountants aco actor ad ads
@@ -90,4 +90,5 @@ yt yun za zappos zara zero zip zm zone zuerich zw
 """
 
 TOP_LEVEL = frozenset(_NAMES.split())
-"""Domain names that end in another label are known to one network only, such as `svc` in `kubernetes.default.svc`."""
+"""Top-level domains of the Internet. A name with another last label is local to one network, such as
+`kubernetes.default.svc`."""

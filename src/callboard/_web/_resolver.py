@@ -1,4 +1,4 @@
-"""How the name of a host becomes addresses: a function that others may replace, and that of the system."""
+"""Resolution of host names: the type of a resolver, and the system's resolver."""
 
 import socket
 from collections.abc import Awaitable, Callable, Collection
@@ -6,14 +6,18 @@ from collections.abc import Awaitable, Callable, Collection
 import anyio
 
 Resolver = Callable[[str, int], Awaitable[Collection[str]]]
-"""From a host name and a port to addresses, as texts."""
+"""Async function from a host name and a port to IP addresses, as texts."""
 
 
 async def system_resolver(host: str, port: int) -> Collection[str]:
-    """The addresses of a name, as the system knows them, in the order in which they are to be tried.
+    """Return the IP addresses of a host name from the operating system, in the order to try them.
+
+    Args:
+        host: the domain name.
+        port: the port to connect to.
 
     Raises:
-        OSError: if it has none.
+        OSError: if the name does not resolve.
     """
     found = await anyio.getaddrinfo(host, port, type=socket.SOCK_STREAM)
     return dict.fromkeys(str(entry[4][0]) for entry in found)

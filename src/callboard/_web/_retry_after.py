@@ -1,4 +1,4 @@
-"""When a server wants to be asked again."""
+"""Time after which a server wants to be asked again."""
 
 import email.utils
 import time
@@ -6,10 +6,13 @@ from typing import Any
 
 
 def retry_after(error: BaseException) -> float:
-    """Seconds that a server asked to wait, as HTTP clients hang it on their errors; 0 if it did not.
+    """Return the seconds that a server asked to wait, from an HTTP client's error; 0 if it did not.
 
-    Looks for a number in `error.retry_after`, and for the header in `error.response.headers`, in seconds or
-    as a date (RFC 9110, section 10.2.3).
+    Reads a number from `error.retry_after`, or the header `Retry-After` from `error.response.headers`, in seconds or as
+    a date (RFC 9110, section 10.2.3).
+
+    Args:
+        error: an error of an HTTP client or of callboard.
     """
     value = getattr(error, "retry_after", None)
     if value is None:
