@@ -28,7 +28,7 @@ class AskEvent(NamedTuple):
     number: int
     """Number of the ask, unique among asks and calls of this process."""
     key: Hashable = None
-    """Key of a keyed actor. It may contain an argument of the call, so exporters must not send it out of the process."""
+    """Key of a keyed actor. It may contain an argument of the call: exporters must not send it out of the process."""
     call: int | None = None
     """Number of the tool call that asks, directly or from nested code; `None` outside of a call."""
     ahead: int = 0

@@ -104,7 +104,8 @@ class RunEvent:
     """Model with its bound tools and options, in `asked` and `answered`; `None` if the agent chooses the model at each
     step."""
     given: object = field(default=None, repr=False)
-    """Input of the run (`begun`), or messages for the model (`asked`). Exporters must not send it out of the process."""
+    """Input of the run (`begun`), or messages for the model (`asked`). Exporters must not send it out of the
+    process."""
     result: object = field(default=None, repr=False)
     """State of the run (`ended`), or reply of the model (`answered`). Exporters must not send it out of the process."""
 

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 ALL_FINISHED, SOME_ENDED, SOME_UNKNOWN = 0, 3, 4
-"""Exit codes; 1 and 2 are those of what could not start, and of a wrong command line."""
+"""Exit codes of a drained process. 1 and 2 already mean a failed start and a wrong command line."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

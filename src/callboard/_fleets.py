@@ -50,18 +50,24 @@ class Posting(Protocol):
     """Ask on its way to the owner of its key."""
 
     async def is_here(self) -> bool:
-        """Wait until the key is owned by this process, which is to do it, or there is an outcome from another one.
+        """Return whether this process must run the ask; wait until that is known.
 
-        Whoever is cancelled meanwhile takes it back if it has not begun, and otherwise has it cancelled there.
+        `True`: this process owns the key. `False`: another process has an outcome.
+
+        If the caller is cancelled while it waits, an ask that has not started is withdrawn. An ask that runs at another
+        process is cancelled there.
 
         Raises:
             ActorGoneError: if this process is leaving the fleet.
-            StorageError: if where keys are kept refuses to be used.
+            StorageError: if the store of keys refuses to be used.
         """
         ...
 
     def taken(self) -> None:
-        """Say that it stands in its queue here, or never will: the next one may come."""
+        """Confirm that the ask was queued, or that it never will be.
+
+        The fleet sends the next ask of the key only after this.
+        """
         ...
 
     def outcome(self) -> Any:
@@ -166,7 +172,10 @@ class Fleet(Protocol):
 
     @property
     def clean_up(self) -> float:
-        """Seconds that an owner has to end what runs, once it has given up a key; then another one may own it."""
+        """Seconds that an owner has to end running handlers after it gives up a key.
+
+        Only then may another process own the key.
+        """
         ...
 
     def admit(self, host: FleetHost, /) -> Membership:

@@ -150,7 +150,10 @@ class Stay(Protocol):
 
     @property
     def is_lost(self) -> bool:
-        """Whether another process may have the place by now, as this one stood still; asked before the body begins."""
+        """`True` if another process may hold the permit by now, because this one was unresponsive.
+
+        Read before the body starts.
+        """
         ...
 
     def begin(self) -> None:

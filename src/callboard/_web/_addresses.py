@@ -32,7 +32,10 @@ def literal(host: str) -> Address | None:
 
 
 def is_public(host: str) -> bool:
-    """Whether a host, in its one form, is an address or a name that the whole Internet knows."""
+    """Return whether a host is a public address, or a name below a top-level domain of the Internet.
+
+    The host must be in its normalized form: lower case, ASCII, without a final dot.
+    """
     address = literal(host)
     if address is not None:
         return is_public_address(address)
