@@ -1,1 +1,1 @@
-"""LangChain tools as supervised calls; the public names are exported by `callboard` itself."""
+"""LangChain tools as supervised calls; `callboard` exports the public names."""

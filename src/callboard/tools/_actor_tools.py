@@ -1,4 +1,4 @@
-"""The handlers of an actor as tools."""
+"""LangChain tools made of the handlers of actors."""
 
 import inspect
 from collections.abc import Awaitable, Callable, Hashable, Iterable, Mapping
@@ -35,16 +35,16 @@ _TAKES_MANY = (
 
 
 def with_handlers(tools: Iterable[Any], owner: str, *, uses_engines: bool) -> tuple[list[Any], ActorSet]:
-    """What a node was given as tools, with the handlers of each actor in its place; and the actors.
+    """Replace each actor among a node's tools by tools for its handlers; return the tools and the actors.
 
     Args:
-        tools: what it was given.
+        tools: the tools given to the node.
         owner: the node, for errors.
-        uses_engines: whether bodies of tools run elsewhere.
+        uses_engines: `True` if bodies of the node's tools run on engines.
 
     Raises:
-        TypeError: for a handler of which a model cannot be told.
-        ValueError: for an actor without handlers, or two of one name.
+        TypeError: for a handler without a docstring or type annotations, which the model needs.
+        ValueError: for an actor without handlers, or two actors with the same name.
     """
     given = unpacked(tools)
     specs = [spec_of(one) for one in given if isinstance(one, (Actor, ChildSpec))]
@@ -68,14 +68,14 @@ def with_handlers(tools: Iterable[Any], owner: str, *, uses_engines: bool) -> tu
 
 
 def check_graces(actors: ActorSet, graces: Mapping[str, float | None]) -> None:
-    """Raise ValueError for a handler whose grace, by the name of its tool, does not fit into the lease of its fleet."""
+    """Raise ValueError for a handler whose tool has a grace that does not fit into the lease of the actor's fleet."""
     for spec in actors.specs:
         tools = [f"{spec.prefix}{one.name}" for one in spec.kind._handlers.values()]
         check_grace(spec, {name: graces[name] for name in tools if name in graces})
 
 
 def _tools(actors: ActorSet, number: int) -> list[BaseTool]:
-    """A tool for each handler, but for those of control and those whose names begin with an underscore."""
+    """Return a tool for each handler, except control handlers and handlers whose names begin with an underscore."""
     spec = actors.specs[number]
     handlers = [one for one in spec.kind._handlers.values() if one.group != CONTROL and one.name[0] != "_"]
     if not handlers:
@@ -85,10 +85,10 @@ def _tools(actors: ActorSet, number: int) -> list[BaseTool]:
 
 
 def _tool(actors: ActorSet, number: int, handler: Handler, lost: LostState) -> BaseTool:
-    """A tool that runs a handler.
+    """Return a tool that runs a handler.
 
-    A `ToolException` of it is for the model to read. Where its results are annotated with a class that has a
-    property `artifact`, the model reads them as `str`, and the artifact goes with the message.
+    The model reads the text of a `ToolException`. If the annotated result class has a property `artifact`, the model
+    reads `str(result)`, and the artifact is attached to the message.
     """
     if not handler.fn.__doc__:
         raise TypeError(f"the handler {handler.title} has no docstring; a model has to be told what it does")
@@ -106,6 +106,7 @@ def _tool(actors: ActorSet, number: int, handler: Handler, lost: LostState) -> B
         parameters.append(inspect.Parameter(_RUNTIME, inspect.Parameter.KEYWORD_ONLY, annotation=ToolRuntime))
         hints[_RUNTIME] = ToolRuntime
     call.__name__, call.__doc__, call.__module__ = handler.name, handler.fn.__doc__, handler.fn.__module__
+    # `HandlerCall` runs the handler again by itself, so `invoke` must not run the whole tool again.
     call.__dict__[REPEATS] = True
     call.__dict__["__callboard_actor__"] = actors.specs[number].name
     call.__dict__["__callboard_key__"] = actors.specs[number].key
@@ -120,6 +121,8 @@ def _tool(actors: ActorSet, number: int, handler: Handler, lost: LostState) -> B
         handle_tool_error=True,
         metadata={IDEMPOTENT: True} if handler.idempotent else None,
     )
+    # After `from_function`, because only the finished schema says which arguments the model writes. Injected ones are
+    # not in `tool.args`, so keys and poison digests never depend on them.
     ask.written = frozenset(tool.args)
     return tool
 
@@ -136,11 +139,12 @@ def _typed(parameter: inspect.Parameter, hints: Mapping[str, Any], handler: Hand
 
 
 _RUNTIME = "callboard_runtime"
-"""The argument by which a tool is given what its key looks at; no model is told of it."""
+"""Argument that gives the tool the context of its key function. It is injected, so it is not in the schema for the
+model."""
 
 
 class _Ask:
-    """A tool call as a call of an actor."""
+    """Tool call as an ask of an actor."""
 
     def __init__(self, actors: ActorSet, number: int, handler: Handler, lost: LostState) -> None:
         self._actors = actors
@@ -152,7 +156,7 @@ class _Ask:
         self.name = self._spec.prefix + handler.name
         self.takes_runtime = self._spec.key is not None and self._spec.key.takes_context
         self.written: frozenset[str] = frozenset()
-        """The arguments that the model writes."""
+        """Names of the arguments that the model writes."""
 
     def __call__(self, kwargs: dict[str, Any]) -> Awaitable[Any]:
         lodging = self._actors.lodging()
@@ -170,21 +174,22 @@ class _Ask:
         asked = partial(self._asked, residents.cell(key), _conversation(residents), supervised, kwargs)
         if engine is None or residents.loop is not current_loop():
             return asked()
+        # `HeldEngines` belongs to one event loop. In another loop than the actors', the actors' own session holds it.
         return self._once_open(lodging, engine, asked)
 
     def _portable(self, kwargs: dict[str, Any]) -> dict[str, Any]:
-        """The arguments without what belongs to this process, such as a graph's own part of a config."""
+        """Return the arguments without values that belong to this process, such as LangGraph's entries in a config."""
         config = portable(kwargs.get(self._config or "") or var_child_runnable_config.get() or {})
         plain = {name: sendable(value, config) for name, value in kwargs.items()}
         return plain if self._config is None or self._config not in plain else {**plain, self._config: config}
 
     async def _once_open(self, lodging: Lodging, engine: Engine, asked: Callable[[], Awaitable[Any]]) -> Any:
-        """Have its engine open from life to life."""
+        """Keep the actor's engine open between restarts, then ask."""
         await lodging.engines.hold(engine, self.name)
         return await asked()
 
     async def _alone(self, kwargs: dict[str, Any]) -> Any:
-        """For who runs the tool without its node."""
+        """Ask in a session of its own, for a tool that is run without its node."""
         async with self._actors.living():
             return await self(kwargs)
 
@@ -195,6 +200,8 @@ class _Ask:
         kwargs: dict[str, Any],
         runtime: ToolRuntime[Any, Any] | None,
     ) -> Hashable:
+        # A key function sees only the arguments that the model wrote: injected state or stores must not select an
+        # actor.
         args = {name: value for name, value in kwargs.items() if name in self.written}
         call = {"name": self.name, "args": args, "id": None if supervised is None else supervised.id}
         try:
@@ -220,14 +227,15 @@ class _Ask:
     def _with_notice(self, result: Any, conversation: Hashable, cell: Cell) -> Any:
         notice = self._lost.of(conversation, cell)
         if not notice or (told := with_notice(result, notice)) is None:
-            return result  # if there is no place for it, the next one says it
+            return result  # the notice does not fit into this result; the next result gets it
         self._lost.has_seen(conversation, cell)
         if (supervised := current_call()) is not None:
-            supervised.is_for_once = True  # nobody else is to be told, by a cache
+            supervised.is_for_once = True  # the notice is for this conversation: a cache must not store it
         return told
 
     def _with_loss(self, died: ActorDiedError, conversation: Hashable, cell: Cell) -> ActorDiedError:
         saved = " since it was saved last" if keeps_snapshots(cell.kind) else ""
+        # The error text tells the model of the loss now, so the next result must not tell it again.
         self._lost.is_told(conversation, cell)
         loss = f"What {cell.name} held{saved} is lost."
         return ActorDiedError(died.tool, died.call_id, died.reason, loss=loss)
@@ -239,7 +247,7 @@ def _context_of(runtime: ToolRuntime[Any, Any] | None) -> CallContext:
 
 
 def _conversation(residents: Residents) -> Hashable:
-    """Who is told what: the thread, or whoever shares the actors for as long as they live."""
+    """Return the thread of the run; without a thread, the number of the actors' session."""
     config = var_child_runnable_config.get() or {}
     thread = config.get("configurable", {}).get("thread_id")
     return residents.number if thread is None else str(thread)

@@ -1,4 +1,4 @@
-"""Which answer is for which question. LangGraph's rule, for nodes outside of a graph and for agents."""
+"""Matching of answers to open questions by LangGraph's rules, for agents and for nodes outside of a graph."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeGuard
@@ -9,11 +9,11 @@ from langgraph.types import Interrupt
 from callboard._langgraph import is_interrupt_id
 
 Answers = Mapping[str, Any]
-"""Answers to questions, by the id of the interrupt."""
+"""Answers by the interrupt id of their question."""
 
 
 class AmbiguousAnswerError(UnknownInterruptError, RuntimeError):
-    """One answer for several questions; LangGraph raises the one or the other of its bases."""
+    """One plain answer for several open questions. Both bases are errors that LangGraph raises in this case."""
 
     def __init__(self, pending: Sequence[str]) -> None:
         super().__init__(
@@ -28,19 +28,22 @@ class AmbiguousAnswerError(UnknownInterruptError, RuntimeError):
 
 
 def is_by_id(resume: object) -> TypeGuard[Answers]:
-    """Whether what a run is resumed with are answers by id, be it none at all; all else is one answer."""
+    """Return whether a resume value is a dict of answers by interrupt id; an empty dict is.
+
+    Any other value is one answer.
+    """
     return isinstance(resume, dict) and all(isinstance(key, str) and is_interrupt_id(key) for key in resume)
 
 
 def answers_by_id(resume: object, questions: Sequence[Interrupt]) -> Answers:
-    """Answers by the id of their question.
+    """Return the answers by interrupt id.
 
     Args:
-        resume: `{interrupt.id: answer}` for any of the open questions, or the answer itself if one is open.
-        questions: the open ones.
+        resume: `{interrupt.id: answer}` for any of the open questions, or the answer itself if one question is open.
+        questions: the open questions.
 
     Raises:
-        UnknownInterruptError: if an answer fits no open question.
+        UnknownInterruptError: if an answer matches no open question.
     """
     pending = sorted({question.id for question in questions})
     if is_by_id(resume):
@@ -53,6 +56,7 @@ def answers_by_id(resume: object, questions: Sequence[Interrupt]) -> Answers:
             )
         return resume
     if len(pending) > 1:
+        # Never guess: an approval that reaches the wrong call would run a call that nobody approved.
         raise AmbiguousAnswerError(pending)
     if not pending:
         raise UnknownInterruptError(

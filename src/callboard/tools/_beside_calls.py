@@ -1,4 +1,4 @@
-"""What middleware has besides what is around a call: tools of its own, and something to say of those of others."""
+"""Optional methods of middleware besides the wrapper: own tools, checks, offers, and redaction for observers."""
 
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -15,19 +15,19 @@ _log = logging.getLogger("callboard")
 
 
 def tools_of(middleware: Sequence[object]) -> list[Any]:
-    """The tools that middleware brings along, as LangChain's middleware does."""
+    """Return the tools that middleware brings along in its attribute `tools`, as LangChain's middleware does."""
     return [tool for one in middleware for tool in getattr(one, "tools", None) or ()]
 
 
 def check_tools(middleware: Iterable[object], tools: Mapping[str, BaseTool]) -> None:
-    """Let middleware look for the tools that it was told of by name.
+    """Let middleware check the tool names in its options.
 
     Args:
-        middleware: also methods of it, as LangGraph's wrappers may be.
-        tools: those that there are.
+        middleware: middleware objects, or bound methods of them (LangGraph's wrappers may be such).
+        tools: the node's tools by name.
 
     Raises:
-        ValueError: by the middleware that misses one.
+        ValueError: raised by a middleware that names an unknown tool.
     """
     for given in middleware:
         one: Any = getattr(given, "__self__", given)
@@ -38,14 +38,14 @@ def check_tools(middleware: Iterable[object], tools: Mapping[str, BaseTool]) -> 
 
 
 def check_policies(middleware: Iterable[object], policies: Mapping[str, CallPolicy]) -> None:
-    """Let middleware look at the policies of the tools that there are, by name."""
+    """Let middleware check the policies of the node's tools, by name."""
     for one in cast("Iterable[Any]", middleware):
         if callable(getattr(one, "check_policies", None)):
             one.check_policies(policies)
 
 
 def offers_of(middleware: Sequence[object]) -> Callable[[Any], bool]:
-    """What says whether a model should be told of a tool now: the outermost middleware that has an opinion."""
+    """Return a function that tells whether the model may be offered a tool now: the outermost middleware decides."""
     asked = [one for one in cast("Sequence[Any]", middleware) if hasattr(one, "offers") or hasattr(one, "covers")]
 
     def offers(tool: Any) -> bool:
@@ -60,10 +60,10 @@ def offers_of(middleware: Sequence[object]) -> Callable[[Any], bool]:
 
 
 def shown_by(middleware: Sequence[object]) -> Callable[[ToolCallLike, RunInfo | None], ToolCallLike]:
-    """What makes of a call what observers may see: its arguments, as the middleware redacts them.
+    """Return a function that makes the call for observers: its arguments, redacted by the middleware.
 
-    Middleware redacts by a method `redact_value(value, *, thread_id)`, as `Redact` does; if one fails, nothing of
-    the arguments is shown, which is logged once.
+    A middleware redacts with a method `redact_value(value, *, thread_id)`, as `Redact` does. If the method fails,
+    observers see no arguments; the failure is logged once.
     """
     reported = False
     redacting = [one for one in cast("Sequence[Any]", middleware) if callable(getattr(one, "redact_value", None))]
@@ -78,6 +78,7 @@ def shown_by(middleware: Sequence[object]) -> Callable[[ToolCallLike, RunInfo | 
             for one in redacting:
                 args = one.redact_value(args, thread_id=thread_id)
         except Exception as error:
+            # Fail closed: arguments that could not be redacted must not reach spans or logs.
             args = {}
             if not reported:
                 reported = True  # without the text of the error, which may quote what was to be redacted

@@ -1,4 +1,7 @@
-"""What a model may write: how many calls, and how large. What is more is refused, call by call."""
+"""Limits of a model's tool calls: number, size, depth, and length of names and ids.
+
+Larger calls are refused one by one.
+"""
 
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, NamedTuple, cast
@@ -10,14 +13,14 @@ from callboard.tools._errors import error_message
 from callboard.tools._portions import PORTION, Steps, at_once
 
 MAX_DEPTH = 100
-"""Levels of lists and objects in arguments; Python itself can copy and write some 300."""
+"""Maximum nesting of lists and objects in arguments. Python itself can copy and serialize about 300 levels."""
 MAX_VALUES = 100_000
 MAX_CHARACTERS = 10_000_000
-"""Of all texts and keys in the arguments of one call."""
+"""Maximum characters of all texts and keys in the arguments of one call."""
 MAX_ID = 65_536
-"""Characters; some providers put a signature of a few thousand into an id."""
+"""Maximum characters of a call id. Some providers put a signature of a few thousand characters into it."""
 MAX_NAME = 256
-"""Characters of a name that no tool has."""
+"""Maximum characters of a name that no tool has."""
 
 _SHOWN = 40
 _MARK = "callboard_unkept"
@@ -26,30 +29,32 @@ _PLAIN = frozenset((int, float, bool, type(None)))
 
 
 class Refusal(NamedTuple):
-    """What becomes of a call that is refused."""
+    """Outcome of a refused call."""
 
     message: ToolMessage
     error: CallRejectedError
-    """For observers."""
+    """Error for observers."""
 
 
 def admission(
     calls: Sequence[ToolCall], reply: Sequence[ToolCall], known: Collection[str], max_calls: int | None
 ) -> Steps[tuple[Sequence[ToolCall], Mapping[int, Refusal]]]:
-    """Refuse the calls that are more, or larger, than a model may write.
+    """Refuse calls above the limits for number and size.
 
     Args:
-        calls: that are to run.
-        reply: all calls of the message that they are in.
-        known: the names of the tools there are.
-        max_calls: how many calls of one reply run.
+        calls: the calls to run.
+        reply: all calls of the message that contains them.
+        known: names of the node's tools.
+        max_calls: maximum number of calls of one reply that run.
 
     Returns:
-        The calls as those who run them may see them: in the place of a refused one there is one without its
-        arguments, and with a short id and name; and by place, what becomes of those.
+        The calls, and the refusals by index. A refused call is replaced by one without arguments, with a shortened id
+            and name, so that no later step handles the large values.
     """
     surplus: set[int] = set()
     if max_calls is not None and len(reply) > max_calls:
+        # By identity: the model may write equal calls, and only the surplus ones are refused. `calls` has the same
+        # objects.
         surplus = {id(call) for call in reply[max_calls:]}
     refused: dict[int, Refusal] = {}
     for place, call in enumerate(calls):
@@ -66,7 +71,7 @@ def admission(
 
 
 def unkept(calls: Sequence[ToolCall]) -> dict[int, ToolMessage]:
-    """The messages of calls whose arguments nothing could store, by the places of the calls."""
+    """Return error messages for calls whose arguments no storage could keep, by the index of the call."""
     reasons = {place: at_once(_offence_in(call["args"])) for place, call in enumerate(calls)}
     return {place: _marked(calls[place], reason) for place, reason in reasons.items() if reason is not None}
 
@@ -77,19 +82,19 @@ def _marked(call: ToolCall, reason: str) -> ToolMessage:
 
 
 def is_unkept(message: ToolMessage) -> bool:
-    """Whether it stands beside the reply because the call could not be stored; not an answer from outside."""
+    """Return whether a message was made by `unkept`. Such a message is no answer from outside to the call."""
     return bool(message.response_metadata.get(_MARK))
 
 
 def _refusal(call: ToolCall, reason: str) -> Refusal:
     harmless = _harmless(call)
     error = CallRejectedError(harmless["name"], harmless["id"], reason)
-    # The message goes by the id that the model wrote.
+    # The message keeps the full id that the model wrote: providers match answers to calls by it.
     return Refusal(error_message(f"Error: {reason}", {**harmless, "id": call["id"]}, error), error)
 
 
 def offence(call: ToolCall, known: Collection[str] = ()) -> str | None:
-    """What is too large about a call, and what to do; `None` if nothing is."""
+    """Return a text about the exceeded limit and the remedy; `None` if the call is within the limits."""
     return at_once(_weighed(call, known))
 
 
@@ -108,11 +113,12 @@ def _weighed(call: ToolCall, known: Collection[str]) -> Steps[str | None]:
 
 
 def _is_small(call: ToolCall) -> bool:
-    """Whether a call has but a few short plain values, as nearly all have; to measure one costs more."""
+    """Return whether a call has only a few short plain values. Nearly all calls do, and measuring one costs more."""
     args = call["args"]
     if len(call["name"]) > MAX_NAME or len(call["id"] or "") > MAX_NAME or len(args) > _FEW:
         return False
     for key, value in args.items():
+        # By class: this runs for each argument of each call, and `isinstance` takes longer.
         if len(value) > _SHORT if value.__class__ is str else value.__class__ not in _PLAIN:
             return False
         if key.__class__ is not str or len(key) > _SHORT:
@@ -121,13 +127,14 @@ def _is_small(call: ToolCall) -> bool:
 
 
 def _offence_in(args: Mapping[str, Any]) -> Steps[str | None]:
-    """Level by level, for what is nested deeply enough cannot be walked by a function that calls itself."""
+    """Return the limit that arguments exceed. It walks level by level: deep nesting would overflow a recursive walk."""
     depth = values = characters = seen = 0
     level: list[Any] = [args]
     while level:
         depth += 1
         if depth > MAX_DEPTH:
             return f"the arguments are nested more than {MAX_DEPTH} levels deep. Call the tool again with flatter ones."
+        # Depth and number of values are tested before a container is walked: the limits bound the work, not the model.
         below: list[Any] = []
         for container in level:
             values += len(container)
@@ -146,7 +153,7 @@ def _offence_in(args: Mapping[str, Any]) -> Steps[str | None]:
 
 
 def _parts(container: Collection[Any]) -> Sequence[Collection[Any]]:
-    """The values in a container, and the texts among its keys, in portions; they may change while others go on."""
+    """Return the values and text keys of a container in portions; a large container may change between them."""
     parts: list[Collection[Any]] = []
     if isinstance(container, dict):
         parts.append([key for key in container if isinstance(key, str)])
@@ -158,7 +165,7 @@ def _parts(container: Collection[Any]) -> Sequence[Collection[Any]]:
 
 
 def _weigh(part: Collection[Any], below: list[Any]) -> int:
-    """The characters of the texts in a part of a container; what else there is in it is weighed later."""
+    """Return the number of characters in the texts of a portion, and add its containers to `below`."""
     characters = 0
     for value in part:
         if isinstance(value, str):

@@ -1,4 +1,4 @@
-"""What key functions may look at besides a call: config, state and context of the run."""
+"""Context of a call for key functions: config, state and context of the run."""
 
 from collections.abc import Mapping
 from typing import Any, cast
@@ -8,18 +8,18 @@ from callboard.tools._vocabulary import ToolCallRequest
 
 
 def context_of(request: ToolCallRequest) -> CallContext:
-    """What keys may look at of a request: what its tool would be given, whoever has changed that on the way."""
+    """Return the context of a request for key functions: the tool's own view, with changes by middleware."""
     runtime = request.runtime
     return call_context(runtime.config, runtime.state, runtime.context)
 
 
 def call_context(config: object, state: object, context: object) -> CallContext:
-    """What keys may look at.
+    """Return the context for key functions.
 
     Args:
-        config: complete.
-        state: as tools are given it; an empty one where there is none.
-        context: that of the run.
+        config: complete config.
+        state: state as tools receive it; an empty dict if there is none.
+        context: context of the run.
     """
     return CallContext(
         cast("Mapping[str, Any]", config), None if isinstance(state, dict) and not state else state, context

@@ -1,4 +1,4 @@
-"""What a call ends with, and the one walk over the messages in it."""
+"""Output of a call, and iteration over the messages in it."""
 
 from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import replace
@@ -12,23 +12,23 @@ from callboard.tools._vocabulary import ToolCallRequest
 Item = ToolMessage | Command[Any]
 Output = Item | list[Item]
 CallNext = Callable[[ToolCallRequest], Awaitable[Output]]
-"""Makes one more attempt at a call, with all middleware further inside around it."""
+"""Function that makes one more attempt at a call, within all middleware further inside."""
 
 
 def is_output(value: object) -> bool:
-    """Whether a value is what a call may end with."""
+    """Return whether a value is a valid output of a call."""
     return all(isinstance(item, (ToolMessage, Command)) for item in items_in(value))
 
 
 def items_in(output: object) -> list[object]:
-    """The parts of an output; an empty list is one by itself, and of no kind that an output may have."""
+    """Return the parts of an output. An empty list counts as one part, which is no valid part of an output."""
     return output if isinstance(output, list) and output else [output]
 
 
 def entries_in(output: Output) -> Iterator[object]:
-    """The entries of an output: its messages, and what its commands write to the keys of a state.
+    """Yield the entries of an output: its messages, and the values that its commands write to the state.
 
-    Entries may be messages in any form that LangChain reads, or anything else.
+    Entries may be messages in any form that LangChain reads, or any other value.
     """
     if isinstance(output, list):
         for item in output:
@@ -46,11 +46,11 @@ def entries_in(output: Output) -> Iterator[object]:
 
 
 def with_entries(output: Output, change: Callable[[Any], Any]) -> Output:
-    """A copy of an output with each of its entries changed.
+    """Return a copy of an output in which each entry is replaced.
 
     Args:
-        output: is left as it is, because whoever made it may keep it, as a cache does.
-        change: from an entry, as `entries_in` gives it, to what stands in its place.
+        output: stays unchanged, because its producer may keep it, as a cache does.
+        change: from an entry, as `entries_in` yields it, to its replacement.
     """
     if isinstance(output, list):
         return [cast("Item", with_entries(item, change)) for item in output]
@@ -66,7 +66,7 @@ def with_entries(output: Output, change: Callable[[Any], Any]) -> Output:
 
 
 def _is_pair(entry: Any) -> bool:
-    """Whether an entry of an update that is a list is a key and its value."""
+    """Return whether an entry of an update that is a list is a pair of key and value."""
     return isinstance(entry, tuple) and len(entry) == 2
 
 
@@ -79,5 +79,5 @@ def _changed(value: object, change: Callable[[Any], Any]) -> Any:
         return change(value)
     before = cast("list[object]", value)
     after = [change(one) for one in before]
-    # A list of a kind of its own stays what it is, where nothing in it is a message.
+    # A subclass of list keeps its class if no entry in it has changed.
     return value if all(new is old for new, old in zip(after, before, strict=True)) else after

@@ -1,4 +1,4 @@
-"""What is known of one call between two runs. An agent knows the same of its nodes, which are tasks like calls."""
+"""Stored knowledge about one call between two runs. Agents use the same record for their nodes."""
 
 from collections.abc import Mapping
 from typing import Any, Final, NamedTuple, Self
@@ -6,51 +6,54 @@ from typing import Any, Final, NamedTuple, Self
 from langgraph.types import Command, Interrupt
 
 NOT_YET: Final = object()
-"""In the place of an output that there is not; a node may well return `None`."""
+"""Placeholder for a missing output; a node may return `None`."""
 
 
 class CallRecord(NamedTuple):
-    """What is known of a call; frozen.
+    """Stored knowledge about one call; frozen.
 
-    A named tuple, because one is made for every call of an agent, and a frozen dataclass takes five times as long.
+    A named tuple, because one is made for each call of an agent, and a frozen dataclass takes five times as long to
+    create.
     """
 
     answers: tuple[Any, ...] = ()
-    """What it has accepted, in the order of its questions."""
+    """Accepted answers, in the order of the questions."""
     digests: tuple[str | None, ...] = ()
-    """What each of the answers is good for, where its question said so."""
+    """Digest for each answer, if its question had one; the answer is valid only for that digest."""
     pending: tuple[Interrupt, ...] = ()
-    """Its open questions."""
+    """Open questions of the call."""
     own: bool = False
-    """Whether the call itself has asked, and not a graph that it runs."""
+    """`True` if the call itself asked, `False` if a graph inside of it did."""
     mark: str | None = None
-    """What an observer left where the call stopped."""
+    """Mark that an observer left when the call stopped."""
     claimed: bool = False
-    """Whether its body was begun; if that is all, nobody knows whether it had any effect."""
+    """`True` once the body was about to start. If nothing else is known, the outcome of the call is unknown."""
     error: str | None = None
-    """What it raised in the last run, in words; it is run again."""
+    """Error of the last run as a text; the call runs again."""
     output: object = NOT_YET
-    """Its result; what it asked on the way is settled then."""
+    """Result of the call; its questions are settled."""
     parent: Command[Any] | None = None
-    """The command for the graph around ours that it ended with."""
+    """Command for the parent graph that the call ended with."""
 
     @property
     def is_finished(self) -> bool:
-        """Whether it has a result."""
+        """`True` if the call has a result."""
         return self.output is not NOT_YET
 
     @property
     def has_ended(self) -> bool:
-        """Whether it need not run any more."""
+        """`True` if the call must not run again."""
         return self.output is not NOT_YET or self.parent is not None
 
     def accepted(self) -> "CallRecord":
-        """What stays true when the call starts anew: the answers, which it gets again."""
+        """Return a record with the answers only, for a call that runs again from its beginning and gets them again."""
         return CallRecord(answers=self.answers, digests=self.digests, mark=self.mark)
 
     def encode(self) -> dict[str, Any]:
-        """The record as it is stored: a plain dict with what there is."""
+        """Return the record as a plain dict without defaults, for storage."""
         if self.output is not NOT_YET:
+            # A finished call stores nothing else: its answers and questions are settled, and storage grows only with
+            # what is needed.
             return {"output": self.output}
         if self.parent is not None:
             return {"parent": self.parent}
@@ -71,7 +74,7 @@ class CallRecord(NamedTuple):
 
     @classmethod
     def decode(cls, stored: Mapping[str, Any]) -> Self:
-        """A record that was stored, by whichever version."""
+        """Return a record from stored data of any version; missing fields get their defaults."""
         return cls(
             answers=tuple(stored.get("answers", ())),
             digests=tuple(stored.get("digests", ())),
@@ -86,4 +89,4 @@ class CallRecord(NamedTuple):
 
 
 NOTHING_KNOWN: Final = CallRecord()
-"""Of a call that has not run yet."""
+"""Record of a call that has not run yet."""

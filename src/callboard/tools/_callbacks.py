@@ -1,4 +1,4 @@
-"""LangChain callbacks around one tool run, on asyncio and on trio."""
+"""LangChain callbacks for one tool run, on asyncio and on trio."""
 
 from typing import Any
 from uuid import UUID
@@ -15,9 +15,9 @@ from callboard.tools._plan import Plan
 
 
 def manager_for(plan: Plan, config: RunnableConfig) -> AsyncCallbackManager:
-    """The callback manager for the runs of a tool under a config; the same for every call of a batch."""
+    """Return the callback manager for runs of a tool under a config; the same for all calls of a batch."""
     if plan.is_foreign:
-        return AsyncCallbackManager([])  # it tells its handlers by itself
+        return AsyncCallbackManager([])  # its own `ainvoke` calls the handlers; here they would be called twice
     tool = plan.tool
     return AsyncCallbackManager.configure(
         config.get("callbacks"),
@@ -31,9 +31,9 @@ def manager_for(plan: Plan, config: RunnableConfig) -> AsyncCallbackManager:
 
 
 class _LazyChild:
-    """Callbacks for whatever a body runs, made when somebody looks; nobody does, most of the time.
+    """Callback manager for nested runs, whose attributes are made at first access; most bodies never read them.
 
-    Every attribute that the managers' `__init__` would have set is its own copy all the same.
+    Each attribute that `__init__` would have set becomes a copy of the child's own, as with LangChain's managers.
     """
 
     _run: "ToolRun"
@@ -54,15 +54,15 @@ class _LazyChild:
 
 
 class _AsyncChild(_LazyChild, AsyncCallbackManager):
-    """The handlers below a tool whose body is async."""
+    """Callback manager for runs nested in an async body."""
 
 
 class _SyncChild(_LazyChild, CallbackManager):
-    """The handlers below a tool whose body runs in a thread."""
+    """Callback manager for runs nested in a body in a worker thread."""
 
 
 class ToolRun:
-    """One run of a tool, as its handlers see it; says nothing where there are none."""
+    """Run of a tool, as reported to callback handlers. Without handlers it reports nothing."""
 
     __slots__ = ("_id", "_tool", "around", "is_watched")
 
@@ -80,11 +80,13 @@ class ToolRun:
 
     @property
     def manager(self) -> AsyncCallbackManagerForToolRun:
-        """What a tool with a `run_manager` parameter is given."""
+        """Run manager for a tool that has a `run_manager` parameter."""
         return manager_of_run(AsyncCallbackManagerForToolRun, self.around, self.id)
 
     def child(self, *, sync: bool) -> AsyncCallbackManager | CallbackManager:
-        """The callbacks for whatever the body runs in its turn."""
+        """Return the callback manager for runs nested in the body."""
+        # Without `__init__`: it would copy the handlers, tags and metadata of each run, which `_LazyChild` makes on
+        # demand.
         child = _SyncChild.__new__(_SyncChild) if sync else _AsyncChild.__new__(_AsyncChild)
         child._run = self
         return child
@@ -110,8 +112,9 @@ class ToolRun:
         await self._tell("on_tool_error", error, tool_call_id=call_id)
 
     async def cut_off(self, error: BaseException, call_id: str | None) -> None:
-        """End a run that was cancelled, perhaps by a timeout; tracers never show a run that nobody ends."""
+        """Report the end of a cancelled run; tracers never show a run without an end."""
         if self.is_watched:
+            # On trio a cancelled scope cancels every await in it. Shielded, the handlers have the call's grace.
             with cleanup():
                 await self.failed(error, call_id)
 

@@ -1,4 +1,4 @@
-"""The chain around a tool call: middleware from the outermost to the innermost, built once for a node."""
+"""Middleware chain around a tool call, from the outermost to the innermost, built once for a node."""
 
 import inspect
 import logging
@@ -30,19 +30,19 @@ _log = logging.getLogger("callboard")
 _WRAPPERS = ("wrap_tool_call", "awrap_tool_call")
 Next = Callable[[Any], Awaitable[Any]]
 Middleware = Callable[[Any, Next], Awaitable[Any]]
-"""Takes the request and what comes next; may call that any number of times, also concurrently."""
+"""Function of a request and the next step. It may call the next step any number of times, also concurrently."""
 Bounded = Callable[[Callable[[], Awaitable[Any]]], Awaitable[Any]]
 Rework = Callable[[ToolMessage, Any], Awaitable[ToolMessage]]
-"""Takes a message that stands for an error, and the request."""
+"""Function of an error message and its request that returns the message to use."""
 
 
 def middleware_in(option: str, middleware: object) -> tuple[object, ...]:
-    """The middleware that an option was given.
+    """Return the middleware of an option as a tuple.
 
     Raises:
-        TypeError: if it is no list, or has a class in it where an instance is meant.
+        TypeError: if the option is no list, or contains a class instead of an instance.
     """
-    # Lists and tuples first, as nearly all are: the other questions take many steps.
+    # Lists and tuples first, as nearly all options are: `isinstance` with an abstract class takes much longer.
     if not isinstance(middleware, (list, tuple)) and (
         isinstance(middleware, (str, bytes, Mapping)) or not isinstance(middleware, Iterable)
     ):
@@ -55,7 +55,7 @@ def middleware_in(option: str, middleware: object) -> tuple[object, ...]:
 
 
 def _as_list(middleware: object) -> str:
-    """How somebody may have meant what is no list of middleware."""
+    """Return a hint how to write a value that is no list of middleware as one."""
     if middleware is None:
         return "; leave it out for none"
     if not callable(middleware) and _method(middleware, "awrap_tool_call") is None:
@@ -64,7 +64,7 @@ def _as_list(middleware: object) -> str:
 
 
 def wrapper_middleware(wrap: Callable[..., Any] | None, awrap: Callable[..., Any] | None) -> Middleware | None:
-    """LangGraph's two wrappers as one middleware: of both, the one for the door that was entered; else what there is.
+    """Return LangGraph's two wrappers as one middleware; with both, sync runs use the first and async runs the second.
 
     Raises:
         TypeError: if one of them is no function, or the first one is async.
@@ -79,7 +79,10 @@ def wrapper_middleware(wrap: Callable[..., Any] | None, awrap: Callable[..., Any
 
 
 class _Answering:
-    """A wrapper whose author is told when it returns nothing; that goes on, as in LangGraph, like anything else."""
+    """Wrapper of LangGraph's kind.
+
+    If it returns `None`, a warning is logged and the `None` is passed on, as in LangGraph.
+    """
 
     __slots__ = ("_wrapper",)
 
@@ -102,15 +105,15 @@ def _no_result(kind: str, name: str, output: object, call_id: str | None) -> Typ
 
 
 def chain_of(middleware: Sequence[object], wrapper: Middleware | None) -> "Chain | None":
-    """One middleware for all of them; `None` for none.
+    """Return all middleware as one chain; `None` if there is none.
 
     Args:
-        middleware: the first is the outermost.
-        wrapper: inside all of them, and as lenient about its output as LangGraph is.
+        middleware: middleware objects or functions, the outermost first.
+        wrapper: LangGraph's wrapper, innermost; its output is checked as leniently as in LangGraph.
 
     Raises:
         TypeError: for an object that is no middleware.
-        ValueError: for one that would do nothing as it is set.
+        ValueError: for middleware without any effect in its configuration.
     """
     if not middleware and wrapper is None:
         return None
@@ -128,17 +131,17 @@ def chain_of(middleware: Sequence[object], wrapper: Middleware | None) -> "Chain
 
 
 def middleware_name(one: object) -> str:
-    """What a middleware is called in errors."""
+    """Return the name of a middleware for errors."""
     name = getattr(one, "__qualname__", None)
     return name if isinstance(name, str) else type(one).__qualname__
 
 
 def as_middleware(one: object) -> Middleware:
-    """An async function of what may be a middleware: a function, sync or async, or an object with wrappers.
+    """Return a middleware as an async function, made of a sync or async function or an object with wrapper methods.
 
     Raises:
-        TypeError: if it is none of these.
-        ValueError: if it would do nothing as it is set.
+        TypeError: if the object is none of these.
+        ValueError: if it would have no effect in its configuration.
     """
     if langchain_base(type(one)) is not None:
         return langchain_middleware(one)
@@ -165,7 +168,7 @@ def _either(wrap: Callable[..., Any] | None, awrap: Middleware | None) -> Middle
 def _check_takes_two(fn: Callable[..., Any]) -> None:
     try:
         inspect.signature(fn).bind(None, None)
-    except ValueError:  # it has no signature
+    except ValueError:  # a builtin without a signature
         return
     except TypeError as error:
         raise TypeError(
@@ -184,7 +187,7 @@ def _method(one: object, name: str) -> Callable[..., Any] | None:
 
 
 class Named:
-    """A middleware that is told, by name, when it returns what is no result."""
+    """Middleware with a check of its output; the error for an invalid output names the middleware."""
 
     __slots__ = ("_middleware", "_name")
 
@@ -194,6 +197,7 @@ class Named:
 
     async def __call__(self, request: Any, call_next: Next) -> Any:
         output = await self._middleware(request, call_next)
+        # The usual case is tested here, without a call: this line runs once per middleware and attempt.
         if type(output) is not ToolMessage or output.tool_call_id != request.tool_call["id"]:
             self._check(output, request.tool_call["id"])
         return output
@@ -208,7 +212,7 @@ class Named:
             )
         answers = [_answers_in(cast("Item", item), call_id) for item in items_in(output)]
         total = sum(answers)
-        # A tool's own command may have more than one, as in LangGraph.
+        # A command that the tool itself returned may contain several answers, as in LangGraph.
         if total < 1 or (total > 1 and isinstance(output, list)):
             raise ValueError(
                 f"The middleware {self._name} returned {total or 'no'} messages for call {call_id!r} in {output!r}; a "
@@ -217,9 +221,9 @@ class Named:
 
 
 def _answers_in(item: Item, call_id: str | None) -> float:
-    """How many messages for a call there are; `nan` where nobody can tell, or none is due."""
+    """Return the number of answers to a call in an output; `nan` if it cannot be known, or no answer is required."""
     if isinstance(item, Command) and (item.graph is not None or not isinstance(item.update, (dict, list))):
-        return math.nan  # it leaves for another graph, or says nothing that is known here
+        return math.nan  # it leaves for another graph, or its update has an unknown form
     found = list(entries_in(item))
     if any(isinstance(one, RemoveMessage) and one.id == REMOVE_ALL_MESSAGES for one in found):
         return math.nan
@@ -227,7 +231,7 @@ def _answers_in(item: Item, call_id: str | None) -> float:
 
 
 def _answers(one: object, call_id: str | None) -> bool:
-    if isinstance(one, dict):  # a message, as LangChain takes it too
+    if isinstance(one, dict):  # LangChain also accepts messages as dicts
         return cast("dict[str, object]", one).get("tool_call_id") == call_id
     return isinstance(one, ToolMessage) and one.tool_call_id == call_id
 
@@ -237,11 +241,12 @@ def unbounded(run: Callable[[], Awaitable[Any]]) -> Awaitable[Any]:
 
 
 class Chain:
-    """Middleware, each around the next. Control flow from inside goes through, whatever a middleware makes of it.
+    """Middleware, each around the next. Control flow from inside passes through, even if a middleware catches it.
 
     Args:
-        middleware: the first outermost.
-        reworks: what middleware makes of a message that stands for an error which went through them, by name.
+        middleware: the outermost first.
+        reworks: names and `aerror_message` methods of middleware; they process the message for an error that passed the
+            chain.
     """
 
     __slots__ = ("_middleware", "_reworks")
@@ -253,12 +258,12 @@ class Chain:
     async def rework(
         self, message: ToolMessage, request: Any, failed: Callable[[Exception], ToolMessage]
     ) -> ToolMessage:
-        """A message that stands for an error, as the middleware would have left it.
+        """Return the message for an error after the middleware's `aerror_message` methods, from the innermost outwards.
 
         Args:
-            message: from inside.
-            request: of the call.
-            failed: makes a message of the error of a middleware, which those around it see then.
+            message: the message for the error.
+            request: request of the call.
+            failed: makes a message of a middleware's error; the middleware around it receive that message.
         """
         for name, rework in self._reworks:
             try:
@@ -273,10 +278,10 @@ class Chain:
         """Run the middleware around a call, the outermost first.
 
         Args:
-            request: for the outermost middleware.
-            call_next: what the innermost one is around.
-            bounded: runs all of it, and may end it with an error of its own when it takes too long. What came from
-                inside before goes through even so: a question that was asked is not lost to late middleware.
+            request: request for the outermost middleware.
+            call_next: the step inside of the innermost middleware.
+            bounded: runs the chain, and may end it with a timeout error. Control flow from inside still passes through
+                then: a question is not lost because a middleware is late.
         """
         signals: list[Exception] = []
         step = _guarded(call_next, signals)
@@ -286,11 +291,14 @@ class Chain:
         try:
             output = await bounded(partial(self._middleware[-1], request, step))
         except Exception:
+            # A middleware may catch control flow, retry after it or raise an error of its own: the recorded signal
+            # wins.
             if not signals:
                 raise
         if signals:
             signal = signals[0]
-            signals[:] = [GraphBubbleUp()]  # for whoever still calls; the signal's own traceback leads back here
+            # Later calls of `call_next` raise this one: the signal's own traceback leads to this frame, a cycle.
+            signals[:] = [GraphBubbleUp()]
             try:
                 raise signal
             finally:
@@ -298,11 +306,13 @@ class Chain:
         return output
 
     async def around_attempts(self, supervised: SupervisedCall[Any], request: Any, attempt: Next) -> Any:
-        """Run the chain around the attempts at a supervised call, whose time is none of the middleware's.
+        """Run the chain around the attempts of a supervised call.
+
+        The timeout of the middleware stops during an attempt.
 
         Args:
             supervised: the call; its timeout bounds the middleware too.
-            request: for the outermost middleware.
+            request: request for the outermost middleware.
             attempt: makes an attempt at a request, which middleware may have changed.
         """
 
@@ -327,9 +337,10 @@ def _around(middleware: Middleware, call_next: Next) -> Next:
 
 
 def _guarded(call_next: Next, signals: list[Exception]) -> Next:
-    """Remember the control flow that comes from inside, and start nothing once there is some."""
+    """Wrap a step: record control flow that leaves it, and start nothing after that."""
 
     async def step(request: Any) -> Any:
+        # After an interrupt no body may start: its effect would come before the person's answer.
         if signals:
             raise signals[0]
         try:

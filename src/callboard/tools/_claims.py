@@ -1,4 +1,4 @@
-"""Which calls of a batch are noted as begun before any of them is: their claims are stored with the reply."""
+"""Selection of calls whose claims are stored together with the model's reply, before any body starts."""
 
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
@@ -21,18 +21,18 @@ def claims_of(
     threads: int,
     at_once: int | None,
 ) -> Steps[list[str]]:
-    """Return the keys of the calls that are new, may start at once, and must not run twice.
+    """Return the keys of new calls that can start at once and must not run twice.
 
-    A call that has to wait for a place is claimed when it has one: if the process is killed before, the call has not
-    begun, and may run. Calls with answers are claimed then, too, with those answers.
+    A call that must wait for a permit is claimed when it gets one. If the process is killed before that, the call has
+    not started, and may run. Calls with answers are claimed at that moment too, together with their answers.
 
     Args:
-        setup: of the node.
-        calls: of the batch, with their keys.
-        known: what is known of calls from earlier runs, by key.
-        refused: the places of calls that do not run.
-        threads: how many sync bodies may run at once.
-        at_once: how many bodies the run may have at once; `None` for any number.
+        setup: setup of the node.
+        calls: calls of the batch, with their keys.
+        known: records of the calls from earlier runs, by key.
+        refused: indexes of refused calls.
+        threads: maximum number of sync bodies that run at once.
+        at_once: maximum number of bodies of the run that run at once; `None` for any number.
     """
     started: Counter[str] = Counter()
     claims: list[str] = []
@@ -47,6 +47,7 @@ def claims_of(
             rooms["run"] = at_once
         if setup.plan(tool).takes_thread:
             rooms["threads"] = threads
+        # Keys of limits are ignored: a call with a free key may seem to have to wait. It is claimed by itself, later.
         started.update(rooms.keys())
         if all(started[name] <= room for name, room in rooms.items()):
             claims.append(key)
@@ -57,7 +58,7 @@ def is_claimed(policy: CallPolicy, *, only_said: bool) -> bool:
     """Return whether a call is claimed when its body starts.
 
     Args:
-        policy: of the call.
-        only_said: whether its policy has to say what becomes of it then.
+        policy: policy of the call.
+        only_said: `True` to claim only calls whose policy sets `on_unknown`.
     """
     return not runs_again(policy) and not (only_said and policy.on_unknown is None)

@@ -1,4 +1,4 @@
-"""Tools whose bodies run on an engine: what crosses, and what becomes of a call whose body is lost there."""
+"""Tools whose bodies run on an engine: data that is sent, and handling of a body that is lost."""
 
 import inspect
 from collections.abc import Mapping
@@ -23,18 +23,18 @@ from callboard.tools._unknown_outcome import REPEATS, OutcomeUnknown, runs_again
 from callboard.tools._vocabulary import ToolRuntime
 
 _MOST_ATTEMPTS = 3
-"""Bodies of one call that are begun, if they are lost again and again."""
+"""Maximum number of bodies of one call that are started, if each is lost."""
 _OF_CONFIG = ("tags", "recursion_limit", "max_concurrency", "run_name")
 _PLAIN = (str, int, float, bool, type(None))
 
 
 def elsewhere(plan: Plan, engine: Engine, actors: ActorSet) -> Plan:
-    """How to run a tool whose body runs on an engine."""
+    """Return the plan of a tool whose body runs on an engine."""
     return replace(plan, kind="async", fn=_BodyElsewhere(plan, engine, actors), callbacks=False, run_manager=False)
 
 
 def check_elsewhere(plan: Plan, engine: Engine) -> None:
-    """Raise TypeError for a tool that could not run on an engine."""
+    """Raise TypeError for a tool that cannot run on an engine."""
     name = plan.tool.name
     where = f"CallPolicy(runs_in=...) of the tool {name!r}"
     if plan.kind in ("foreign", "foreign sync"):
@@ -51,7 +51,7 @@ def check_elsewhere(plan: Plan, engine: Engine) -> None:
 
 
 class _BodyElsewhere:
-    """Stands where the function of a tool stands."""
+    """Replacement for a tool's function that runs the function on an engine."""
 
     def __init__(self, plan: Plan, engine: Engine, actors: ActorSet) -> None:
         self._plan = plan
@@ -63,6 +63,7 @@ class _BodyElsewhere:
         attempt, lodging, supervised = own_attempt(self._plan.tool.name), self._actors.lodging(), current_call()
         body = self._body(args, kwargs, supervised)
         for left in reversed(range(_MOST_ATTEMPTS)):
+            # The attempt's timeout stops while the body waits for a worker, and starts again at `turn.begin`.
             turn = None if attempt is None else attempt.waits()
             try:
                 if lodging is not None:
@@ -74,6 +75,8 @@ class _BodyElsewhere:
                 if error.ended != "unknown" or supervised is None:
                     raise
                 if left and not error.recurs and runs_again(supervised.policy):
+                    # Only if the body itself did not kill its worker (`recurs`), and only if a second run is safe or
+                    # wanted.
                     note("rerun")
                     continue
                 if supervised.policy.on_unknown == "ask":
@@ -105,7 +108,7 @@ class _BodyElsewhere:
 
 
 class _NotThere:
-    """What of a `ToolRuntime` belongs to the process of the agent."""
+    """Placeholder for a member of `ToolRuntime` that belongs to the agent's process; any use raises."""
 
     def __init__(self, what: str) -> None:
         self._what = what
@@ -129,7 +132,7 @@ class _NotThere:
 
 
 def sendable(value: object, config: RunnableConfig) -> object:
-    """An argument as it is sent to an engine: a runtime without what has to stay here."""
+    """Return an argument for an engine; a runtime is sent without the members that belong to this process."""
     if not isinstance(value, ToolRuntime):
         return value
     store: Any = None if value.store is None else _NotThere("store")
@@ -137,7 +140,8 @@ def sendable(value: object, config: RunnableConfig) -> object:
 
 
 def portable(config: Mapping[str, Any]) -> RunnableConfig:
-    """What of a config has a meaning elsewhere: plain data, and nothing of LangGraph's own."""
+    """Return the parts of a config that other processes can use: plain data, and nothing of LangGraph's own."""
+    # An allow-list: callbacks and LangGraph's own objects cannot leave this process.
     found: dict[str, Any] = {name: config[name] for name in _OF_CONFIG if name in config}
     for part in ("configurable", "metadata"):
         values = config.get(part, {})
