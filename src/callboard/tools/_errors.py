@@ -1,4 +1,4 @@
-"""Which errors of a call become messages, and what the model reads then."""
+"""Decision which errors of a call become messages for the model, and the texts of these messages."""
 
 import inspect
 from collections.abc import Callable
@@ -20,26 +20,26 @@ from callboard.tools._vocabulary import (
 ErrorHandling = bool | str | Callable[..., str] | type[Exception] | tuple[type[Exception], ...] | None
 
 Judge = Callable[[Exception], str | None]
-"""From an error to the text that the model reads, or `None` if the error is to be raised."""
+"""Function from an error to the text for the model, or `None` to raise the error."""
 
 
 def only_invalid_arguments(error: Exception) -> str:
-    """The default: the model is told of invalid arguments, and everything else is raised."""
+    """Default error handling: return the text for invalid arguments, and raise every other error."""
     if isinstance(error, ToolInvocationError):
         return str(error.message)
     raise error
 
 
 class ErrorPolicy:
-    """Which errors become messages, and with which text: `handle_tool_errors`, read once when a node is made.
+    """Parsed `handle_tool_errors` option of a node: errors that become messages, and their texts.
 
     Args:
-        handling: `True` for all errors and the default text, a text for all errors, exception types for
-            the default text, a function from the error to a text for the types that its first parameter
-            is annotated with, `False` for none.
+        handling: `True` for all errors with the default text, a text for all errors, or exception types with the
+            default text. A function from an error to a text handles the types of its first parameter's annotation.
+            `False` handles no error.
 
     Raises:
-        ValueError: if it is something else, or a function annotated with something that is no exception.
+        ValueError: for any other value, or a function whose annotation is no exception type.
     """
 
     def __init__(self, handling: ErrorHandling) -> None:
@@ -48,7 +48,7 @@ class ErrorPolicy:
         self._is_default = handling is only_invalid_arguments
 
     def content(self, error: Exception) -> str | None:
-        """The text for an error of a tool, or `None` if it is to be raised."""
+        """Return the text for an error of a tool, or `None` to raise the error."""
         if not self._handling or not isinstance(error, self._types) or is_control_flow(error):
             return None
         if self._is_default and not isinstance(error, ToolInvocationError):
@@ -56,21 +56,21 @@ class ErrorPolicy:
         return self._text(error)
 
     def invalid_arguments(self, error: Exception) -> str | None:
-        """`content` below middleware, which is to see every error but the model's own."""
+        """Return the text for invalid arguments only: middleware must see every other error of the tool."""
         return self.content(error) if isinstance(error, ToolInvocationError) else None
 
     def without_result(self, error: Exception) -> str | None:
-        """The text for a call that ended in time or for want of a place; only `False` lets the error through."""
+        """Return the text for a `CallError`, such as a timeout; only `handle_tool_errors=False` raises it."""
         if not self._handling or not isinstance(error, CallError):
             return None
         return f"Error: {error}" if self._is_default or not isinstance(error, self._types) else self._text(error)
 
     def after_middleware(self, error: Exception) -> str | None:
-        """The text for an error that no middleware has handled."""
+        """Return the text for an error that no middleware has handled."""
         return self.content(error) or self.without_result(error)
 
     def after_wrapper(self, error: Exception) -> str | None:
-        """The text for an error that left a wrapper; as in LangGraph, its type is not asked."""
+        """Return the text for an error that leaves LangGraph's wrapper. As in LangGraph, its type does not matter."""
         if self._is_default or isinstance(error, CallError):
             return self.after_middleware(error)
         return self._text(error) if self._handling and not is_control_flow(error) else None
@@ -81,7 +81,7 @@ class ErrorPolicy:
             return handling
         if handling is None or isinstance(handling, (bool, tuple, type)):
             if isinstance(error, CallError):
-                return f"Error: {error}"  # no mistake of the model's, such as a timeout
+                return f"Error: {error}"  # such as a timeout: the default text would ask the model to fix its mistake
             if (told := finished_without_text(error)) is not None:
                 return f"Error: {told}"
             return str(TOOL_CALL_ERROR_TEMPLATE.format(error=repr(error)))
@@ -89,12 +89,15 @@ class ErrorPolicy:
 
 
 def is_control_flow(error: BaseException) -> bool:
-    """Whether an exception belongs to the graph or to a person, and no handler may have it."""
+    """Return whether an exception is control flow: an interrupt, a parent command, or an invalid answer.
+
+    Error handlers and middleware must let control flow pass.
+    """
     return isinstance(error, GraphBubbleUp) or is_invalid_resume(error)
 
 
 def error_message(content: str, call: ToolCall, error: Exception | None = None) -> ToolMessage:
-    """The message of a call that failed; says in one word how, if the call ended without a result."""
+    """Return the error message of a failed call; a `CallError` adds how the call ended to `additional_kwargs`."""
     extra: dict[str, Any] = {}
     if isinstance(error, CallError):
         extra["additional_kwargs"] = {"callboard": {"ended": error.ended, **error.facts}}
@@ -102,20 +105,21 @@ def error_message(content: str, call: ToolCall, error: Exception | None = None) 
 
 
 def unknown_tool(call: ToolCall, known: Any) -> ToolMessage:
-    """The message for a call of a tool that does not exist."""
+    """Return the message for a call of a tool that does not exist."""
     content = INVALID_TOOL_NAME_ERROR_TEMPLATE.format(requested_tool=call["name"], available_tools=", ".join(known))
     return error_message(content, call)
 
 
 def raise_invalid_arguments(error: ValidationError, call: ToolCall, injected: frozenset[str]) -> NoReturn:
-    """Turn a validation error into one about what the model controls.
+    """Raise the error for invalid arguments, without injected arguments.
 
     Raises:
-        ToolInvocationError: without a word about injected arguments, nor their values.
-        ValidationError: if it is not about arguments, but about a person's answer.
+        ToolInvocationError: mentions only arguments that the model writes.
+        ValidationError: the given error, if it is about a person's answer.
     """
     if is_invalid_resume(error):
         raise error
+    # The text goes to the model: injected state and stores are confidential, and the model could not correct them.
     details = [detail for detail in error.errors() if detail["loc"] and detail["loc"][0] not in injected]
     about = [_without(detail, injected) for detail in details]
     raise ToolInvocationError(call["name"], error, call["args"], about) from error
@@ -132,7 +136,7 @@ def _handled_types(handling: Any) -> tuple[type[Exception], ...]:
     if handling is None or isinstance(handling, (bool, str)):
         return (Exception,)
     if handling is only_invalid_arguments:
-        return (Exception,)  # as it is annotated, which is not to be read anew for every node
+        return (Exception,)  # as its annotation says; reading annotations for each node takes long
     kinds = handling if isinstance(handling, tuple) else (handling,)
     if all(isinstance(kind, type) and issubclass(kind, Exception) for kind in kinds):
         return kinds
@@ -146,13 +150,13 @@ def _handled_types(handling: Any) -> tuple[type[Exception], ...]:
 
 
 def _annotated_types(handler: Callable[..., str]) -> tuple[type[Exception], ...]:
-    """The exceptions that a handler's first parameter is annotated with; all, if it is not."""
+    """Return the exception types of a handler's annotation; all exceptions without an annotation."""
     parameters = list(inspect.signature(handler).parameters)
     if len(parameters) == 2 and parameters[0] in ("self", "cls"):
         parameters = parameters[1:]
     try:
         hints = get_type_hints(handler)
-    except (NameError, TypeError):  # a callable object, or names that exist in a function only
+    except (NameError, TypeError):  # a callable object, or names that are local to a function
         hints = get_type_hints(type(handler).__call__) if not inspect.isroutine(handler) else {}
     if not parameters or parameters[0] not in hints:
         return (Exception,)

@@ -1,4 +1,4 @@
-"""Handlers of actors that run for tool calls: what runs again when their actor dies, and what is said then."""
+"""Tool calls that run handlers of actors, with reruns after the actor died."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -17,19 +17,19 @@ from callboard.tools._plan import Plan
 from callboard.tools._unknown_outcome import REPEATS, OutcomeUnknown, is_lost, runs_again
 
 IDEMPOTENT = "idempotent"
-"""The key of a tool's `metadata` by which the tool is marked as safe to repeat."""
+"""Key in a tool's `metadata` that marks the tool as safe to repeat."""
 
 Supervised = SupervisedCall[Any] | None
 
 
 class HandlerCall:
-    """A tool whose body is a handler of an actor.
+    """Body of a tool that asks an actor's handler.
 
     Args:
-        cell: of the actor.
-        handler: of the actor's class.
-        name: of the tool.
-        written: the names of the arguments that the model writes.
+        cell: cell of the actor.
+        handler: handler of the actor's class.
+        name: name of the tool.
+        written: names of the arguments that the model writes.
     """
 
     __slots__ = ("_cell", "_handler", "_name", "_written")
@@ -47,18 +47,19 @@ class HandlerCall:
         supervised: Supervised,
         told: Callable[[ActorDiedError], ActorDiedError] = lambda died: died,
     ) -> Any:
-        """Run the handler, and run it again if its actor died and the policy of the call says so.
+        """Run the handler; run it again if its actor died and the call's policy allows it.
 
         Args:
-            args: for the handler.
-            kwargs: for the handler.
+            args: positional arguments of the handler.
+            kwargs: keyword arguments of the handler.
             supervised: the tool call.
-            told: makes the error that the model reads of the actor's.
+            told: adds to the actor's error what the model should read.
         """
         lost: ActorDiedError | None = None
         runs, attempt = 0, own_attempt(self._name)
         named_by = {name: value for name, value in self._call_args(attempt, kwargs).items() if name in self._written}
         while True:
+            # The attempt's timeout stops while the ask waits in the mailbox, and starts again at `turn.begin`.
             turn = None if attempt is None else attempt.waits()
             try:
                 return await self._cell.ask(
@@ -73,7 +74,7 @@ class HandlerCall:
                 )
             except ActorDiedError as died:
                 runs += 1
-                # Poison ends this: a call that ends its actor again and again is refused.
+                # The loop is bounded: a call that ends its actor repeatedly is refused with PoisonousCallError.
                 if supervised is not None and is_lost(died) and runs_again(supervised.policy):
                     note("rerun", actor=self._cell.child)
                     lost = died
@@ -88,25 +89,28 @@ class HandlerCall:
             except (ActorGoneError, MailboxFullError) as refused:
                 if lost is None:
                     raise
-                # It did begin, before: that it does not begin again is not what became of it.
+                # The handler did start in an earlier round, so the outcome is unknown, and not "did not start".
                 raise told(lost) from refused
             finally:
                 if turn is not None:
                     turn.end()
 
     def _question(self, supervised: SupervisedCall[Any]) -> OutcomeUnknown:
-        """What a person is asked: with what the model wrote, which a middleware may have filled in since."""
+        """Return the question to a person, with the arguments of the call after changes by middleware."""
         args = {name: value for name, value in supervised.call["args"].items() if name in self._written}
         return OutcomeUnknown(self._name, args, f"{self._cell.name} died")
 
     def _call_args(self, attempt: Attempt | None, kwargs: Mapping[str, Any]) -> Mapping[str, Any]:
-        """The arguments before anything was injected or parsed, where they are known."""
+        """Return the arguments before injection and parsing, if they are known."""
         found: Mapping[str, Any] = kwargs if attempt is None else attempt.call["args"]
         return found
 
 
 def by_reference(plan: Plan) -> Plan:
-    """A plan in which a method of a reference follows the policy of its tool, as handlers of a node's actors do."""
+    """Return the plan of a tool.
+
+    A tool that is a method of an actor's reference follows its call policy, as actor tools do.
+    """
     if (asked := asked_by(plan.fn)) is None:
         return plan
     ask = HandlerCall(*asked, plan.tool.name, frozenset(plan.tool.args) - plan.injected.forbidden)
@@ -124,7 +128,7 @@ def is_idempotent(tool: BaseTool) -> bool:
     Raises:
         TypeError: for a mark that is neither True nor False.
     """
-    metadata = getattr(tool, "metadata", None)  # a mock that passes for a tool has no fields
+    metadata = getattr(tool, "metadata", None)  # a mock in place of a tool may have no fields
     mark = metadata.get(IDEMPOTENT) if isinstance(metadata, dict) else None
     if mark is not None:
         if not isinstance(mark, bool):

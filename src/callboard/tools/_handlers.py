@@ -1,10 +1,10 @@
-"""LangChain's callback handlers, told of an event on asyncio and on trio.
+"""Dispatch of events to LangChain's callback handlers, on asyncio and on trio.
 
-langchain-core's own dispatcher is asyncio's. This one tells the same handlers the same things in the same
-order: inline handlers first, each in turn and in the caller's context, then the others together.
+langchain-core's own dispatcher needs asyncio. This one calls the same handlers with the same arguments in the same
+order: inline handlers first, one by one in the caller's context, then the others concurrently.
 
-What a handler sets of context variables, such as the current span, holds for what the run does below, where
-LangChain has it so: for inline handlers, and for all sync ones if the run was entered from sync code.
+Context variables that a handler sets, such as the current span, are visible to the nested run as in LangChain. This
+holds for inline handlers, and for all sync handlers if the run was entered from sync code.
 """
 
 import inspect
@@ -31,9 +31,9 @@ Manager = TypeVar("Manager", bound=BaseRunManager)
 
 @contextmanager
 def own_span() -> Generator[None]:
-    """A block after which the current span is again what it was, whatever handlers have made of it.
+    """Restore the current OpenTelemetry span at the end of the block, whatever handlers have set.
 
-    A tracer that makes its span the current one may forget to take it back, or fail to.
+    A tracer that makes its span the current one may forget to restore the previous one, or fail to.
     """
     token = spans.attach(spans.get_current())
     try:
@@ -45,13 +45,13 @@ def own_span() -> Generator[None]:
 def manager_of_run(
     kind: type[Manager], around: AsyncCallbackManager, run_id: UUID, more: Sequence[BaseCallbackHandler] = ()
 ) -> Manager:
-    """What LangChain has for one run, for those within it who tell of what they do.
+    """Return LangChain's callback manager of one run, for code within the run.
 
     Args:
-        kind: of a tool's run, or of a chain's.
-        around: the manager by whose handlers the run is seen.
-        run_id: of the run.
-        more: handlers for what runs below.
+        kind: class of the manager, for a tool's run or a chain's.
+        around: the manager whose handlers observe the run.
+        run_id: id of the run.
+        more: further handlers for nested runs.
     """
     return kind(
         run_id=run_id,
@@ -68,14 +68,14 @@ def manager_of_run(
 async def tell(
     handlers: Sequence[BaseCallbackHandler], event: str, ignored: str, /, *args: object, **kwargs: object
 ) -> None:
-    """Tell all handlers of an event.
+    """Dispatch an event to callback handlers.
 
     Args:
-        handlers: whom to tell.
-        event: the name of their method.
-        ignored: the attribute by which a handler says that it does not want such events.
-        args: of the event.
-        kwargs: of the event.
+        handlers: the handlers.
+        event: name of the handler method.
+        ignored: attribute of a handler that is `True` if the handler ignores such events.
+        args: positional arguments of the event.
+        kwargs: keyword arguments of the event.
     """
     wanting = [handler for handler in handlers if not getattr(handler, ignored)]
     for handler in wanting:
@@ -100,6 +100,7 @@ async def _tell_together(
         except Exception as exc:
             errors.append(exc)
 
+    # Errors are collected, not raised in the tasks: one failing handler must not cancel the others.
     async with anyio.create_task_group() as group:
         for handler in handlers:
             group.start_soon(tell_it, handler)
@@ -113,7 +114,7 @@ async def _tell_one(
     method: Any = getattr(handler, event)
     try:
         if inspect.iscoroutinefunction(method):
-            # Handlers are written for asyncio, so on trio they run there.
+            # Async handlers are written for asyncio; on trio they run in a background asyncio loop.
             await run_on_asyncio(partial(method, *args, **kwargs))
         elif handler.run_inline:
             method(*args, **kwargs)
@@ -130,7 +131,7 @@ async def _tell_one(
 
 
 async def _in_thread_as_here(fn: Callable[[], object]) -> None:
-    """Run a function in a worker thread; the context variables that it sets are set here too."""
+    """Run a function in a worker thread; copy the context variables that it sets back to this task."""
     there = copy_context()
     await anyio.to_thread.run_sync(partial(there.run, fn))
     for variable, value in there.items():

@@ -1,4 +1,4 @@
-"""The shapes in which a tool asks a person, and the person answers."""
+"""Request and answer formats for a tool that asks a person; LangGraph's agent inbox uses the same."""
 
 from typing import Any, Literal
 
@@ -6,39 +6,39 @@ from typing_extensions import TypedDict
 
 
 class HumanInterruptConfig(TypedDict):
-    """Which answers a request allows."""
+    """Answers that a request allows."""
 
     allow_ignore: bool
-    """Skip the step."""
+    """Allow to skip the step."""
     allow_respond: bool
-    """Answer with text instead of acting."""
+    """Allow an answer with text instead of the action."""
     allow_edit: bool
-    """Change the action or its arguments."""
+    """Allow a change of the action or its arguments."""
     allow_accept: bool
-    """Let the action happen as it is."""
+    """Allow the action as it is."""
 
 
 class ActionRequest(TypedDict):
-    """An action that waits for a person."""
+    """Action that waits for a person's answer."""
 
     action: str
-    """What is to be done, such as a tool's name."""
+    """Name of the action, such as a tool's name."""
     args: dict[str, Any]
-    """With which arguments."""
+    """Arguments of the action."""
 
 
 class HumanInterrupt(TypedDict):
-    """What a tool hands to `interrupt()`, usually as the only element of a list."""
+    """Argument of `interrupt()`, usually as the only element of a list."""
 
     action_request: ActionRequest
     config: HumanInterruptConfig
     description: str | None
-    """What the person should know before answering."""
+    """Information for the person who answers."""
 
 
 class HumanResponse(TypedDict):
-    """A person's answer to a `HumanInterrupt`."""
+    """Answer of a person to a `HumanInterrupt`."""
 
     type: Literal["accept", "ignore", "response", "edit"]
     args: str | ActionRequest | None
-    """Nothing to accept or ignore, text for a response, the changed request for an edit."""
+    """`None` to accept or ignore, a text for a response, the changed request for an edit."""

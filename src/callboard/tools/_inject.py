@@ -1,6 +1,6 @@
-"""Arguments that callboard supplies and the model must not: state, store, runtime.
+"""Injection of arguments that the model must not write: state, store, runtime.
 
-What a tool wants is read from its annotations once; what it gets replaces whatever the model wrote.
+The annotations of a tool are read once. Injected values replace anything that the model wrote under their names.
 """
 
 from collections.abc import Mapping
@@ -17,20 +17,20 @@ from callboard.tools._vocabulary import InjectedState, InjectedStore, ToolRuntim
 
 @dataclass(frozen=True, slots=True)
 class InjectedArgs:
-    """The injected parameters of one tool, by parameter name."""
+    """Injected parameters of one tool, by parameter name."""
 
     state: Mapping[str, str | None]
-    """The state's field for each parameter; `None` for the state as a whole."""
+    """State field of each parameter; `None` for the whole state."""
     optional: frozenset[str]
-    """Parameters with a default, which stay away when the state lacks their field."""
+    """Parameters with a default, which are omitted if the state lacks their field."""
     store: str | None
     runtime: str | None
     forbidden: frozenset[str]
-    """Everything the model may not write: these, and any other injected argument."""
+    """All arguments that the model must not write: the ones above, and any other injected argument."""
 
     @property
     def names(self) -> frozenset[str]:
-        """The parameters that are filled in here."""
+        """Parameters that are filled in by `inject`."""
         return frozenset({*self.state, *(name for name in (self.store, self.runtime) if name)})
 
     @property
@@ -39,7 +39,7 @@ class InjectedArgs:
 
 
 def injected_args(tool: BaseTool) -> InjectedArgs:
-    """Find the parameters of a tool that are injected.
+    """Return the injected parameters of a tool.
 
     Raises:
         ValueError: if a parameter carries the same marker twice.
@@ -78,13 +78,13 @@ def _hints(fn: Any) -> dict[str, Any]:
     try:
         return get_type_hints(fn, include_extras=True) if fn else {}
     except TypeError:
-        return {}  # it is no function; a mock, as tests put in the place of one
+        return {}  # no function, but a mock in place of one
 
 
 def _marker(hint: Any, kind: type) -> Any:
-    """The marker of a kind in an annotation: an instance, its class, or `None`."""
+    """Return the marker of a kind in an annotation: an instance, its class, or `None`."""
     if type(hint) is type:
-        return kind if issubclass(hint, kind) else None  # a plain class, as nearly all are
+        return kind if issubclass(hint, kind) else None  # a plain class, as in nearly all annotations
     found = [arg for arg in get_args(hint) if _is_marker(arg, kind)]
     if len(found) > 1:
         raise ValueError(f"A tool argument should not be annotated with {kind.__name__} more than once. Found: {found}")
@@ -103,17 +103,17 @@ def _is_marker(hint: Any, kind: type) -> bool:
 
 
 def inject(call: ToolCall, injected: InjectedArgs, runtime: ToolRuntime[Any, Any], messages_key: str) -> ToolCall:
-    """The call with what the tool asked for, and without anything the model forged.
+    """Return the call with its injected arguments, and without values that the model wrote under their names.
 
     Args:
-        call: stays as it is.
-        injected: what the tool wants.
-        runtime: where it comes from.
-        messages_key: under which key a state that is a list of messages is handed over.
+        call: the tool call; it is not changed.
+        injected: injected parameters of the tool.
+        runtime: source of the values.
+        messages_key: key of the messages, if the state is a list of messages.
 
     Raises:
-        ValueError: if there is no store, or a list of messages has no such field.
-        KeyError: if the state, a dict, lacks a required field; AttributeError if it is an object.
+        ValueError: if there is no store, or a list of messages lacks a required field.
+        KeyError: if the state is a dict that lacks a required field; AttributeError if it is an object.
     """
     if injected.none:
         return call
@@ -127,11 +127,12 @@ def inject(call: ToolCall, injected: InjectedArgs, runtime: ToolRuntime[Any, Any
         values[injected.store] = runtime.store
     if injected.runtime:
         values[injected.runtime] = runtime
+    # The model is not trusted: forbidden names are always removed, because an optional one may get no value.
     return {**call, "args": {**written_args(call, injected), **values}}
 
 
 def written_args(call: ToolCall, injected: InjectedArgs) -> dict[str, Any]:
-    """The arguments of a call that are the model's to write."""
+    """Return the arguments of a call that the model may write."""
     return {name: value for name, value in call["args"].items() if name not in injected.forbidden}
 
 

@@ -1,4 +1,4 @@
-"""What a tool node is asked to do: the forms its input may have, and the calls in it."""
+"""Input of a tool node: its possible forms, and the tool calls in it."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -16,30 +16,30 @@ InputKind = Literal["list", "dict", "tool_calls"]
 
 @dataclass(frozen=True, slots=True)
 class Requested:
-    """The calls of one input."""
+    """Tool calls of one input."""
 
     calls: Sequence[ToolCall]
-    """Those that have no answer."""
+    """Calls without an answer."""
     reply: Sequence[ToolCall]
-    """All calls of the message that they are in, or all that came along."""
+    """All calls of the message that contains them, or all calls of the input."""
     kind: InputKind
-    """In which form the result goes back."""
+    """Form of the input, which decides the form of the output."""
     state: Any
-    """The state that came along; `None` where the graph has to be asked."""
+    """State in the input; `None` if it must be read from the graph."""
 
 
 def parse_input(value: Any, messages_key: str) -> Requested:
-    """Find the tool calls in a node's input, all at once; see `reading`."""
+    """Return the tool calls of a node's input without yielding to other tasks; see `reading`."""
     return at_once(reading(value, messages_key))
 
 
 def reading(value: Any, messages_key: str) -> Steps[Requested]:
-    """Find the tool calls in a node's input.
+    """Return the tool calls of a node's input, in portions.
 
     Args:
         value: a state (dict or object) with messages, a list of messages, a list of tool calls, or a
             `ToolCallWithContext`.
-        messages_key: where a state keeps its messages.
+        messages_key: key of the messages in a state.
 
     Raises:
         ValueError: if there is no message, no AIMessage, or a call lacks its name, id or arguments.
@@ -63,7 +63,7 @@ def _is_call(item: object) -> bool:
 
 
 def _mistaken(value: Any, messages_key: str) -> str | None:
-    """What to say of an input that has its calls in a form which nobody can take; `None` for any other."""
+    """Return the error for an input in a known wrong form; `None` for any other input."""
     last: object = value[-1] if isinstance(value, list) and value else None
     if isinstance(value, str):
         example = f"{{{messages_key!r}: [AIMessage(...)]}} or [{{'name': ..., 'args': ..., 'id': ...}}]"
@@ -85,13 +85,13 @@ def _is_of_openai(item: object) -> bool:
 
 
 def messages_in(state: Any, key: str) -> Sequence[Any]:
-    """The conversation in a state, which is a dict or an object."""
+    """Return the messages of a state, which is a dict or an object."""
     found = state.get(key) if isinstance(state, dict) else getattr(state, key, None)
     return cast("Sequence[Any]", found or ())
 
 
 def _calls_of_last(messages: Sequence[Any]) -> Steps[tuple[list[ToolCall], list[ToolCall]]]:
-    """The calls of the last reply that have no answer, and all of them."""
+    """Return the unanswered calls of the last reply, and all its calls."""
     if not messages:
         raise ValueError("No message found in input")
     place = last_reply(messages)
@@ -104,13 +104,13 @@ def _calls_of_last(messages: Sequence[Any]) -> Steps[tuple[list[ToolCall], list[
 def left_of(
     requested: Requested, state: Any, messages_key: str, *, is_counted: bool
 ) -> Steps[tuple[Sequence[ToolCall], Sequence[ToolCall]]]:
-    """The calls that are to run, and all calls of their reply.
+    """Return the calls to run, and all calls of their reply.
 
     Args:
-        requested: what was asked for.
-        state: that it came with, or that the graph has.
-        messages_key: where that keeps its messages.
-        is_counted: whether somebody wants to know how many there are in the reply.
+        requested: the calls of the input.
+        state: state of the input or of the graph.
+        messages_key: key of the messages in the state.
+        is_counted: `True` if the node limits the number of calls of a reply.
     """
     calls, reply = requested.calls, requested.reply
     if requested.kind == "tool_calls":
@@ -122,27 +122,28 @@ def left_of(
 
 
 def _whole_reply(calls: Sequence[ToolCall], state: Any, messages_key: str) -> Sequence[ToolCall]:
-    """All calls of the reply that a call is from, which has come alone."""
+    """Return all calls of the reply that contains a single call, for a call that LangGraph's `Send` delivers alone."""
     messages = messages_in(state, messages_key)
     if len(calls) != 1 or (place := asked_at(calls[0], messages)) is None:
         return calls
     reply = list(messages[place].tool_calls)
+    # The same object as in `calls`: `admission` finds surplus calls by identity.
     reply[[id_of(one) for one in reply].index(id_of(calls[0]))] = calls[0]
     return reply
 
 
 _IDS = (NoneType, int, float, UUID)
-"""What a `ToolMessage` takes for an id besides a text."""
+"""Types that a `ToolMessage` accepts as an id besides text."""
 
 
 def _checked(call: Any) -> ToolCall:
-    """The call as it is, if it can be run and answered."""
+    """Return the call, normalized, if it can be run and answered; raise ValueError otherwise."""
     if not isinstance(call, Mapping):
         raise ValueError(f"A tool call is a dict with name, args and id, got {call!r}")
     if "id" in call and isinstance(call["id"], _IDS):
         call = {**call, "id": id_of(cast("ToolCall", call))}
     if "name" in call and not isinstance(call["name"], str):
-        call = {**call, "name": str(call["name"])}  # of no tool, as its message will say
+        call = {**call, "name": str(call["name"])}  # no tool has this name, and the call's message will say so
     for key, kind in (("name", str), ("args", dict), ("id", str)):
         if not isinstance(call.get(key), kind):
             raise ValueError(f"Tool call {call!r} needs {key!r} to be a {kind.__name__}, got {call.get(key)!r}")
@@ -150,14 +151,11 @@ def _checked(call: Any) -> ToolCall:
 
 
 def tools_condition(state: Any, messages_key: str = "messages") -> Literal["tools", "__end__"]:
-    """Say whether the last message asks for tools; a routing function for graphs.
+    """Return the next node of a graph: "tools" if the last message has tool calls, else "__end__".
 
     Args:
-        state: a list of messages, or a state (dict or object) that has one.
-        messages_key: where the state has it.
-
-    Returns:
-        "tools" if it does, else "__end__".
+        state: a list of messages, or a state (dict or object) that contains one.
+        messages_key: key of the messages in the state.
 
     Raises:
         ValueError: if there are no messages.

@@ -1,4 +1,4 @@
-"""What a batch raises whose calls wait for a person, where no LangGraph graph runs it."""
+"""Exception of a batch whose calls wait for a person, outside of LangGraph graphs."""
 
 from collections.abc import Mapping, Sequence
 
@@ -7,10 +7,14 @@ from langgraph.types import Interrupt
 
 
 class CallsInterrupted(GraphInterrupt):
-    """Calls of a batch wait for a person; raised by a `ToolNode` that no LangGraph graph runs.
+    """Raised by a `ToolNode` outside of a LangGraph graph if calls wait for a person.
 
-    Hand `ledger` back to `ToolNode.ainvoke`, with the same input and the answers. It consists of plain dicts,
-    messages and LangGraph types only, so any LangGraph serializer can keep it for as long as it takes.
+    Pass `ledger` back to `ToolNode.ainvoke`, together with the same input and the answers. The ledger contains only
+    plain dicts, messages and LangGraph types, so any LangGraph serializer can store it.
+
+    Args:
+        interrupts: open questions of all calls.
+        ledger: results, answers and questions so far.
     """
 
     def __init__(self, interrupts: Sequence[Interrupt], ledger: Mapping[str, object]) -> None:

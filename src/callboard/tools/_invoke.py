@@ -1,8 +1,8 @@
-"""One run of a LangChain tool: what `BaseTool.arun` does, natively on asyncio and on trio.
+"""One run of a LangChain tool: the behaviour of `BaseTool.arun`, native on asyncio and on trio.
 
-The order of events, the config that a body finds in its context, what becomes of errors and results are
-langchain-core's, held to it by `tests/tools/test_invocation_matches_langchain.py`. Its private helpers
-are used where they decide what the caller sees.
+The order of events, the config in the body's context, and the treatment of errors and results are langchain-core's.
+`tests/tools/test_invocation_matches_langchain.py` compares them. Private helpers of langchain-core are used where they
+decide what the caller sees.
 """
 
 from functools import partial
@@ -39,7 +39,7 @@ from callboard.tools._result_text import as_content, in_words, note_without_text
 from callboard.tools._unknown_outcome import REPEATS, OutcomeUnknown, is_lost, question_instead, runs_again
 
 _NEEDS_ASYNCIO = ("no running event loop", "no current event loop")
-"""What asyncio says where another loop runs."""
+"""Error texts of asyncio for code that runs on another event loop."""
 
 
 async def invoke(
@@ -51,15 +51,15 @@ async def invoke(
     *,
     left: int = 2,
 ) -> object:
-    """Run a tool for a tool call and return what `tool.ainvoke` would, but for large contents, which are in words.
+    """Run a tool for a tool call and return the result of `tool.ainvoke`, with large contents as text.
 
     Args:
-        attempt: whose thread a sync tool takes.
-        plan: how to run it.
-        call: with its injected arguments filled in; stays as it is.
-        config: complete, with a `configurable` of its own; is used up.
-        manager: the callback manager of the tool.
-        left: how often it may run again, if an actor or a worker dies that it uses and its policy says so.
+        attempt: the attempt, whose worker thread a sync tool takes.
+        plan: plan of the tool.
+        call: tool call with injected arguments; it is not changed.
+        config: complete config with its own `configurable`; it is modified.
+        manager: callback manager of the tool.
+        left: number of further runs, if an actor or worker of the tool dies and the call's policy allows a rerun.
     """
     tool, attempt.scope = plan.tool, scope_of(config)
     if plan.kind == "foreign":
@@ -79,7 +79,8 @@ async def invoke(
                     body = attempt.run_in_thread(partial(plan.fn, *args, **kwargs))
                 else:
                     body = plan.fn(*args, **kwargs)
-                del args, kwargs  # the body has them, and a frame that keeps them weighs more while it waits
+                # Thousands of calls may wait here, and each reference in a waiting frame costs memory. The body has them.
+                del args, kwargs
                 response = await body
             finally:
                 var_child_runnable_config.set(before)
@@ -95,6 +96,7 @@ async def invoke(
             output = _formatted(content, artifact, call, tool, status)
     except Exception as error:
         told = _of_other_loop(error, plan, call) or _if_unknown(error, plan, call)
+        # Handlers hear of the failure before a rerun starts: each run that began for them also ends.
         await run.failed(told or error, call["id"])
         if told is not None:
             raise told from error
@@ -113,7 +115,7 @@ async def invoke(
 
 
 async def _in_words(output: object) -> object:
-    """What a tool has given, with texts in place of large contents that a model may not be able to take."""
+    """Replace large contents that a model may not be able to read by text; return the output."""
     await in_portions(in_words(output))
     return output
 
@@ -131,7 +133,7 @@ def _explain(error: Exception, content: object, call: ToolCall, tool: BaseTool) 
 
 
 async def _formatted_in_parts(content: Any, artifact: Any, call: ToolCall, tool: BaseTool, status: str) -> object:
-    """Make the message as `_formatted` does, of a large content and while the other tasks go on."""
+    """Return the message as `_formatted` does, for a large content, in portions."""
     several = isinstance(content, list) and all(isinstance(item, ToolOutputMixin) for item in content)
     if several or isinstance(content, ToolOutputMixin) or call["id"] is None:
         return content
@@ -148,21 +150,21 @@ async def _formatted_in_parts(content: Any, artifact: Any, call: ToolCall, tool:
 
 
 def _if_unknown(error: Exception, plan: Plan, call: ToolCall) -> OutcomeUnknown | None:
-    """What a person is asked of a tool whose outcome nobody knows, if its policy says so."""
+    """Return the question to a person about a lost call; `None` unless the call's policy asks."""
     if not isinstance(error, CallError) or (supervised := current_call()) is None:
         return None
     return question_instead(supervised.policy, plan.tool.name, written_args(call, plan.injected), error)
 
 
 def _runs_again(error: Exception, plan: Plan) -> bool:
-    """Return whether a tool is to run again whose actor or worker was lost, and which does not see to that itself."""
+    """Return whether to run a tool again after its actor or worker died; `False` if its function does that itself."""
     if not isinstance(error, CallError) or hasattr(plan.fn, REPEATS) or (supervised := current_call()) is None:
         return False
     return is_lost(error) and runs_again(supervised.policy)
 
 
 def _of_other_loop(error: Exception, plan: Plan, call: ToolCall) -> RuntimeError | None:
-    """What to say of a tool that needs asyncio and was run on trio."""
+    """Return the error for a tool that needs asyncio and was run on trio; `None` for any other error."""
     if plan.kind != "async" or not isinstance(error, (RuntimeError, TypeError)) or current_loop().name != "trio":
         return None
     text = str(error)
@@ -176,18 +178,19 @@ def _of_other_loop(error: Exception, plan: Plan, call: ToolCall) -> RuntimeError
 
 
 def check_arguments(plan: Plan, call: ToolCall) -> None:
-    """Raise what the tool's schema has to say against the arguments."""
+    """Raise the error of the tool's schema for invalid arguments."""
     _arguments(plan, call)
 
 
 def filled_in(plan: Plan, ready: ToolCall, call: ToolCall) -> frozenset[str]:
-    """The arguments of a call that is ready which the model did not write."""
+    """Return the names of the arguments that the model did not write."""
     return plan.injected.names | (ready["args"].keys() - call["args"].keys())
 
 
 def raise_without_key(error: NoKeyError, plan: Plan, ready: ToolCall, call: ToolCall) -> NoReturn:
-    """Raise for a key function that failed; if the arguments are wrong, that is what the model has to know."""
+    """Raise the error of a key function, or the validation error if the arguments are invalid."""
     try:
+        # Keys are computed before validation: a key function often fails because the arguments are invalid.
         _arguments(plan, ready)
     except ValidationError as invalid:
         raise_invalid_arguments(invalid, call, filled_in(plan, ready, call))
@@ -195,7 +198,7 @@ def raise_without_key(error: NoKeyError, plan: Plan, ready: ToolCall, call: Tool
 
 
 def _handled_by_tool(tool: BaseTool, error: Exception) -> Any:
-    """What the tool itself makes of an error; raises it if that is nothing."""
+    """Return the tool's own text for an error (`handle_tool_error`, `handle_validation_error`), or raise the error."""
     if isinstance(error, ToolException):
         if tool.handle_tool_error:
             return _handle_tool_error(error, flag=cast("Any", tool.handle_tool_error))
@@ -205,7 +208,7 @@ def _handled_by_tool(tool: BaseTool, error: Exception) -> Any:
 
 
 def _enter_context(plan: Plan, config: RunnableConfig, run: ToolRun, kwargs: dict[str, Any]) -> dict[str, Any] | None:
-    """Supply what the body finds in its arguments and in its context; returns the tracing that was there."""
+    """Set the arguments and context variables that the body expects; return the previous tracing context."""
     sync = plan.kind == "sync"
     if plan.run_manager:
         kwargs["run_manager"] = run.manager.get_sync() if sync else run.manager
@@ -245,7 +248,7 @@ def _read(model: ArgsModel, direct: frozenset[str], written: dict[str, Any], cal
 
 
 def _child_config(config: RunnableConfig, callbacks: Any) -> RunnableConfig:
-    """The config of whatever the body runs: its own copies, without the names of this run."""
+    """Return the config for runs nested in the body, with copies of its own and without the name of this run."""
     config["tags"] = config["tags"].copy()
     config["metadata"] = config["metadata"].copy()
     config["callbacks"] = callbacks
@@ -254,7 +257,7 @@ def _child_config(config: RunnableConfig, callbacks: Any) -> RunnableConfig:
 
 
 def own_copy(config: RunnableConfig) -> RunnableConfig:
-    """A config that may be changed without anybody noticing."""
+    """Return a copy of a config whose tags, metadata and `configurable` may be changed."""
     return cast(
         "RunnableConfig",
         {

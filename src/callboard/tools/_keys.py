@@ -1,7 +1,7 @@
-"""What calls are named: in a batch by a key, in a checkpoint namespace by a segment.
+"""Names of calls: keys in a batch, segments in a checkpoint namespace.
 
-A model writes ids as it likes. Whatever it writes, two calls have two names: an approval of one runs no other. The
-usual ids are their own names; of the others as much is escaped as it takes.
+A model may write any text as an id. Different calls always get different names: otherwise an approval of one call could
+run another. Usual ids are used unchanged; in other ids, only special characters are escaped.
 """
 
 import hashlib
@@ -19,22 +19,24 @@ from callboard.tools._portions import Steps, at_once, each
 NODES = frozenset(
     ("__start__", "pre_model_hook", "agent", "tools", "post_model_hook", "generate_structured_response", "__end__")
 )
-"""Tasks of an agent's step beside its calls, whose records stand beside theirs."""
+"""Names of an agent's nodes. Their records are stored beside those of calls, so no key of a call may equal one."""
 
 _LONGEST = 128
 _IN_KEYS = re.compile(r"[%#\ud800-\udfff]")
-"""What we put into them, and what UTF-8 has not."""
+"""Characters that are escaped in keys: `%` and `#`, which callboard adds itself, and surrogates, which UTF-8 cannot
+encode."""
 _IN_SEGMENTS = re.compile(r"[^!-$&-{}]")
-"""All but printable ASCII, and of that what LangGraph or we put into namespaces: `|`, `%` and `~`."""
+"""Characters that are escaped in segments: all but printable ASCII, and `|`, `%`, `~`, which LangGraph or callboard
+use."""
 
 
 def keys_of(calls: Sequence[ToolCall]) -> list[str]:
-    """The names of a batch's calls, all at once; see `naming`."""
+    """Return the keys of a batch's calls without yielding to other tasks; see `naming`."""
     return at_once(naming(calls))
 
 
 def naming(calls: Sequence[ToolCall]) -> Steps[list[str]]:
-    """The names of a batch's calls: made of their ids, and of their places where the model used an id twice."""
+    """Return the keys of a batch's calls, in portions: the ids, with the index for a repeated id."""
     ids: list[str | None] = yield from each(itemgetter("id"), calls)
     repeated = {call_id for call_id, count in Counter(ids).items() if count > 1} if len(set(ids)) < len(ids) else ()
     for call_id in sorted(map(_shown, repeated)):
@@ -50,7 +52,7 @@ def naming(calls: Sequence[ToolCall]) -> Steps[list[str]]:
 
 
 def _key(call_id: str | None) -> str:
-    """An id as a key; has no `#` in it, and is the name of no node."""
+    """Return the key of an id; it contains no `#`, and is not the name of a node."""
     found = call_id or ""
     if len(found) > _LONGEST:
         return _digest(found)
@@ -62,13 +64,13 @@ def _key(call_id: str | None) -> str:
 
 
 def segment_of(key: str, number: int) -> str:
-    """A key as a part of a namespace, of bounded length.
+    """Return a key as a segment of a checkpoint namespace, of bounded length.
 
     Args:
-        key: of a call in its batch.
-        number: how many batches of this run had the same keys before.
+        key: key of the call in its batch.
+        number: number of earlier batches of this run with the same keys.
     """
-    # Most ids are identifiers, and to ask that is quicker than any search.
+    # Most ids are identifiers, and this test is faster than any search.
     segment = key if key.isascii() and key.isidentifier() else _IN_SEGMENTS.sub(_escaped, key)
     if len(segment) > _LONGEST:
         segment = _digest(key)
@@ -84,7 +86,7 @@ def _escape(character: str) -> str:
 
 
 def _digest(text: str) -> str:
-    """A name for what is too long for one; no escape begins like it."""
+    """Return a short name for a text that is too long. No escaped text begins with `%-`."""
     return f"%-{hashlib.sha256(text.encode(errors='surrogatepass')).hexdigest()}"
 
 
