@@ -79,7 +79,7 @@ async def invoke(
                     body = attempt.run_in_thread(partial(plan.fn, *args, **kwargs))
                 else:
                     body = plan.fn(*args, **kwargs)
-                # Thousands of calls may wait here, and each reference in a waiting frame costs memory. The body has them.
+                # Thousands of calls may wait at this await, and each name in a waiting frame costs memory.
                 del args, kwargs
                 response = await body
             finally:

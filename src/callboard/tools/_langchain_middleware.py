@@ -1,6 +1,6 @@
-"""LangChain's AgentMiddleware around a tool call; found out without importing LangChain.
+"""LangChain's AgentMiddleware around a tool call, recognised without importing LangChain.
 
-What is around tool calls is all that runs here: the hooks around the model are the agent's.
+A node runs only the hooks around tool calls; hooks around the model need an agent.
 """
 
 import warnings
@@ -22,7 +22,7 @@ _ALL_HOOKS = [f"{kind}{hook}" for kind in ("", "a") for hook in ("wrap_tool_call
 
 
 def langchain_base(cls: type) -> type | None:
-    """LangChain's AgentMiddleware among the bases of a class."""
+    """Return LangChain's class AgentMiddleware among the bases of a class; `None` if it is not among them."""
     for base in cls.__mro__:
         if base.__name__ == "AgentMiddleware" and base.__module__.startswith("langchain."):
             return base
@@ -30,11 +30,11 @@ def langchain_base(cls: type) -> type | None:
 
 
 def langchain_middleware(one: Any) -> Callable[[Any, Callable[[Any], Awaitable[Any]]], Awaitable[Any]]:
-    """An async function of a middleware of LangChain's.
+    """Return an async function that runs LangChain's middleware around a tool call.
 
     Raises:
-        TypeError: if it does nothing to tool calls.
-        ValueError: if it would do something only as part of an agent, and nothing here.
+        TypeError: if the middleware does nothing around tool calls.
+        ValueError: if the middleware works only as part of an agent.
     """
     if _is_human(one) and getattr(one, "interrupt_mode", "batched") != "per_call":
         raise ValueError(
@@ -43,7 +43,7 @@ def langchain_middleware(one: Any) -> Callable[[Any, Callable[[Any], Awaitable[A
         )
     wrap, awrap = _own(one, "wrap_tool_call"), _own(one, "awrap_tool_call")
     if awrap is not None:
-        on_asyncio: AsyncioMiddleware[Any, Any] = AsyncioMiddleware(awrap)  # what it awaits is asyncio's
+        on_asyncio: AsyncioMiddleware[Any, Any] = AsyncioMiddleware(awrap)  # its code is written for asyncio
         return on_asyncio if wrap is None else TwoHalves(SyncMiddleware(wrap), on_asyncio)
     if wrap is not None:
         return SyncMiddleware(wrap)
@@ -59,12 +59,12 @@ def langchain_middleware(one: Any) -> Callable[[Any, Callable[[Any], Awaitable[A
 
 
 def asked_about(one: Any) -> Collection[str]:
-    """The names of the tools whose calls a HumanInTheLoopMiddleware asks about; none for anything else."""
+    """Return the names of the tools that a HumanInTheLoopMiddleware asks about; empty for any other object."""
     return getattr(one, "interrupt_on", ()) if _is_human(one) else ()
 
 
 def warn_of_ignored_hooks(middleware: Sequence[object]) -> None:
-    """Warn of what a user may count on and an agent only would run."""
+    """Warn of hooks that only an agent would run."""
     for one in middleware:
         if langchain_base(type(one)) is None:
             continue
@@ -84,14 +84,14 @@ def _warn(text: str) -> None:
 def _ignored_hooks(one: Any) -> list[str]:
     idle: set[str] = set()
     if _is_human(one):
-        idle = {"after_model"}  # for a whole turn at once
+        idle = {"after_model"}  # it asks for all calls of a reply at once, which only an agent does
     elif _redacts_results(one):
         idle = {"before_model"} if getattr(one, "apply_to_output", False) else {"before_model", "after_model"}
     return [hook for hook in _HOOKS if hook not in idle and (_own(one, hook) or _own(one, f"a{hook}"))]
 
 
 def _own(one: Any, name: str) -> Callable[..., Any] | None:
-    """A method that the object really has; those of the base class do nothing, or raise."""
+    """Return a method that the middleware's class overrides; `None` for a method of the base class."""
     method: Callable[..., Any] | None = getattr(type(one), name, None)
     if method is None or method is getattr(langchain_base(type(one)), name, None):
         return None
@@ -104,7 +104,7 @@ def _is_human(one: object) -> bool:
 
 
 def _redacts_results(one: Any) -> bool:
-    """Whether it is a PIIMiddleware that is to look at results, which it does before the next model call."""
+    """Return whether the middleware is a PIIMiddleware that redacts tool results, which it does in `before_model`."""
     return bool(getattr(one, "apply_to_tool_results", False)) and _own(one, "before_model") is not None
 
 
@@ -117,15 +117,16 @@ async def _passing(request: Any, call_next: Callable[[Any], Awaitable[Any]]) -> 
 
 
 class _Redacting:
-    """Shows the results of a call to a hook that changes the results in a conversation.
+    """Applies a hook, made for the tool results in a conversation, to the results of one call.
 
     Args:
-        hook: sync, takes a state and a runtime; looks at the tool messages after the last AIMessage, and returns
-            `None` or the messages as they should be.
+        hook: sync function of a state and a runtime. It reads the tool messages after the last AIMessage, and returns
+            `None` or changed messages.
     """
 
     def __init__(self, hook: Callable[[Any, Any], Any]) -> None:
         self._hook = hook
+        # In a worker thread: the hook is sync code of another project and may take long.
         self._in_thread: SyncMiddleware[tuple[ToolCallRequest, Any], Any] = SyncMiddleware(self._redacted)
 
     async def __call__(self, request: ToolCallRequest, call_next: Callable[[Any], Awaitable[Any]]) -> Any:
@@ -136,7 +137,7 @@ class _Redacting:
         return with_entries(output, partial(self._message, request.tool_call, request.runtime))
 
     def _message(self, call: ToolCall, runtime: object, item: Any) -> Any:
-        """A message of a tool, in whichever form, as the hook leaves it; anything else as it is."""
+        """Return a tool message, in any form, as the hook changes it; any other entry unchanged."""
         message = convert_to_messages([item])[0] if isinstance(item, dict) and "tool_call_id" in item else item
         if not isinstance(message, ToolMessage):
             return item

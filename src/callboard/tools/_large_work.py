@@ -1,4 +1,4 @@
-"""Work on large values, which takes worker threads so that the event loop goes on."""
+"""Work on large values in worker threads, so that it does not block the event loop."""
 
 from collections.abc import Callable, Collection
 from typing import TypeVar
@@ -11,39 +11,40 @@ from callboard._calls._thread_pool import Threads
 T = TypeVar("T")
 
 _LONG = 10_000
-"""Characters that a middleware looks at in the event loop; more take milliseconds, and a thread a tenth of one."""
+"""Maximum characters that middleware processes in the event loop. More take milliseconds; a thread costs 0.1 ms."""
 _EACH = 100
-"""Characters that take as long as a value by itself."""
+"""Cost of one value, in characters that take the same time."""
 _MANY = 1_000
-"""Values that are copied in the event loop; more take milliseconds."""
+"""Maximum number of values that are copied in the event loop. More take milliseconds."""
 _PLAIN = frozenset((int, float, bool, type(None)))
 
 
 async def run_if_long(threads: Threads, value: object, fn: Callable[[], T]) -> T:
-    """Run `fn`, which looks at every character of `value`: in a thread if there are many, else at once."""
+    """Run `fn`, which reads every character of `value`, in a thread if the value is long, else directly."""
     return await threads.run(fn) if is_long(value) else fn()
 
 
 def is_long(value: object) -> bool:
-    """Whether the texts in a message, a command, a mapping or a list are many or large."""
+    """Return whether the texts in a message, a command, a mapping or a list are many or large."""
     return left_of(_LONG, value) <= 0
 
 
 def has_many(value: object) -> bool:
-    """Whether there are so many values in a message, a command, a mapping or a list that to copy all takes long."""
+    """Return whether a message, a command, a mapping or a list has so many values that a copy of all takes long."""
     return left_of(_MANY, value, each=1, character=0) <= 0
 
 
 def left_of(most: int, value: object, *, each: int = _EACH, character: int = 1) -> int:
-    """What is left of so many characters when those in a value are taken; not above 0 if it has as many.
+    """Return the rest of a budget of characters after the cost of a value; 0 or less if the value is too large.
 
     Args:
-        most: how many; no more is looked at.
-        value: any; a message, a command and the usual containers are looked into.
-        each: what each part of it takes by itself.
-        character: what each character takes besides.
+        most: the budget; counting stops when it is used up.
+        value: any value; messages, commands and the usual containers are counted with their content.
+        each: cost of each part.
+        character: cost of each character.
     """
     left = most - each
+    # An explicit stack: a recursive walk would overflow for deeply nested values.
     values = [value]
     while values and left > 0:
         one = values.pop()

@@ -1,9 +1,9 @@
-"""What a batch knows of its calls between two runs: answers accepted, questions open, results.
+"""Stored state of a batch between two runs: accepted answers, open questions, results.
 
-Inside a LangGraph task the ledger lives in the task's resume slot, in one position of the list that
-`interrupt()` keeps there; LangGraph stores that slot when a task is interrupted, and we store it after
-each finished call. Outside, the caller holds it, or keeps the records himself, as an agent's thread does. What is
-stored has plain dicts and LangGraph types only, for any serializer.
+In a LangGraph task, the ledger is one element of the task's resume list, the list that `interrupt()` uses. LangGraph
+stores this list when a task is interrupted; callboard also stores it after each finished call. Outside of a graph, the
+caller keeps the ledger, or keeps the records itself, as an agent's thread does. The stored form has plain dicts and
+LangGraph types only, so any serializer can store it.
 """
 
 from collections.abc import Mapping, Sequence
@@ -36,7 +36,10 @@ FORMAT = "callboard/1"
 
 
 def digest_in(question: object) -> str | None:
-    """The `digest` of the only request in a question: its answer is good for what has this digest."""
+    """Return the `digest` of the only request in a question; `None` if there is none.
+
+    An answer is valid only for a request with the same digest.
+    """
     if isinstance(question, list) and len(question) == 1 and isinstance(question[0], dict):
         digest = question[0].get("digest")
         return digest if isinstance(digest, str) else None
@@ -44,13 +47,13 @@ def digest_in(question: object) -> str | None:
 
 
 class _Slot(dict[str, Any]):
-    """A ledger in the resume list that a batch of this run has taken; to a serializer it is a plain dict."""
+    """Ledger in the resume list that a batch of this run has taken; for a serializer it is a plain dict."""
 
     attempt: int
 
 
 class MakesLedger(Protocol):
-    """Makes the ledger of a batch, with what its caller has of an earlier run: `partial(Ledger, held=...)`."""
+    """Factory of a batch's ledger that knows the caller's state of an earlier run: `partial(Ledger, held=...)`."""
 
     def __call__(
         self, config: RunnableConfig, node: str, keys: Sequence[str], *, graphs: GraphNames | None = None
@@ -58,20 +61,20 @@ class MakesLedger(Protocol):
 
 
 class Ledger:
-    """The records of a batch, and where they are kept.
+    """Records of a batch, and the place where they are stored.
 
     Args:
-        config: complete; says whether a LangGraph task runs us.
-        node: the name of the tool node.
-        keys: the batch's calls, in order.
-        held: the ledger of an earlier run, where the caller holds it; kept up to date.
-        records: by key, what the caller knows of the calls, who keeps it without our help.
-        answers: by interrupt id, or one plain answer if one question is open; outside a graph only.
-        namespaces: of the calls, where whoever runs the batch has given them.
-        graphs: told of those that calls run.
+        config: complete config; it shows whether a LangGraph task runs the node.
+        node: name of the tool node.
+        keys: keys of the batch's calls, in order.
+        held: ledger of an earlier run that the caller keeps; it is kept up to date.
+        records: records by key that the caller keeps and stores itself.
+        answers: answers by interrupt id, or one plain answer if one question is open; outside of a graph only.
+        namespaces: checkpoint namespaces of the calls, if the caller of the batch chooses them.
+        graphs: receives the names of graphs that calls run.
 
     Raises:
-        UnknownInterruptError: if an answer fits no open question.
+        UnknownInterruptError: if an answer matches no open question.
     """
 
     def __init__(
@@ -94,11 +97,12 @@ class Ledger:
         self._run = (held or {}).get("run") or name_of_run(self._conf, is_named=namespaces is not None)
         self._in_slot = False
         self._position = 0
-        self._number = 0
+        self._number = 0  # batches of this run with the same keys before this one; part of the namespace
+        # Both belong to `save`: at most one write runs; a call that finishes meanwhile only requests another one.
         self._saving = self._unsaved = False
         self.records: dict[str, CallRecord] = {}
         self._stored: dict[str, dict[str, Any]] = {}
-        """The same as plain dicts, always up to date: to make them anew for each result would take long."""
+        """Encoded form of `records`, always up to date; encoding all of them for each result would take long."""
         self._held = held if self._task is None and isinstance(held, dict) else None
         self._is_node = is_graph_node(config, node)
         stored = held if self._task is None else self._find_in_slot(self._task.scratchpad.resume)
@@ -107,7 +111,7 @@ class Ledger:
         self._answers = self._answers_of_graph() if self._task is not None else self._answers_of_caller(answers)
 
     def _know(self, stored: Mapping[str, Any] | None, records: Mapping[str, CallRecord]) -> None:
-        """Take over what is stored, or what the caller knows."""
+        """Read the stored ledger, or the caller's records."""
         if stored:
             self._check(stored)
             records = {key: CallRecord.decode(record) for key, record in stored["calls"].items()}
@@ -119,7 +123,7 @@ class Ledger:
         self._stored[key] = record.encode()
 
     def known_of(self, key: str) -> CallRecord:
-        """What the ledger knows of a call from earlier runs, if anything."""
+        """Return the record of a call from earlier runs, or an empty record."""
         return self.records.get(key, NOTHING_KNOWN)
 
     def _check(self, stored: Mapping[str, Any]) -> None:
@@ -134,10 +138,10 @@ class Ledger:
         for position, value in enumerate(resume):
             if isinstance(value, dict) and value.get("format") == FORMAT and value["keys"] == self._keys:
                 if isinstance(value, _Slot) and value.attempt == self._task.attempt:
-                    self._number += 1  # another batch of this run has it; models number their calls anew
+                    self._number += 1  # of another batch of this run, whose model used the same ids
                     continue
-                # As `interrupt()` does when it finds its answer: count, and hand on what was found so far,
-                # or the answers of earlier questions would be all that is stored.
+                # As `interrupt()` does when it finds its answer: count the position, and write the list up to here.
+                # Without this write, the next interrupt would store only the answers before this position.
                 self._task.scratchpad.interrupt_counter()
                 self._task.send([(RESUME, list(resume[: position + 1]))])
                 self._take(position, value)
@@ -152,9 +156,9 @@ class Ledger:
         self._position, self._in_slot = position, True
 
     def _bare_answers(self) -> list[Any]:
-        """Answers to the questions of our only call, where LangGraph's own node had asked them.
+        """Return answers to questions that the only call asked when LangGraph's own node ran it.
 
-        They have no name on them, so it has to be clear whose they are.
+        Such answers carry no call id, so they are used only if there is exactly one call.
         """
         if self._task is None or not self._is_node or len(self._keys) != 1:
             return []
@@ -176,7 +180,7 @@ class Ledger:
 
     @property
     def may_be_replayed(self) -> bool:
-        """Whether the node may be run again for what it asks after this batch, results and all."""
+        """`True` if the graph may run the node again after this batch, because code after the batch asks a question."""
         return self._in_slot or (self._task is not None and not self._is_node)
 
     @property
@@ -185,21 +189,21 @@ class Ledger:
 
     @property
     def is_kept(self) -> bool:
-        """Whether somebody wants to know of finished calls before the batch ends."""
+        """`True` if finished calls must be stored before the batch ends."""
         return self._held is not None if self._task is None else self._task.durable
 
     @property
     def pending(self) -> list[Interrupt]:
-        """Every open question, in call order."""
+        """All open questions, in call order."""
         return [question for key in self._keys for question in self.known_of(key).pending]
 
     def waits(self, key: str) -> bool:
-        """Whether a call asked a question that this run does not answer: it need not run at all."""
+        """Return whether a call has open questions and this run answers none of them; such a call does not run."""
         pending = self.known_of(key).pending
         return bool(pending) and not any(question.id in self._answers for question in pending)
 
     def configurable(self, key: str) -> dict[str, Any]:
-        """The `configurable` of one call, with what `interrupt()` needs."""
+        """Return the `configurable` of one call, with the entries that `interrupt()` needs."""
         record = self.records.get(key)
         namespace = self._namespace(key)
         scratchpad = CallScratchpad(
@@ -217,14 +221,14 @@ class Ledger:
         return call_configurable(self._conf, namespace, scratchpad, self._answers)
 
     def accepted(self, key: str, answers: list[Any]) -> None:
-        """Note the answers that a call has accepted so far; what it asked for them is settled."""
+        """Record the answers that a call has accepted so far; the question that they answer is settled."""
         record = self.known_of(key)
         before = record.answers
         given = (*(dict(a) if isinstance(a, _Slot) else a for a in answers), *before[len(answers) :])
         digests = self._digests_for(record)[: len(given)]
         noted = CallRecord(answers=given, digests=tuple(digests) if any(digests) else ())
         if record.own and len(answers) <= len(before):
-            # A replay of what was accepted before: the question after it is still open.
+            # The call runs again from its beginning and accepts earlier answers: its last question is still open.
             noted = noted._replace(pending=record.pending, own=True)
         self._note(key, noted)
 
@@ -234,28 +238,31 @@ class Ledger:
         return call_namespace(self._conf, segment_of(key, self._number))
 
     def _answers_for(self, record: CallRecord) -> list[Any]:
-        """Accepted answers and the one that is offered now; it counts when `interrupt()` has accepted it."""
+        """Return the accepted answers and the new one. The new one counts only after `interrupt()` has accepted it."""
         answers = list(record.answers)
         if record.own and record.pending[0].id in self._answers:
             answers.append(self._answers[record.pending[0].id])
         return answers
 
     def _answered(self, record: CallRecord) -> object:
-        """The question of a call that this run has the answer to."""
+        """Return the question of a call that this run answers; `None` if it answers none."""
         return record.pending[0].value if record.own and record.pending[0].id in self._answers else None
 
     def _digests_for(self, record: CallRecord) -> list[str | None]:
-        """What each of the answers is good for, where the question said so."""
+        """Return the digest for each answer, if its question had one."""
         digests = list(record.digests)
         if record.own and (digest := digest_in(record.pending[0].value)) is not None:
+            # Digests are matched to answers by index: questions without a digest must keep their place.
             digests += [None] * (len(record.answers) - len(digests))
             digests.append(digest)
         return digests
 
     def asked(self, key: str, interrupt: GraphInterrupt, mark: str | None = None) -> None:
-        """Note the questions of a call, and what an observer leaves on it."""
+        """Record the questions of a call, and the mark that an observer left on it."""
         record = self.known_of(key)
         if isinstance(interrupt, OutcomeUnknown):
+            # `claimed` makes `settle_unknown` read the answer: it decides about the call, and is no answer for its
+            # body.
             noted = record.accepted()._replace(pending=interrupt.args[0], claimed=True)
             self._note(key, noted if mark is None else noted._replace(mark=mark))
             return
@@ -266,10 +273,10 @@ class Ledger:
         self._note(key, record._replace(pending=pending, own=own, mark=record.mark if mark is None else mark))
 
     def settle_unknown(self, key: str, call: ToolCall) -> None:
-        """Take in what a person says of a call whose outcome is unknown, if this run has the answer.
+        """Apply a person's answer about a call whose outcome is unknown, if this run has the answer.
 
         Raises:
-            ValueError: if it is nothing that can be said.
+            ValueError: if the answer has an unknown form.
         """
         record = self.known_of(key)
         if not record.claimed or not record.pending or record.pending[0].id not in self._answers:
@@ -278,24 +285,24 @@ class Ledger:
         self._note(key, record.accepted() if message is None else CallRecord(output=message))
 
     def finished(self, key: str, output: object) -> None:
-        """Note the result of a call; what it asked on the way is settled."""
+        """Record the result of a call; its questions are settled."""
         self._note(key, CallRecord(output=output))
 
     def left_for_parent(self, key: str, command: Command[Any]) -> None:
-        """Note that a call ended with a command for the graph around ours."""
+        """Record that a call ended with a command for the parent graph."""
         if command.graph == self._namespace(key):
-            # A graph that the tool ran knows the call as its parent; LangGraph knows the task only.
+            # For a graph inside the tool, the parent is the call's namespace. LangGraph knows only that of the task.
             around = self._conf.get("checkpoint_ns")
             command = replace(command, graph=around or Command.PARENT)
         self._note(key, CallRecord(parent=command))
 
     def dump(self) -> dict[str, Any]:
-        """Returns the ledger as data that any serializer can keep."""
+        """Return the ledger as data that any serializer can store."""
         run = {"run": self._run} if self._task is None else {}
         return {"format": FORMAT, "keys": self._keys, "calls": self._stored, **run}
 
     def publish(self) -> None:
-        """Put the ledger where the next run of the calls finds it."""
+        """Put the ledger into the caller's dict and into the task's resume list, where the next run finds it."""
         if self._held is not None:
             self._held.update(self.dump())
         if self._task is None or not self.records:
@@ -309,7 +316,11 @@ class Ledger:
         self._task.send([(RESUME, resume)])
 
     async def save(self) -> None:
-        """Store what is known now, so that a killed process finds it; calls that finish meanwhile share a write."""
+        """Store the ledger now, so that it survives a kill of the process.
+
+        Calls that finish during a write share the next write. A call may return before its result is written, if
+        another call writes.
+        """
         if self._held is not None:
             self._held.update(self.dump())
         if self._task is None:
@@ -319,6 +330,8 @@ class Ledger:
             return
         self._saving = True
         try:
+            # There is no await between the test and the reset, so no request is lost. If this write is cancelled,
+            # `_saving` is reset and `publish` stores the ledger at the batch's end.
             while self._unsaved:
                 self._unsaved = False
                 await self._task.save(self._resume_with_dump())
@@ -328,6 +341,7 @@ class Ledger:
     def _resume_with_dump(self) -> list[Any]:
         assert self._task is not None
         resume = list(self._task.scratchpad.resume)
+        # A copy: other calls change `_stored` while this write is serialized.
         dump = {**self.dump(), "calls": dict(self._stored)}
         if self._in_slot:
             resume[self._position] = dump

@@ -1,4 +1,4 @@
-"""What a model is told of an actor that was restarted: once in each conversation, with the next result."""
+"""Notices for the model about lost state of a restarted actor: once per conversation, with the next result."""
 
 from collections import OrderedDict
 from collections.abc import Hashable
@@ -12,15 +12,15 @@ from callboard.actors._actor import keeps_snapshots
 from callboard.actors._cell import Cell
 
 _KEPT = 4096
-"""Conversations and actors that are remembered; the one that was asked least recently is forgotten first."""
+"""Maximum number of remembered pairs of conversation and actor; the least recently used pair is forgotten first."""
 
 
 _TOLD = -1
-"""In place of a state: the next one, whichever that is, is no news."""
+"""Marker in place of a state number: the model was told of the loss, so the next state is no news."""
 
 
 class LostState:
-    """Which state of an actor each conversation has seen last."""
+    """State number of each actor that each conversation has seen last."""
 
     def __init__(self) -> None:
         self._seen: OrderedDict[tuple[Hashable, str, Hashable], int] = OrderedDict()
@@ -36,11 +36,11 @@ class LostState:
         return f"{cell.name} was restarted, and {what} is lost."
 
     def has_seen(self, conversation: Hashable, cell: Cell) -> None:
-        """Note that a conversation knows of the present state."""
+        """Record that a conversation knows the present state."""
         self._note(conversation, cell, cell.state_since)
 
     def is_told(self, conversation: Hashable, cell: Cell) -> None:
-        """Note that a conversation knows that the present state is lost, whatever comes after it."""
+        """Record that a conversation knows of the loss of the present state, whatever state follows."""
         self._note(conversation, cell, _TOLD)
 
     def _note(self, conversation: Hashable, cell: Cell, state: int) -> None:
@@ -52,7 +52,7 @@ class LostState:
 
 
 def with_notice(result: Any, notice: str) -> Any:
-    """A result that a model can read, with a notice; `None` if there is no place for it."""
+    """Return a result with the notice added for the model; `None` if the notice does not fit into it."""
     if isinstance(result, Command) or (isinstance(result, (list, tuple)) and any(map(_is_no_content, result))):
         return None
     if isinstance(result, ToolMessage):
@@ -64,5 +64,5 @@ def with_notice(result: Any, notice: str) -> Any:
 
 
 def _is_no_content(one: object) -> bool:
-    """Whether it goes its own way to the graph, and is no part of what a model reads."""
+    """Return whether a value goes to the graph by itself, and is no content for the model."""
     return isinstance(one, (Command, ToolMessage))

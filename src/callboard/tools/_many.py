@@ -1,4 +1,4 @@
-"""Several inputs at once, on any event loop; LangChain's own `abatch` is asyncio's."""
+"""Several inputs at once, on any event loop; LangChain's own `abatch` needs asyncio."""
 
 from collections.abc import Sequence
 from contextlib import nullcontext
@@ -15,7 +15,7 @@ from callboard._loops._protocol import Scope
 
 
 class ManyInputs(Runnable[Any, Any]):
-    """A Runnable whose `abatch` runs on asyncio and trio."""
+    """Runnable whose `abatch` runs on asyncio and trio."""
 
     async def abatch(
         self,
@@ -25,14 +25,15 @@ class ManyInputs(Runnable[Any, Any]):
         return_exceptions: bool = False,
         **kwargs: Any,
     ) -> list[Any]:
-        """Run for each of several inputs, at once.
+        """Run several inputs concurrently, and return their outputs in order.
 
         Args:
-            inputs: each as `ainvoke` takes it.
-            config: for all, or one for each; the first one's `max_concurrency` says how many run at a time.
-            return_exceptions: whether an error takes the place of its output; otherwise the first error ends the
-                others and is raised.
-            kwargs: for `ainvoke`.
+            inputs: inputs as for `ainvoke`.
+            config: one config for all inputs, or one for each. `max_concurrency` of the first limits the number of
+                concurrent runs.
+            return_exceptions: `True` to return errors in place of outputs. Otherwise the first error cancels the other
+                runs and is raised.
+            kwargs: further arguments of `ainvoke`.
         """
         if not inputs:
             return []
@@ -48,6 +49,7 @@ class ManyInputs(Runnable[Any, Any]):
                 try:
                     async with places:
                         outputs[number] = await self.ainvoke(inputs[number], configs[number], **kwargs)
+                # Cancellation is no error of this run: it must reach the nursery.
                 except loop.cancelled_class:
                     raise
                 except BaseException as error:
@@ -64,5 +66,5 @@ class ManyInputs(Runnable[Any, Any]):
             if errors:
                 raise errors[0]
         finally:
-            errors.clear()  # the traceback leads here, and must not lead back
+            errors.clear()  # the error's traceback refers to this frame: break the reference cycle
         return outputs

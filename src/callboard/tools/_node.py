@@ -1,4 +1,4 @@
-"""`ToolNode`: the public door to supervised tool calls."""
+"""`ToolNode`: the public entry to supervised tool calls."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -57,48 +57,50 @@ from callboard.tools._vocabulary import AsyncToolCallWrapper, ToolCallWrapper, T
 
 
 class ToolNode(ManyInputs):
-    """Runs the tool calls of the last AIMessage as supervised tasks, at once and together.
+    """Runs the tool calls of the last AIMessage concurrently, as supervised tasks.
 
-    A drop-in for `langgraph.prebuilt.ToolNode`: as a node of a graph, or on its own, on asyncio and trio.
+    A drop-in replacement for `langgraph.prebuilt.ToolNode`, as a node of a graph or standalone, on asyncio and trio.
     The input is a state (dict or object) with messages, a list of messages, a list of tool calls, or a
-    `ToolCallWithContext`; the output has one message or command for each call, in call order.
+    `ToolCallWithContext`. The output has one message or command for each call, in call order.
 
     Args:
-        tools: LangChain tools, functions to make tools of, and actors, whose handlers are tools. An actor lives for
-            a run of the node, or of the agent that has it; within `async with node` or `async with agent`, for that
-            long. Of a toolkit, such as an MCP server that is open, those that it has now.
-        name: the node's name in a graph.
+        tools: LangChain tools, functions to make tools of, actors, and toolkits. The handlers of an actor become tools.
+            An actor runs for one run of the node or of its agent, or as long as `async with node` or `async with
+            agent`. A toolkit, such as an open MCP server, is replaced by its present tools.
+        name: name of the node in a graph.
         tags: tags of the node's runs.
-        handle_tool_errors: which errors of tools become messages: `True` for all, a text for all, exception
-            types, or a function from an error to a text, for the types that it is annotated with; `False`
-            for none. By default only invalid arguments do. A timeout, a rejection or a spent budget
-            always does, unless this is `False`.
-        messages_key: where a state keeps its messages.
-        wrap_tool_call: a function `(request, execute)` around each call; runs in a worker thread.
-        awrap_tool_call: the same, async; of both, `invoke` calls the sync one and `ainvoke` this one.
-        middleware: what is around each call, the first outermost: functions `(request, call_next)`, async or
-            sync (these run in worker threads), or objects with `awrap_tool_call` or `wrap_tool_call`, such
-            as LangChain's AgentMiddleware. They see every error of a tool but invalid arguments; what they
-            do not handle, `handle_tool_errors` judges. What they have in `tools` are tools of the node too.
-        timeout: seconds for one attempt of every tool whose policy says nothing else.
-        limit: for all calls of the node together, across its runs.
-        policies: by tool name.
-        on_error: what an error that nobody handles does to the other calls: "cancel" them, or let them
-            "finish" before it is raised.
+        handle_tool_errors: tool errors that become messages: `True` for all, a text for all, exception types, or a
+            function from an error to a text that handles the types of its annotation; `False` for none. By default only
+            invalid arguments become messages. A timeout, a rejection or a spent budget becomes a message unless this is
+            `False`.
+        messages_key: key of the messages in a state.
+        wrap_tool_call: sync function `(request, execute)` around each call; runs in a worker thread.
+        awrap_tool_call: async function of the same kind. With both, `invoke` uses the sync one and `ainvoke` the async
+            one.
+        middleware: middleware around each call, the outermost first. A middleware is a sync or async function
+            `(request, call_next)`, or an object with `awrap_tool_call` or `wrap_tool_call`, such as LangChain's
+            AgentMiddleware. Sync functions run in worker threads. Middleware sees every tool error except invalid
+            arguments; `handle_tool_errors` handles errors that middleware raises. Tools in a middleware's `tools`
+            become tools of the node.
+        timeout: seconds for one attempt, for every tool whose policy sets no timeout.
+        limit: limit for all calls of the node together, across its runs.
+        policies: policies by tool name.
+        on_error: effect of an unhandled error on the other calls: "cancel" cancels them, "finish" lets them finish
+            before the error is raised.
         grace: seconds of clean-up after a cancel.
-        max_calls: how many calls of one reply run, at least 1; each one after that gets a message that says so.
-            `None` for all.
-        on_unknown: what becomes of a call whose body began and whose end nobody knows, for every tool whose policy
-            says nothing else; see `CallPolicy`. "rerun" is what LangGraph does.
+        max_calls: maximum number of calls of one reply that run, at least 1; each further call gets an error message.
+            `None` for all calls.
+        on_unknown: action for a call whose body started and whose outcome is unknown, for every tool whose policy sets
+            none; see `CallPolicy`. "rerun" is the behaviour of LangGraph.
 
     Raises:
-        ValueError: for two tools with one name, a policy of an unknown tool, a number out of range, or an
-            error handler annotated with something that is no exception.
-        TypeError: for a tool or an option of the wrong kind.
+        ValueError: for two tools with the same name, a policy of an unknown tool, a number out of range, or an error
+            handler whose annotation is no exception type.
+        TypeError: for a tool or an option of the wrong type.
     """
 
     name: str | None = "tools"
-    # What a node has until our __init__ has run.
+    # Until `__init__` has run, this raises an error that names the missing `super().__init__(tools)`.
     _setup: Setup = cast("Setup", Unbuilt())
 
     @suggests_keywords
@@ -123,7 +125,7 @@ class ToolNode(ManyInputs):
     ) -> None:
         self.name = name
         self.tags = tags
-        # All that the node is built from, so that a copy is built anew, with limits and threads of its own.
+        # All arguments of the node: a copy or an unpickled node is built from them, with limits and threads of its own.
         self._options = Options(
             tools=tools,
             name=name,
@@ -161,7 +163,10 @@ class ToolNode(ManyInputs):
         return f"ToolNode([{', '.join(self._setup.tools)}], name={self.name!r})"
 
     async def __aenter__(self) -> Self:
-        """Have the actors among the tools live until the block is left, which waits for runs; see `callboard.Actor`."""
+        """Keep the node's actors running until the block ends; the end of the block waits for runs.
+
+        See `callboard.Actor`.
+        """
         await self._setup.actors.open()
         self._setup.under_way.reopen()
         return self
@@ -169,19 +174,21 @@ class ToolNode(ManyInputs):
     async def __aexit__(self, *_: object) -> None:
         runs = self._setup.under_way
         try:
+            # Runs are drained before the actors close, because they use them. `paused` undoes the refusal of new runs:
+            # without a block, the node remains usable.
             with runs.paused():
                 await runs.drain(PATIENCE)
         finally:
             await self._setup.actors.close()
 
     async def drain(self, timeout: float = PATIENCE) -> Drained:
-        """Begin no calls any more, and let those that run finish; returns what became of the runs of the node.
+        """Refuse new runs, let running calls finish, and return the counts of finished and ended runs.
 
-        A run that is ended raises a `DrainingError` where it was started; what it has finished is in its ledger. If
-        the caller is cancelled, what runs is ended at once. `async with node` opens it again.
+        A run that is ended raises `DrainingError` at its caller; its finished results are in its ledger. If the task
+        that calls `drain()` is cancelled, running calls are cancelled at once. `async with node` accepts runs again.
 
         Args:
-            timeout: seconds for them to finish; those that have not are cancelled, and have their grace.
+            timeout: seconds for running calls to finish. After that they are cancelled, and have their grace.
 
         Raises:
             ValueError: for a number out of range.
@@ -190,7 +197,7 @@ class ToolNode(ManyInputs):
 
     @property
     def tools_by_name(self) -> dict[str, BaseTool]:
-        """The tools that the node was given, by their names."""
+        """Tools of the node, by name."""
         return cast("dict[str, BaseTool]", self._setup.tools)
 
     @property
@@ -211,24 +218,24 @@ class ToolNode(ManyInputs):
 
     @property
     def func(self) -> Callable[..., Any]:
-        """What runs the node for sync code; LangGraph looks here, where a graph gives the node a timeout."""
+        """Sync entry of the node; LangGraph reads it if a graph sets a timeout for the node."""
         return self.invoke
 
     @property
     def afunc(self) -> Callable[..., Any]:
-        """What runs the node for async code; LangGraph looks here, too."""
+        """Async entry of the node; LangGraph reads it if a graph sets a timeout for the node."""
         return self.ainvoke
 
     def offered_tools(self) -> list[BaseTool]:
-        """The tools that a model should be told of now: all, but for those that a middleware holds back.
+        """Return the tools that a model may be offered now: all tools except those that a middleware withholds.
 
-        A middleware holds a tool back by a method `offers(tool) -> bool`, as an open `CircuitBreaker` does, unless
-        one outside of it says by `covers(tool) -> bool` that it answers instead, as a `Fallback` does.
+        A middleware withholds a tool by a method `offers(tool) -> bool`, as an open `CircuitBreaker` does. A middleware
+        further outside can overrule this by `covers(tool) -> bool`, as a `Fallback` does.
         """
         return [tool for tool in self._setup.tools.values() if self._setup.offers(tool)]
 
     def statistics(self) -> Statistics:
-        """How many calls run and wait now, how many threads outlived theirs, and what its actors do."""
+        """Return the present numbers of running and waiting calls, of abandoned threads, and of the node's actors."""
         return replace(self._setup.supervision.statistics(), actors=self._setup.actors.statistics())
 
     async def ainvoke(  # type: ignore[override]  # pyright: ignore[reportIncompatibleMethodOverride]
@@ -244,21 +251,19 @@ class ToolNode(ManyInputs):
 
         Args:
             input: see the class.
-            config: a LangChain config; its `max_concurrency` bounds this run.
-            ledger: outside a graph, a dict that is kept up to date while calls finish and ask, empty at
-                first, or the `ledger` of a `CallsInterrupted`; what finished in an earlier run with the
-                same input does not run again, whatever happened to its neighbours.
-            resume: answers, `{interrupt.id: answer}` for any of the open questions, or the answer itself
-                if one question is open. In a LangGraph graph, resume the graph instead.
-            runtime: outside a graph, what tools are given as theirs: LangGraph's, with a context and a store.
+            config: LangChain config; its `max_concurrency` limits this run.
+            ledger: outside of a graph, a dict that is updated when calls finish or ask; empty at first, or the `ledger`
+                of a `CallsInterrupted`. Calls that finished in an earlier run with the same input do not run again.
+            resume: answers: `{interrupt.id: answer}` for any of the open questions, or the answer itself if one
+                question is open. In a LangGraph graph, resume the graph instead.
+            runtime: outside of a graph, LangGraph's runtime for the tools, with a context and a store.
 
         Raises:
-            CallsInterrupted: with the questions of all calls that wait for an answer; inside a LangGraph
-                graph a plain `GraphInterrupt`.
-            UnknownInterruptError: if an answer fits no open question.
-            ValueError: if there is nothing in the input that could be run, or the ledger is another's.
-            BaseException: the error of a call that nobody handles, bare, once everything that was started
-                has ended.
+            CallsInterrupted: with the questions of all calls that wait for an answer; inside of a LangGraph graph, a
+                plain `GraphInterrupt`.
+            UnknownInterruptError: if an answer matches no open question.
+            ValueError: if the input contains nothing to run, or the ledger belongs to other calls.
+            BaseException: the unhandled error of a call, bare, after all started tasks have ended.
         """
         with entered("async"):
             if is_plain(self, ToolNode):
@@ -278,9 +283,10 @@ class ToolNode(ManyInputs):
         resume: object = None,
         runtime: Runtime[Any] | None = None,
     ) -> Any:
-        """`ainvoke` for sync code, also in the thread of a running event loop, which waits.
+        """Run `ainvoke` from sync code. In the thread of a running event loop, this blocks the loop until the run ends.
 
-        A tool or a middleware that has both a sync and an async function runs the sync one, in a worker thread.
+        A tool or middleware with a sync and an async function uses the sync one, in a worker thread. Arguments and
+        errors are those of `ainvoke`.
         """
         entry = Entry(input, config, _given(ledger=ledger, resume=resume, runtime=runtime))
         if (back := way_back(self)) is not None:
@@ -291,7 +297,7 @@ class ToolNode(ManyInputs):
             return run_from_sync(partial(self._run, entry))
 
     def _entries(self) -> Entries | None:
-        """What a subclass has of its own around a whole run, for whoever runs our calls without us."""
+        """Return a subclass's overrides around a whole run, for an agent that runs the calls without `ainvoke`."""
         return entries_of(self)
 
     async def _run(self, entry: Entry) -> Any:
@@ -320,7 +326,7 @@ class ToolNode(ManyInputs):
         return await ToolBatch(self._setup, requested, config, known).prepare()
 
     def _func(self, input: Any, config: RunnableConfig, runtime: Runtime[Any]) -> Any:
-        """A run on its way, for `super()._func(...)` in a subclass; in the worker thread of the override."""
+        """Continue a run, for `super()._func(...)` in a subclass; called in the worker thread of the override."""
         entry = Entry(input, with_runtime(config, runtime), {})
         if (rest := rest_of_run(self, sync=True)) is not None:
             return rest(entry)
@@ -328,7 +334,7 @@ class ToolNode(ManyInputs):
             return run_from_sync(partial(self._run_batch, entry))
 
     async def _afunc(self, input: Any, config: RunnableConfig, runtime: Runtime[Any]) -> Any:
-        """A run on its way, for `super()._afunc(...)` in a subclass."""
+        """Continue a run, for `super()._afunc(...)` in a subclass."""
         entry = Entry(input, with_runtime(config, runtime), {})
         if (rest := rest_of_run(self, sync=False)) is not None:
             return await rest(entry)
@@ -336,36 +342,36 @@ class ToolNode(ManyInputs):
             return await self._run_batch(entry)
 
     def _run_one(self, call: ToolCall, input_type: InputKind, tool_runtime: ToolRuntime[Any, Any]) -> Any:
-        """One call on its way, for `super()._run_one(...)` in a subclass; or one call by itself."""
+        """Continue a call, for `super()._run_one(...)` in a subclass; or run one call by itself."""
         if (rest := rest_of_call(self, sync=True)) is not None:
             return rest(call, tool_runtime)
         with entered("sync"):
             return run_from_sync(partial(self._run_alone, call, input_type, tool_runtime))
 
     async def _arun_one(self, call: ToolCall, input_type: InputKind, tool_runtime: ToolRuntime[Any, Any]) -> Any:
-        """One call on its way, for `super()._arun_one(...)` in a subclass; or one call by itself."""
+        """Continue a call, for `super()._arun_one(...)` in a subclass; or run one call by itself."""
         if (rest := rest_of_call(self, sync=False)) is not None:
             return await rest(call, tool_runtime)
         with entered("async"):
             return await self._run_alone(call, input_type, tool_runtime)
 
     async def _run_alone(self, call: ToolCall, kind: InputKind, given: ToolRuntime[Any, Any]) -> Any:
-        """Run one call with the state and the runtime that came along, and nothing of a subclass's around it."""
+        """Run one call with a given state and runtime, without a subclass's override around it."""
         requested = replace(parse_input([call], self._messages_key), kind=kind, state=given.state)
         config = with_runtime(ensure_config(given.config), given)
         batch = ToolBatch(self._setup.without_own_call(), requested, config, Ledger)
         return output_in(await (await batch.prepare()).run(), self._messages_key)
 
     def inject_tool_args(self, tool_call: Any, input: Any, store: Any = None) -> Any:
-        """The tool call with the state and the store that its tool asks for.
+        """Return the tool call with its injected state and store, and without injected arguments that the model wrote.
 
         Args:
-            tool_call: with name, args and id; stays as it is.
+            tool_call: dict with name, args and id; it is not changed.
             input: the state: a dict, an object or a list of messages.
-            store: for tools with an `InjectedStore`.
+            store: store for tools with an `InjectedStore`.
 
         Raises:
-            ValueError: if the tool wants a store and there is none, or a field that a list does not have.
+            ValueError: if the tool needs a store and there is none, or a field that a list of messages lacks.
         """
         tool = self._setup.tools.get(tool_call["name"])
         if tool is None:
@@ -384,10 +390,10 @@ class ToolNode(ManyInputs):
 
 remember(ToolNode)
 
-# Code that asks `isinstance(tools, langgraph.prebuilt.ToolNode)`, LangGraph's own agent included, means us too.
+# `isinstance(node, langgraph.prebuilt.ToolNode)` must be true: LangGraph's own agent tests it.
 LangGraphToolNode.register(ToolNode)
 
 
 def _given(**options: Any) -> dict[str, Any]:
-    """The options that were given; an override of a subclass need not know the others."""
+    """Return the options that are not `None`; an override in a subclass need not accept the others."""
     return {name: value for name, value in options.items() if value is not None}

@@ -1,4 +1,4 @@
-"""What a node was built with, checked and ready to use: the same for all of its runs."""
+"""Setup of a node: its checked configuration, shared by all its runs."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -26,44 +26,47 @@ from callboard.tools._vocabulary import ToolCallRequest, ToolRuntime
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setup:
-    """What a node was built with, ready to use."""
+    """Checked configuration of a node."""
 
     name: str
     tools: Mapping[str, BaseTool]
     plans: ToolFacts[Plan]
-    """Of the tools that have been called."""
+    """Plans of the tools that have been called."""
     supervision: Supervision
     messages_key: str
     chain: Chain | None
     offers: Callable[[BaseTool], bool]
-    """Which tools the middleware lets a model know of now."""
+    """Function that tells whether the middleware lets the model know of a tool now."""
     shown: Callable[[ToolCallLike, RunInfo | None], ToolCallLike]
-    """A call as the middleware lets observers see it."""
+    """Function that makes the call for observers, redacted by middleware."""
     at_tool: Judge
-    """What becomes of an error where the tool raised it: a text for the model, or `None` to raise it."""
+    """Judge of an error at the tool, inside of all middleware."""
     at_end: Judge
-    """What becomes of an error where it is about to leave the call."""
+    """Judge of an error that leaves the middleware."""
     at_override: Judge
-    """What becomes of an error where it is about to leave what a subclass of the node has around the call."""
+    """Judge of an error that leaves a subclass's override around the call."""
     on_error: OnError
     own_call: Callable[[str], Middleware] | None
-    """From the kind of an input to what a subclass has around each call."""
+    """Subclass's override around each call, by the kind of the input."""
     own_injection: Injecting | None
-    """What a subclass has in place of our injection."""
+    """Subclass's override of the injection."""
     actors: ActorSet
-    """Those whose handlers are among the tools."""
+    """Actors whose handlers are tools of the node."""
     under_way: UnderWay
-    """The runs of the node that go on now."""
+    """Running runs of the node, for drains."""
     max_calls: int | None
-    """How many calls of one reply run; `None` for all."""
+    """Maximum number of calls of one reply that run; `None` for all."""
 
     def without_own_call(self) -> "Setup":
-        """The same, with nothing of a subclass's around each call."""
+        """Return the setup without a subclass's override around each call."""
         return replace(self, own_call=None)
 
     def plan(self, tool: BaseTool) -> Plan:
-        """How to run a tool by the door that was entered; middleware may bring one that the node does not know."""
-        # A tool that a middleware makes for one call is not kept: its plan would keep it alive.
+        """Return the plan of a tool for the run's entry mode (sync or async).
+
+        A middleware may pass a tool of its own.
+        """
+        # A tool that a middleware makes for one call is not cached: its plan would keep it alive.
         plan = self.plans.of(tool) if self.tools.get(tool.name) is tool else by_reference(plan_for(tool))
         if plan.from_sync is not None and from_sync():
             plan = plan.from_sync
@@ -71,11 +74,14 @@ class Setup:
         return plan if engine is None else elsewhere(plan, engine, self.actors)
 
     def description(self, name: str) -> str | None:
-        """What a tool says of itself; `None` for one that there is not."""
+        """Return the description of a tool; `None` for an unknown tool."""
         return getattr(self.tools.get(name), "description", None)
 
     def inject(self, call: ToolCall, injected: InjectedArgs, runtime: ToolRuntime[Any, Any]) -> ToolCall:
-        """A call with what its tool asks for; what the model forged is gone before a subclass sees it."""
+        """Return a call with its injected arguments.
+
+        Forged values are removed before a subclass's override sees the call.
+        """
         if self.own_injection is None:
             return inject(call, injected, runtime, self.messages_key)
         written = {name: value for name, value in call["args"].items() if name not in injected.forbidden}
@@ -85,14 +91,14 @@ class Setup:
         return {**ready, "args": {**ready["args"], injected.runtime: runtime}}
 
     def overrides(self, kind: str, entries: Middleware | None) -> Chain | None:
-        """What a subclass has around each call, for a kind of input, the first outermost; `None` for nothing."""
+        """Return a subclass's overrides around each call as a chain, the outermost first; `None` if there are none."""
         if entries is None and self.own_call is None:
             return None
         own = None if self.own_call is None else self.own_call(kind)
         return Chain([one for one in (entries, own) if one is not None], [])
 
     def request(self, call: ToolCall, runtime: ToolRuntime[Any, Any]) -> ToolCallRequest:
-        """A request, past the check in its `__setattr__`, which costs more than all the rest of a middleware."""
+        """Return a request without calling its `__setattr__`, whose check costs more than the rest of a middleware."""
         request = object.__new__(ToolCallRequest)
         request.__dict__.update(tool_call=call, tool=self.tools.get(call["name"]), state=runtime.state, runtime=runtime)
         return request

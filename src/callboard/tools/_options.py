@@ -1,4 +1,4 @@
-"""What a node is given, and the setup that is made of it."""
+"""Arguments of a node, and the construction of its setup."""
 
 import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -34,7 +34,7 @@ _ON_ERROR = get_args(OnError)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
-    """The arguments of `ToolNode`, as they were given."""
+    """Arguments of `ToolNode`, as given."""
 
     tools: Sequence[BaseTool | Callable[..., Any] | Actor | ChildSpec[Any] | Toolkit]
     name: str
@@ -53,12 +53,12 @@ class Options:
 
 
 def setup_of(given: Options, *, own_call: Callable[[str], Middleware] | None, own_injection: Injecting | None) -> Setup:
-    """What a node needs to run, with limits and threads of its own.
+    """Return the setup of a node, with limits and threads of its own.
 
     Args:
-        given: the node's arguments.
-        own_call: what a subclass has around each call.
-        own_injection: what it has in place of our injection.
+        given: arguments of the node.
+        own_call: subclass's override around each call.
+        own_injection: subclass's override of the injection.
 
     Raises:
         ValueError: see `ToolNode`.
@@ -96,6 +96,7 @@ def setup_of(given: Options, *, own_call: Callable[[str], Middleware] | None, ow
         chain=chain,
         offers=offers_of(middleware),
         shown=shown_by(middleware),
+        # With middleware, only invalid arguments become messages at the tool: middleware must see all other errors.
         at_tool=errors.invalid_arguments if middleware else errors.content,
         at_end=_last_judge(errors, wrapper=wrapper is not None, middleware=bool(middleware)),
         at_override=errors.without_result,
@@ -109,7 +110,7 @@ def setup_of(given: Options, *, own_call: Callable[[str], Middleware] | None, ow
 
 
 def _check_options(given: Options) -> None:
-    """Raise for what can be seen to be wrong before anything is made of it."""
+    """Raise for invalid options, before anything is built."""
     if given.on_error not in _ON_ERROR:
         raise ValueError(f"ToolNode(on_error=...) is 'cancel' or 'finish', got {given.on_error!r}")
     if given.max_calls is not None:
@@ -119,10 +120,10 @@ def _check_options(given: Options) -> None:
 
 
 def _check_supervised(tools: Mapping[str, BaseTool], supervision: Supervision) -> None:
-    """Raise for a policy of a tool that there is not, and for a tool that cannot be run as its policy says."""
+    """Raise for a policy of an unknown tool, and for a tool that cannot run under its policy."""
     supervision.check_tools(tools)
     for tool in tools.values():
-        injected_args(tool)  # what is wrong with them is said here; the rest of a plan is made by the first call
+        injected_args(tool)  # raises for wrong markers now; the rest of a plan is made at the first call
         if is_idempotent(tool):
             supervision.note_idempotent(tool.name)
     for name, engine in supervision.engines.items():
@@ -150,7 +151,7 @@ def _by_name(
 
 
 def _tool_of(function: Callable[..., Any]) -> BaseTool:
-    """Return a tool made of a function; LangChain's error for a missing docstring gets a note that names the tool."""
+    """Return a tool made of a function. A note on LangChain's error for a missing docstring names the tool."""
     try:
         return create_tool(function)
     except ValueError as error:
@@ -163,7 +164,7 @@ def _tool_of(function: Callable[..., Any]) -> BaseTool:
 
 
 def _check_tools_iterable(given: object) -> None:
-    """Raise TypeError for what is given as the list of tools and is none."""
+    """Raise TypeError for a value that is no list of tools."""
     if isinstance(given, (Actor, ChildSpec)):
         raise TypeError(f"ToolNode takes a list of tools: ToolNode([{given!r}])")
     if isinstance(given, BaseTool) or inspect.isroutine(given):
@@ -174,7 +175,7 @@ def _check_tools_iterable(given: object) -> None:
 
 
 def _check_function(item: object) -> None:
-    """Raise TypeError for what is neither a tool nor a function to make one of."""
+    """Raise TypeError for a value that is neither a tool nor a function."""
     hint = ""
     if isinstance(item, type) and issubclass(item, (BaseTool, Runnable, Actor)):
         hint = f"; it is a class: write {item.__name__}(...)"

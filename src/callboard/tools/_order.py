@@ -1,4 +1,4 @@
-"""Which order of middleware is known to go wrong, and why."""
+"""Known wrong orders of middleware, with reasons."""
 
 import warnings
 from collections.abc import Sequence
@@ -7,10 +7,10 @@ from callboard._callers import level_of_user
 from callboard.exceptions import MiddlewareOrderWarning
 
 REVEALING = "Redact(reveal=...)"
-"""A `Redact` that gives some tools the values back."""
+"""Kind of a `Redact` that reveals original values to some tools."""
 
 _SAME = {"ToolRetryMiddleware": "Retry", "HumanInTheLoopMiddleware": "RequireApproval"}
-"""LangChain's names for middleware of ours."""
+"""Names of LangChain's middleware, by callboard's equivalent."""
 
 _ASKS_TOO_LATE = "the question comes after a body has run, and the answer runs that body again"
 _CHANGED_AFTERWARDS = "a person approves arguments that are changed afterwards"
@@ -32,7 +32,7 @@ _WRONG = {
     (REVEALING, "RequireApproval"): "the question shows, and a checkpoint keeps, what tokens stand for",
     ("Redact", "Cache"): "secrets are cached in the clear",
 }
-"""From (outer, inner) to what goes wrong then."""
+"""Reason why an order is wrong, by the names of the outer and the inner middleware."""
 
 
 def warn_of_wrong_order(middleware: Sequence[object]) -> None:
@@ -46,7 +46,7 @@ def warn_of_wrong_order(middleware: Sequence[object]) -> None:
 
 
 def _kinds(one: object) -> set[str]:
-    """What kinds a middleware is of, by the names of its classes: their modules need not be imported for this."""
+    """Return the kinds of a middleware: the names of its classes, so that no middleware module need be imported."""
     names = {cls.__name__ for cls in type(one).__mro__}
     if getattr(one, "reveals", False):
         names.add(REVEALING)

@@ -1,4 +1,4 @@
-"""What a subclass of `ToolNode` may override; what would never be heard is refused when the class is made."""
+"""Check of a `ToolNode` subclass: overrides that would never be called are refused when the class is created."""
 
 import inspect
 
@@ -24,7 +24,7 @@ REFUSED = {
     "_handle_tool_errors": _FIXED,
     "_messages_key": _FIXED,
 }
-"""What LangGraph's class has and nothing here would ever call, with what to use instead."""
+"""Methods and attributes of LangGraph's class that callboard never uses, with the replacement to suggest."""
 
 _ARGUMENTS = {
     "_run_one": ("call", "input_type", "tool_runtime"),
@@ -32,15 +32,15 @@ _ARGUMENTS = {
     "inject_tool_args": ("tool_call", "input", "store"),
 }
 _BY_NAME = {"_func": ("config", "runtime"), "_afunc": ("config", "runtime")}
-"""Those that are called with an input, and with these by name."""
+"""Methods that are called with an input, and with these keyword arguments."""
 _SYNC = ("_run_one", "inject_tool_args", "invoke", "_func")
 
 
 def check_class(cls: type, base: type) -> None:
-    """Look at what a new subclass overrides.
+    """Check the overrides of a new subclass.
 
     Raises:
-        TypeError: for an override that would never be called, or not as it expects.
+        TypeError: for an override that would never be called, or whose signature does not fit.
     """
     found: dict[str, object] = {}
     for one in reversed(cls.__mro__[: cls.__mro__.index(base)]):
@@ -72,7 +72,10 @@ def _check_signature(
 
 
 class Unbuilt:
-    """Stands on the base class for what its `__init__` sets; a subclass may have forgotten to call that."""
+    """Descriptor in place of an attribute that `__init__` sets.
+
+    Reading it raises an error for a missing `super().__init__`.
+    """
 
     def __get__(self, node: object, owner: type) -> object:
         if node is None:
@@ -80,20 +83,21 @@ class Unbuilt:
         raise AttributeError(f"{owner.__qualname__} is not ready: its __init__ has to call super().__init__(tools)")
 
 
-# The base class's methods as they were written: somebody's test may have put others in their place.
+# Original methods of the base class, recorded at import: a user's test may replace them by mocks later, and a
+# replaced method counts as an override.
 _written: dict[str, object] = {}
 
 
 def remember(base: type) -> None:
-    """Know the base class's own methods from those of subclasses, of nodes, and of mocks."""
+    """Record the original methods of the base class, to recognise overrides in subclasses, instances and mocks."""
     _written.update({name: vars(base)[name] for name in (*_ARGUMENTS, *_BY_NAME, "invoke", "ainvoke")})
 
 
 def overrides(node: object, name: str) -> bool:
-    """Whether a node has another method of this name than the base class was written with."""
+    """Return whether a node's method differs from the original method of the base class."""
     return getattr(getattr(node, name), "__func__", None) is not _written[name]
 
 
 def is_written(base: type, name: str) -> bool:
-    """Whether the base class has this method as it was written."""
+    """Return whether the base class still has its original method."""
     return vars(base)[name] is _written[name]
